@@ -1,0 +1,90 @@
+"""The error tree, sorted by what the handler does.
+
+=================  ============================================================
+class              what the one who catches it does
+=================  ============================================================
+`Aborted`          drops the work quietly; log and checkpoint are untouched
+`Retryable`        gives up this attempt and tries again later
+`LogUncleanable`   parks this partition with the reason, goes on with the others
+`DirOffline`       parks this log directory, goes on with the others
+`Fatal`            ends the process with `exit_code`
+=================  ============================================================
+
+Every message names the file, the position and what was expected and found, as far as they are known.
+"""
+
+
+class CleanerdError(Exception):
+    """Root of everything that cleanerd raises on purpose."""
+
+
+class Aborted(CleanerdError):
+    """Somebody asked for this work to stop."""
+
+
+class Retryable(CleanerdError):
+    """The world moved on or is short of something; the same work may succeed later."""
+
+
+class SourceChanged(Retryable):
+    """A source file is not the one that was planned for (KAFKA-631's generation check)."""
+
+
+class LockHeld(Retryable):
+    """Somebody else holds the lock of the log directory; `pid` is the holder where the kernel tells."""
+
+    def __init__(self, message: str, pid: int | None = None) -> None:
+        super().__init__(message)
+        self.pid = pid
+
+
+class NoSpace(Retryable):
+    """The file system cannot take the peak of this work; nothing was changed."""
+
+
+class LogUncleanable(CleanerdError):
+    """This partition cannot be cleaned as it is; others are not concerned."""
+
+
+class CorruptFile(LogUncleanable):
+    """Bytes on disk are not what the format says.
+
+    `path` the file, `position` the byte at which it shows, `expected` and `found` in words or numbers.
+    """
+
+    def __init__(self, path: str, position: int, expected: object, found: object) -> None:
+        super().__init__(f"{path}: at byte {position}: expected {expected}, found {found}")
+        self.path = path
+        self.position = position
+        self.expected = expected
+        self.found = found
+
+    def __reduce__(self) -> tuple[type["CorruptFile"], tuple[str, int, object, object]]:
+        """Crosses process borders (Spark tasks) with its facts."""
+        return (CorruptFile, (self.path, self.position, self.expected, self.found))
+
+
+class DirOffline(CleanerdError):
+    """A log directory cannot be read or written."""
+
+
+class Fatal(CleanerdError):
+    """The process cannot go on; `exit_code` follows sysexits where one fits."""
+
+    exit_code = 1
+
+
+class BadConfiguration(Fatal):
+    """Configuration that does not validate; lists every problem found."""
+
+    exit_code = 78
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class BadUsage(Fatal):
+    """Command line that makes no sense."""
+
+    exit_code = 2

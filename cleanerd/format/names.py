@@ -1,0 +1,128 @@
+"""Names of files and directories: an on-disk format like any other (spec disk A5, A6).
+
+==========================================  ==================================================================
+name                                        what it is
+==========================================  ==================================================================
+`<20 digits>.log|.index|.timeindex|...`     a file of the segment whose base offset the digits are
+`....deleted|.cleaned|.swap`                the same, in one of Kafka's own transitions
+`....cleanerd`                              staged by cleanerd; Kafka ignores the suffix; worth nothing until committed
+`<topic>-<partition>`                       a partition directory
+`<topic>-<partition>.<32 hex>-<word>`       `delete`, `future` or `stray`: never cleaned
+==========================================  ==================================================================
+
+Nobody else joins these pieces or looks at suffixes. A name that does not parse is foreign: it is left alone.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+OFFSET_DIGITS = 20
+MAX_OFFSET = 2**63 - 1
+
+
+class FileKind(Enum):
+    """What a file of a segment holds; the value is the extension."""
+
+    LOG = ".log"
+    OFFSET_INDEX = ".index"
+    TIME_INDEX = ".timeindex"
+    TXN_INDEX = ".txnindex"
+    PRODUCER_SNAPSHOT = ".snapshot"
+    MANIFEST = ".manifest"  # cleanerd's own, only ever with Suffix.STAGED
+
+
+class Suffix(Enum):
+    """Transition that a file is in; the value is appended after the extension."""
+
+    LIVE = ""
+    DELETED = ".deleted"
+    CLEANED = ".cleaned"
+    SWAP = ".swap"
+    STAGED = ".cleanerd"
+
+
+SEGMENT_KINDS = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+"""The files that are renamed together, in Kafka's order (rule 5.4)."""
+
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+LOCK = ".lock"
+CLEANERD_LOCK = ".cleanerd.lock"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
+RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
+LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+REPLICATION_CHECKPOINT = "replication-offset-checkpoint"
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentFileName:
+    """A parsed file name of a partition directory."""
+
+    base_offset: int
+    kind: FileKind
+    suffix: Suffix = Suffix.LIVE
+
+    def __str__(self) -> str:
+        return f"{self.base_offset:0{OFFSET_DIGITS}d}{self.kind.value}{self.suffix.value}"
+
+    def with_suffix(self, suffix: Suffix) -> "SegmentFileName":
+        """The same file in another transition."""
+        return SegmentFileName(self.base_offset, self.kind, suffix)
+
+
+_SEGMENT_FILE = re.compile(
+    rf"([0-9]{{{OFFSET_DIGITS}}})"
+    rf"({'|'.join(re.escape(kind.value) for kind in FileKind)})"
+    rf"({'|'.join(re.escape(suffix.value) for suffix in Suffix if suffix.value)})?"
+)
+
+
+def parse_segment_file(name: str) -> SegmentFileName | None:
+    """Parse a file name, or return None for a foreign one."""
+    match = _SEGMENT_FILE.fullmatch(name)
+    if match is None:
+        return None
+    base_offset = int(match[1])
+    if base_offset > MAX_OFFSET:
+        return None
+    return SegmentFileName(base_offset, FileKind(match[2]), Suffix(match[3] or ""))
+
+
+class DirKind(Enum):
+    """What a partition directory is for; only CURRENT ones are ever cleaned (spec disk A5)."""
+
+    CURRENT = ""
+    DELETE = "-delete"
+    FUTURE = "-future"
+    STRAY = "-stray"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """Topic and partition number."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+_SUFFIXED_DIR = re.compile(r"(.+)\.([0-9a-f]{32})(-delete|-future|-stray)")
+_PARTITION_DIR = re.compile(r"(.+)-([0-9]+)")
+
+
+def parse_partition_dir(name: str) -> tuple[TopicPartition, DirKind] | None:
+    """Parse a directory name at its last `-`, or return None for a foreign one."""
+    kind = DirKind.CURRENT
+    suffixed = _SUFFIXED_DIR.fullmatch(name)
+    if suffixed is not None:
+        name, kind = suffixed[1], DirKind(suffixed[3])
+    match = _PARTITION_DIR.fullmatch(name)
+    if match is None or int(match[2]) > 2**31 - 1:
+        return None
+    return TopicPartition(match[1], int(match[2])), kind
