@@ -5,7 +5,7 @@ name                                        what it is
 ==========================================  ==================================================================
 `<20 digits>.log|.index|.timeindex|...`     a file of the segment whose base offset the digits are
 `....deleted|.cleaned|.swap`                the same, in one of Kafka's own transitions
-`....cleanerd`                              staged by cleanerd; Kafka ignores the suffix; worth nothing until committed
+`....cleanerd`                              staged by cleanerd; ignored by Kafka; worthless until committed
 `<topic>-<partition>`                       a partition directory
 `<topic>-<partition>.<32 hex>-<word>`       `delete`, `future` or `stray`: never cleaned
 ==========================================  ==================================================================
@@ -30,6 +30,7 @@ class FileKind(Enum):
     TXN_INDEX = ".txnindex"
     PRODUCER_SNAPSHOT = ".snapshot"
     MANIFEST = ".manifest"  # cleanerd's own, only ever with Suffix.STAGED
+    PART = ".part"  # likewise: what stays of one chunk, named after the first offset of the chunk
 
 
 class Suffix(Enum):
@@ -113,7 +114,7 @@ class TopicPartition:
 
 
 _SUFFIXED_DIR = re.compile(r"(.+)\.([0-9a-f]{32})(-delete|-future|-stray)")
-_PARTITION_DIR = re.compile(r"(.+)-([0-9]+)")
+_PARTITION_DIR = re.compile(r"(.+)-(0|[1-9][0-9]*)")
 
 
 def parse_partition_dir(name: str) -> tuple[TopicPartition, DirKind] | None:

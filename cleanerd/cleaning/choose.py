@@ -1,0 +1,152 @@
+"""Which logs of a log directory to clean, and in which order (rules 1.2-1.25)."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cleanerd.cleaning.result import CleanRequest, LogResult
+from cleanerd.config.model import TopicConfig
+from cleanerd.env.files import Files
+from cleanerd.errors import CleanerdError
+from cleanerd.format import names
+from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
+from cleanerd.pipeline.tasks import from_os_error
+from cleanerd.policy.cleanable import CleanableRange, CompactionConfig, LogFacts, cleanable_range, is_filthy, urgency
+from cleanerd.storage.producers import Stability, read_stability
+from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, scan_partition
+
+_NO_MAX_LAG = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A log that qualifies."""
+
+    snapshot: PartitionSnapshot
+    stability: Stability
+    range: CleanableRange
+    config: TopicConfig
+
+
+def partitions(files: Files, log_dir: str, request: CleanRequest) -> list[TopicPartition]:
+    """Partition directories of a log directory that the request is about; anything else there is left alone."""
+    found = []
+    for name in files.list_names(log_dir):
+        parsed = parse_partition_dir(name)
+        if parsed is None or parsed[1] is not DirKind.CURRENT or not os.path.isdir(os.path.join(log_dir, name)):
+            continue
+        tp = parsed[0]
+        if tp.topic == names.CLUSTER_METADATA_TOPIC:
+            continue
+        if request.topics is not None and tp.topic not in request.topics:
+            continue
+        if request.partitions is not None and tp.partition not in request.partitions:
+            continue
+        found.append(tp)
+    return found
+
+
+def examine(
+    files: Files,
+    log_dir: str,
+    tp: TopicPartition,
+    checkpoints: Checkpoints,
+    request: CleanRequest,
+    *,
+    is_kafka: bool,
+    now_ms: int,
+) -> Candidate | LogResult:
+    """One partition: a candidate, or the result that says why not."""
+    config = request.topic_config(tp.topic)
+    if not config.compact:
+        reason = f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, without compact"
+        return LogResult(tp.topic, tp.partition, log_dir, "skipped", reason)
+    try:
+        return _examine(files, log_dir, tp, checkpoints, request, config, is_kafka, now_ms)
+    except CleanerdError as error:
+        return LogResult(tp.topic, tp.partition, log_dir, "failed", str(error))
+    except OSError as error:
+        return LogResult(tp.topic, tp.partition, log_dir, "failed", str(from_os_error(error)))
+
+
+def _examine(
+    files: Files,
+    log_dir: str,
+    tp: TopicPartition,
+    checkpoints: Checkpoints,
+    request: CleanRequest,
+    config: TopicConfig,
+    is_kafka: bool,
+    now_ms: int,
+) -> Candidate | LogResult:
+    snapshot = scan_partition(
+        files, log_dir, tp, checkpoints, is_kafka=is_kafka,
+        first_batch_timestamps=config.max_compaction_lag_ms < _NO_MAX_LAG,
+    )  # fmt: skip
+    if snapshot is None:
+        return LogResult(tp.topic, tp.partition, log_dir, "skipped", "the directory holds no segment")
+    stability = read_stability(
+        files, snapshot, now_ms=now_ms, expiration_ms=request.config.producer_id_expiration_ms
+    )
+    facts = LogFacts(
+        segments=tuple(segment.facts for segment in snapshot.segments),
+        log_start_offset=snapshot.log_start_offset,
+        log_end_offset=snapshot.log_end_offset,
+        last_stable_offset=stability.last_stable_offset,
+        recovery_point=snapshot.recovery_point,
+        checkpoint=snapshot.checkpoint,
+    )
+    compaction = CompactionConfig(
+        config.min_cleanable_dirty_ratio, config.min_compaction_lag_ms, config.max_compaction_lag_ms
+    )
+    found = cleanable_range(facts, compaction, now_ms)
+    reason = _why_not(found, compaction, force=request.force)
+    if reason is None:
+        return Candidate(snapshot, stability, found, config)
+    return LogResult(
+        tp.topic,
+        tp.partition,
+        log_dir,
+        "skipped",
+        reason,
+        first_dirty_offset=found.first_dirty_offset,
+        end_offset=found.first_uncleanable_offset,
+        bytes_before=snapshot.size_bytes,
+        bytes_after=snapshot.size_bytes,
+        segments_before=len(snapshot.segments),
+        segments_after=len(snapshot.segments),
+    )
+
+
+def _why_not(found: CleanableRange, config: CompactionConfig, *, force: bool) -> str | None:
+    if found.is_empty:
+        return (
+            f"nothing to clean: dirty from offset {found.first_dirty_offset}, "
+            f"uncleanable from {found.first_uncleanable_offset}, which is set by the {found.limit.value}"
+        )
+    if force or is_filthy(found, config):
+        return None
+    return (
+        f"dirty ratio {found.dirty_ratio:.3f} is not above min.cleanable.dirty.ratio "
+        f"{config.min_cleanable_dirty_ratio}, and nothing is older than max.compaction.lag.ms"
+    )
+
+
+def in_order(candidates: list[Candidate]) -> list[Candidate]:
+    """Most urgent first."""
+    return sorted(candidates, key=lambda c: urgency(c.range), reverse=True)
+
+
+def in_jobs(candidates: list[Candidate], *, job_bytes: int, job_logs: int) -> Iterator[list[Candidate]]:
+    """Cut an ordered list into Spark jobs: small logs share one, a large log has its own (architecture 4)."""
+    job: list[Candidate] = []
+    size = 0
+    for candidate in candidates:
+        candidate_bytes = candidate.range.clean_bytes + candidate.range.cleanable_bytes
+        if job and (size + candidate_bytes > job_bytes or len(job) >= job_logs):
+            yield job
+            job, size = [], 0
+        job.append(candidate)
+        size += candidate_bytes
+    if job:
+        yield job

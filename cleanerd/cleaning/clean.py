@@ -1,0 +1,234 @@
+"""One cleaning of one or several logs, from candidates to results: steps 3 to 9 of architecture 3."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cleanerd.cleaning.choose import Candidate
+from cleanerd.cleaning.finish import commit_log, discard_log, stage_log
+from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
+from cleanerd.cleaning.result import CleanRequest, LogResult, Outcome, Progress
+from cleanerd.env.clock import Clock
+from cleanerd.env.files import Files
+from cleanerd.errors import Aborted, CleanerdError, LockHeld, NoSpace
+from cleanerd.pipeline.channel import Channel, Phase
+from cleanerd.pipeline.job import Budget, Pipeline
+from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.tasks import from_os_error
+from cleanerd.pipeline.work import IndexedLog, RewrittenLog
+from cleanerd.policy.verdicts import REMOVED_VERDICTS, RecordVerdict
+
+_SLACK_BYTES = 1 << 20  # indexes and manifests of a group
+
+
+@dataclass(slots=True)
+class _Log:
+    """One log on its way through a cleaning."""
+
+    plan: CleaningPlan
+    indexed: IndexedLog | None = None
+    rewritten: RewrittenLog | None = None
+    error: CleanerdError | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        return self.error is None
+
+
+class Cleaner:
+    """Cleans candidates with one Spark session; every failure of a log ends in its result."""
+
+    def __init__(
+        self,
+        request: CleanRequest,
+        progress: Progress,
+        clock: Clock,
+        files: Files,
+        session: SparkSession,
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self._request = request
+        self._progress = progress
+        self._clock = clock
+        self._files = files
+        self._session = session
+        self._entropy = entropy
+
+    def clean(self, candidates: Sequence[Candidate]) -> list[LogResult]:
+        """Clean the candidates as common Spark jobs. They share a log directory."""
+        started = self._clock.monotonic_s()
+        results: list[LogResult] = []
+        logs: list[_Log] = []
+        for candidate in candidates:
+            try:
+                plan = plan_cleaning(
+                    self._files, candidate, now_ms=self._clock.now_ms(), chunk_bytes=self._request.config.chunk_bytes
+                )
+                logs.append(_Log(plan))
+            except (CleanerdError, OSError) as error:
+                results.append(self._failed(candidate, _own(error), started))
+        try:
+            self._run_pipeline(logs)
+            results += [self._finish(log, started) for log in logs]
+        except BaseException:
+            for log in logs:
+                discard_log(self._files, log.plan)
+            raise
+        return results
+
+    def _run_pipeline(self, logs: list[_Log]) -> None:
+        for log in logs:
+            tp = log.plan.candidate.snapshot.topic_partition
+            self._progress.planned(tp, sum(chunk.source.end - chunk.source.start for chunk in log.plan.work.chunks))
+        partitions = [log.plan.candidate.snapshot.topic_partition for log in logs]
+
+        def advanced(number: int, phase: Phase, size: int, records: int) -> bool:
+            self._progress.advanced(partitions[number], phase.name.lower(), size, records)
+            return True
+
+        with Channel(advanced) as channel:
+            pipeline = Pipeline(self._session, self._budget(), channel.reporter)
+            keys = [_fingerprint_key(self._entropy) for _ in logs]
+            for log, indexed in zip(logs, pipeline.index([log.plan.work for log in logs], keys), strict=True):
+                log.indexed, log.error = indexed, indexed.error
+            dry_run = self._request.dry_run
+            if not dry_run:
+                self._check_space(logs, pipeline)
+            indexed_logs = [log.indexed for log in logs if log.indexed is not None]
+            for log, rewritten in zip(logs, pipeline.rewrite(indexed_logs, write=not dry_run), strict=True):
+                log.rewritten, log.error = rewritten, log.error or rewritten.error
+
+    def _budget(self) -> Budget:
+        config = self._request.config
+        return Budget(int(config.dedupe_buffer_size_bytes * config.io_buffer_load_factor))
+
+    def _check_space(self, logs: list[_Log], pipeline: Pipeline) -> None:
+        """Refuse logs whose new files do not fit beside the old ones; measured exactly only when it is tight."""
+        alive = [log for log in logs if log.is_alive]
+        if not alive:
+            return
+        stat = os.statvfs(alive[0].plan.candidate.snapshot.directory)
+        free = stat.f_bavail * stat.f_frsize
+        if sum(map(_peak_bound, alive)) <= free:
+            return
+        indexed = [log.indexed for log in alive if log.indexed is not None]
+        for log, counted in zip(alive, pipeline.rewrite(indexed, write=False), strict=True):
+            peak = _written_bytes(counted) + _overhead(log)
+            log.error = counted.error
+            if log.error is None and peak > free:
+                tp = log.plan.candidate.snapshot.topic_partition
+                log.error = NoSpace(
+                    f"{tp}: needs {peak} bytes beside the old segments, {free} bytes are free on the file system of "
+                    f"{log.plan.candidate.snapshot.directory}"
+                )
+                assert log.indexed is not None
+                log.indexed.error = log.error
+            elif log.error is None:
+                free -= peak
+
+    def _finish(self, log: _Log, started: float) -> LogResult:
+        """Stage and commit one log, or say why not."""
+        candidate, files = log.plan.candidate, self._files
+        if log.error is not None or log.rewritten is None:
+            discard_log(files, log.plan)
+            return self._failed(candidate, log.error or Aborted("stopped"), started)
+        if self._request.dry_run:
+            return self._result(log, "planned", None, started)
+        try:
+            staged = stage_log(files, log.plan, log.rewritten)
+            try:
+                commit_log(files, log.plan, staged)
+            except LockHeld as error:
+                if not staged:
+                    return self._result(log, "unchanged", f"checkpoint not written: {error}", started)
+                return self._result(log, "staged", f"waits for the lock: {error}", started)
+        except (CleanerdError, OSError) as error:
+            discard_log(files, log.plan)
+            return self._failed(candidate, _own(error), started)
+        return self._result(log, "committed" if staged else "unchanged", None, started)
+
+    def _failed(self, candidate: Candidate, error: CleanerdError, started: float) -> LogResult:
+        snapshot = candidate.snapshot
+        return LogResult(
+            topic=snapshot.topic_partition.topic,
+            partition=snapshot.topic_partition.partition,
+            log_dir=snapshot.log_dir,
+            outcome="aborted" if isinstance(error, Aborted) else "failed",
+            reason=str(error),
+            first_dirty_offset=candidate.range.first_dirty_offset,
+            end_offset=candidate.range.first_uncleanable_offset,
+            bytes_before=snapshot.size_bytes,
+            bytes_after=snapshot.size_bytes,
+            segments_before=len(snapshot.segments),
+            segments_after=len(snapshot.segments),
+            seconds=self._clock.monotonic_s() - started,
+        )
+
+    def _result(self, log: _Log, outcome: Outcome, reason: str | None, started: float) -> LogResult:
+        assert log.indexed is not None
+        assert log.rewritten is not None
+        snapshot, plan = log.plan.candidate.snapshot, log.plan
+        changed = [plan.groups[number] for number in log.indexed.changed_groups]
+        written = _written_bytes(log.rewritten)
+        replaced = sum(segment.size_bytes for group in changed for segment in group.sources)
+        removed = _removed(log.rewritten)
+        records_read = log.indexed.records_read
+        return LogResult(
+            topic=snapshot.topic_partition.topic,
+            partition=snapshot.topic_partition.partition,
+            log_dir=snapshot.log_dir,
+            outcome=outcome,
+            reason=reason,
+            first_dirty_offset=plan.candidate.range.first_dirty_offset,
+            end_offset=plan.candidate.range.first_uncleanable_offset,
+            bytes_read=sum(summary.bytes for summary in log.indexed.summaries),
+            bytes_before=snapshot.size_bytes,
+            bytes_after=snapshot.size_bytes - replaced + written,
+            records_read=records_read,
+            records_kept=records_read - int(removed.sum()),
+            removed={v.reason: int(removed[v]) for v in REMOVED_VERDICTS if removed[v]},
+            segments_before=len(snapshot.segments),
+            segments_after=len(snapshot.segments) - sum(len(group.sources) - 1 for group in changed),
+            seconds=self._clock.monotonic_s() - started,
+            peak_extra_bytes=written + _overhead(log),
+        )
+
+
+def _own(error: CleanerdError | OSError) -> CleanerdError:
+    return from_os_error(error) if isinstance(error, OSError) else error
+
+
+def _fingerprint_key(entropy: Callable[[int], bytes]) -> tuple[int, int]:
+    return int.from_bytes(entropy(8)), int.from_bytes(entropy(8))
+
+
+def _removed(log: RewrittenLog) -> np.ndarray:
+    """Records removed per verdict; KEEP counts as none."""
+    total = np.zeros(len(RecordVerdict), np.int64)
+    for parts in log.parts.values():
+        for written in parts:
+            total += written.part.removed
+    total[RecordVerdict.KEEP] = 0
+    return total
+
+
+def _written_bytes(log: RewrittenLog) -> int:
+    return sum(written.part.size_bytes for parts in log.parts.values() for written in parts)
+
+
+def _overhead(log: _Log) -> int:
+    """Indexes, and the part that is being appended while its copy already exists."""
+    assert log.indexed is not None
+    groups = log.indexed.changed_groups
+    chunks = [c.source.end - c.source.start for c in log.plan.work.chunks if c.group in groups]
+    return _SLACK_BYTES * len(groups) + max(chunks, default=0)
+
+
+def _peak_bound(log: _Log) -> int:
+    """Upper bound for the new bytes of a log: nothing grows but tombstone batches, by a few bytes each."""
+    assert log.indexed is not None
+    sizes = [s.bytes + s.bytes // 8 for c, s in zip(log.plan.work.chunks, log.indexed.summaries, strict=True) if c.group in log.indexed.changed_groups]
+    return sum(sizes) + _overhead(log)
+

@@ -1,0 +1,90 @@
+"""What one run of cleaning is asked for and what it answers: the border between command line and work.
+
+===========  ==========================================================================================
+outcome      the log
+===========  ==========================================================================================
+committed    was cleaned, and the new segments are in place
+staged       was cleaned, but its directory belongs to somebody: the result waits to be committed
+unchanged    was looked through, and nothing had to go
+skipped      was not looked through; the reason says why
+planned      would be cleaned (dry run)
+failed       could not be cleaned; the reason says why; it is as it was
+aborted      was left as it was because somebody asked to stop
+===========  ==========================================================================================
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from cleanerd.config.model import CleanerdConfig, TopicConfig
+from cleanerd.format.names import TopicPartition
+
+Outcome = Literal["committed", "staged", "unchanged", "skipped", "planned", "failed", "aborted"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogResult:
+    """The account of one log. Offsets are None where the run did not get as far as knowing them.
+
+    The cleaned range is [`first_dirty_offset`, `end_offset`). Bytes and segments before and after are those
+    of the whole log; `bytes_read` and records are those that the run went through. `removed` counts records
+    by reason. `peak_extra_bytes` is the disk space that new files need while the old ones are still there.
+    """
+
+    topic: str
+    partition: int
+    log_dir: str
+    outcome: Outcome
+    reason: str | None = None
+    first_dirty_offset: int | None = None
+    end_offset: int | None = None
+    bytes_read: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    removed: Mapping[str, int] = field(default_factory=dict)
+    segments_before: int = 0
+    segments_after: int = 0
+    seconds: float = 0.0
+    peak_extra_bytes: int = 0
+
+    @property
+    def mb_per_s(self) -> float:
+        """Megabytes (10^6) read in a second."""
+        return self.bytes_read / 1e6 / self.seconds if self.seconds else 0.0
+
+    @property
+    def records_per_s(self) -> float:
+        """Records read in a second."""
+        return self.records_read / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanRequest:
+    """What to clean, and by which rules. None for `topics` or `partitions`: all of them."""
+
+    config: CleanerdConfig
+    topic_config: Callable[[str], TopicConfig]
+    log_dirs: tuple[str, ...]
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    force: bool = False  # ignore the dirty ratio, never a safety bound
+    dry_run: bool = False
+
+
+class Progress(Protocol):
+    """Hears how far a run is; called from any thread."""
+
+    def planned(self, tp: TopicPartition, total_bytes: int) -> None:
+        """A log is about to be cleaned, which means moving `total_bytes`."""
+        ...
+
+    def advanced(self, tp: TopicPartition, phase: str, bytes_done_delta: int, records_delta: int) -> None:
+        """A task of `phase` moved so much more."""
+        ...
+
+    def finished(self, result: LogResult) -> None:
+        """A log is done, whatever the outcome; it may never have been planned."""
+        ...

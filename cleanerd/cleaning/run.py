@@ -1,0 +1,165 @@
+"""One shot: clean what a request asks for, log directory by log directory (architecture 3, 6).
+
+Per directory: guard against a second cleanerd, recover what an interrupted commit left, read the checkpoints, examine every
+partition, clean the candidates job by job, then give compacted logs their retention pass (rule 1.28). Whatever happens to
+one log becomes its result; the others go on.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+
+from cleanerd.cleaning.choose import Candidate, examine, in_jobs, in_order, partitions
+from cleanerd.cleaning.clean import Cleaner
+from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
+from cleanerd.cleaning.retain import retain
+from cleanerd.env.clock import Clock
+from cleanerd.env.files import Files, RealFiles
+from cleanerd.errors import CleanerdError, DirOffline, LockHeld
+from cleanerd.format import names
+from cleanerd.format.names import TopicPartition
+from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.tasks import from_os_error
+from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.lock import LogDirLock, probe
+from cleanerd.storage.recover import recover
+from cleanerd.storage.scan import is_kafka_dir
+
+_JOB_BYTES = 256 << 20
+_JOB_LOGS = 256
+
+
+def clean_once(
+    request: CleanRequest,
+    progress: Progress,
+    clock: Clock,
+    *,
+    files: Files | None = None,
+    session: SparkSession | None = None,
+    entropy: Callable[[int], bytes] = os.urandom,
+) -> list[LogResult]:
+    """Clean once and return a result per log. A given `session` stays open; otherwise one is made and stopped.
+
+    Raises Fatal when nothing can be done at all (no Java, no Spark).
+    """
+    own_session = session is None
+    session = session or SparkSession(spark_master(request))
+    run = _Run(request, progress, clock, files or RealFiles(), session, entropy)
+    try:
+        for log_dir in request.log_dirs:
+            run.clean_log_dir(log_dir)
+        return run.results
+    finally:
+        if own_session:
+            session.stop()
+
+
+def spark_master(request: CleanRequest) -> str:
+    """`cleanerd.spark.master`, else log.cleaner.threads local cores, else all that this process may use."""
+    config = request.config
+    if config.spark_master:
+        return config.spark_master
+    if config.log_cleaner_threads_is_set:
+        return f"local[{config.log_cleaner_threads}]"
+    return f"local[{len(os.sched_getaffinity(0))}]"
+
+
+class _Run:
+    """What one call of `clean_once` carries from directory to directory."""
+
+    def __init__(
+        self,
+        request: CleanRequest,
+        progress: Progress,
+        clock: Clock,
+        files: Files,
+        session: SparkSession,
+        entropy: Callable[[int], bytes],
+    ) -> None:
+        self.results: list[LogResult] = []
+        self._request = request
+        self._progress = progress
+        self._clock = clock
+        self._files = files
+        self._cleaner = Cleaner(request, progress, clock, files, session, entropy)
+
+    def clean_log_dir(self, log_dir: str) -> None:
+        """One log directory; its own failure is one result, without a partition."""
+        try:
+            found = partitions(self._files, log_dir, self._request)
+        except OSError as error:
+            self._add(LogResult("", -1, log_dir, "failed", str(from_os_error(error))))
+            return
+        try:
+            with self._guard(log_dir):
+                self._clean_partitions(log_dir, found)
+        except (CleanerdError, OSError) as error:
+            reason = str(from_os_error(error) if isinstance(error, OSError) else error)
+            done = {(r.topic, r.partition) for r in self.results if r.log_dir == log_dir}
+            rest = [tp for tp in found if (tp.topic, tp.partition) not in done] or [TopicPartition("", -1)]
+            for tp in rest:
+                self._add(LogResult(tp.topic, tp.partition, log_dir, "failed", reason))
+
+    @contextlib.contextmanager
+    def _guard(self, log_dir: str) -> Iterator[None]:
+        """No second cleanerd in the same directory. A dry run writes nothing, so it takes no lock either."""
+        if self._request.dry_run:
+            yield
+            return
+        try:
+            lock = LogDirLock(log_dir, names.CLEANERD_LOCK)
+            lock.__enter__()
+        except LockHeld as error:
+            raise DirOffline(f"another cleanerd works in {log_dir} (process {error.pid})") from error
+        try:
+            yield
+        finally:
+            lock.__exit__(None, None, None)
+
+    def _clean_partitions(self, log_dir: str, found: list[TopicPartition]) -> None:
+        is_kafka = is_kafka_dir(self._files, log_dir)
+        found = self._recover(log_dir, found, is_kafka=is_kafka)
+        candidates = self._examine(log_dir, found, is_kafka=is_kafka)
+        for job in in_jobs(in_order(candidates), job_bytes=_JOB_BYTES, job_logs=_JOB_LOGS):
+            for result in self._cleaner.clean(job):
+                self._add(result)
+        if not self._request.dry_run:
+            self._retain(log_dir, found, is_kafka=is_kafka)
+
+    def _recover(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> list[TopicPartition]:
+        """Finish or undo interrupted commits where nobody else owns the directory; returns what may be looked at."""
+        if self._request.dry_run or probe(log_dir) is not None:
+            return found
+        usable = []
+        with LogDirLock(log_dir):
+            for tp in found:
+                reason = recover(self._files, os.path.join(log_dir, str(tp)), is_kafka=is_kafka)
+                if reason is None:
+                    usable.append(tp)
+                else:
+                    self._add(LogResult(tp.topic, tp.partition, log_dir, "failed", reason))
+        return usable
+
+    def _examine(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> list[Candidate]:
+        checkpoints = read_checkpoints(self._files, log_dir)
+        candidates: list[Candidate] = []
+        for tp in found:
+            answer = examine(
+                self._files, log_dir, tp, checkpoints, self._request, is_kafka=is_kafka, now_ms=self._clock.now_ms()
+            )
+            if isinstance(answer, Candidate):
+                candidates.append(answer)
+            elif answer.outcome == "failed" or self._is_asked_for(tp):
+                self._add(answer)
+        return candidates
+
+    def _is_asked_for(self, tp: TopicPartition) -> bool:
+        """Compacted logs are always reported, others only when they were named."""
+        return self._request.topics is not None or self._request.topic_config(tp.topic).compact
+
+    def _retain(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> None:
+        pass
+
+    def _add(self, result: LogResult) -> None:
+        self.results.append(result)
+        self._progress.finished(result)

@@ -1,0 +1,1 @@
+"""Command lines: `cleanerd` and what it prints."""

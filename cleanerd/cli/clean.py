@@ -1,0 +1,74 @@
+"""`cleanerd clean`: one shot over the log directories, in this process.
+
+========  ====================================================================
+exit      when
+========  ====================================================================
+0         all done: nothing failed and nobody asked to stop
+1         some log failed or was aborted; each is named with its reason
+2, 78     the command line or the configuration is wrong; nothing was touched
+========  ====================================================================
+"""
+
+import sys
+from argparse import Namespace
+from typing import Protocol
+
+from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
+from cleanerd.cli import output
+from cleanerd.cli.configuration import load
+from cleanerd.cli.progress import progress_on
+from cleanerd.cli.tables import results_table, write_table
+from cleanerd.env.clock import Clock, FixedNow, SystemClock
+
+NOT_DONE = ("failed", "aborted")
+
+
+class CleanOnce(Protocol):
+    """The work: clean what a request asks for, once; a result for every log that it selects."""
+
+    def __call__(self, request: CleanRequest, *, progress: Progress, clock: Clock) -> list[LogResult]:
+        """Raises `CleanerdError` only for what concerns all logs."""
+        ...
+
+
+def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
+    """Load, clean, report; returns the exit code."""
+    request = _request(arguments)
+    clock = SystemClock() if arguments.now_ms is None else FixedNow(arguments.now_ms)
+    with progress_on(sys.stderr) as progress:
+        results = (clean_once or _clean_once())(request, progress=progress, clock=clock)
+    _report(results, arguments)
+    return 1 if any(result.outcome in NOT_DONE for result in results) else 0
+
+
+def _clean_once() -> CleanOnce:
+    from cleanerd.cleaning.run import clean_once  # noqa: PLC0415 - pulls in Spark
+
+    return clean_once
+
+
+def _request(arguments: Namespace) -> CleanRequest:
+    loaded = load(arguments, output.say)
+    return CleanRequest(
+        config=loaded.configuration.broker,
+        topic_config=loaded.configuration.topic,
+        log_dirs=loaded.log_dirs,
+        topics=frozenset(arguments.topic) or None,
+        partitions=frozenset(arguments.partition) or None,
+        force=arguments.force,
+        dry_run=arguments.dry_run,
+    )
+
+
+def _report(results: list[LogResult], arguments: Namespace) -> None:
+    if arguments.output == "json":
+        output.write(output.results_document(results))
+    elif results:
+        write_table(results_table(results))
+    for result in results:
+        if result.outcome in NOT_DONE:
+            output.say(
+                f"{result.topic}-{result.partition} in {result.log_dir}: {result.outcome}: {result.reason}"
+            )
+    for topic in sorted(set(arguments.topic) - {result.topic for result in results}):
+        output.say(f"no log of topic {topic} was found")

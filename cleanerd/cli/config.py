@@ -1,0 +1,60 @@
+"""`cleanerd config`: what holds, and where it comes from."""
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from cleanerd.cli import output
+from cleanerd.cli.configuration import load
+from cleanerd.cli.tables import side_by_side, write_table
+from cleanerd.config.model import Setting
+
+
+def show(arguments: Namespace) -> int:
+    """Every key with its value: those of the broker, then those of each topic asked for."""
+    configuration = load(arguments, output.say).configuration
+    topics = {topic: configuration.topic_settings(topic) for topic in arguments.topic}
+    if arguments.output == "json":
+        show_origin = arguments.origin
+        output.write(
+            output.document(
+                broker=_plain(configuration.broker_settings, show_origin),
+                topics={topic: _plain(settings, show_origin) for topic, settings in topics.items()},
+            )
+        )
+    else:
+        for heading, settings in {"broker": configuration.broker_settings, **topics}.items():
+            write_table(_table(heading, settings, arguments.origin))
+    return 0
+
+
+def check(arguments: Namespace) -> int:
+    """Read and validate everything; what is wrong is raised as `BadConfiguration`."""
+    log_dirs = load(arguments, output.say).log_dirs
+    output.say(f"the configuration is valid; log directories: {', '.join(log_dirs)}")
+    return 0
+
+
+def _plain(settings: Mapping[str, Setting], show_origin: bool) -> dict[str, object]:
+    return {
+        key: {"value": setting.value, "origin": str(setting.origin)} if show_origin else setting.value
+        for key, setting in sorted(settings.items())
+    }
+
+
+def _table(heading: str, settings: Mapping[str, Setting], show_origin: bool) -> Table:
+    keys = sorted(settings)
+    columns: dict[str, Sequence[str | Text]] = {
+        heading.upper(): keys,
+        "VALUE": [_text(settings[key].value) for key in keys],
+        "ORIGIN": [str(settings[key].origin) if show_origin else "" for key in keys],
+    }
+    return side_by_side(columns)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else str(value)

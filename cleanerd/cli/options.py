@@ -1,0 +1,70 @@
+"""Command line options and their syntax. Imports nothing heavy: every start runs it."""
+
+from argparse import ArgumentParser, ArgumentTypeError, _ActionsContainer
+from collections.abc import Callable
+
+FORMATS = ("table", "json")
+
+
+def add_configuration_options(parser: ArgumentParser) -> None:
+    """What every command that needs a configuration takes."""
+    group = parser.add_argument_group("configuration")
+    group.add_argument("--config", metavar="FILE", help="the broker's server.properties")
+    _add_repeated(group, "--log-dir", "DIR", str, "a log directory; default: those of log.dirs")
+    _add_repeated(group, "--set", "KEY=VALUE", assignment, "override a broker key")
+    _add_repeated(group, "--topic-set", "TOPIC:KEY=VALUE", topic_assignment, "override a key of one topic")
+
+
+def add_clean_options(parser: ArgumentParser) -> None:
+    """What `clean` takes besides."""
+    _add_repeated(parser, "--topic", "T", str, "only this topic")
+    _add_repeated(parser, "--partition", "N", number, "only this partition of each topic")
+    parser.add_argument(
+        "--force", action="store_true", help="ignore the dirty ratio (never the safety bounds)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed, and why")
+    parser.add_argument("--now-ms", metavar="MS", type=number, help="take this for the wall clock")
+    add_output_option(parser)
+
+
+def add_show_options(parser: ArgumentParser) -> None:
+    """What `config show` takes besides."""
+    _add_repeated(parser, "--topic", "T", str, "also show the values of this topic")
+    parser.add_argument("--origin", action="store_true", help="also show where each value comes from")
+    add_output_option(parser)
+
+
+def add_output_option(parser: ArgumentParser) -> None:
+    """Form of what goes to stdout."""
+    parser.add_argument("-o", "--output", choices=FORMATS, default="table", help="default: table")
+
+
+def _add_repeated(
+    parser: _ActionsContainer, option: str, metavar: str, parse: Callable[[str], object], meaning: str
+) -> None:
+    parser.add_argument(
+        option, metavar=metavar, type=parse, action="append", default=[], help=f"{meaning}; may be repeated"
+    )
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """Parse `key=value`; the value may be empty."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ArgumentTypeError(f"expected KEY=VALUE, found {text!r}")
+    return key.strip(), value
+
+
+def topic_assignment(text: str) -> tuple[str, str, str]:
+    """Parse `topic:key=value`; no topic name has a colon in it."""
+    topic, colon, rest = text.partition(":")
+    if not topic or not colon:
+        raise ArgumentTypeError(f"expected TOPIC:KEY=VALUE, found {text!r}")
+    return topic, *assignment(rest)
+
+
+def number(text: str) -> int:
+    """Parse a number of 0 or more."""
+    if not (text.isascii() and text.isdecimal()):
+        raise ArgumentTypeError(f"expected a number of 0 or more, found {text!r}")
+    return int(text)

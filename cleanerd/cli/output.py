@@ -1,0 +1,65 @@
+"""Where output goes: documents for programs and tables for people to stdout, all else to stderr.
+
+The JSON document of `clean` is `{"apiVersion": "cleanerd/v1", "results": [...]}` with `RESULT_FIELDS` for
+each log, and `peak_extra_bytes` for those of a dry run. What is not known or does not apply is null.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+
+from cleanerd.cleaning.result import LogResult
+
+API_VERSION = "cleanerd/v1"
+RESULT_FIELDS = (
+    "topic",
+    "partition",
+    "log_dir",
+    "outcome",
+    "reason",
+    "first_dirty_offset",
+    "end_offset",
+    "bytes_read",
+    "bytes_before",
+    "bytes_after",
+    "records_read",
+    "records_kept",
+    "removed",
+    "segments_before",
+    "segments_after",
+    "seconds",
+)
+
+
+def document(**content: object) -> str:
+    """One JSON document of this API version."""
+    return json.dumps({"apiVersion": API_VERSION, **content}, indent=2, allow_nan=False) + "\n"
+
+
+def results_document(results: Iterable[LogResult]) -> str:
+    """The JSON document of `clean`."""
+    return document(results=[_result(result) for result in results])
+
+
+def _result(result: LogResult) -> dict[str, object]:
+    values = {name: getattr(result, name) for name in RESULT_FIELDS}
+    values["removed"] = dict(result.removed)
+    values["seconds"] = round(result.seconds, 3)
+    if result.outcome == "planned":
+        values["peak_extra_bytes"] = result.peak_extra_bytes
+    return values
+
+
+def write(text: str) -> None:
+    """Text to stdout; silently to nowhere once nobody reads it any more."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def say(text: str) -> None:
+    """A line for people, on stderr."""
+    print(f"cleanerd: {text}", file=sys.stderr)

@@ -1,0 +1,99 @@
+"""Progress on a terminal's stderr: a bar per log with bytes, records a second and the time left.
+
+Anything but a terminal sees nothing of it, and rich's bars are not even imported.
+"""
+
+import os
+import threading
+from typing import TYPE_CHECKING, Self, TextIO
+
+from cleanerd.cleaning.result import LogResult
+from cleanerd.format.names import TopicPartition
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, Task, TaskID
+
+
+class NoProgress:
+    """Draws nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def planned(self, tp: TopicPartition, total_bytes: int) -> None:
+        """Nothing to draw."""
+
+    def advanced(self, tp: TopicPartition, phase: str, bytes_done_delta: int, records_delta: int) -> None:
+        """Nothing to draw."""
+
+    def finished(self, result: LogResult) -> None:
+        """Nothing to draw."""
+
+
+class Bars(NoProgress):
+    """Draws between entering and leaving; the bar of a log goes away when the log is finished."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._bars = _bars(stream)
+        self._mutex = threading.Lock()  # guards what follows
+        self._tasks: dict[TopicPartition, TaskID] = {}
+        self._records: dict[TopicPartition, int] = {}
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def planned(self, tp: TopicPartition, total_bytes: int) -> None:
+        """Show the bar of a log."""
+        with self._mutex:
+            self._tasks[tp] = self._bars.add_task(str(tp), total=total_bytes, phase="", records=0)
+            self._records[tp] = 0
+
+    def advanced(self, tp: TopicPartition, phase: str, bytes_done_delta: int, records_delta: int) -> None:
+        """Move the bar of a log."""
+        with self._mutex:
+            self._records[tp] += records_delta
+            self._bars.update(
+                self._tasks[tp], advance=bytes_done_delta, phase=phase, records=self._records[tp]
+            )
+
+    def finished(self, result: LogResult) -> None:
+        """Take the bar of a log away."""
+        tp = TopicPartition(result.topic, result.partition)
+        with self._mutex:
+            if tp in self._tasks:
+                self._bars.remove_task(self._tasks.pop(tp))
+
+
+def progress_on(stream: TextIO) -> NoProgress:
+    """Bars if `stream` is a terminal that can draw them."""
+    return Bars(stream) if stream.isatty() and os.environ.get("TERM") != "dumb" else NoProgress()
+
+
+def _bars(stream: TextIO) -> "Progress":
+    from rich import progress as rich  # noqa: PLC0415 - 0.05 s that a pipe need not wait for
+    from rich.console import Console  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    class Rate(rich.ProgressColumn):
+        """Records a second since the log was planned."""
+
+        def render(self, task: "Task") -> Text:
+            return Text(f"{task.fields['records'] / task.elapsed:,.0f} records/s" if task.elapsed else "")
+
+    return rich.Progress(
+        rich.TextColumn("{task.description}"),
+        rich.TextColumn("{task.fields[phase]}"),
+        rich.BarColumn(),
+        rich.DownloadColumn(),
+        Rate(),
+        rich.TimeRemainingColumn(),
+        console=Console(file=stream, color_system=None if os.environ.get("NO_COLOR") else "auto"),
+        transient=True,
+    )

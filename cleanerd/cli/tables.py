@@ -1,0 +1,77 @@
+"""Tables for people: coloured for a terminal unless NO_COLOR is set, wide and plain for a pipe."""
+
+import io
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cleanerd.cleaning.result import LogResult
+from cleanerd.cli import output
+
+_PIPE_WIDTH = 200
+_STYLES = {"committed": "green", "staged": "cyan", "failed": "red", "aborted": "yellow"}
+_NUMERIC = {"BEFORE", "AFTER", "PEAK EXTRA", "SECONDS", "MB/S"}
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def results_table(results: Sequence[LogResult]) -> Table:
+    """A row for each log; columns without anything to say are left out."""
+    is_plan = any(result.outcome == "planned" for result in results)
+    is_one_dir = len({result.log_dir for result in results}) == 1
+    columns: dict[str, Sequence[str | Text]] = {
+        "LOG": [f"{result.topic}-{result.partition}" for result in results],
+        "LOG DIR": ["" if is_one_dir else result.log_dir for result in results],
+        "OUTCOME": [Text(result.outcome, _STYLES.get(result.outcome, "")) for result in results],
+        "BEFORE": [size(result.bytes_before) for result in results],
+        "AFTER": [size(result.bytes_after) for result in results],
+        "PEAK EXTRA": [size(result.peak_extra_bytes) if is_plan else "" for result in results],
+        "REMOVED": [reasons(result.removed) for result in results],
+        "SECONDS": [f"{result.seconds:.2f}" for result in results],
+        "MB/S": [f"{result.mb_per_s:.1f}" if result.bytes_read else "" for result in results],
+        "REASON": [result.reason or "" for result in results],
+    }
+    return side_by_side(columns)
+
+
+def side_by_side(columns: Mapping[str, Sequence[str | Text]]) -> Table:
+    """Columns of equal length side by side, the empty ones left out; numbers stand to the right."""
+    rendered = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    shown = {name: cells for name, cells in columns.items() if any(cells)}
+    for name in shown:
+        rendered.add_column(name, justify="right" if name in _NUMERIC else "left", overflow="fold")
+    for row in zip(*shown.values(), strict=True):
+        rendered.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return rendered
+
+
+def size(size_bytes: int) -> str:
+    """Bytes in the largest decimal unit that leaves a digit before the point."""
+    value, unit = float(size_bytes), 0
+    while value >= 999.95 and unit < len(_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{size_bytes} B"
+
+
+def reasons(removed: Mapping[str, int]) -> str:
+    """Counts by reason, the largest first."""
+    largest_first = sorted(removed.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{reason} {count}" for reason, count in largest_first if count)
+
+
+def write_table(content: Table) -> None:
+    """Draw a table on stdout."""
+    is_terminal = sys.stdout.isatty()
+    console = Console(
+        file=io.StringIO(),
+        width=shutil.get_terminal_size().columns if is_terminal else _PIPE_WIDTH,
+        force_terminal=is_terminal and not os.environ.get("NO_COLOR"),
+    )
+    with console.capture() as capture:
+        console.print(content)
+    output.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))

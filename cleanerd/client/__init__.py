@@ -1,0 +1,1 @@
+"""A cooperating writer and a plain reader of partition directories (architecture section 2)."""

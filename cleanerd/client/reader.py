@@ -1,0 +1,99 @@
+"""The records of a partition as a consumer reads them, in plain Python.
+
+A read_committed reader first fixes what it will see: the last stable offset, then the aborted transactions.
+That order is safe because a writer records an abort before it writes the marker that ends the transaction. A
+transactional batch is aborted when its base offset lies between the first offset and the marker of an aborted
+transaction of its producer; unlike the bookkeeping of Kafka's consumer this needs no marker to be left in the
+log.
+"""
+
+import os
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Literal
+
+from cleanerd.client.replay import last_stable_offset
+from cleanerd.client.segments import LIST_ATTEMPTS_MAX, LogBatch, corrupt, log_batches, settled_bases
+from cleanerd.errors import SourceChanged
+from cleanerd.format.batch import Record
+from cleanerd.format.errors import FormatError
+from cleanerd.format.names import MAX_OFFSET, FileKind, SegmentFileName
+from cleanerd.format.txn_index import ENTRY_BYTES, AbortedTxn, parse_txn_index
+
+Isolation = Literal["read_uncommitted", "read_committed"]
+
+_Aborted = dict[int, list[AbortedTxn]]
+"""Aborted transactions by producer id, ascending; those of one producer never overlap."""
+
+
+def read_records(
+    partition_dir: str, *, isolation: Isolation = "read_uncommitted", start_offset: int = 0
+) -> Iterator[Record]:
+    """Records from `start_offset` on, without control records, to the end of the log or its stable part.
+
+    Segments may be appended, rolled, merged or deleted meanwhile; each offset is seen once or not at all.
+    Raises: `CorruptFile` for damage; `SourceChanged` when a commit was begun and never finished.
+    """
+    end_offset, aborted = MAX_OFFSET, _Aborted()
+    if isolation == "read_committed":
+        end_offset = last_stable_offset(partition_dir)
+        aborted = _read_aborted(partition_dir)
+    for batch in log_batches(partition_dir, start_offset):
+        if batch.last_offset >= end_offset:
+            return
+        if _is_visible(batch, aborted):
+            yield from (record for record in batch.records() if record.offset >= start_offset)
+
+
+def _is_visible(batch: LogBatch, aborted: _Aborted) -> bool:
+    header = batch.header
+    if header is None:
+        return True
+    if header.is_control:
+        return False
+    if not header.is_transactional:
+        return True
+    transactions = aborted.get(header.producer_id, [])
+    at = bisect_right(transactions, header.base_offset, key=lambda txn: txn.first_offset) - 1
+    return at < 0 or header.base_offset > transactions[at].last_offset
+
+
+def _read_aborted(directory: str) -> _Aborted:
+    """All transaction indexes, read while no segment came, went or was exchanged."""
+    for _ in range(LIST_ATTEMPTS_MAX):
+        try:
+            before = _identities(directory)
+            found = _read_txn_indexes(directory, list(before))
+            if before == _identities(directory):
+                return found
+        except FileNotFoundError:
+            continue
+    raise SourceChanged(f"{directory}: segments change again and again")
+
+
+def _identities(directory: str) -> dict[int, int]:
+    """Inode of each live segment by its base offset, ascending."""
+    return {
+        base: os.stat(os.path.join(directory, str(SegmentFileName(base, FileKind.LOG)))).st_ino
+        for base in settled_bases(directory)
+    }
+
+
+def _read_txn_indexes(directory: str, bases: list[int]) -> _Aborted:
+    aborted: _Aborted = defaultdict(list)
+    for base in bases:
+        path = os.path.join(directory, str(SegmentFileName(base, FileKind.TXN_INDEX)))
+        if not os.path.exists(path):
+            continue
+        with open(path, "rb") as file:
+            data = file.read()
+        if base == bases[-1]:  # its writer may be in the middle of an entry
+            data = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
+        try:
+            entries = parse_txn_index(data)
+        except FormatError as error:
+            raise corrupt(path, error) from error
+        for entry in entries:
+            aborted[entry.producer_id].append(entry)
+    return aborted

@@ -1,0 +1,217 @@
+"""Layers to one frozen configuration: precedence, validation, synonyms. Pure: what was read is handed in.
+
+Precedence of a broker key, highest first (rule 7.22 with cleanerd's own layers around it):
+
+1. command line (`--set`)
+2. metadata log, BROKER record of this node; 3. metadata log, BROKER record "" (dynamic keys only)
+4. environment
+5. config file
+6. default
+
+Precedence of a topic key (spec disk F4):
+
+1. command line (`--topic-set`)
+2. topic file
+3. metadata log, TOPIC record
+4. the first broker synonym that any of the layers above sets
+5. default
+
+Validation is whole: every problem of every layer and topic is collected, and any makes a `BadConfiguration`.
+As in Kafka, a value that a higher layer replaces is not looked at.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cleanerd.config.keys import BROKER_KEYS, MS_PER_UNIT, TOPIC_KEYS, BrokerKey, Scope, TopicKey
+from cleanerd.config.model import CleanerdConfig, KraftMetadata, Layer, Origin, Setting, TopicConfig
+from cleanerd.config.sources import Sources, Text, Texts
+from cleanerd.config.values import Check, ParseError
+from cleanerd.errors import BadConfiguration
+
+MIN_DEDUPE_BYTES_PER_THREAD = 1_048_576
+DEFAULT = Origin(Layer.DEFAULT)
+Settings = Mapping[str, Setting]
+_BROKER_RETENTION = Check(
+    "-1 or a number ≥ 1", lambda value: value == -1 or (isinstance(value, int) and value >= 1)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Everything that is configured, resolved and valid."""
+
+    broker: CleanerdConfig
+    broker_settings: Settings = field(repr=False)
+    _topic_defaults: Settings = field(repr=False)
+    _topics: Mapping[str, Texts] = field(repr=False)
+
+    def topic(self, topic: str) -> TopicConfig:
+        """Values of one topic, whether anybody mentions it or not."""
+        settings = self.topic_settings(topic)
+        values: dict[str, Any] = {
+            key.field: settings[name].value for name, key in TOPIC_KEYS.items() if key.field
+        }
+        if "internal.segment.bytes" in settings:
+            values["segment_bytes"] = settings["internal.segment.bytes"].value
+        return TopicConfig(**values)
+
+    def topic_settings(self, topic: str) -> Settings:
+        """Values of one topic by key, with their origins."""
+        problems: list[str] = []
+        settings = _topic_settings(topic, self._topics.get(topic, {}), self._topic_defaults, problems)
+        assert not problems, "resolve() validated every topic that somebody mentions"
+        return settings
+
+
+def resolve(sources: Sources, metadata: KraftMetadata | None = None) -> Configuration:
+    """Resolve all layers. Raises `BadConfiguration` with every problem found."""
+    problems = list(sources.problems)
+    broker = _broker_settings(sources, metadata, problems)
+    defaults = _topic_defaults(broker, problems)
+    topics = _topic_texts(sources, metadata)
+    for topic, texts in topics.items():
+        _topic_settings(topic, texts, defaults, problems)
+    if problems:
+        raise BadConfiguration(problems)
+    return Configuration(_cleanerd_config(broker), broker, defaults, topics)
+
+
+def _merged(*layers: Texts) -> dict[str, Text]:
+    """Layers, highest precedence first, as one."""
+    merged: dict[str, Text] = {}
+    for layer in reversed(layers):
+        merged |= layer
+    return merged
+
+
+def _broker_settings(sources: Sources, metadata: KraftMetadata | None, problems: list[str]) -> Settings:
+    static = _merged(sources.environment, sources.config_file)
+    dynamic = _dynamic_texts(metadata, _merged(sources.command_line, static)) if metadata else {}
+    texts = _merged(sources.command_line, dynamic, static)
+    settings = {
+        name: Setting(key.default, DEFAULT) for name, key in BROKER_KEYS.items() if key.default is not None
+    }
+    for name, text in texts.items():
+        setting = _parse(BROKER_KEYS[name], text, "", problems)
+        if setting is not None:
+            settings[name] = setting
+    _check_dedupe_buffer(settings, problems)
+    return settings
+
+
+def _dynamic_texts(metadata: KraftMetadata, static: Texts) -> dict[str, Text]:
+    """BROKER records that concern this node; keys outside the dynamic set have no effect (rule 7.21)."""
+    own = [_dynamic_layer(metadata, node_id) for node_id in _node_ids(metadata, static)]
+    return _merged(*own, _dynamic_layer(metadata, ""))
+
+
+def _node_ids(metadata: KraftMetadata, static: Texts) -> list[str]:
+    """Id of this node, if known: node.id, else broker.id, else whose directory the metadata log lies in."""
+    named = [static[name].text.strip() for name in ("node.id", "broker.id") if name in static]
+    found = [str(metadata.node_id)] if metadata.node_id is not None else []
+    return (named + found)[:1]
+
+
+def _dynamic_layer(metadata: KraftMetadata, resource: str) -> dict[str, Text]:
+    origin = Origin(Layer.METADATA, f'BROKER "{resource}" in {metadata.directory}')
+    records = metadata.broker_configs.get(resource, {})
+    dynamic = {name for name, key in BROKER_KEYS.items() if key.scope is Scope.CLUSTER}
+    return {name: Text(text, origin) for name, text in records.items() if name in dynamic}
+
+
+def _check_dedupe_buffer(settings: Settings, problems: list[str]) -> None:
+    """Rule 8.N1, also when the cleaner is disabled."""
+    size, threads = settings["log.cleaner.dedupe.buffer.size"], settings["log.cleaner.threads"]
+    if size.value // threads.value <= MIN_DEDUPE_BYTES_PER_THREAD:
+        each = f"each of {threads.value} log.cleaner.threads ({threads.origin})"
+        expected = f"more than {MIN_DEDUPE_BYTES_PER_THREAD} for {each}"
+        problems.append(_problem("log.cleaner.dedupe.buffer.size", expected, size.value, size.origin))
+
+
+def _topic_defaults(broker: Settings, problems: list[str]) -> dict[str, Setting]:
+    """What a topic without values of its own gets (8B), with the conflict check of broker values (N3)."""
+    found = {name: _topic_default(key, broker, problems) for name, key in TOPIC_KEYS.items()}
+    defaults = {name: setting for name, setting in found.items() if setting.value is not None}
+    _check_lags(defaults, "", problems)
+    return defaults
+
+
+def _topic_default(key: TopicKey, broker: Settings, problems: list[str]) -> Setting:
+    for name in key.synonyms:
+        if name in broker and broker[name].origin != DEFAULT:
+            return broker[name] if len(key.synonyms) == 1 else _converted(key, name, broker[name], problems)
+    return Setting(key.default, DEFAULT)
+
+
+def _converted(key: TopicKey, synonym: str, setting: Setting, problems: list[str]) -> Setting:
+    """A synonym that may be in another unit, in that of the topic key (N4)."""
+    value, check = setting.value * MS_PER_UNIT[BROKER_KEYS[synonym].unit], key.check
+    if key.name == "retention.ms":
+        value, check = max(value, -1), _BROKER_RETENTION
+    if not check.accepts(value):
+        problems.append(_problem(synonym, check.expected, setting.value, setting.origin))
+    return Setting(value, setting.origin)
+
+
+def _topic_texts(sources: Sources, metadata: KraftMetadata | None) -> dict[str, Texts]:
+    """Texts of every topic that somebody mentions."""
+    records = _topic_records(metadata) if metadata else {}
+    layers = (sources.command_line_topics, sources.topic_files, records)
+    topics = sorted({topic for layer in layers for topic in layer})
+    return {topic: _merged(*(layer.get(topic, {}) for layer in layers)) for topic in topics}
+
+
+def _topic_records(metadata: KraftMetadata) -> dict[str, Texts]:
+    """TOPIC records; keys that only a newer Kafka knows have no effect."""
+    records: dict[str, Texts] = {}
+    for topic, values in metadata.topic_configs.items():
+        origin = Origin(Layer.METADATA, f'TOPIC "{topic}" in {metadata.directory}')
+        records[topic] = {name: Text(text, origin) for name, text in values.items() if name in TOPIC_KEYS}
+    return records
+
+
+def _topic_settings(topic: str, texts: Texts, defaults: Settings, problems: list[str]) -> Settings:
+    where = f"topic {topic}: "
+    own = {name: _parse(TOPIC_KEYS[name], text, where, problems) for name, text in texts.items()}
+    settings = dict(defaults) | {name: setting for name, setting in own.items() if setting is not None}
+    if not {"min.compaction.lag.ms", "max.compaction.lag.ms"}.isdisjoint(own):
+        _check_lags(settings, where, problems)
+    return settings
+
+
+def _check_lags(settings: Settings, where: str, problems: list[str]) -> None:
+    """Rule 8.N3, C152."""
+    low, high = settings["min.compaction.lag.ms"], settings["max.compaction.lag.ms"]
+    if low.value > high.value:
+        expected = f"at most max.compaction.lag.ms, which is {high.value} ({high.origin})"
+        problems.append(where + _problem("min.compaction.lag.ms", expected, low.value, low.origin))
+
+
+def _parse(key: BrokerKey | TopicKey, text: Text, where: str, problems: list[str]) -> Setting | None:
+    """Value of a text; None, and one problem more, where it is not valid."""
+    try:
+        value = key.type.parse(text.text)
+        expected = None if key.check.accepts(value) else key.check.expected
+    except ParseError as error:
+        expected = str(error)
+    if expected is None:
+        return Setting(value, text.origin)
+    problems.append(where + _problem(key.name, expected, text.text, text.origin))
+    return None
+
+
+def _problem(name: str, expected: str, found: object, origin: Origin) -> str:
+    return f"{name}: expected {expected}, found {found!r} ({origin})"
+
+
+def _cleanerd_config(broker: Settings) -> CleanerdConfig:
+    log_dirs: tuple[str, ...] = broker.get("log.dirs", broker["log.dir"]).value
+    values: dict[str, Any] = {key.field: broker[name].value for name, key in BROKER_KEYS.items() if key.field}
+    return CleanerdConfig(
+        log_dirs=log_dirs,
+        metadata_log_dir=broker["metadata.log.dir"].value if "metadata.log.dir" in broker else log_dirs[0],
+        log_cleaner_threads_is_set=broker["log.cleaner.threads"].origin != DEFAULT,
+        **values,
+    )

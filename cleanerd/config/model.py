@@ -1,0 +1,108 @@
+"""Frozen values of a resolved configuration.
+
+`CleanerdConfig` holds for the whole process, `TopicConfig` for the logs of one topic. Their fields are filled
+from the rows of `keys.py` that name them. Both are plain values: they cross process borders (Spark tasks)
+freely. `Setting` and `Origin` say where each value came from; `KraftMetadata` is what the cluster's metadata
+log contributes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+
+class Layer(Enum):
+    """Where a value can come from, highest precedence first."""
+
+    COMMAND_LINE = "command line"
+    TOPIC_FILE = "topic file"
+    METADATA = "metadata log"
+    ENVIRONMENT = "environment"
+    CONFIG_FILE = "config file"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where one value came from; `detail` is file and line, variable, option or record."""
+
+    layer: Layer
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.layer.value}: {self.detail}" if self.detail else self.layer.value
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A parsed value with its origin."""
+
+    value: Any  # a `values.Value`; of which type, the row of the key says
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerdConfig:
+    """Process-wide values (spec behaviour 8A, 8C; cleanerd's own keys)."""
+
+    log_dirs: tuple[str, ...]
+    metadata_log_dir: str  # as configured, else the first of log_dirs (spec disk A1)
+    log_cleaner_enable: bool
+    log_cleaner_threads: int
+    log_cleaner_threads_is_set: bool  # False: nobody chose a number, cleanerd may take the machine's cores
+    dedupe_buffer_size_bytes: int
+    io_buffer_load_factor: float
+    io_buffer_size_bytes: int
+    io_max_bytes_per_second: float
+    backoff_ms: int
+    message_max_bytes: int
+    producer_id_expiration_ms: int
+    retention_check_interval_ms: int
+    spark_master: str  # "": local[log.cleaner.threads]
+    chunk_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """Values of one topic (spec behaviour 8B)."""
+
+    cleanup_policy: tuple[str, ...]
+    min_cleanable_dirty_ratio: float
+    delete_retention_ms: int
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    retention_ms: int
+    retention_bytes: int
+    segment_bytes: int
+    segment_index_bytes: int
+    index_interval_bytes: int
+    file_delete_delay_ms: int
+    max_message_bytes: int
+    preallocate: bool
+
+    @property
+    def compact(self) -> bool:
+        """Whether the policy asks for compaction (rule 1.3)."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def delete(self) -> bool:
+        """Whether the policy asks for retention by time and size (rules 1.3, 6.1)."""
+        return "delete" in self.cleanup_policy
+
+
+@dataclass(frozen=True, slots=True)
+class KraftMetadata:
+    """What the metadata log says about configuration (spec disk F4).
+
+    `broker_configs` is keyed by node id as text, "" being the cluster-wide default. `node_id` is the owner of
+    the log directory that the metadata log was found in, where `meta.properties` tells.
+    """
+
+    topic_ids: Mapping[str, UUID]
+    topic_configs: Mapping[str, Mapping[str, str]]
+    broker_configs: Mapping[str, Mapping[str, str]]
+    directory: str = ""
+    node_id: int | None = None

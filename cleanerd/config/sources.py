@@ -1,0 +1,198 @@
+"""Reading the layers that values come from: nothing is parsed or decided here, every text keeps its origin.
+
+===============  ==========================================================================================
+layer            form
+===============  ==========================================================================================
+command line     `--set broker.key=value`, `--topic-set TOPIC:key=value`; the last one of a key wins
+environment      `KAFKA_LOG_CLEANER_THREADS` as Kafka's image reads it: `_` for `.`, `__` for `_`, `___` for
+                 `-`; cleanerd's own keys as `CLEANERD_CHUNK_BYTES`
+config file      Kafka's server.properties (Java properties, Latin-1; the last one of a key wins)
+topic files      `topics.d/<topic>.properties` beside the config file
+===============  ==========================================================================================
+
+A name that is on nobody's list is an error where the place is cleanerd's own (command line, topic files,
+`cleanerd.*`): a mistyped policy must not silently become the default one. In the broker's file and
+environment it is ignored.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import javaproperties
+
+from cleanerd.config.keys import BROKER_KEYS, IGNORED_TOPIC_KEYS, TOPIC_KEYS
+from cleanerd.config.model import Layer, Origin
+
+OWN_PREFIX = "cleanerd."
+TOPIC_DIRECTORY = "topics.d"
+_PROPERTIES = ".properties"
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_PROVIDER_REFERENCE = re.compile(r"\$\{[^}]*:[^}]*\}")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text of a value as somebody wrote it."""
+
+    text: str
+    origin: Origin
+
+
+Texts = Mapping[str, Text]
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """All layers but the metadata log: texts by key, or by topic and key; and what cannot be read."""
+
+    command_line: Texts
+    environment: Texts
+    config_file: Texts
+    command_line_topics: Mapping[str, Texts]
+    topic_files: Mapping[str, Texts]
+    problems: tuple[str, ...]
+
+
+def read_sources(
+    config_file: str | None = None,
+    assignments: Iterable[tuple[str, str]] = (),
+    topic_assignments: Iterable[tuple[str, str, str]] = (),
+) -> Sources:
+    """Read all layers. `assignments` are (key, value), `topic_assignments` (topic, key, value)."""
+    problems: list[str] = []
+    return Sources(
+        command_line=_command_line(assignments, problems),
+        environment=read_environment(),
+        config_file=_config_file(config_file, problems) if config_file else {},
+        command_line_topics=_command_line_topics(topic_assignments, problems),
+        topic_files=_topic_files(config_file, problems) if config_file else {},
+        problems=tuple(problems),
+    )
+
+
+def environment_variable(key: str) -> str:
+    """Name of the variable that sets a broker key."""
+    prefix, name = (
+        ("CLEANERD_", key.removeprefix(OWN_PREFIX)) if key.startswith(OWN_PREFIX) else ("KAFKA_", key)
+    )
+    return prefix + name.replace("_", "__").replace("-", "___").replace(".", "_").upper()
+
+
+def read_environment() -> dict[str, Text]:
+    """Broker keys that the process environment sets; the key table parses them like all others."""
+    from pydantic import Field, create_model  # noqa: PLC0415 - 0.2 s that `--help` need not wait for
+    from pydantic_settings import BaseSettings  # noqa: PLC0415
+
+    fields: dict[str, Any] = {
+        _field(key): (str, Field("", validation_alias=environment_variable(key))) for key in BROKER_KEYS
+    }
+    model = create_model(
+        "Environment", __base__=BaseSettings, __cls_kwargs__={"case_sensitive": True}, **fields
+    )
+    found = model()
+    return {
+        key: Text(getattr(found, _field(key)), Origin(Layer.ENVIRONMENT, environment_variable(key)))
+        for key in BROKER_KEYS
+        if _field(key) in found.model_fields_set
+    }
+
+
+def _field(key: str) -> str:
+    return key.replace(".", "_")
+
+
+def _command_line(assignments: Iterable[tuple[str, str]], problems: list[str]) -> dict[str, Text]:
+    texts = {}
+    for key, value in assignments:
+        origin = Origin(Layer.COMMAND_LINE, f"--set {key}")
+        if key in BROKER_KEYS:
+            texts[key] = Text(value, origin)
+        else:
+            problems.append(_unknown(key, "a broker key that concerns cleaning", origin) + _broker_hint(key))
+    return texts
+
+
+def _command_line_topics(
+    assignments: Iterable[tuple[str, str, str]], problems: list[str]
+) -> dict[str, dict[str, Text]]:
+    topics: dict[str, dict[str, Text]] = {}
+    for topic, key, value in assignments:
+        origin = Origin(Layer.COMMAND_LINE, f"--topic-set {topic}:{key}")
+        topics.setdefault(topic, {})[key] = Text(value, origin)
+    return {topic: _of_topic(topic, "--topic-set", texts, problems) for topic, texts in topics.items()}
+
+
+def _config_file(path: str, problems: list[str]) -> dict[str, Text]:
+    texts = {}
+    for key, text in _properties(path, Layer.CONFIG_FILE, problems).items():
+        if key in BROKER_KEYS:
+            texts[key] = text
+        elif key.startswith(OWN_PREFIX):
+            problems.append(_unknown(key, "a key of cleanerd", text.origin))
+    return texts
+
+
+def _topic_files(config_file: str, problems: list[str]) -> dict[str, dict[str, Text]]:
+    directory = os.path.join(os.path.dirname(os.path.abspath(config_file)), TOPIC_DIRECTORY)
+    try:
+        listing = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        problems.append(f"{directory}: expected a readable directory, found: {error.strerror}")
+        return {}
+    topics = {}
+    for name in listing:
+        path, topic = os.path.join(directory, name), name.removesuffix(_PROPERTIES)
+        if topic != name:
+            topics[topic] = _of_topic(topic, path, _properties(path, Layer.TOPIC_FILE, problems), problems)
+    return topics
+
+
+def _of_topic(topic: str, where: str, texts: Texts, problems: list[str]) -> dict[str, Text]:
+    """Those of `texts` that concern cleaning."""
+    if not _TOPIC_NAME.fullmatch(topic):
+        problems.append(f"{where}: expected the name of a topic, found {topic!r}")
+    foreign = [key for key in texts if key not in TOPIC_KEYS and key not in IGNORED_TOPIC_KEYS]
+    problems.extend(_unknown(key, "a topic key", texts[key].origin) for key in foreign)
+    return {key: text for key, text in texts.items() if key in TOPIC_KEYS}
+
+
+def _properties(path: str, layer: Layer, problems: list[str]) -> dict[str, Text]:
+    """All pairs of a Java properties file, each with its line."""
+    texts: dict[str, Text] = {}
+    line = 1
+    try:
+        with open(path, encoding="latin-1", newline="") as file:
+            for element in javaproperties.parse(file):
+                if isinstance(element, javaproperties.KeyValue):
+                    texts[element.key] = Text(element.value, Origin(layer, f"{path}:{line}"))
+                line += len(_LINE_END.findall(element.source))
+    except OSError as error:
+        problems.append(f"{path}: expected a readable file, found: {error.strerror}")
+    except javaproperties.InvalidUEscapeError as error:
+        problems.append(f"{path}:{line}: expected Java properties, found {error}")
+    if "config.providers" in texts:
+        problems.extend(_provider_references(texts))
+    return texts
+
+
+def _provider_references(texts: Texts) -> Iterable[str]:
+    """A reference taken for a literal would name a directory that nobody meant."""
+    for key, text in texts.items():
+        if key in BROKER_KEYS and _PROVIDER_REFERENCE.search(text.text):
+            yield f"{key}: expected a literal value, found a config provider's {text.text!r} ({text.origin})"
+
+
+def _unknown(key: str, expected: str, origin: Origin) -> str:
+    return f"{key}: expected {expected}, found an unknown name ({origin})"
+
+
+def _broker_hint(key: str) -> str:
+    if key not in TOPIC_KEYS:
+        return ""
+    return f"; use --topic-set TOPIC:{key}=... or --set {TOPIC_KEYS[key].synonyms[0]}=..."

@@ -1,0 +1,131 @@
+"""Text to value exactly as Kafka's ConfigDef reads it, plus the checks that a row of the key table may carry.
+
+=========  =========================================================================================
+type       what is accepted (blanks around the text are dropped first)
+=========  =========================================================================================
+boolean    `true` or `false` in any case
+int, long  decimal digits with an optional sign, 32 or 64 bit
+double     as Java's `Double.parseDouble`: decimal or exponent form, with or without a trailing f or d
+string     the trimmed text
+list       split at commas with blanks around them; empty text is the empty list
+paths      as list, empty entries dropped (Kafka's `Csv.parseCsvList`)
+=========  =========================================================================================
+
+Deliberate differences: NaN and infinity are refused (no range check holds for NaN), digits are ASCII only.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+Value = bool | int | float | str | tuple[str, ...]
+"""What a configuration value is once parsed."""
+
+_BLANKS = "".join(map(chr, range(0x21)))  # Java's String.trim drops every character up to U+0020
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_DECIMAL = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
+_COMMA = re.compile(r"\s*,\s*")
+
+
+class ParseError(ValueError):
+    """Text that is no value of the type; the message says what was expected."""
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ParseError("true or false")
+    return text.lower() == "true"
+
+
+def _integer(text: str, bits: int) -> int:
+    limit = 1 << (bits - 1)
+    if not _INTEGER.fullmatch(text) or not -limit <= int(text) < limit:
+        raise ParseError(f"a {bits}-bit integer")
+    return int(text)
+
+
+def _double(text: str) -> float:
+    decimal = _DECIMAL.fullmatch(text)
+    if decimal is None or not math.isfinite(float(decimal[1])):
+        raise ParseError("a finite number")
+    return float(decimal[1])
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(_COMMA.split(text)) if text else ()
+
+
+class ValueType(Enum):
+    """Type of a key; the value is the word that documentation uses."""
+
+    BOOLEAN = "boolean"
+    INT = "int"
+    LONG = "long"
+    DOUBLE = "double"
+    STRING = "string"
+    LIST = "list"
+    PATHS = "paths"
+
+    def parse(self, text: str) -> Value:
+        """Value of `text`. Raises `ParseError`."""
+        return _PARSERS[self](text.strip(_BLANKS))
+
+
+_PARSERS: dict[ValueType, Callable[[str], Value]] = {
+    ValueType.BOOLEAN: _boolean,
+    ValueType.INT: lambda text: _integer(text, 32),
+    ValueType.LONG: lambda text: _integer(text, 64),
+    ValueType.DOUBLE: _double,
+    ValueType.STRING: lambda text: text,
+    ValueType.LIST: _list,
+    ValueType.PATHS: lambda text: tuple(filter(None, _list(text))),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition on a parsed value and the words for it."""
+
+    expected: str
+    accepts: Callable[[Value], bool]
+
+
+ANY = Check("any value", lambda _: True)
+
+
+def at_least(minimum: float) -> Check:
+    """Numbers from `minimum` up."""
+    return Check(f"a number ≥ {minimum}", lambda value: _number(value) >= minimum)
+
+
+def more_than(bound: float) -> Check:
+    """Numbers above `bound`."""
+    return Check(f"a number > {bound}", lambda value: _number(value) > bound)
+
+
+def between(low: float, high: float) -> Check:
+    """Numbers from `low` to `high`, both included."""
+    return Check(f"a number in [{low}, {high}]", lambda value: low <= _number(value) <= high)
+
+
+def one_of(*choices: str) -> Check:
+    """One of the given words, in exactly this spelling."""
+    return Check("one of " + ", ".join(choices), lambda value: value in choices)
+
+
+def some_of(*choices: str) -> Check:
+    """A list of none, some or all of the given words, in exactly this spelling."""
+    expected = "a list out of " + ", ".join(choices)
+    return Check(expected, lambda value: isinstance(value, tuple) and set(value) <= set(choices))
+
+
+def not_empty(what: str) -> Check:
+    """A text or list with something in it."""
+    return Check(what, bool)
+
+
+def _number(value: Value) -> float:
+    assert isinstance(value, int | float)
+    return value

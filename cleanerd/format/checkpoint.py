@@ -1,0 +1,110 @@
+r"""Checkpoint files: offsets of partitions, leader epochs of one partition (spec disk A6, A7, rule 0.12).
+
+=====  ========================================================================================
+line   content
+=====  ========================================================================================
+1      format version, exactly 0
+2      number of the lines that follow
+3...   `<topic> <partition> <offset>`, or in `leader-epoch-checkpoint` `<epoch> <start offset>`
+=====  ========================================================================================
+
+An empty file means no entries. Kafka takes the log directory offline when it cannot read one, so rendering is
+exact: one blank between fields, `\n` after every line.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from cleanerd.format.errors import FormatError
+from cleanerd.format.names import TopicPartition
+
+_NUMBER = re.compile(rb"[+-]?[0-9]{1,19}")
+_BLANKS = re.compile(rb"[ \t\x0b\f]+")
+_INT32 = 2**31
+_INT64 = 2**63
+
+
+class EpochEntry(NamedTuple):
+    """From `start_offset` on, records were written under leader `epoch`."""
+
+    epoch: int
+    start_offset: int
+
+
+def parse_offset_checkpoint(data: bytes) -> dict[TopicPartition, int]:
+    """Read partition -> offset; of two lines for one partition the last wins.
+
+    Raises: `FormatError` for a wrong version, count or number of fields, or a field not a number (7.16b).
+    """
+    offsets: dict[TopicPartition, int] = {}
+    for position, (topic, partition, offset) in _entries(data, 3):
+        key = TopicPartition(_text(topic, position), _number(partition, position, _INT32))
+        offsets[key] = _number(offset, position, _INT64)
+    return offsets
+
+
+def render_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """The file for these offsets, sorted by partition."""
+    return _render(f"{key.topic} {key.partition} {offset}" for key, offset in sorted(offsets.items()))
+
+
+def parse_leader_epochs(data: bytes) -> tuple[EpochEntry, ...]:
+    """Read the epochs in order.
+
+    Raises: `FormatError` as for offsets, and for epochs or start offsets that do not rise.
+    """
+    entries: list[EpochEntry] = []
+    for position, (epoch, start_offset) in _entries(data, 2):
+        entry = EpochEntry(_number(epoch, position, _INT32), _number(start_offset, position, _INT64))
+        last = entries[-1] if entries else None
+        if last and not (entry.epoch > last.epoch and entry.start_offset > last.start_offset):
+            raise FormatError(position, f"an epoch and offset above {tuple(last)}", tuple(entry))
+        entries.append(entry)
+    return tuple(entries)
+
+
+def render_leader_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
+    """The file for these epochs, in the given order."""
+    return _render(f"{epoch} {start_offset}" for epoch, start_offset in entries)
+
+
+def _render(lines: Iterable[str]) -> bytes:
+    content = list(lines)
+    return "".join(f"{line}\n" for line in ("0", str(len(content)), *content)).encode()
+
+
+def _entries(data: bytes, field_count: int) -> Iterable[tuple[int, list[bytes]]]:
+    """Check version and count, then yield (byte of the line, its fields)."""
+    lines = data.splitlines(keepends=True)
+    if not lines:
+        return
+    version = _number(lines[0].rstrip(b"\r\n"), 0, _INT32)
+    if version != 0:
+        raise FormatError(0, "checkpoint version 0", version)
+    position = len(lines[0])
+    if len(lines) < 2:
+        raise FormatError(position, "the number of entries", "the end")
+    count = _number(lines[1].rstrip(b"\r\n"), position, _INT32)
+    if count != len(lines) - 2:
+        raise FormatError(position, f"{count} entries", f"{len(lines) - 2} lines")
+    position += len(lines[1])
+    for line in lines[2:]:
+        fields = _BLANKS.split(line.rstrip())
+        if len(fields) != field_count:
+            raise FormatError(position, f"{field_count} fields", line)
+        yield position, fields
+        position += len(line)
+
+
+def _number(field: bytes, position: int, limit: int) -> int:
+    if _NUMBER.fullmatch(field) is None or not -limit <= int(field) < limit:
+        raise FormatError(position, "a number", field)
+    return int(field)
+
+
+def _text(field: bytes, position: int) -> str:
+    try:
+        return field.decode()
+    except UnicodeDecodeError:
+        raise FormatError(position, "UTF-8", field) from None

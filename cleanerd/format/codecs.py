@@ -1,0 +1,243 @@
+"""Compressed blobs as the JVM writes and reads them (spec disk C4).
+
+======  ====================================================================================================
+codec   on disk
+======  ====================================================================================================
+gzip    RFC 1952 members
+snappy  `82 SNAPPY 00`, int32 version 1, int32 compatible 1, then {int32 length, raw block of <= 32 KiB}*;
+        librdkafka writes one bare raw block instead: read, never written
+lz4     one LZ4 frame of independent 64 KiB blocks, `04 22 4d 18 60 40 82`; Kafka refuses linked blocks.
+        Magic 0: the header checksum covers the frame magic too (`60 40 1a`), and readers do not check it
+zstd    standard frames without content size; magic 2 only
+======  ====================================================================================================
+
+The fact this module exists for: left to their defaults, the Python libraries write LZ4 and snappy that Kafka
+cannot read, and cannot read the zstd and snappy that Kafka writes.
+"""
+
+import struct
+import threading
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Protocol
+
+import cramjam
+import lz4.frame
+import zstandard
+from isal import isal_zlib
+
+from cleanerd.format.errors import FormatError
+
+Data = bytes | bytearray | memoryview
+
+GZIP_LEVEL = 2
+LZ4_LEVEL = 0
+ZSTD_LEVEL = 3
+_GZIP_WBITS = 31
+_ISAL_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # its stub declares an instance
+
+XERIAL_MAGIC = bytes.fromhex("82534e4150505900")
+XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+XERIAL_BLOCK_BYTES = 32 * 1024
+_SNAPPY_MAX_RATIO = 24  # three bytes of snappy can stand for 64 at most
+
+_LZ4_MAGIC = bytes.fromhex("04224d18")
+_LZ4_FLG, _LZ4_BD = 4, 5
+_LZ4_HC_OF_60_40 = 0x82
+_LZ4_QUIRK_HC_OF_60_40 = 0x1A
+
+
+class Codec(IntEnum):
+    """Bits 0-2 of the batch attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compress(codec: Codec, data: Data, magic: int = 2) -> bytes:
+    """Compress `data` as the JVM would for a batch of this `magic`, at a fast level.
+
+    Requires: no zstd below magic 2.
+    """
+    match codec:
+        case Codec.NONE:
+            return bytes(data)
+        case Codec.GZIP:
+            return bytes(isal_zlib.compress(data, GZIP_LEVEL, _GZIP_WBITS))
+        case Codec.SNAPPY:
+            return _compress_xerial(data)
+        case Codec.LZ4:
+            return _compress_lz4(data, magic)
+        case Codec.ZSTD:
+            assert magic >= 2, "zstd exists only for magic 2"
+            return _engines.zstd_compressor.compress(data)
+
+
+def decompress(codec: Codec, data: Data, magic: int = 2) -> bytes:
+    """Decompress the whole of `data`.
+
+    Raises: `FormatError` for anything that is not exactly one complete blob of the codec.
+    """
+    match codec:
+        case Codec.NONE:
+            return bytes(data)
+        case Codec.GZIP:
+            return _decompress_members("gzip", lambda: isal_zlib.decompressobj(_GZIP_WBITS), data)
+        case Codec.SNAPPY:
+            return _decompress_snappy(data)
+        case Codec.LZ4:
+            return _decompress_lz4(data, magic)
+        case Codec.ZSTD:
+            if magic < 2:
+                raise FormatError(0, "a codec of magic 0 or 1", "zstd")
+            return _decompress_members("zstd", _engines.zstd_decompressor.decompressobj, data)
+
+
+class _Engines(threading.local):
+    """One reusable zstd context pair per thread: making one costs more than a 16 KiB batch."""
+
+    def __init__(self) -> None:
+        self.zstd_compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=False)
+        self.zstd_decompressor = zstandard.ZstdDecompressor()
+
+
+_engines = _Engines()
+
+
+class _Member(Protocol):
+    """What gzip and zstd stream decompressors have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: Data, /) -> bytes: ...
+
+
+def _decompress_members(name: str, new_member: Callable[[], _Member], data: Data) -> bytes:
+    """Decompress concatenated members until the input is used up, as the JVM's input streams do."""
+    parts: list[bytes] = []
+    rest = data
+    while True:
+        position = len(data) - len(rest)
+        member = new_member()
+        try:
+            parts.append(member.decompress(rest))
+        except (_ISAL_ERROR, zstandard.ZstdError) as problem:
+            raise FormatError(position, f"a {name} member", problem) from problem
+        if not member.eof:
+            raise FormatError(position, f"a complete {name} member", f"{len(rest)} bytes without its end")
+        rest = member.unused_data
+        if not rest:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _compress_xerial(data: Data) -> bytes:
+    view = memoryview(data)
+    parts: list[bytes] = [XERIAL_HEADER]
+    for start in range(0, len(view), XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + XERIAL_BLOCK_BYTES]))
+        parts.append(struct.pack(">i", len(block)))
+        parts.append(block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: Data) -> bytes:
+    view = memoryview(data)
+    if view[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
+        return _decompress_raw_snappy(view, 0)
+    if len(view) < len(XERIAL_HEADER) or struct.unpack_from(">i", view, 12)[0] != 1:
+        raise FormatError(8, "snappy framing compatible with version 1", bytes(view[8:16]).hex())
+    parts: list[bytes] = []
+    position = len(XERIAL_HEADER)
+    while position < len(view):
+        start = position + 4
+        size = struct.unpack_from(">i", view, position)[0] if start <= len(view) else -1
+        if size < 0 or start + size > len(view):
+            raise FormatError(position, f"a snappy block of at most {len(view) - start} bytes", size)
+        position = start + size
+        parts.append(_decompress_raw_snappy(view[start:position], start))
+    return b"".join(parts)
+
+
+def _decompress_raw_snappy(block: memoryview, position: int) -> bytes:
+    try:
+        size_bytes = cramjam.snappy.decompress_raw_len(block)
+        if size_bytes > _SNAPPY_MAX_RATIO * len(block):  # never allocate what cannot be there
+            raise FormatError(position, "a plausible snappy length", size_bytes)
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as problem:
+        raise FormatError(position, "a snappy block", problem) from problem
+
+
+def _compress_lz4(data: Data, magic: int) -> bytes:
+    frame: bytes = lz4.frame.compress(
+        data,
+        compression_level=LZ4_LEVEL,
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        content_checksum=False,
+        block_checksum=False,
+        store_size=False,
+    )
+    assert frame[4:7] == bytes((0x60, 0x40, _LZ4_HC_OF_60_40)), "the descriptor that Kafka writes"
+    if magic > 0:
+        return frame
+    return frame[:6] + bytes((_LZ4_QUIRK_HC_OF_60_40,)) + frame[7:]
+
+
+def _decompress_lz4(data: Data, magic: int) -> bytes:
+    frame = memoryview(data)
+    _check_lz4_descriptor(frame)
+    try:
+        source = _with_right_checksum(frame) if magic == 0 else frame
+        content, used = lz4.frame.decompress(source, return_bytes_read=True)
+    except RuntimeError as problem:
+        raise FormatError(0, "an lz4 frame", problem) from problem
+    if used != len(frame):
+        raise FormatError(used, "the end of the lz4 frame", f"{len(frame) - used} more bytes")
+    return bytes(content)
+
+
+def _check_lz4_descriptor(frame: memoryview) -> None:
+    """What the JVM demands of FLG and BD, stricter than the LZ4 library (spec disk C4)."""
+    if len(frame) < 7 or frame[:4] != _LZ4_MAGIC:
+        raise FormatError(0, f"an lz4 frame ({_LZ4_MAGIC.hex()})", bytes(frame[:7]).hex() or "nothing")
+    flags, block_size_code = frame[_LZ4_FLG], frame[_LZ4_BD] >> 4
+    if flags >> 6 != 1 or flags & 0x03:
+        raise FormatError(_LZ4_FLG, "lz4 version 01 without dictionary or reserved bits", f"{flags:#04x}")
+    if not flags & 0x20:
+        raise FormatError(_LZ4_FLG, "independent lz4 blocks", f"linked ones ({flags:#04x})")
+    if not 4 <= block_size_code <= 7:
+        raise FormatError(_LZ4_BD, "an lz4 block size code of 4 to 7", block_size_code)
+
+
+def _with_right_checksum(frame: memoryview) -> bytes:
+    """The frame with the descriptor checksum that the LZ4 library insists on; magic 0 carries a wrong one."""
+    end = 14 if frame[_LZ4_FLG] & 0x08 else 6  # an 8-byte content size may follow BD
+    if len(frame) <= end:
+        raise FormatError(end, "an lz4 descriptor checksum", "the end")
+    checksum = (_xxh32_of_short(bytes(frame[4:end])) >> 8) & 0xFF
+    return b"".join((frame[:end], bytes((checksum,)), frame[end + 1 :]))
+
+
+def _xxh32_of_short(data: bytes) -> int:
+    """The xxh32 hash, seed 0, of fewer than 16 bytes: all that an LZ4 descriptor needs."""
+    assert len(data) < 16
+    mask = 0xFFFFFFFF
+    value = (374761393 + len(data)) & mask
+    words = len(data) // 4 * 4
+    for (word,) in struct.iter_unpack("<I", data[:words]):
+        value = (value + word * 3266489917) & mask
+        value = ((value << 17 | value >> 15) * 668265263) & mask
+    for byte in data[words:]:
+        value = (value + byte * 374761393) & mask
+        value = ((value << 11 | value >> 21) * 2654435761) & mask
+    value = ((value ^ value >> 15) * 2246822519) & mask
+    value = ((value ^ value >> 13) * 3266489917) & mask
+    return value ^ value >> 16

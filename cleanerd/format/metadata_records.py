@@ -1,0 +1,177 @@
+"""Records of the KRaft metadata log that matter to configuration (spec disk F2, F3).
+
+A record of `__cluster_metadata` has no key; its value is one frame:
+
+==================  ===================================================================
+field               note
+==================  ===================================================================
+frame version       unsigned varint, 1
+api key             unsigned varint, see below
+version             unsigned varint, of the message; all flexible
+message             fields in order, then tagged fields; nothing may follow
+==================  ===================================================================
+
+=======  ===================  ==========================================================================
+api key  record               fields
+=======  ===================  ==========================================================================
+2        `TopicRecord`        name: string; topic id: uuid
+4        `ConfigRecord`       resource type: int8; resource name, name: string; value: string or null
+9        `RemoveTopicRecord`  topic id: uuid
+23-25    `TransactionMark`    begin, end, abort; only tagged fields
+=======  ===================  ==========================================================================
+
+A string is its length plus one as unsigned varint (0: null) and UTF-8; tagged fields are a count, then tag,
+size and bytes each. All other api keys are skipped whole.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from uuid import UUID
+
+from cleanerd.format.errors import FormatError
+from cleanerd.format.record import decode_unsigned_varint
+
+RESOURCE_TOPIC = 2
+RESOURCE_BROKER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """A topic exists."""
+
+    name: str
+    topic_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTopicRecord:
+    """A topic is gone, and with it its configuration (F4)."""
+
+    topic_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRecord:
+    """One value of one resource; None deletes it (F4)."""
+
+    resource_type: int
+    resource_name: str
+    name: str
+    value: str | None
+
+
+class TransactionMark(IntEnum):
+    """Border of a metadata transaction; the value is the api key."""
+
+    BEGIN = 23
+    END = 24
+    ABORT = 25
+
+
+MetadataRecord = TopicRecord | RemoveTopicRecord | ConfigRecord | TransactionMark
+
+
+def parse_metadata_record(frame: bytes) -> MetadataRecord | None:
+    """Read one frame; None for a record that says nothing about configuration.
+
+    Raises: `FormatError` for another frame version, an unknown version of a known record, or malformed
+    fields.
+    """
+    reader = _Reader(frame)
+    try:
+        return _parse(reader)
+    except (IndexError, UnicodeDecodeError) as problem:
+        raise FormatError(reader.position, "a whole metadata record", problem) from problem
+
+
+def _parse(reader: "_Reader") -> MetadataRecord | None:
+    reader.expect("frame version", 1)
+    api_key = reader.unsigned_varint()
+    if api_key not in _MESSAGES:
+        return None
+    reader.expect("message version", 0)
+    record = _MESSAGES[api_key](reader)
+    reader.skip_tagged_fields()
+    reader.expect_end()
+    return record
+
+
+class _Reader:
+    """Walks over one frame; `IndexError` at its end."""
+
+    def __init__(self, frame: bytes) -> None:
+        self.position = 0
+        self._frame = frame
+
+    def unsigned_varint(self) -> int:
+        value, self.position = decode_unsigned_varint(self._frame, self.position)
+        return value
+
+    def expect(self, what: str, expected: int) -> None:
+        start = self.position
+        found = self.unsigned_varint()
+        if found != expected:
+            raise FormatError(start, f"{what} {expected}", found)
+
+    def take(self, size_bytes: int) -> bytes:
+        end = self.position + size_bytes
+        if end > len(self._frame):
+            raise IndexError(f"a frame of {len(self._frame)} bytes")
+        taken = self._frame[self.position : end]
+        self.position = end
+        return taken
+
+    def uuid(self) -> UUID:
+        return UUID(bytes=self.take(16))
+
+    def int8(self) -> int:
+        return int.from_bytes(self.take(1), signed=True)
+
+    def nullable_string(self) -> str | None:
+        length = self.unsigned_varint()
+        return self.take(length - 1).decode() if length else None
+
+    def string(self) -> str:
+        start = self.position
+        text = self.nullable_string()
+        if text is None:
+            raise FormatError(start, "a string", "null")
+        return text
+
+    def skip_tagged_fields(self) -> None:
+        for _ in range(self.unsigned_varint()):
+            self.unsigned_varint()
+            self.take(self.unsigned_varint())
+
+    def expect_end(self) -> None:
+        left = len(self._frame) - self.position
+        if left:
+            raise FormatError(self.position, "the end of the frame", f"{left} bytes more")
+
+
+def _topic(reader: _Reader) -> TopicRecord:
+    return TopicRecord(name=reader.string(), topic_id=reader.uuid())
+
+
+def _remove_topic(reader: _Reader) -> RemoveTopicRecord:
+    return RemoveTopicRecord(topic_id=reader.uuid())
+
+
+def _config(reader: _Reader) -> ConfigRecord:
+    return ConfigRecord(
+        resource_type=reader.int8(),
+        resource_name=reader.string(),
+        name=reader.string(),
+        value=reader.nullable_string(),
+    )
+
+
+_MESSAGES: dict[int, Callable[[_Reader], MetadataRecord]] = {
+    2: _topic,
+    4: _config,
+    9: _remove_topic,
+    TransactionMark.BEGIN: lambda _: TransactionMark.BEGIN,
+    TransactionMark.END: lambda _: TransactionMark.END,
+    TransactionMark.ABORT: lambda _: TransactionMark.ABORT,
+}

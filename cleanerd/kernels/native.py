@@ -1,0 +1,174 @@
+"""Unaligned loads and CRC steps as single machine instructions, for use inside kernels.
+
+numba has no way to say "eight bytes at this index" or "the CRC instruction", so these few intrinsics say it in LLVM.
+CRC-32C uses the instruction of x86-64 (SSE 4.2) or AArch64; elsewhere a table, eight bytes a step.
+"""
+
+import platform
+
+import llvmlite.binding as llvm
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+JIT = {"nogil": True, "cache": True, "error_model": "numpy", "boundscheck": False}
+
+
+def _load(bits, swap):
+    @intrinsic
+    def load(typing_context, array, index):
+        signature = types.Integer.from_bitwidth(bits, signed=False)(array, types.int64)
+
+        def codegen(context, builder, signature, args):
+            view = cgutils.create_struct_proxy(signature.args[0])(context, builder, value=args[0])
+            integer = ir.IntType(bits)
+            address = builder.bitcast(builder.gep(view.data, [args[1]]), integer.as_pointer())
+            word = builder.load(address)
+            word.align = 1
+            return builder.bswap(word) if swap else word
+
+        return signature, codegen
+
+    return load
+
+
+le64 = _load(64, swap=False)
+be64u = _load(64, swap=True)
+be32u = _load(32, swap=True)
+be16u = _load(16, swap=True)
+
+
+def _store(bits):
+    @intrinsic
+    def store(typing_context, array, index, value):
+        signature = types.void(array, types.int64, types.Integer.from_bitwidth(bits, signed=True))
+
+        def codegen(context, builder, signature, args):
+            view = cgutils.create_struct_proxy(signature.args[0])(context, builder, value=args[0])
+            integer = ir.IntType(bits)
+            address = builder.bitcast(builder.gep(view.data, [args[1]]), integer.as_pointer())
+            builder.store(builder.bswap(args[2]), address).align = 1
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return store
+
+
+store_be64 = _store(64)
+store_be32 = _store(32)
+store_be16 = _store(16)
+
+
+@intrinsic
+def copy_bytes(typing_context, target, target_start, source, source_start, length):
+    """`target[target_start:][:length] = source[source_start:][:length]` as one memcpy; the two never overlap."""
+    signature = types.void(target, types.int64, source, types.int64, types.int64)
+
+    def codegen(context, builder, signature, args):
+        target_view = cgutils.create_struct_proxy(signature.args[0])(context, builder, value=args[0])
+        source_view = cgutils.create_struct_proxy(signature.args[2])(context, builder, value=args[2])
+        cgutils.raw_memcpy(
+            builder,
+            builder.gep(target_view.data, [args[1]]),
+            builder.gep(source_view.data, [args[3]]),
+            args[4],
+            1,
+        )
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+def _table():
+    table = np.zeros((8, 256), np.uint32)
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+        table[0, byte] = crc
+    for row in range(1, 8):
+        table[row] = (table[row - 1] >> 8) ^ table[0][table[row - 1] & 0xFF]
+    return table
+
+
+_TABLE = _table()
+
+
+@njit(**JIT)
+def crc_step8_table(crc, word):
+    """Eight bytes (little endian in `word`) into `crc`, by table."""
+    word ^= np.uint64(crc)
+    crc = np.uint32(0)
+    for byte in range(8):
+        crc ^= _TABLE[7 - byte, np.int64((word >> np.uint64(8 * byte)) & np.uint64(0xFF))]
+    return crc
+
+
+@njit(**JIT)
+def crc_step1(crc, byte):
+    """One byte into `crc`, by table."""
+    return (crc >> np.uint32(8)) ^ _TABLE[0, np.int64((crc ^ np.uint32(byte)) & np.uint32(0xFF))]
+
+
+def _instruction(name, crc_bits):
+    @intrinsic
+    def step(typing_context, crc, word):
+        def codegen(context, builder, signature, args):
+            integer = ir.IntType(crc_bits)
+            function = cgutils.get_or_insert_function(
+                builder.module, ir.FunctionType(integer, [integer, ir.IntType(64)]), name
+            )
+            crc_in = builder.zext(args[0], integer) if crc_bits > 32 else args[0]
+            crc_out = builder.call(function, [crc_in, args[1]])
+            return builder.trunc(crc_out, ir.IntType(32)) if crc_bits > 32 else crc_out
+
+        return types.uint32(types.uint32, types.uint64), codegen
+
+    return step
+
+
+def _choose_step8():
+    machine, features = platform.machine(), llvm.get_host_cpu_features()
+    if machine in ("x86_64", "AMD64") and features.get("sse4.2"):
+        return _instruction("llvm.x86.sse42.crc32.64.64", 64)
+    if machine in ("aarch64", "arm64") and features.get("crc"):
+        return _instruction("llvm.aarch64.crc32cx", 32)
+    return crc_step8_table
+
+
+crc_step8 = _choose_step8()
+
+
+@njit(**JIT)
+def crc32c(buffer, start, end):
+    """CRC-32C of `buffer[start:end]` (u1 array) as uint32."""
+    crc = np.uint32(0xFFFFFFFF)
+    position = np.int64(start)
+    while position + 8 <= end:
+        crc = crc_step8(crc, le64(buffer, position))
+        position += 8
+    while position < end:
+        crc = crc_step1(crc, buffer[position])
+        position += 1
+    return crc ^ np.uint32(0xFFFFFFFF)
+
+
+@njit(**JIT)
+def be64(buffer, position):
+    """Signed big-endian int64 at `position`."""
+    return np.int64(be64u(buffer, np.int64(position)))
+
+
+@njit(**JIT)
+def be32(buffer, position):
+    """Signed big-endian int32 at `position`, as int64."""
+    return np.int64(np.int32(be32u(buffer, np.int64(position))))
+
+
+@njit(**JIT)
+def be16(buffer, position):
+    """Signed big-endian int16 at `position`, as int64."""
+    return np.int64(np.int16(be16u(buffer, np.int64(position))))

@@ -1,0 +1,198 @@
+"""Walk the records of batches into `RECORD` rows (spec disk C1, C3), whatever their format."""
+
+import numpy as np
+from numba import njit
+
+from .native import JIT, be32, be64
+from .tables import CONTROL, LOG_APPEND_TIME, RECORD, Bytes, Status, Table
+
+_OK, _BAD_RECORD, _BAD_COUNT, _BAD_OFFSET, _BAD_CONTROL = (
+    int(Status.OK),
+    int(Status.BAD_RECORD),
+    int(Status.BAD_COUNT),
+    int(Status.BAD_OFFSET),
+    int(Status.BAD_CONTROL),
+)
+_MAX_VARINT = 5
+_MAX_VARLONG = 10
+
+
+@njit(**JIT)
+def read_varint(buffer, position, end, max_bytes):
+    """(value, next position) of a zig-zag varint; next position -1 when it is not one."""
+    raw = np.uint64(0)
+    shift = np.uint64(0)
+    for i in range(max_bytes):
+        if position + i >= end:
+            return np.int64(0), np.int64(-1)
+        byte = np.uint64(buffer[position + i])
+        raw |= (byte & np.uint64(0x7F)) << shift
+        if byte < np.uint64(0x80):
+            half = np.int64(raw >> np.uint64(1))
+            sign = np.int64(raw & np.uint64(1))
+            return half ^ -sign, np.int64(position + i + 1)
+        shift += np.uint64(7)
+    return np.int64(0), np.int64(-1)
+
+
+@njit(**JIT)
+def _walk_v2_record(buffer, position, limit, batch, row):
+    """Fill `row` from the record at `position`; return its end, or -1."""
+    length, at = read_varint(buffer, position, limit, _MAX_VARINT)
+    if at < 0 or length < 0 or at + length > limit:
+        return np.int64(-1)
+    end = at + length
+    timestamp_delta, at = read_varint(buffer, at + 1, end, _MAX_VARLONG)
+    if at < 0:
+        return np.int64(-1)
+    offset_delta, at = read_varint(buffer, at, end, _MAX_VARINT)
+    if at < 0:
+        return np.int64(-1)
+    row.tail_start = at
+    key_length, at = read_varint(buffer, at, end, _MAX_VARINT)
+    if at < 0 or key_length < -1 or at + max(key_length, 0) > end:
+        return np.int64(-1)
+    row.key_length = key_length
+    row.key_start = at
+    value_length, at = read_varint(buffer, at + max(key_length, 0), end, _MAX_VARINT)
+    if at < 0 or value_length < -1 or at + max(value_length, 0) > end:
+        return np.int64(-1)
+    row.value_is_null = value_length < 0
+    row.offset = batch.base_offset + offset_delta
+    if batch.attributes & LOG_APPEND_TIME:
+        row.timestamp = batch.max_timestamp
+    else:
+        row.timestamp = batch.base_timestamp + timestamp_delta
+    row.end = end
+    row.magic = 2
+    return end
+
+
+@njit(**JIT)
+def _walk_v2(buffer, batch, index, records, filled):
+    position = batch.payload_start
+    previous = batch.base_offset - 1
+    for _ in range(batch.count):
+        row = records[filled]
+        row.batch = index
+        end = _walk_v2_record(buffer, position, batch.payload_end, batch, row)
+        if end < 0:
+            return filled, _BAD_RECORD, position
+        if row.offset <= previous or row.offset > batch.last_offset:
+            return filled, _BAD_OFFSET, position
+        if batch.attributes & CONTROL and row.key_length < 4:
+            return filled, _BAD_CONTROL, position
+        previous = row.offset
+        filled += 1
+        position = end
+    if position != batch.payload_end:
+        return filled, _BAD_COUNT, position
+    return filled, _OK, position
+
+
+@njit(**JIT)
+def _walk_message(buffer, position, limit, batch, row):
+    """Fill `row` from the legacy entry (offset, size, message) at `position`; return its end, or -1."""
+    if limit - position < 26:
+        return np.int64(-1)
+    size = be32(buffer, position + 8)
+    end = position + 12 + size
+    magic = buffer[position + 16]
+    if size < 14 or end > limit or magic > 1:
+        return np.int64(-1)
+    at = position + (26 if magic == 1 else 18)
+    if end - at < 8:
+        return np.int64(-1)
+    key_length = be32(buffer, at)
+    value_at = at + 4 + max(key_length, 0)
+    if key_length < -1 or end - value_at < 4:
+        return np.int64(-1)
+    row.key_length = key_length
+    row.key_start = at + 4
+    value_length = be32(buffer, value_at)
+    if value_length < -1 or value_at + 4 + max(value_length, 0) != end:
+        return np.int64(-1)
+    row.value_is_null = value_length < 0
+    row.offset = be64(buffer, position)
+    row.timestamp = be64(buffer, position + 18) if magic == 1 else -1
+    if batch.magic == 1 and batch.attributes & LOG_APPEND_TIME:
+        row.timestamp = batch.max_timestamp
+    row.tail_start = at
+    row.end = end
+    row.magic = magic
+    return end
+
+
+@njit(**JIT)
+def _walk_legacy(buffer, batch, index, records, filled):
+    """Messages of one entry, or of one expanded wrapper with its relative offsets made absolute (spec disk C3)."""
+    position = batch.payload_start
+    first = filled
+    while position < batch.payload_end:
+        if filled >= len(records):
+            return filled, _BAD_COUNT, position
+        row = records[filled]
+        row.batch = index
+        end = _walk_message(buffer, position, batch.payload_end, batch, row)
+        if end < 0:
+            return filled, _BAD_RECORD, position
+        filled += 1
+        position = end
+    if filled == first:
+        return filled, _BAD_COUNT, position
+    if batch.expanded and batch.magic == 1 and batch.last_offset != 0:
+        last_inner = records[filled - 1].offset
+        for i in range(first, filled):
+            records[i].offset += batch.last_offset - last_inner
+    for i in range(first + 1, filled):
+        if records[i].offset <= records[i - 1].offset:
+            return filled, _BAD_OFFSET, batch.payload_start
+    batch.base_offset = records[first].offset
+    batch.count = filled - first
+    return filled, _OK, position
+
+
+@njit(**JIT)
+def _walk(raw, expanded, batches, begin, end, records):
+    filled = 0
+    for i in range(begin, end):
+        batch = batches[i]
+        buffer = expanded if batch.expanded else raw
+        if batch.magic == 2:
+            filled, status, position = _walk_v2(buffer, batch, i, records, filled)
+        else:
+            filled, status, position = _walk_legacy(buffer, batch, i, records, filled)
+        if status != _OK:
+            return filled, status, i, position
+    return filled, _OK, end, np.int64(-1)
+
+
+@njit(**JIT)
+def _count_messages(buffer, start, end):
+    position = np.int64(start)
+    count = 0
+    while end - position >= 12:
+        size = be32(buffer, position + 8)
+        if size < 14:
+            return count
+        position += 12 + size
+        count += 1
+    return count
+
+
+def count_messages(buffer: Bytes, start: int, end: int) -> int:
+    """How many legacy entries lie in `buffer[start:end]` (an upper bound for the walk)."""
+    return int(_count_messages(buffer, start, end))
+
+
+def walk_records(
+    raw: Bytes, expanded: Bytes, batches: Table, begin: int, end: int, rows: int
+) -> tuple[Table, Status, int, int]:
+    """Records of `batches[begin:end]`; `rows` is their number (an upper bound for legacy wrappers).
+
+    Returns (record rows, status, batch row at which it stopped, byte position in that batch's buffer). Legacy wrappers
+    get their `base_offset` and `count` here. Batch rows of the records count from the start of `batches`.
+    """
+    records = np.empty(rows, RECORD)
+    filled, status, batch, position = _walk(raw, expanded, batches, begin, end, records)
+    return records[:filled], Status(status), int(batch), int(position)

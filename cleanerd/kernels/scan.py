@@ -1,0 +1,177 @@
+"""Walk the batches of a chunk of log: headers to `BATCH` rows, bounds and CRCs checked (spec disk B1, C1, C3)."""
+
+import numpy as np
+from numba import njit
+
+from .native import JIT, be16, be32, be64, crc32c
+from .tables import BATCH, Bytes, Status, Table
+
+_OK, _TORN, _BAD_SIZE, _BAD_MAGIC, _BAD_CRC = (
+    int(Status.OK),
+    int(Status.TORN),
+    int(Status.BAD_SIZE),
+    int(Status.BAD_MAGIC),
+    int(Status.BAD_CRC),
+)
+_LOG_OVERHEAD = 12
+_MIN_LEGACY = 14
+_V2_HEADER = 61
+
+
+@njit(**JIT)
+def _next_size(buffer, position, end):
+    """(total size, status) of the batch at `position`; TORN when it does not end before `end`."""
+    if end - position < 17:
+        return 0, _TORN
+    size = be32(buffer, position + 8)
+    if size < _MIN_LEGACY:
+        return 0, _BAD_SIZE
+    magic = buffer[position + 16]
+    if magic > 2:
+        return 0, _BAD_MAGIC
+    if magic == 2 and size + _LOG_OVERHEAD < _V2_HEADER:
+        return 0, _BAD_SIZE
+    if position + size + _LOG_OVERHEAD > end:
+        return 0, _TORN
+    return size + _LOG_OVERHEAD, _OK
+
+
+@njit(**JIT)
+def _count(buffer, start, end):
+    position = np.int64(start)
+    batches = 0
+    while position < end:
+        size, status = _next_size(buffer, position, end)
+        if status != _OK:
+            return batches, position, status
+        batches += 1
+        position += size
+    return batches, position, _OK
+
+
+@njit(**JIT)
+def _fill_v2(buffer, position, size, row):
+    row.base_offset = be64(buffer, position)
+    row.leader_epoch = be32(buffer, position + 12)
+    row.attributes = buffer[position + 22]
+    row.last_offset = row.base_offset + be32(buffer, position + 23)
+    row.base_timestamp = be64(buffer, position + 27)
+    row.max_timestamp = be64(buffer, position + 35)
+    row.producer_id = be64(buffer, position + 43)
+    row.producer_epoch = be16(buffer, position + 51)
+    row.base_sequence = be32(buffer, position + 53)
+    row.count = be32(buffer, position + 57)
+    row.payload_start = position + _V2_HEADER
+    row.payload_end = position + size
+
+
+@njit(**JIT)
+def _fill_legacy(buffer, position, size, row):
+    row.last_offset = be64(buffer, position)
+    row.leader_epoch = -1
+    row.attributes = buffer[position + 17]
+    compressed = (row.attributes & 7) != 0
+    row.base_offset = -1 if compressed else row.last_offset
+    row.max_timestamp = be64(buffer, position + 18) if row.magic == 1 else -1
+    row.base_timestamp = row.max_timestamp
+    row.producer_id = -1
+    row.producer_epoch = -1
+    row.base_sequence = -1
+    row.count = -1 if compressed else 1
+    row.payload_start = position
+    row.payload_end = position + size
+
+
+@njit(**JIT)
+def _fill(buffer, start, batches):
+    position = np.int64(start)
+    for i in range(len(batches)):
+        row = batches[i]
+        size = be32(buffer, position + 8) + _LOG_OVERHEAD
+        row.position = position
+        row.size = size
+        row.magic = buffer[position + 16]
+        row.expanded = 0
+        if row.magic == 2:
+            _fill_v2(buffer, position, size, row)
+        else:
+            _fill_legacy(buffer, position, size, row)
+        position += size
+
+
+@njit(**JIT)
+def _crc32_ieee_step(table, crc, byte):
+    return (crc >> np.uint32(8)) ^ table[np.int64((crc ^ np.uint32(byte)) & np.uint32(0xFF))]
+
+
+@njit(**JIT)
+def crc32_ieee(table, buffer, start, end):
+    """CRC-32 (zlib's) of `buffer[start:end]`, by table: legacy messages only."""
+    crc = np.uint32(0xFFFFFFFF)
+    for position in range(start, end):
+        crc = _crc32_ieee_step(table, crc, buffer[position])
+    return crc ^ np.uint32(0xFFFFFFFF)
+
+
+def _ieee_table():
+    table = np.zeros(256, np.uint32)
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0xEDB88320 if crc & 1 else 0)
+        table[byte] = crc
+    return table
+
+
+IEEE_TABLE = _ieee_table()
+
+
+@njit(**JIT)
+def _first_bad_crc(buffer, batches, table):
+    for i in range(len(batches)):
+        row = batches[i]
+        end = row.position + row.size
+        if row.magic == 2:
+            computed = crc32c(buffer, row.position + 21, end)
+            stored = np.uint32(be32(buffer, row.position + 17))
+        else:
+            computed = crc32_ieee(table, buffer, row.position + 16, end)
+            stored = np.uint32(be32(buffer, row.position + 12))
+        if computed != stored:
+            return i
+    return -1
+
+
+@njit(**JIT)
+def _first_bad_order(batches, previous):
+    for i in range(len(batches)):
+        row = batches[i]
+        if row.magic == 2 and (row.last_offset < row.base_offset or row.base_offset <= previous):
+            return i
+        if row.last_offset <= previous:
+            return i
+        previous = row.last_offset
+    return -1
+
+
+def scan_batches(buffer: Bytes, start: int, end: int) -> tuple[Table, int, Status]:
+    """Rows of all whole batches in `buffer[start:end]`.
+
+    Returns (rows, position after the last of them, status): status is OK when that position is `end`, otherwise says
+    why the walk stopped there.
+    """
+    assert buffer.dtype == np.uint8
+    count, stop, status = _count(buffer, start, end)
+    rows = np.zeros(count, BATCH)
+    _fill(buffer, start, rows)
+    return rows, int(stop), Status(status)
+
+
+def first_bad_crc(buffer: Bytes, batches: Table) -> int:
+    """Row of the first batch whose CRC is wrong, -1 if all are right."""
+    return int(_first_bad_crc(buffer, batches, IEEE_TABLE))
+
+
+def first_bad_order(batches: Table, previous_last_offset: int) -> int:
+    """Row of the first batch that does not begin after the one before it ended, -1 if all do (spec disk H)."""
+    return int(_first_bad_order(batches, previous_last_offset))

@@ -1,0 +1,143 @@
+"""The tables that kernels share: one row a batch, one row a record; and the codes in them.
+
+`BATCH` (filled by `scan.scan_batches`)
+
+=================  =====  ===========================================================================
+field              dtype  meaning
+=================  =====  ===========================================================================
+position           i8     first byte of the batch in the chunk's buffer
+base_offset        i8     -1 for a legacy wrapper until it is expanded
+last_offset        i8     inclusive
+base_timestamp     i8     ms; the delete horizon when attribute bit 6 is set
+max_timestamp      i8     ms
+producer_id        i8     -1 none
+payload_start/end  i8     records (v2) or messages (legacy) in the raw or in the expanded buffer
+size               i4     whole batch in bytes, header included
+producer_epoch     i4
+base_sequence      i4
+leader_epoch       i4
+count              i4     records by the header; -1 for a legacy wrapper until it is expanded
+magic, attributes  u1
+expanded           u1     1 when payload_start/end point into the expanded buffer
+=================  =====  ===========================================================================
+
+`RECORD` (filled by `records.walk_records`): positions point into the buffer that the record's batch names.
+
+=================  =====  ===========================================================================
+offset             i8     absolute
+timestamp          i8     ms, after the batch's timestamp type was applied
+key_start          i8     first byte of the key
+tail_start         i8     first byte of the key length: what follows is copied as it is
+end                i8     first byte after the record
+batch              i4     row in the batch table
+key_length         i4     -1 null
+value_is_null      u1
+magic              u1     of the record itself; differs from the batch's in old corruption (KAFKA-4298)
+=================  =====  ===========================================================================
+"""
+
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+BATCH = np.dtype(
+    [
+        ("position", "i8"),
+        ("base_offset", "i8"),
+        ("last_offset", "i8"),
+        ("base_timestamp", "i8"),
+        ("max_timestamp", "i8"),
+        ("producer_id", "i8"),
+        ("payload_start", "i8"),
+        ("payload_end", "i8"),
+        ("size", "i4"),
+        ("producer_epoch", "i4"),
+        ("base_sequence", "i4"),
+        ("leader_epoch", "i4"),
+        ("count", "i4"),
+        ("magic", "u1"),
+        ("attributes", "u1"),
+        ("expanded", "u1"),
+        ("_pad", "u1"),
+    ]
+)
+RECORD = np.dtype(
+    [
+        ("offset", "i8"),
+        ("timestamp", "i8"),
+        ("key_start", "i8"),
+        ("tail_start", "i8"),
+        ("end", "i8"),
+        ("batch", "i4"),
+        ("key_length", "i4"),
+        ("value_is_null", "u1"),
+        ("magic", "u1"),
+        ("_pad", "u2"),
+        ("_pad2", "u4"),
+    ]
+)
+JUDGED = np.dtype(
+    [
+        ("first_record", "i8"),  # row in the record table
+        ("end_record", "i8"),
+        ("horizon", "i8"),  # delete horizon of the written batch, -1 none
+        ("base_timestamp", "i8"),  # of the written batch
+        ("max_timestamp", "i8"),  # of the written batch
+        ("first_kept", "i8"),  # offset, -1 none
+        ("last_kept", "i8"),
+        ("kept", "i4"),
+        ("action", "u1"),
+        ("_pad", "u1"),
+        ("_pad2", "u2"),
+    ]
+)
+"""What is to become of a batch (filled by `judge.judge`)."""
+
+WRITTEN = np.dtype([("position", "i8"), ("last_offset", "i8"), ("max_timestamp", "i8"), ("size", "i8")])
+"""A batch as written: the input of the indexes."""
+
+EVENT = np.dtype([("offset", "i8"), ("producer_id", "i8"), ("kind", "u1"), ("changes", "u1"), ("_pad", "V6")])
+"""A step of a transaction: what `transactions.track` needs to know of a batch."""
+
+Bytes = npt.NDArray[np.uint8]
+Table = npt.NDArray[np.void]
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+DELETE_HORIZON = 0x40
+
+
+class Status(IntEnum):
+    """How a kernel that reads foreign bytes ended."""
+
+    OK = 0
+    TORN = 1  # the last batch is cut off
+    BAD_SIZE = 2
+    BAD_MAGIC = 3
+    BAD_CRC = 4
+    BAD_RECORD = 5  # a length or varint leads out of the batch
+    BAD_COUNT = 6  # record count of the header is not what is there
+    BAD_OFFSET = 7  # offsets do not rise
+    BAD_CONTROL = 8  # control record without a control key
+
+
+class Action(IntEnum):
+    """What becomes of a batch (rules 4.24-4.33)."""
+
+    DROP = 0
+    COPY = 1  # byte for byte
+    EMPTY = 2  # a bare header (rule 4.30)
+    REBUILD = 3
+
+
+class EventKind(IntEnum):
+    """Steps of a transaction (rule 4.20)."""
+
+    DATA = 0
+    ABORTED_DATA = 1
+    ABORT = 2
+    COMMIT = 3
+    OTHER = 4

@@ -1,0 +1,202 @@
+"""Transactions and producers from batch headers: events, markers without data, producer state (rules 4.17, 4.20, A.3, A.4)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from .judge import Context
+from .native import JIT, be16
+from .records import read_varint
+from .tables import CONTROL, DELETE_HORIZON, EVENT, TRANSACTIONAL, Bytes, EventKind, Table
+
+_DATA, _ABORTED_DATA, _ABORT, _COMMIT, _OTHER = (
+    int(EventKind.DATA),
+    int(EventKind.ABORTED_DATA),
+    int(EventKind.ABORT),
+    int(EventKind.COMMIT),
+    int(EventKind.OTHER),
+)
+_NONE = -1
+
+
+@njit(**JIT)
+def _control_kind(buffer, batch):
+    """Kind of a control batch with a record, from its key (spec disk C2); control batches are never compressed."""
+    end = batch.payload_end
+    _, at = read_varint(buffer, batch.payload_start, end, 5)
+    if at < 0:
+        return _OTHER
+    _, at = read_varint(buffer, at + 1, end, 10)
+    if at < 0:
+        return _OTHER
+    _, at = read_varint(buffer, at, end, 5)
+    if at < 0:
+        return _OTHER
+    key_length, at = read_varint(buffer, at, end, 5)
+    if at < 0 or key_length < 4 or at + 4 > end:
+        return _OTHER
+    kind = be16(buffer, at + 2)
+    if kind == 0:
+        return _ABORT
+    return _COMMIT if kind == 1 else _OTHER
+
+
+@njit(**JIT)
+def _place(ids, producer_id):
+    """Cell of a producer id in an open table of ids (empty: -1)."""
+    at = np.int64((np.uint64(producer_id) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(33)) % len(ids)
+    while ids[at] != producer_id and ids[at] != _NONE:
+        at += 1
+        if at == len(ids):
+            at = 0
+    return at
+
+
+@njit(**JIT)
+def _collect(buffer, batches, aborted, now_ms, new_horizon, ids, seen, out):
+    count = 0
+    for i in range(len(batches)):
+        batch = batches[i]
+        control = batch.attributes & CONTROL != 0
+        if batch.magic < 2 or batch.producer_id < 0 or not (control or batch.attributes & TRANSACTIONAL):
+            continue
+        if control and batch.count == 0:
+            continue  # always discardable: the judge sees it by itself
+        cell = _place(ids, batch.producer_id)
+        ids[cell] = batch.producer_id
+        kind = _control_kind(buffer, batch) if control else (_ABORTED_DATA if aborted[i] else _DATA)
+        bit = np.uint8(1 << kind) if not control else np.uint8(0)
+        if not control and seen[cell] & bit:
+            continue
+        seen[cell] = np.uint8(0) if control else seen[cell] | bit
+        event = out[count]
+        event.offset = batch.last_offset
+        event.producer_id = batch.producer_id
+        event.kind = kind
+        has_horizon = batch.attributes & DELETE_HORIZON != 0
+        expired = has_horizon and batch.base_timestamp <= now_ms
+        event.changes = 2 if expired else np.uint8(not has_horizon and new_horizon >= 0)
+        count += 1
+    return count
+
+
+def collect_events(buffer: Bytes, batches: Table, aborted: npt.NDArray[np.bool_], context: Context) -> Table:
+    """`EVENT` rows of a chunk, repeats left out: of the data batches of a producer only the first since a marker.
+
+    `changes` of a marker says what becomes of it if its transaction turns out to be empty: 0 stays, 1 gets a delete
+    horizon, 2 is removed.
+    """
+    transactional = int(np.count_nonzero(batches["attributes"] & (CONTROL | TRANSACTIONAL)))
+    out = np.zeros(transactional, EVENT)
+    if not transactional:
+        return out
+    ids = np.full(2 * transactional + 1, _NONE, np.int64)
+    seen = np.zeros(len(ids), np.uint8)
+    count = _collect(buffer, batches, aborted, context.now_ms, context.new_horizon_ms, ids, seen, out)
+    return out[:count]
+
+
+@njit(**JIT)
+def _track(events, dense, committed, observed, out):
+    for i in range(len(events)):
+        kind = events[i].kind
+        producer = dense[i]
+        if kind == _DATA:
+            committed[producer] = True
+        elif kind == _ABORTED_DATA:
+            observed[producer] = True
+        elif kind == _ABORT:
+            out[i] = not observed[producer]
+            observed[producer] = False
+        elif kind == _COMMIT:
+            out[i] = not committed[producer]
+            committed[producer] = False
+
+
+def empty_transactions(events: Table) -> npt.NDArray[np.bool_]:
+    """For the events of a whole log in offset order: True for every marker whose transaction has no batch left (4.20)."""
+    out = np.zeros(len(events), np.bool_)
+    if len(events):
+        ids, dense = np.unique(events["producer_id"], return_inverse=True)
+        committed, observed = np.zeros(len(ids), np.bool_), np.zeros(len(ids), np.bool_)
+        _track(events, dense.astype(np.int64), committed, observed, out)
+    return out
+
+
+PRODUCER = np.dtype(
+    [
+        ("producer_id", "i8"),
+        ("last_data_offset", "i8"),  # -1: only a marker is known
+        ("timestamp", "i8"),
+        ("txn_first_offset", "i8"),  # of the open transaction, -1 none
+        ("epoch", "i8"),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """`producers`: PRODUCER rows sorted by id. `first_unstable_offset`: see `replay`; -1 none."""
+
+    producers: Table
+    first_unstable_offset: int
+
+
+@njit(**JIT)
+def _replay(buffer, batches, from_offset, high_watermark, ids, state, first_unstable):
+    for i in range(len(batches)):
+        batch = batches[i]
+        if batch.magic < 2 or batch.producer_id < 0 or batch.last_offset < from_offset:
+            continue
+        control = batch.attributes & CONTROL != 0
+        kind = _OTHER
+        if control:
+            if batch.count == 0:
+                continue
+            kind = _control_kind(buffer, batch)
+            if kind == _OTHER:
+                continue
+        cell = _place(ids, batch.producer_id)
+        row = state[cell]
+        if ids[cell] == _NONE:
+            ids[cell] = batch.producer_id
+            row.producer_id = batch.producer_id
+            row.last_data_offset = -1
+            row.txn_first_offset = -1
+            row.epoch = batch.producer_epoch
+        if row.epoch != batch.producer_epoch:
+            row.epoch = batch.producer_epoch
+            row.last_data_offset = -1
+        row.timestamp = batch.max_timestamp
+        if control:
+            if row.txn_first_offset >= 0 and batch.last_offset >= high_watermark:
+                first = row.txn_first_offset
+                first_unstable = first if first_unstable < 0 else min(first_unstable, first)
+            row.txn_first_offset = -1
+            continue
+        row.last_data_offset = batch.last_offset
+        if batch.attributes & TRANSACTIONAL and row.txn_first_offset < 0:
+            row.txn_first_offset = batch.base_offset
+    return first_unstable
+
+
+def replay(
+    state: ProducerState, buffer: Bytes, batches: Table, from_offset: int, high_watermark: int
+) -> ProducerState:
+    """Producer state after `batches` (those ending at or after `from_offset`), as the broker's replay gives it (A.3, A.4).
+
+    `first_unstable_offset` collects the first offset of every transaction that ended at or after the high watermark;
+    the ones still open are in `producers`.
+    """
+    room = np.count_nonzero(batches["producer_id"] >= 0) + len(state.producers)
+    ids = np.full(2 * int(room) + 1, _NONE, np.int64)
+    cells = np.zeros(len(ids), PRODUCER)
+    for row in state.producers:
+        cell = _place(ids, row["producer_id"])
+        ids[cell] = row["producer_id"]
+        cells[cell] = row
+    unstable = _replay(buffer, batches, from_offset, high_watermark, ids, cells, state.first_unstable_offset)
+    used = cells[ids != _NONE]
+    return ProducerState(used[np.argsort(used["producer_id"])], int(unstable))

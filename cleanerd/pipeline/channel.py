@@ -1,0 +1,127 @@
+"""The one channel from tasks to the driver: a task reports what it moved and is told to go on or to stop.
+
+A message is `<log, phase, bytes, records>`; the answer is one byte, sent when the task may go on, so that an answer held
+back is a brake. Tasks run in other processes, on a cluster on other machines, hence TCP; a random token keeps others out.
+"""
+
+import hmac
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from cleanerd.errors import Aborted
+
+_MESSAGE = struct.Struct(">IBqq")
+_TOKEN_BYTES = 16
+_GO, _STOP = b"g", b"s"
+_TIMEOUT_S = 60.0
+
+
+class Phase(IntEnum):
+    """Which step a report is about."""
+
+    INDEX = 0
+    REWRITE = 1
+
+
+Answer = Callable[[int, Phase, int, int], bool]
+"""`(log number, phase, bytes, records)` since the last report -> whether to go on. Called from several threads."""
+
+
+class Channel:
+    """Driver's end: listens on `host` and hands every report to `answer`. Use as a context manager."""
+
+    def __init__(self, answer: Answer, host: str = "127.0.0.1") -> None:
+        self._answer = answer
+        self._token = secrets.token_bytes(_TOKEN_BYTES)
+        self._listener = socket.create_server((host, 0))
+        self._connections: list[socket.socket] = []
+        self._mutex = threading.Lock()
+        self.reporter = Reporter(host, self._listener.getsockname()[1], self._token)
+
+    def __enter__(self) -> "Channel":
+        threading.Thread(target=self._accept, name="cleanerd-channel", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        with self._mutex:
+            for connection in self._connections:
+                connection.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            with self._mutex:
+                self._connections.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            token = _receive(connection, _TOKEN_BYTES)
+            if token is None or not hmac.compare_digest(token, self._token):
+                return
+            while (message := _receive(connection, _MESSAGE.size)) is not None:
+                log, phase, size, records = _MESSAGE.unpack(message)
+                connection.sendall(_GO if self._answer(log, Phase(phase), size, records) else _STOP)
+        except OSError:
+            return  # the task's process is gone; Spark knows
+        finally:
+            connection.close()
+
+
+def _receive(connection: socket.socket, size: int) -> bytes | None:
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        if not more:
+            return None
+        data += more
+    return data
+
+
+_open: dict[tuple[str, int], socket.socket] = {}  # connections of this worker process
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """Task's end; travels with the task."""
+
+    host: str
+    port: int
+    token: bytes
+
+    def advance(self, log: int, phase: Phase) -> Callable[[int, int], None]:
+        """The `Advance` of one task: raises Aborted when told to stop or when the driver is gone."""
+
+        def report(size: int, records: int) -> None:
+            try:
+                answer = self._ask(_MESSAGE.pack(log, phase, size, records))
+            except OSError as error:
+                raise Aborted(f"the driver does not answer: {error}") from error
+            if answer != _GO:
+                raise Aborted("told to stop")
+
+        return report
+
+    def _ask(self, message: bytes) -> bytes | None:
+        connection = _open.get((self.host, self.port))
+        if connection is None:
+            for stale in _open.values():
+                stale.close()
+            _open.clear()
+            connection = socket.create_connection((self.host, self.port), _TIMEOUT_S)
+            connection.settimeout(None)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sendall(self.token)
+            _open[self.host, self.port] = connection
+        connection.sendall(message)
+        return _receive(connection, 1)

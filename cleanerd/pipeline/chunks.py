@@ -1,0 +1,241 @@
+"""A chunk of a segment, read piece by piece: checked, cut into slices that fit the caches, and walked.
+
+A chunk is a run of whole batches of one `.log` file (some tens of MiB); it is what one Spark row stands for. A piece is
+what one read brings in; a slice is a run of batches of a piece whose records, decompressed, take a few MiB. So memory
+depends on the size of a batch, not on the size of a chunk or on how well it compresses.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cleanerd.errors import CorruptFile, SourceChanged
+from cleanerd.format.codecs import Codec, decompress
+from cleanerd.format.errors import FormatError
+from cleanerd.kernels.records import count_messages, walk_records
+from cleanerd.kernels.scan import first_bad_crc, first_bad_order, scan_batches
+from cleanerd.kernels.tables import CODEC_MASK, Bytes, Status, Table
+
+PIECE_BYTES = 4 << 20
+SLICE_BYTES = 4 << 20
+_NOTHING = np.empty(0, np.uint8)
+
+_EXPECTED = {
+    Status.TORN: ("a whole batch", "the end of the range inside a batch"),
+    Status.BAD_SIZE: ("a batch size that a batch can have", "a smaller or negative one"),
+    Status.BAD_MAGIC: ("magic 0, 1 or 2", "another magic byte"),
+    Status.BAD_CRC: ("the CRC that the batch carries", "another CRC of its bytes"),
+    Status.BAD_RECORD: ("a record that ends inside its batch", "a length that leads out of it"),
+    Status.BAD_COUNT: ("as many records as the batch header says", "more or fewer"),
+    Status.BAD_OFFSET: ("offsets that rise within the bounds of batch and segment", "one that does not"),
+    Status.BAD_CONTROL: ("a control record with version and type in its key", "a shorter key"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A run of batches in a `.log` file, and the identity that the file had when the work was planned."""
+
+    path: str
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+    start: int
+    end: int
+    min_offset: int  # base offset of the segment: no batch may begin below it
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkWork:
+    """One chunk of a log. `group` counts the segment groups of the log from 0."""
+
+    source: Source
+    group: int
+    is_dirty: bool  # holds offsets of the dirty section
+    retain_legacy_deletes: bool  # rule 4.11
+    index_path: str  # offset index of the segment, for errors
+    index_positions: npt.NDArray[np.int64]  # its positions inside this chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some batches of a source: their bytes, their rows, and where `raw[0]` lies in the file."""
+
+    source: Source
+    file_position: int
+    raw: Bytes
+    batches: Table
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows [begin, end) of a piece's batches with their records."""
+
+    begin: int
+    end: int
+    expanded: Bytes
+    records: Table
+
+
+def corrupt(path: str, position: int, status: Status) -> CorruptFile:
+    """The error for what a kernel met at byte `position` of the file."""
+    expected, found = _EXPECTED[status]
+    return CorruptFile(path, position, expected, found)
+
+
+def _read(fd: int, position: int, size: int) -> Bytes:
+    """`size` bytes from `position`, fewer at the end of the file."""
+    buffer = np.empty(size, np.uint8)
+    view, filled = memoryview(buffer), 0
+    while filled < size:
+        count = os.preadv(fd, [view[filled:]], position + filled)
+        if not count:
+            break
+        filled += count
+    return buffer[:filled]
+
+
+def check_unchanged(source: Source) -> None:
+    """Raise SourceChanged unless the file is still the one that was planned for."""
+    try:
+        found = os.stat(source.path)
+    except FileNotFoundError:
+        raise SourceChanged(f"{source.path}: was planned for and is gone") from None
+    now = (found.st_ino, found.st_size, found.st_mtime_ns)
+    planned = (source.inode, source.size_bytes, source.mtime_ns)
+    if now != planned:
+        raise SourceChanged(f"{source.path}: (inode, size, mtime) was {planned}, is {now}")
+
+
+def read_pieces(source: Source) -> Iterator[Piece]:
+    """Read a source and check structure, CRC of every batch and order of offsets. Raises CorruptFile, SourceChanged."""
+    check_unchanged(source)
+    fd = os.open(source.path, os.O_RDONLY)
+    try:
+        position, size, previous_offset = source.start, PIECE_BYTES, source.min_offset - 1
+        while position < source.end:
+            raw = _read(fd, position, min(size, source.end - position))
+            batches, stop, status = scan_batches(raw, 0, len(raw))
+            at_end = position + len(raw) >= source.end or not len(raw)
+            if status is not Status.OK and (status is not Status.TORN or at_end):
+                raise corrupt(source.path, position + stop, status)
+            if not len(batches):
+                size *= 2  # one batch that is larger than the piece
+                continue
+            piece = Piece(source, position, raw[:stop], batches)
+            _check(piece, previous_offset)
+            yield piece
+            size, previous_offset = PIECE_BYTES, int(batches["last_offset"][-1])
+            position += stop
+    finally:
+        os.close(fd)
+
+
+def _check(piece: Piece, previous_offset: int) -> None:
+    for row, status in (
+        (first_bad_crc(piece.raw, piece.batches), Status.BAD_CRC),
+        (first_bad_order(piece.batches, previous_offset), Status.BAD_OFFSET),
+    ):
+        if row >= 0:
+            raise corrupt(piece.source.path, piece.file_position + int(piece.batches["position"][row]), status)
+
+
+def check_index(piece: Piece, work: ChunkWork) -> None:
+    """Raise CorruptFile when an offset index entry does not point at the start of a batch of this piece."""
+    starts = piece.batches["position"] + piece.file_position
+    named = work.index_positions
+    named = named[(named >= starts[0]) & (named < piece.file_position + len(piece.raw))]
+    found = starts[np.minimum(np.searchsorted(starts, named), len(starts) - 1)] == named
+    if not found.all():
+        raise CorruptFile(
+            work.index_path,
+            -1,
+            "positions of batch starts only",
+            f"position {int(named[np.argmin(found)])}, inside a batch",
+        )
+
+
+def _is_plain(batches: Table) -> bool:
+    return not np.any(batches["attributes"] & CODEC_MASK)
+
+
+def _expand(piece: Piece, begin: int) -> tuple[int, Bytes]:
+    """Decompress batches from row `begin` until a slice is full; returns (end row, expanded buffer)."""
+    batches, parts, filled, row = piece.batches, [], 0, begin
+    while row < len(batches) and filled < SLICE_BYTES:
+        batch = batches[row]
+        codec = int(batch["attributes"]) & CODEC_MASK
+        if codec == 0 or int(batch["count"]) == 0:
+            filled += int(batch["size"])
+        else:
+            part = _decompress(piece, row, codec)
+            batch["payload_start"] = sum(map(len, parts))
+            batch["payload_end"] = batch["payload_start"] + len(part)
+            batch["expanded"] = 1
+            parts.append(part)
+            filled += len(part)
+        row += 1
+    return row, np.frombuffer(bytearray(b"".join(parts)), np.uint8) if parts else _NOTHING
+
+
+def _decompress(piece: Piece, row: int, codec: int) -> bytes:
+    batch = piece.batches[row]
+    start, end = _compressed_span(piece, row)
+    try:
+        return decompress(Codec(codec), memoryview(piece.raw)[start:end], magic=int(batch["magic"]))
+    except (FormatError, ValueError) as error:
+        at = piece.file_position + int(batch["position"])
+        raise CorruptFile(piece.source.path, at, f"records compressed with codec {codec}", error) from error
+
+
+def _compressed_span(piece: Piece, row: int) -> tuple[int, int]:
+    """Where the compressed bytes of a batch lie in `raw`; of a legacy wrapper it is the message's value."""
+    batch = piece.batches[row]
+    position, end = int(batch["position"]), int(batch["position"]) + int(batch["size"])
+    if batch["magic"] == 2:
+        return position + 61, end
+    at = position + (26 if batch["magic"] == 1 else 18)
+    key_length = int.from_bytes(piece.raw[at : at + 4].tobytes(), "big", signed=True)
+    return at + 4 + max(key_length, 0) + 4, end
+
+
+def _plain_ends(batches: Table) -> list[int]:
+    """End rows of the slices of a piece without compression."""
+    total = np.cumsum(batches["size"], dtype=np.int64)
+    cuts = np.searchsorted(total, np.arange(SLICE_BYTES, int(total[-1]) + SLICE_BYTES, SLICE_BYTES)) + 1
+    return sorted({min(int(cut), len(batches)) for cut in cuts})
+
+
+def slices(piece: Piece) -> Iterator[Slice]:
+    """Walk a piece slice by slice. Raises CorruptFile naming the byte of the batch that does not parse."""
+    batches = piece.batches
+    plain_ends = iter(_plain_ends(batches)) if len(batches) and _is_plain(batches) else None
+    begin = 0
+    while begin < len(batches):
+        if plain_ends is not None:
+            end, expanded = next(plain_ends), _NOTHING
+        else:
+            end, expanded = _expand(piece, begin)
+        yield _walk(piece, begin, end, expanded)
+        begin = end
+
+
+def _walk(piece: Piece, begin: int, end: int, expanded: Bytes) -> Slice:
+    batches = piece.batches
+    counts = batches["count"][begin:end].astype(np.int64)
+    payload = batches["payload_end"][begin:end] - batches["payload_start"][begin:end]
+    impossible = np.flatnonzero((counts > payload) | ((counts < 0) & (batches["magic"][begin:end] == 2)))
+    if len(impossible):
+        at = int(batches["position"][begin + int(impossible[0])])
+        raise corrupt(piece.source.path, piece.file_position + at, Status.BAD_COUNT)
+    rows = int(counts[counts > 0].sum())
+    for row in begin + np.flatnonzero(counts < 0):
+        rows += count_messages(expanded, int(batches["payload_start"][row]), int(batches["payload_end"][row]))
+    records, status, stopped, _ = walk_records(piece.raw, expanded, batches, begin, end, rows)
+    if status is not Status.OK:
+        at = piece.file_position + int(batches["position"][stopped])
+        raise corrupt(piece.source.path, at, status)
+    return Slice(begin, end, expanded, records)

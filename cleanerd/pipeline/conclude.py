@@ -1,0 +1,84 @@
+"""From the answers of all chunks to what is known of a log: the driver's share of the resolve step."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from cleanerd.errors import CleanerdError, CorruptFile
+from cleanerd.format.txn_index import AbortedTxn
+from cleanerd.kernels.tables import EVENT, EventKind, Table
+from cleanerd.kernels.transactions import empty_transactions
+
+from .index import Bits, ChunkSummary
+from .rewrite import Verdicts
+from .work import IndexedLog
+
+
+def conclude(
+    log: IndexedLog,
+    summaries: Sequence[ChunkSummary | CleanerdError],
+    bits: Sequence[Mapping[int, Bits]],
+) -> IndexedLog:
+    """Fill in what all chunks together tell. `bits[chunk]` maps bucket -> answers (absent: none asked)."""
+    for summary in summaries:
+        if isinstance(summary, CleanerdError):
+            log.error = summary
+            return log
+    log.summaries = [summary for summary in summaries if isinstance(summary, ChunkSummary)]
+    log.error = _broken_order(log)
+    if log.error is not None:
+        return log
+    nothing = np.zeros(0, np.bool_)
+    for summary, by_bucket in zip(log.summaries, bits, strict=True):
+        answers = [by_bucket.get(bucket, nothing) for bucket in range(log.buckets)]
+        counts = np.array([len(answer) for answer in answers], np.int64)
+        assert counts.sum() == summary.competing - summary.local_superseded
+        together = np.concatenate(answers)
+        log.verdicts.append(Verdicts(summary.local, summary.competing, np.packbits(together), counts))
+        log.superseded.append(summary.local_superseded + int(np.count_nonzero(together)))
+    log.changed_groups = _changed_groups(log, _conclude_transactions(log))
+    return log
+
+
+def _broken_order(log: IndexedLog) -> CorruptFile | None:
+    """Offsets must rise from chunk to chunk as they do inside one."""
+    previous = -1
+    for chunk, summary in zip(log.work.chunks, log.summaries, strict=True):
+        if summary.batches and summary.first_offset <= previous:
+            return CorruptFile(
+                chunk.source.path, chunk.source.start, f"an offset above {previous}", summary.first_offset
+            )
+        previous = max(previous, summary.last_offset)
+    if previous >= log.work.round_end:
+        last = log.work.chunks[-1].source
+        return CorruptFile(last.path, last.end, f"offsets below {log.work.round_end}", previous)
+    return None
+
+
+def _conclude_transactions(log: IndexedLog) -> list[Table]:
+    """Markers of empty transactions and the aborted ones to keep (rule 4.20); returns the events per chunk."""
+    per_chunk = [summary.events for summary in log.summaries]
+    events = np.concatenate([*per_chunk, np.zeros(0, EVENT)])
+    discardable = empty_transactions(events)
+    log.discardable_markers = events["offset"][discardable].tolist()
+    kept_markers = set(events["offset"][~discardable & (events["kind"] == int(EventKind.ABORT))].tolist())
+    log.kept_aborted = [txn for txn in log.work.aborted_txns if txn.last_offset in kept_markers]
+    return per_chunk
+
+
+def _changed_groups(log: IndexedLog, events: Sequence[Table]) -> frozenset[int]:
+    """Groups in which a record or batch goes, shrinks or gets a delete horizon, or a transaction index entry goes."""
+    discardable = np.array(log.discardable_markers, np.int64)
+    changed = set()
+    for number, (chunk, summary) in enumerate(zip(log.work.chunks, log.summaries, strict=True)):
+        mine = events[number]
+        markers = mine[np.isin(mine["offset"], discardable) & (mine["changes"] > 0)]
+        if summary.changed_anyway or log.superseded[number] or len(markers):
+            changed.add(chunk.group)
+    return frozenset(changed)
+
+
+def aborted_in(log: IndexedLog, first: int, end: int) -> list[AbortedTxn]:
+    """Entries of the transaction index of a new segment with offsets [first, end), by marker (spec disk B6)."""
+    found = [txn for txn in log.kept_aborted if first <= txn.last_offset < end]
+    return sorted(found, key=lambda txn: txn.last_offset)

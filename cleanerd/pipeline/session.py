@@ -1,0 +1,149 @@
+"""The one place where a Spark session is built: lazily, quietly, on loopback; and rebuilt once if its JVM dies.
+
+Spark moves blocks, never records, so what a session needs is little heap and no compression: fingerprints are random
+bytes. Executors import cleanerd, so they must find it: an installed package is found anyway, a source tree is put on
+their path here.
+"""
+
+import contextlib
+import os
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable
+from typing import TypeVar
+
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+
+import cleanerd
+from cleanerd.errors import Fatal
+
+from .java import find_java_home
+
+_T = TypeVar("_T")
+
+_LOGGING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
+_SETTINGS = {
+    "spark.app.name": "cleanerd",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "1g",
+    "spark.python.worker.reuse": "true",
+    "spark.shuffle.compress": "false",
+    "spark.shuffle.spill.compress": "false",
+    "spark.broadcast.compress": "false",
+    "spark.driver.extraJavaOptions": f"-XX:-UsePerfData -Dlog4j2.configurationFile=file:{_LOGGING}",
+    "spark.sql.catalogImplementation": "in-memory",
+}
+
+
+class SparkSession:
+    """A lazily built SparkContext for `master`; `settings` are added to (and win over) the built-in ones."""
+
+    def __init__(self, master: str, settings: dict[str, str] | None = None) -> None:
+        self.master = master
+        self._settings = {**_SETTINGS, **(settings or {})}
+        self._context: SparkContext | None = None
+        self._mutex = threading.Lock()
+
+    def context(self) -> SparkContext:
+        """The context, started if need be. Raises Fatal with what to do when Java is missing."""
+        with self._mutex:
+            if self._context is None:
+                self._context = self._start()
+            return self._context
+
+    def cores(self) -> int:
+        """How many tasks run at a time."""
+        return max(int(self.context().defaultParallelism), 1)
+
+    def run(self, work: Callable[[SparkContext], _T]) -> _T:
+        """`work(context)` as a job group of its own; tried once more with a fresh session if the JVM is gone."""
+        try:
+            return self._run_group(work)
+        except (Py4JNetworkError, ConnectionError, EOFError):
+            self._forget()
+            return self._run_group(work)
+        except Py4JError:
+            if self._is_alive():
+                raise
+            self._forget()
+            return self._run_group(work)
+
+    def _run_group(self, work: Callable[[SparkContext], _T]) -> _T:
+        context = self.context()
+        group = uuid.uuid4().hex
+        context.setJobGroup(group, "cleanerd", interruptOnCancel=True)
+        try:
+            return work(context)
+        except BaseException:
+            if self._is_alive():
+                context.cancelJobGroup(group)
+            raise
+
+    def stop(self) -> None:
+        """Give the session's memory back; the next use starts a new one."""
+        with self._mutex:
+            context, self._context = self._context, None
+        if context is not None:
+            with contextlib.suppress(Py4JError, ConnectionError, EOFError):
+                context.stop()
+            _forget_gateway()
+
+    def _is_alive(self) -> bool:
+        try:
+            return self._context is not None and bool(self._context._jsc.sc().applicationId())
+        except (Py4JError, ConnectionError, EOFError):
+            return False
+
+    def _forget(self) -> None:
+        """Drop a session whose JVM is gone."""
+        with self._mutex:
+            self._context = None
+        _forget_gateway()
+
+    def _start(self) -> SparkContext:
+        os.environ["JAVA_HOME"] = find_java_home()
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ.setdefault("PYTHONWARNINGS", "ignore")
+        root = os.path.dirname(os.path.dirname(os.path.abspath(cleanerd.__file__)))
+        paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if root not in paths:
+            os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])
+        conf = SparkConf(loadDefaults=False).setMaster(self.master)
+        conf.set("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
+        if self.master.startswith("local"):
+            conf.set("spark.driver.bindAddress", "127.0.0.1").set("spark.driver.host", "127.0.0.1")
+        for name, value in self._settings.items():
+            conf.set(name, value)
+        with tempfile.TemporaryFile() as said:  # the JVM's standard error: chatter, unless it does not start
+            try:
+                gateway = launch_gateway(conf, popen_kwargs={"stderr": said})
+                return SparkContext(conf=conf, gateway=gateway)
+            except Exception as error:
+                _forget_gateway()
+                said.seek(0)
+                lines = said.read().decode(errors="replace").strip().splitlines()
+                reason = "; ".join(lines[-3:]) or str(error).strip() or type(error).__name__
+                raise Fatal(f"Spark did not start with master {self.master!r}: {reason}") from error
+
+
+def _forget_gateway() -> None:
+    """PySpark keeps the gateway to a JVM for the life of the process; a dead one has to be thrown away."""
+    gateway = SparkContext._gateway
+    SparkContext._active_spark_context = None
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    if gateway is not None:
+        process = getattr(gateway, "proc", None)
+        with contextlib.suppress(Py4JError, OSError):
+            gateway.shutdown()
+        if process is not None:
+            process.kill()
+            process.wait()
+            process.stdin.close()

@@ -1,0 +1,159 @@
+"""Which part of a log may be cleaned, and whether it is worth it (rules 1.5-1.25, spec disk G).
+
+::
+
+    log start        first dirty        first uncleanable       log end
+        |---- clean ------|---- cleanable -----|--- uncleanable ----|
+
+The upper bound never passes the last stable offset, the active segment, the first segment that is younger than
+min.compaction.lag.ms, and, where a broker will recover the log, the recovery point; it is rounded down to a segment.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What policy knows of a segment. Sizes in bytes, times in ms."""
+
+    base_offset: int
+    size_bytes: int
+    offset_index_bytes: int
+    time_index_bytes: int
+    largest_timestamp_ms: int  # rule 1.10: time index, else mtime
+    first_batch_timestamp_ms: int | None  # rule 1.19: None counts as +infinity
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What policy knows of a log at one moment."""
+
+    segments: tuple[SegmentFacts, ...]  # ascending; the last one is active
+    log_start_offset: int
+    log_end_offset: int
+    last_stable_offset: int  # never above the high watermark
+    recovery_point: int | None  # None: nobody will recover this log
+    checkpoint: int | None  # cleaner-offset-checkpoint
+
+    @property
+    def active(self) -> SegmentFacts:
+        """The segment that is being appended to."""
+        return self.segments[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionConfig:
+    """The topic settings that decide on compaction."""
+
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+
+
+class Limit(Enum):
+    """What the first uncleanable offset comes from; the value is for people."""
+
+    LAST_STABLE_OFFSET = "last stable offset (high watermark or an open transaction)"
+    ACTIVE_SEGMENT = "active segment"
+    MIN_COMPACTION_LAG = "min.compaction.lag.ms"
+    RECOVERY_POINT = "recovery point of the broker"
+
+
+@dataclass(frozen=True, slots=True)
+class CleanableRange:
+    """Offsets [first_dirty, first_uncleanable) may be cleaned; empty when they are equal or crossed (10.3)."""
+
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    limit: Limit
+    checkpoint_reset: bool  # rule 1.5: the stored checkpoint is not usable
+    clean_bytes: int
+    cleanable_bytes: int
+    compaction_delay_ms: int  # rule 1.18
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing may be cleaned."""
+        return self.cleanable_bytes == 0 or self.first_uncleanable_offset <= self.first_dirty_offset
+
+    @property
+    def dirty_ratio(self) -> float:
+        """Cleanable bytes over clean plus cleanable bytes; 0 for an empty log (1.14)."""
+        total = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total if total else 0.0
+
+
+def range_query(segments: Sequence[SegmentFacts], start: int, end: int) -> tuple[SegmentFacts, ...]:
+    """Segments from the one that contains `start` up to those that begin below `end` (0.4)."""
+    if end < start:
+        raise ValueError(f"range query [{start}, {end}): ends before it starts")
+    if start == end or not segments:
+        return ()
+    at_or_below = [i for i, segment in enumerate(segments) if segment.base_offset <= start]
+    first = at_or_below[-1] if at_or_below else 0
+    return tuple(segment for segment in segments[first:] if segment.base_offset < end)
+
+
+def non_active_from(segments: Sequence[SegmentFacts], start: int) -> tuple[SegmentFacts, ...]:
+    """Closed segments from the one that contains `start` (0.4)."""
+    active_base = segments[-1].base_offset
+    return () if start > active_base else range_query(segments, start, active_base)
+
+
+def first_dirty_offset(log: LogFacts) -> tuple[int, bool]:
+    """(first dirty offset, whether the checkpoint has to be reset) by rule 1.5."""
+    checkpoint = log.log_start_offset if log.checkpoint is None else log.checkpoint
+    if checkpoint < log.log_start_offset or checkpoint > log.log_end_offset:
+        return log.log_start_offset, True
+    return checkpoint, False
+
+
+def cleanable_range(log: LogFacts, config: CompactionConfig, now_ms: int) -> CleanableRange:
+    """The cleanable range and its sizes (rules 1.5-1.20)."""
+    first_dirty, reset = first_dirty_offset(log)
+    bounds = [
+        (log.active.base_offset, Limit.ACTIVE_SEGMENT),
+        (log.last_stable_offset, Limit.LAST_STABLE_OFFSET),
+    ]
+    lag_ms = max(config.min_compaction_lag_ms, 0)
+    dirty_closed = non_active_from(log.segments, first_dirty)
+    if lag_ms > 0:
+        young = (s.base_offset for s in dirty_closed if s.largest_timestamp_ms > now_ms - lag_ms)
+        bounds += [(base, Limit.MIN_COMPACTION_LAG) for base in list(young)[:1]]
+    if log.recovery_point is not None:
+        bounds.append((log.recovery_point, Limit.RECOVERY_POINT))
+    bound, limit = min(bounds, key=lambda pair: pair[0])
+    bound = max(first_dirty, bound)
+    rest = non_active_from(log.segments, bound)
+    first_uncleanable = rest[0].base_offset if rest else log.active.base_offset
+    clean = range_query(log.segments, -1, first_dirty)
+    cleanable = range_query(log.segments, min(first_dirty, first_uncleanable), first_uncleanable)
+    oldest = [s.first_batch_timestamp_ms for s in dirty_closed if (s.first_batch_timestamp_ms or 0) > 0]
+    clean_until = now_ms - max(config.max_compaction_lag_ms, 0)
+    delay = max(clean_until - min(t for t in oldest if t is not None), 0) if oldest else 0
+    return CleanableRange(
+        first_dirty_offset=first_dirty,
+        first_uncleanable_offset=first_uncleanable,
+        limit=limit,
+        checkpoint_reset=reset,
+        clean_bytes=sum(s.size_bytes for s in clean),
+        cleanable_bytes=sum(s.size_bytes for s in cleanable),
+        compaction_delay_ms=delay,
+    )
+
+
+def is_filthy(found: CleanableRange, config: CompactionConfig) -> bool:
+    """Whether a log qualifies for cleaning: overdue, or its ratio above the threshold, strictly (1.21)."""
+    if found.is_empty:
+        return False
+    return found.compaction_delay_ms > 0 or found.dirty_ratio > config.min_cleanable_dirty_ratio
+
+
+def urgency(found: CleanableRange) -> tuple[int, float]:
+    """Sort key, greatest first: overdue logs by their delay, then the highest dirty ratio.
+
+    Kafka gives overdue logs no priority (1.23); here the earliest deadline goes first (architecture 1).
+    """
+    return (found.compaction_delay_ms, found.dirty_ratio)

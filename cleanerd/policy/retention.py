@@ -1,0 +1,75 @@
+"""Which segments retention may delete (rules 6.1-6.6)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from .cleanable import SegmentFacts
+
+
+class Breach(Enum):
+    """Why a segment goes; the value is for people."""
+
+    LOG_START_OFFSET = "below the log start offset"
+    SIZE = "retention.bytes"
+    TIME = "retention.ms"
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionConfig:
+    """The topic settings that decide on retention; -1 = unlimited."""
+
+    delete: bool  # cleanup.policy contains delete
+    retention_ms: int
+    retention_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """The oldest segments that go, with the reason of each, and the log start offset that results."""
+
+    deletions: tuple[tuple[SegmentFacts, Breach], ...]
+    log_start_offset: int
+    roll: bool  # every segment goes: an empty one at the log end has to take their place (6.6)
+
+
+def plan_retention(
+    segments: Sequence[SegmentFacts],
+    config: RetentionConfig,
+    *,
+    now_ms: int,
+    log_start_offset: int,
+    log_end_offset: int,
+    high_watermark: int,
+) -> RetentionPlan:
+    """Apply log start, then size, then time, each as a scan from the oldest remaining segment (6.1, 6.2)."""
+    remaining = list(segments)
+    deletions: list[tuple[SegmentFacts, Breach]] = []
+
+    def scan(breach: Breach, breaches: Callable[[SegmentFacts, SegmentFacts | None], bool]) -> None:
+        while remaining:
+            segment, following = remaining[0], remaining[1] if len(remaining) > 1 else None
+            upper = following.base_offset if following else log_end_offset
+            empty_last = following is None and segment.size_bytes == 0
+            if high_watermark < upper or empty_last or not breaches(segment, following):
+                return
+            deletions.append((remaining.pop(0), breach))
+
+    start = log_start_offset
+    scan(Breach.LOG_START_OFFSET, lambda _, following: following is not None and following.base_offset <= start)
+    if config.delete:
+        if config.retention_bytes >= 0:
+            excess = sum(s.size_bytes for s in remaining) - config.retention_bytes
+
+            def too_big(segment: SegmentFacts, _: SegmentFacts | None) -> bool:
+                nonlocal excess
+                if excess < segment.size_bytes:
+                    return False
+                excess -= segment.size_bytes
+                return True
+
+            scan(Breach.SIZE, too_big)
+        if config.retention_ms >= 0:
+            scan(Breach.TIME, lambda s, _: now_ms - s.largest_timestamp_ms > config.retention_ms)
+    new_start = remaining[0].base_offset if remaining else log_end_offset
+    return RetentionPlan(tuple(deletions), max(start, new_start), roll=bool(deletions) and not remaining)

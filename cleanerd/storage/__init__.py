@@ -1,0 +1,1 @@
+"""Directories and files: scan, lock, stage, commit, recover, checkpoints. Executes plans, decides nothing."""

@@ -1,0 +1,83 @@
+"""The parts of a segment group, put one behind the other, as the staged files of its new segment.
+
+Everything is written under staged names and synced; nothing that a broker or reader looks at is touched. The new files get
+the modification time of the last source (rule 4.12) and the owner and mode of its `.log` (spec disk D4.6).
+"""
+
+import os
+from dataclasses import dataclass
+
+from cleanerd.env.files import Files
+from cleanerd.format.names import FileKind, SegmentFileName, Suffix
+from cleanerd.format.offset_index import OffsetIndex, render_offset_index
+from cleanerd.format.time_index import TimeIndex, render_time_index
+from cleanerd.format.txn_index import AbortedTxn, render_txn_index
+
+_COPY_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """What a new segment is made of. `parts`: paths in offset order, at least one; `like`: `.log` of the last source."""
+
+    base_offset: int
+    parts: tuple[str, ...]
+    offset_index: OffsetIndex
+    time_index: TimeIndex
+    aborted_txns: tuple[AbortedTxn, ...]
+    like: str
+    mtime_ns: int
+
+
+def assemble(files: Files, directory: str, assembly: Assembly) -> dict[FileKind, int]:
+    """Write and sync the staged files; returns their sizes in bytes. The parts are gone afterwards."""
+    base = assembly.base_offset
+    log = _staged(directory, base, FileKind.LOG)
+    files.rename(assembly.parts[0], log)
+    for part in assembly.parts[1:]:
+        _append(log, part)
+        files.unlink(part)
+    contents = {
+        FileKind.OFFSET_INDEX: render_offset_index(assembly.offset_index, base),
+        FileKind.TIME_INDEX: render_time_index(assembly.time_index, base),
+    }
+    if assembly.aborted_txns:
+        contents[FileKind.TXN_INDEX] = render_txn_index(assembly.aborted_txns)
+    for kind, content in contents.items():
+        files.write(_staged(directory, base, kind), content)
+    like = os.stat(assembly.like)
+    for kind in (FileKind.LOG, *contents):
+        path = _staged(directory, base, kind)
+        _adopt_owner(path, like)
+        files.set_mtime_ns(path, assembly.mtime_ns)
+        files.fsync(path)
+    sizes = {kind: len(content) for kind, content in contents.items()}
+    return {FileKind.LOG: files.stat(log).size_bytes, **sizes}
+
+
+def _staged(directory: str, base_offset: int, kind: FileKind) -> str:
+    return os.path.join(directory, str(SegmentFileName(base_offset, kind, Suffix.STAGED)))
+
+
+def _append(target: str, source: str) -> None:
+    """Append one file to another inside the kernel where it can."""
+    with open(source, "rb") as reader, open(target, "r+b") as writer:
+        writer.seek(0, os.SEEK_END)
+        left = os.fstat(reader.fileno()).st_size
+        while left:
+            try:
+                moved = os.copy_file_range(reader.fileno(), writer.fileno(), left)
+            except OSError:  # not on this file system: the offsets are where the call left them
+                moved = os.write(writer.fileno(), os.read(reader.fileno(), min(left, _COPY_BYTES)))
+            assert moved, f"{source}: shorter than it was"
+            left -= moved
+
+
+def _adopt_owner(path: str, like: os.stat_result) -> None:
+    """The broker's user must be able to open the file for writing, whoever runs cleanerd."""
+    mine = os.stat(path)
+    if (mine.st_uid, mine.st_gid) != (like.st_uid, like.st_gid):
+        os.chown(path, like.st_uid, like.st_gid)
+    if mine.st_mode != like.st_mode:
+        os.chmod(path, like.st_mode & 0o7777)
+

@@ -1,0 +1,210 @@
+"""The lock of a log directory: a POSIX record lock on a file in it, as Kafka takes it (spec disk A3).
+
+Invariants
+    1. The lock is `fcntl.lockf` (F_WRLCK, from 0 to the end): `flock` would not see the broker's.
+    2. A process loses its POSIX lock when it closes *any* descriptor of the file. So one slot per directory
+       and name serves the whole process: nobody opens the file while a thread of this process holds it. That
+       also makes threads exclude each other, which the kernel would not do.
+    3. A broker that stops unlinks its file, and the lock on an unlinked file protects nothing. So a lock
+       counts only if the path still names the locked file after locking. Between its unlock and its unlink a
+       broker leaves a gap in which that test passes too early: `LogDirLock.check` repeats it before every
+       step that matters.
+    4. The file is never unlinked here.
+    5. Whoever may create files in the directory may open the file: left behind by another user with a
+       tighter mode it would take the directory offline at the broker's next start.
+"""
+
+import fcntl
+import os
+import struct
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from cleanerd.errors import DirOffline, LockHeld
+from cleanerd.format import names
+
+POLL_S = 0.1
+"""Pause between two attempts of a waiting `LogDirLock`."""
+
+ATTEMPTS_MAX = 16
+"""How often the file may be exchanged under one attempt before it counts as held."""
+
+_FLOCK = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length, pid, trailing padding
+
+
+class _Slot:
+    """What this process does with one lock file; `mutex` guards `fd` and every open or close of the file."""
+
+    def __init__(self) -> None:
+        self.mutex = threading.Lock()
+        self.fd: int | None = None
+
+
+_slots: dict[tuple[int, int, str], _Slot] = {}
+_slots_mutex = threading.Lock()
+
+
+class LogDirLock:
+    """Holds the lock file `name` of `log_dir` inside a `with` block, against other processes and threads.
+
+    Raises on entry `LockHeld` with the holder's pid at once, or after about `wait_s` seconds of polling in
+    which `wait` is called with the seconds to pause; `DirOffline` if the file cannot be opened or locked.
+    One instance is entered once at a time.
+    """
+
+    def __init__(
+        self,
+        log_dir: str,
+        name: str = names.LOCK,
+        *,
+        wait_s: float = 0.0,
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
+        assert wait_s == 0 or wait is not None, "waiting needs something to wait with"
+        self._path = os.path.join(log_dir, name)
+        self._wait_s = wait_s
+        self._wait = wait
+        self._slot: _Slot | None = None
+
+    def __enter__(self) -> Self:
+        assert self._slot is None, "entered twice"
+        polls_left = int(self._wait_s / POLL_S)
+        while True:
+            try:
+                self._slot = _acquire(self._path)
+                return self
+            except LockHeld:
+                if polls_left == 0 or self._wait is None:
+                    raise
+            polls_left -= 1
+            self._wait(POLL_S)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        slot, self._slot = self._slot, None
+        assert slot is not None, "left without having been entered"
+        with slot.mutex:
+            assert slot.fd is not None
+            fd, slot.fd = slot.fd, None
+            os.close(fd)  # drops the lock
+
+    def check(self) -> None:
+        """Raise `LockHeld` unless the path still names the locked file (invariant 3). Cheap: one stat."""
+        assert self._slot is not None, "not entered"
+        assert self._slot.fd is not None
+        if not _names_same_file(self._path, self._slot.fd):
+            raise LockHeld(f"{self._path}: was removed under our lock, a broker may be starting", None)
+
+
+def probe(log_dir: str, name: str = names.LOCK) -> int | None:
+    """Tell who holds the lock, without taking it.
+
+    Returns the pid of the holder; 0 if there is one that the kernel does not name (another container, an
+    NFS client); None if the lock is free or the file does not exist. Raises `DirOffline`.
+    """
+    path = os.path.join(log_dir, name)
+    slot = _slot_of(path)
+    with slot.mutex:
+        if slot.fd is not None:
+            return os.getpid()
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DirOffline(f"{path}: cannot read the lock file: {error.strerror}") from error
+        try:
+            return _holder(fd)
+        finally:
+            os.close(fd)
+
+
+def _slot_of(path: str) -> _Slot:
+    """The slot of a lock file, found by the identity of its directory: two paths may lead to one."""
+    directory, name = os.path.split(path)
+    try:
+        found = os.stat(directory)
+    except OSError as error:
+        raise DirOffline(f"{directory}: cannot reach the log directory: {error.strerror}") from error
+    with _slots_mutex:
+        return _slots.setdefault((found.st_dev, found.st_ino, name), _Slot())
+
+
+def _acquire(path: str) -> _Slot:
+    slot = _slot_of(path)
+    with slot.mutex:
+        if slot.fd is not None:
+            raise LockHeld(f"{path}: held by another thread of this process", os.getpid())
+        for _ in range(ATTEMPTS_MAX):
+            fd = _open(path)
+            if _try_lock(path, fd):
+                slot.fd = fd
+                return slot
+    raise LockHeld(f"{path}: exchanged by others again and again", None)
+
+
+def _try_lock(path: str, fd: int) -> bool:
+    """Lock `fd` and tell whether that is worth something; closes it if not, or if an error is raised."""
+    locked = False
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        locked = _names_same_file(path, fd)
+    except (BlockingIOError, PermissionError) as error:  # POSIX allows either
+        pid = _holder(fd) or None
+        raise LockHeld(f"{path}: held by {f'process {pid}' if pid else 'another process'}", pid) from error
+    except OSError as error:
+        raise DirOffline(f"{path}: cannot lock: {error.strerror}") from error
+    finally:
+        if not locked:
+            os.close(fd)
+    return locked
+
+
+def _names_same_file(path: str, fd: int) -> bool:
+    try:
+        named = os.stat(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise DirOffline(f"{path}: cannot look at the lock file: {error.strerror}") from error
+    return os.path.samestat(named, os.fstat(fd))
+
+
+def _open(path: str) -> int:
+    """Open the lock file for writing, or create it; the rest of the world must be able to do the same."""
+    flags = os.O_RDWR | os.O_CLOEXEC
+    try:
+        try:
+            return os.open(path, flags)
+        except FileNotFoundError:
+            return _create(path, flags | os.O_CREAT)
+    except OSError as error:
+        raise DirOffline(f"{path}: cannot open the lock file: {error.strerror}") from error
+
+
+def _create(path: str, flags: int) -> int:
+    fd = os.open(path, flags, 0o644)
+    try:
+        _share(path, fd)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _share(path: str, fd: int) -> None:
+    """Give a file just created the owner of its directory (root may) and the directory's permissions."""
+    directory, file = os.stat(os.path.dirname(path)), os.fstat(fd)
+    if os.geteuid() == 0 and (file.st_uid, file.st_gid) != (directory.st_uid, directory.st_gid):
+        os.fchown(fd, directory.st_uid, directory.st_gid)
+    if file.st_uid == os.geteuid():
+        os.fchmod(fd, 0o644 | directory.st_mode & 0o666)
+
+
+def _holder(fd: int) -> int | None:
+    question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, question))
+    return None if kind == fcntl.F_UNLCK else max(int(pid), 0)

@@ -1,0 +1,243 @@
+"""Reading the KRaft metadata log: what the cluster says about topics and configuration (spec disk F).
+
+1. Take the newest snapshot `<20-digit end offset>-<10-digit epoch>.checkpoint` that is complete: its last
+   batch is the SNAPSHOT_FOOTER control batch. Without any, start from nothing at offset 0.
+2. Replay the log batches from its end offset on. Records between the marks of a metadata transaction count
+   when it ends, not at all when it is aborted or unfinished.
+
+Invariants: offsets have no gap from the snapshot to the last whole batch. Only the very last batch of the
+last segment may be torn or unreadable: a live broker may be writing it. Anything else is an error, never a
+shorter answer: a lost override could cost data. (A damaged length in that segment looks like a torn batch, to
+Kafka too.)
+
+The high watermark of this log is not on disk (F4): its last records may still be undone by the quorum.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from uuid import UUID
+
+from cleanerd.config.model import KraftMetadata
+from cleanerd.env.files import Files
+from cleanerd.errors import BadUsage, CorruptFile, DirOffline, SourceChanged
+from cleanerd.format.batch import (
+    LOG_OVERHEAD,
+    BatchHeader,
+    Record,
+    decode_batch,
+    iterate_batches,
+    parse_header,
+)
+from cleanerd.format.control import ControlType, parse_control_key
+from cleanerd.format.errors import FormatError
+from cleanerd.format.meta_properties import MetaProperties, parse_meta_properties
+from cleanerd.format.metadata_records import (
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+    ConfigRecord,
+    MetadataRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    TransactionMark,
+    parse_metadata_record,
+)
+from cleanerd.format.names import (
+    CLUSTER_METADATA_TOPIC,
+    META_PROPERTIES,
+    FileKind,
+    Suffix,
+    parse_segment_file,
+)
+
+ATTEMPTS_MAX = 3
+"""How often a directory is listed anew when files vanish under the reading."""
+
+_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
+_BATCH_LENGTH = slice(8, 12)
+_Batch = tuple[int, BatchHeader, list[Record]]  # position in the file first
+
+
+def find_metadata(files: Files, log_dirs: Iterable[str], metadata_log_dir: str) -> KraftMetadata | None:
+    """The metadata that `log_dirs` live by: in one of them, else in a `metadata_log_dir` of the same cluster.
+
+    None where there is none. Raises: `BadUsage` for directories of different nodes; as `read_metadata` else.
+    """
+    owners = {log_dir: _owner(files, log_dir) for log_dir in log_dirs}
+    nodes = {(owner.cluster_id, owner.node_id) for owner in owners.values() if owner}
+    if len(nodes) > 1:
+        raise BadUsage(f"log directories of different nodes in one run: {', '.join(sorted(owners))}")
+    elsewhere = _owner(files, metadata_log_dir)
+    if elsewhere and elsewhere.cluster_id in {cluster_id for cluster_id, _ in nodes}:
+        owners.setdefault(metadata_log_dir, elsewhere)
+    for log_dir, owner in owners.items():
+        directory = os.path.join(log_dir, f"{CLUSTER_METADATA_TOPIC}-0")
+        if files.exists(directory):
+            return read_metadata(files, directory, owner.node_id if owner else None)
+    return None
+
+
+def read_metadata(files: Files, directory: str, node_id: int | None = None) -> KraftMetadata:
+    """Read a metadata log, also a live one.
+
+    Raises: `CorruptFile` for unreadable bytes or a gap, `DirOffline` for a system error (snapshots have mode
+    0400: the broker's user or root may read them), `SourceChanged` if files keep vanishing.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            image = _read_once(files, directory)
+        except FileNotFoundError:
+            continue  # the broker deleted an old segment or snapshot after the listing
+        except OSError as error:
+            raise _offline(directory, error) from error
+        return KraftMetadata(image.topic_ids(), image.topic_configs, image.broker_configs, directory, node_id)
+    raise SourceChanged(f"{directory}: files vanished during each of {ATTEMPTS_MAX} readings")
+
+
+class _Image:
+    """State that records build up (F4)."""
+
+    def __init__(self) -> None:
+        self.topic_configs: dict[str, dict[str, str]] = {}
+        self.broker_configs: dict[str, dict[str, str]] = {}
+        self._names: dict[UUID, str] = {}
+        self._transaction: list[MetadataRecord] | None = None
+
+    def topic_ids(self) -> dict[str, UUID]:
+        return {name: topic_id for topic_id, name in self._names.items()}
+
+    def replay(self, record: MetadataRecord) -> None:
+        """Take one record, in log order."""
+        if record is TransactionMark.BEGIN:
+            self._transaction = []
+        elif isinstance(record, TransactionMark):
+            finished, self._transaction = self._transaction or [], None
+            for held in finished if record is TransactionMark.END else []:
+                self._apply(held)
+        elif self._transaction is not None:
+            self._transaction.append(record)
+        else:
+            self._apply(record)
+
+    def _apply(self, record: MetadataRecord) -> None:
+        if isinstance(record, TopicRecord):
+            self._names[record.topic_id] = record.name
+        elif isinstance(record, RemoveTopicRecord):
+            self.topic_configs.pop(self._names.pop(record.topic_id, ""), None)
+        elif isinstance(record, ConfigRecord):
+            self._configure(record)
+
+    def _configure(self, record: ConfigRecord) -> None:
+        resources = {RESOURCE_TOPIC: self.topic_configs, RESOURCE_BROKER: self.broker_configs}
+        resource = resources.get(record.resource_type, {}).setdefault(record.resource_name, {})
+        if record.value is None:
+            resource.pop(record.name, None)
+        else:
+            resource[record.name] = record.value
+
+
+def _read_once(files: Files, directory: str) -> _Image:
+    listing = files.list_names(directory)
+    image = _Image()
+    offset = _replay_newest_snapshot(files, directory, listing, image)
+    segments = _segments_from(offset, listing)
+    for name in segments:
+        path = os.path.join(directory, name)
+        data = files.read(path)
+        for batch in _log_batches(path, data, offset, is_last=name == segments[-1]):
+            _replay_batch(image, path, batch, offset)
+            offset = batch[1].next_offset
+    return image
+
+
+def _replay_newest_snapshot(files: Files, directory: str, listing: list[str], image: _Image) -> int:
+    """Replay the newest complete snapshot and return its end offset, or 0 without one."""
+    snapshots = [match for match in map(_SNAPSHOT.fullmatch, listing) if match]
+    for match in sorted(snapshots, key=lambda match: match[0], reverse=True):
+        path = os.path.join(directory, match[0])
+        batches = _snapshot_batches(files.read(path))
+        for batch in batches:
+            _replay_batch(image, path, batch, 0)
+        if batches:
+            return int(match[1])
+    return 0
+
+
+def _snapshot_batches(data: bytes) -> list[_Batch]:
+    """All batches of a snapshot that is sound up to its footer; none of any other.
+
+    Instead of that one, an older snapshot and more of the log say the same.
+    """
+    try:
+        batches = [(position, *decode_batch(data, position)) for position, _, _ in iterate_batches(data)]
+        last_keys = [records[-1].key for _, header, records in batches[-1:] if header.is_control and records]
+        is_complete = [parse_control_key(key) for key in last_keys] == [ControlType.SNAPSHOT_FOOTER]
+    except FormatError:
+        return []
+    return batches if is_complete else []
+
+
+def _segments_from(offset: int, listing: list[str]) -> list[str]:
+    """Names of the log files that hold `offset` and what follows it, in order."""
+    parsed = sorted(filter(None, map(parse_segment_file, listing)), key=lambda name: name.base_offset)
+    logs = [name for name in parsed if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE]
+    below = [name for name in logs if name.base_offset <= offset]
+    return [str(name) for name in below[-1:] + logs[len(below) :]]
+
+
+def _log_batches(path: str, data: bytes, offset: int, *, is_last: bool) -> Iterator[_Batch]:
+    """Batches that reach `offset` or lie above it, without a gap."""
+    end = 0
+    try:
+        for position, size_bytes, _ in iterate_batches(data):
+            header = parse_header(data, position)
+            if header.base_offset > offset:
+                raise CorruptFile(path, position, f"a batch at offset {offset}", header.base_offset)
+            if header.next_offset > offset:
+                yield position, *decode_batch(data, position)
+                offset = header.next_offset
+            end = position + size_bytes
+    except FormatError as problem:
+        if not (is_last and _is_last_batch(data[end:])):
+            raise CorruptFile(path, problem.position, problem.expected, problem.found) from problem
+    else:
+        if end < len(data) and not is_last:
+            raise CorruptFile(path, end, "a whole batch", f"{len(data) - end} bytes")
+
+
+def _is_last_batch(tail: bytes) -> bool:
+    """Whether unreadable bytes can be one unfinished append: a single batch, or blocks never written."""
+    whole_size_bytes = LOG_OVERHEAD + int.from_bytes(tail[_BATCH_LENGTH], signed=True)
+    return whole_size_bytes >= len(tail) or not any(tail)
+
+
+def _replay_batch(image: _Image, path: str, batch: _Batch, offset: int) -> None:
+    """Replay what the batch holds from `offset` on."""
+    position, header, records = batch
+    for record in records:
+        if header.is_control or record.offset < offset:
+            continue
+        try:
+            parsed = parse_metadata_record(record.value or b"")
+        except FormatError as problem:
+            where = f"{problem.expected} at byte {problem.position} of the record at offset {record.offset}"
+            raise CorruptFile(path, position, where, problem.found) from problem
+        if parsed is not None:
+            image.replay(parsed)
+
+
+def _owner(files: Files, log_dir: str) -> MetaProperties | None:
+    """Whose log directory it is, if it is a Kafka node's."""
+    path = os.path.join(log_dir, META_PROPERTIES)
+    if not files.exists(path):
+        return None
+    try:
+        return parse_meta_properties(files.read(path))
+    except FormatError as problem:
+        raise CorruptFile(path, problem.position, problem.expected, problem.found) from problem
+    except OSError as error:
+        raise _offline(path, error) from error
+
+
+def _offline(path: str, error: OSError) -> DirOffline:
+    return DirOffline(f"{error.filename or path}: cannot be read: {error.strerror}")

@@ -1,0 +1,73 @@
+"""Producer state and last stable offset of a log on disk: newest usable snapshot, then replay (rules A.3, A.4; spec disk G)."""
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from cleanerd.env.files import Files
+from cleanerd.format.errors import FormatError
+from cleanerd.format.names import FileKind, SegmentFileName
+from cleanerd.format.producer_snapshot import ProducerEntry, parse_producer_snapshot
+from cleanerd.kernels.judge import Producers
+from cleanerd.kernels.transactions import PRODUCER, ProducerState, replay
+
+from .scan import PartitionSnapshot, tail_batches
+
+
+@dataclass(frozen=True, slots=True)
+class Stability:
+    """`last_stable_offset` <= high watermark; `producers`: the active ones of the whole log (rule 4.17)."""
+
+    last_stable_offset: int
+    producers: Producers
+
+
+def read_stability(files: Files, snapshot: PartitionSnapshot, *, now_ms: int, expiration_ms: int) -> Stability:
+    """What open transactions and idempotent producers ask of a cleaning.
+
+    Starts from the newest producer snapshot at or below the high watermark that can be read, else from the start of the
+    log, and replays all batch headers behind it: a damaged snapshot costs time, never safety.
+    """
+    start, state = _newest_usable(files, snapshot)
+    ends = [segment.base_offset for segment in snapshot.segments[1:]] + [snapshot.log_end_offset]
+    for segment, end in zip(snapshot.segments, ends, strict=True):
+        if end > start:
+            for raw, batches in tail_batches(files, segment, start):
+                state = replay(state, raw, batches, start, snapshot.high_watermark)
+    rows = state.producers
+    open_txns = rows["txn_first_offset"][rows["txn_first_offset"] >= 0].tolist()
+    ended_late = [state.first_unstable_offset] if state.first_unstable_offset >= 0 else []
+    last_stable = min([snapshot.high_watermark, *open_txns, *ended_late])
+    active = rows[(rows["txn_first_offset"] >= 0) | (now_ms - rows["timestamp"] < expiration_ms)]
+    return Stability(
+        last_stable,
+        Producers(
+            ids=np.ascontiguousarray(active["producer_id"]),
+            epochs=np.ascontiguousarray(active["epoch"]),
+            last_data_offsets=np.ascontiguousarray(active["last_data_offset"]),
+        ),
+    )
+
+
+def _newest_usable(files: Files, snapshot: PartitionSnapshot) -> tuple[int, ProducerState]:
+    for offset in reversed(snapshot.producer_snapshots):
+        if not snapshot.log_start_offset < offset <= snapshot.high_watermark:
+            continue
+        path = os.path.join(snapshot.directory, str(SegmentFileName(offset, FileKind.PRODUCER_SNAPSHOT)))
+        try:
+            return offset, ProducerState(_rows(parse_producer_snapshot(files.read(path))), -1)
+        except (FormatError, FileNotFoundError):
+            continue
+    return snapshot.segments[0].base_offset, ProducerState(np.zeros(0, PRODUCER), -1)
+
+
+def _rows(entries: tuple[ProducerEntry, ...]) -> np.ndarray:
+    rows = np.zeros(len(entries), PRODUCER)
+    for row, entry in zip(rows, sorted(entries, key=lambda e: e.producer_id), strict=True):
+        row["producer_id"] = entry.producer_id
+        row["epoch"] = entry.producer_epoch
+        row["last_data_offset"] = entry.last_offset
+        row["timestamp"] = entry.timestamp_ms
+        row["txn_first_offset"] = entry.current_txn_first_offset
+    return rows

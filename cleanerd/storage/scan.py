@@ -1,0 +1,261 @@
+"""A partition directory as a frozen snapshot: what lies there, and where its log starts and ends.
+
+Only names, sizes, times, index tails and the batch headers at the end of the log are read. A live writer may append and
+roll meanwhile: offsets are read before the listing, so the snapshot never claims more than is on disk.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from cleanerd.env.files import Files
+from cleanerd.errors import CorruptFile
+from cleanerd.format import names
+from cleanerd.format.batch import HEADER_SIZE
+from cleanerd.format.errors import FormatError
+from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition, parse_segment_file
+from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
+from cleanerd.format.time_index import parse_time_index
+from cleanerd.format.txn_index import ENTRY_BYTES, AbortedTxn, parse_txn_index
+from cleanerd.kernels.scan import scan_batches
+from cleanerd.kernels.tables import Bytes, Status, Table
+from cleanerd.policy.cleanable import SegmentFacts
+
+_READ_BYTES = 4 << 20
+_INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOnDisk:
+    """One segment: the identity of its `.log` when it was seen, and what policy needs to know."""
+
+    path: str  # of the `.log`
+    inode: int
+    mtime_ns: int
+    kinds: frozenset[FileKind]  # which live files it has
+    facts: SegmentFacts
+
+    @property
+    def base_offset(self) -> int:
+        """Offset in the name."""
+        return self.facts.base_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the `.log`."""
+        return self.facts.size_bytes
+
+    def sibling(self, kind: FileKind) -> str:
+        """Path of another file of this segment."""
+        return os.path.join(os.path.dirname(self.path), str(SegmentFileName(self.base_offset, kind)))
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """The four offset checkpoints of a log directory (spec disk A7)."""
+
+    cleaner: Mapping[TopicPartition, int]
+    recovery_point: Mapping[TopicPartition, int]
+    log_start: Mapping[TopicPartition, int]
+    high_watermark: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSnapshot:
+    """A log at one moment. Segments ascend; the last one is active. Offsets are absolute."""
+
+    topic_partition: TopicPartition
+    log_dir: str
+    directory: str
+    is_kafka: bool  # the log dir has meta.properties: a broker owns it and will recover it
+    segments: tuple[SegmentOnDisk, ...]
+    producer_snapshots: tuple[int, ...]
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    recovery_point: int | None
+    checkpoint: int | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all `.log` files."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+
+def scan_partition(
+    files: Files,
+    log_dir: str,
+    topic_partition: TopicPartition,
+    checkpoints: Checkpoints,
+    *,
+    is_kafka: bool,
+    first_batch_timestamps: bool = False,
+) -> PartitionSnapshot | None:
+    """Look at one partition directory; None when it holds no segment. Raises CorruptFile, OSError.
+
+    `first_batch_timestamps` costs a read per segment and is only needed with max.compaction.lag.ms.
+    """
+    directory = os.path.join(log_dir, str(topic_partition))
+    parsed = [name for name in map(parse_segment_file, files.list_names(directory)) if name is not None]
+    live = [name for name in parsed if name.suffix is Suffix.LIVE]
+    bases = sorted(name.base_offset for name in live if name.kind is FileKind.LOG)
+    if not bases:
+        return None
+    segments = tuple(
+        _segment(
+            files, directory, base, frozenset(name.kind for name in live if name.base_offset == base),
+            is_active=base == bases[-1], first_batch_timestamp=first_batch_timestamps,
+        )
+        for base in bases
+    )  # fmt: skip
+    end = log_end_offset(files, segments[-1])
+    start = max(checkpoints.log_start.get(topic_partition, 0), bases[0])
+    high_watermark = end
+    if is_kafka:  # rules A.1, 6.11: never more than the broker checkpointed, never more than there is
+        high_watermark = min(max(checkpoints.high_watermark.get(topic_partition, 0), start), end)
+    return PartitionSnapshot(
+        topic_partition=topic_partition,
+        log_dir=log_dir,
+        directory=directory,
+        is_kafka=is_kafka,
+        segments=segments,
+        producer_snapshots=tuple(
+            sorted(name.base_offset for name in live if name.kind is FileKind.PRODUCER_SNAPSHOT)
+        ),
+        log_start_offset=start,
+        log_end_offset=end,
+        high_watermark=high_watermark,
+        recovery_point=checkpoints.recovery_point.get(topic_partition, 0) if is_kafka else None,
+        checkpoint=checkpoints.cleaner.get(topic_partition),
+    )
+
+
+def _segment(
+    files: Files,
+    directory: str,
+    base: int,
+    kinds: frozenset[FileKind],
+    *,
+    is_active: bool,
+    first_batch_timestamp: bool,
+) -> SegmentOnDisk:
+    path = os.path.join(directory, str(SegmentFileName(base, FileKind.LOG)))
+    found = files.stat(path)
+    index_bytes = {
+        kind: files.stat(os.path.join(directory, str(SegmentFileName(base, kind)))).size_bytes
+        for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
+        if kind in kinds
+    }
+    largest = None
+    if FileKind.TIME_INDEX in kinds:
+        time_index_path = os.path.join(directory, str(SegmentFileName(base, FileKind.TIME_INDEX)))
+        with naming(time_index_path):
+            index = parse_time_index(files.read(time_index_path), base, preallocated=is_active)
+        largest = index.largest_timestamp_ms
+    facts = SegmentFacts(
+        base_offset=base,
+        size_bytes=found.size_bytes,
+        offset_index_bytes=index_bytes.get(FileKind.OFFSET_INDEX, 0),
+        time_index_bytes=index_bytes.get(FileKind.TIME_INDEX, 0),
+        largest_timestamp_ms=found.mtime_ns // 1_000_000 if largest is None else largest,
+        first_batch_timestamp_ms=_first_batch_timestamp(path) if first_batch_timestamp else None,
+    )
+    return SegmentOnDisk(path, found.inode, found.mtime_ns, kinds, facts)
+
+
+class naming:  # noqa: N801  # reads as a clause: `with naming(path): parse(...)`
+    """Turns a FormatError inside the block into a CorruptFile that names the file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, FormatError):
+            raise CorruptFile(self._path, error.position, error.expected, error.found) from error
+
+
+def _first_batch_timestamp(path: str) -> int | None:
+    """Rule 1.19: max timestamp of the first batch; None when there is no batch or no timestamp."""
+    with open(path, "rb") as file:
+        head = file.read(HEADER_SIZE)
+    if len(head) < 26 or head[16] == 0:
+        return None
+    at = 35 if head[16] == 2 else 18
+    timestamp = int.from_bytes(head[at : at + 8], "big", signed=True) if len(head) >= at + 8 else -1
+    return timestamp if timestamp > 0 else None
+
+
+def read_offset_index(files: Files, segment: SegmentOnDisk) -> OffsetIndex | None:
+    """The offset index of a segment, None without one. Raises CorruptFile."""
+    if FileKind.OFFSET_INDEX not in segment.kinds:
+        return None
+    path = segment.sibling(FileKind.OFFSET_INDEX)
+    with naming(path):
+        return parse_offset_index(files.read(path), segment.base_offset)
+
+
+def log_end_offset(files: Files, active: SegmentOnDisk) -> int:
+    """Next offset after the last whole batch of the active segment (spec disk G); a torn tail does not count."""
+    end = active.base_offset
+    for _, batches in tail_batches(files, active, active.base_offset):
+        if len(batches):
+            end = int(batches["last_offset"][-1]) + 1
+    return end
+
+
+def tail_batches(files: Files, segment: SegmentOnDisk, from_offset: int) -> Iterator[tuple[Bytes, Table]]:
+    """Bytes and BATCH rows of a segment from (an index entry before) `from_offset` on, a few MiB at a time.
+
+    Stops silently at the first batch that is not whole: that is where a log ends.
+    """
+    position = 0
+    if segment.size_bytes > _READ_BYTES and FileKind.OFFSET_INDEX in segment.kinds:
+        position = _index_position(files, segment, from_offset)
+    size = _READ_BYTES
+    with open(segment.path, "rb", buffering=0) as file:
+        while position < segment.size_bytes:
+            file.seek(position)
+            raw = np.frombuffer(bytearray(file.read(min(size, segment.size_bytes - position))), np.uint8)
+            batches, stop, status = scan_batches(raw, 0, len(raw))
+            if len(batches):
+                yield raw, batches
+                position, size = position + stop, _READ_BYTES
+            elif status is Status.TORN and position + size < segment.size_bytes:
+                size *= 2  # a batch larger than the buffer
+                continue
+            if status not in (Status.OK, Status.TORN) or not len(batches):
+                return
+
+
+def _index_position(files: Files, segment: SegmentOnDisk, from_offset: int) -> int:
+    """Where to start; 0 when the index cannot be trusted, which only costs time."""
+    try:
+        index = read_offset_index(files, segment)
+    except CorruptFile:
+        return 0
+    position = index.lookup(from_offset) if index is not None else 0
+    return position if position < segment.size_bytes else 0
+
+
+def read_aborted_txns(files: Files, snapshot: PartitionSnapshot) -> tuple[AbortedTxn, ...]:
+    """Aborted transactions of the whole log (rule 4.22), ascending by marker. Raises CorruptFile."""
+    found: list[AbortedTxn] = []
+    for segment in snapshot.segments:
+        if FileKind.TXN_INDEX in segment.kinds:
+            path = segment.sibling(FileKind.TXN_INDEX)
+            data = files.read(path)
+            if segment is snapshot.segments[-1]:
+                data = data[: len(data) - len(data) % ENTRY_BYTES]  # a writer may be in the middle of an entry
+            with naming(path):
+                found += parse_txn_index(data)
+    return tuple(txn for txn in found if txn.last_offset >= snapshot.log_start_offset)
+
+
+def is_kafka_dir(files: Files, log_dir: str) -> bool:
+    """Whether a broker owns this log directory (architecture 2)."""
+    return files.exists(os.path.join(log_dir, names.META_PROPERTIES))

@@ -1,0 +1,1 @@
+"""Tests; a package so that the broker harness can be imported by its full name."""

@@ -1,0 +1,301 @@
+"""A single KRaft node on loopback, as a context manager.
+
+1. The jars that `tests/kafka/pom.xml` pins are copied once into a cache outside of the tree; the marker file
+   is written last, so a cache without it is built again.
+2. A log directory without `meta.properties` is formatted; one that has it (a copy, a cleaned one) is used as
+   it is.
+3. Every start writes its own `server-<n>.log`, which `messages()` reads back.
+
+The settings make background work quick and keep the broker's own cleaner away: its ratio threshold is 1.0,
+which no log exceeds (rule 1.21), until a test sets it lower.
+"""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+POM = Path(__file__).parent.parent / "kafka" / "pom.xml"
+COMPLETE = "complete"
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 60.0
+TOOL_TIMEOUT_S = 120.0
+POLL_S = 0.05
+CLUSTER_ID = "Y2xlYW5lcmQtdGVzdHMtMQ"
+JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+
+LOG4J = """\
+<Configuration status="ERROR" shutdownHook="disable">
+  <Appenders>
+    <File name="file" fileName="{path}"><PatternLayout pattern="%p %c %m%n%ex{{short}}"/></File>
+  </Appenders>
+  <Loggers>
+    <Root level="WARN"><AppenderRef ref="file"/></Root>
+    <Logger name="kafka.log" level="INFO"/>
+    <Logger name="org.apache.kafka.storage.internals" level="INFO"/>
+  </Loggers>
+</Configuration>
+"""
+
+PROPERTIES = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "auto.create.topics.enable": "false",
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "4000",
+    "num.io.threads": "4",
+    "num.network.threads": "2",
+    "num.recovery.threads.per.data.dir": "2",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.initial.task.delay.ms": "100",
+    "log.flush.offset.checkpoint.interval.ms": "500",
+    "log.flush.start.offset.checkpoint.interval.ms": "500",
+    "replica.high.watermark.checkpoint.interval.ms": "500",
+    "log.segment.delete.delay.ms": "100",
+    "log.cleaner.backoff.ms": "100",
+    "log.cleaner.threads": "2",
+    "log.cleaner.dedupe.buffer.size": "8388608",
+    "log.cleaner.min.cleanable.ratio": "1.0",
+    "log.message.timestamp.after.max.ms": str(2**63 - 1),
+}
+
+WARNING = re.compile(r"(WARN|ERROR|FATAL) (kafka\.log|org\.apache\.kafka\.storage)\.|ERROR |FATAL ")
+RECOVERY = re.compile(
+    r"recover|rebuil|truncat|corrupt|could not find|sanity|swap|unclean|splitting|overflow", re.IGNORECASE
+)
+ORDINARY = re.compile(
+    r"partition=__cluster_metadata-0"  # always loaded as after a crash (spec disk A8)
+    r"|Producer state recovery took|Reloading from producer snapshot and rebuilding|Skipping recovery of"
+)
+"""Lines of an untroubled start that speak of recovery all the same."""
+
+
+def kafka_version() -> str:
+    """The release that the pom pins."""
+    found = ET.parse(POM).getroot().findtext("{*}properties/{*}kafka.version")
+    assert found is not None
+    return found
+
+
+def required_program(name: str) -> str:
+    """Full path of a program that the forced tests cannot do without."""
+    path = shutil.which(name)
+    if path is None:
+        raise RuntimeError(f"the broker tests were asked for, but there is no {name!r} on the PATH")
+    return path
+
+
+def kafka_libs() -> Path:
+    """Directory of the jars, filled on first use."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    libs = cache / "cleanerd-tests" / f"kafka-{kafka_version()}"
+    marker = libs / COMPLETE
+    if not marker.exists() or marker.read_bytes() != POM.read_bytes():
+        shutil.rmtree(libs, ignore_errors=True)
+        copy = [required_program("mvn"), "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
+        run_tool([*copy, f"-DoutputDirectory={libs}"], timeout_s=600)
+        marker.write_bytes(POM.read_bytes())
+    return libs
+
+
+def run_tool(
+    command: Sequence[str], *, timeout_s: float = TOOL_TIMEOUT_S
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end; raise `RuntimeError` with its output when it fails."""
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout_s)
+    if done.returncode != 0:
+        raise RuntimeError(f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+def java_command(main: str, *arguments: str, heap: str = "256m", options: Sequence[str] = ()) -> list[str]:
+    """Argument vector that runs a class of the distribution."""
+    jvm = [required_program("java"), f"-Xmx{heap}", *JVM_OPTIONS, *options]
+    return [*jvm, "-cp", f"{kafka_libs()}/*", main, *arguments]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [opened.getsockname()[1] for opened in sockets]
+    for opened in sockets:
+        opened.close()
+    return ports
+
+
+class KafkaBroker:
+    """One broker over `log_dirs`, started and stopped as often as a test likes.
+
+    `properties` are added to `PROPERTIES` and win. `work_dir` receives configuration and logs.
+    """
+
+    def __init__(
+        self, work_dir: Path, log_dirs: Sequence[Path], properties: Mapping[str, str] | None = None
+    ) -> None:
+        self.log_dirs = tuple(log_dirs)
+        self.properties = {**PROPERTIES, **(properties or {})}
+        self.bootstrap = ""
+        self._work_dir = work_dir
+        self._starts = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "KafkaBroker":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is None:
+            return
+        if kind is None:
+            self.stop()
+        else:
+            self.kill()
+
+    @property
+    def pid(self) -> int:
+        """Process id while it runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    def admin(self) -> AdminClient:
+        """A new admin client of this broker."""
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+    def start(self) -> None:
+        """Format what is new, start, return when the broker answers.
+
+        Raises: `RuntimeError` with the end of the broker's output when it ends or does not answer in time.
+        """
+        assert self._process is None
+        self._starts += 1
+        self._work_dir.mkdir(parents=True, exist_ok=True)
+        config = self._write_configuration()
+        self._format(config)
+        options = [f"-Dlog4j2.configurationFile={self._write_log4j()}"]
+        with self._console.open("wb") as console:
+            self._process = subprocess.Popen(
+                java_command("kafka.Kafka", str(config), heap="512m", options=options),
+                stdout=console,
+                stderr=subprocess.STDOUT,
+            )
+        self._wait_until_it_answers()
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for the clean end."""
+        process = self._taken_process()
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise RuntimeError(f"the broker did not stop:\n{self._tail()}") from None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        process = self._taken_process()
+        process.kill()
+        process.wait()
+
+    def poll(self) -> None:
+        """Wait a moment; raise `RuntimeError` when the broker has ended."""
+        if self._is_dead():
+            raise RuntimeError(f"the broker ended:\n{self._tail()}")
+
+    def messages(self) -> list[str]:
+        """What the broker logged since its last start: warnings, and every line of the log layer."""
+        return self._server_log.read_text(encoding="utf-8", errors="replace").splitlines()
+
+    def troubles(self) -> list[str]:
+        """Messages of the last start that an untroubled log does not cause.
+
+        Errors of any part, warnings of the log layer, and its informal lines about recovery, rebuilt indexes
+        or leftover files.
+        """
+        return [line for line in self.messages() if self._is_trouble(line)]
+
+    def _is_trouble(self, line: str) -> bool:
+        for path in self.log_dirs:
+            line = line.replace(str(path), "")  # a directory's name is no message
+        return bool(WARNING.match(line) or RECOVERY.search(line)) and not ORDINARY.search(line)
+
+    @property
+    def _server_log(self) -> Path:
+        return self._work_dir / f"server-{self._starts}.log"
+
+    @property
+    def _console(self) -> Path:
+        return self._work_dir / f"console-{self._starts}.log"
+
+    def _taken_process(self) -> subprocess.Popen[bytes]:
+        process = self._process
+        assert process is not None
+        self._process = None
+        return process
+
+    def _write_configuration(self) -> Path:
+        broker, controller = free_ports(2)
+        self.bootstrap = f"127.0.0.1:{broker}"
+        properties = {
+            **self.properties,
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
+            "log.dirs": ",".join(str(path) for path in self.log_dirs),
+        }
+        path = self._work_dir / "server.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), encoding="utf-8")
+        return path
+
+    def _write_log4j(self) -> Path:
+        path = self._work_dir / "log4j2.xml"
+        path.write_text(LOG4J.format(path=self._server_log), encoding="utf-8")
+        return path
+
+    def _format(self, config: Path) -> None:
+        if all((path / "meta.properties").exists() for path in self.log_dirs):
+            return
+        arguments = ["format", "--ignore-formatted", "-c", str(config), "-t", CLUSTER_ID]
+        run_tool(java_command("kafka.tools.StorageTool", *arguments))
+
+    def _wait_until_it_answers(self) -> None:
+        admin = self.admin()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            self.poll()
+            try:
+                if admin.list_topics(timeout=1).brokers:
+                    return
+            except KafkaException:
+                continue
+        self.kill()
+        raise RuntimeError(f"the broker did not answer within {START_TIMEOUT_S} s:\n{self._tail()}")
+
+    def _is_dead(self) -> bool:
+        assert self._process is not None
+        try:
+            self._process.wait(POLL_S)
+        except subprocess.TimeoutExpired:
+            return False
+        self._process = None
+        return True
+
+    def _tail(self) -> str:
+        lines = [*self._console.read_text(errors="replace").splitlines()[-30:], *self.messages()[-30:]]
+        return "\n".join(lines)

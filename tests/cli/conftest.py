@@ -1,0 +1,77 @@
+"""The command line in this process, with a stand-in for the cleaning."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+import cleanerd
+from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
+from cleanerd.cli.main import main
+from cleanerd.env.clock import Clock
+from cleanerd.format.names import TopicPartition
+
+
+@dataclass
+class FakeCleaning:
+    """Answers with `results`, or raises `error`, and remembers what it was asked."""
+
+    results: list[LogResult] = field(default_factory=list)
+    error: BaseException | None = None
+    request: CleanRequest | None = None
+    now_ms: int = 0
+
+    def __call__(self, request: CleanRequest, *, progress: Progress, clock: Clock) -> list[LogResult]:
+        self.request, self.now_ms = request, clock.now_ms()
+        if self.error:
+            raise self.error
+        for result in self.results:
+            tp = TopicPartition(result.topic, result.partition)
+            progress.planned(tp, 2 * result.bytes_read)
+            progress.advanced(tp, "index", result.bytes_read, result.records_read)
+            progress.finished(result)
+        return self.results
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cleanerd.__file__).parents[1])}
+"""For a process of its own, which must find the package that is tested, installed or not."""
+
+
+@pytest.fixture
+def cleaning() -> FakeCleaning:
+    """The stand-in of this test."""
+    return FakeCleaning()
+
+
+@pytest.fixture
+def run(
+    cleaning: FakeCleaning,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Run:
+    """Run `cleanerd` with some arguments, in a directory and an environment of its own."""
+    for name in list(os.environ):
+        if name.startswith(("KAFKA_", "CLEANERD_")):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+    def _run(*arguments: str) -> Ran:
+        code = main(arguments, clean_once=cleaning)
+        captured = capsys.readouterr()
+        return Ran(code, captured.out, captured.err)
+
+    return _run

@@ -1,0 +1,336 @@
+"""`cleanerd clean`: the interface that others script against."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.result import LogResult
+from cleanerd.errors import BadConfiguration, CleanerdError, Fatal, LockHeld
+from tests.cli.conftest import ENVIRONMENT, FakeCleaning, Run
+
+COMMITTED = LogResult(
+    topic="orders",
+    partition=3,
+    log_dir="/data",
+    outcome="committed",
+    reason=None,
+    first_dirty_offset=0,
+    end_offset=1000,
+    bytes_read=5_000_000,
+    bytes_before=6_000_000,
+    bytes_after=1_234_567,
+    records_read=1000,
+    records_kept=400,
+    removed={"tombstone": 100, "superseded": 500, "no_key": 0},
+    segments_before=4,
+    segments_after=2,
+    seconds=2.50049,
+    peak_extra_bytes=1_000_000,
+)
+FAILED = LogResult("bad", 0, "/data", "failed", "/data/bad-0/0.log: at byte 3: expected [x], found y")
+
+
+def with_outcome(outcome: str) -> LogResult:
+    return LogResult("t", 0, "/data", outcome, "why")  # type: ignore[arg-type]
+
+
+def test_json_document_is_exactly_the_published_shape(run: Run, cleaning: FakeCleaning) -> None:
+    """apiVersion and results; keys in their order, whole numbers as such, null for what is not known."""
+    cleaning.results = [COMMITTED, FAILED]
+    ran = run("clean", "--log-dir", ".", "-o", "json")
+    assert json.loads(ran.out) == {
+        "apiVersion": "cleanerd/v1",
+        "results": [
+            {
+                "topic": "orders",
+                "partition": 3,
+                "log_dir": "/data",
+                "outcome": "committed",
+                "reason": None,
+                "first_dirty_offset": 0,
+                "end_offset": 1000,
+                "bytes_read": 5_000_000,
+                "bytes_before": 6_000_000,
+                "bytes_after": 1_234_567,
+                "records_read": 1000,
+                "records_kept": 400,
+                "removed": {"tombstone": 100, "superseded": 500, "no_key": 0},
+                "segments_before": 4,
+                "segments_after": 2,
+                "seconds": 2.5,
+            },
+            {
+                "topic": "bad",
+                "partition": 0,
+                "log_dir": "/data",
+                "outcome": "failed",
+                "reason": FAILED.reason,
+                "first_dirty_offset": None,
+                "end_offset": None,
+                "bytes_read": 0,
+                "bytes_before": 0,
+                "bytes_after": 0,
+                "records_read": 0,
+                "records_kept": 0,
+                "removed": {},
+                "segments_before": 0,
+                "segments_after": 0,
+                "seconds": 0.0,
+            },
+        ],
+    }
+    assert list(json.loads(ran.out)["results"][0])[:4] == ["topic", "partition", "log_dir", "outcome"]
+
+
+def test_no_log_is_an_empty_document(run: Run) -> None:
+    """A program always gets its document."""
+    ran = run("clean", "--log-dir", ".", "-o", "json")
+    assert (ran.code, json.loads(ran.out)) == (0, {"apiVersion": "cleanerd/v1", "results": []})
+
+
+def test_table_shows_before_after_reasons_and_seconds(run: Run, cleaning: FakeCleaning) -> None:
+    """A plain table for a pipe; reasons with the largest count first; no columns that say nothing."""
+    cleaning.results = [COMMITTED]
+    ran = run("clean", "--log-dir", ".")
+    header, _, row = ran.out.splitlines()
+    assert header.split() == ["LOG", "OUTCOME", "BEFORE", "AFTER", "REMOVED", "SECONDS", "MB/S"]
+    assert "orders-3   committed   6.0 MB   1.2 MB   superseded 500, tombstone 100      2.50    2.0" in row
+    assert (ran.code, ran.err) == (0, "")
+
+
+def test_table_tells_log_dirs_apart_and_does_not_read_markup(run: Run, cleaning: FakeCleaning) -> None:
+    """Two directories make a column; brackets in a reason are text."""
+    cleaning.results = [COMMITTED, FAILED, LogResult("t", 0, "/other", "skipped", "dirty ratio [0.1]")]
+    ran = run("clean", "--log-dir", ".")
+    assert "LOG DIR" in ran.out
+    assert "expected [x], found y" in ran.out
+    assert "dirty ratio [0.1]" in ran.out
+
+
+def test_dry_run_shows_the_peak_of_extra_space(run: Run, cleaning: FakeCleaning) -> None:
+    """As a column, and as one key more in the document."""
+    planned = LogResult("t", 0, "/data", "planned", removed={"superseded": 5}, peak_extra_bytes=1_500_000)
+    cleaning.results = [planned]
+    table = run("clean", "--log-dir", ".", "--dry-run")
+    assert "PEAK EXTRA" in table.out
+    assert "1.5 MB" in table.out
+    assert "superseded 5" in table.out
+    document = json.loads(run("clean", "--log-dir", ".", "--dry-run", "-o", "json").out)
+    assert document["results"][0]["peak_extra_bytes"] == 1_500_000
+    assert cleaning.request is not None
+    assert cleaning.request.dry_run
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        ("committed", 0),
+        ("staged", 0),
+        ("unchanged", 0),
+        ("skipped", 0),
+        ("planned", 0),
+        ("failed", 1),
+        ("aborted", 1),
+    ],
+)
+def test_exit_code_of_outcomes(run: Run, cleaning: FakeCleaning, outcome: str, code: int) -> None:
+    """0 all done, 1 some partition is not, whatever became of the others."""
+    cleaning.results = [COMMITTED, with_outcome(outcome)]
+    assert run("clean", "--log-dir", ".", "-o", "json").code == code
+
+
+def test_failures_are_named_with_their_reason_on_stderr(run: Run, cleaning: FakeCleaning) -> None:
+    """Also when stdout is a document."""
+    cleaning.results = [COMMITTED, FAILED]
+    ran = run("clean", "--log-dir", ".", "-o", "json")
+    assert ran.err == f"cleanerd: bad-0 in /data: failed: {FAILED.reason}\n"
+    json.loads(ran.out)
+
+
+def test_options_become_the_request(run: Run, cleaning: FakeCleaning, tmp_path: Path) -> None:
+    """Every option of architecture section 6 arrives."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "server.properties").write_text("log.dirs=/configured\nlog.cleaner.backoff.ms=1\n")
+    ran = run(
+        *("clean", "--config", "server.properties", "--log-dir", "a", "--log-dir", str(tmp_path)),
+        *(
+            "--topic",
+            "t",
+            "--topic",
+            "u",
+            "--partition",
+            "0",
+            "--partition",
+            "7",
+            "--force",
+            "--now-ms",
+            "123",
+        ),
+        *("--set", "log.cleaner.threads=2", "--topic-set", "t:cleanup.policy=compact"),
+    )
+    request = cleaning.request
+    assert request is not None
+    assert request.log_dirs == (str(tmp_path / "a"), str(tmp_path))
+    assert (request.topics, request.partitions) == ({"t", "u"}, {0, 7})
+    assert (request.force, request.dry_run, cleaning.now_ms) == (True, False, 123)
+    assert (request.config.log_cleaner_threads, request.config.backoff_ms) == (2, 1)
+    assert (request.topic_config("t").compact, request.topic_config("u").compact) == (True, False)
+    assert ran.err == "cleanerd: no log of topic t was found\ncleanerd: no log of topic u was found\n"
+
+
+def test_without_options_everything_configured_is_cleaned_now(
+    run: Run, cleaning: FakeCleaning, tmp_path: Path
+) -> None:
+    """All log directories of the configuration, all topics, all partitions, the machine's clock."""
+    (tmp_path / "server.properties").write_text("log.dirs=/x,/y\n")
+    assert run("clean", "--config", "server.properties").code == 0
+    request = cleaning.request
+    assert request is not None
+    assert request.log_dirs == ("/x", "/y")
+    assert (request.topics, request.partitions, request.force) == (None, None, False)
+    assert cleaning.now_ms > 1_600_000_000_000
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("clean", "--log-dir", "missing"),
+        ("clean", "--log-dir", ".", "--log-dir", "./"),
+        ("clean", "--partition", "-1"),
+        ("clean", "--partition", "x"),
+        ("clean", "--now-ms", "yesterday"),
+        ("clean", "--set", "novalue"),
+        ("clean", "--topic-set", "topic.key=1"),
+        ("clean", "--topic-set", "topic:key"),
+        ("clean", "-o", "yaml"),
+        ("clean", "--forc"),
+        ("clean", "extra"),
+        ("config",),
+        ("nonsense",),
+        (),
+    ],
+)
+def test_usage_errors(run: Run, cleaning: FakeCleaning, arguments: tuple[str, ...]) -> None:
+    """Exit 2, a message on stderr, nothing on stdout, no cleaning."""
+    ran = run(*arguments)
+    assert (ran.code, ran.out, cleaning.request) == (2, "", None)
+    assert "cleanerd" in ran.err
+
+
+def test_bad_configuration_lists_every_problem(run: Run, cleaning: FakeCleaning) -> None:
+    """Exit 78, one line for each problem."""
+    ran = run("clean", "--set", "log.cleaner.threads=0", "--topic-set", "t:cleanup.policy=x")
+    assert (ran.code, ran.out, cleaning.request) == (78, "", None)
+    assert ran.err.splitlines() == [
+        "cleanerd: the configuration is not valid:",
+        "  log.cleaner.threads: expected a number ≥ 1, found '0' (command line: --set log.cleaner.threads)",
+        "  topic t: cleanup.policy: expected a list out of compact, delete, found 'x' "
+        "(command line: --topic-set t:cleanup.policy)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Fatal("no Java"), 1),
+        (BadConfiguration(["no"]), 78),
+        (LockHeld("held", 7), 1),
+        (CleanerdError("x"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_errors_of_the_run_become_exit_codes(
+    run: Run, cleaning: FakeCleaning, error: BaseException, code: int
+) -> None:
+    """One line on stderr, no traceback, no half document."""
+    cleaning.error = error
+    ran = run("clean", "--log-dir", ".", "-o", "json")
+    assert (ran.code, ran.out) == (code, "")
+    assert ran.err.startswith("cleanerd: ")
+    assert "Traceback" not in ran.err
+
+
+def test_missing_metadata_log_of_a_kafka_directory_is_said(run: Run, tmp_path: Path) -> None:
+    """Topic overrides are then not known; a directory of nobody needs none."""
+    assert run("clean", "--log-dir", ".").err == ""
+    (tmp_path / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
+    ran = run("clean", "--log-dir", ".")
+    assert (ran.code, ran.err[:43]) == (0, "cleanerd: no metadata log found: what the c")
+
+
+SCRIPT = """
+import sys
+from cleanerd.cleaning.result import LogResult
+from cleanerd.cli.main import main
+from cleanerd.format.names import TopicPartition
+
+def clean_once(request, *, progress, clock):
+    tp = TopicPartition("orders", 3)
+    progress.planned(tp, 100)
+    progress.advanced(tp, "rewrite", 50, 10)
+    result = LogResult("orders", 3, "/data", "committed", bytes_before=2, bytes_after=1)
+    progress.finished(result)
+    return [result] * int(sys.argv[1])
+
+sys.exit(main(["clean", "--log-dir", "."], clean_once=clean_once))
+"""
+
+
+def run_on_terminal(tmp_path: Path, **environment: str) -> tuple[bytes, bytes]:
+    """Stdout and stderr of a run, each on a terminal of its own."""
+    out_master, out = pty.openpty()
+    err_master, err = pty.openpty()
+    environment = {**ENVIRONMENT, "TERM": "xterm-256color", "COLUMNS": "160", **environment}
+    environment.setdefault("NO_COLOR", "")
+    command = [sys.executable, "-c", SCRIPT, "1"]
+    subprocess.run(command, stdout=out, stderr=err, env=environment, cwd=tmp_path, check=True)
+    os.close(out)
+    os.close(err)
+    return read_all(out_master), read_all(err_master)
+
+
+def read_all(master: int) -> bytes:
+    data = b""
+    while True:
+        try:
+            data += os.read(master, 65536)
+        except OSError:  # EIO: the other end is closed
+            os.close(master)
+            return data
+
+
+def test_terminal_gets_colour_and_a_bar(tmp_path: Path) -> None:
+    """The bar goes to stderr only."""
+    out, err = run_on_terminal(tmp_path)
+    assert b"\x1b[32mcommitted" in out
+    assert b"orders-3" in err
+    assert b"records/s" in err
+    assert b"records/s" not in out
+
+
+def test_no_color_is_honoured(tmp_path: Path) -> None:
+    """No escape sequence at all on stdout."""
+    out, _ = run_on_terminal(tmp_path, NO_COLOR="1")
+    assert b"committed" in out
+    assert b"\x1b" not in out
+
+
+def test_dumb_terminal_gets_no_bar(tmp_path: Path) -> None:
+    """It could not draw one."""
+    assert run_on_terminal(tmp_path, TERM="dumb")[1] == b""
+
+
+def test_closed_pipe_ends_quietly(tmp_path: Path) -> None:
+    """`cleanerd clean | head -1` leaves no traceback, and the code of the work."""
+    shell = f'"{sys.executable}" -c "$SCRIPT" 3000 2>err; echo $? >code'
+    command = ["sh", "-c", f"({shell}) | head -1"]
+    environment = {**ENVIRONMENT, "SCRIPT": SCRIPT}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("LOG")
+    assert (tmp_path / "err").read_text() == ""
+    assert (tmp_path / "code").read_text() == "0\n"

@@ -1,0 +1,121 @@
+"""The key table against spec behaviour section 8 and against the models that it fills."""
+
+from dataclasses import fields
+
+import pytest
+
+from cleanerd.config.keys import (
+    BROKER_KEYS,
+    IGNORED_TOPIC_KEYS,
+    MS_PER_UNIT,
+    TOPIC_KEYS,
+    BrokerKey,
+    Scope,
+    TopicKey,
+)
+from cleanerd.config.load import resolve
+from cleanerd.config.model import CleanerdConfig, TopicConfig
+from cleanerd.config.sources import read_sources
+
+INT64_MAX = 2**63 - 1
+DERIVED_FIELDS = {"log_dirs", "metadata_log_dir", "log_cleaner_threads_is_set"}
+TOPIC_DEFAULTS = {
+    "cleanup.policy": ("delete",),
+    "min.cleanable.dirty.ratio": 0.5,
+    "delete.retention.ms": 86400000,
+    "min.compaction.lag.ms": 0,
+    "max.compaction.lag.ms": INT64_MAX,
+    "retention.ms": 604800000,
+    "retention.bytes": -1,
+    "segment.bytes": 1073741824,
+    "internal.segment.bytes": None,
+    "segment.ms": 604800000,
+    "segment.jitter.ms": 0,
+    "segment.index.bytes": 10485760,
+    "index.interval.bytes": 4096,
+    "file.delete.delay.ms": 60000,
+    "max.message.bytes": 1048588,
+    "preallocate": False,
+    "flush.messages": INT64_MAX,
+    "flush.ms": INT64_MAX,
+    "compression.type": "producer",
+    "message.timestamp.type": "CreateTime",
+    "local.retention.ms": -2,
+    "local.retention.bytes": -2,
+}
+BROKER_DEFAULTS = {
+    "log.cleaner.enable": True,
+    "log.cleaner.threads": 1,
+    "log.cleaner.io.max.bytes.per.second": 1.7976931348623157e308,
+    "log.cleaner.dedupe.buffer.size": 134217728,
+    "log.cleaner.io.buffer.size": 524288,
+    "log.cleaner.io.buffer.load.factor": 0.9,
+    "log.cleaner.backoff.ms": 15000,
+    "message.max.bytes": 1048588,
+    "log.retention.hours": 168,
+    "log.roll.hours": 168,
+    "log.retention.check.interval.ms": 300000,
+    "producer.id.expiration.ms": 86400000,
+    "log.dir": ("/tmp/kafka-logs",),
+    "cleanerd.chunk.bytes": 64 * 1024 * 1024,
+}
+
+
+def test_8b_defaults() -> None:
+    """Defaults of the topic keys, N6 among them."""
+    assert {name: key.default for name, key in TOPIC_KEYS.items()} == TOPIC_DEFAULTS
+
+
+def test_8a_and_8c_defaults() -> None:
+    """Defaults of the broker keys."""
+    assert {name: BROKER_KEYS[name].default for name in BROKER_DEFAULTS} == BROKER_DEFAULTS
+
+
+def test_n5_only_the_first_synonym_is_dynamic() -> None:
+    """Hours and minutes variants cannot be changed at run time."""
+    for key in TOPIC_KEYS.values():
+        first, *others = key.synonyms or ("log.segment.bytes",)
+        assert BROKER_KEYS[first].scope is Scope.CLUSTER
+        assert all(BROKER_KEYS[name].scope is Scope.STATIC for name in others)
+
+
+def test_defaults_of_synonyms_agree_with_their_topic_key() -> None:
+    """A default is the same whichever way one comes to it."""
+    for key in TOPIC_KEYS.values():
+        defaults = [
+            default * MS_PER_UNIT[BROKER_KEYS[name].unit] if len(key.synonyms) > 1 else default
+            for name in key.synonyms
+            if (default := BROKER_KEYS[name].default) is not None
+        ]
+        assert defaults == ([key.default] if key.synonyms else [])
+
+
+@pytest.mark.parametrize("key", [*BROKER_KEYS.values(), *TOPIC_KEYS.values()], ids=lambda key: key.name)
+def test_every_row_is_sound(key: BrokerKey | TopicKey) -> None:
+    """The default passes the row's own check, and the row says what it is for."""
+    assert key.default is None or key.check.accepts(key.default)
+    assert key.doc.endswith(".")
+    assert key.name.endswith(".ms") == (key.unit == "ms")
+
+
+def test_every_field_of_the_models_has_its_row() -> None:
+    """Rows and models cannot drift apart."""
+    assert {key.field for key in TOPIC_KEYS.values()} - {""} == {field.name for field in fields(TopicConfig)}
+    broker_fields = {field.name for field in fields(CleanerdConfig)}
+    assert {key.field for key in BROKER_KEYS.values()} - {""} == broker_fields - DERIVED_FIELDS
+
+
+def test_no_key_is_both_used_and_ignored() -> None:
+    """The list of names without effect holds only such."""
+    assert TOPIC_KEYS.keys().isdisjoint(IGNORED_TOPIC_KEYS)
+
+
+def test_nothing_configured_is_all_defaults() -> None:
+    """The model of an empty configuration."""
+    configuration = resolve(read_sources())
+    assert configuration.broker.log_dirs == ("/tmp/kafka-logs",)
+    assert configuration.broker.metadata_log_dir == "/tmp/kafka-logs"
+    assert not configuration.broker.log_cleaner_threads_is_set
+    topic = configuration.topic("anything")
+    assert (topic.compact, topic.delete) == (False, True)
+    assert topic.retention_ms == 604800000

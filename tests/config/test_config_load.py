@@ -1,0 +1,323 @@
+"""Precedence, synonyms and validation: spec behaviour section 8, rule 7.22, cases C152, C153, D19."""
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cleanerd.config.load import Configuration, resolve
+from cleanerd.config.model import KraftMetadata
+from cleanerd.config.sources import read_sources
+from cleanerd.errors import BadConfiguration
+
+HOUR_MS = 3_600_000
+
+
+def configured(
+    broker: Mapping[str, str] | None = None,
+    topics: Mapping[str, Mapping[str, str]] | None = None,
+    metadata: KraftMetadata | None = None,
+) -> Configuration:
+    topic_assignments = [
+        (topic, key, value) for topic, texts in (topics or {}).items() for key, value in texts.items()
+    ]
+    return resolve(read_sources(None, (broker or {}).items(), topic_assignments), metadata)
+
+
+def problems_of(
+    broker: Mapping[str, str] | None = None,
+    topics: Mapping[str, Mapping[str, str]] | None = None,
+    metadata: KraftMetadata | None = None,
+) -> list[str]:
+    with pytest.raises(BadConfiguration) as caught:
+        configured(broker, topics, metadata)
+    return caught.value.problems
+
+
+def kraft(
+    topics: Mapping[str, Mapping[str, str]] | None = None,
+    brokers: Mapping[str, Mapping[str, str]] | None = None,
+    node_id: int | None = None,
+) -> KraftMetadata:
+    return KraftMetadata({}, topics or {}, brokers or {}, "/m", node_id)
+
+
+@pytest.mark.parametrize(
+    ("properties", "retention_ms"),
+    [
+        ({"log.retention.hours": "1"}, HOUR_MS),
+        ({"log.retention.minutes": "30"}, HOUR_MS // 2),
+        ({"log.retention.ms": "1800000"}, HOUR_MS // 2),
+        ({}, 168 * HOUR_MS),
+        ({"log.retention.minutes": "30", "log.retention.hours": "1"}, HOUR_MS // 2),
+        ({"log.retention.ms": "1800000", "log.retention.minutes": "10"}, HOUR_MS // 2),
+        ({"log.retention.ms": "-1"}, -1),
+        ({"log.retention.minutes": "-1"}, -1),
+        ({"log.retention.hours": "-1"}, -1),
+        ({"log.retention.hours": "-5"}, -1),
+        ({"log.retention.hours": "1", "log.retention.minutes": "-1"}, -1),
+        ({"log.retention.ms": "-1", "log.retention.minutes": "-1", "log.retention.hours": "-1"}, -1),
+        ({"log.retention.hours": "2147483647"}, (2**31 - 1) * HOUR_MS),
+    ],
+)
+def test_c153_log_retention_time(properties: dict[str, str], retention_ms: int) -> None:
+    """C153, N4: units, precedence of units, and -1 for unlimited in any of them."""
+    assert configured(properties).topic("t").retention_ms == retention_ms
+
+
+@pytest.mark.parametrize("key", ["log.retention.ms", "log.retention.minutes", "log.retention.hours"])
+def test_c153_log_retention_of_zero_is_rejected(key: str) -> None:
+    """C153, N4: testLogRetentionValid."""
+    (problem,) = problems_of({key: "0"})
+    assert problem == f"{key}: expected -1 or a number ≥ 1, found 0 (command line: --set {key})"
+
+
+@pytest.mark.parametrize(
+    ("properties", "segment_ms"),
+    [
+        ({"log.roll.ms": "1800000"}, HOUR_MS // 2),
+        ({"log.roll.hours": "1"}, HOUR_MS),
+        ({"log.roll.ms": "1800000", "log.roll.hours": "1"}, HOUR_MS // 2),
+        ({}, 168 * HOUR_MS),
+    ],
+)
+def test_n4_roll_time(properties: dict[str, str], segment_ms: int) -> None:
+    """The pattern of retention, for rolling."""
+    assert configured(properties).topic_settings("t")["segment.ms"].value == segment_ms
+
+
+@pytest.mark.parametrize("text", ["0", "-1"])
+@pytest.mark.parametrize("key", ["log.roll.ms", "log.roll.hours"])
+def test_n4_roll_time_below_one_is_rejected(key: str, text: str) -> None:
+    """There is no rolling without pause."""
+    assert len(problems_of({key: text})) == 1
+
+
+def test_retention_of_zero_is_fine_for_a_topic() -> None:
+    """8B: at topic level the range is -1 and up."""
+    assert configured(topics={"t": {"retention.ms": "0"}}).topic("t").retention_ms == 0
+    assert len(problems_of(topics={"t": {"retention.ms": "-2"}})) == 1
+
+
+def test_c152_invalid_compaction_lag() -> None:
+    """C152, N3: max 100, min 200 is a conflict for topic and broker values and across them."""
+    (problem,) = problems_of(topics={"t": {"max.compaction.lag.ms": "100", "min.compaction.lag.ms": "200"}})
+    assert problem.startswith(
+        "topic t: min.compaction.lag.ms: expected at most max.compaction.lag.ms, which is 100"
+    )
+    assert "found 200" in problem
+    broker = {"log.cleaner.max.compaction.lag.ms": "100"}
+    assert len(problems_of({**broker, "log.cleaner.min.compaction.lag.ms": "200"})) == 1
+    assert len(problems_of(broker, {"t": {"min.compaction.lag.ms": "200"}})) == 1
+    assert configured(broker, {"t": {"min.compaction.lag.ms": "100"}}).topic("t").min_compaction_lag_ms == 100
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("cleanup.policy", "true"),
+        ("cleanup.policy", "foobar"),
+        ("cleanup.policy", "Compact"),
+        ("cleanup.policy", "compact,"),
+        ("min.cleanable.dirty.ratio", "-0.1"),
+        ("min.cleanable.dirty.ratio", "1.2"),
+        ("min.cleanable.dirty.ratio", "NaN"),
+        ("segment.bytes", "13"),
+        ("segment.bytes", "not_a_number"),
+        ("max.compaction.lag.ms", "0"),
+        ("delete.retention.ms", "-1"),
+        ("segment.index.bytes", "3"),
+        ("retention.bytes", "1.5"),
+        ("preallocate", "1"),
+        ("compression.type", "zip"),
+        ("message.timestamp.type", "createtime"),
+        ("local.retention.ms", "-3"),
+    ],
+)
+def test_c152_from_props_invalid(key: str, text: str) -> None:
+    """C152: policies, ratios and non-numeric values; the problem names key, origin, expected and found."""
+    (problem,) = problems_of(topics={"t": {key: text}})
+    assert problem.startswith(f"topic t: {key}: expected ")
+    assert problem.endswith(f"found {text!r} (command line: --topic-set t:{key})")
+
+
+@pytest.mark.parametrize(
+    ("policy", "compact", "delete"),
+    [("compact", True, False), ("delete", False, True), ("delete , compact", True, True), ("", False, False)],
+)
+def test_d19_policies(policy: str, compact: bool, delete: bool) -> None:
+    """Rule 1.3, D19: the flags are independent, and the empty policy has neither."""
+    topic = configured(topics={"t": {"cleanup.policy": policy}}).topic("t")
+    assert (topic.compact, topic.delete) == (compact, delete)
+
+
+@pytest.mark.parametrize("enable", ["true", "false"])
+def test_n1_dedupe_buffer_per_thread(enable: str) -> None:
+    """N1: strictly more than 1 MiB for each thread, also with the cleaner disabled."""
+    sizes = {"log.cleaner.enable": enable, "log.cleaner.threads": "2"}
+    assert configured({**sizes, "log.cleaner.dedupe.buffer.size": "2097154"}).broker.log_cleaner_threads == 2
+    for size in ("2097153", "2097152", "0", "-5"):
+        (problem,) = problems_of({**sizes, "log.cleaner.dedupe.buffer.size": size})
+        assert problem.startswith("log.cleaner.dedupe.buffer.size: expected more than 1048576 for each of 2")
+
+
+def test_n1_no_threads() -> None:
+    """Kafka divides by zero; here it is a range."""
+    assert len(problems_of({"log.cleaner.threads": "0"})) == 1
+
+
+def test_n6_max_message_bytes() -> None:
+    """1 MiB and the overhead of a log entry, for brokers and topics; one key feeds both."""
+    default = configured()
+    assert default.broker.message_max_bytes == default.topic("t").max_message_bytes == 1_048_576 + 12
+    changed = configured({"message.max.bytes": "5"})
+    assert changed.broker.message_max_bytes == changed.topic("t").max_message_bytes == 5
+
+
+def test_every_problem_is_reported_at_once() -> None:
+    """Validation is whole: layers, topics, names, ranges."""
+    problems = problems_of(
+        {"log.cleaner.threads": "x", "log.retention.hours": "0", "nonsense": ""},
+        {"a": {"segment.bytes": "1"}, "b": {"retention.ms": ""}},
+        kraft({"c": {"cleanup.policy": "maybe"}}),
+    )
+    starts = ["nonsense", "log.cleaner.threads", "log.retention.hours", "topic a", "topic b", "topic c"]
+    assert [problem.split(":")[0] for problem in problems] == starts
+    assert problems[-1].endswith('(metadata log: TOPIC "c" in /m)')
+
+
+def test_precedence_of_broker_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 7.22: command line > own record > cluster record > environment > file > default."""
+    key = "log.cleaner.backoff.ms"
+    path = tmp_path / "server.properties"
+    path.write_text(f"{key}=5\nnode.id=7\n")
+    monkeypatch.setenv("KAFKA_LOG_CLEANER_BACKOFF_MS", "4")
+    records = {"": {key: "3"}, "7": {key: "2"}, "8": {key: "99"}}
+    everything = resolve(read_sources(str(path), [(key, "1")]), kraft(brokers=records))
+    assert everything.broker.backoff_ms == 1
+    assert resolve(read_sources(str(path)), kraft(brokers=records)).broker.backoff_ms == 2
+    assert resolve(read_sources(str(path)), kraft(brokers={"": {key: "3"}})).broker.backoff_ms == 3
+    assert resolve(read_sources(str(path)), kraft()).broker.backoff_ms == 4
+    monkeypatch.delenv("KAFKA_LOG_CLEANER_BACKOFF_MS")
+    assert resolve(read_sources(str(path))).broker.backoff_ms == 5
+    assert resolve(read_sources()).broker.backoff_ms == 15000
+
+
+def test_precedence_of_topic_layers(tmp_path: Path) -> None:
+    """F4: command line > topic file > TOPIC record > BROKER records > static broker value > default."""
+    path = tmp_path / "server.properties"
+    path.write_text("log.cleaner.delete.retention.ms=5\n")
+    topic_file = tmp_path / "topics.d" / "t.properties"
+    topic_file.parent.mkdir()
+    topic_file.write_text("delete.retention.ms=2\n")
+    records = kraft({"t": {"delete.retention.ms": "3"}}, {"": {"log.cleaner.delete.retention.ms": "4"}})
+
+    def value(*overrides: tuple[str, str, str], metadata: KraftMetadata | None = records) -> tuple[int, str]:
+        settings = resolve(read_sources(str(path), (), overrides), metadata).topic_settings("t")
+        return settings["delete.retention.ms"].value, settings["delete.retention.ms"].origin.layer.value
+
+    assert value(("t", "delete.retention.ms", "1")) == (1, "command line")
+    assert value() == (2, "topic file")
+    topic_file.unlink()
+    assert value() == (3, "metadata log")
+    assert value(metadata=kraft(brokers=records.broker_configs)) == (4, "metadata log")
+    assert value(metadata=None) == (5, "config file")
+    path.write_text("")
+    assert value(metadata=None) == (86400000, "default")
+
+
+def test_dynamic_retention_beats_static_minutes_and_hours() -> None:
+    """N4 and 7.22 together: the dynamic .ms is the first synonym that is set."""
+    metadata = kraft(brokers={"": {"log.retention.ms": "1000"}})
+    assert configured({"log.retention.minutes": "1"}, metadata=metadata).topic("t").retention_ms == 1000
+
+
+def test_keys_outside_the_dynamic_set_have_no_dynamic_value() -> None:
+    """7.21, N5: records for static keys, other prefixes and keys of a newer Kafka are passed over."""
+    records = {
+        "log.retention.hours": "1",
+        "log.cleaner.enable": "false",
+        "listener.name.x": "y",
+        "cleanerd.chunk.bytes": "1",
+    }
+    configuration = configured(metadata=kraft({"t": {"new.key": "x"}}, {"": records}))
+    assert configuration.topic("t") == configured().topic("t")
+    assert configuration.broker == configured().broker
+
+
+@pytest.mark.parametrize(
+    ("broker", "node_id", "backoff_ms"),
+    [
+        ({"node.id": "1"}, 3, 1),
+        ({"broker.id": "2"}, 3, 2),
+        ({"node.id": "1", "broker.id": "2"}, None, 1),
+        ({}, 3, 3),
+        ({}, None, 15000),
+    ],
+)
+def test_which_node_this_is(broker: dict[str, str], node_id: int | None, backoff_ms: int) -> None:
+    """node.id, else broker.id, else the owner of the log directory; without any, only the cluster record."""
+    records = {str(node): {"log.cleaner.backoff.ms": str(node)} for node in (1, 2, 3)}
+    assert (
+        configured(broker, metadata=kraft(brokers=records, node_id=node_id)).broker.backoff_ms == backoff_ms
+    )
+
+
+def test_topic_override_survives_broker_default_changes() -> None:
+    """C150, 7.20: a topic override beats whatever the broker says."""
+    for ratio in ("0.1", "0.9"):
+        configuration = configured(
+            {"log.cleaner.min.cleanable.ratio": ratio}, {"t": {"min.cleanable.dirty.ratio": "0.3"}}
+        )
+        assert configuration.topic("t").min_cleanable_dirty_ratio == 0.3
+        assert configuration.topic("u").min_cleanable_dirty_ratio == float(ratio)
+
+
+def test_log_dirs_win_over_log_dir() -> None:
+    """8C; A1: the metadata log lies in the first of them unless it has a directory of its own."""
+    broker = configured({"log.dir": "/a", "log.dirs": "/b, /c"}).broker
+    assert broker.log_dirs == ("/b", "/c")
+    assert broker.metadata_log_dir == "/b"
+    assert configured({"log.dir": "/a", "metadata.log.dir": "/m"}).broker.metadata_log_dir == "/m"
+    assert len(problems_of({"log.dirs": " , "})) == 1
+
+
+def test_internal_segment_bytes_replaces_segment_bytes() -> None:
+    """As brokers of 4.1 and later have it."""
+    texts = {"segment.bytes": "1048576", "internal.segment.bytes": "8192"}
+    assert configured(topics={"t": texts}).topic("t").segment_bytes == 8192
+    assert configured({"log.segment.bytes": "14"}).topic("t").segment_bytes == 14
+
+
+def test_explicit_threads_are_told_from_the_default() -> None:
+    """Only a number that somebody chose limits the cores."""
+    assert configured({"log.cleaner.threads": "1"}).broker.log_cleaner_threads_is_set
+    assert not configured().broker.log_cleaner_threads_is_set
+
+
+def test_values_cross_process_borders() -> None:
+    """Spark tasks get these values."""
+    configuration = configured()
+    for value in (configuration.broker, configuration.topic("t")):
+        assert pickle.loads(pickle.dumps(value)) == value
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "log.retention.ms": st.integers(-5, 10**15).filter(bool),
+            "log.retention.minutes": st.integers(-5, 2**31 - 1).filter(bool),
+            "log.retention.hours": st.integers(-5, 2**31 - 1).filter(bool),
+        },
+    )
+)
+def test_n4_holds_for_all_combinations(values: dict[str, int]) -> None:
+    """The first unit that is set counts, any negative one means unlimited."""
+    units = {"log.retention.ms": 1, "log.retention.minutes": 60_000, "log.retention.hours": HOUR_MS}
+    chosen = [values[key] * factor for key, factor in units.items() if key in values]
+    expected = max(chosen[0], -1) if chosen else 168 * HOUR_MS
+    assert configured({key: str(value) for key, value in values.items()}).topic("t").retention_ms == expected

@@ -1,0 +1,383 @@
+"""The metadata log: spec disk F1 to F5, with the sample frames that a real controller wrote (F3)."""
+
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cleanerd.config.model import KraftMetadata
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import BadUsage, CorruptFile, DirOffline, SourceChanged
+from cleanerd.format.batch import Record, encode_batch
+from cleanerd.format.codecs import Codec
+from cleanerd.format.control import ControlType
+from cleanerd.format.errors import FormatError
+from cleanerd.format.metadata_records import (
+    ConfigRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    TransactionMark,
+    parse_metadata_record,
+)
+from cleanerd.format.record import encode_unsigned_varint
+from cleanerd.storage.metadata_log import find_metadata, read_metadata
+
+SAMPLE_TOPIC = bytes.fromhex("01 02 00 04 6d2d61 3c7efbb57fdf4ca1a770c92d3cd3d157 00")
+SAMPLE_CONFIG = bytes.fromhex(
+    "01 04 00 02 04 6d2d61 0f 636c65616e75702e706f6c696379 0f 636f6d706163742c64656c657465 00"
+)
+SAMPLE_ID = UUID("3c7efbb5-7fdf-4ca1-a770-c92d3cd3d157")
+BEGIN, END, ABORT = (bytes((1, mark, 0, 0)) for mark in (23, 24, 25))
+SKIPPED = bytes((1, 20, 0, 0))  # NoOpRecord
+TOPIC, BROKER = 2, 4
+OTHER_ID = UUID(int=5)
+
+
+def text(value: str | None) -> bytes:
+    if value is None:
+        return b"\x00"
+    data = value.encode()
+    return encode_unsigned_varint(len(data) + 1) + data
+
+
+def topic(name: str, topic_id: UUID) -> bytes:
+    return b"\x01\x02\x00" + text(name) + topic_id.bytes + b"\x00"
+
+
+def remove(topic_id: UUID) -> bytes:
+    return b"\x01\x09\x00" + topic_id.bytes + b"\x00"
+
+
+def config(kind: int, name: str, key: str, value: str | None) -> bytes:
+    return b"\x01\x04\x00" + bytes((kind,)) + text(name) + text(key) + text(value) + b"\x00"
+
+
+def batch(base_offset: int, frames: Iterable[bytes], codec: Codec = Codec.NONE) -> bytes:
+    records = [Record(base_offset + index, 1000, None, frame) for index, frame in enumerate(frames)]
+    return encode_batch(records, base_offset=base_offset, codec=codec)
+
+
+def control(offset: int, kind: ControlType) -> bytes:
+    record = Record(offset, 1000, struct.pack(">hh", 0, kind), b"\x00\x00\x00")
+    return encode_batch([record], base_offset=offset, control=True)
+
+
+def snapshot(*frames: bytes, footer: bool = True) -> bytes:
+    data = control(0, ControlType.SNAPSHOT_HEADER) + batch(1, frames)
+    return data + control(1 + len(frames), ControlType.SNAPSHOT_FOOTER) if footer else data
+
+
+def log(directory: Path, **files: bytes) -> Path:
+    """Write files: `log_<base offset>` and `snapshot_<end offset>`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        kind, offset = name.split("_")
+        file_name = (
+            f"{int(offset):020d}.log" if kind == "log" else f"{int(offset):020d}-0000000003.checkpoint"
+        )
+        (directory / file_name).write_bytes(data)
+    return directory
+
+
+def read(directory: Path) -> KraftMetadata:
+    return read_metadata(RealFiles(), str(directory))
+
+
+def test_sample_frames_of_a_real_controller() -> None:
+    """F3: the TopicRecord and ConfigRecord of topic m-a."""
+    assert parse_metadata_record(SAMPLE_TOPIC) == TopicRecord("m-a", SAMPLE_ID)
+    assert parse_metadata_record(SAMPLE_CONFIG) == ConfigRecord(
+        TOPIC, "m-a", "cleanup.policy", "compact,delete"
+    )
+
+
+@pytest.mark.parametrize(
+    ("frame", "record"),
+    [
+        (remove(SAMPLE_ID), RemoveTopicRecord(SAMPLE_ID)),
+        (config(BROKER, "", "k", None), ConfigRecord(BROKER, "", "k", None)),
+        (config(BROKER, "1", "k", ""), ConfigRecord(BROKER, "1", "k", "")),
+        (bytes.fromhex("01 17 00 01 00 03 02 6162"), TransactionMark.BEGIN),
+        (END, TransactionMark.END),
+        (ABORT, TransactionMark.ABORT),
+        (SKIPPED, None),
+        (bytes.fromhex("01 ff01 07 deadbeef"), None),
+    ],
+)
+def test_frames(frame: bytes, record: object) -> None:
+    """F2: null and empty strings differ, tagged fields and unknown api keys are skipped."""
+    assert parse_metadata_record(frame) == record
+
+
+@pytest.mark.parametrize(
+    ("frame", "expected"),
+    [
+        (b"\x02" + SAMPLE_TOPIC[1:], "frame version 1"),
+        (SAMPLE_TOPIC[:2] + b"\x01" + SAMPLE_TOPIC[3:], "message version 0"),
+        (SAMPLE_TOPIC + b"\x00", "the end of the frame"),
+        (b"\x01\x02\x00\x00" + bytes(17), "a string"),
+        (b"", "a whole metadata record"),
+        (config(TOPIC, "t", "k", "v")[:-4] + b"\xc3\x28\x28\x00", "a whole metadata record"),
+    ],
+)
+def test_malformed_frames(frame: bytes, expected: str) -> None:
+    """What cannot be understood is never skipped: it could be an override."""
+    with pytest.raises(FormatError, match=expected):
+        parse_metadata_record(frame)
+
+
+@given(st.integers(0, len(SAMPLE_CONFIG) - 1))
+def test_no_prefix_of_a_frame_is_a_frame(size_bytes: int) -> None:
+    """A torn record is noticed wherever it is torn."""
+    with pytest.raises(FormatError):
+        parse_metadata_record(SAMPLE_CONFIG[:size_bytes])
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_record_or_a_format_error(frame: bytes) -> None:
+    """No frame makes the parser fail in another way."""
+    try:
+        parse_metadata_record(frame)
+    except FormatError as error:
+        assert error.expected  # noqa: PT017
+
+
+@given(st.text(), st.text(), st.none() | st.text())
+def test_config_records_of_any_text(name: str, key: str, value: str | None) -> None:
+    """Lengths of one and two bytes, any character."""
+    assert parse_metadata_record(config(TOPIC, name, key, value)) == ConfigRecord(TOPIC, name, key, value)
+
+
+def test_f4_config_is_a_last_writer_map(tmp_path: Path) -> None:
+    """Null deletes, the empty text is a value; other resource types do not matter."""
+    frames = [
+        SAMPLE_TOPIC,
+        SAMPLE_CONFIG,
+        config(TOPIC, "m-a", "cleanup.policy", "compact"),
+        config(TOPIC, "m-a", "retention.ms", "5"),
+        config(TOPIC, "m-a", "retention.ms", None),
+        config(TOPIC, "m-a", "never.set", None),
+        config(BROKER, "", "log.cleaner.threads", "2"),
+        config(BROKER, "1", "log.cleaner.threads", ""),
+        config(16, "m-a", "interval.ms", "1"),
+        SKIPPED,
+    ]
+    found = read(log(tmp_path, log_0=batch(0, frames)))
+    assert found.topic_ids == {"m-a": SAMPLE_ID}
+    assert found.topic_configs == {"m-a": {"cleanup.policy": "compact"}}
+    assert found.broker_configs == {"": {"log.cleaner.threads": "2"}, "1": {"log.cleaner.threads": ""}}
+
+
+def test_f4_removed_topic_takes_its_config_along(tmp_path: Path) -> None:
+    """RemoveTopicRecord carries only the id; a new topic of that name starts without overrides."""
+    frames = [SAMPLE_TOPIC, SAMPLE_CONFIG, topic("n", OTHER_ID), remove(SAMPLE_ID)]
+    found = read(log(tmp_path / "a", log_0=batch(0, frames)))
+    assert (found.topic_ids, found.topic_configs) == ({"n": OTHER_ID}, {})
+    again = read(log(tmp_path / "b", log_0=batch(0, [*frames, topic("m-a", UUID(int=9))])))
+    assert again.topic_ids == {"n": OTHER_ID, "m-a": UUID(int=9)}
+    assert again.topic_configs == {}
+
+
+@pytest.mark.parametrize(
+    ("tail", "value"),
+    [([END], "new"), ([ABORT], "old"), ([], "old"), ([ABORT, BEGIN, END], "old")],
+    ids=["ended", "aborted", "unfinished", "aborted, then another"],
+)
+def test_f4_metadata_transactions(tmp_path: Path, tail: list[bytes], value: str) -> None:
+    """Records count when their transaction ends, also batches later; not at all when it is aborted."""
+    begin = batch(0, [config(TOPIC, "t", "k", "old"), BEGIN])
+    rest = batch(2, [config(TOPIC, "t", "k", "new"), *tail])
+    assert read(log(tmp_path, log_0=begin + rest)).topic_configs == {"t": {"k": value}}
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_f1_attribute_bits_are_honoured(tmp_path: Path, codec: Codec) -> None:
+    """Metadata batches are uncompressed today; whatever the bits say is read."""
+    found = read(log(tmp_path, log_0=batch(0, [SAMPLE_TOPIC, SAMPLE_CONFIG], codec)))
+    assert found.topic_configs == {"m-a": {"cleanup.policy": "compact,delete"}}
+
+
+def test_f1_control_batches_are_skipped(tmp_path: Path) -> None:
+    """A leader change between two batches."""
+    data = batch(0, [SAMPLE_TOPIC]) + control(1, ControlType.LEADER_CHANGE) + batch(2, [SAMPLE_CONFIG])
+    assert read(log(tmp_path, log_0=data)).topic_configs == {"m-a": {"cleanup.policy": "compact,delete"}}
+
+
+def test_f5_newest_snapshot_then_the_log_from_its_end(tmp_path: Path) -> None:
+    """Records below the end offset are in the snapshot or undone by it; segments may overlap it."""
+    old = [config(TOPIC, "t", f"k{offset}", "log") for offset in range(8)]
+    found = read(
+        log(
+            tmp_path,
+            snapshot_3=snapshot(config(TOPIC, "t", "s3", "")),
+            snapshot_6=snapshot(config(TOPIC, "t", "s6", "")),
+            log_0=batch(0, old[:2]),
+            log_2=batch(2, old[2:4]),
+            log_4=batch(4, old[4:]),
+        )
+    )
+    assert found.topic_configs == {"t": {"s6": "", "k6": "log", "k7": "log"}}
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        snapshot(SAMPLE_TOPIC, footer=False),
+        snapshot(SAMPLE_TOPIC)[:-5],
+        b"",
+        snapshot(SAMPLE_TOPIC)[:90] + bytes(30),
+    ],
+    ids=["no footer", "torn footer", "empty", "damaged"],
+)
+def test_f5_incomplete_snapshot_is_passed_over(tmp_path: Path, damaged: bytes) -> None:
+    """The one before it and more of the log say the same."""
+    directory = log(
+        tmp_path,
+        snapshot_1=snapshot(config(TOPIC, "t", "k", "1")),
+        snapshot_3=damaged,
+        log_1=batch(1, [config(TOPIC, "t", "k", "2"), SKIPPED, config(TOPIC, "t", "k", "3")]),
+    )
+    (directory / "00000000000000000009-0000000003-123.checkpoint.part").write_bytes(b"x")
+    (directory / "00000000000000000008-0000000003.checkpoint.deleted").write_bytes(b"x")
+    assert read(directory).topic_configs == {"t": {"k": "3"}}
+
+
+def test_snapshot_without_any_later_log(tmp_path: Path) -> None:
+    """A node that has just fetched a snapshot."""
+    assert read(log(tmp_path, snapshot_9=snapshot(SAMPLE_TOPIC))).topic_ids == {"m-a": SAMPLE_ID}
+
+
+@pytest.mark.parametrize("size_bytes", [1, 17, 60, 61, -1])
+def test_torn_last_batch_is_tolerated(tmp_path: Path, size_bytes: int) -> None:
+    """F5: a live broker may be writing it."""
+    data = batch(0, [SAMPLE_TOPIC]) + batch(1, [SAMPLE_CONFIG])[:size_bytes]
+    found = read(log(tmp_path, log_0=data))
+    assert (found.topic_ids, found.topic_configs) == ({"m-a": SAMPLE_ID}, {})
+
+
+@pytest.mark.parametrize(
+    "tail", [bytes(100), batch(1, [SAMPLE_CONFIG])[:-3] + bytes(3)], ids=["zeros", "bad CRC"]
+)
+def test_unwritten_last_blocks_are_tolerated(tmp_path: Path, tail: bytes) -> None:
+    """What a power failure leaves at the end of a file."""
+    assert read(log(tmp_path, log_0=batch(0, [SAMPLE_TOPIC]) + tail)).topic_configs == {}
+
+
+def test_damage_before_the_last_batch_is_an_error(tmp_path: Path) -> None:
+    """A shorter answer could lack an override, so there is none."""
+    bad = bytearray(batch(0, [SAMPLE_CONFIG]))
+    bad[-3] ^= 1
+    with pytest.raises(CorruptFile, match="at byte 17"):
+        read(log(tmp_path / "followed", log_0=bytes(bad) + batch(1, [SAMPLE_TOPIC])))
+    with pytest.raises(CorruptFile):
+        read(log(tmp_path / "not the last segment", log_0=bytes(bad), log_1=batch(1, [SAMPLE_TOPIC])))
+    with pytest.raises(CorruptFile, match="a whole batch"):
+        read(log(tmp_path / "torn", log_0=batch(0, [SAMPLE_TOPIC])[:-1], log_1=batch(1, [SAMPLE_CONFIG])))
+    with pytest.raises(CorruptFile, match="frame version 1 at byte 0 of the record at offset 1"):
+        read(log(tmp_path / "frame", log_0=batch(0, [SAMPLE_TOPIC, b"\x02"])))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"log_0": batch(0, [SKIPPED]), "log_5": batch(5, [SKIPPED])},
+        {"log_5": batch(5, [SKIPPED])},
+        {"snapshot_4": snapshot(SKIPPED), "log_5": batch(5, [SKIPPED])},
+        {"log_0": batch(0, [SKIPPED]) + batch(2, [SKIPPED])},
+    ],
+    ids=["between segments", "no snapshot", "after the snapshot", "between batches"],
+)
+def test_gap_is_an_error(tmp_path: Path, files: dict[str, bytes]) -> None:
+    """Offsets follow each other from the snapshot to the end."""
+    with pytest.raises(CorruptFile, match="a batch at offset"):
+        read(log(tmp_path, **files))
+
+
+class Vanishing(RealFiles):
+    """The first `times` reads find nothing, as when a broker deletes files after the listing."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def read(self, path: str) -> bytes:
+        if self.times:
+            self.times -= 1
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return super().read(path)
+
+
+def test_vanishing_files_are_listed_anew(tmp_path: Path) -> None:
+    """A bounded number of times; then the caller may try later."""
+    directory = str(log(tmp_path, log_0=batch(0, [SAMPLE_TOPIC])))
+    assert read_metadata(Vanishing(2), directory).topic_ids == {"m-a": SAMPLE_ID}
+    with pytest.raises(SourceChanged):
+        read_metadata(Vanishing(3), directory)
+
+
+def test_unreadable_directory_is_an_error(tmp_path: Path) -> None:
+    """Not an empty answer."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(DirOffline, match="Not a directory"):
+        read(tmp_path / "file")
+
+
+def node(log_dir: Path, *, cluster: str = "c", node_id: int = 1, metadata: bool = False) -> str:
+    """A log directory with `meta.properties`."""
+    log_dir.mkdir(parents=True)
+    (log_dir / "meta.properties").write_text(f"version=1\ncluster.id={cluster}\nnode.id={node_id}\n")
+    if metadata:
+        log(log_dir / "__cluster_metadata-0", log_0=batch(0, [SAMPLE_TOPIC]))
+    return str(log_dir)
+
+
+def test_metadata_is_found_in_any_of_the_log_dirs(tmp_path: Path) -> None:
+    """A1; the owner of the directory comes along."""
+    first, second = node(tmp_path / "a", node_id=4), node(tmp_path / "b", node_id=4, metadata=True)
+    found = find_metadata(RealFiles(), [first, second], "/nowhere")
+    assert found is not None
+    assert (found.node_id, found.directory) == (4, f"{second}/__cluster_metadata-0")
+
+
+def test_metadata_log_dir_counts_only_for_its_own_cluster(tmp_path: Path) -> None:
+    """Overrides of another cluster, or of one that is not known, could cost data."""
+    data = node(tmp_path / "data")
+    same, other = node(tmp_path / "m", metadata=True), node(tmp_path / "o", cluster="x", metadata=True)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    assert find_metadata(RealFiles(), [data], same) is not None
+    assert find_metadata(RealFiles(), [data], other) is None
+    assert find_metadata(RealFiles(), [str(foreign)], same) is None
+
+
+def test_directory_without_owner_may_have_metadata(tmp_path: Path) -> None:
+    """A copy without meta.properties: the node is then not known."""
+    log(tmp_path / "__cluster_metadata-0", log_0=batch(0, [SAMPLE_TOPIC]))
+    found = find_metadata(RealFiles(), [str(tmp_path)], str(tmp_path))
+    assert found is not None
+    assert found.node_id is None
+
+
+@pytest.mark.parametrize("other", [{"cluster": "x"}, {"node_id": 2}])
+def test_directories_of_different_nodes_are_refused(tmp_path: Path, other: dict[str, object]) -> None:
+    """One run, one node: its overrides would be applied to the other's logs."""
+    dirs = [node(tmp_path / "a"), node(tmp_path / "b", **other)]  # type: ignore[arg-type]
+    with pytest.raises(BadUsage, match="different nodes"):
+        find_metadata(RealFiles(), dirs, dirs[0])
+
+
+def test_unreadable_meta_properties_is_an_error(tmp_path: Path) -> None:
+    """A directory that cannot be read is not one of nobody."""
+    (tmp_path / "meta.properties").mkdir()
+    with pytest.raises(DirOffline, match=r"meta\.properties"):
+        find_metadata(RealFiles(), [str(tmp_path)], "/nowhere")
+
+
+def test_damaged_meta_properties_is_an_error(tmp_path: Path) -> None:
+    """Whose directory it is must be known or absent."""
+    (tmp_path / "meta.properties").write_text("version=1\n")
+    with pytest.raises(CorruptFile, match=r"meta\.properties"):
+        find_metadata(RealFiles(), [str(tmp_path)], "/nowhere")

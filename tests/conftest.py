@@ -1,0 +1,40 @@
+"""Options that switch on the tests which need more than Python: a broker, long runs, measurements.
+
+==========  =======================  ==========================================
+marker      environment              without it
+==========  =======================  ==========================================
+`broker`    CLEANERD_TEST_BROKER=1   skipped; with it, missing Java is an error
+`soak`      CLEANERD_TEST_SOAK=1     skipped
+`bench`     CLEANERD_TEST_BENCH=1    skipped
+==========  =======================  ==========================================
+"""
+
+import os
+
+import pytest
+
+SWITCHES = {
+    "broker": "run the tests that start a real Kafka broker",
+    "soak": "run the long randomized and kill -9 tests",
+    "bench": "run the measurements",
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """One option per switch: `--broker`, `--soak`, `--bench`."""
+    for name, text in SWITCHES.items():
+        parser.addoption(f"--{name}", action="store_true", help=text)
+
+
+def is_on(config: pytest.Config, name: str) -> bool:
+    """Whether the option or the environment asks for this marker."""
+    return bool(config.getoption(name)) or os.environ.get(f"CLEANERD_TEST_{name.upper()}") == "1"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what nobody asked for."""
+    off = {name: pytest.mark.skip(reason=f"needs --{name}") for name in SWITCHES if not is_on(config, name)}
+    for item in items:
+        for name, skip in off.items():
+            if item.get_closest_marker(name) is not None:
+                item.add_marker(skip)

@@ -1,0 +1,208 @@
+"""Compressed blobs: what Kafka must be able to read, and what it writes (spec disk C4)."""
+
+import contextlib
+import gzip
+import random
+import struct
+import threading
+
+import cramjam
+import lz4.frame
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cleanerd.format.codecs import XERIAL_HEADER, Codec, compress, decompress
+from cleanerd.format.errors import FormatError
+
+SIZES = (0, 1, 32 * 1024, 65536, 65537, 10**6)
+COMPRESSING = [codec for codec in Codec if codec != Codec.NONE]
+LZ4_PREFIX = bytes.fromhex("04224d18604082")
+XERIAL_PREFIX = bytes.fromhex("82534e4150505900 00000001 00000001")
+
+
+def payload(size: int, *, dense: bool = False) -> bytes:
+    """Reproducible bytes: text that compresses, or noise that does not."""
+    source = random.Random(size)
+    if dense:
+        return source.randbytes(size)
+    words = [source.randbytes(4).hex().encode() for _ in range(50)]
+    return b" ".join(source.choices(words, k=size // 8 + 1))[:size]
+
+
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("codec", "magic"), [(c, m) for c in Codec for m in (0, 1, 2) if (c, m >= 2) != (Codec.ZSTD, False)]
+)
+def test_round_trip(codec, magic, size, dense):
+    """Every codec of every magic, at the sizes where the libraries change their mind."""
+    content = payload(size, dense=dense)
+    blob = compress(codec, memoryview(content), magic)
+    assert isinstance(blob, bytes)
+    assert content == decompress(codec, blob, magic)
+    assert content == decompress(codec, memoryview(blob), magic)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_lz4_blocks_are_independent_and_the_prefix_is_kafkas(size):
+    """FLG bit 5: Kafka refuses linked blocks, which the library writes by default from 65 537 bytes on."""
+    blob = compress(Codec.LZ4, payload(size))
+    assert blob[4] & 0x20
+    assert blob[:7] == LZ4_PREFIX
+
+
+def test_lz4_linked_blocks_are_refused_as_the_jvm_refuses_them():
+    """What the library's defaults write."""
+    blob = lz4.frame.compress(payload(65537))
+    assert not blob[4] & 0x20
+    with pytest.raises(FormatError, match="independent"):
+        decompress(Codec.LZ4, blob)
+
+
+@pytest.mark.parametrize("store_size", [False, True])
+def test_lz4_magic_0_checksum_quirk(store_size):
+    """Old producers computed the descriptor checksum over the frame magic too; only magic 0 lets it pass."""
+    content = payload(70000)
+    assert bytes.fromhex("04224d1860401a") == compress(Codec.LZ4, content, 0)[:7]
+    right = lz4.frame.compress(content, block_linked=False, store_size=store_size)
+    position = 14 if store_size else 6
+    quirky = right[:position] + bytes((right[position] ^ 0xFF,)) + right[position + 1 :]
+    assert content == decompress(Codec.LZ4, quirky, 0)
+    assert content == decompress(Codec.LZ4, right, 0)
+    with pytest.raises(FormatError):
+        decompress(Codec.LZ4, quirky, 1)
+
+
+@pytest.mark.parametrize(
+    ("byte", "value", "expected"),
+    [(0, 0x05, "an lz4 frame"), (4, 0xA0, "version 01"), (4, 0x61, "dictionary"), (5, 0x30, "block size")],
+)
+def test_lz4_descriptor_is_checked(byte, value, expected):
+    """Spec disk C4: version, reserved bits, block size code."""
+    blob = bytearray(compress(Codec.LZ4, b"abc"))
+    blob[byte] = value
+    with pytest.raises(FormatError, match=expected):
+        decompress(Codec.LZ4, blob)
+
+
+def test_snappy_is_written_in_xerial_frames_of_32_kib():
+    """Each block stands for 32 KiB at most."""
+    content = payload(70000)
+    blob = compress(Codec.SNAPPY, content)
+    assert XERIAL_PREFIX == XERIAL_HEADER == blob[:16]
+    position, sizes = 16, []
+    while position < len(blob):
+        (size,) = struct.unpack_from(">i", blob, position)
+        sizes.append(cramjam.snappy.decompress_raw_len(blob[position + 4 : position + 4 + size]))
+        position += 4 + size
+    assert sizes == [32768, 32768, 4464]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_bare_snappy_of_librdkafka_is_read(size):
+    """Rule 10.6: no framing at all."""
+    content = payload(size)
+    assert content == decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(content)))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        XERIAL_PREFIX[:12],
+        XERIAL_PREFIX[:12] + struct.pack(">i", 2),
+        XERIAL_PREFIX + b"\0\0",
+        XERIAL_PREFIX + struct.pack(">i", -1),
+        XERIAL_PREFIX + struct.pack(">i", 2**31 - 1) + b"x",
+        XERIAL_PREFIX + struct.pack(">i", 1) + b"\x05",
+        b"\xff\xff\xff\xff\x0f",
+    ],
+)
+def test_snappy_damage(damage):
+    """Framing that ends early or lies about lengths; a bare block that promises 4 GiB."""
+    with pytest.raises(FormatError):
+        decompress(Codec.SNAPPY, damage)
+
+
+def test_zstd_is_written_and_read_without_content_size():
+    """As zstd-jni streams it; the library's own one-shot call cannot read that."""
+    content = payload(300000)
+    blob = compress(Codec.ZSTD, content)
+    assert zstandard.frame_content_size(blob) == -1
+    with pytest.raises(zstandard.ZstdError):
+        zstandard.ZstdDecompressor().decompress(blob)
+    assert content == decompress(Codec.ZSTD, blob)
+    assert content == decompress(Codec.ZSTD, zstandard.compress(content))
+
+
+def test_zstd_needs_magic_2():
+    """Spec disk C4."""
+    with pytest.raises(FormatError):
+        decompress(Codec.ZSTD, compress(Codec.ZSTD, b"abc"), 1)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
+def test_members_in_a_row_are_all_read(codec):
+    """The JVM's streams go on behind the end of a member; dropping the rest would lose records."""
+    blob = compress(codec, b"one ") + compress(codec, b"") + compress(codec, b"two")
+    assert decompress(codec, blob) == b"one two"
+
+
+def test_gzip_of_others_is_read_and_ours_is_deterministic():
+    """No time stamp in the header: a rewrite gives the same bytes every time."""
+    content = payload(100000)
+    blob = compress(Codec.GZIP, content)
+    assert bytes.fromhex("1f8b0800 00000000") == blob[:8]
+    assert content == gzip.decompress(blob)
+    assert content == decompress(Codec.GZIP, gzip.compress(content))
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+@pytest.mark.parametrize("size", [1, 32 * 1024, 100_000])
+def test_truncation_and_trailing_bytes(codec, size):
+    """Cut at every early and late byte, and one byte too many: `FormatError`, never part of the content."""
+    blob = compress(codec, payload(size))
+    cuts = {*range(min(40, len(blob))), *range(max(0, len(blob) - 40), len(blob))}
+    # Xerial framing has no end mark: its bare header is an empty stream, and only the record count tells.
+    for cut in sorted(cuts - ({16} if codec == Codec.SNAPPY else set())):
+        with pytest.raises(FormatError):
+            decompress(codec, blob[:cut])
+    with pytest.raises(FormatError):
+        decompress(codec, blob + b"x")
+
+
+@given(st.sampled_from(COMPRESSING), st.sampled_from([0, 1, 2]), st.binary(max_size=200), st.data())
+def test_damage_is_a_format_error_and_nothing_else(codec, magic, content, data):
+    """Any changed bytes: some content comes out, or `FormatError`."""
+    magic = 2 if codec == Codec.ZSTD else magic
+    blob = bytearray(compress(codec, content, magic))
+    for _ in range(data.draw(st.integers(min_value=1, max_value=4))):
+        blob[data.draw(st.integers(min_value=0, max_value=len(blob) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(FormatError):
+        decompress(codec, blob, magic)
+
+
+@given(st.sampled_from(COMPRESSING), st.sampled_from([0, 1, 2]), st.binary(max_size=60))
+def test_noise_is_a_format_error_and_nothing_else(codec, magic, noise):
+    """Bytes that were never compressed; snappy may take a few for a block."""
+    with contextlib.suppress(FormatError):
+        decompress(codec, noise, magic)
+
+
+def test_threads_do_not_share_engines():
+    """Each thread has its own zstd contexts."""
+    content = payload(65536)
+    outcomes: list[bool] = []
+
+    def work() -> None:
+        good = all(decompress(Codec.ZSTD, compress(Codec.ZSTD, content)) == content for _ in range(50))
+        outcomes.append(good)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes == [True] * 4

@@ -1,0 +1,107 @@
+"""File and directory names: the good ones, and the near misses that must be left alone (spec disk A5, A6)."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cleanerd.format.names import (
+    DirKind,
+    FileKind,
+    SegmentFileName,
+    Suffix,
+    TopicPartition,
+    parse_partition_dir,
+    parse_segment_file,
+)
+
+
+@given(st.integers(0, 2**63 - 1), st.sampled_from(FileKind), st.sampled_from(Suffix))
+def test_segment_file_round_trip(base_offset, kind, suffix):
+    """Every kind in every transition, at every offset."""
+    name = SegmentFileName(base_offset, kind, suffix)
+    assert parse_segment_file(str(name)) == name
+    assert len(str(name).split(".", maxsplit=1)[0]) == 20
+    assert parse_segment_file(str(name.with_suffix(Suffix.SWAP))) == name.with_suffix(Suffix.SWAP)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".log",
+        "0.log",
+        "0000000000000000000.log",
+        "000000000000000000000.log",
+        "0000000000000000000x.log",
+        "-0000000000000000001.log",
+        " 00000000000000000000.log",
+        "00000000000000000000.log ",
+        "00000000000000000000.log\n",
+        "\u0660" * 20 + ".log",
+        "99999999999999999999.log",
+        "09223372036854775808.log",
+        "00000000000000000000",
+        "00000000000000000000log",
+        "00000000000000000000.LOG",
+        "00000000000000000000.logs",
+        "00000000000000000000.log.",
+        "00000000000000000000.log.tmp",
+        "00000000000000000000.log.swap.deleted",
+        "00000000000000000000.log.cleanerd.swap",
+        "00000000000000000000.swap",
+        "00000000000000000000.checkpoint",
+        "00000000000000000000-0000000001.checkpoint",
+        "leader-epoch-checkpoint",
+        "foo.cleaned",
+    ],
+)
+def test_foreign_file_names(name):
+    """What does not parse is nobody's file."""
+    assert parse_segment_file(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "topic", "partition", "kind"),
+    [
+        ("a-0", "a", 0, DirKind.CURRENT),
+        ("__consumer_offsets-49", "__consumer_offsets", 49, DirKind.CURRENT),
+        ("a-b-1", "a-b", 1, DirKind.CURRENT),
+        ("a--1", "a-", 1, DirKind.CURRENT),
+        ("a.b-delete-3", "a.b-delete", 3, DirKind.CURRENT),
+        ("a-2147483647", "a", 2**31 - 1, DirKind.CURRENT),
+        (f"a-1.{'0f' * 16}-delete", "a", 1, DirKind.DELETE),
+        (f"a-1.{'0f' * 16}-stray", "a", 1, DirKind.STRAY),
+        (f"a.b-1.{'0f' * 16}-future", "a.b", 1, DirKind.FUTURE),
+    ],
+)
+def test_partition_directories(name, topic, partition, kind):
+    """Parsed at the last dash; the three suffixes tell directories that are never cleaned."""
+    assert parse_partition_dir(name) == (TopicPartition(topic, partition), kind)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "a",
+        "-0",
+        "a-",
+        "a-x",
+        "a-1x",
+        "a-1 ",
+        "a-1\n",
+        "a-+1",
+        "a-2147483648",
+        "a-1-delete",
+        f"a-1.{'0F' * 16}-delete",
+        f"a-1.{'0f' * 15}-delete",
+        f"a-1.{'0f' * 16}-deleted",
+        f"a.{'0f' * 16}-delete",
+        "remote-log-index-cache",
+        "lost+found",
+        ".lock",
+    ],
+)
+def test_foreign_directory_names(name):
+    """What does not parse is nobody's directory."""
+    assert parse_partition_dir(name) is None

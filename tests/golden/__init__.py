@@ -1,0 +1,1 @@
+"""Directories that a real broker wrote, and how to write them again."""
