@@ -26,7 +26,7 @@ class Retained:
 
 
 def retain(
-    files: Files, snapshot: PartitionSnapshot, config: TopicConfig, *, now_ms: int, dry_run: bool
+    files: Files, snapshot: PartitionSnapshot, config: TopicConfig, *, now_ms: int
 ) -> Retained | None:
     """Apply retention to one log; None when nothing goes. Raises LockHeld, OSError."""
     plan = plan_retention(
@@ -41,8 +41,7 @@ def retain(
     going = [(segment, breach) for segment, breach in plan.deletions if segment.base_offset != active]
     if not going:
         return None
-    if not dry_run:
-        with LogDirLock(snapshot.log_dir):
-            delete_segments(files, snapshot.directory, [segment.base_offset for segment, _ in going])
+    with LogDirLock(snapshot.log_dir):
+        delete_segments(files, snapshot.directory, [segment.base_offset for segment, _ in going])
     reasons = tuple(dict.fromkeys(breach for _, breach in going))
     return Retained(len(going), sum(segment.size_bytes for segment, _ in going), reasons)

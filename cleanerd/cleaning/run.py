@@ -8,11 +8,12 @@ one log becomes its result; the others go on.
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from cleanerd.cleaning.choose import Candidate, examine, in_jobs, in_order, partitions
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
-from cleanerd.cleaning.retain import retain
+from cleanerd.cleaning.retain import Retained, retain
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import CleanerdError, DirOffline, LockHeld
@@ -23,7 +24,7 @@ from cleanerd.pipeline.tasks import from_os_error
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.lock import LogDirLock, probe
 from cleanerd.storage.recover import recover
-from cleanerd.storage.scan import is_kafka_dir
+from cleanerd.storage.scan import PartitionSnapshot, is_kafka_dir, scan_partition
 
 _JOB_BYTES = 256 << 20
 _JOB_LOGS = 256
@@ -94,7 +95,7 @@ class _Run:
             with self._guard(log_dir):
                 self._clean_partitions(log_dir, found)
         except (CleanerdError, OSError) as error:
-            reason = str(from_os_error(error) if isinstance(error, OSError) else error)
+            reason = _text(error)
             done = {(r.topic, r.partition) for r in self.results if r.log_dir == log_dir}
             rest = [tp for tp in found if (tp.topic, tp.partition) not in done] or [TopicPartition("", -1)]
             for tp in rest:
@@ -158,8 +159,55 @@ class _Run:
         return self._request.topics is not None or self._request.topic_config(tp.topic).compact
 
     def _retain(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> None:
-        pass
+        """Retention for compacted logs that are not in trouble (rule 1.28)."""
+        checkpoints = read_checkpoints(self._files, log_dir)
+        results = {TopicPartition(r.topic, r.partition): r for r in self.results if r.log_dir == log_dir}
+        for tp in found:
+            result = results.get(tp)
+            config = self._request.topic_config(tp.topic)
+            if not config.compact or (result is not None and result.outcome in ("failed", "aborted")):
+                continue
+            try:
+                snapshot = scan_partition(self._files, log_dir, tp, checkpoints, is_kafka=is_kafka)
+                if snapshot is None:
+                    continue
+                retained = retain(self._files, snapshot, config, now_ms=self._clock.now_ms())
+            except LockHeld:
+                return  # a broker lives: its own retention works
+            except (CleanerdError, OSError) as error:
+                self._replace(tp, log_dir, replace(_of(result, tp, log_dir), outcome="failed", reason=_text(error)))
+                continue
+            if retained is not None:
+                self._replace(tp, log_dir, _with_retention(_of(result, tp, log_dir), snapshot, retained))
+
+    def _replace(self, tp: TopicPartition, log_dir: str, result: LogResult) -> None:
+        self.results = [
+            r for r in self.results if (r.topic, r.partition, r.log_dir) != (tp.topic, tp.partition, log_dir)
+        ]
+        self.results.append(result)
 
     def _add(self, result: LogResult) -> None:
         self.results.append(result)
         self._progress.finished(result)
+
+
+def _text(error: CleanerdError | OSError) -> str:
+    return str(from_os_error(error) if isinstance(error, OSError) else error)
+
+
+def _of(result: LogResult | None, tp: TopicPartition, log_dir: str) -> LogResult:
+    return result or LogResult(tp.topic, tp.partition, log_dir, "skipped")
+
+
+def _with_retention(result: LogResult, snapshot: PartitionSnapshot, retained: Retained) -> LogResult:
+    """The result of a log after retention took segments from it."""
+    skipped = result.outcome in ("skipped", "unchanged")
+    return replace(
+        result,
+        outcome="committed" if skipped else result.outcome,
+        reason=str(retained) if skipped or not result.reason else f"{result.reason}; {retained}",
+        bytes_before=result.bytes_before or snapshot.size_bytes,
+        bytes_after=snapshot.size_bytes - retained.bytes,
+        segments_before=result.segments_before or len(snapshot.segments),
+        segments_after=len(snapshot.segments) - retained.segments,
+    )

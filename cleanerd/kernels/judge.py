@@ -162,7 +162,7 @@ def _judge_batch(
     ids, epochs, last_data_offsets, markers, legacy_deletes, verdicts, row,
 ):  # fmt: skip
     control = batch.attributes & CONTROL != 0
-    has_horizon = batch.magic == 2 and batch.attributes & DELETE_HORIZON != 0
+    has_horizon = batch.magic == 2 and batch.attributes & DELETE_HORIZON != 0 and batch.base_timestamp >= 0
     horizon = batch.base_timestamp if has_horizon else np.int64(-1)
     row.first_record = first
     row.end_record = end

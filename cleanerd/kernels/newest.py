@@ -144,8 +144,9 @@ def _gather_bits(fingerprints, skip, shift, bits, cursors, out):
             out[i] = True
         else:
             bucket = np.int64(fingerprints[i, 1] >> shift) if shift < _U(64) else np.int64(0)
-            out[i] = bits[cursors[bucket]]
-            cursors[bucket] += 1
+            at = cursors[bucket]
+            out[i] = at < len(bits) and bits[at]
+            cursors[bucket] = at + 1
 
 
 def gather_bits(
@@ -157,8 +158,9 @@ def gather_bits(
     """Superseded bits in offset order: True where `local` says so, else the next unused answer of the bucket.
 
     `bits` holds the answers of bucket 0, then of bucket 1, ...; `cursors[b]` is the place of the next unused answer of
-    bucket b and is moved on.
+    bucket b and is moved on: beyond the answers of its bucket when there were too few, which the caller checks at the end.
     """
+    assert len(local) == len(fingerprints)
     out = np.empty(len(fingerprints), np.bool_)
     _gather_bits(fingerprints, local, _shift(len(cursors)), bits, cursors, out)
     return out

@@ -4,7 +4,7 @@ import numpy as np
 from numba import njit
 
 from .native import JIT, be32, be64
-from .tables import CONTROL, LOG_APPEND_TIME, RECORD, Bytes, Status, Table
+from .tables import CODEC_MASK, CONTROL, LOG_APPEND_TIME, RECORD, Bytes, Status, Table
 
 _OK, _BAD_RECORD, _BAD_COUNT, _BAD_OFFSET, _BAD_CONTROL = (
     int(Status.OK),
@@ -98,7 +98,7 @@ def _walk_message(buffer, position, limit, batch, row):
     size = be32(buffer, position + 8)
     end = position + 12 + size
     magic = buffer[position + 16]
-    if size < 14 or end > limit or magic > 1:
+    if size < 14 or end > limit or magic > 1 or buffer[position + 17] & CODEC_MASK:  # nothing nests in a wrapper
         return np.int64(-1)
     at = position + (26 if magic == 1 else 18)
     if end - at < 8:
@@ -124,8 +124,12 @@ def _walk_message(buffer, position, limit, batch, row):
 
 
 @njit(**JIT)
-def _walk_legacy(buffer, batch, index, records, filled):
-    """Messages of one entry, or of one expanded wrapper with its relative offsets made absolute (spec disk C3)."""
+def _walk_legacy(buffer, batch, index, previous, records, filled):
+    """Messages of one entry, or of one expanded wrapper with its relative offsets made absolute (spec disk C3).
+
+    The header of a wrapper names its last offset only, so that none of its messages goes back behind `previous`, the
+    last offset of the batch before, shows here and not in the scan.
+    """
     position = batch.payload_start
     first = filled
     while position < batch.payload_end:
@@ -141,27 +145,32 @@ def _walk_legacy(buffer, batch, index, records, filled):
     if filled == first:
         return filled, _BAD_COUNT, position
     if batch.expanded and batch.magic == 1 and batch.last_offset != 0:
-        last_inner = records[filled - 1].offset
-        for i in range(first, filled):
-            records[i].offset += batch.last_offset - last_inner
-    for i in range(first + 1, filled):
-        if records[i].offset <= records[i - 1].offset:
+        shift = batch.last_offset - records[filled - 1].offset
+        if shift < 0:
             return filled, _BAD_OFFSET, batch.payload_start
+        for i in range(first, filled):
+            records[i].offset += shift
+    for i in range(first, filled):
+        if records[i].offset <= previous or records[i].offset > batch.last_offset:
+            return filled, _BAD_OFFSET, batch.payload_start
+        previous = records[i].offset
     batch.base_offset = records[first].offset
     batch.count = filled - first
     return filled, _OK, position
 
 
 @njit(**JIT)
-def _walk(raw, expanded, batches, begin, end, records):
+def _walk(raw, expanded, batches, begin, end, previous, records):
     filled = 0
     for i in range(begin, end):
         batch = batches[i]
+        if i > 0:
+            previous = batches[i - 1].last_offset
         buffer = expanded if batch.expanded else raw
         if batch.magic == 2:
             filled, status, position = _walk_v2(buffer, batch, i, records, filled)
         else:
-            filled, status, position = _walk_legacy(buffer, batch, i, records, filled)
+            filled, status, position = _walk_legacy(buffer, batch, i, previous, records, filled)
         if status != _OK:
             return filled, status, i, position
     return filled, _OK, end, np.int64(-1)
@@ -186,13 +195,15 @@ def count_messages(buffer: Bytes, start: int, end: int) -> int:
 
 
 def walk_records(
-    raw: Bytes, expanded: Bytes, batches: Table, begin: int, end: int, rows: int
+    raw: Bytes, expanded: Bytes, batches: Table, begin: int, end: int, rows: int, previous_offset: int
 ) -> tuple[Table, Status, int, int]:
     """Records of `batches[begin:end]`; `rows` is their number (an upper bound for legacy wrappers).
+
+    `previous_offset` is the last offset before `batches[0]`. Requires: `scan.first_bad_order` has nothing to say.
 
     Returns (record rows, status, batch row at which it stopped, byte position in that batch's buffer). Legacy wrappers
     get their `base_offset` and `count` here. Batch rows of the records count from the start of `batches`.
     """
     records = np.empty(rows, RECORD)
-    filled, status, batch, position = _walk(raw, expanded, batches, begin, end, records)
+    filled, status, batch, position = _walk(raw, expanded, batches, begin, end, previous_offset, records)
     return records[:filled], Status(status), int(batch), int(position)

@@ -9,7 +9,7 @@ from numba import njit
 from .judge import Context
 from .native import JIT, be16
 from .records import read_varint
-from .tables import CONTROL, DELETE_HORIZON, EVENT, TRANSACTIONAL, Bytes, EventKind, Table
+from .tables import CODEC_MASK, CONTROL, DELETE_HORIZON, EVENT, TRANSACTIONAL, Bytes, EventKind, Table
 
 _DATA, _ABORTED_DATA, _ABORT, _COMMIT, _OTHER = (
     int(EventKind.DATA),
@@ -23,8 +23,13 @@ _NONE = -1
 
 @njit(**JIT)
 def _control_kind(buffer, batch):
-    """Kind of a control batch with a record, from its key (spec disk C2); control batches are never compressed."""
+    """Kind of a control batch with a record, from its key (spec disk C2).
+
+    Nobody compresses control batches: such a one is OTHER, which stays whatever happens.
+    """
     end = batch.payload_end
+    if batch.attributes & CODEC_MASK:
+        return _OTHER
     _, at = read_varint(buffer, batch.payload_start, end, 5)
     if at < 0:
         return _OTHER
@@ -35,7 +40,7 @@ def _control_kind(buffer, batch):
     if at < 0:
         return _OTHER
     key_length, at = read_varint(buffer, at, end, 5)
-    if at < 0 or key_length < 4 or at + 4 > end:
+    if at < 0 or key_length < 4 or at + 4 > end or be16(buffer, at) < 0:
         return _OTHER
     kind = be16(buffer, at + 2)
     if kind == 0:
@@ -75,7 +80,7 @@ def _collect(buffer, batches, aborted, now_ms, new_horizon, ids, seen, out):
         event.offset = batch.last_offset
         event.producer_id = batch.producer_id
         event.kind = kind
-        has_horizon = batch.attributes & DELETE_HORIZON != 0
+        has_horizon = batch.attributes & DELETE_HORIZON != 0 and batch.base_timestamp >= 0
         expired = has_horizon and batch.base_timestamp <= now_ms
         event.changes = 2 if expired else np.uint8(not has_horizon and new_horizon >= 0)
         count += 1

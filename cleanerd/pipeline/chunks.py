@@ -66,6 +66,7 @@ class Piece:
 
     source: Source
     file_position: int
+    previous_offset: int  # every offset of the piece is above it
     raw: Bytes
     batches: Table
 
@@ -98,35 +99,40 @@ def _read(fd: int, position: int, size: int) -> Bytes:
     return buffer[:filled]
 
 
-def check_unchanged(source: Source) -> None:
-    """Raise SourceChanged unless the file is still the one that was planned for."""
+def _open_unchanged(source: Source) -> int:
+    """The file, open. Raises SourceChanged unless it is still the one that was planned for."""
     try:
-        found = os.stat(source.path)
+        fd = os.open(source.path, os.O_RDONLY)
     except FileNotFoundError:
         raise SourceChanged(f"{source.path}: was planned for and is gone") from None
+    found = os.fstat(fd)
     now = (found.st_ino, found.st_size, found.st_mtime_ns)
     planned = (source.inode, source.size_bytes, source.mtime_ns)
     if now != planned:
+        os.close(fd)
         raise SourceChanged(f"{source.path}: (inode, size, mtime) was {planned}, is {now}")
+    return fd
 
 
 def read_pieces(source: Source) -> Iterator[Piece]:
     """Read a source and check structure, CRC of every batch and order of offsets. Raises CorruptFile, SourceChanged."""
-    check_unchanged(source)
-    fd = os.open(source.path, os.O_RDONLY)
+    fd = _open_unchanged(source)
     try:
         position, size, previous_offset = source.start, PIECE_BYTES, source.min_offset - 1
         while position < source.end:
-            raw = _read(fd, position, min(size, source.end - position))
-            batches, stop, status = scan_batches(raw, 0, len(raw))
-            at_end = position + len(raw) >= source.end or not len(raw)
+            wanted = min(size, source.end - position)
+            raw = _read(fd, position, wanted)
+            if len(raw) < wanted:
+                raise SourceChanged(f"{source.path}: ends at byte {position + len(raw)}, before {source.end}")
+            batches, stop, status = scan_batches(raw, 0, wanted)
+            at_end = position + wanted == source.end
             if status is not Status.OK and (status is not Status.TORN or at_end):
                 raise corrupt(source.path, position + stop, status)
             if not len(batches):
                 size *= 2  # one batch that is larger than the piece
                 continue
-            piece = Piece(source, position, raw[:stop], batches)
-            _check(piece, previous_offset)
+            piece = Piece(source, position, previous_offset, raw[:stop], batches)
+            _check(piece)
             yield piece
             size, previous_offset = PIECE_BYTES, int(batches["last_offset"][-1])
             position += stop
@@ -134,10 +140,10 @@ def read_pieces(source: Source) -> Iterator[Piece]:
         os.close(fd)
 
 
-def _check(piece: Piece, previous_offset: int) -> None:
+def _check(piece: Piece) -> None:
     for row, status in (
         (first_bad_crc(piece.raw, piece.batches), Status.BAD_CRC),
-        (first_bad_order(piece.batches, previous_offset), Status.BAD_OFFSET),
+        (first_bad_order(piece.batches, piece.previous_offset), Status.BAD_OFFSET),
     ):
         if row >= 0:
             raise corrupt(piece.source.path, piece.file_position + int(piece.batches["position"][row]), status)
@@ -164,19 +170,18 @@ def _is_plain(batches: Table) -> bool:
 
 def _expand(piece: Piece, begin: int) -> tuple[int, Bytes]:
     """Decompress batches from row `begin` until a slice is full; returns (end row, expanded buffer)."""
-    batches, parts, filled, row = piece.batches, [], 0, begin
-    while row < len(batches) and filled < SLICE_BYTES:
+    batches, parts, row, plain, expanded = piece.batches, [], begin, 0, 0
+    while row < len(batches) and plain + expanded < SLICE_BYTES:
         batch = batches[row]
         codec = int(batch["attributes"]) & CODEC_MASK
         if codec == 0 or int(batch["count"]) == 0:
-            filled += int(batch["size"])
+            plain += int(batch["size"])
         else:
             part = _decompress(piece, row, codec)
-            batch["payload_start"] = sum(map(len, parts))
-            batch["payload_end"] = batch["payload_start"] + len(part)
-            batch["expanded"] = 1
             parts.append(part)
-            filled += len(part)
+            batch["payload_start"], batch["payload_end"] = expanded, expanded + len(part)
+            batch["expanded"] = 1
+            expanded += len(part)
         row += 1
     return row, np.frombuffer(bytearray(b"".join(parts)), np.uint8) if parts else _NOTHING
 
@@ -186,7 +191,7 @@ def _decompress(piece: Piece, row: int, codec: int) -> bytes:
     start, end = _compressed_span(piece, row)
     try:
         return decompress(Codec(codec), memoryview(piece.raw)[start:end], magic=int(batch["magic"]))
-    except (FormatError, ValueError) as error:
+    except (FormatError, ValueError, MemoryError) as error:  # a frame may claim any size
         at = piece.file_position + int(batch["position"])
         raise CorruptFile(piece.source.path, at, f"records compressed with codec {codec}", error) from error
 
@@ -197,9 +202,16 @@ def _compressed_span(piece: Piece, row: int) -> tuple[int, int]:
     position, end = int(batch["position"]), int(batch["position"]) + int(batch["size"])
     if batch["magic"] == 2:
         return position + 61, end
-    at = position + (26 if batch["magic"] == 1 else 18)
-    key_length = int.from_bytes(piece.raw[at : at + 4].tobytes(), "big", signed=True)
-    return at + 4 + max(key_length, 0) + 4, end
+    key_at = position + (26 if batch["magic"] == 1 else 18)
+    value_at = key_at + 4 + max(_int32(piece.raw, key_at), 0)
+    start = value_at + 4
+    if start > end or _int32(piece.raw, value_at) != end - start:
+        raise corrupt(piece.source.path, piece.file_position + position, Status.BAD_RECORD)
+    return start, end
+
+
+def _int32(raw: Bytes, at: int) -> int:
+    return int.from_bytes(raw[at : at + 4].tobytes(), "big", signed=True)
 
 
 def _plain_ends(batches: Table) -> list[int]:
@@ -234,7 +246,9 @@ def _walk(piece: Piece, begin: int, end: int, expanded: Bytes) -> Slice:
     rows = int(counts[counts > 0].sum())
     for row in begin + np.flatnonzero(counts < 0):
         rows += count_messages(expanded, int(batches["payload_start"][row]), int(batches["payload_end"][row]))
-    records, status, stopped, _ = walk_records(piece.raw, expanded, batches, begin, end, rows)
+    records, status, stopped, _ = walk_records(
+        piece.raw, expanded, batches, begin, end, rows, piece.previous_offset
+    )
     if status is not Status.OK:
         at = piece.file_position + int(batches["position"][stopped])
         raise corrupt(piece.source.path, at, status)

@@ -70,7 +70,7 @@ def index_chunk(
     for piece in read_pieces(work.source):
         check_index(piece, work)
         aborted = mark_aborted(piece.batches, log.aborted)
-        tally.add_batches(piece, collect_events(piece.raw, piece.batches, aborted, log.context))
+        events = collect_events(piece.raw, piece.batches, aborted, log.context)
         for part in slices(piece):
             fingerprints, rows = fingerprint_records(
                 piece.raw, part.expanded, piece.batches, part.records, aborted, log.key
@@ -84,6 +84,7 @@ def index_chunk(
             )[2]  # fmt: skip
             tally.records += len(part.records)
             advance(int(piece.batches["size"][part.begin : part.end].sum(dtype=np.int64)), len(part.records))
+        tally.add_batches(piece, events)
     fingerprints = np.concatenate(parts) if parts else np.empty((0, 2), np.uint64)
     local, blocks = _combine(fingerprints, clean, log.buckets)
     return tally.summary(work.source, local), blocks
@@ -99,11 +100,9 @@ class _Tally:
         self._events: list[Table] = []
 
     def add_batches(self, piece: Piece, events: Table) -> None:
-        """Count the batches of a piece."""
+        """Count the batches of a piece whose records were walked: legacy wrappers have no base offset before that."""
         if self._batches == 0:
             self._first_offset = int(piece.batches["base_offset"][0])
-            if self._first_offset < 0:  # a legacy wrapper: its last offset is all that names it so far
-                self._first_offset = int(piece.batches["last_offset"][0])
         self._last_offset = int(piece.batches["last_offset"][-1])
         self._batches += len(piece.batches)
         self._events.append(events)

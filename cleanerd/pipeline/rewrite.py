@@ -99,7 +99,7 @@ def rewrite_chunk(
                     _write_all(fd, out)
                 done = piece.batches["size"][part.begin : part.end].sum(dtype=np.int64)
                 advance(int(done) + len(out), len(part.records))
-        superseded.check_exhausted()
+        superseded.check_exhausted(work.source)
     finally:
         if fd is not None:
             os.close(fd)
@@ -137,14 +137,21 @@ class _Superseded:
         )
         local = self._local[self._used : self._used + len(rows)]
         self._used += len(rows)
+        if self._used > len(self._local):
+            raise self._mismatch(piece.source)
         superseded = np.zeros(len(part.records), np.bool_)
         superseded[rows] = gather_bits(fingerprints, local, self._bits, self._cursors)
         return superseded
 
-    def check_exhausted(self) -> None:
-        """Every answer was used exactly once, or index and rewrite saw different records."""
-        assert self._used == len(self._local), (self._used, len(self._local))
-        assert np.array_equal(self._cursors, self._ends)
+    def check_exhausted(self, source: Source) -> None:
+        """Every answer was used exactly once, or index and rewrite saw different records. Raises VerificationFailed."""
+        if self._used != len(self._local) or not np.array_equal(self._cursors, self._ends):
+            raise self._mismatch(source)
+
+    def _mismatch(self, source: Source) -> VerificationFailed:
+        return VerificationFailed(
+            f"{source.path}: bytes {source.start} to {source.end} hold other keys than when they were indexed"
+        )
 
 
 def _encode(piece: Piece, part: Slice, judged: Table, kept: npt.NDArray[np.uint8]) -> tuple[Bytes, Table]:
