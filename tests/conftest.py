@@ -10,8 +10,11 @@ marker      environment              without it
 """
 
 import os
+from collections.abc import Iterator
 
 import pytest
+
+from cleanerd.pipeline.session import SparkSession
 
 SWITCHES = {
     "broker": "run the tests that start a real Kafka broker",
@@ -38,3 +41,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name, skip in off.items():
             if item.get_closest_marker(name) is not None:
                 item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one real Spark session that all tests of a run share; it starts with its first job."""
+    session = SparkSession("local[2]")
+    yield session
+    session.stop()

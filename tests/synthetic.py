@@ -40,11 +40,15 @@ class Shape:
     def template(self) -> tuple[np.ndarray, list[int]]:
         """One batch at offset 0 and where the digits of its keys are."""
         records = [
-            Record(i, _TIMESTAMP_MS + i, b"k" + b"\xff" * _KEY_DIGITS, bytes([65 + i % 26]) * self.value_bytes)
+            Record(
+                i, _TIMESTAMP_MS + i, b"k" + b"\xff" * _KEY_DIGITS, bytes([65 + i % 26]) * self.value_bytes
+            )
             for i in range(self.records_per_batch)
         ]
         batch = np.frombuffer(encode_batch(records, base_offset=0), np.uint8)
-        marks = np.flatnonzero(np.convolve(batch == 0xFF, np.ones(_KEY_DIGITS, int))[_KEY_DIGITS - 1 :] == _KEY_DIGITS)
+        marks = np.flatnonzero(
+            np.convolve(batch == 0xFF, np.ones(_KEY_DIGITS, int))[_KEY_DIGITS - 1 :] == _KEY_DIGITS
+        )
         marks = marks[(marks >= HEADER_SIZE) & (batch[marks - 1] == ord("k"))]
         assert len(marks) == self.records_per_batch
         return batch, marks.tolist()
@@ -98,7 +102,8 @@ def _write_indexes(log: Path, first: int, count: int, size: int, shape: Shape) -
     last_offsets = base + (rows + 1) * shape.records_per_batch - 1
     log.with_suffix(".index").write_bytes(render_offset_index(OffsetIndex(last_offsets, rows * size), base))
     times = TimeIndex(
-        np.array([_TIMESTAMP_MS + shape.records_per_batch - 1]), np.array([base + shape.records_per_batch - 1])
+        np.array([_TIMESTAMP_MS + shape.records_per_batch - 1]),
+        np.array([base + shape.records_per_batch - 1]),
     )
     log.with_suffix(".timeindex").write_bytes(render_time_index(times, base))
     os.utime(log)

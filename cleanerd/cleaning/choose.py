@@ -11,7 +11,14 @@ from cleanerd.errors import CleanerdError
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.pipeline.tasks import from_os_error
-from cleanerd.policy.cleanable import CleanableRange, CompactionConfig, LogFacts, cleanable_range, is_filthy, urgency
+from cleanerd.policy.cleanable import (
+    CleanableRange,
+    CompactionConfig,
+    LogFacts,
+    cleanable_range,
+    is_filthy,
+    urgency,
+)
 from cleanerd.storage.producers import Stability, read_stability
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, scan_partition
 
@@ -33,7 +40,11 @@ def partitions(files: Files, log_dir: str, request: CleanRequest) -> list[TopicP
     found = []
     for name in files.list_names(log_dir):
         parsed = parse_partition_dir(name)
-        if parsed is None or parsed[1] is not DirKind.CURRENT or not os.path.isdir(os.path.join(log_dir, name)):
+        if (
+            parsed is None
+            or parsed[1] is not DirKind.CURRENT
+            or not os.path.isdir(os.path.join(log_dir, name))
+        ):
             continue
         tp = parsed[0]
         if tp.topic == names.CLUSTER_METADATA_TOPIC:

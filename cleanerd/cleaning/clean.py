@@ -64,7 +64,10 @@ class Cleaner:
         for candidate in candidates:
             try:
                 plan = plan_cleaning(
-                    self._files, candidate, now_ms=self._clock.now_ms(), chunk_bytes=self._request.config.chunk_bytes
+                    self._files,
+                    candidate,
+                    now_ms=self._clock.now_ms(),
+                    chunk_bytes=self._request.config.chunk_bytes,
                 )
                 logs.append(_Log(plan))
             except (CleanerdError, OSError) as error:
@@ -81,7 +84,9 @@ class Cleaner:
     def _run_pipeline(self, logs: list[_Log]) -> None:
         for log in logs:
             tp = log.plan.candidate.snapshot.topic_partition
-            self._progress.planned(tp, sum(chunk.source.end - chunk.source.start for chunk in log.plan.work.chunks))
+            self._progress.planned(
+                tp, sum(chunk.source.end - chunk.source.start for chunk in log.plan.work.chunks)
+            )
         partitions = [log.plan.candidate.snapshot.topic_partition for log in logs]
 
         def advanced(number: int, phase: Phase, size: int, records: int) -> bool:
@@ -229,6 +234,9 @@ def _overhead(log: _Log) -> int:
 def _peak_bound(log: _Log) -> int:
     """Upper bound for the new bytes of a log: nothing grows but tombstone batches, by a few bytes each."""
     assert log.indexed is not None
-    sizes = [s.bytes + s.bytes // 8 for c, s in zip(log.plan.work.chunks, log.indexed.summaries, strict=True) if c.group in log.indexed.changed_groups]
+    sizes = [
+        s.bytes + s.bytes // 8
+        for c, s in zip(log.plan.work.chunks, log.indexed.summaries, strict=True)
+        if c.group in log.indexed.changed_groups
+    ]
     return sum(sizes) + _overhead(log)
-

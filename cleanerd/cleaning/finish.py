@@ -53,7 +53,9 @@ def _stage_group(
         sizes=sizes,
         log_mtime_ns=last.mtime_ns,
         last_offset=max(written.part.last_offset for written in parts),
-        leader_epochs=tuple((e.epoch, e.start_offset) for e in epochs if e.start_offset < group.next_base_offset),
+        leader_epochs=tuple(
+            (e.epoch, e.start_offset) for e in epochs if e.start_offset < group.next_base_offset
+        ),
     )
     write_manifest(files, snapshot.directory, staged)
     return staged
@@ -78,4 +80,3 @@ def commit_log(files: Files, plan: CleaningPlan, staged: list[StagedGroup]) -> N
 def discard_log(files: Files, plan: CleaningPlan) -> None:
     """Throw away everything staged for a log."""
     discard_staged(files, plan.candidate.snapshot.directory)
-

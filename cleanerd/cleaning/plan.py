@@ -1,5 +1,6 @@
 """A candidate to the work of the pipeline: segments to rewrite, groups, chunks (step 3 of a cleaning)."""
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +43,9 @@ def plan_cleaning(files: Files, candidate: Candidate, *, now_ms: int, chunk_byte
     snapshot, found, config = candidate.snapshot, candidate.range, candidate.config
     end = found.first_uncleanable_offset
     by_base = {segment.base_offset: segment for segment in snapshot.segments}
-    to_rewrite = range_query([s.facts for s in snapshot.segments], 0, end)  # rule 4.4: from the very beginning
+    to_rewrite = range_query(
+        [s.facts for s in snapshot.segments], 0, end
+    )  # rule 4.4: from the very beginning
     groups = []
     for facts in group_segments(
         to_rewrite,
@@ -136,7 +139,7 @@ def _cut(files: Files, segment: SegmentOnDisk, chunk_bytes: int) -> list[tuple[S
             ),
             positions[(positions >= start) & (positions < end)],
         )
-        for start, end in zip(cuts, cuts[1:], strict=False)
+        for start, end in itertools.pairwise(cuts)
     ]
 
 

@@ -25,9 +25,7 @@ class Retained:
         return f"retention deleted {self.segments} segments ({', '.join(b.value for b in self.reasons)})"
 
 
-def retain(
-    files: Files, snapshot: PartitionSnapshot, config: TopicConfig, *, now_ms: int
-) -> Retained | None:
+def retain(files: Files, snapshot: PartitionSnapshot, config: TopicConfig, *, now_ms: int) -> Retained | None:
     """Apply retention to one log; None when nothing goes. Raises LockHeld, OSError."""
     plan = plan_retention(
         [segment.facts for segment in snapshot.segments],

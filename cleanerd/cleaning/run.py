@@ -146,7 +146,13 @@ class _Run:
         candidates: list[Candidate] = []
         for tp in found:
             answer = examine(
-                self._files, log_dir, tp, checkpoints, self._request, is_kafka=is_kafka, now_ms=self._clock.now_ms()
+                self._files,
+                log_dir,
+                tp,
+                checkpoints,
+                self._request,
+                is_kafka=is_kafka,
+                now_ms=self._clock.now_ms(),
             )
             if isinstance(answer, Candidate):
                 candidates.append(answer)
@@ -175,7 +181,9 @@ class _Run:
             except LockHeld:
                 return  # a broker lives: its own retention works
             except (CleanerdError, OSError) as error:
-                self._replace(tp, log_dir, replace(_of(result, tp, log_dir), outcome="failed", reason=_text(error)))
+                self._replace(
+                    tp, log_dir, replace(_of(result, tp, log_dir), outcome="failed", reason=_text(error))
+                )
                 continue
             if retained is not None:
                 self._replace(tp, log_dir, _with_retention(_of(result, tp, log_dir), snapshot, retained))

@@ -33,7 +33,7 @@ class CleanOnce(Protocol):
 
 def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
     """Load, clean, report; returns the exit code."""
-    request = _request(arguments)
+    request = request_from(arguments)
     clock = SystemClock() if arguments.now_ms is None else FixedNow(arguments.now_ms)
     with progress_on(sys.stderr) as progress:
         results = (clean_once or _clean_once())(request, progress=progress, clock=clock)
@@ -47,7 +47,8 @@ def _clean_once() -> CleanOnce:
     return clean_once
 
 
-def _request(arguments: Namespace) -> CleanRequest:
+def request_from(arguments: Namespace) -> CleanRequest:
+    """What the options of `clean` ask for. Raises `BadConfiguration`, `BadUsage`."""
     loaded = load(arguments, output.say)
     return CleanRequest(
         config=loaded.configuration.broker,

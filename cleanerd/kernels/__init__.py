@@ -4,3 +4,9 @@ A kernel is a free function on arrays and scalars: it writes into preallocated o
 raises nothing and allocates nothing per record. The plain meaning of each one is its twin in `reference.py` (bytes to
 verdicts) or the library that the test compares it with (SipHash, CRC). Names and dtypes of the tables are in `tables.py`.
 """
+
+import os
+
+from cleanerd.kernels.compiled import settle_cache
+
+settle_cache(os.environ)

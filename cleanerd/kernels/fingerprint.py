@@ -89,7 +89,12 @@ def _fingerprint(raw, expanded, batches, records, aborted, k0, k1, out, rows):
 
 
 def fingerprint_records(
-    raw: Bytes, expanded: Bytes, batches: Table, records: Table, aborted: npt.NDArray[np.bool_], key: tuple[int, int]
+    raw: Bytes,
+    expanded: Bytes,
+    batches: Table,
+    records: Table,
+    aborted: npt.NDArray[np.bool_],
+    key: tuple[int, int],
 ) -> tuple[Fingerprints, npt.NDArray[np.int32]]:
     """Fingerprints of the records that compete for their key, in offset order, and their rows in `records`.
 

@@ -124,7 +124,9 @@ def _record_verdict(record, batch, control, superseded, now_ms, horizon, retain_
 
 
 @njit(**JIT)
-def _judge_records(batch, records, first, end, superseded, all_dropped, now_ms, horizon, legacy_deletes, verdicts, row):
+def _judge_records(
+    batch, records, first, end, superseded, all_dropped, now_ms, horizon, legacy_deletes, verdicts, row
+):
     """Verdict of every record of a batch; fills kept, first/last kept, timestamps; returns (tombstone kept, mixed magic)."""
     tombstone_kept = False
     mixed_magic = False
@@ -182,7 +184,9 @@ def _judge_batch(
     if row.kept == 0:
         if not _keep_even_if_empty(batch, round_end, ids, epochs, last_data_offsets):
             return _DROP
-        if batch.magic < 2:  # no empty header exists there: Kafka gives up on the log (4.31), we keep the batch
+        if (
+            batch.magic < 2
+        ):  # no empty header exists there: Kafka gives up on the log (4.31), we keep the batch
             verdicts[first:end] = _KEEP
             return _COPY
         return _COPY if batch.count == 0 else _EMPTY

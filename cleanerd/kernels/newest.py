@@ -61,7 +61,9 @@ def new_set(keys: int) -> Fingerprints:
     return np.zeros((slots, 2), np.uint64)
 
 
-def mark_superseded(fingerprints: Fingerprints, insert_from: int, table: Fingerprints) -> npt.NDArray[np.bool_]:
+def mark_superseded(
+    fingerprints: Fingerprints, insert_from: int, table: Fingerprints
+) -> npt.NDArray[np.bool_]:
     """For fingerprints in offset order: True where a newer one of the same key exists at or after `insert_from`.
 
     The rows from `insert_from` on (the dirty section) are put into `table`; the rows before it (the clean section)
@@ -121,14 +123,18 @@ def _shift(buckets: int) -> np.uint64:
     return _U(64 - (buckets.bit_length() - 1))
 
 
-def bucket_counts(fingerprints: Fingerprints, skip: npt.NDArray[np.bool_], buckets: int) -> npt.NDArray[np.int64]:
+def bucket_counts(
+    fingerprints: Fingerprints, skip: npt.NDArray[np.bool_], buckets: int
+) -> npt.NDArray[np.int64]:
     """How many fingerprints, those marked in `skip` left out, fall into each bucket."""
     counts = np.zeros(buckets, np.int64)
     _bucket_counts(fingerprints, skip, _shift(buckets), counts)
     return counts
 
 
-def split_by_bucket(fingerprints: Fingerprints, skip: npt.NDArray[np.bool_], buckets: int) -> list[Fingerprints]:
+def split_by_bucket(
+    fingerprints: Fingerprints, skip: npt.NDArray[np.bool_], buckets: int
+) -> list[Fingerprints]:
     """The fingerprints of each bucket in the order given, those marked in `skip` left out."""
     counts = bucket_counts(fingerprints, skip, buckets)
     ends = np.cumsum(counts)

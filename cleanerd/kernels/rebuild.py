@@ -21,7 +21,9 @@ from .tables import (
 _DROP, _COPY, _EMPTY, _REBUILD = int(Action.DROP), int(Action.COPY), int(Action.EMPTY), int(Action.REBUILD)
 _HEADER = 61
 _KEPT_ATTRIBUTES = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
-_GROWTH_PER_RECORD = 40  # more than a length, a timestamp delta and an offset delta, or a message header, can add
+_GROWTH_PER_RECORD = (
+    40  # more than a length, a timestamp delta and an offset delta, or a message header, can add
+)
 
 
 @njit(**JIT)
@@ -103,7 +105,7 @@ def _write_bodies(raw, expanded, batches, begin, records, verdicts, judged, tabl
 
 
 @njit(**JIT)
-def _write_header(out, at, batch, row, size, attributes, base_timestamp, max_timestamp, count):
+def _write_header(out, at, batch, size, attributes, base_timestamp, max_timestamp, count):
     store_be64(out, at, batch.base_offset)
     store_be32(out, at + 8, np.int32(size - 12))
     store_be32(out, at + 12, batch.leader_epoch)
@@ -136,7 +138,7 @@ def _assemble(raw, bodies, packed, batches, begin, judged, spans, is_packed, out
         elif row.action == _EMPTY:
             size = np.int64(_HEADER)
             attributes = batch.attributes & _KEPT_ATTRIBUTES
-            _write_header(out, at, batch, row, size, attributes, np.int64(-1), max_timestamp, 0)
+            _write_header(out, at, batch, size, attributes, np.int64(-1), max_timestamp, 0)
         else:
             body = packed if is_packed[j] else bodies
             body_size = spans[j, 1] - spans[j, 0]
@@ -147,7 +149,9 @@ def _assemble(raw, bodies, packed, batches, begin, judged, spans, is_packed, out
                 attributes = batch.attributes & (_KEPT_ATTRIBUTES | CODEC_MASK)
                 if row.horizon >= 0:
                     attributes |= DELETE_HORIZON
-                _write_header(out, at, batch, row, size, attributes, row.base_timestamp, max_timestamp, row.kept)
+                _write_header(
+                    out, at, batch, row, size, attributes, row.base_timestamp, max_timestamp, row.kept
+                )
             else:
                 size = body_size
                 last_offset = row.last_kept

@@ -98,7 +98,9 @@ def _walk_message(buffer, position, limit, batch, row):
     size = be32(buffer, position + 8)
     end = position + 12 + size
     magic = buffer[position + 16]
-    if size < 14 or end > limit or magic > 1 or buffer[position + 17] & CODEC_MASK:  # nothing nests in a wrapper
+    if (
+        size < 14 or end > limit or magic > 1 or buffer[position + 17] & CODEC_MASK
+    ):  # nothing nests in a wrapper
         return np.int64(-1)
     at = position + (26 if magic == 1 else 18)
     if end - at < 8:

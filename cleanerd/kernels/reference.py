@@ -134,7 +134,11 @@ def clean(segments: Sequence[Segment], facts: Facts) -> Cleaned:
             if discardable and batch.is_control and batch.records:
                 result.discardable_markers.append(batch.last_offset)
             data, verdicts = clean_batch(
-                batch, newest, facts, discardable=discardable, retain_legacy_deletes=segment.retain_legacy_deletes
+                batch,
+                newest,
+                facts,
+                discardable=discardable,
+                retain_legacy_deletes=segment.retain_legacy_deletes,
             )
             written.append(data)
             result.counts.update(verdicts)
@@ -146,9 +150,7 @@ def clean(segments: Sequence[Segment], facts: Facts) -> Cleaned:
 def newest_offsets(batches: Iterable[Batch], facts: Facts) -> dict[bytes, int]:
     """Key -> newest offset over the dirty section (rules 3.9, 3.12, and (C), (D))."""
     newest: dict[bytes, int] = {}
-    tracker = TransactionTracker(
-        txn for txn in facts.aborted if txn.last_offset >= facts.first_dirty_offset
-    )
+    tracker = TransactionTracker(txn for txn in facts.aborted if txn.last_offset >= facts.first_dirty_offset)
     for batch in batches:
         assert batch.last_offset < facts.round_end, "the caller hands over the segments below the round end"
         if batch.last_offset < facts.first_dirty_offset:
@@ -339,7 +341,9 @@ def _rebuild_wrapper(source: LegacyEntry, kept: Sequence[Record]) -> bytes:
     base = kept[0].offset if source.magic == 1 else 0
     messages = [
         encode_message(
-            replace(record, offset=record.offset - base), magic=source.magic, log_append_time=source.log_append_time
+            replace(record, offset=record.offset - base),
+            magic=source.magic,
+            log_append_time=source.log_append_time,
         )
         for record in kept
     ]

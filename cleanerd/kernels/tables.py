@@ -97,7 +97,16 @@ JUDGED = np.dtype(
 WRITTEN = np.dtype([("position", "i8"), ("last_offset", "i8"), ("max_timestamp", "i8"), ("size", "i8")])
 """A batch as written: the input of the indexes."""
 
-EVENT = np.dtype([("offset", "i8"), ("producer_id", "i8"), ("kind", "u1"), ("changes", "u1"), ("_pad", "V6")])
+EVENT = np.dtype(
+    [
+        ("offset", "i8"),
+        ("producer_id", "i8"),
+        ("kind", "u1"),
+        ("changes", "u1"),
+        ("_pad", "u2"),
+        ("_pad2", "u4"),
+    ]
+)
 """A step of a transaction: what `transactions.track` needs to know of a batch."""
 
 Bytes = npt.NDArray[np.uint8]

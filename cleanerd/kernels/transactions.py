@@ -1,4 +1,4 @@
-"""Transactions and producers from batch headers: events, markers without data, producer state (rules 4.17, 4.20, A.3, A.4)."""
+"""Transactions and producers from batch headers: events, empty transactions, producer state (4.17, 4.20, A.3, A.4)."""
 
 from dataclasses import dataclass
 

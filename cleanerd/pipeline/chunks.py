@@ -146,7 +146,9 @@ def _check(piece: Piece) -> None:
         (first_bad_order(piece.batches, piece.previous_offset), Status.BAD_OFFSET),
     ):
         if row >= 0:
-            raise corrupt(piece.source.path, piece.file_position + int(piece.batches["position"][row]), status)
+            raise corrupt(
+                piece.source.path, piece.file_position + int(piece.batches["position"][row]), status
+            )
 
 
 def check_index(piece: Piece, work: ChunkWork) -> None:

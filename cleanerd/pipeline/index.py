@@ -60,9 +60,7 @@ class Block:
     clean: int
 
 
-def index_chunk(
-    work: ChunkWork, log: LogContext, advance: Advance
-) -> tuple[ChunkSummary, list[Block]]:
+def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[ChunkSummary, list[Block]]:
     """Index one chunk: its summary and one block per bucket. Raises CorruptFile, SourceChanged, Aborted, OSError."""
     tally = _Tally()
     parts: list[Fingerprints] = []

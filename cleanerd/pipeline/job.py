@@ -207,7 +207,9 @@ def _rewrite_task(log: IndexedLog, number: int, chunk: int, write: bool) -> Rewr
     name = SegmentFileName(log.summaries[chunk].first_offset, FileKind.PART, Suffix.STAGED)
     path = f"{log.work.directory}/{name}" if write else None
     work = log.work
-    return RewriteTask(number, chunk, work.chunks[chunk], log.verdicts[chunk], path, work.index_interval_bytes)
+    return RewriteTask(
+        number, chunk, work.chunks[chunk], log.verdicts[chunk], path, work.index_interval_bytes
+    )
 
 
 def _resolve_here(

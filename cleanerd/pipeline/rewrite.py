@@ -37,7 +37,9 @@ class Verdicts:
 
     local: npt.NDArray[np.uint8]  # packed, as `ChunkSummary.local`
     competing: int
-    bits: npt.NDArray[np.uint8]  # packed: answers of bucket 0, bucket 1, ... for the records that `local` leaves
+    bits: npt.NDArray[
+        np.uint8
+    ]  # packed: answers of bucket 0, bucket 1, ... for the records that `local` leaves
     bucket_counts: npt.NDArray[np.int64]
 
 
@@ -189,7 +191,7 @@ def _pack(batch: np.void, row: np.void, body: bytes) -> bytes:
 
 def _write_all(fd: int, data: Bytes) -> None:
     view = memoryview(data)
-    while len(view):
+    while view:
         view = view[os.write(fd, view) :]
 
 

@@ -133,7 +133,12 @@ class RewriteTask:
         advance = reporter.advance(self.log, Phase.REWRITE)
         return guarded(
             lambda: rewrite_chunk(
-                self.work, contexts[self.log], self.verdicts, self.part_path, self.index_interval_bytes, advance
+                self.work,
+                contexts[self.log],
+                self.verdicts,
+                self.part_path,
+                self.index_interval_bytes,
+                advance,
             )
         )
 

@@ -56,7 +56,9 @@ def plan_retention(
             deletions.append((remaining.pop(0), breach))
 
     start = log_start_offset
-    scan(Breach.LOG_START_OFFSET, lambda _, following: following is not None and following.base_offset <= start)
+    scan(
+        Breach.LOG_START_OFFSET, lambda _, following: following is not None and following.base_offset <= start
+    )
     if config.delete:
         if config.retention_bytes >= 0:
             excess = sum(s.size_bytes for s in remaining) - config.retention_bytes

@@ -80,4 +80,3 @@ def _adopt_owner(path: str, like: os.stat_result) -> None:
         os.chown(path, like.st_uid, like.st_gid)
     if mine.st_mode != like.st_mode:
         os.chmod(path, like.st_mode & 0o7777)
-

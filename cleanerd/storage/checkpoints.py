@@ -56,7 +56,7 @@ def read_leader_epochs(files: Files, directory: str) -> tuple[EpochEntry, ...]:
 def update_cleaner_checkpoint(files: Files, log_dir: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Set first dirty offsets, keep all other entries. Needs `.lock`.
 
-    Written whole to `<name>.tmp`, synced, renamed over the old one, directory synced: a crash leaves the old or the new file.
+    Written whole to `<name>.tmp`, synced, renamed over the old one, directory synced: a crash leaves old or new.
     """
     path = os.path.join(log_dir, names.CLEANER_OFFSET_CHECKPOINT)
     temporary = f"{path}.tmp"

@@ -59,13 +59,18 @@ def revalidate(files: Files, directory: str, group: StagedGroup) -> None:
     for source in group.sources:
         path = os.path.join(directory, str(SegmentFileName(source.base_offset, FileKind.LOG)))
         stat = files.stat(path)
-        now, then = (stat.inode, stat.size_bytes, stat.mtime_ns), (source.inode, source.size_bytes, source.mtime_ns)
+        now, then = (
+            (stat.inode, stat.size_bytes, stat.mtime_ns),
+            (source.inode, source.size_bytes, source.mtime_ns),
+        )
         if now != then:
             raise SourceChanged(f"{path}: (inode, size, mtime) was {then}, is {now}")
     epochs = tuple((e.epoch, e.start_offset) for e in read_leader_epochs(files, directory))
     below = tuple(entry for entry in epochs if entry[1] < group.next_base_offset)
     if below != group.leader_epochs:
-        raise SourceChanged(f"{directory}: leader epochs below the end were {group.leader_epochs}, are {below}")
+        raise SourceChanged(
+            f"{directory}: leader epochs below the end were {group.leader_epochs}, are {below}"
+        )
     for kind, size in group.sizes.items():
         path = os.path.join(directory, str(group.staged(kind)))
         if not files.exists(path) or files.stat(path).size_bytes != size:

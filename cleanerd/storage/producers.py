@@ -1,4 +1,4 @@
-"""Producer state and last stable offset of a log on disk: newest usable snapshot, then replay (rules A.3, A.4; spec disk G)."""
+"""Producer state and last stable offset of a log: newest usable snapshot, then replay (A.3, A.4; spec disk G)."""
 
 import os
 from dataclasses import dataclass
@@ -23,7 +23,9 @@ class Stability:
     producers: Producers
 
 
-def read_stability(files: Files, snapshot: PartitionSnapshot, *, now_ms: int, expiration_ms: int) -> Stability:
+def read_stability(
+    files: Files, snapshot: PartitionSnapshot, *, now_ms: int, expiration_ms: int
+) -> Stability:
     """What open transactions and idempotent producers ask of a cleaning.
 
     Starts from the newest producer snapshot at or below the high watermark that can be read, else from the start of the

@@ -11,7 +11,7 @@ our `.log.swap`, or none of the three       past the commit point: `finish`
 a `.log.cleaned` or `.log.swap` not ours    a broker was here since: our leftovers are unlinked
 ==========================================  =============================================================
 
-Without a manifest, staged files are garbage. Kafka's own leftovers are not ours to touch: the log is skipped until its broker
+Without a manifest, staged files are garbage. Kafka's own leftovers are not ours: the log is skipped until its broker
 has started; only the `.deleted` files of a directory without a broker are unlinked, which is all that can be left there.
 """
 

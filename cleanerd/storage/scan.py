@@ -250,7 +250,9 @@ def read_aborted_txns(files: Files, snapshot: PartitionSnapshot) -> tuple[Aborte
             path = segment.sibling(FileKind.TXN_INDEX)
             data = files.read(path)
             if segment is snapshot.segments[-1]:
-                data = data[: len(data) - len(data) % ENTRY_BYTES]  # a writer may be in the middle of an entry
+                data = data[
+                    : len(data) - len(data) % ENTRY_BYTES
+                ]  # a writer may be in the middle of an entry
             with naming(path):
                 found += parse_txn_index(data)
     return tuple(txn for txn in found if txn.last_offset >= snapshot.log_start_offset)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.errors import Fatal
-from cleanerd.pipeline.java import VECTOR_MODULE, cache_directory, find_java_home
+from cleanerd.pipeline.java import VECTOR_MODULE, find_java_home
 
 FLAG = f"--add-modules={VECTOR_MODULE}"
 
@@ -122,16 +122,3 @@ def test_nothing_usable_says_what_was_looked_at(tmp_path: Path) -> None:
     assert "pip install 'cleanerd[jre]'" in message
     with pytest.raises(Fatal, match="No such file"):
         find(tmp_path, home=tmp_path / "missing")
-
-
-@pytest.mark.parametrize(
-    ("environment", "directory"),
-    [
-        ({"CACHE_DIRECTORY": "/var/cache/cleanerd:/other", "XDG_CACHE_HOME": "/x"}, "/var/cache/cleanerd"),
-        ({"XDG_CACHE_HOME": "/x"}, "/x/cleanerd"),
-        ({}, os.path.expanduser("~/.cache/cleanerd")),
-    ],
-)
-def test_cache_directory(environment: dict[str, str], directory: str) -> None:
-    """systemd's, else the user's."""
-    assert cache_directory(environment) == directory

@@ -1,0 +1,49 @@
+"""Where compiled kernels are kept; settled before numba is imported.
+
+Kernels inline each other across files, but numba compiles a kept one anew only when the file of its outermost function
+changed. So the directory is named by the content of all files here: another version never runs the code of this one.
+"""
+
+import atexit
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import MutableMapping
+
+from cleanerd.env.cache import cache_directory
+
+VARIABLE = "NUMBA_CACHE_DIR"
+
+
+def settle_cache(environment: MutableMapping[str, str]) -> None:
+    """Name a directory that can be written, unless somebody named one; processes started later inherit it.
+
+    Without a writable cache directory it is a temporary one, which goes away with this process.
+    """
+    if environment.get(VARIABLE):
+        return
+    directory = os.path.join(cache_directory(environment), "numba", _version())
+    if not _is_writable(directory):
+        directory = tempfile.mkdtemp(prefix="cleanerd-numba-")
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    environment[VARIABLE] = directory
+
+
+def _version() -> str:
+    digest = hashlib.sha256()
+    package = os.path.dirname(os.path.abspath(__file__))
+    for name in sorted(os.listdir(package)):
+        if name.endswith(".py"):
+            with open(os.path.join(package, name), "rb") as file:
+                digest.update(hashlib.sha256(file.read()).digest())
+    return digest.hexdigest()[:16]
+
+
+def _is_writable(directory: str) -> bool:
+    try:
+        os.makedirs(directory, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()
+    except OSError:
+        return False
+    return True

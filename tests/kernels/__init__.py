@@ -1,0 +1,1 @@
+"""Proofs of the kernels: each against its oracle, and the whole path against the plain twin."""

@@ -1,0 +1,195 @@
+"""The path that a cleaning takes, without Spark: index_chunk, resolve, conclude, rewrite_chunk, over real files."""
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cleanerd.format.batch import iterate_batches
+from cleanerd.format.names import TopicPartition
+from cleanerd.kernels.judge import AbortedTxns, Context, Producers
+from cleanerd.kernels.newest import mark_superseded
+from cleanerd.kernels.reference import Cleaned, Facts, LastBatch
+from cleanerd.pipeline import chunks
+from cleanerd.pipeline.chunks import ChunkWork, Source
+from cleanerd.pipeline.conclude import conclude
+from cleanerd.pipeline.index import Bits, Block, ChunkSummary, LogContext, index_chunk, resolve
+from cleanerd.pipeline.rewrite import Part, rewrite_chunk
+from cleanerd.pipeline.work import IndexedLog, LogWork
+from cleanerd.policy.verdicts import RecordVerdict
+from tests.kernels.random_log import LogSegment
+
+KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the work is cut. None of it may change the result."""
+
+    chunk_bytes: int = 1 << 20
+    buckets: int = 1
+    map_side: bool = False
+    piece_bytes: int = chunks.PIECE_BYTES
+    slice_bytes: int = chunks.SLICE_BYTES
+    segments_per_group: int = 1
+
+
+class RealPath:
+    """One round over one log, its files in `directory`."""
+
+    def __init__(
+        self, directory: Path, segments: Sequence[LogSegment], facts: Facts, layout: Layout | None = None
+    ) -> None:
+        self.facts = facts
+        self.layout = layout or Layout()
+        self.segments = segments
+        self.directory = directory
+        self.work = self._work()
+
+    def clean(self) -> Cleaned:
+        """The result, in the words of the twin."""
+        saved = chunks.PIECE_BYTES, chunks.SLICE_BYTES
+        chunks.PIECE_BYTES, chunks.SLICE_BYTES = self.layout.piece_bytes, self.layout.slice_bytes
+        try:
+            self.indexed = self._index()
+            if self.indexed.error is not None:
+                raise self.indexed.error
+            return self._rewrite(self.indexed)
+        finally:
+            chunks.PIECE_BYTES, chunks.SLICE_BYTES = saved
+
+    def _work(self) -> LogWork:
+        facts, work = self.facts, []
+        self.segment_of_chunk: list[int] = []
+        bases = [segment.base_offset for segment in self.segments] + [facts.round_end]
+        for number, segment in enumerate(self.segments):
+            path = self.directory / f"{segment.base_offset:020}.log"
+            path.write_bytes(segment.data)
+            stat = path.stat()
+            positions = _positions(segment.data)
+            for start, end in _cuts(positions, len(segment.data), self.layout.chunk_bytes):
+                source = Source(
+                    str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns, start, end, segment.base_offset
+                )
+                inside = [p for p in positions if start <= p < end]
+                work.append(
+                    ChunkWork(
+                        source=source,
+                        group=number // self.layout.segments_per_group,
+                        is_dirty=bases[number + 1] > facts.first_dirty_offset,
+                        retain_legacy_deletes=segment.retain_legacy_deletes,
+                        index_path=str(path.with_suffix(".index")),
+                        index_positions=np.array(inside[::2], np.int64),
+                    )
+                )
+                self.segment_of_chunk.append(number)
+        return LogWork(
+            topic_partition=TopicPartition("topic", 0),
+            directory=str(self.directory),
+            chunks=tuple(work),
+            groups=len(self.segments),
+            log_start_offset=0,
+            first_dirty_offset=facts.first_dirty_offset,
+            round_end=facts.round_end,
+            now_ms=facts.now_ms,
+            new_horizon_ms=-1 if facts.new_horizon_ms is None else facts.new_horizon_ms,
+            index_interval_bytes=200,
+            producers=producer_columns(facts.producers),
+            aborted=aborted_columns([(t.producer_id, t.first_offset, t.last_offset) for t in facts.aborted]),
+            aborted_txns=tuple(facts.aborted),
+        )
+
+    def _context(self, markers: Sequence[int]) -> LogContext:
+        work = self.work
+        context = Context(
+            work.now_ms, work.new_horizon_ms, work.round_end, work.producers, np.array(markers, np.int64)
+        )
+        return LogContext(context, work.aborted, work.first_dirty_offset, KEY, self.layout.buckets)
+
+    def _index(self) -> IndexedLog:
+        context = self._context(())
+        found = [index_chunk(chunk, context, _go_on) for chunk in self.work.chunks]
+        summaries: list[ChunkSummary] = [summary for summary, _ in found]
+        blocks = [blocks for _, blocks in found]
+        answer = self._resolve_map_side if self.layout.map_side else self._resolve_all
+        indexed = IndexedLog(self.work, KEY, self.layout.buckets)
+        return conclude(indexed, summaries, answer(blocks))
+
+    def _resolve_all(self, blocks: list[list[Block]]) -> list[dict[int, Bits]]:
+        bits: list[dict[int, Bits]] = [{} for _ in blocks]
+        for bucket in range(self.layout.buckets):
+            answers, _ = resolve([by_bucket[bucket] for by_bucket in blocks])
+            for chunk, answer in enumerate(answers):
+                bits[chunk][bucket] = answer
+        return bits
+
+    def _resolve_map_side(self, blocks: list[list[Block]]) -> list[dict[int, Bits]]:
+        bits: list[dict[int, Bits]] = [{} for _ in blocks]
+        dirty = [number for number, chunk in enumerate(self.work.chunks) if chunk.is_dirty]
+        for bucket in range(self.layout.buckets):
+            answers, table = resolve([blocks[number][bucket] for number in dirty])
+            for number, answer in zip(dirty, answers, strict=True):
+                bits[number][bucket] = answer
+            for number in set(range(len(blocks))) - set(dirty):
+                block = blocks[number][bucket]
+                bits[number][bucket] = mark_superseded(block.fingerprints, block.clean, table)
+        return bits
+
+    def _rewrite(self, indexed: IndexedLog) -> Cleaned:
+        context = self._context(indexed.discardable_markers)
+        result = Cleaned(
+            segments=[b"" for _ in self.segments],
+            counts=Counter(),
+            discardable_markers=indexed.discardable_markers,
+            kept_aborted=indexed.kept_aborted,
+        )
+        self.parts: list[Part] = []
+        for number, chunk in enumerate(self.work.chunks):
+            path = self.directory / f"{number}.part"
+            part = rewrite_chunk(chunk, context, indexed.verdicts[number], str(path), 200, _go_on)
+            counted = rewrite_chunk(chunk, context, indexed.verdicts[number], None, 200, _go_on)
+            assert np.array_equal(part.removed, counted.removed), "a dry run counts the same"
+            assert (part.size_bytes, part.last_offset) == (counted.size_bytes, counted.last_offset)
+            assert part.records_read == int(part.removed.sum())
+            result.segments[self.segment_of_chunk[number]] += path.read_bytes()
+            result.batches_kept += part.batches_kept
+            for verdict in RecordVerdict:
+                if part.removed[verdict]:
+                    result.counts[verdict] += int(part.removed[verdict])
+            self.parts.append(part)
+            os.unlink(path)
+        return result
+
+
+def producer_columns(producers: Mapping[int, LastBatch]) -> Producers:
+    """Columns of the judge; -1 where only a marker is known."""
+    rows = sorted(
+        (n, p.epoch, -1 if p.last_data_offset is None else p.last_data_offset) for n, p in producers.items()
+    )
+    return Producers(*np.array(rows, np.int64).reshape(-1, 3).T.copy())
+
+
+def aborted_columns(rows: Sequence[tuple[int, int, int]]) -> AbortedTxns:
+    """Columns of the judge from (producer id, first offset, last offset)."""
+    return AbortedTxns(*np.array(sorted(rows), np.int64).reshape(-1, 3).T.copy())
+
+
+def _go_on(size: int, records: int) -> None:
+    assert size >= 0
+    assert records >= 0
+
+
+def _positions(data: bytes) -> list[int]:
+    return [position for position, _, _ in iterate_batches(data)]
+
+
+def _cuts(positions: list[int], size: int, chunk_bytes: int) -> list[tuple[int, int]]:
+    """Chunks of about `chunk_bytes` that begin at batches."""
+    cuts = [0]
+    for position in positions:
+        if position - cuts[-1] >= chunk_bytes:
+            cuts.append(position)
+    return list(zip(cuts, [*cuts[1:], size], strict=True)) if size else []

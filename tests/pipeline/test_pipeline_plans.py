@@ -1,0 +1,186 @@
+"""The two physical plans on a real Spark session: exact, equal, and untouched by a neighbour's damage (architecture 4)."""
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cleanerd.cleaning.choose import Candidate
+from cleanerd.cleaning.plan import plan_cleaning
+from cleanerd.config.load import resolve
+from cleanerd.config.sources import read_sources
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import Aborted, CorruptFile
+from cleanerd.format.names import TopicPartition
+from cleanerd.kernels.newest import BYTES_PER_KEY, BYTES_PER_SLOT_KEY
+from cleanerd.pipeline.channel import Channel
+from cleanerd.pipeline.chunks import Source, read_pieces, slices
+from cleanerd.pipeline.job import Budget, Pipeline
+from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.work import IndexedLog, LogWork, RewrittenLog
+from cleanerd.policy.cleanable import CompactionConfig, LogFacts, cleanable_range
+from cleanerd.storage.producers import read_stability
+from cleanerd.storage.scan import Checkpoints, scan_partition
+from tests.synthetic import Shape, newest_offsets, write_log
+
+NOW_MS = 1_700_000_100_000
+TIGHT = Budget(int(1000 * (BYTES_PER_KEY + BYTES_PER_SLOT_KEY)))
+AMPLE = Budget(1 << 30)
+SMALL = Shape(keys=5_000, records_per_batch=50, value_bytes=30, segment_bytes=1 << 20)
+
+
+def plan(log_dir: Path, name: str, first_dirty_offset: int = 0, chunk_bytes: int = 256 << 10) -> LogWork:
+    """The work for one log, planned as `clean` plans it."""
+    files, tp = RealFiles(), TopicPartition(name, 0)
+    checkpoints = Checkpoints({tp: first_dirty_offset}, {}, {}, {})
+    snapshot = scan_partition(files, str(log_dir), tp, checkpoints, is_kafka=False)
+    assert snapshot is not None
+    stability = read_stability(files, snapshot, now_ms=NOW_MS, expiration_ms=86_400_000)
+    facts = LogFacts(
+        tuple(s.facts for s in snapshot.segments), snapshot.log_start_offset, snapshot.log_end_offset,
+        stability.last_stable_offset, None, snapshot.checkpoint,
+    )  # fmt: skip
+    found = cleanable_range(facts, CompactionConfig(0.0, 0, 2**63 - 1), NOW_MS)
+    config = resolve(read_sources()).topic(name)
+    return plan_cleaning(
+        files, Candidate(snapshot, stability, found, config), now_ms=NOW_MS, chunk_bytes=chunk_bytes
+    ).work
+
+
+def run(
+    session: SparkSession, works: Sequence[LogWork], budget: Budget, *, write: bool = True
+) -> tuple[list[IndexedLog], list[RewrittenLog]]:
+    """Index and rewrite."""
+    with Channel(lambda *_: True) as channel:
+        pipeline = Pipeline(session, budget, channel.reporter)
+        indexed = pipeline.index(works, [(11 + i, 12) for i in range(len(works))])
+        return indexed, pipeline.rewrite(indexed, write=write)
+
+
+def offsets_in(log: RewrittenLog) -> np.ndarray:
+    """Offsets of all records in the part files, in order."""
+    found = [np.zeros(0, np.int64)]
+    for group in sorted(log.parts):
+        for written in log.parts[group]:
+            assert written.path is not None
+            stat = os.stat(written.path)
+            source = Source(written.path, stat.st_ino, stat.st_size, stat.st_mtime_ns, 0, stat.st_size, 0)
+            found += [
+                part.records["offset"].copy() for piece in read_pieces(source) for part in slices(piece)
+            ]
+    return np.concatenate(found)
+
+
+def test_shuffle_plan_is_exact_with_a_budget_of_1000_keys_on_1000000_records(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Any number of keys in one pass: 290 000 keys with room for 1 000 in a bucket."""
+    shape = Shape(keys=300_000, records_per_batch=100, value_bytes=10, segment_bytes=8 << 20)
+    keys = write_log(tmp_path / "big-0", 1_000_000, shape)
+
+    (indexed,), (rewritten,) = run(spark, [plan(tmp_path, "big", chunk_bytes=4 << 20)], TIGHT)
+
+    assert rewritten.error is None
+    assert indexed.buckets >= 1000
+    np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
+
+
+@pytest.mark.parametrize("budget", [TIGHT, AMPLE], ids=["shuffle", "map-side"])
+@pytest.mark.parametrize("first_dirty_offset", [0, 30_025, 59_950])
+def test_survivors_with_a_clean_section(
+    spark: SparkSession, tmp_path: Path, budget: Budget, first_dirty_offset: int
+) -> None:
+    """Keys of the dirty section supersede everywhere; clean records do not supersede each other (rules 3.9, 4.19)."""
+    keys = write_log(tmp_path / "mixed-0", 60_000, SMALL)
+    newest_dirty: dict[int, int] = {}
+    for offset in range(first_dirty_offset, len(keys)):
+        newest_dirty[keys[offset]] = offset
+    expected = [o for o, key in enumerate(keys.tolist()) if o >= newest_dirty.get(key, -1)]
+
+    work = plan(tmp_path, "mixed", first_dirty_offset)
+    (indexed,), (rewritten,) = run(spark, [work], budget)
+
+    assert rewritten.error is None
+    unchanged = set(range(work.groups)) - indexed.changed_groups
+    assert not unchanged or first_dirty_offset > 0
+    np.testing.assert_array_equal(offsets_in(rewritten), np.array(expected))
+
+
+@pytest.mark.parametrize("budget", [TIGHT, AMPLE], ids=["shuffle", "map-side"])
+def test_logs_share_a_job_and_a_damaged_one_harms_nobody(
+    spark: SparkSession, tmp_path: Path, budget: Budget
+) -> None:
+    """Small logs share a job; damage is reported with file and position and stops only its own log."""
+    keys = {name: write_log(tmp_path / f"{name}-0", 20_000, SMALL, seed) for seed, name in enumerate("abc")}
+    damaged = tmp_path / "b-0" / f"{0:020d}.log"
+    data = bytearray(damaged.read_bytes())
+    data[100_000] ^= 1
+    damaged.write_bytes(data)
+
+    _, rewritten = run(spark, [plan(tmp_path, name) for name in "abc"], budget)
+
+    error = rewritten[1].error
+    assert isinstance(error, CorruptFile)
+    assert error.path == str(damaged)
+    assert 98_000 < error.position <= 100_000
+    for log, name in ((rewritten[0], "a"), (rewritten[2], "c")):
+        assert log.error is None
+        np.testing.assert_array_equal(offsets_in(log), newest_offsets(keys[name]))
+
+
+def test_dry_run_writes_nothing_and_counts_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    """`--dry-run` reports exactly what a run would do."""
+    write_log(tmp_path / "dry-0", 20_000, SMALL)
+    before = sorted(os.listdir(tmp_path / "dry-0"))
+    work = plan(tmp_path, "dry")
+
+    _, (counted,) = run(spark, [work], AMPLE, write=False)
+    listed = sorted(os.listdir(tmp_path / "dry-0"))
+    _, (written,) = run(spark, [work], AMPLE)
+
+    assert listed == before
+    for group, parts in written.parts.items():
+        for dry, real in zip(counted.parts[group], parts, strict=True):
+            assert (dry.part.size_bytes, dry.part.records_kept) == (
+                real.part.size_bytes,
+                real.part.records_kept,
+            )
+
+
+def test_a_task_that_is_told_to_stop_aborts_its_log(spark: SparkSession, tmp_path: Path) -> None:
+    """An abort is noticed at the next report of a task."""
+    write_log(tmp_path / "stop-0", 20_000, SMALL)
+    with Channel(lambda *_: False) as channel:
+        (indexed,) = Pipeline(spark, AMPLE, channel.reporter).index([plan(tmp_path, "stop")], [(1, 2)])
+
+    assert isinstance(indexed.error, Aborted)
+
+
+def test_the_death_of_the_jvm_costs_one_retry(spark: SparkSession, tmp_path: Path) -> None:
+    """The JVM is killed between two jobs; the next one starts a new session by itself."""
+    keys = write_log(tmp_path / "dead-0", 20_000, SMALL)
+    gateway = spark.context()._gateway
+    assert gateway is not None
+    os.kill(gateway.proc.pid, signal.SIGKILL)
+
+    _, (rewritten,) = run(spark, [plan(tmp_path, "dead")], AMPLE)
+
+    assert rewritten.error is None
+    np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
+
+
+def test_executors_in_processes_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
+    """`local-cluster[2,1,1024]`: a master, two workers and their executors, over sockets as on a cluster."""
+    spark.stop()  # a process has one Spark context at a time; the shared one comes back when it is used
+    keys = write_log(tmp_path / "apart-0", 60_000, SMALL)
+    session = SparkSession("local-cluster[2,1,1024]")
+    try:
+        _, (rewritten,) = run(session, [plan(tmp_path, "apart")], TIGHT)
+
+        assert rewritten.error is None
+        np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
+    finally:
+        session.stop()
