@@ -13,7 +13,7 @@ class Reading:
     """What one read found: newest record of each key, and everything that is not as it must be."""
 
     newest: Mapping[bytes, Record]
-    keys_checked: int
+    records: int
     problems: tuple[str, ...]
 
 
@@ -26,13 +26,15 @@ def read_and_compare(directory: str, truth: Truth) -> Reading:
     expected = truth.latest()
     newest: dict[bytes, Record] = {}
     problems = []
+    records = 0
     for record in _records(directory):
         assert record.key is not None
         newest[record.key] = record
+        records += 1
         if not truth.was_committed(record):
             problems.append(f"offset {record.offset}: {record.key!r} is not what was committed there")
     problems += _differences(expected, newest)
-    return Reading(newest, len(expected), tuple(problems))
+    return Reading(newest, records, tuple(problems))
 
 
 def _records(directory: str) -> Iterator[Record]:

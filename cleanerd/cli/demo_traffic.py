@@ -119,7 +119,7 @@ class Feed:
         self._producer = Producer(self.writer, codec=topic.codec, producer_id=producer_id)
         self._random = Random(seed)  # noqa: S311 - traffic, not secrets
         self._open: list[Record] = []  # of the transaction that is open
-        self._open_batches = 0
+        self._batches_to_come = 0
 
     @property
     def directory(self) -> str:
@@ -130,22 +130,23 @@ class Feed:
         """Append one batch, and end the transaction it belongs to when that has enough of them."""
         rows = [self.topic.row(self._random, now_ms) for _ in range(self.topic.batch_records)]
         base_offset = self.writer.log_end_offset
-        records = [
-            Record(base_offset + i, row.timestamp_ms, row.key, row.value) for i, row in enumerate(rows)
-        ]
+        records = [Record(base_offset + i, row.timestamp_ms, row.key, row.value) for i, row in enumerate(rows)]
         self.records += len(rows)
-        if not self.topic.is_transactional:
+        if self.topic.is_transactional:
+            self._send_in_transaction(rows, records, now_ms)
+        else:
             self.truth.announce(records)
             self._producer.send(rows)
             self.truth.settle(records)
-            return
+
+    def _send_in_transaction(self, rows: Sequence[Row], records: Sequence[Record], now_ms: int) -> None:
         if not self._open:
             self._producer.begin()
-            self._open_batches = self._random.randint(1, _TRANSACTION_BATCHES_MAX)
+            self._batches_to_come = self._random.randint(1, _TRANSACTION_BATCHES_MAX)
         self._producer.send(rows)
         self._open += records
-        self._open_batches -= 1
-        if self._open_batches == 0:
+        self._batches_to_come -= 1
+        if self._batches_to_come == 0:
             self._end_transaction(now_ms)
 
     def _end_transaction(self, now_ms: int) -> None:
@@ -157,8 +158,14 @@ class Feed:
             self.truth.settle(self._open)
         self._open = []
 
+    def roll(self, now_ms: int) -> None:
+        """End what is open and start a new segment: everything up to here may be cleaned then."""
+        if self._open:
+            self._end_transaction(now_ms)
+        self.writer.roll()
+
     def close(self, now_ms: int) -> None:
-        """End what is open; the log can be read to its end then."""
+        """End what is open and stop."""
         if self._open:
             self._end_transaction(now_ms)
         self.writer.close()

@@ -64,7 +64,7 @@ def _run(arguments: argparse.Namespace, clean_once: "CleanOnce | None") -> int:
         case "demo":
             from cleanerd.cli import demo  # noqa: PLC0415
 
-            return demo.run()
+            return demo.run(arguments.directory)
         case _:
             from cleanerd.cli import config  # noqa: PLC0415
 
@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"cleanerd {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_clean(commands)
-    commands.add_parser("demo", help="write a log, clean it, show what happened")
+    _add_demo(commands)
     _add_config(commands)
     return parser
 
@@ -96,6 +96,15 @@ def _add_clean(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     options.add_configuration_options(clean)
     options.add_clean_options(clean)
+
+
+def _add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    demo = commands.add_parser(
+        "demo",
+        help="write logs, clean them while they are in use, check that no key was lost",
+        allow_abbrev=False,
+    )
+    demo.add_argument("--directory", metavar="DIR", help="keep the logs in DIR; default: a temporary directory")
 
 
 def _add_config(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -114,7 +114,7 @@ def _record_verdict(record, batch, control, superseded, now_ms, horizon, retain_
     if superseded:
         return _SUPERSEDED
     if record.value_is_null:
-        if batch.magic == 2:
+        if batch.magic == 2:  # noqa: SIM108
             protected = horizon < 0 or now_ms < horizon
         else:
             protected = retain_legacy_deletes

@@ -5,6 +5,7 @@ CRC-32C uses the instruction of x86-64 (SSE 4.2) or AArch64; elsewhere a table, 
 """
 
 import platform
+from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -13,7 +14,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-JIT = {"nogil": True, "cache": True, "error_model": "numpy", "boundscheck": False}
+JIT: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy", "boundscheck": False}
 
 
 def _load(bits, swap):

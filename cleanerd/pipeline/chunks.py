@@ -90,7 +90,7 @@ def corrupt(path: str, position: int, status: Status) -> CorruptFile:
 def _read(fd: int, position: int, size: int) -> Bytes:
     """`size` bytes from `position`, fewer at the end of the file."""
     buffer = np.empty(size, np.uint8)
-    view, filled = memoryview(buffer), 0
+    view, filled = buffer.data, 0
     while filled < size:
         count = os.preadv(fd, [view[filled:]], position + filled)
         if not count:
@@ -192,7 +192,7 @@ def _decompress(piece: Piece, row: int, codec: int) -> bytes:
     batch = piece.batches[row]
     start, end = _compressed_span(piece, row)
     try:
-        return decompress(Codec(codec), memoryview(piece.raw)[start:end], magic=int(batch["magic"]))
+        return decompress(Codec(codec), piece.raw.data[start:end], magic=int(batch["magic"]))
     except (FormatError, ValueError, MemoryError) as error:  # a frame may claim any size
         at = piece.file_position + int(batch["position"])
         raise CorruptFile(piece.source.path, at, f"records compressed with codec {codec}", error) from error

@@ -190,7 +190,7 @@ def _pack(batch: np.void, row: np.void, body: bytes) -> bytes:
 
 
 def _write_all(fd: int, data: Bytes) -> None:
-    view = memoryview(data)
+    view = data.data
     while view:
         view = view[os.write(fd, view) :]
 

@@ -119,7 +119,7 @@ def _retire_sources(files: Files, directory: str, group: StagedGroup) -> None:
             files.fsync_dir(directory)  # (E)
     files.fsync_dir(directory)
     for source in group.sources:
-        kinds = SEGMENT_KINDS[1:]
+        kinds: tuple[FileKind, ...] = SEGMENT_KINDS[1:]
         if source.base_offset != group.base_offset:
             kinds = (*kinds, FileKind.PRODUCER_SNAPSHOT)
         for kind in kinds:
