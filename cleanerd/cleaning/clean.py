@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cleanerd.cleaning.choose import Candidate
-from cleanerd.cleaning.finish import commit_log, discard_log, stage_log
+from cleanerd.cleaning.finish import commit_log, stage_log
 from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
 from cleanerd.cleaning.result import CleanRequest, LogResult, Outcome, Progress
 from cleanerd.env.clock import Clock
@@ -15,10 +15,11 @@ from cleanerd.env.files import Files
 from cleanerd.errors import Aborted, CleanerdError, LockHeld, NoSpace
 from cleanerd.pipeline.channel import Channel, Phase
 from cleanerd.pipeline.job import Budget, Pipeline
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.session import SparkFailed, SparkSession
 from cleanerd.pipeline.tasks import from_os_error
 from cleanerd.pipeline.work import IndexedLog, RewrittenLog
 from cleanerd.policy.verdicts import REMOVED_VERDICTS, RecordVerdict
+from cleanerd.storage.staged import discard_staged
 
 _SLACK_BYTES = 1 << 20  # indexes and manifests of a group
 
@@ -63,6 +64,8 @@ class Cleaner:
         logs: list[_Log] = []
         for candidate in candidates:
             try:
+                if not self._request.dry_run:
+                    discard_staged(self._files, candidate.snapshot.directory)  # of an earlier run: this one is newer
                 plan = plan_cleaning(
                     self._files,
                     candidate,
@@ -73,11 +76,15 @@ class Cleaner:
             except (CleanerdError, OSError) as error:
                 results.append(self._failed(candidate, _own(error), started))
         try:
-            self._run_pipeline(logs)
+            try:
+                self._run_pipeline(logs)
+            except SparkFailed as error:
+                for log in logs:
+                    log.error = log.error or error
             results += [self._finish(log, started) for log in logs]
         except BaseException:
             for log in logs:
-                discard_log(self._files, log.plan)
+                self._discard(log)
             raise
         return results
 
@@ -137,7 +144,7 @@ class Cleaner:
         """Stage and commit one log, or say why not."""
         candidate, files = log.plan.candidate, self._files
         if log.error is not None or log.rewritten is None:
-            discard_log(files, log.plan)
+            self._discard(log)
             return self._failed(candidate, log.error or Aborted("stopped"), started)
         if self._request.dry_run:
             return self._result(log, "planned", None, started)
@@ -150,9 +157,13 @@ class Cleaner:
                     return self._result(log, "unchanged", f"checkpoint not written: {error}", started)
                 return self._result(log, "staged", f"waits for the lock: {error}", started)
         except (CleanerdError, OSError) as error:
-            discard_log(files, log.plan)
+            self._discard(log)
             return self._failed(candidate, _own(error), started)
         return self._result(log, "committed" if staged else "unchanged", None, started)
+
+    def _discard(self, log: _Log) -> None:
+        if not self._request.dry_run:
+            discard_staged(self._files, log.plan.candidate.snapshot.directory)
 
     def _failed(self, candidate: Candidate, error: CleanerdError, started: float) -> LogResult:
         snapshot = candidate.snapshot

@@ -11,7 +11,7 @@ from cleanerd.storage.assemble import Assembly, assemble
 from cleanerd.storage.checkpoints import read_leader_epochs, update_cleaner_checkpoint
 from cleanerd.storage.commit import commit_group, revalidate
 from cleanerd.storage.lock import LogDirLock
-from cleanerd.storage.staged import SourceSegment, StagedGroup, discard_staged, write_manifest
+from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
 
 _WRITER_LOCK_WAIT_S = 30.0
 """A cooperating writer holds the lock for the moment of a roll; a broker for its life: nobody waits for that here."""
@@ -75,8 +75,3 @@ def commit_log(files: Files, plan: CleaningPlan, staged: list[StagedGroup]) -> N
             lock.check()
             commit_group(files, snapshot.directory, group)
         update_cleaner_checkpoint(files, snapshot.log_dir, {snapshot.topic_partition: plan.work.round_end})
-
-
-def discard_log(files: Files, plan: CleaningPlan) -> None:
-    """Throw away everything staged for a log."""
-    discard_staged(files, plan.candidate.snapshot.directory)

@@ -22,11 +22,13 @@ class Retained:
     reasons: tuple[Breach, ...]
 
     def __str__(self) -> str:
-        return f"retention deleted {self.segments} segments ({', '.join(b.value for b in self.reasons)})"
+        return f"retention: {self.segments} segments ({', '.join(b.value for b in self.reasons)})"
 
 
-def retain(files: Files, snapshot: PartitionSnapshot, config: TopicConfig, *, now_ms: int) -> Retained | None:
-    """Apply retention to one log; None when nothing goes. Raises LockHeld, OSError."""
+def retain(
+    files: Files, snapshot: PartitionSnapshot, config: TopicConfig, *, now_ms: int, dry_run: bool
+) -> Retained | None:
+    """Apply retention to one log (or only tell); None when nothing goes. Raises LockHeld, OSError."""
     plan = plan_retention(
         [segment.facts for segment in snapshot.segments],
         RetentionConfig(config.delete, config.retention_ms, config.retention_bytes),
@@ -39,7 +41,8 @@ def retain(files: Files, snapshot: PartitionSnapshot, config: TopicConfig, *, no
     going = [(segment, breach) for segment, breach in plan.deletions if segment.base_offset != active]
     if not going:
         return None
-    with LogDirLock(snapshot.log_dir):
-        delete_segments(files, snapshot.directory, [segment.base_offset for segment, _ in going])
+    if not dry_run:
+        with LogDirLock(snapshot.log_dir):
+            delete_segments(files, snapshot.directory, [segment.base_offset for segment, _ in going])
     reasons = tuple(dict.fromkeys(breach for _, breach in going))
     return Retained(len(going), sum(segment.size_bytes for segment, _ in going), reasons)

@@ -124,22 +124,30 @@ class _Run:
         for job in in_jobs(in_order(candidates), job_bytes=_JOB_BYTES, job_logs=_JOB_LOGS):
             for result in self._cleaner.clean(job):
                 self._add(result)
-        if not self._request.dry_run:
-            self._retain(log_dir, found, is_kafka=is_kafka)
+        self._retain(log_dir, found, is_kafka=is_kafka)
 
     def _recover(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> list[TopicPartition]:
         """Finish or undo interrupted commits where nobody else owns the directory; returns what may be looked at."""
         if self._request.dry_run or probe(log_dir) is not None:
             return found
         usable = []
-        with LogDirLock(log_dir):
-            for tp in found:
-                reason = recover(self._files, os.path.join(log_dir, str(tp)), is_kafka=is_kafka)
-                if reason is None:
-                    usable.append(tp)
-                else:
-                    self._add(LogResult(tp.topic, tp.partition, log_dir, "failed", reason))
+        try:
+            with LogDirLock(log_dir):
+                for tp in found:
+                    reason = self._recover_partition(os.path.join(log_dir, str(tp)), is_kafka=is_kafka)
+                    if reason is None:
+                        usable.append(tp)
+                    else:
+                        self._add(LogResult(tp.topic, tp.partition, log_dir, "failed", reason))
+        except LockHeld:
+            return found  # taken between the probe and us
         return usable
+
+    def _recover_partition(self, directory: str, *, is_kafka: bool) -> str | None:
+        try:
+            return recover(self._files, directory, is_kafka=is_kafka)
+        except (CleanerdError, OSError) as error:
+            return _text(error)
 
     def _examine(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> list[Candidate]:
         checkpoints = read_checkpoints(self._files, log_dir)
@@ -177,7 +185,8 @@ class _Run:
                 snapshot = scan_partition(self._files, log_dir, tp, checkpoints, is_kafka=is_kafka)
                 if snapshot is None:
                     continue
-                retained = retain(self._files, snapshot, config, now_ms=self._clock.now_ms())
+                now_ms, dry_run = self._clock.now_ms(), self._request.dry_run
+                retained = retain(self._files, snapshot, config, now_ms=now_ms, dry_run=dry_run)
             except LockHeld:
                 return  # a broker lives: its own retention works
             except (CleanerdError, OSError) as error:

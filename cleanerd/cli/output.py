@@ -29,6 +29,8 @@ RESULT_FIELDS = (
     "segments_before",
     "segments_after",
     "seconds",
+    "mb_per_s",
+    "records_per_s",
 )
 
 
@@ -45,7 +47,8 @@ def results_document(results: Iterable[LogResult]) -> str:
 def _result(result: LogResult) -> dict[str, object]:
     values = {name: getattr(result, name) for name in RESULT_FIELDS}
     values["removed"] = dict(result.removed)
-    values["seconds"] = round(result.seconds, 3)
+    for name in ("seconds", "mb_per_s", "records_per_s"):
+        values[name] = round(getattr(result, name), 3)
     if result.outcome == "planned":
         values["peak_extra_bytes"] = result.peak_extra_bytes
     return values

@@ -150,7 +150,7 @@ def _assemble(raw, bodies, packed, batches, begin, judged, spans, is_packed, out
                 if row.horizon >= 0:
                     attributes |= DELETE_HORIZON
                 _write_header(
-                    out, at, batch, row, size, attributes, row.base_timestamp, max_timestamp, row.kept
+                    out, at, batch, size, attributes, row.base_timestamp, max_timestamp, row.kept
                 )
             else:
                 size = body_size

@@ -14,12 +14,12 @@ import uuid
 from collections.abc import Callable
 from typing import TypeVar
 
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
 import cleanerd
-from cleanerd.errors import Fatal
+from cleanerd.errors import Fatal, Retryable
 
 from .java import find_java_home
 
@@ -38,6 +38,15 @@ _SETTINGS = {
     "spark.driver.extraJavaOptions": f"-XX:-UsePerfData -Dlog4j2.configurationFile=file:{_LOGGING}",
     "spark.sql.catalogImplementation": "in-memory",
 }
+
+
+class SparkFailed(Retryable):
+    """Spark gave up on a job: lost executors, a dead JVM twice in a row, or a defect of ours."""
+
+    def __init__(self, cause: object) -> None:
+        lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+        said = [line for line in lines if not line.startswith(("at ", "File ", "^"))]
+        super().__init__("Spark gave up on the job: " + "; ".join(said[:3]))
 
 
 class SparkSession:
@@ -61,17 +70,20 @@ class SparkSession:
         return max(int(self.context().defaultParallelism), 1)
 
     def run(self, work: Callable[[SparkContext], _T]) -> _T:
-        """`work(context)` as a job group of its own; tried once more with a fresh session if the JVM is gone."""
+        """`work(context)` as a job group of its own; tried once more with a fresh session if the JVM is gone.
+
+        Raises SparkFailed when Spark gives up on a job, Fatal when no session can be started.
+        """
         try:
             return self._run_group(work)
-        except (Py4JNetworkError, ConnectionError, EOFError):
-            self._forget()
-            return self._run_group(work)
-        except Py4JError:
+        except (Py4JError, ConnectionError, EOFError) as error:
             if self._is_alive():
-                raise
-            self._forget()
+                raise SparkFailed(error) from error
+        self._forget()
+        try:
             return self._run_group(work)
+        except (Py4JError, ConnectionError, EOFError) as error:
+            raise SparkFailed(error) from error
 
     def _run_group(self, work: Callable[[SparkContext], _T]) -> _T:
         context = self.context()

@@ -4,6 +4,7 @@ A task never raises for what is wrong with its log: the error is its answer, so 
 """
 
 import errno
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -151,6 +152,9 @@ def guarded(step: Callable[[], _T]) -> _T | CleanerdError:
         return error
     except OSError as error:
         return from_os_error(error)
+    except Exception as error:  # noqa: BLE001  # the failure boundary of a task: a defect parks one log, not the job
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return LogUncleanable(f"internal error at {where.name}:{where.lineno}: {type(error).__name__}: {error}")
 
 
 def from_os_error(error: OSError) -> CleanerdError:

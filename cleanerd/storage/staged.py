@@ -2,28 +2,42 @@
 
 The manifest `<base>.manifest.cleanerd` is written last, after everything it names is on stable storage. So staged files
 without one are leftovers of a crash. All of it may be deleted at any time; the log does not know of it yet.
+
+Groups of one cleaning depend on each other: a tombstone that one drops deletes values that an earlier one drops, and an
+abort marker judges data of an earlier one. So each manifest names the group staged before it, and no group is committed
+unless that one is. What an earlier cleaning left staged has to be discarded before a new one stages.
 """
 
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from cleanerd.env.files import Files
 from cleanerd.errors import CorruptFile
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
 
 _VERSION = 1
+_MANIFEST_END = f"{FileKind.MANIFEST.value}{Suffix.STAGED.value}"
+_UNFINISHED_END = f".manifest-part{Suffix.STAGED.value}"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSegment:
-    """Identity of the `.log` of a segment that goes."""
+    """Identity of the `.log` of a segment."""
 
     base_offset: int
     inode: int
     size_bytes: int
     mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousGroup:
+    """The group staged before this one: when it is committed, `log` is all there is in [base, next_base_offset)."""
+
+    log: SourceSegment
+    next_base_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +47,8 @@ class StagedGroup:
     `sources` ascend and are all segments in [sources[0].base_offset, next_base_offset). `sizes`: bytes of each staged file.
     `log_mtime_ns`: modification time of the staged `.log`, which with its size tells it from a broker's.
     `last_offset`: of its last batch, -1 when it is empty. `leader_epochs`: (epoch, start offset) of all epochs that start
-    below `next_base_offset`. `round_end`: first dirty offset once every group of the cleaning is committed.
+    below `next_base_offset`. `round_end`: first dirty offset once every group of the cleaning is committed. `previous` is
+    filled in by `write_manifest`.
     """
 
     sources: tuple[SourceSegment, ...]
@@ -43,15 +58,33 @@ class StagedGroup:
     log_mtime_ns: int
     last_offset: int
     leader_epochs: tuple[tuple[int, int], ...]
+    previous: PreviousGroup | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse with ValueError what would make a broker's recovery delete segments behind the group (D4.4)."""
+        bases = [source.base_offset for source in self.sources]
+        if not bases or bases != sorted(set(bases)) or bases[-1] >= self.next_base_offset:
+            raise ValueError(f"sources {bases} do not ascend to below {self.next_base_offset}")
+        if not -1 <= self.last_offset < self.next_base_offset or 0 <= self.last_offset < bases[0]:
+            raise ValueError(f"last offset {self.last_offset} is outside [{bases[0]}, {self.next_base_offset})")
+        missing = {FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX} - self.sizes.keys()
+        if missing:
+            raise ValueError(f"no staged {', '.join(sorted(kind.value for kind in missing))}")
+        if (self.sizes[FileKind.LOG] == 0) != (self.last_offset == -1):
+            raise ValueError(f"{self.sizes[FileKind.LOG]} bytes of log that end at offset {self.last_offset}")
 
     @property
     def base_offset(self) -> int:
         """Base of the new segment: that of the first source."""
         return self.sources[0].base_offset
 
+    def name(self, kind: FileKind, suffix: Suffix) -> SegmentFileName:
+        """Name of a file of the new segment."""
+        return SegmentFileName(self.base_offset, kind, suffix)
+
     def staged(self, kind: FileKind) -> SegmentFileName:
         """Name of a staged file."""
-        return SegmentFileName(self.base_offset, kind, Suffix.STAGED)
+        return self.name(kind, Suffix.STAGED)
 
     @property
     def manifest(self) -> SegmentFileName:
@@ -60,7 +93,46 @@ class StagedGroup:
 
 
 def write_manifest(files: Files, directory: str, group: StagedGroup) -> None:
-    """Declare the staged files of a group complete. Requires: each of them is written and synced."""
+    """Declare the staged files of a group complete. Raises CorruptFile for a damaged manifest of an earlier group.
+
+    Requires: each file is written and synced; groups of a cleaning are declared in ascending order.
+    """
+    linked = replace(group, previous=_previous(files, directory, group))
+    path = os.path.join(directory, str(group.manifest))
+    unfinished = path.removesuffix(_MANIFEST_END) + _UNFINISHED_END
+    files.fsync_dir(directory)
+    files.write(unfinished, _render(linked))
+    files.fsync(unfinished)
+    files.rename(unfinished, path)
+    files.fsync_dir(directory)
+
+
+def _previous(files: Files, directory: str, group: StagedGroup) -> PreviousGroup | None:
+    earlier = [name for name in _manifests(files, directory) if name.base_offset < group.base_offset]
+    if not earlier:
+        return None
+    before = read_manifest(files, directory, earlier[-1])
+    stat = files.stat(os.path.join(directory, str(before.staged(FileKind.LOG))))
+    log = SourceSegment(before.base_offset, stat.inode, stat.size_bytes, stat.mtime_ns)
+    return PreviousGroup(log, before.next_base_offset)
+
+
+def read_manifests(files: Files, directory: str) -> list[StagedGroup]:
+    """Manifests of a partition directory, ascending. Raises CorruptFile."""
+    return [read_manifest(files, directory, name) for name in _manifests(files, directory)]
+
+
+def _manifests(files: Files, directory: str) -> list[SegmentFileName]:
+    found = [name for name in segment_files(files, directory) if name.kind is FileKind.MANIFEST]
+    return sorted((name for name in found if name.suffix is Suffix.STAGED), key=lambda name: name.base_offset)
+
+
+def segment_files(files: Files, directory: str) -> list[SegmentFileName]:
+    """All names of a partition directory that parse."""
+    return [name for name in map(parse_segment_file, files.list_names(directory)) if name is not None]
+
+
+def _render(group: StagedGroup) -> bytes:
     fields = {
         "version": _VERSION,
         "sources": [asdict(source) for source in group.sources],
@@ -70,54 +142,84 @@ def write_manifest(files: Files, directory: str, group: StagedGroup) -> None:
         "log_mtime_ns": group.log_mtime_ns,
         "last_offset": group.last_offset,
         "leader_epochs": group.leader_epochs,
+        "previous": group.previous and asdict(group.previous),
     }
-    path = os.path.join(directory, str(group.manifest))
-    temporary = path.replace(FileKind.MANIFEST.value, ".manifest-part")
-    files.fsync_dir(directory)
-    files.write(temporary, json.dumps(fields).encode())
-    files.fsync(temporary)
-    files.rename(temporary, path)
-    files.fsync_dir(directory)
+    return json.dumps(fields).encode()
 
 
-def read_manifests(files: Files, directory: str) -> list[StagedGroup]:
-    """Manifests of a partition directory, ascending. Raises CorruptFile."""
-    parsed = map(parse_segment_file, files.list_names(directory))
-    manifests = sorted(name for name in parsed if name is not None and name.kind is FileKind.MANIFEST)
-    return [_read_manifest(files, os.path.join(directory, str(name))) for name in manifests]
-
-
-def _read_manifest(files: Files, path: str) -> StagedGroup:
-    data = files.read(path)
+def read_manifest(files: Files, directory: str, name: SegmentFileName) -> StagedGroup:
+    """One manifest. Raises CorruptFile, also for one of another version."""
+    path = os.path.join(directory, str(name))
     try:
-        fields = json.loads(data)
-        if fields["version"] != _VERSION:
-            raise CorruptFile(path, 0, f"manifest version {_VERSION}", fields["version"])
-        return StagedGroup(
-            sources=tuple(SourceSegment(**source) for source in fields["sources"]),
-            next_base_offset=fields["next_base_offset"],
-            round_end=fields["round_end"],
-            sizes={FileKind(kind): size for kind, size in fields["sizes"].items()},
-            log_mtime_ns=fields["log_mtime_ns"],
-            last_offset=fields["last_offset"],
-            leader_epochs=tuple((epoch, start) for epoch, start in fields["leader_epochs"]),
+        fields = json.loads(files.read(path))
+        if fields.pop("version") != _VERSION:
+            raise ValueError("another version")
+        group = StagedGroup(
+            sources=tuple(_segment(source) for source in fields["sources"]),
+            next_base_offset=int(fields["next_base_offset"]),
+            round_end=int(fields["round_end"]),
+            sizes={FileKind(kind): int(size) for kind, size in fields["sizes"].items()},
+            log_mtime_ns=int(fields["log_mtime_ns"]),
+            last_offset=int(fields["last_offset"]),
+            leader_epochs=tuple((int(epoch), int(start)) for epoch, start in fields["leader_epochs"]),
+            previous=_parse_previous(fields["previous"]),
         )
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptFile(path, 0, "a manifest of cleanerd", error) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptFile(path, 0, f"a manifest of version {_VERSION}", repr(error)) from error
+    if group.base_offset != name.base_offset:
+        raise CorruptFile(path, 0, f"base offset {name.base_offset}", group.base_offset)
+    return group
+
+
+def _segment(fields: Mapping[str, object]) -> SourceSegment:
+    segment = SourceSegment(**fields)  # type: ignore[arg-type]  # checked in the next line
+    if not all(isinstance(value, int) for value in asdict(segment).values()):
+        raise ValueError(f"no segment: {fields}")
+    return segment
+
+
+def _parse_previous(fields: Mapping[str, Mapping[str, object]] | None) -> PreviousGroup | None:
+    if fields is None:
+        return None
+    return PreviousGroup(_segment(fields["log"]), int(str(fields["next_base_offset"])))
+
+
+def staged_flaw(files: Files, directory: str, group: StagedGroup) -> str | None:
+    """What is wrong with the staged files of a group, in words; None if they are what was written."""
+    for kind, size in group.sizes.items():
+        path = os.path.join(directory, str(group.staged(kind)))
+        if not files.exists(path):
+            return f"{group.staged(kind)} is gone"
+        if files.stat(path).size_bytes != size:
+            return f"{group.staged(kind)} is not the staged file of {size} bytes that was written"
+    stat = files.stat(os.path.join(directory, str(group.staged(FileKind.LOG))))
+    if stat.mtime_ns != group.log_mtime_ns:
+        return f"{group.staged(FileKind.LOG)} has another modification time than it was given"
+    return None
 
 
 def staged_names(directory_names: Sequence[str]) -> list[str]:
     """Names of everything staged, manifests first: without its manifest the rest is garbage to everybody."""
-    staged = [name for name in directory_names if name.endswith(Suffix.STAGED.value)]
-    return sorted(staged, key=lambda name: (FileKind.MANIFEST.value + Suffix.STAGED.value not in name, name))
+    staged = [name for name in directory_names if _base_of_staged(name) is not None]
+    return sorted(staged, key=lambda name: (not name.endswith(_MANIFEST_END), name))
+
+
+def _base_of_staged(name: str) -> int | None:
+    """Base offset of a staged file or unfinished manifest, None for everything else."""
+    if name.endswith(_UNFINISHED_END):
+        name = name.removesuffix(_UNFINISHED_END) + _MANIFEST_END
+    parsed = parse_segment_file(name)
+    return parsed.base_offset if parsed is not None and parsed.suffix is Suffix.STAGED else None
 
 
 def discard_staged(files: Files, directory: str) -> None:
     """Delete everything staged in a partition directory, but for a group whose commit has begun: `recover` mends that."""
-    listed = files.list_names(directory)
+    try:
+        listed = files.list_names(directory)
+    except FileNotFoundError:
+        return
     parsed = [name for name in map(parse_segment_file, listed) if name is not None]
-    begun = {name.base_offset for name in parsed if name.suffix in (Suffix.CLEANED, Suffix.SWAP)}
-    for text in staged_names(listed):
-        name = parse_segment_file(text)
-        if name is None or name.base_offset not in begun:
-            files.unlink(os.path.join(directory, text))
+    begun = {name.base_offset for name in parsed if name.suffix in {Suffix.CLEANED, Suffix.SWAP}}
+    for name in staged_names(listed):
+        if _base_of_staged(name) not in begun:
+            files.unlink(os.path.join(directory, name))

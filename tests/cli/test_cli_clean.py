@@ -63,6 +63,8 @@ def test_json_document_is_exactly_the_published_shape(run: Run, cleaning: FakeCl
                 "segments_before": 4,
                 "segments_after": 2,
                 "seconds": 2.5,
+                "mb_per_s": 2.0,
+                "records_per_s": 399.922,
             },
             {
                 "topic": "bad",
@@ -81,6 +83,8 @@ def test_json_document_is_exactly_the_published_shape(run: Run, cleaning: FakeCl
                 "segments_before": 0,
                 "segments_after": 0,
                 "seconds": 0.0,
+                "mb_per_s": 0.0,
+                "records_per_s": 0.0,
             },
         ],
     }
