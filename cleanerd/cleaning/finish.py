@@ -1,7 +1,5 @@
 """Steps 8 and 9 of a cleaning: stage what the pipeline wrote, commit it under `.lock`, record the checkpoint."""
 
-import threading
-
 from cleanerd.cleaning.plan import CleaningPlan, Group
 from cleanerd.env.files import Files
 from cleanerd.pipeline.conclude import aborted_in
@@ -10,12 +8,8 @@ from cleanerd.pipeline.work import RewrittenLog, WrittenPart
 from cleanerd.storage.assemble import Assembly, assemble
 from cleanerd.storage.checkpoints import read_leader_epochs, update_cleaner_checkpoint
 from cleanerd.storage.commit import commit_group, revalidate
-from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.lock import owner_lock
 from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
-
-_WRITER_LOCK_WAIT_S = 30.0
-"""A cooperating writer holds the lock for the moment of a roll; a broker for its life: nobody waits for that here."""
-
 
 def stage_log(files: Files, plan: CleaningPlan, rewritten: RewrittenLog) -> list[StagedGroup]:
     """Assemble and declare every changed group, ascending. Raises OSError, SourceChanged."""
@@ -67,8 +61,7 @@ def commit_log(files: Files, plan: CleaningPlan, staged: list[StagedGroup]) -> N
     Oldest first: a tombstone may only go after the values that it deletes.
     """
     snapshot = plan.candidate.snapshot
-    wait_s = 0.0 if snapshot.is_kafka else _WRITER_LOCK_WAIT_S
-    with LogDirLock(snapshot.log_dir, wait_s=wait_s, wait=threading.Event().wait) as lock:
+    with owner_lock(snapshot.log_dir, is_kafka=snapshot.is_kafka) as lock:
         for group in staged:
             revalidate(files, snapshot.directory, group)
         for group in staged:

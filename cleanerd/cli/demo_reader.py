@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from cleanerd.cli.demo_traffic import Latest, Truth
+from cleanerd.cli.demo_topics import Latest, Truth
 from cleanerd.client.reader import read_records
 from cleanerd.format.batch import Record
 

@@ -4,6 +4,7 @@ Only calls whose order matters for crash safety, and the reads that go with them
 writes of the pipeline open files themselves; what they write is synced and named through here.
 """
 
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import Protocol
@@ -61,6 +62,10 @@ class Files(Protocol):
         """Set the modification time (rule 4.12)."""
         ...
 
+    def adopt_owner(self, path: str, like: str) -> None:
+        """Give a file the owner and the permissions of another: the broker must be able to use it (spec disk D4.6)."""
+        ...
+
 
 class RealFiles:
     """The operating system's files."""
@@ -111,3 +116,14 @@ class RealFiles:
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         """Set the modification time (rule 4.12)."""
         os.utime(path, ns=(mtime_ns, mtime_ns))
+
+    def adopt_owner(self, path: str, like: str) -> None:
+        """Give a file the owner and the permissions of another: the broker must be able to use it (spec disk D4.6)."""
+        mine, theirs = os.stat(path), os.stat(like)
+        if mine.st_uid != theirs.st_uid:
+            os.chown(path, theirs.st_uid, theirs.st_gid)
+        elif mine.st_gid != theirs.st_gid:
+            with contextlib.suppress(PermissionError):  # the owner is who opens it
+                os.chown(path, -1, theirs.st_gid)
+        if mine.st_mode != theirs.st_mode:
+            os.chmod(path, theirs.st_mode & 0o7777)

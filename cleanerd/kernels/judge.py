@@ -184,9 +184,7 @@ def _judge_batch(
     if row.kept == 0:
         if not _keep_even_if_empty(batch, round_end, ids, epochs, last_data_offsets):
             return _DROP
-        if (
-            batch.magic < 2
-        ):  # no empty header exists there: Kafka gives up on the log (4.31), we keep the batch
+        if batch.magic < 2:  # no empty header exists there: Kafka gives up (4.31), we keep the batch
             verdicts[first:end] = _KEEP
             return _COPY
         return _COPY if batch.count == 0 else _EMPTY

@@ -21,9 +21,8 @@ from .tables import (
 _DROP, _COPY, _EMPTY, _REBUILD = int(Action.DROP), int(Action.COPY), int(Action.EMPTY), int(Action.REBUILD)
 _HEADER = 61
 _KEPT_ATTRIBUTES = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
-_GROWTH_PER_RECORD = (
-    40  # more than a length, a timestamp delta and an offset delta, or a message header, can add
-)
+_GROWTH_PER_RECORD = 40
+"""More than a length, a timestamp delta and an offset delta, or a message header, can add."""
 
 
 @njit(**JIT)

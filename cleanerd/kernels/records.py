@@ -36,6 +36,23 @@ def read_varint(buffer, position, end, max_bytes):
 
 
 @njit(**JIT)
+def _skip_headers(buffer, position, end):
+    """First byte after the headers at `position`, or -1."""
+    if position == end - 1 and buffer[position] == 0:
+        return end
+    count, at = read_varint(buffer, position, end, _MAX_VARINT)
+    if at < 0 or count < 0:
+        return np.int64(-1)
+    for _ in range(count):
+        for lowest in range(2):  # a key is never null (0), a value may be (-1)
+            length, at = read_varint(buffer, at, end, _MAX_VARINT)
+            if at < 0 or length < -lowest or at + max(length, 0) > end:
+                return np.int64(-1)
+            at += max(length, 0)
+    return at
+
+
+@njit(**JIT)
 def _walk_v2_record(buffer, position, limit, batch, row):
     """Fill `row` from the record at `position`; return its end, or -1."""
     length, at = read_varint(buffer, position, limit, _MAX_VARINT)
@@ -56,6 +73,8 @@ def _walk_v2_record(buffer, position, limit, batch, row):
     row.key_start = at
     value_length, at = read_varint(buffer, at + max(key_length, 0), end, _MAX_VARINT)
     if at < 0 or value_length < -1 or at + max(value_length, 0) > end:
+        return np.int64(-1)
+    if _skip_headers(buffer, at + max(value_length, 0), end) != end:
         return np.int64(-1)
     row.value_is_null = value_length < 0
     row.offset = batch.base_offset + offset_delta
@@ -98,9 +117,8 @@ def _walk_message(buffer, position, limit, batch, row):
     size = be32(buffer, position + 8)
     end = position + 12 + size
     magic = buffer[position + 16]
-    if (
-        size < 14 or end > limit or magic > 1 or buffer[position + 17] & CODEC_MASK
-    ):  # nothing nests in a wrapper
+    nested = buffer[position + 17] & CODEC_MASK != 0
+    if size < 14 or end > limit or magic > 1 or nested:
         return np.int64(-1)
     at = position + (26 if magic == 1 else 18)
     if end - at < 8:
@@ -116,9 +134,11 @@ def _walk_message(buffer, position, limit, batch, row):
         return np.int64(-1)
     row.value_is_null = value_length < 0
     row.offset = be64(buffer, position)
-    row.timestamp = be64(buffer, position + 18) if magic == 1 else -1
+    row.timestamp = -1  # in magic 0 there is none, whatever a message inside a wrapper brings along
     if batch.magic == 1 and batch.attributes & LOG_APPEND_TIME:
         row.timestamp = batch.max_timestamp
+    elif batch.magic == 1 and magic == 1:
+        row.timestamp = be64(buffer, position + 18)
     row.tail_start = at
     row.end = end
     row.magic = magic

@@ -12,6 +12,8 @@ Where cleanerd means something else than Kafka:
 (D)  3.14   the map is never full: the round always ends at the first uncleanable offset
 (E)  4.26   a wrong CRC is an error wherever it is met (`decode_batch`); Kafka copies such a batch
 (F)  0.6    a negative delete horizon, which nobody writes, counts as none; for Kafka it is long past
+(G)  4.20   a marker without a producer id, which nobody writes, ends nothing and stays
+(H)  4.30   an empty batch that stays is copied: what the rule writes for an empty header is the same header
 ===  =====  ==================================================================================================
 """
 
@@ -30,6 +32,7 @@ from cleanerd.format.batch import (
     iterate_batches,
 )
 from cleanerd.format.control import ControlType, parse_control_key
+from cleanerd.format.errors import FormatError
 from cleanerd.format.legacy import LegacyEntry, decode_entry, encode_message, wrap_messages
 from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.policy.verdicts import RecordVerdict
@@ -72,14 +75,18 @@ class Batch:
 
 def read_batches(data: bytes) -> Iterator[Batch]:
     """The batches of a segment. Raises FormatError for anything that is not whole and right."""
+    end = 0
     for position, size_bytes, magic in iterate_batches(data):
-        piece = data[position : position + size_bytes]
+        end = position + size_bytes
+        piece = data[position:end]
         if magic == 2:
             header, records = decode_batch(piece)
             yield Batch(piece, magic, header.last_offset, tuple(records), header=header)
         else:
             entry = decode_entry(piece)
             yield Batch(piece, magic, entry.last_offset, entry.records, entry=entry)
+    if end != len(data):
+        raise FormatError(end, "a whole batch", f"{len(data) - end} bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +195,8 @@ class TransactionTracker:
         while self._heap and self._heap[0][0] <= batch.last_offset:
             _, _, txn = heapq.heappop(self._heap)
             self._ongoing_aborted.setdefault(txn.producer_id, _OngoingAbort(txn))
+        if batch.producer_id < 0 and batch.records:
+            return False  # (G)
         if batch.is_control:
             return self._is_empty_marker(batch)
         return batch.is_transactional and self._is_aborted_data(batch.producer_id)
@@ -250,6 +259,8 @@ def clean_batch(
         return b"", verdicts
     if batch.header is None:
         return batch.data, [RecordVerdict.KEEP for _ in batch.records]  # (A)
+    if not batch.records:
+        return batch.data, verdicts  # (H)
     return encode_empty_batch(batch.header), verdicts
 
 

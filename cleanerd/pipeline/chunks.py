@@ -205,9 +205,10 @@ def _compressed_span(piece: Piece, row: int) -> tuple[int, int]:
     if batch["magic"] == 2:
         return position + 61, end
     key_at = position + (26 if batch["magic"] == 1 else 18)
-    value_at = key_at + 4 + max(_int32(piece.raw, key_at), 0)
+    key_length = _int32(piece.raw, key_at)
+    value_at = key_at + 4 + max(key_length, 0)
     start = value_at + 4
-    if start > end or _int32(piece.raw, value_at) != end - start:
+    if key_length < -1 or start > end or _int32(piece.raw, value_at) != end - start:
         raise corrupt(piece.source.path, piece.file_position + position, Status.BAD_RECORD)
     return start, end
 

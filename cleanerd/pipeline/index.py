@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cleanerd.errors import CorruptFile
 from cleanerd.kernels.fingerprint import Fingerprints, fingerprint_records
 from cleanerd.kernels.judge import AbortedTxns, Context, judge, mark_aborted
 from cleanerd.kernels.newest import bucket_counts, mark_recent, mark_superseded, new_set, split_by_bucket
@@ -84,6 +85,9 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
             advance(int(piece.batches["size"][part.begin : part.end].sum(dtype=np.int64)), len(part.records))
         tally.add_batches(piece, events)
     fingerprints = np.concatenate(parts) if parts else np.empty((0, 2), np.uint64)
+    if clean < len(fingerprints) and not work.is_dirty:
+        beyond = f"offsets of the dirty section ({log.first_dirty_offset} and above)"
+        raise CorruptFile(work.source.path, work.source.start, "offsets below the next segment's", beyond)
     local, blocks = _combine(fingerprints, clean, log.buckets)
     return tally.summary(work.source, local), blocks
 

@@ -37,6 +37,7 @@ BUCKET_RECORDS = 1 << 18
 """A set of this many keys stays in the caches, which makes it ten times as fast as one large set."""
 _PARTITION_BYTES = 8 << 20
 _TASKS_PER_CORE = 4
+_CHUNKS_PER_TASK_MAX = 2  # a task of the shuffle holds the fingerprints of its chunks in memory until it ends
 
 Place = tuple[int, int]
 """(log number, chunk number)"""
@@ -164,7 +165,8 @@ class Pipeline:
 
 
 def _spread(spark: SparkContext, tasks: list[Any]) -> Any:
-    return spark.parallelize(tasks, min(len(tasks), _TASKS_PER_CORE * spark.defaultParallelism))
+    enough = max(_TASKS_PER_CORE * spark.defaultParallelism, -(-len(tasks) // _CHUNKS_PER_TASK_MAX))
+    return spark.parallelize(tasks, min(len(tasks), enough))
 
 
 def _buckets(records: int, per_bucket: int) -> int:

@@ -37,9 +37,7 @@ class Verdicts:
 
     local: npt.NDArray[np.uint8]  # packed, as `ChunkSummary.local`
     competing: int
-    bits: npt.NDArray[
-        np.uint8
-    ]  # packed: answers of bucket 0, bucket 1, ... for the records that `local` leaves
+    bits: npt.NDArray[np.uint8]  # packed: answers of bucket 0, 1, ... for the records that `local` leaves
     bucket_counts: npt.NDArray[np.int64]
 
 

@@ -29,8 +29,8 @@ def epochs_contradiction(
 
     What retention does to the front is no contradiction: entries vanish there and the first one left starts later.
     """
-    before = dict((epoch, start) for epoch, start in planned if start < next_base_offset)
-    after = dict((epoch, start) for epoch, start in found if start < next_base_offset)
+    before = {epoch: start for epoch, start in planned if start < next_base_offset}
+    after = {epoch: start for epoch, start in found if start < next_base_offset}
     if before == after:
         return None
     first = min(after, default=None)

@@ -7,8 +7,8 @@ whole group             any                 any                 WAIT: never begu
 incomplete group        any                 any                 DISCARD
 gone                    ours                none                ROLL_BACK: before the commit point
 gone                    none                ours                FINISH: past the commit point
-gone                    none                none                FINISH: only names and garbage are left; or a
-                                                                broker undid it, and nothing is left to finish
+gone                    none                none                FINISH if the live `.log` is ours: indexes and
+                                                                garbage are left; else DISCARD: undone by a broker
 gone                    not ours            any                 DISCARD: a broker was here since
 gone                    any                 not ours            DISCARD
 gone                    ours                ours                DISCARD: no state of ours
@@ -37,14 +37,14 @@ class Found(Enum):
     FOREIGN = auto()
 
 
-def choose_remedy(*, staged_log: bool, staged_whole: bool, guard: Found, swap: Found) -> Remedy:
+def choose_remedy(*, staged_log: bool, staged_whole: bool, guard: Found, swap: Found, live: Found) -> Remedy:
     """The table above."""
     if staged_log:
         return Remedy.WAIT if staged_whole else Remedy.DISCARD
-    match guard, swap:
-        case Found.OURS, Found.NOTHING:
+    match guard, swap, live:
+        case Found.OURS, Found.NOTHING, _:
             return Remedy.ROLL_BACK
-        case Found.NOTHING, Found.OURS | Found.NOTHING:
+        case (Found.NOTHING, Found.OURS, _) | (Found.NOTHING, Found.NOTHING, Found.OURS):
             return Remedy.FINISH
         case _:
             return Remedy.DISCARD

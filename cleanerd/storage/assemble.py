@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 
 from cleanerd.env.files import Files
+from cleanerd.errors import SourceChanged
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix
 from cleanerd.format.offset_index import OffsetIndex, render_offset_index
 from cleanerd.format.time_index import TimeIndex, render_time_index
@@ -30,7 +31,10 @@ class Assembly:
 
 
 def assemble(files: Files, directory: str, assembly: Assembly) -> dict[FileKind, int]:
-    """Write and sync the staged files; returns their sizes in bytes. The parts are gone afterwards."""
+    """Write and sync the staged files; returns their sizes in bytes. The parts are gone afterwards.
+
+    Raises OSError, and SourceChanged for a part that shrinks; what is there then is garbage until `discard_staged`.
+    """
     base = assembly.base_offset
     log = _staged(directory, base, FileKind.LOG)
     files.rename(assembly.parts[0], log)
@@ -45,10 +49,9 @@ def assemble(files: Files, directory: str, assembly: Assembly) -> dict[FileKind,
         contents[FileKind.TXN_INDEX] = render_txn_index(assembly.aborted_txns)
     for kind, content in contents.items():
         files.write(_staged(directory, base, kind), content)
-    like = os.stat(assembly.like)
     for kind in (FileKind.LOG, *contents):
         path = _staged(directory, base, kind)
-        _adopt_owner(path, like)
+        files.adopt_owner(path, assembly.like)
         files.set_mtime_ns(path, assembly.mtime_ns)
         files.fsync(path)
     sizes = {kind: len(content) for kind, content in contents.items()}
@@ -65,18 +68,17 @@ def _append(target: str, source: str) -> None:
         writer.seek(0, os.SEEK_END)
         left = os.fstat(reader.fileno()).st_size
         while left:
-            try:
-                moved = os.copy_file_range(reader.fileno(), writer.fileno(), left)
-            except OSError:  # not on this file system: the offsets are where the call left them
+            moved = _copy_in_kernel(reader.fileno(), writer.fileno(), left)
+            if not moved:
                 moved = os.write(writer.fileno(), os.read(reader.fileno(), min(left, _COPY_BYTES)))
-            assert moved, f"{source}: shorter than it was"
+            if not moved:
+                raise SourceChanged(f"{source}: ends {left} bytes before it should")
             left -= moved
 
 
-def _adopt_owner(path: str, like: os.stat_result) -> None:
-    """The broker's user must be able to open the file for writing, whoever runs cleanerd."""
-    mine = os.stat(path)
-    if (mine.st_uid, mine.st_gid) != (like.st_uid, like.st_gid):
-        os.chown(path, like.st_uid, like.st_gid)
-    if mine.st_mode != like.st_mode:
-        os.chmod(path, like.st_mode & 0o7777)
+def _copy_in_kernel(source: int, target: int, size: int) -> int:
+    """Bytes moved; 0 where the file system cannot do it. The offsets of both files move with them."""
+    try:
+        return os.copy_file_range(source, target, size)
+    except OSError:
+        return 0

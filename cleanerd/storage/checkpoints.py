@@ -1,7 +1,8 @@
 """The offset checkpoints of a log directory and the leader epochs of a partition: read, and the cleaner's own written.
 
 A malformed checkpoint takes the whole directory of a broker offline (spec disk A7), so what is written is exact, and it is
-only written while `.lock` is held: broker and cleanerd share the name of the temporary file.
+only written while `.lock` is held. The temporary file is not Kafka's `<name>.tmp`: left behind by another user, that one
+would keep the broker from writing its own.
 """
 
 import os
@@ -56,11 +57,18 @@ def read_leader_epochs(files: Files, directory: str) -> tuple[EpochEntry, ...]:
 def update_cleaner_checkpoint(files: Files, log_dir: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Set first dirty offsets, keep all other entries. Needs `.lock`.
 
-    Written whole to `<name>.tmp`, synced, renamed over the old one, directory synced: a crash leaves old or new.
+    1. Write everything to `<name>.cleanerd`, with owner and permissions of the old file, or of `.lock`; sync it.
+    2. Rename it over the old one; sync the directory.
+    A crash leaves the old or the new file, and at most a temporary one that no broker looks at. Raises CorruptFile before
+    anything is written, OSError.
     """
     path = os.path.join(log_dir, names.CLEANER_OFFSET_CHECKPOINT)
-    temporary = f"{path}.tmp"
-    files.write(temporary, render_offset_checkpoint({**read_offsets(files, path), **offsets}))
+    content = render_offset_checkpoint({**read_offsets(files, path), **offsets})
+    temporary = f"{path}{names.Suffix.STAGED.value}"
+    if files.exists(temporary):
+        files.unlink(temporary)  # whose it is, it may not be writable
+    files.write(temporary, content)
+    files.adopt_owner(temporary, path if files.exists(path) else os.path.join(log_dir, names.LOCK))
     files.fsync(temporary)
     files.rename(temporary, path)
     files.fsync_dir(log_dir)

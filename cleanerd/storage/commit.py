@@ -1,149 +1,227 @@
 """The commit: staged files of a group take the place of its source segments. Called with `.lock` held.
 
 ====  ==========================================================  =====================================================
-step  what is done (each ends with an fsync of the directory)     a crash after it leaves
+step  what is done (each ends with an fsync of the directory)     what a crash after it leaves, and Kafka makes of it
 ====  ==========================================================  =====================================================
-0     revalidate; nothing is touched                              the old log, staged files
-1     `.log.cleanerd` -> `.log.cleaned`: the guard                the old log. Kafka deletes the guard (D2 pass 1)
-2     `.index|.timeindex|.txnindex.cleanerd` -> `.swap`           the old log. The guard makes Kafka discard every swap
-                                                                  file at or above its base
-3     `.log.cleaned` -> `.log.swap`: THE COMMIT POINT             the new log: Kafka deletes what has a base in
-                                                                  [base, next offset of the swap), renames the swaps
+0     revalidate; nothing is touched                              the old log, and staged files that Kafka ignores
+1     `.log.cleanerd` -> `.log.cleaned`: the guard                the old log: Kafka deletes the guard (D2 pass 1)
+2     `.index|.timeindex|.txnindex.cleanerd` -> `.swap`           the old log: because of the guard Kafka deletes every
+                                                                  swap file at or above its base (D2 pass 1)
+3     `.log.cleaned` -> `.log.swap`: THE COMMIT POINT             the new log: Kafka deletes what has a base in [base,
+                                                                  next offset of the swap), renames the swaps (2 to 4)
 4     `.log` of the sources -> `.deleted`, ascending              the new log: Kafka deletes `.deleted`, goes on as in 3
 5     their other live files -> `.deleted`, and the producer      the same
       snapshots of all sources but the first (rule 5.6)
-6     `.log.swap` -> `.log`                                       the new log: Kafka renames what is left of the swaps
+6     `.log.swap` -> `.log`                                       the new log: Kafka renames the other swaps (pass 4)
 7     `.index|.timeindex|.txnindex.swap` -> live                  the new log, `.deleted` files that Kafka deletes
-8     the manifest, then `.deleted`, are unlinked                 the new log
+8     `.deleted`, then the manifest, are unlinked                 the new log
 ====  ==========================================================  =====================================================
 
-cleanerd's own recovery (`recover`) rolls 1 and 2 back and 3 to 7 forward, with the sources named by the manifest.
+cleanerd's own recovery (`recover`) rolls 1 and 2 back and 3 to 8 forward, with the sources named by the manifest.
+Groups are committed one after the other, ascending: at any time at most one is between 1 and 8.
 
-The barriers matter: of the renames since the last sync any subset may survive a power failure. (A) Swapped index files
-without guard and without `.log.swap` would be put over good indexes (spec disk D4), so the guard is synced before they
-appear, and they before it goes. (B) A source may vanish only when `.log.swap` is on disk. (C) A source must not lose its
-transaction index while its `.log` lives, so all `.log` go first. (D) An index must not take its final name before its
-`.log`, because Kafka would delete it with the sources.
+The barriers matter: of the renames since the last sync any subset may survive a power failure.
 
-Kafka deletes by range: sources above the last batch of the new segment survive its recovery after step 3 (spec disk X6).
-They hold no record that survived the cleaning, newer records of their keys lie above them, and they overlap nothing, so
-the log is right, only not yet as short as it will be. (E) They go one by one, oldest first, each synced: a tombstone among
-them must not vanish before the older value that it deletes.
+(A) Swapped index files without guard and without `.log.swap` would be put over good indexes (spec disk D4). So the guard
+    is on disk before they appear, and they are before it goes; taken back, they go before it.
+(B) A source may vanish only when `.log.swap` is on disk: seen by a process is not enough after a restart.
+(C) A source must not lose its transaction index while its `.log` lives: aborted records would count as committed. So all
+    `.log` go first.
+(D) An index must not take its final name before its `.log`: Kafka would delete it with the sources.
+
+Kafka deletes by range. Sources with a base at or above the next offset of the new log survive its recovery after 3 (spec
+disk X6), after an empty log all but the first (rule 5.16), until step 4 has taken them. They hold no record that survived
+the cleaning and overlap nothing, so such a log is right, only not yet as short as it will be, provided that
+
+(E) what survives is always the newest of them: a tombstone must not vanish before an older value that it deletes. So they
+    go one by one, oldest first, each synced; and a later group, which may hold that tombstone, is committed only if all
+    sources of the group staged before it are gone (`StagedGroup.previous`).
+(F) an empty new log does not leave the transaction index of the first source in place: its range is empty, so no recovery
+    deletes it, and an entry whose marker is gone hides what the producer commits later. An empty one is swapped over it.
 """
 
 import os
 
 from cleanerd.env.files import Files
 from cleanerd.errors import LogUncleanable, SourceChanged
-from cleanerd.format.names import SEGMENT_KINDS, FileKind, SegmentFileName, Suffix, parse_segment_file
+from cleanerd.format.names import SEGMENT_KINDS, FileKind, SegmentFileName, Suffix
+from cleanerd.policy.commit_plan import epochs_contradiction, segments_contradiction, uncovered_sources
 
 from .checkpoints import read_leader_epochs
-from .staged import StagedGroup
+from .staged import SourceSegment, StagedGroup, segment_files, staged_flaw
 
-_FOREIGN = (Suffix.CLEANED, Suffix.SWAP)
+_INDEX_KINDS = SEGMENT_KINDS[1:]
 
 
 def revalidate(files: Files, directory: str, group: StagedGroup) -> None:
-    """Step 0. Raises SourceChanged with the reason when the group no longer fits the log (spec disk D4, G)."""
-    found = [name for name in map(parse_segment_file, files.list_names(directory)) if name is not None]
+    """Step 0. Raises SourceChanged with the reason when the group no longer fits the log (spec disk D4, G).
+
+    Whether the group before it is committed is not asked here but by `commit_group`: all groups of a cleaning can be
+    revalidated before the first is committed.
+    """
+    try:
+        reason = _contradiction(files, directory, group)
+    except FileNotFoundError as error:
+        reason = f"{error.filename} is gone"
+    if reason is not None:
+        raise SourceChanged(f"{directory}: {reason}")
+
+
+def _contradiction(files: Files, directory: str, group: StagedGroup) -> str | None:
+    found = segment_files(files, directory)
     for name in found:
-        if name.suffix in _FOREIGN:
-            raise SourceChanged(f"{directory}/{name}: another cleaning was here")
-    bases = {name.base_offset for name in found if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE}
-    inside = sorted(base for base in bases if group.base_offset <= base < group.next_base_offset)
-    planned = [source.base_offset for source in group.sources]
-    if inside != planned:
-        raise SourceChanged(f"{directory}: segments in the group were {planned}, are {inside}")
-    if group.next_base_offset not in bases:
-        raise SourceChanged(f"{directory}: segment {group.next_base_offset} behind the group is gone")
+        if name.suffix in {Suffix.CLEANED, Suffix.SWAP}:
+            return f"{name} is there: another cleaning is or was under way"
+    return (
+        segments_contradiction(
+            [source.base_offset for source in group.sources],
+            _live_bases(found),
+            base_offset=group.base_offset,
+            next_base_offset=group.next_base_offset,
+        )
+        or _changed_source(files, directory, group)
+        or epochs_contradiction(
+            group.leader_epochs,
+            read_leader_epochs(files, directory),
+            next_base_offset=group.next_base_offset,
+        )
+        or staged_flaw(files, directory, group)
+    )
+
+
+def _live_bases(found: list[SegmentFileName]) -> list[int]:
+    return sorted(n.base_offset for n in found if n.kind is FileKind.LOG and n.suffix is Suffix.LIVE)
+
+
+def _changed_source(files: Files, directory: str, group: StagedGroup) -> str | None:
     for source in group.sources:
-        path = os.path.join(directory, str(SegmentFileName(source.base_offset, FileKind.LOG)))
-        stat = files.stat(path)
-        now, then = (
-            (stat.inode, stat.size_bytes, stat.mtime_ns),
-            (source.inode, source.size_bytes, source.mtime_ns),
-        )
-        if now != then:
-            raise SourceChanged(f"{path}: (inode, size, mtime) was {then}, is {now}")
-    epochs = tuple((e.epoch, e.start_offset) for e in read_leader_epochs(files, directory))
-    below = tuple(entry for entry in epochs if entry[1] < group.next_base_offset)
-    if below != group.leader_epochs:
-        raise SourceChanged(
-            f"{directory}: leader epochs below the end were {group.leader_epochs}, are {below}"
-        )
-    for kind, size in group.sizes.items():
-        path = os.path.join(directory, str(group.staged(kind)))
-        if not files.exists(path) or files.stat(path).size_bytes != size:
-            raise SourceChanged(f"{path}: the staged file is not the one of {size} bytes that was written")
+        found = _identity(files, directory, source.base_offset)
+        if found != source:
+            return f"the .log of {source.base_offset} was {source}, is {found}"
+    return None
+
+
+def _identity(files: Files, directory: str, base_offset: int) -> SourceSegment:
+    stat = files.stat(_path(directory, SegmentFileName(base_offset, FileKind.LOG)))
+    return SourceSegment(base_offset, stat.inode, stat.size_bytes, stat.mtime_ns)
 
 
 def commit_group(files: Files, directory: str, group: StagedGroup) -> None:
-    """Steps 0 to 8. Raises SourceChanged before anything is touched; an OSError later is for `recover` to mend."""
+    """Steps 0 to 8. Raises SourceChanged before anything is touched; an OSError later is for `recover` to mend.
+
+    Requires: `write_manifest` has returned, or `recover` since. After SourceChanged the later groups of the cleaning
+    are worthless too: `discard_staged`.
+    """
     revalidate(files, directory, group)
-    guard = SegmentFileName(group.base_offset, FileKind.LOG, Suffix.CLEANED)
+    _check_previous(files, directory, group)
+    guard = group.name(FileKind.LOG, Suffix.CLEANED)
     _rename(files, directory, group.staged(FileKind.LOG), guard)
     files.fsync_dir(directory)
-    for kind in SEGMENT_KINDS[1:]:
+    for kind in _INDEX_KINDS:
         if kind in group.sizes:
-            _rename(files, directory, group.staged(kind), group.staged(kind).with_suffix(Suffix.SWAP))
+            _rename(files, directory, group.staged(kind), group.name(kind, Suffix.SWAP))
+    _blank_txn_index(files, directory, group)
     files.fsync_dir(directory)
     _rename(files, directory, guard, guard.with_suffix(Suffix.SWAP))
     files.fsync_dir(directory)
     finish(files, directory, group)
 
 
+def _check_previous(files: Files, directory: str, group: StagedGroup) -> None:
+    """(E) The group staged before this one is committed, or retention has taken all of it since."""
+    before = group.previous
+    if before is None:
+        return
+    live = _live_bases(segment_files(files, directory))
+    if not live or live[0] >= before.next_base_offset:
+        return
+    inside = [base for base in live if before.log.base_offset <= base < before.next_base_offset]
+    if inside == [before.log.base_offset] and _identity(files, directory, inside[0]) == before.log:
+        return
+    raise SourceChanged(
+        f"{directory}: the group at {before.log.base_offset}, on which the group at {group.base_offset} relies, "
+        f"is not or not wholly committed: segments {inside}"
+    )
+
+
+def _blank_txn_index(files: Files, directory: str, group: StagedGroup) -> None:
+    """(F)"""
+    stale = SegmentFileName(group.base_offset, FileKind.TXN_INDEX)
+    if (
+        group.sizes[FileKind.LOG] == 0
+        and FileKind.TXN_INDEX not in group.sizes
+        and _exists(files, directory, stale)
+    ):
+        path = _path(directory, stale.with_suffix(Suffix.SWAP))
+        files.write(path, b"")
+        files.adopt_owner(path, _path(directory, stale))  # the broker opens it for writing (spec disk D4.6)
+        files.fsync(path)
+
+
 def finish(files: Files, directory: str, group: StagedGroup) -> None:
-    """Steps 4 to 8, from wherever an earlier attempt stopped: what is already done is passed over."""
-    if _exists(files, directory, SegmentFileName(group.base_offset, FileKind.LOG, Suffix.SWAP)):
+    """Steps 4 to 8, from wherever an earlier attempt stopped: what is already done is passed over.
+
+    Requires: the names as they are now are synced (B).
+    """
+    if _exists(files, directory, group.name(FileKind.LOG, Suffix.SWAP)):
         _retire_sources(files, directory, group)
-    for kinds in (SEGMENT_KINDS[:1], SEGMENT_KINDS[1:]):
+    for kinds in ((FileKind.LOG,), _INDEX_KINDS):  # (D)
         for kind in kinds:
-            swap = SegmentFileName(group.base_offset, kind, Suffix.SWAP)
-            if _exists(files, directory, swap):
-                _rename(files, directory, swap, swap.with_suffix(Suffix.LIVE))
+            if _exists(files, directory, group.name(kind, Suffix.SWAP)):
+                _rename(files, directory, group.name(kind, Suffix.SWAP), group.name(kind, Suffix.LIVE))
         files.fsync_dir(directory)
     _clear(files, directory, group)
 
 
 def _retire_sources(files: Files, directory: str, group: StagedGroup) -> None:
     """Steps 4 and 5."""
+    logs = [SegmentFileName(source.base_offset, FileKind.LOG) for source in group.sources]
+    present = [log for log in logs if _exists(files, directory, log)]
     for source in group.sources:
-        log = SegmentFileName(source.base_offset, FileKind.LOG)
-        if not _exists(files, directory, log):
-            continue
-        stat = files.stat(os.path.join(directory, str(log)))
-        if (stat.size_bytes, stat.mtime_ns) != (source.size_bytes, source.mtime_ns):
-            raise LogUncleanable(f"{directory}/{log}: is not the segment that the commit under way replaces")
+        _check_retirable(files, directory, source)
+    uncovered = uncovered_sources([log.base_offset for log in logs], group.last_offset)
+    for log in present:
         _rename(files, directory, log, log.with_suffix(Suffix.DELETED))
-        if source.base_offset > group.last_offset:
+        if log.base_offset in uncovered:
             files.fsync_dir(directory)  # (E)
-    files.fsync_dir(directory)
-    for source in group.sources:
-        kinds: tuple[FileKind, ...] = SEGMENT_KINDS[1:]
-        if source.base_offset != group.base_offset:
-            kinds = (*kinds, FileKind.PRODUCER_SNAPSHOT)
-        for kind in kinds:
-            name = SegmentFileName(source.base_offset, kind)
+    files.fsync_dir(directory)  # (C)
+    for log in logs:
+        is_first = log.base_offset == group.base_offset
+        for kind in _INDEX_KINDS if is_first else (*_INDEX_KINDS, FileKind.PRODUCER_SNAPSHOT):
+            name = SegmentFileName(log.base_offset, kind)
             if _exists(files, directory, name):
                 _rename(files, directory, name, name.with_suffix(Suffix.DELETED))
     files.fsync_dir(directory)
 
 
+def _check_retirable(files: Files, directory: str, source: SourceSegment) -> None:
+    """The inode is not compared: it does not survive a restored copy, and nothing can have written since step 0."""
+    log = SegmentFileName(source.base_offset, FileKind.LOG)
+    if _exists(files, directory, log):
+        found = _identity(files, directory, source.base_offset)
+        if (found.size_bytes, found.mtime_ns) != (source.size_bytes, source.mtime_ns):
+            raise LogUncleanable(f"{directory}/{log}: is not the segment that the commit under way replaces")
+
+
 def _clear(files: Files, directory: str, group: StagedGroup) -> None:
-    """Step 8."""
-    if _exists(files, directory, group.manifest):
-        files.unlink(os.path.join(directory, str(group.manifest)))
+    """Step 8. The manifest goes last: without it nobody would know whose `.deleted` files these are."""
     bases = {source.base_offset for source in group.sources}
-    for text in files.list_names(directory):
-        name = parse_segment_file(text)
-        if name is not None and name.suffix is Suffix.DELETED and name.base_offset in bases:
-            files.unlink(os.path.join(directory, text))
+    for name in segment_files(files, directory):
+        if name.suffix is Suffix.DELETED and name.base_offset in bases:
+            files.unlink(_path(directory, name))
+    files.fsync_dir(directory)
+    if _exists(files, directory, group.manifest):
+        files.unlink(_path(directory, group.manifest))
     files.fsync_dir(directory)
 
 
+def _path(directory: str, name: SegmentFileName) -> str:
+    return os.path.join(directory, str(name))
+
+
 def _exists(files: Files, directory: str, name: SegmentFileName) -> bool:
-    return files.exists(os.path.join(directory, str(name)))
+    return files.exists(_path(directory, name))
 
 
 def _rename(files: Files, directory: str, source: SegmentFileName, target: SegmentFileName) -> None:
-    files.rename(os.path.join(directory, str(source)), os.path.join(directory, str(target)))
+    files.rename(_path(directory, source), _path(directory, target))

@@ -1,82 +1,178 @@
 """What an interrupted commit left, finished or undone. Called with `.lock` held, before anything else is done to a log.
 
-Idempotent, and safe to interrupt: it only repeats the steps of `commit`, or takes back steps 1 and 2 in reverse.
+1. If there is anything but live files: fsync the directory. What a killed process renamed may not be on disk yet, and a
+   step taken on top of it might survive a power failure alone (`commit`, B).
+2. Each group that has a manifest, ascending: decide by `policy.recovery_plan`, then do it.
+3. Staged files that belong to no waiting group are unlinked, manifests first.
+4. What a broker's own cleaner left: in a broker's directory nothing, the log is skipped until its broker has started.
+   Elsewhere no broker will come, and its rules are followed here (spec disk D2, passes 1 to 4), with syncs between them.
 
-==========================================  =============================================================
-found, with a manifest                      done
-==========================================  =============================================================
-`.log.cleanerd`                             never begun: left alone, it may still be committed
-our `.log.cleaned` (the guard)              not committed: swaps unlinked, then the guard, then what is staged
-our `.log.swap`, or none of the three       past the commit point: `finish`
-a `.log.cleaned` or `.log.swap` not ours    a broker was here since: our leftovers are unlinked
-==========================================  =============================================================
-
-Without a manifest, staged files are garbage. Kafka's own leftovers are not ours: the log is skipped until its broker
-has started; only the `.deleted` files of a directory without a broker are unlinked, which is all that can be left there.
+Idempotent, and safe to interrupt anywhere: it only repeats steps of `commit`, or takes back steps 1 and 2 in reverse.
+A group that was never begun stays, and the caller may commit or discard it.
 """
 
 import os
+from collections.abc import Callable, Iterable
 
 from cleanerd.env.files import Files
+from cleanerd.errors import CorruptFile
 from cleanerd.format.names import SEGMENT_KINDS, FileKind, SegmentFileName, Suffix, parse_segment_file
+from cleanerd.policy.recovery_plan import Found, Leftovers, Remedy, choose_remedy, objection
 
 from .commit import finish
-from .staged import StagedGroup, read_manifests, staged_names
+from .staged import (
+    StagedGroup,
+    manifest_names,
+    read_manifest,
+    segment_files,
+    staged_flaw,
+    staged_names,
+    unlink_staged,
+)
 
 
-def recover(files: Files, directory: str, *, is_kafka: bool) -> str | None:
-    """Bring a partition directory into order; returns why the log must be skipped, or None. Raises CorruptFile, OSError."""
-    groups = read_manifests(files, directory)
-    for group in groups:
-        _recover_group(files, directory, group)
-    waiting = {group.base_offset for group in read_manifests(files, directory)}
+def recover(
+    files: Files, directory: str, *, is_kafka: bool, next_offset: Callable[[str], int] | None = None
+) -> str | None:
+    """Bring a partition directory into order; returns why the log must be skipped, or None. Raises OSError.
+
+    `is_kafka`: a broker owns the directory. `next_offset`: of the `.log.swap` at a path, the offset after its last whole
+    batch, its base if it is empty; without it a log with a foreign swap file is skipped. Raises LogUncleanable when a
+    source changed in the middle of a commit.
+    """
+    listed = files.list_names(directory)
+    temporary = [n for n in map(parse_segment_file, listed) if n is not None and n.suffix is not Suffix.LIVE]
+    if not temporary and not staged_names(listed):
+        return None
+    files.fsync_dir(directory)
+    groups = _readable(files, directory)
+    waiting = {group.base_offset for group in groups if _mend(files, directory, group, is_kafka=is_kafka)}
+    _sweep(files, directory, waiting)
+    return _settle_foreign(files, directory, is_kafka=is_kafka, next_offset=next_offset)
+
+
+def _readable(files: Files, directory: str) -> list[StagedGroup]:
+    """Groups with a manifest. One that cannot be read declares nothing: its files are leftovers."""
+    groups = []
+    for name in manifest_names(files, directory):
+        try:
+            groups.append(read_manifest(files, directory, name))
+        except CorruptFile:
+            continue
+    return groups
+
+
+def _mend(files: Files, directory: str, group: StagedGroup, *, is_kafka: bool) -> bool:
+    """Finish or undo one group; returns whether it still waits to be committed."""
+
+    def look(suffix: Suffix) -> Found:
+        return _look(files, directory, group, suffix, is_kafka=is_kafka)
+
+    remedy = choose_remedy(
+        staged_log=files.exists(_path(directory, group.staged(FileKind.LOG))),
+        staged_whole=staged_flaw(files, directory, group) is None,
+        guard=look(Suffix.CLEANED),
+        swap=look(Suffix.SWAP),
+        live=look(Suffix.LIVE),
+    )
+    if remedy is Remedy.FINISH:
+        finish(files, directory, group)
+    elif remedy is Remedy.ROLL_BACK:
+        _roll_back(files, directory, group)
+    return remedy is Remedy.WAIT
+
+
+def _look(files: Files, directory: str, group: StagedGroup, suffix: Suffix, *, is_kafka: bool) -> Found:
+    """Size, modification time and inode tell our new segment from another cleaner's.
+
+    Where no broker cleans, the inode is not asked for: it does not survive a restored copy, and nobody else mends that.
+    """
+    path = _path(directory, group.name(FileKind.LOG, suffix))
+    if not files.exists(path):
+        return Found.NOTHING
+    stat = files.stat(path)
+    is_alike = (stat.size_bytes, stat.mtime_ns) == (group.sizes[FileKind.LOG], group.log_mtime_ns)
+    return Found.OURS if is_alike and not (is_kafka and stat.inode != group.log_inode) else Found.FOREIGN
+
+
+def _roll_back(files: Files, directory: str, group: StagedGroup) -> None:
+    """Take back steps 2 and 1. The manifest goes last: without it the guard would pass for a broker's."""
+    swaps = [group.name(kind, Suffix.SWAP) for kind in SEGMENT_KINDS[1:]]
+    _unlink(files, directory, [name for name in swaps if files.exists(_path(directory, name))])
+    _unlink(files, directory, [group.name(FileKind.LOG, Suffix.CLEANED)])
+    _unlink(files, directory, [group.manifest])
+
+
+def _sweep(files: Files, directory: str, waiting: set[int]) -> None:
+    """Unlink what is staged but for the groups that wait; nothing of those is a part or an unfinished manifest."""
+    leftovers = []
     for text in staged_names(files.list_names(directory)):
         name = parse_segment_file(text)
         if name is None or name.base_offset not in waiting or name.kind is FileKind.PART:
-            files.unlink(os.path.join(directory, text))
-    return _foreign_leftovers(files, directory, is_kafka=is_kafka)
+            leftovers.append(text)
+    unlink_staged(files, directory, leftovers)
 
 
-def _recover_group(files: Files, directory: str, group: StagedGroup) -> None:
-    def path(kind: FileKind, suffix: Suffix) -> str:
-        return os.path.join(directory, str(SegmentFileName(group.base_offset, kind, suffix)))
-
-    guard, swap = path(FileKind.LOG, Suffix.CLEANED), path(FileKind.LOG, Suffix.SWAP)
-    if files.exists(path(FileKind.LOG, Suffix.STAGED)):
-        return
-    for found in (guard, swap):
-        if files.exists(found) and not _is_ours(files, found, group):
-            files.unlink(os.path.join(directory, str(group.manifest)))
-            return
-    if not files.exists(guard):
-        finish(files, directory, group)
-        return
-    for kind in SEGMENT_KINDS[1:]:
-        if files.exists(path(kind, Suffix.SWAP)):
-            files.unlink(path(kind, Suffix.SWAP))
-    files.fsync_dir(directory)
-    files.unlink(guard)
-    files.unlink(os.path.join(directory, str(group.manifest)))
-    files.fsync_dir(directory)
-
-
-def _is_ours(files: Files, path: str, group: StagedGroup) -> bool:
-    """Size and modification time tell our new segment from a broker's (the inode does not survive a restored copy)."""
-    stat = files.stat(path)
-    return (stat.size_bytes, stat.mtime_ns) == (group.sizes[FileKind.LOG], group.log_mtime_ns)
-
-
-def _foreign_leftovers(files: Files, directory: str, *, is_kafka: bool) -> str | None:
-    for text in files.list_names(directory):
-        name = parse_segment_file(text)
-        if name is None or name.suffix in (Suffix.LIVE, Suffix.STAGED):
-            continue
-        if name.suffix is Suffix.DELETED:
-            if not is_kafka:
-                files.unlink(os.path.join(directory, text))
-            continue
-        return (
-            f"{directory}/{text} is left of an interrupted cleaning that is not cleanerd's; "
-            "start the broker once, it finishes or undoes it"
-        )
+def _settle_foreign(
+    files: Files, directory: str, *, is_kafka: bool, next_offset: Callable[[str], int] | None
+) -> str | None:
+    found = segment_files(files, directory)
+    leftovers = Leftovers(
+        cleaned=_bases(name for name in found if name.suffix is Suffix.CLEANED),
+        swaps=_bases(name for name in found if name.suffix is Suffix.SWAP),
+        deleted_logs=_bases(n for n in found if n.kind is FileKind.LOG and n.suffix is Suffix.DELETED),
+    )
+    reason = objection(leftovers, is_kafka=is_kafka)
+    if reason is None and leftovers.swaps and next_offset is None:
+        reason = "swap files of an interrupted cleaning that is not cleanerd's"
+    if reason is not None:
+        return f"{directory}: {reason}"
+    if not is_kafka:
+        _undo_incomplete(files, directory, found, leftovers)
+        if next_offset is not None:
+            _adopt_swaps(files, directory, next_offset)
     return None
+
+
+def _undo_incomplete(
+    files: Files, directory: str, found: list[SegmentFileName], leftovers: Leftovers
+) -> None:
+    """D2 pass 1. The `.cleaned` files go last: while one is there, the swap files above it count for nothing."""
+    invalid = [n for n in found if n.suffix is Suffix.SWAP and not leftovers.is_valid(n.base_offset)]
+    _unlink(files, directory, invalid + [n for n in found if n.suffix is Suffix.DELETED])
+    _unlink(files, directory, [n for n in found if n.suffix is Suffix.CLEANED])
+
+
+def _adopt_swaps(files: Files, directory: str, next_offset: Callable[[str], int]) -> None:
+    """D2 passes 2 to 4, `.log` before its indexes; the producer snapshot at a new base stays (rule 5.6)."""
+    found = segment_files(files, directory)
+    swaps = [name for name in found if name.suffix is Suffix.SWAP]
+    if not swaps:
+        return
+    unlink_staged(files, directory, staged_names(files.list_names(directory)))  # made for the log as it was
+    logs = [name for name in swaps if name.kind is FileKind.LOG]
+    low = min((log.base_offset for log in logs), default=0)
+    high = max((next_offset(_path(directory, log)) for log in logs), default=0)
+    kept = {SegmentFileName(log.base_offset, FileKind.PRODUCER_SNAPSHOT) for log in logs}
+    replaced = [n for n in found if n.suffix is Suffix.LIVE and low <= n.base_offset < high and n not in kept]
+    _unlink(files, directory, replaced)
+    for names in (logs, [name for name in swaps if name.kind is not FileKind.LOG]):
+        for name in names:
+            files.rename(_path(directory, name), _path(directory, name.with_suffix(Suffix.LIVE)))
+        files.fsync_dir(directory)
+
+
+def _unlink(files: Files, directory: str, names: list[SegmentFileName]) -> None:
+    """Unlink, then sync: what is unlinked next goes after these."""
+    for name in names:
+        files.unlink(_path(directory, name))
+    if names:
+        files.fsync_dir(directory)
+
+
+def _bases(found: Iterable[SegmentFileName]) -> list[int]:
+    return sorted({name.base_offset for name in found})
+
+
+def _path(directory: str, name: SegmentFileName) -> str:
+    return os.path.join(directory, str(name))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cleanerd.env.files import Files
-from cleanerd.errors import CorruptFile
+from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.batch import HEADER_SIZE
 from cleanerd.format.errors import FormatError
@@ -93,12 +93,17 @@ def scan_partition(
     is_kafka: bool,
     first_batch_timestamps: bool = False,
 ) -> PartitionSnapshot | None:
-    """Look at one partition directory; None when it holds no segment. Raises CorruptFile, OSError.
+    """Look at one partition directory; None when it holds no segment.
+
+    Raises CorruptFile, OSError; SourceChanged while segments are being exchanged: half of a log may hide behind such names.
 
     `first_batch_timestamps` costs a read per segment and is only needed with max.compaction.lag.ms.
     """
     directory = os.path.join(log_dir, str(topic_partition))
     parsed = [name for name in map(parse_segment_file, files.list_names(directory)) if name is not None]
+    for name in parsed:
+        if name.suffix in {Suffix.CLEANED, Suffix.SWAP}:
+            raise SourceChanged(f"{directory}/{name}: another cleaning is under way, or was interrupted")
     live = [name for name in parsed if name.suffix is Suffix.LIVE]
     bases = sorted(name.base_offset for name in live if name.kind is FileKind.LOG)
     if not bases:
@@ -239,7 +244,16 @@ def _index_position(files: Files, segment: SegmentOnDisk, from_offset: int) -> i
     except CorruptFile:
         return 0
     position = index.lookup(from_offset) if index is not None else 0
-    return position if position < segment.size_bytes else 0
+    return position if _is_batch_start(segment, position, from_offset) else 0
+
+
+def _is_batch_start(segment: SegmentOnDisk, position: int, from_offset: int) -> bool:
+    """Whether a batch that `from_offset` is not below can start there; a stale index points into the middle of one."""
+    with open(segment.path, "rb") as file:
+        file.seek(position)
+        head = file.read(17)
+    offset, size = int.from_bytes(head[:8], signed=True), int.from_bytes(head[8:12], signed=True)
+    return len(head) == 17 and segment.base_offset <= offset <= from_offset and size >= 14 and head[16] <= 2
 
 
 def read_aborted_txns(files: Files, snapshot: PartitionSnapshot) -> tuple[AbortedTxn, ...]:

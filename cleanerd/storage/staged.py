@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from cleanerd.env.files import Files
 from cleanerd.errors import CorruptFile
@@ -45,10 +46,10 @@ class StagedGroup:
     """What a commit replaces by what, and what must still hold then.
 
     `sources` ascend and are all segments in [sources[0].base_offset, next_base_offset). `sizes`: bytes of each staged file.
-    `log_mtime_ns`: modification time of the staged `.log`, which with its size tells it from a broker's.
-    `last_offset`: of its last batch, -1 when it is empty. `leader_epochs`: (epoch, start offset) of all epochs that start
-    below `next_base_offset`. `round_end`: first dirty offset once every group of the cleaning is committed. `previous` is
-    filled in by `write_manifest`.
+    `log_mtime_ns`: modification time of the staged `.log`, which with size and inode tells it from a broker's.
+    `last_offset`: of its last batch, -1 when it is empty. `leader_epochs`: (epoch, start offset) of all epochs that
+    start below `next_base_offset`. `round_end`: first dirty offset once every group of the cleaning is committed.
+    `log_inode` and `previous` are what `write_manifest` finds; a group that was not read from there has neither.
     """
 
     sources: tuple[SourceSegment, ...]
@@ -58,6 +59,7 @@ class StagedGroup:
     log_mtime_ns: int
     last_offset: int
     leader_epochs: tuple[tuple[int, int], ...]
+    log_inode: int | None = None
     previous: PreviousGroup | None = None
 
     def __post_init__(self) -> None:
@@ -66,7 +68,9 @@ class StagedGroup:
         if not bases or bases != sorted(set(bases)) or bases[-1] >= self.next_base_offset:
             raise ValueError(f"sources {bases} do not ascend to below {self.next_base_offset}")
         if not -1 <= self.last_offset < self.next_base_offset or 0 <= self.last_offset < bases[0]:
-            raise ValueError(f"last offset {self.last_offset} is outside [{bases[0]}, {self.next_base_offset})")
+            raise ValueError(
+                f"last offset {self.last_offset} is outside [{bases[0]}, {self.next_base_offset})"
+            )
         missing = {FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX} - self.sizes.keys()
         if missing:
             raise ValueError(f"no staged {', '.join(sorted(kind.value for kind in missing))}")
@@ -97,18 +101,21 @@ def write_manifest(files: Files, directory: str, group: StagedGroup) -> None:
 
     Requires: each file is written and synced; groups of a cleaning are declared in ascending order.
     """
-    linked = replace(group, previous=_previous(files, directory, group))
+    log = files.stat(os.path.join(directory, str(group.staged(FileKind.LOG))))
+    linked = replace(group, log_inode=log.inode, previous=_previous(files, directory, group))
     path = os.path.join(directory, str(group.manifest))
     unfinished = path.removesuffix(_MANIFEST_END) + _UNFINISHED_END
+    source = os.path.join(directory, str(group.name(FileKind.LOG, Suffix.LIVE)))
     files.fsync_dir(directory)
     files.write(unfinished, _render(linked))
+    files.adopt_owner(unfinished, source)  # a broker that cannot read a file takes the directory offline (A6)
     files.fsync(unfinished)
     files.rename(unfinished, path)
     files.fsync_dir(directory)
 
 
 def _previous(files: Files, directory: str, group: StagedGroup) -> PreviousGroup | None:
-    earlier = [name for name in _manifests(files, directory) if name.base_offset < group.base_offset]
+    earlier = [name for name in manifest_names(files, directory) if name.base_offset < group.base_offset]
     if not earlier:
         return None
     before = read_manifest(files, directory, earlier[-1])
@@ -119,10 +126,11 @@ def _previous(files: Files, directory: str, group: StagedGroup) -> PreviousGroup
 
 def read_manifests(files: Files, directory: str) -> list[StagedGroup]:
     """Manifests of a partition directory, ascending. Raises CorruptFile."""
-    return [read_manifest(files, directory, name) for name in _manifests(files, directory)]
+    return [read_manifest(files, directory, name) for name in manifest_names(files, directory)]
 
 
-def _manifests(files: Files, directory: str) -> list[SegmentFileName]:
+def manifest_names(files: Files, directory: str) -> list[SegmentFileName]:
+    """Names of the manifests of a partition directory, ascending."""
     found = [name for name in segment_files(files, directory) if name.kind is FileKind.MANIFEST]
     return sorted((name for name in found if name.suffix is Suffix.STAGED), key=lambda name: name.base_offset)
 
@@ -142,6 +150,7 @@ def _render(group: StagedGroup) -> bytes:
         "log_mtime_ns": group.log_mtime_ns,
         "last_offset": group.last_offset,
         "leader_epochs": group.leader_epochs,
+        "log_inode": group.log_inode,
         "previous": group.previous and asdict(group.previous),
     }
     return json.dumps(fields).encode()
@@ -162,6 +171,7 @@ def read_manifest(files: Files, directory: str, name: SegmentFileName) -> Staged
             log_mtime_ns=int(fields["log_mtime_ns"]),
             last_offset=int(fields["last_offset"]),
             leader_epochs=tuple((int(epoch), int(start)) for epoch, start in fields["leader_epochs"]),
+            log_inode=int(fields["log_inode"]),
             previous=_parse_previous(fields["previous"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -171,17 +181,14 @@ def read_manifest(files: Files, directory: str, name: SegmentFileName) -> Staged
     return group
 
 
-def _segment(fields: Mapping[str, object]) -> SourceSegment:
-    segment = SourceSegment(**fields)  # type: ignore[arg-type]  # checked in the next line
-    if not all(isinstance(value, int) for value in asdict(segment).values()):
-        raise ValueError(f"no segment: {fields}")
-    return segment
+def _segment(fields: Mapping[str, int]) -> SourceSegment:
+    return SourceSegment(**{name: int(value) for name, value in fields.items()})
 
 
-def _parse_previous(fields: Mapping[str, Mapping[str, object]] | None) -> PreviousGroup | None:
+def _parse_previous(fields: Mapping[str, Any] | None) -> PreviousGroup | None:
     if fields is None:
         return None
-    return PreviousGroup(_segment(fields["log"]), int(str(fields["next_base_offset"])))
+    return PreviousGroup(_segment(fields["log"]), int(fields["next_base_offset"]))
 
 
 def staged_flaw(files: Files, directory: str, group: StagedGroup) -> str | None:
@@ -192,16 +199,15 @@ def staged_flaw(files: Files, directory: str, group: StagedGroup) -> str | None:
             return f"{group.staged(kind)} is gone"
         if files.stat(path).size_bytes != size:
             return f"{group.staged(kind)} is not the staged file of {size} bytes that was written"
-    stat = files.stat(os.path.join(directory, str(group.staged(FileKind.LOG))))
-    if stat.mtime_ns != group.log_mtime_ns:
-        return f"{group.staged(FileKind.LOG)} has another modification time than it was given"
+    log = files.stat(os.path.join(directory, str(group.staged(FileKind.LOG))))
+    if log.mtime_ns != group.log_mtime_ns or group.log_inode not in {None, log.inode}:
+        return f"{group.staged(FileKind.LOG)} is not the staged file that was written: other inode or time"
     return None
 
 
 def staged_names(directory_names: Sequence[str]) -> list[str]:
-    """Names of everything staged, manifests first: without its manifest the rest is garbage to everybody."""
-    staged = [name for name in directory_names if _base_of_staged(name) is not None]
-    return sorted(staged, key=lambda name: (not name.endswith(_MANIFEST_END), name))
+    """Names of everything staged, also parts and unfinished manifests."""
+    return [name for name in directory_names if _base_of_staged(name) is not None]
 
 
 def _base_of_staged(name: str) -> int | None:
@@ -213,13 +219,26 @@ def _base_of_staged(name: str) -> int | None:
 
 
 def discard_staged(files: Files, directory: str) -> None:
-    """Delete everything staged in a partition directory, but for a group whose commit has begun: `recover` mends that."""
+    """Delete everything staged in a partition directory, but for a group whose commit has begun: `recover` mends that.
+
+    The manifests are gone for good before anything else goes: an old one must not come back beside new staged files.
+    """
     try:
         listed = files.list_names(directory)
     except FileNotFoundError:
         return
     parsed = [name for name in map(parse_segment_file, listed) if name is not None]
     begun = {name.base_offset for name in parsed if name.suffix in {Suffix.CLEANED, Suffix.SWAP}}
-    for name in staged_names(listed):
-        if _base_of_staged(name) not in begun:
+    unlink_staged(files, directory, [n for n in staged_names(listed) if _base_of_staged(n) not in begun])
+
+
+def unlink_staged(files: Files, directory: str, names: Sequence[str]) -> None:
+    """Unlink staged files: the manifests, a sync, the others."""
+    manifests = [name for name in names if name.endswith(_MANIFEST_END)]
+    for name in manifests:
+        files.unlink(os.path.join(directory, name))
+    if manifests:
+        files.fsync_dir(directory)
+    for name in names:
+        if name not in manifests:
             files.unlink(os.path.join(directory, name))

@@ -63,19 +63,24 @@ def log_dir(origin: Origin, tmp_path: Path) -> Path:
     return copy
 
 
-def write_phases(work_dir: Path, log_dir: Path, phases: Sequence[tuple[TopicPlan, Phase]]) -> dict[str, int]:
-    """One broker run that writes the phases and stops; return how many records each topic was sent."""
+def write_phases(
+    work_dir: Path, log_dir: Path, phases: Sequence[tuple[TopicPlan, Phase]], *, kill: bool = False
+) -> dict[str, int]:
+    """One broker run that writes the phases, then stops or is killed; records sent by topic."""
     now_ms = SystemClock().now_ms()
-    with KafkaBroker(work_dir, [log_dir]) as broker, WriterPool(broker.bootstrap) as pool:
+    with KafkaBroker(work_dir, [log_dir]) as broker:
         admin = broker.admin()
         create_topics(admin, {plan.topic: plan.config for plan, phase in phases if phase is not Phase.SECOND})
-        sent = {plan.topic: write(admin, pool, plan, phase, now_ms) for plan, phase in phases}
+        with WriterPool(broker.bootstrap) as pool:
+            sent = {plan.topic: write(admin, pool, plan, phase, now_ms) for plan, phase in phases}
         for plan, phase in phases:
             if plan.scenario.delete_records and phase is not Phase.FIRST:
                 log_start = sent[plan.topic] // 2
                 delete_records(admin, plan.topic, log_start)
                 wait_until_deleted(broker, log_dir / plan.directory, log_start)
-        return sent
+        if kill:
+            broker.kill()
+    return sent
 
 
 def clean_by_broker(work_dir: Path, log_dir: Path, directories: Iterable[str]) -> None:

@@ -19,9 +19,15 @@ def first_uncleanable_offset(log: LogDump) -> int:
     return max(base for base in log.bases if base <= max(bound, log.bases[0]))
 
 
-def survivors(log: LogDump, *, first_dirty_offset: int, now_ms: int) -> list[Record]:
-    """Users' records that are left after one pass over the log (rules 3.12, 4.15, 4.19)."""
-    end_offset = first_uncleanable_offset(log)
+def survivors(
+    log: LogDump, *, first_dirty_offset: int, now_ms: int, end_offset: int | None = None
+) -> list[Record]:
+    """Users' records that are left after one pass over the log (rules 3.12, 4.15, 4.19).
+
+    The pass ends at `end_offset`, by default where `first_uncleanable_offset` says.
+    """
+    if end_offset is None:
+        end_offset = first_uncleanable_offset(log)
     aborted = aborted_offsets(log)
     newest = {
         record.key: record.offset

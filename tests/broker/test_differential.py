@@ -32,7 +32,7 @@ from tests.broker.tools import (
 )
 from tests.broker.workload import TopicPlan
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]
 
 PASSES = (1, 2, 3)
 

@@ -1,6 +1,6 @@
 """A broker writes, cleanerd cleans, the broker goes on: nobody may notice but by what is gone."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,7 @@ from tests.broker.tools import (
 )
 from tests.broker.workload import DAY_MS, Phase, TopicPlan, create_topics
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]
 
 STAGED = ".cleanerd"
 
@@ -34,6 +34,7 @@ STAGED = ".cleanerd"
 def test_three_passes(origin: Origin, log_dir: Path, tmp_path: Path) -> None:
     """Superseded records go in the first pass, tombstones in the second, emptied markers in the third."""
     now_ms = SystemClock().now_ms()
+    markers = [marker_count(log_dir, origin.plans)]
     for number in range(3):
         if number > 0:
             forget_checkpoint(log_dir)
@@ -41,10 +42,8 @@ def test_three_passes(origin: Origin, log_dir: Path, tmp_path: Path) -> None:
         result = clean_and_compare(log_dir, origin.plans, now_ms=now_ms + number * 2 * DAY_MS)
         assert {row["outcome"] for row in result.rows.values()} <= {"committed", "unchanged", "skipped"}
         check_with_broker(tmp_path / f"pass-{number}", log_dir, before)
-    markers = [
-        batch for log in dumps(log_dir, origin.plans).values() for batch in log.batches if batch.control
-    ]
-    assert sum(batch.delete_horizon_ms is not None for batch in markers) == 0
+        markers.append(marker_count(log_dir, origin.plans))
+    assert markers[-1] < markers[0]
 
 
 def test_broker_writes_on_after_a_cleaning(log_dir: Path, tmp_path: Path) -> None:
@@ -55,6 +54,25 @@ def test_broker_writes_on_after_a_cleaning(log_dir: Path, tmp_path: Path) -> Non
     before = dumps(log_dir, ONE_PHASE)
     clean_and_compare(log_dir, ONE_PHASE, now_ms=now_ms)
     check_with_broker(tmp_path / "reading", log_dir, before)
+
+
+def test_broker_recovers_a_log_that_was_cleaned_after_a_crash(log_dir: Path, tmp_path: Path) -> None:
+    """After SIGKILL the indexes are preallocated and the checkpoints old; cleaning then loses nothing."""
+    plans = ONE_PHASE[::3]
+    now_ms = SystemClock().now_ms()
+    write_phases(tmp_path / "writing", log_dir, [(plan, Phase.SECOND) for plan in plans], kill=True)
+    before = dumps(log_dir, plans)
+    starts = {topic: first_dirty_offset(log_dir, log) for topic, log in before.items()}
+    result = clean(log_dir, plans, "--now-ms", str(now_ms))
+    assert result.exit_code == 0, result.messages
+    rows = [result.rows[log.name] for log in before.values()]
+    assert "committed" in {row["outcome"] for row in rows}
+    ends = {log.name: row["end_offset"] for log, row in zip(before.values(), rows, strict=True)}
+    compare_with_model(log_dir, before, now_ms=now_ms, starts=starts, ends=ends)
+    with KafkaBroker(tmp_path / "reading", [log_dir]) as broker:
+        uncommitted = read_all(broker, list(before), READ_UNCOMMITTED)
+        assert not [line for line in broker.troubles() if not line.startswith("INFO")]
+    assert {topic: log.records for topic, log in dumps(log_dir, plans).items()} == uncommitted
 
 
 def test_producer_state_can_be_rebuilt_from_a_cleaned_log(
@@ -150,6 +168,11 @@ def dumps(log_dir: Path, plans: Iterable[TopicPlan]) -> dict[str, LogDump]:
     return {plan.topic: dump_partition(log_dir / plan.directory) for plan in plans}
 
 
+def marker_count(log_dir: Path, plans: Iterable[TopicPlan]) -> int:
+    """How many ends of transactions are left."""
+    return sum(batch.control for log in dumps(log_dir, plans).values() for batch in log.batches)
+
+
 def starts_of(origin: Origin) -> dict[str, int]:
     """First dirty offset of each topic of the origin."""
     return {
@@ -169,18 +192,24 @@ def clean_and_compare(log_dir: Path, plans: tuple[TopicPlan, ...], *, now_ms: in
 
 
 def compare_with_model(
-    log_dir: Path, before: dict[str, LogDump], *, now_ms: int, starts: dict[str, int]
+    log_dir: Path,
+    before: Mapping[str, LogDump],
+    *,
+    now_ms: int,
+    starts: Mapping[str, int],
+    ends: Mapping[str, int] | None = None,
 ) -> None:
     """What lies in the directory is what the model leaves of `before`, and nothing is left behind."""
     for topic, log in before.items():
         after = dump_partition(log_dir / log.name)
-        expected = survivors(log, first_dirty_offset=starts[topic], now_ms=now_ms)
+        end_offset = None if ends is None else ends[log.name]
+        expected = survivors(log, first_dirty_offset=starts[topic], now_ms=now_ms, end_offset=end_offset)
         assert expected == after.records, topic
         assert after.foreign_names == (), topic
         assert after.end_offset == log.end_offset, topic
 
 
-def check_with_broker(work_dir: Path, log_dir: Path, before: dict[str, LogDump]) -> None:
+def check_with_broker(work_dir: Path, log_dir: Path, before: Mapping[str, LogDump]) -> None:
     """The broker starts without a word, its consumers see what lies there, and its tool finds nothing wrong.
 
     What is committed is known from `before`: a cleaning may remove the markers.

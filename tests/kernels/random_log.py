@@ -224,7 +224,7 @@ class RandomLog:
         if rng.random() < 0.3:  # KAFKA-4298: messages of the other magic inside
             base = records[0].offset if magic == 1 else 0
             inner = (
-                encode_message(replace(record, offset=record.offset - base), magic=1 - magic)
+                encode_message(replace(record, offset=record.offset - base, timestamp_ms=NOW_MS), magic=1 - magic)
                 for record in records
             )
             data = wrap_messages(
@@ -253,14 +253,13 @@ def cut_segments(rng: random.Random, batches: Sequence[Placed], count: int) -> l
     """Closed segments of random size; later ones keep legacy tombstones (rule 4.11)."""
     cuts = sorted(rng.choices(range(len(batches) + 1), k=count - 1))
     keep_from = rng.randrange(count + 1)
-    segments, base = [], 0
+    segments: list[LogSegment] = []
     for number, (start, end) in enumerate(zip([0, *cuts], [*cuts, len(batches)], strict=True)):
-        if start < len(batches):
-            base = batches[start].base_offset
-        if segments and base <= segments[-1].base_offset:
-            base = segments[-1].base_offset + 1  # an empty segment before; rare enough to allow the odd base
-        data = b"".join(placed.data for placed in batches[start:end])
-        segments.append(LogSegment(base, data, number >= keep_from))
+        inside = batches[start:end]
+        if segments and not inside:
+            continue
+        data = b"".join(placed.data for placed in inside)
+        segments.append(LogSegment(inside[0].base_offset if inside else 0, data, number >= keep_from))
     return segments
 
 

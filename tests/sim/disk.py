@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from cleanerd.env.files import FileStat
 
-UNSYNCED_MAX = 10
+UNSYNCED_MAX = 4
 """Up to this many unsynced operations every subset is tried by `power_cuts`."""
 
 
@@ -107,7 +107,7 @@ class SimDisk:
             kept = {number for number in range(len(place.changes)) if chance.random() < 0.5}
             self.power_cut(directory, kept, seed)
 
-    def power_cuts(self, directory: str, seeds: int = 64) -> list[frozenset[int]]:
+    def power_cuts(self, directory: str, seeds: int = 8) -> list[frozenset[int]]:
         """Choices for `power_cut`: every subset if there are few, else none, all and a seeded sample."""
         count = self.unsynced(directory)
         if count <= UNSYNCED_MAX:
@@ -122,7 +122,8 @@ class SimDisk:
         twin._ticks = self._ticks
         twin._files = {i: _File(f.inode, f.content, f.mtime_ns, f.synced) for i, f in self._files.items()}
         twin._directories = {
-            name: _Directory(dict(d.names), dict(d.synced), list(d.changes)) for name, d in self._directories.items()
+            name: _Directory(dict(d.names), dict(d.synced), list(d.changes))
+            for name, d in self._directories.items()
         }
         return twin
 
@@ -185,6 +186,11 @@ class SimDisk:
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         self._record("set_mtime_ns", path)
         self._file(path).mtime_ns = mtime_ns
+
+    def adopt_owner(self, path: str, like: str) -> None:
+        self._record("adopt_owner", path, like)
+        assert self._file(path)
+        assert self._file(like)
 
     # -- inside -------------------------------------------------------------------------------------------
 

@@ -10,19 +10,20 @@ from cleanerd.client.writer import LogWriter
 from cleanerd.format.batch import NO_PRODUCER_ID, Record
 from cleanerd.format.codecs import Codec
 
-SEGMENT_BYTES = 1 << 20
+SEGMENT_BYTES = 4 << 20
 _PRODUCER_ID = 4711
 _TRANSACTION_BATCHES_MAX = 4
 _ABORTED_SHARE = 0.1
-_PROFILES, _ORDERS, _PAGES = 10_000, 15_000, 2_500
+_PROFILES, _ORDERS, _PAGES = 30_000, 20_000, 8_000
 _DELETED_SHARE = 0.04
 _CITIES = ("Basel", "Bern", "Chur", "Lugano", "Zug")
 _STATES = ("created", "paid", "packed", "shipped", "delivered")
+_ABOUT = "Likes logs that stay short, keys that stay, mountains, trains that leave on time, and coffee. " * 8
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic of the demo; `rows` makes one batch at a time of `batch_records` records."""
+    """A topic of the demo, and its first `batches`; `row` makes a record of some key."""
 
     name: str
     about: str
@@ -41,7 +42,7 @@ def _profile(random: Random, now_ms: int) -> Row:
     city, plan = random.choice(_CITIES), random.choice(("free", "team", "pro"))
     value = (
         f'{{"id": {number}, "name": "User {number}", "mail": "user{number}@example.org", "city": "{city}", '
-        f'"plan": "{plan}", "logins": {random.randrange(1000)}, "seen_ms": {now_ms}}}'
+        f'"plan": "{plan}", "about": "{_ABOUT[: random.randrange(len(_ABOUT))]}", "seen_ms": {now_ms}}}'
     )
     return Row(key, value.encode(), now_ms)
 
@@ -58,15 +59,17 @@ def _order(random: Random, now_ms: int) -> Row:
 
 def _page_view(random: Random, now_ms: int) -> Row:
     number = random.randrange(_PAGES)
-    value = f'{{"page": "/articles/{number}", "views": {random.randrange(10**6)}, "until_ms": {now_ms}}}'
+    value = (
+        f'{{"page": "/articles/{number}", "views": {random.randrange(10**6)}, "seconds": {random.random():.6f}, '
+        f'"last_visitor": "{random.getrandbits(64):016x}", "until_ms": {now_ms}}}'
+    )
     return Row(b"/articles/%d" % number, value.encode(), now_ms)
 
 
-TOPICS = (
-    Topic("user-profiles", "JSON profiles, some deleted", Codec.NONE, False, 1200, 100, _profile),
-    Topic("orders-changelog", "transactions, some aborted", Codec.LZ4, True, 1800, 50, _order),
-    Topic("page-views-zstd", "counters in zstd batches", Codec.ZSTD, False, 300, 400, _page_view),
-)
+PROFILES = Topic("user-profiles", "JSON profiles, some deleted", Codec.NONE, False, 1200, 100, _profile)
+ORDERS = Topic("orders-changelog", "lz4, transactions, some aborted", Codec.LZ4, True, 1800, 50, _order)
+PAGE_VIEWS = Topic("page-views-zstd", "zstd, counters of pages", Codec.ZSTD, False, 300, 400, _page_view)
+TOPICS = (PROFILES, ORDERS, PAGE_VIEWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,9 @@ class Feed:
         """Append one batch, and end the transaction it belongs to when that has enough of them."""
         rows = [self.topic.row(self._random, now_ms) for _ in range(self.topic.batch_records)]
         base_offset = self.writer.log_end_offset
-        records = [Record(base_offset + i, row.timestamp_ms, row.key, row.value) for i, row in enumerate(rows)]
+        records = [
+            Record(base_offset + i, row.timestamp_ms, row.key, row.value) for i, row in enumerate(rows)
+        ]
         self.records += len(rows)
         if self.topic.is_transactional:
             self._send_in_transaction(rows, records, now_ms)

@@ -1,0 +1,57 @@
+"""Where compiled kernels are kept."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cleanerd
+from cleanerd.kernels import compiled
+from cleanerd.kernels.compiled import VARIABLE, settle_cache
+
+
+def settled(environment: dict[str, str]) -> str:
+    """The directory that is named."""
+    settle_cache(environment)
+    return environment[VARIABLE]
+
+
+def test_a_directory_that_is_named_already_is_left(tmp_path: Path) -> None:
+    """Whatever it is: numba complains if it cannot be used."""
+    assert settled({VARIABLE: "/named", "CACHE_DIRECTORY": str(tmp_path)}) == "/named"
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "below"), [("CACHE_DIRECTORY", "numba"), ("XDG_CACHE_HOME", "cleanerd/numba")]
+)
+def test_the_cache_directory_of_the_service_or_the_user(tmp_path: Path, variable: str, below: str) -> None:
+    """It is created, and is the same the next time."""
+    directory = settled({variable: str(tmp_path)})
+    assert os.path.isdir(directory)
+    assert os.path.dirname(directory) == str(tmp_path / below)
+    assert settled({variable: str(tmp_path)}) == directory
+
+
+def test_another_version_has_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any change of any file here: a kernel has the code of others in it."""
+    environment = {"CACHE_DIRECTORY": str(tmp_path)}
+    (tmp_path / "native.py").write_text("1")
+    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
+    before = settled(dict(environment))
+    (tmp_path / "native.py").write_text("2")
+    assert settled(dict(environment)) != before
+
+
+def test_without_a_writable_directory_it_is_a_temporary_one() -> None:
+    """Which is gone when the process is."""
+    script = "import os, cleanerd.kernels; print(os.environ['NUMBA_CACHE_DIR'], os.listdir(os.environ['NUMBA_CACHE_DIR']))"
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    environment |= {"CACHE_DIRECTORY": "/proc/none", "PYTHONPATH": str(Path(cleanerd.__file__).parents[1])}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    directory, content = done.stdout.split()
+    assert content == "[]"
+    assert not os.path.exists(directory)

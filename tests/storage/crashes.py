@@ -1,0 +1,91 @@
+"""Every way to interrupt something on a simulated disk, and what may then be found there."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+
+from cleanerd.storage.recover import recover
+from tests.sim.disk import SimDisk, SwitchedOff
+from tests.sim.kafka_startup import start
+from tests.storage.model import (
+    DIRECTORY,
+    Rewrite,
+    Scenario,
+    Segment,
+    live_segments,
+    next_offset,
+    read_committed,
+)
+
+Action = Callable[[SimDisk], object]
+TEMPORARY = (".cleaned", ".swap", ".deleted")
+
+
+def killed(disk: SimDisk, action: Action) -> Iterator[SimDisk]:
+    """A copy of `disk` for every operation before which the process of `action` can be killed, and one with all done."""
+    whole = disk.copy()
+    action(whole)
+    for count in range(len(whole.operations) + 1):
+        copy = disk.copy()
+        copy.stop_after = count
+        with contextlib.suppress(SwitchedOff):
+            action(copy)
+        copy.restart()
+        yield copy
+
+
+def switched_off(disk: SimDisk, seeds: int = 8) -> Iterator[SimDisk]:
+    """A copy for everything (or a sample of what) a power cut may leave now."""
+    for kept in disk.power_cuts(DIRECTORY, seeds):
+        copy = disk.copy()
+        copy.power_cut(DIRECTORY, kept, seed=len(kept))
+        yield copy
+
+
+def cleanerd_recovers(disk: SimDisk) -> None:
+    assert recover(disk, DIRECTORY, is_kafka=True) is None
+    disk.restart()
+
+
+def kafka_starts(disk: SimDisk) -> None:
+    report = start(disk, DIRECTORY, next_offset)
+    assert not report.zero_indexes, "an index full of zeros would stay for ever (spec disk D4)"
+    assert not report.rebuilt
+    disk.restart()
+
+
+def commits_found(scenario: Scenario, disk: SimDisk, *, by_kafka: bool) -> int:
+    """Check that the log is whole and old or new, never a mix; returns how many groups are new."""
+    found = live_segments(disk)
+    assert read_committed(found) == read_committed(scenario.after(0))
+    left = [name for name in disk.list_names(DIRECTORY) if name.endswith(TEMPORARY)]
+    assert left == []
+    for commits in range(len(scenario.rewrites) + 1):
+        if found == scenario.after(commits):
+            return commits
+        if by_kafka and commits and found in with_survivors(scenario, commits):
+            return commits
+    raise AssertionError(f"neither old nor new: {found}")
+
+
+def with_survivors(scenario: Scenario, commits: int) -> list[tuple[Segment, ...]]:
+    """X6: the new segment and the newest of the sources that a broker's range does not cover."""
+    uncovered = scenario.rewrites[commits - 1].uncovered
+    new = scenario.after(commits)
+    return [tuple(sorted([*new, *uncovered[n:]], key=lambda s: s.base)) for n in range(len(uncovered))]
+
+
+def names(disk: SimDisk, *endings: str) -> list[str]:
+    """Names of the partition directory with one of these endings."""
+    return [name for name in disk.list_names(DIRECTORY) if name.endswith(endings)]
+
+
+def at(name: str) -> str:
+    """Path of a file of the partition."""
+    return os.path.join(DIRECTORY, name)
+
+
+def survives(rewrite: Rewrite, disk: SimDisk) -> bool:
+    """Whether every record that the cleaning keeps is in the log."""
+    present = {record for segment in live_segments(disk) for record in segment.records}
+    return {record for record in rewrite.new.records if record.kind == "d"} <= present

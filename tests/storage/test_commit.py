@@ -1,0 +1,419 @@
+"""The commit, killed or switched off anywhere: the old log or the new one, whoever looks at it next."""
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import SourceChanged
+from cleanerd.storage.commit import commit_group, revalidate
+from cleanerd.storage.recover import recover
+from cleanerd.storage.staged import discard_staged, read_manifests
+from tests.sim.disk import SimDisk
+from tests.storage.crashes import (
+    Action,
+    at,
+    cleanerd_recovers,
+    commits_found,
+    kafka_starts,
+    killed,
+    names,
+    survives,
+    switched_off,
+    with_survivors,
+)
+from tests.storage.model import (
+    ACTIVE,
+    DIRECTORY,
+    SCENARIOS,
+    Scenario,
+    lay_out,
+    live_segments,
+    read_committed,
+    stage,
+    staged_disk,
+)
+
+scenarios = pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+recoverers = pytest.mark.parametrize("recoverer", [cleanerd_recovers, kafka_starts])
+
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+SHORT = BY_NAME["short output: last batch below later sources"]
+TWO = BY_NAME["two groups"]
+DEPENDENT = BY_NAME["two groups, tombstone in the second deletes in the first"]
+
+
+def commit_all(disk: SimDisk) -> None:
+    """Commit what waits, as its manifests say."""
+    for group in read_manifests(disk, DIRECTORY):
+        commit_group(disk, DIRECTORY, group)
+
+
+@scenarios
+def test_scenario_keeps_what_a_consumer_reads(scenario: Scenario) -> None:
+    """The scenarios themselves are right: compaction changes no newest value."""
+    expected = read_committed(scenario.after(0))
+    for commits in range(len(scenario.rewrites) + 1):
+        assert read_committed(scenario.after(commits)) == expected
+
+
+@scenarios
+def test_commit_leaves_the_new_log_and_nothing_else(scenario: Scenario) -> None:
+    """Rules 5.3, 5.6 (C118): of the sources only the producer snapshot at the group's base is left."""
+    disk, _ = staged_disk(scenario)
+    commit_all(disk)
+    new = scenario.after(len(scenario.rewrites))
+    assert live_segments(disk) == new
+    assert names(disk, ".cleaned", ".swap", ".deleted", ".cleanerd") == []
+    assert names(disk, ".snapshot") == [f"{segment.base:020d}.snapshot" for segment in new]
+    assert {"leader-epoch-checkpoint", "partition.metadata"} <= set(disk.list_names(DIRECTORY))
+
+
+def test_commit_does_the_numbered_steps_in_order() -> None:
+    """The protocol in the docstring of `storage.commit`, operation by operation."""
+    disk, (group,) = staged_disk(BY_NAME["old txnindex only, in the first source"])
+    commit_group(disk, DIRECTORY, group)
+    found = [" ".join(os.path.basename(word).lstrip("0") or word for word in op) for op in disk.operations]
+    assert found == [
+        "rename .log.cleanerd .log.cleaned",
+        "fsync_dir topic-0",
+        "rename .index.cleanerd .index.swap",
+        "rename .timeindex.cleanerd .timeindex.swap",
+        "fsync_dir topic-0",
+        "rename .log.cleaned .log.swap",
+        "fsync_dir topic-0",
+        "rename .log .log.deleted",
+        "rename 10.log 10.log.deleted",
+        "fsync_dir topic-0",
+        "rename .index .index.deleted",
+        "rename .timeindex .timeindex.deleted",
+        "rename .txnindex .txnindex.deleted",
+        "rename 10.index 10.index.deleted",
+        "rename 10.timeindex 10.timeindex.deleted",
+        "rename 10.snapshot 10.snapshot.deleted",
+        "fsync_dir topic-0",
+        "rename .log.swap .log",
+        "fsync_dir topic-0",
+        "rename .index.swap .index",
+        "rename .timeindex.swap .timeindex",
+        "fsync_dir topic-0",
+        "unlink .index.deleted",
+        "unlink .log.deleted",
+        "unlink .timeindex.deleted",
+        "unlink .txnindex.deleted",
+        "unlink 10.index.deleted",
+        "unlink 10.log.deleted",
+        "unlink 10.snapshot.deleted",
+        "unlink 10.timeindex.deleted",
+        "fsync_dir topic-0",
+        "unlink .manifest.cleanerd",
+        "fsync_dir topic-0",
+    ]
+
+
+@scenarios
+@recoverers
+def test_killed_anywhere_the_log_is_old_or_new(scenario: Scenario, recoverer: Action) -> None:
+    """Once new it stays new: the number of committed groups never falls from one operation to the next."""
+    disk, _ = staged_disk(scenario)
+    last = 0
+    for copy in killed(disk, commit_all):
+        recoverer(copy)
+        commits = commits_found(scenario, copy, by_kafka=recoverer is kafka_starts)
+        assert commits >= last
+        assert all(survives(rewrite, copy) for rewrite in scenario.rewrites)
+        last = commits
+    assert last == len(scenario.rewrites)
+
+
+@scenarios
+def test_killed_anywhere_cleanerd_and_kafka_agree(scenario: Scenario) -> None:
+    """The commit point is the same for both, whoever comes first; what the other leaves is no matter to either."""
+    disk, _ = staged_disk(scenario)
+    for copy in killed(disk, commit_all):
+        ours, theirs, both = copy.copy(), copy.copy(), copy.copy()
+        cleanerd_recovers(ours)
+        kafka_starts(theirs)
+        commits = commits_found(scenario, ours, by_kafka=False)
+        assert commits == commits_found(scenario, theirs, by_kafka=True)
+        kafka_starts(both)
+        started = live_segments(both)
+        cleanerd_recovers(both)
+        assert live_segments(both) == started
+        kafka_starts(ours)
+        assert commits_found(scenario, ours, by_kafka=False) == commits
+
+
+@scenarios
+@recoverers
+def test_switched_off_anywhere_the_log_is_old_or_new(scenario: Scenario, recoverer: Action) -> None:
+    """Of the operations since the last sync any subset may be lost (spec disk D4, A to F in `storage.commit`)."""
+    disk, _ = staged_disk(scenario)
+    for copy in killed(disk, commit_all):
+        for cut in switched_off(copy):
+            recoverer(cut)
+            commits_found(scenario, cut, by_kafka=recoverer is kafka_starts)
+
+
+@functools.cache
+def killed_states(scenario: Scenario) -> list[SimDisk]:
+    return list(killed(staged_disk(scenario)[0], commit_all))
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_switched_off_with_a_seed(seed: int) -> None:
+    """The same with seeded choices, one operation and scenario per seed."""
+    scenario = SCENARIOS[seed % len(SCENARIOS)]
+    states = killed_states(scenario)
+    cut = states[seed * 7 % len(states)].copy()
+    cut.crash(seed)
+    twin = cut.copy()
+    cleanerd_recovers(cut)
+    commits_found(scenario, cut, by_kafka=False)
+    kafka_starts(twin)
+    commits_found(scenario, twin, by_kafka=True)
+
+
+@pytest.mark.soak
+@scenarios
+def test_switched_off_with_every_subset(scenario: Scenario) -> None:
+    """No sample: up to 2^14 subsets for each operation."""
+    disk, _ = staged_disk(scenario)
+    for copy in killed(disk, commit_all):
+        for cut in switched_off(copy, seeds=4096):
+            twin = cut.copy()
+            cleanerd_recovers(cut)
+            commits_found(scenario, cut, by_kafka=False)
+            kafka_starts(twin)
+            commits_found(scenario, twin, by_kafka=True)
+
+
+# -- X6: sources that a broker's range does not cover ---------------------------------------------------------
+
+
+def test_kafka_leaves_uncovered_sources_beside_a_short_segment() -> None:
+    """X6: after step 3 all of them stay, each kill in step 4 takes one more, always the oldest; nothing is lost."""
+    disk, _ = staged_disk(SHORT)
+    seen = []
+    for copy in killed(disk, commit_all):
+        kafka_starts(copy)
+        found = live_segments(copy)
+        if found not in seen:
+            seen.append(found)
+    assert seen == [SHORT.after(0), *with_survivors(SHORT, 1), SHORT.after(1)]
+
+
+def test_empty_log_replaces_only_its_base_for_kafka() -> None:
+    """Rule 5.16, X5e: the range of an empty swap is empty."""
+    scenario = BY_NAME["empty output, stale txnindex"]
+    disk, _ = staged_disk(scenario)
+    seen = []
+    for copy in killed(disk, commit_all):
+        kafka_starts(copy)
+        if live_segments(copy) not in seen:
+            seen.append(live_segments(copy))
+    assert seen == [scenario.after(0), *with_survivors(scenario, 1), scenario.after(1)]
+
+
+def test_later_group_is_refused_while_sources_of_the_group_before_survive() -> None:
+    """(E): the tombstone in the second group still has a value of the first to delete, so it must stay."""
+    disk, _ = staged_disk(DEPENDENT)
+    first, second = read_manifests(disk, DIRECTORY)
+    refused = 0
+    for copy in killed(disk, lambda d: commit_group(d, DIRECTORY, first)):
+        kafka_starts(copy)
+        cleanerd_recovers(copy)
+        if live_segments(copy) in with_survivors(DEPENDENT, 1):
+            with pytest.raises(SourceChanged, match="relies"):
+                commit_group(copy, DIRECTORY, second)
+            assert live_segments(copy) in with_survivors(DEPENDENT, 1)
+            refused += 1
+    assert refused
+
+
+def test_later_group_is_refused_after_the_group_before_was_rolled_back() -> None:
+    """(E) The same when recovery undid the first group, or it was discarded or never begun."""
+    disk, _ = staged_disk(DEPENDENT)
+    first, second = read_manifests(disk, DIRECTORY)
+    refused = committed = 0
+    for copy in killed(disk, lambda d: commit_group(d, DIRECTORY, first)):
+        cleanerd_recovers(copy)
+        assert second in read_manifests(copy, DIRECTORY)
+        if live_segments(copy) == DEPENDENT.after(0):
+            with pytest.raises(SourceChanged, match="relies"):
+                commit_group(copy, DIRECTORY, second)
+            refused += 1
+        else:
+            commit_group(copy, DIRECTORY, second)
+            assert live_segments(copy) == DEPENDENT.after(2)
+            committed += 1
+    assert refused
+    assert committed
+
+
+def test_later_group_is_committed_when_retention_took_the_group_before() -> None:
+    """What is gone holds no value that the tombstone deletes."""
+    disk, _ = staged_disk(TWO)
+    first, second = read_manifests(disk, DIRECTORY)
+    for name in [n for n in disk.list_names(DIRECTORY) if n.partition(".")[0].isdigit() and int(n[:20]) < 50]:
+        disk.unlink(at(name))
+    commit_group(disk, DIRECTORY, second)
+    assert live_segments(disk) == TWO.after(2)[1:]
+    with pytest.raises(SourceChanged):
+        revalidate(disk, DIRECTORY, first)
+
+
+def test_all_groups_can_be_revalidated_before_the_first_is_committed() -> None:
+    """Revalidation of a group does not ask for the commit of the one before it."""
+    disk, groups = staged_disk(TWO)
+    for group in [*groups, *read_manifests(disk, DIRECTORY)]:
+        revalidate(disk, DIRECTORY, group)
+
+
+def test_staged_again_after_a_discard_it_can_be_committed() -> None:
+    """A second cleaning does not meet anything of the first."""
+    disk, _ = staged_disk(TWO)
+    discard_staged(disk, DIRECTORY)
+    for rewrite in TWO.rewrites:
+        stage(disk, rewrite)
+    commit_all(disk)
+    assert live_segments(disk) == TWO.after(2)
+
+
+@scenarios
+def test_commit_on_a_real_file_system(scenario: Scenario, tmp_path: Path) -> None:
+    """The same with the operating system's files, and a group that waits through a recovery."""
+    files, directory = RealFiles(), str(tmp_path)
+    for name, content in lay_out(scenario).listing(DIRECTORY).items():
+        files.write(os.path.join(directory, name), content)
+    for rewrite in scenario.rewrites:
+        stage(files, rewrite, directory)
+    assert recover(files, directory, is_kafka=True) is None
+    for group in read_manifests(files, directory):
+        commit_group(files, directory, group)
+    assert live_segments(files, directory) == scenario.after(len(scenario.rewrites))
+    before = files.list_names(directory)
+    assert recover(files, directory, is_kafka=True) is None
+    assert files.list_names(directory) == before
+
+
+# -- step 0: revalidation -------------------------------------------------------------------------------------
+
+THREE = BY_NAME["three sources"]
+
+
+def _replace_source(disk: SimDisk) -> None:
+    """Same bytes, same time, another inode."""
+    path = at("00000000000000000010.log")
+    content, mtime_ns = disk.read(path), disk.stat(path).mtime_ns
+    disk.unlink(path)
+    disk.put(path, content)
+    disk.set_mtime_ns(path, mtime_ns)
+
+
+def _append_to_source(disk: SimDisk) -> None:
+    path = at("00000000000000000010.log")
+    mtime_ns = disk.stat(path).mtime_ns
+    disk.put(path, disk.read(path) + b"12 q 1 - d\n")
+    disk.set_mtime_ns(path, mtime_ns)
+
+
+def _put(name: str, content: bytes = b"") -> Callable[[SimDisk], None]:
+    return lambda disk: disk.put(at(name), content)
+
+
+def _remove(name: str) -> Callable[[SimDisk], None]:
+    return lambda disk: disk.unlink(at(name))
+
+
+def _epochs(text: str) -> Callable[[SimDisk], None]:
+    return _put("leader-epoch-checkpoint", text.encode())
+
+
+CHANGES = {
+    "source has another inode": (_replace_source, "the .log of 10 was"),
+    "source has another size": (_append_to_source, "the .log of 10 was"),
+    "source has another time": (
+        lambda d: d.set_mtime_ns(at("00000000000000000030.log"), 7),
+        "the .log of 30 was",
+    ),
+    "source is gone": (_remove("00000000000000000000.log"), r"were \[0, 10, 30\], are \[10, 30\]"),
+    "source in the middle is gone": (
+        _remove("00000000000000000010.log"),
+        r"were \[0, 10, 30\], are \[0, 30\]",
+    ),
+    "segment was split": (_put("00000000000000000020.log"), r"were \[0, 10, 30\], are \[0, 10, 20, 30\]"),
+    "segment behind is gone": (
+        _remove(f"{ACTIVE:020d}.log"),
+        "segment 100, which follows the group, is gone",
+    ),
+    "broker began a cleaning": (_put("00000000000000000100.log.cleaned"), "another cleaning"),
+    "broker stopped in a swap": (_put("00000000000000000050.timeindex.swap"), "another cleaning"),
+    "epoch removed": (
+        _epochs("0\n1\n0 0\n"),
+        "leader epochs below 100 were 0 from 0, 3 from 20, are 0 from 0",
+    ),
+    "epoch starts lower": (
+        _epochs("0\n2\n0 0\n3 15\n"),
+        "leader epochs below 100 .* are 0 from 0, 3 from 15",
+    ),
+    "epoch added below": (_epochs("0\n3\n0 0\n3 20\n4 99\n"), "leader epochs below 100"),
+    "epochs replaced": (_epochs("0\n1\n7 0\n"), "leader epochs below 100"),
+    "epoch file is gone": (_remove("leader-epoch-checkpoint"), "leader epochs below 100 .* are none"),
+    "staged log is gone": (_remove("00000000000000000000.log.cleanerd"), r"\.log\.cleanerd is gone"),
+    "staged index is gone": (_remove("00000000000000000000.index.cleanerd"), r"\.index\.cleanerd is gone"),
+    "staged index is cut": (
+        _put("00000000000000000000.timeindex.cleanerd", b"t"),
+        "is not the staged file of",
+    ),
+    "staged log was touched": (
+        lambda d: d.set_mtime_ns(at("00000000000000000000.log.cleanerd"), 7),
+        "other inode or time",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_log_refuses_the_commit_with_the_reason(change: str) -> None:
+    """KAFKA-631's generation check, spec disk D4 and G; nothing is touched, and the group can be discarded."""
+    disk, _ = staged_disk(THREE)
+    (group,) = read_manifests(disk, DIRECTORY)
+    act, reason = CHANGES[change]
+    act(disk)
+    before = disk.listing(DIRECTORY)
+    with pytest.raises(SourceChanged, match=reason):
+        commit_group(disk, DIRECTORY, group)
+    assert disk.listing(DIRECTORY) == before
+    discard_staged(disk, DIRECTORY)
+    assert names(disk, ".cleanerd") == []
+
+
+HARMLESS = {
+    "epoch added behind": _epochs("0\n3\n0 0\n3 20\n4 100\n"),
+    "log start moved inside an epoch": _epochs("0\n2\n0 5\n3 20\n"),
+    "log start moved past an epoch": _epochs("0\n1\n3 30\n"),
+    "active segment grew": _put(f"{ACTIVE:020d}.log", b"100 z 1 - d\n101 z 2 - d\n"),
+    "a segment was rolled": _put("00000000000000000200.log"),
+    "garbage of retention": _put("00000000000000000010.log.deleted"),
+}
+
+
+@pytest.mark.parametrize("change", HARMLESS)
+def test_what_does_not_concern_the_group_is_no_contradiction(change: str) -> None:
+    """Front folds of the epochs (LogLoader), appends, rolls and deleted files pass."""
+    disk, _ = staged_disk(THREE)
+    (group,) = read_manifests(disk, DIRECTORY)
+    HARMLESS[change](disk)
+    commit_group(disk, DIRECTORY, group)
+    assert recover(disk, DIRECTORY, is_kafka=True) is None
+    assert disk.read(at("00000000000000000000.log")) == THREE.rewrites[0].new.log
+
+
+def test_vanished_directory_is_a_changed_source() -> None:
+    """The topic was deleted meanwhile."""
+    disk, (group,) = staged_disk(THREE)
+    with pytest.raises(SourceChanged):
+        commit_group(disk, "/logs/other-0", group)

@@ -1,0 +1,353 @@
+"""Recovery: interrupted anywhere and run again it ends the same; what is not ours is treated as a broker's."""
+
+import os
+
+import pytest
+
+from cleanerd.errors import LogUncleanable
+from cleanerd.format.names import FileKind, SegmentFileName, Suffix
+from cleanerd.storage.commit import commit_group
+from cleanerd.storage.recover import recover
+from cleanerd.storage.staged import read_manifests
+from tests.sim.disk import SimDisk
+from tests.sim.kafka_startup import start
+from tests.storage.crashes import (
+    at,
+    cleanerd_recovers,
+    commits_found,
+    kafka_starts,
+    killed,
+    names,
+    switched_off,
+)
+from tests.storage.model import (
+    DIRECTORY,
+    SCENARIOS,
+    Rewrite,
+    Scenario,
+    Segment,
+    lay_out,
+    live_segments,
+    next_offset,
+    staged_disk,
+)
+
+scenarios = pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+THREE = BY_NAME["three sources"]
+REASON = "start the broker once"
+
+
+def commit_all(disk: SimDisk) -> None:
+    for group in read_manifests(disk, DIRECTORY):
+        commit_group(disk, DIRECTORY, group)
+
+
+def recover_here(disk: SimDisk) -> str | None:
+    """Recovery in a directory without a broker."""
+
+    def end_of(path: str) -> int:
+        return next_offset(disk.read(path), int(os.path.basename(path)[:20]))
+
+    return recover(disk, DIRECTORY, is_kafka=False, next_offset=end_of)
+
+
+# -- interrupted commits of ours ------------------------------------------------------------------------------
+
+
+@scenarios
+def test_second_recovery_changes_nothing(scenario: Scenario) -> None:
+    """Idempotent; a log in order is not even synced."""
+    disk, _ = staged_disk(scenario)
+    for copy in killed(disk, commit_all):
+        cleanerd_recovers(copy)
+        after = copy.listing(DIRECTORY)
+        cleanerd_recovers(copy)
+        assert copy.listing(DIRECTORY) == after
+        copy.restart()
+        recover(copy, DIRECTORY, is_kafka=True)
+        assert {op[0] for op in copy.operations} <= {"fsync_dir"}
+        assert bool(copy.operations) == bool(names(copy, ".cleanerd"))
+
+
+@scenarios
+def test_recovery_killed_anywhere_and_run_again_ends_the_same(scenario: Scenario) -> None:
+    """The same log and the same waiting groups as without the second accident; a broker agrees in between."""
+    disk, _ = staged_disk(scenario)
+    for copy in killed(disk, commit_all):
+        whole = copy.copy()
+        cleanerd_recovers(whole)
+        expected = whole.listing(DIRECTORY)
+        commits = commits_found(scenario, whole, by_kafka=False)
+        for again in killed(copy, cleanerd_recovers):
+            broker = again.copy()
+            cleanerd_recovers(again)
+            assert again.listing(DIRECTORY) == expected
+            kafka_starts(broker)
+            assert commits_found(scenario, broker, by_kafka=True) == commits
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        BY_NAME["old txnindex only, in the first source"],
+        BY_NAME["short output: last batch below later sources"],
+        BY_NAME["empty output, stale txnindex"],
+    ],
+    ids=str,
+)
+def test_recovery_switched_off_anywhere_leaves_the_log_old_or_new(scenario: Scenario) -> None:
+    """Killed, recovered, switched off: what the first process renamed may be lost with the power, and no source may
+    have gone on top of it (B)."""
+    disk, _ = staged_disk(scenario)
+    for copy in killed(disk, commit_all):
+        for again in killed(copy, cleanerd_recovers):
+            for cut in switched_off(again, seeds=4):
+                twin = cut.copy()
+                cleanerd_recovers(cut)
+                commits_found(scenario, cut, by_kafka=False)
+                kafka_starts(twin)
+                commits_found(scenario, twin, by_kafka=True)
+
+
+@scenarios
+def test_what_waits_can_be_committed_after_recovery(scenario: Scenario) -> None:
+    """A group not begun stays whole beside one that was finished."""
+    disk, _ = staged_disk(scenario)
+    for copy in killed(disk, commit_all):
+        cleanerd_recovers(copy)
+        done = commits_found(scenario, copy, by_kafka=False)
+        waiting = read_manifests(copy, DIRECTORY)
+        if done + len(waiting) == len(scenario.rewrites):
+            commit_all(copy)
+            assert live_segments(copy) == scenario.after(len(scenario.rewrites))
+        else:
+            assert len(waiting) == len(scenario.rewrites) - done - 1, "only the one rolled back is gone"
+
+
+def test_no_staged_file_outlives_a_rollback() -> None:
+    """Killed between 1 and 3: old log, and the staged files of the group are gone."""
+    disk, _ = staged_disk(THREE)
+    rolled_back = 0
+    for copy in killed(disk, commit_all):
+        has_guard = bool(names(copy, ".cleaned"))
+        cleanerd_recovers(copy)
+        if has_guard:
+            assert names(copy, ".cleanerd") == []
+            assert live_segments(copy) == THREE.after(0)
+            rolled_back += 1
+    assert rolled_back
+
+
+def test_staged_files_without_manifest_are_leftovers() -> None:
+    """So are parts, an unfinished manifest and one that cannot be read; a waiting group and foreign files stay."""
+    disk, _ = staged_disk(BY_NAME["two groups"])
+    disk.put(at("00000000000000000010.part.cleanerd"), b"part")
+    disk.put(at("00000000000000000000.manifest-part.cleanerd"), b"{")
+    disk.put(at("00000000000000000060.log.cleanerd"), b"")
+    disk.put(at("00000000000000000050.manifest.cleanerd"), b"{")
+    disk.put(at("notes.cleanerd"), b"an operator's")
+    cleanerd_recovers(disk)
+    assert names(disk, ".cleanerd") == [
+        "00000000000000000000.index.cleanerd",
+        "00000000000000000000.log.cleanerd",
+        "00000000000000000000.manifest.cleanerd",
+        "00000000000000000000.timeindex.cleanerd",
+        "notes.cleanerd",
+    ]
+
+
+def test_damaged_waiting_group_is_discarded() -> None:
+    """A group is whole or worth nothing."""
+    disk, _ = staged_disk(THREE)
+    disk.unlink(at("00000000000000000000.timeindex.cleanerd"))
+    cleanerd_recovers(disk)
+    assert names(disk, ".cleanerd") == []
+    assert live_segments(disk) == THREE.after(0)
+
+
+def test_old_manifest_beside_new_staged_files_declares_nothing() -> None:
+    """Equal in size and time, but another inode: a later cleaning wrote it and did not get as far as its manifest."""
+    disk, _ = staged_disk(THREE)
+    path = at("00000000000000000000.log.cleanerd")
+    content, mtime_ns = disk.read(path), disk.stat(path).mtime_ns
+    disk.unlink(path)
+    disk.put(path, content)
+    disk.set_mtime_ns(path, mtime_ns)
+    cleanerd_recovers(disk)
+    assert names(disk, ".cleanerd") == []
+
+
+def past_the_commit_point() -> SimDisk:
+    disk, _ = staged_disk(THREE)
+    return next(copy for copy in killed(disk, commit_all) if names(copy, ".log.swap"))
+
+
+def test_source_changed_under_a_commit_stops_recovery_before_it_moves_anything() -> None:
+    """Nobody may write under the lock; if somebody did, a human has to look."""
+    disk = past_the_commit_point()
+    disk.set_mtime_ns(at("00000000000000000030.log"), 7)
+    before = disk.listing(DIRECTORY)
+    with pytest.raises(LogUncleanable, match=r"30\.log: is not the segment"):
+        recover(disk, DIRECTORY, is_kafka=True)
+    assert disk.listing(DIRECTORY) == before
+
+
+def _restored(disk: SimDisk) -> SimDisk:
+    """The same files with other inodes."""
+    for name, content in disk.listing(DIRECTORY).items():
+        mtime_ns = disk.stat(at(name)).mtime_ns
+        disk.unlink(at(name))
+        disk.put(at(name), content)
+        disk.set_mtime_ns(at(name), mtime_ns)
+    disk.restart()
+    return disk
+
+
+def test_restored_copy_without_broker_is_finished() -> None:
+    """Inodes do not survive a copy; size and time do."""
+    disk = _restored(past_the_commit_point())
+    assert recover(disk, DIRECTORY, is_kafka=False) is None
+    assert live_segments(disk) == THREE.after(1)
+
+
+def test_restored_copy_of_a_broker_waits_for_the_broker() -> None:
+    """There the swap may as well be the broker's own; the broker comes to the new log."""
+    disk = _restored(past_the_commit_point())
+    reason = recover(disk, DIRECTORY, is_kafka=True)
+    assert reason is not None
+    assert REASON in reason
+    kafka_starts(disk)
+    assert live_segments(disk) == THREE.after(1)
+
+
+# -- what a broker's own cleaner left (C107, rules 5.11 to 5.19b) ---------------------------------------------
+
+
+def _path(base: int, kind: FileKind, suffix: Suffix) -> str:
+    return at(str(SegmentFileName(base, kind, suffix)))
+
+
+def broker_left(rewrite: Rewrite, new: dict[FileKind, Suffix], sources: Suffix | None) -> SimDisk:
+    """Kafka's cleaner killed: its new files in these transitions, the sources live, `.deleted` or (None) gone."""
+    disk = lay_out(THREE)
+    for source in rewrite.sources:
+        for kind in source.contents:
+            live = _path(source.base, kind, Suffix.LIVE)
+            if sources is Suffix.DELETED:
+                disk.rename(live, _path(source.base, kind, Suffix.DELETED))
+            elif sources is None:
+                disk.unlink(live)
+    for kind, content in rewrite.new.contents.items():
+        disk.put(_path(rewrite.new.base, kind, new[kind]), content)
+    disk.fsync_dir(DIRECTORY)
+    disk.restart()
+    return disk
+
+
+def _all(log: Suffix, index: Suffix, time_index: Suffix) -> dict[FileKind, Suffix]:
+    return {FileKind.LOG: log, FileKind.OFFSET_INDEX: index, FileKind.TIME_INDEX: time_index}
+
+
+C107 = {
+    "1 all .cleaned": (_all(Suffix.CLEANED, Suffix.CLEANED, Suffix.CLEANED), Suffix.LIVE, 0),
+    "2 log .swap, indexes .cleaned": (_all(Suffix.SWAP, Suffix.CLEANED, Suffix.CLEANED), Suffix.LIVE, 0),
+    "3 all .swap, sources there": (_all(Suffix.SWAP, Suffix.SWAP, Suffix.SWAP), Suffix.LIVE, 1),
+    "4 all .swap, sources .deleted": (_all(Suffix.SWAP, Suffix.SWAP, Suffix.SWAP), Suffix.DELETED, 1),
+    "5 only .timeindex.swap left": (_all(Suffix.LIVE, Suffix.LIVE, Suffix.SWAP), None, 1),
+    "6 done, .deleted left": (_all(Suffix.LIVE, Suffix.LIVE, Suffix.LIVE), Suffix.DELETED, 1),
+}
+
+
+@pytest.mark.parametrize("case", C107)
+def test_c107_recovery_after_crash_where_no_broker_will_start(case: str) -> None:
+    """C107: the six states of a broker's swap end as the broker would end them; killed or switched off anywhere too."""
+    suffixes, sources, commits = C107[case]
+    disk = broker_left(THREE.rewrites[0], suffixes, sources)
+    if sources is Suffix.DELETED and suffixes[FileKind.LOG] is Suffix.LIVE:
+        disk = _done_with_deleted()
+    by_kafka = disk.copy()
+    start(by_kafka, DIRECTORY, next_offset)
+    for copy in killed(disk, recover_here):
+        for cut in [copy, *switched_off(copy, seeds=4)]:
+            assert recover_here(cut) is None
+            assert live_segments(cut) == THREE.after(commits) == live_segments(by_kafka)
+            assert names(cut, ".cleaned", ".swap", ".deleted") == []
+
+
+def _done_with_deleted() -> SimDisk:
+    disk = broker_left(THREE.rewrites[0], _all(Suffix.LIVE, Suffix.LIVE, Suffix.LIVE), None)
+    for source in THREE.rewrites[0].sources:
+        disk.put(_path(source.base, FileKind.LOG, Suffix.DELETED), source.log)
+    return disk
+
+
+@pytest.mark.parametrize("case", [case for case in C107 if not case.startswith("6")])
+def test_leftovers_of_a_broker_are_left_to_it(case: str) -> None:
+    """Nothing is touched; the reason says what to do; afterwards the partition is in order."""
+    suffixes, sources, commits = C107[case]
+    disk = broker_left(THREE.rewrites[0], suffixes, sources)
+    before = disk.listing(DIRECTORY)
+    reason = recover(disk, DIRECTORY, is_kafka=True)
+    assert reason is not None
+    assert REASON in reason
+    assert disk.listing(DIRECTORY) == before
+    start(disk, DIRECTORY, next_offset)
+    assert recover(disk, DIRECTORY, is_kafka=True) is None
+    assert live_segments(disk) == THREE.after(commits)
+
+
+def test_deleted_files_of_a_broker_are_no_reason_to_skip_a_log() -> None:
+    """Every kill -9 leaves some; the broker removes them."""
+    disk = _done_with_deleted()
+    before = disk.listing(DIRECTORY)
+    assert recover(disk, DIRECTORY, is_kafka=True) is None
+    assert disk.listing(DIRECTORY) == before
+
+
+def test_foreign_swap_without_a_way_to_read_it_is_left_alone() -> None:
+    """The range that it replaces is not known, so nothing goes."""
+    disk = broker_left(THREE.rewrites[0], *C107["4 all .swap, sources .deleted"][:2])
+    before = disk.listing(DIRECTORY)
+    reason = recover(disk, DIRECTORY, is_kafka=False)
+    assert reason is not None
+    assert "not cleanerd's" in reason
+    assert disk.listing(DIRECTORY) == before
+
+
+def test_stale_cleaned_file_does_not_cost_an_interrupted_swap() -> None:
+    """Rule 5.19b: Kafka's rules would remove swap and `.deleted`, both copies. Not here: nothing is touched."""
+    disk = broker_left(THREE.rewrites[0], *C107["4 all .swap, sources .deleted"][:2])
+    disk.put(_path(0, FileKind.TIME_INDEX, Suffix.CLEANED), b"stale")
+    before = disk.listing(DIRECTORY)
+    reason = recover_here(disk)
+    assert reason is not None
+    assert "by hand" in reason
+    assert disk.listing(DIRECTORY) == before
+
+
+def test_staged_group_is_discarded_when_a_foreign_swap_replaced_its_sources() -> None:
+    """It was made for another log."""
+    disk, _ = staged_disk(THREE)
+    for kind, content in THREE.rewrites[0].new.contents.items():
+        disk.put(_path(0, kind, Suffix.SWAP), content)
+    assert recover_here(disk) is None
+    assert names(disk, ".cleanerd") == []
+    assert live_segments(disk) == THREE.after(1)
+
+
+@pytest.mark.parametrize("suffix", [Suffix.CLEANED, Suffix.SWAP])
+def test_foreign_file_under_the_name_of_ours_is_not_taken_for_ours(suffix: Suffix) -> None:
+    """A broker undid our commit and began its own: our manifest is stale, its files stay, no source goes."""
+    disk, _ = staged_disk(THREE)
+    begun = next(copy for copy in killed(disk, commit_all) if names(copy, ".log.cleaned"))
+    kafka_starts(begun)
+    assert names(begun, ".manifest.cleanerd"), "the manifest outlives a broker's rollback"
+    theirs = Segment(0, THREE.rewrites[0].sources[0].records[:1])
+    begun.put(_path(0, FileKind.LOG, suffix), theirs.log)
+    reason = recover(begun, DIRECTORY, is_kafka=True)
+    assert reason is not None
+    assert REASON in reason
+    assert live_segments(begun) == THREE.after(0)
+    assert begun.read(_path(0, FileKind.LOG, suffix)) == theirs.log
+    assert names(begun, ".cleanerd") == []

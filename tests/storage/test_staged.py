@@ -1,0 +1,176 @@
+"""Staging: a group is declared whole or not at all, and throwing it away is always safe."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cleanerd.errors import CorruptFile
+from cleanerd.format.names import SEGMENT_KINDS, FileKind, Suffix
+from cleanerd.storage.commit import commit_group
+from cleanerd.storage.staged import (
+    SourceSegment,
+    StagedGroup,
+    discard_staged,
+    read_manifests,
+    write_manifest,
+)
+from tests.sim.disk import SimDisk
+from tests.storage.crashes import at, cleanerd_recovers, kafka_starts, killed, names, switched_off
+from tests.storage.model import DIRECTORY, SCENARIOS, lay_out, live_segments, stage, staged_disk
+
+TWO = next(scenario for scenario in SCENARIOS if scenario.name == "two groups")
+MANIFEST = "00000000000000000000.manifest.cleanerd"
+
+
+def stage_all(disk: SimDisk) -> None:
+    for rewrite in TWO.rewrites:
+        stage(disk, rewrite)
+
+
+def test_staging_interrupted_anywhere_leaves_the_log_alone() -> None:
+    """Killed or switched off: the log is untouched, Kafka starts, a group waits only if it is whole."""
+    for copy in killed(lay_out(TWO), stage_all):
+        for cut in [copy, *switched_off(copy, seeds=8)]:
+            broker = cut.copy()
+            kafka_starts(broker)
+            assert live_segments(broker) == TWO.after(0)
+            cleanerd_recovers(cut)
+            assert live_segments(cut) == TWO.after(0)
+            waiting = read_manifests(cut, DIRECTORY)
+            assert len(names(cut, ".cleanerd")) == 4 * len(waiting)
+            if [group.base_offset for group in waiting] == [0, 50]:
+                for group in waiting:
+                    commit_group(cut, DIRECTORY, group)
+                assert live_segments(cut) == TWO.after(2)
+
+
+def test_discard_interrupted_anywhere_leaves_whole_groups_or_garbage() -> None:
+    """Manifests go first, for good: what is left of the rest is garbage to everybody."""
+    disk, _ = staged_disk(TWO)
+    for copy in killed(disk, lambda d: discard_staged(d, DIRECTORY)):
+        for cut in [copy, *switched_off(copy, seeds=8)]:
+            if names(cut, ".manifest.cleanerd"):
+                assert len(names(cut, ".log.cleanerd", ".index.cleanerd", ".timeindex.cleanerd")) == 6
+            cleanerd_recovers(cut)
+            assert live_segments(cut) == TWO.after(0)
+            assert len(names(cut, ".cleanerd")) == 4 * len(read_manifests(cut, DIRECTORY))
+            discard_staged(cut, DIRECTORY)
+            assert names(cut, ".cleanerd") == []
+
+
+def test_discard_spares_a_group_whose_commit_has_begun() -> None:
+    """Without its manifest nobody could finish it."""
+    disk, _ = staged_disk(TWO)
+    first = read_manifests(disk, DIRECTORY)[0]
+    for copy in killed(disk, lambda d: commit_group(d, DIRECTORY, first)):
+        has_begun = bool(names(copy, ".cleaned", ".swap"))
+        discard_staged(copy, DIRECTORY)
+        assert (MANIFEST in copy.list_names(DIRECTORY)) == has_begun
+        cleanerd_recovers(copy)
+        assert live_segments(copy) in (TWO.after(0), TWO.after(1))
+
+
+def test_discard_in_a_directory_that_is_gone_does_nothing() -> None:
+    """The topic was deleted meanwhile."""
+    discard_staged(SimDisk(), DIRECTORY)
+
+
+def test_manifest_names_the_group_staged_before_it() -> None:
+    """The chain of `StagedGroup.previous`: the identity of the new `.log` before, so that it can be looked for."""
+    disk, groups = staged_disk(TWO)
+    first, second = read_manifests(disk, DIRECTORY)
+    assert first.previous is None
+    assert second.previous is not None
+    assert second.previous.next_base_offset == first.next_base_offset == 50
+    log = disk.stat(at("00000000000000000000.log.cleanerd"))
+    assert second.previous.log == SourceSegment(0, log.inode, log.size_bytes, log.mtime_ns)
+    assert [replace(g, previous=None, log_inode=None) for g in (first, second)] == groups
+
+
+offsets = st.integers(0, 2**63 - 1)
+index_kinds = st.sampled_from([SEGMENT_KINDS[1:3], SEGMENT_KINDS[1:]])
+
+
+@st.composite
+def staged_groups(draw: st.DrawFn) -> StagedGroup:
+    bases = sorted(draw(st.sets(st.integers(0, 2**62), min_size=2, max_size=6)))
+    size = draw(st.integers(0, 2**31))
+    return StagedGroup(
+        sources=tuple(
+            SourceSegment(base, draw(offsets), draw(offsets), draw(offsets)) for base in bases[:-1]
+        ),
+        next_base_offset=bases[-1],
+        round_end=draw(offsets),
+        sizes={FileKind.LOG: size, **{kind: draw(offsets) for kind in draw(index_kinds)}},
+        log_mtime_ns=draw(offsets),
+        last_offset=draw(st.integers(bases[0], bases[-1] - 1)) if size else -1,
+        leader_epochs=tuple(draw(st.lists(st.tuples(offsets, offsets), max_size=3))),
+    )
+
+
+@given(staged_groups())
+def test_manifest_round_trip(group: StagedGroup) -> None:
+    """What is written is read; the inode is added."""
+    disk = SimDisk()
+    disk.mkdir(DIRECTORY)
+    disk.put(at(str(group.staged(FileKind.LOG))), b"")
+    disk.put(at(str(group.name(FileKind.LOG, Suffix.LIVE))), b"")
+    write_manifest(disk, DIRECTORY, group)
+    assert read_manifests(disk, DIRECTORY) == [replace(group, log_inode=1)]
+
+
+def _manifest() -> dict[str, object]:
+    disk, _ = staged_disk(TWO)
+    fields: dict[str, object] = json.loads(disk.read(at(MANIFEST)))
+    return fields
+
+
+def test_torn_manifest_is_refused() -> None:
+    """No beginning of a manifest passes for one."""
+    content = json.dumps(_manifest()).encode()
+    for cut in range(len(content)):
+        disk = SimDisk()
+        disk.mkdir(DIRECTORY)
+        disk.put(at(MANIFEST), content[:cut])
+        with pytest.raises(CorruptFile, match="manifest"):
+            read_manifests(disk, DIRECTORY)
+
+
+WRONG = {
+    "another version": {"version": 2},
+    "another base": {"sources": [{"base_offset": 7, "inode": 1, "size_bytes": 1, "mtime_ns": 1}]},
+    "no source": {"sources": []},
+    "sources out of order": {
+        "sources": [{"base_offset": b, "inode": 1, "size_bytes": 1, "mtime_ns": 1} for b in (0, 9, 8)]
+    },
+    "source without inode": {"sources": [{"base_offset": 0}]},
+    "end below the last source": {"next_base_offset": 30},
+    "last offset in the next segment": {"last_offset": 50},
+    "records in an empty log": {"last_offset": -1},
+    "no time index": {"sizes": {".log": 1, ".index": 0}},
+    "unknown kind": {"sizes": {".log": 1, ".index": 0, ".timeindex": 0, ".zip": 1}},
+    "offset in words": {"round_end": "many"},
+    "no list": {"leader_epochs": 3},
+    "null": {"log_inode": None},
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_manifest_that_makes_no_sense_is_refused(case: str) -> None:
+    """Nothing is committed on its word; recovery takes it for a leftover."""
+    disk, _ = staged_disk(TWO)
+    disk.put(at(MANIFEST), json.dumps({**_manifest(), **WRONG[case]}).encode())
+    with pytest.raises(CorruptFile):
+        read_manifests(disk, DIRECTORY)
+    cleanerd_recovers(disk)
+    assert MANIFEST not in disk.list_names(DIRECTORY)
+
+
+def test_group_that_reaches_into_the_next_segment_cannot_be_made() -> None:
+    """Spec disk D4.4: a broker would delete the segment behind the group."""
+    group = staged_disk(TWO)[1][0]
+    with pytest.raises(ValueError, match="last offset 50"):
+        replace(group, last_offset=group.next_base_offset)

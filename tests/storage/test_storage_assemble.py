@@ -1,0 +1,209 @@
+"""Staging on a real directory: whatever interrupts it, only staged names come into being, and recovery removes them."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cleanerd.env.files import FileStat, RealFiles
+from cleanerd.format.names import FileKind, SegmentFileName, Suffix
+from cleanerd.format.offset_index import OffsetIndex
+from cleanerd.format.time_index import TimeIndex
+from cleanerd.format.txn_index import AbortedTxn, parse_txn_index
+from cleanerd.storage.assemble import Assembly, assemble
+from cleanerd.storage.recover import recover
+from cleanerd.storage.staged import SourceSegment, StagedGroup, discard_staged, read_manifests, write_manifest
+
+FILES = RealFiles()
+MTIME_NS = 1_600_000_000_123_456_789
+PARTS = {5: b"first part, ", 9: b"second part, ", 12: b"third part"}
+ABORTED = (AbortedTxn(3, 5, 9, 10),)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Killable(RealFiles):
+    """Real files; instead of the operation after `left` changes the process ends."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def _count(self) -> None:
+        if self.left == 0:
+            raise Killed
+        self.left -= 1
+
+    def write(self, path: str, data: bytes) -> None:
+        self._count()
+        super().write(path, data)
+
+    def fsync(self, path: str) -> None:
+        self._count()
+        super().fsync(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self._count()
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._count()
+        super().unlink(path)
+
+    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
+        self._count()
+        super().set_mtime_ns(path, mtime_ns)
+
+    def adopt_owner(self, path: str, like: str) -> None:
+        self._count()
+        super().adopt_owner(path, like)
+
+
+def name(base: int, kind: FileKind, suffix: Suffix = Suffix.LIVE) -> str:
+    return str(SegmentFileName(base, kind, suffix))
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Path:
+    """One closed segment, an active one, and the parts that the pipeline wrote for the former."""
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    for base in (0, 20):
+        for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
+            (directory / name(base, kind)).write_bytes(f"{kind.value} of {base}".encode())
+    write_parts(directory)
+    return directory
+
+
+def write_parts(directory: Path) -> None:
+    for offset, content in PARTS.items():
+        (directory / name(offset, FileKind.PART, Suffix.STAGED)).write_bytes(content)
+
+
+def assembly(directory: Path, aborted: tuple[AbortedTxn, ...] = ABORTED) -> Assembly:
+    return Assembly(
+        base_offset=0,
+        parts=tuple(str(directory / name(offset, FileKind.PART, Suffix.STAGED)) for offset in PARTS),
+        offset_index=OffsetIndex(np.array([9]), np.array([len(PARTS[5])])),
+        time_index=TimeIndex(np.array([77]), np.array([12])),
+        aborted_txns=aborted,
+        like=str(directory / name(0, FileKind.LOG)),
+        mtime_ns=MTIME_NS,
+    )
+
+
+def stage(files: RealFiles, directory: Path) -> None:
+    """Assemble and declare, as a cleaning does."""
+    sizes = assemble(files, str(directory), assembly(directory))
+    source: FileStat = FILES.stat(str(directory / name(0, FileKind.LOG)))
+    write_manifest(
+        files,
+        str(directory),
+        StagedGroup(
+            sources=(SourceSegment(0, source.inode, source.size_bytes, source.mtime_ns),),
+            next_base_offset=20,
+            round_end=20,
+            sizes=sizes,
+            log_mtime_ns=MTIME_NS,
+            last_offset=12,
+            leader_epochs=(),
+        ),
+    )
+
+
+def live_files(directory: Path) -> dict[str, tuple[bytes, int]]:
+    """Everything that a broker looks at: content and inode."""
+    return {
+        entry.name: (entry.read_bytes(), entry.stat().st_ino)
+        for entry in directory.iterdir()
+        if not entry.name.endswith(Suffix.STAGED.value)
+    }
+
+
+def staged_files(directory: Path) -> list[str]:
+    return sorted(entry for entry in os.listdir(directory) if entry.endswith(Suffix.STAGED.value))
+
+
+def test_parts_are_joined_in_order_and_gone(partition: Path) -> None:
+    sizes = assemble(FILES, str(partition), assembly(partition))
+    assert (partition / name(0, FileKind.LOG, Suffix.STAGED)).read_bytes() == b"".join(PARTS.values())
+    assert staged_files(partition) == sorted(name(0, kind, Suffix.STAGED) for kind in sizes)
+    assert {k: (partition / name(0, k, Suffix.STAGED)).stat().st_size for k in sizes} == sizes
+    assert parse_txn_index((partition / name(0, FileKind.TXN_INDEX, Suffix.STAGED)).read_bytes()) == ABORTED
+
+
+def test_4_12_all_files_have_the_time_of_the_last_source(partition: Path) -> None:
+    for kind in assemble(FILES, str(partition), assembly(partition)):
+        assert (partition / name(0, kind, Suffix.STAGED)).stat().st_mtime_ns == MTIME_NS
+
+
+def test_4_23_without_aborted_transactions_there_is_no_txn_index(partition: Path) -> None:
+    assert FileKind.TXN_INDEX not in assemble(FILES, str(partition), assembly(partition, aborted=()))
+
+
+def test_parts_are_joined_where_the_kernel_cannot_copy(
+    partition: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old file systems refuse copy_file_range, some claim to have copied nothing."""
+
+    def refuse(*_: object) -> int:
+        raise OSError
+
+    for stub in (refuse, lambda *_: 0):
+        monkeypatch.setattr(os, "copy_file_range", stub)
+        assemble(FILES, str(partition), assembly(partition))
+        assert (partition / name(0, FileKind.LOG, Suffix.STAGED)).read_bytes() == b"".join(PARTS.values())
+        write_parts(partition)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_d4_6_the_broker_can_open_what_root_staged(partition: Path) -> None:
+    log = partition / name(0, FileKind.LOG)
+    os.chown(log, 1234, 1235)
+    log.chmod(0o640)
+    for kind in assemble(FILES, str(partition), assembly(partition)):
+        found = (partition / name(0, kind, Suffix.STAGED)).stat()
+        assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (1234, 1235, 0o640)
+
+
+def test_killed_anywhere_touches_nothing_live_and_recovery_removes_the_rest(partition: Path) -> None:
+    """Only a group whose manifest is complete survives recovery."""
+    before = live_files(partition)
+    for operations in range(100):
+        try:
+            stage(Killable(operations), partition)
+        except Killed:
+            is_done = False
+        else:
+            is_done = True
+        assert live_files(partition) == before
+        declared = [group.base_offset for group in read_manifests(FILES, str(partition))]
+        assert recover(FILES, str(partition), is_kafka=True) is None
+        assert live_files(partition) == before
+        assert [group.base_offset for group in read_manifests(FILES, str(partition))] == declared
+        assert bool(staged_files(partition)) == bool(declared)
+        discard_staged(FILES, str(partition))
+        assert staged_files(partition) == []
+        if is_done:
+            assert declared == [0]
+            return
+        write_parts(partition)
+    raise AssertionError("staging never ends")
+
+
+def test_discarding_killed_anywhere_never_leaves_a_manifest_without_its_files(partition: Path) -> None:
+    """Manifests go first; live files are not touched; going on ends it."""
+    before = live_files(partition)
+    stage(FILES, partition)
+    for _ in range(100):
+        try:
+            discard_staged(Killable(1), str(partition))
+        except Killed:
+            for group in read_manifests(FILES, str(partition)):
+                assert {name(0, kind, Suffix.STAGED) for kind in group.sizes} <= set(staged_files(partition))
+            continue
+        assert (staged_files(partition), live_files(partition)) == ([], before)
+        return
+    raise AssertionError("discarding never ends")

@@ -1,0 +1,123 @@
+"""Deletion of the oldest segments (rule 6.7): whatever is interrupted, what is left is the end of the log, without a hole."""
+
+import contextlib
+import itertools
+import os
+
+import pytest
+
+from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
+from cleanerd.storage.delete import delete_segments
+from tests.sim import kafka_startup
+from tests.sim.disk import SimDisk, SwitchedOff
+
+DIRECTORY = "/logs/t-0"
+BASES = (0, 10, 20, 30, 40)
+GOING = BASES[:3]
+KINDS = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+ENOUGH = 200
+
+
+def a_log() -> SimDisk:
+    """Five segments, each with transactions of its own."""
+    disk = SimDisk()
+    disk.mkdir(DIRECTORY)
+    for base, kind in itertools.product(BASES, KINDS):
+        disk.put(f"{DIRECTORY}/{base:020d}{kind}", f"{kind} of {base}".encode())
+    disk.restart()
+    return disk
+
+
+def interrupted() -> list[SimDisk]:
+    """The disk before every operation of a deletion, and after the last."""
+    states = []
+    for operations in range(ENOUGH):
+        disk = a_log()
+        disk.stop_after = operations
+        try:
+            delete_segments(disk, DIRECTORY, GOING)
+        except SwitchedOff:
+            states.append(disk)
+            continue
+        return [*states, disk]
+    raise AssertionError("the deletion never ends")
+
+
+def live(disk: SimDisk) -> list[int]:
+    """Base offsets of the segments."""
+    names = map(parse_segment_file, disk.list_names(DIRECTORY))
+    return sorted(
+        n.base_offset for n in names if n is not None and (n.kind, n.suffix) == (FileKind.LOG, Suffix.LIVE)
+    )
+
+
+def assert_is_end_of_log(disk: SimDisk) -> None:
+    """A suffix of the segments, and each of them has its transaction index: else aborted data would count."""
+    bases = live(disk)
+    assert tuple(bases) == BASES[len(BASES) - len(bases) :]
+    assert set(bases) >= set(BASES) - set(GOING)
+    for base in bases:
+        assert disk.exists(f"{DIRECTORY}/{base:020d}.txnindex"), f"{base} lost its transaction index"
+
+
+def broker_starts(disk: SimDisk) -> None:
+    disk.restart()
+    kafka_startup.start(disk, DIRECTORY, lambda content, base: base + 10)
+
+
+def test_all_files_of_the_segments_are_gone_and_no_other() -> None:
+    disk = interrupted()[-1]
+    expected = {f"{base:020d}{kind}" for base, kind in itertools.product((30, 40), KINDS)}
+    assert set(disk.list_names(DIRECTORY)) == expected
+
+
+def test_killed_anywhere_leaves_the_end_of_the_log() -> None:
+    for disk in interrupted():
+        assert_is_end_of_log(disk)
+
+
+def test_a_broker_that_starts_after_a_kill_finds_the_end_of_the_log() -> None:
+    for disk in interrupted():
+        broker_starts(disk)
+        assert_is_end_of_log(disk)
+        left = {os.path.splitext(name)[1] for name in disk.list_names(DIRECTORY)}
+        assert ".deleted" not in left
+
+
+def test_a_deletion_killed_anywhere_is_ended_by_the_next_one() -> None:
+    for disk in interrupted():
+        disk.restart()
+        delete_segments(disk, DIRECTORY, [base for base in live(disk) if base in GOING])
+        assert live(disk) == [30, 40]
+
+
+@pytest.mark.parametrize("with_broker", [False, True])
+def test_power_cut_anywhere_leaves_the_end_of_the_log(with_broker: bool) -> None:
+    """Any subset of what was not synced may be lost; a newer segment never goes before an older one."""
+    for disk in interrupted():
+        for kept in disk.power_cuts(DIRECTORY):
+            after = disk.copy()
+            after.power_cut(DIRECTORY, kept)
+            if with_broker:
+                broker_starts(after)
+            assert_is_end_of_log(after)
+
+
+def test_power_cut_after_a_killed_deletion_went_on_leaves_no_hole() -> None:
+    """What the killed process renamed is seen by the next one, but need not be on disk yet."""
+    for disk, operations in itertools.product(interrupted()[:8], range(5)):
+        disk.restart()
+        disk.stop_after = operations
+        with contextlib.suppress(SwitchedOff):
+            delete_segments(disk, DIRECTORY, [base for base in live(disk) if base in GOING])
+        for kept in disk.power_cuts(DIRECTORY):
+            after = disk.copy()
+            after.power_cut(DIRECTORY, kept)
+            assert_is_end_of_log(after)
+
+
+def test_files_that_are_missing_are_passed_over() -> None:
+    disk = a_log()
+    disk.unlink(f"{DIRECTORY}/{SegmentFileName(0, FileKind.TXN_INDEX)}")
+    delete_segments(disk, DIRECTORY, [0])
+    assert live(disk) == [10, 20, 30, 40]

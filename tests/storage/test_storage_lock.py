@@ -1,0 +1,282 @@
+"""The lock of a log directory against real processes (spec disk A3; numbers are the invariants of `storage.lock`)."""
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cleanerd.errors import DirOffline, LockHeld
+from cleanerd.format import names
+from cleanerd.storage import lock as lock_module
+from cleanerd.storage.lock import LogDirLock, probe
+
+HOLDER = """
+import fcntl, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print("locked", flush=True)
+sys.stdin.readline()
+"""
+TRY = """
+import sys
+from cleanerd.storage.lock import LogDirLock
+from cleanerd.errors import LockHeld
+try:
+    with LogDirLock(sys.argv[1]):
+        print("taken")
+except LockHeld as error:
+    print(error.pid)
+"""
+
+
+@contextmanager
+def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has locked the file as a broker does, until the block ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", HOLDER, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        yield process
+
+
+def tried_elsewhere(log_dir: Path) -> str:
+    """What another process that asks for the lock gets."""
+    root = str(Path(lock_module.__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root}
+    done = subprocess.run(
+        [sys.executable, "-c", TRY, str(log_dir)], capture_output=True, text=True, check=True, env=environment
+    )
+    return done.stdout.strip()
+
+
+def test_1_held_by_another_process_is_refused_with_its_pid(tmp_path: Path) -> None:
+    with holder(tmp_path / names.LOCK) as process:
+        with pytest.raises(LockHeld) as caught, LogDirLock(str(tmp_path)):
+            pass
+        assert caught.value.pid == process.pid
+        assert probe(str(tmp_path)) == process.pid
+
+
+def test_1_ours_keeps_another_process_out_and_is_free_afterwards(tmp_path: Path) -> None:
+    with LogDirLock(str(tmp_path)):
+        assert tried_elsewhere(tmp_path) == str(os.getpid())
+    assert tried_elsewhere(tmp_path) == "taken"
+
+
+def test_probe_takes_nothing(tmp_path: Path) -> None:
+    assert probe(str(tmp_path)) is None
+    assert not (tmp_path / names.LOCK).exists()
+    (tmp_path / names.LOCK).touch()
+    assert probe(str(tmp_path)) is None
+    assert tried_elsewhere(tmp_path) == "taken"
+
+
+def test_2_probing_our_own_lock_does_not_drop_it(tmp_path: Path) -> None:
+    """To open and close the file once more would: POSIX locks go with any descriptor."""
+    with LogDirLock(str(tmp_path)):
+        assert probe(str(tmp_path)) == os.getpid()
+        assert tried_elsewhere(tmp_path) == str(os.getpid())
+
+
+def test_2_threads_exclude_each_other_and_a_refused_one_does_not_drop_the_lock(tmp_path: Path) -> None:
+    """Also by another path to the same directory."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "link").symlink_to("logs")
+    refused: list[int | None] = []
+
+    def intrude() -> None:
+        try:
+            with LogDirLock(str(tmp_path / "link")):
+                pass
+        except LockHeld as error:
+            refused.append(error.pid)
+
+    with LogDirLock(str(tmp_path / "logs")):
+        thread = threading.Thread(target=intrude)
+        thread.start()
+        thread.join()
+        assert refused == [os.getpid()]
+        assert tried_elsewhere(tmp_path / "logs") == str(os.getpid())
+
+
+def test_2_many_threads_hold_it_one_at_a_time(tmp_path: Path) -> None:
+    inside, together = 0, []
+    wait = threading.Event().wait
+
+    def work() -> None:
+        nonlocal inside
+        with LogDirLock(str(tmp_path), wait_s=60.0, wait=lambda _: wait(0.001)):
+            inside += 1
+            together.append(inside)
+            inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert together == [1] * 8
+
+
+def test_3_file_unlinked_between_open_and_lock_is_not_taken_for_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that stops unlinks its file: a lock on what is left protects nothing, so another try it is."""
+    path = tmp_path / names.LOCK
+    lockf, unlinked = fcntl.lockf, []
+
+    def stopping_broker(fd: int, operation: int) -> None:
+        lockf(fd, operation)
+        if not unlinked:
+            unlinked.append(os.stat(path).st_ino)
+            path.rename(tmp_path / "kept")  # unlinked, but its inode is not used again
+            path.touch()
+
+    monkeypatch.setattr(lock_module.fcntl, "lockf", stopping_broker)
+    with LogDirLock(str(tmp_path)) as lock:
+        lock.check()
+        assert path.stat().st_ino != unlinked[0]
+        assert tried_elsewhere(tmp_path) == str(os.getpid())
+
+
+def test_3_file_exchanged_again_and_again_counts_as_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, lockf = tmp_path / names.LOCK, fcntl.lockf
+
+    def exchange(fd: int, operation: int) -> None:
+        lockf(fd, operation)
+        path.unlink()
+
+    monkeypatch.setattr(lock_module.fcntl, "lockf", exchange)
+    with pytest.raises(LockHeld), LogDirLock(str(tmp_path)):
+        pass
+    monkeypatch.undo()
+    with LogDirLock(str(tmp_path)):
+        pass
+
+
+def test_3_check_notices_that_the_file_went_or_was_exchanged_under_the_lock(tmp_path: Path) -> None:
+    """The gap between a broker's unlock and its unlink, in which we took the lock."""
+    path = tmp_path / names.LOCK
+    with LogDirLock(str(tmp_path)) as lock:
+        lock.check()
+        path.unlink()
+        with pytest.raises(LockHeld):
+            lock.check()
+        path.touch()
+        with pytest.raises(LockHeld):
+            lock.check()
+
+
+def test_3_a_new_broker_can_hold_the_new_file_meanwhile(tmp_path: Path) -> None:
+    """What `check` is for: without it both would think they own the directory."""
+    with LogDirLock(str(tmp_path)) as lock:
+        (tmp_path / names.LOCK).unlink()
+        with holder(tmp_path / names.LOCK), pytest.raises(LockHeld):
+            lock.check()
+
+
+def test_4_the_file_stays(tmp_path: Path) -> None:
+    with LogDirLock(str(tmp_path)):
+        inode = (tmp_path / names.LOCK).stat().st_ino
+    assert (tmp_path / names.LOCK).stat().st_ino == inode
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_5_a_new_file_is_of_the_owner_of_its_directory_whatever_the_umask(tmp_path: Path) -> None:
+    os.chown(tmp_path, 1234, 1235)
+    tmp_path.chmod(0o2770)
+    umask = os.umask(0o077)
+    try:
+        with LogDirLock(str(tmp_path)):
+            pass
+    finally:
+        os.umask(umask)
+    found = (tmp_path / names.LOCK).stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (1234, 1235, 0o664)
+
+
+def test_waiting_ends_when_the_holder_goes(tmp_path: Path) -> None:
+    with holder(tmp_path / names.LOCK) as process:
+
+        def let_go(_: float) -> None:
+            process.communicate("\n")
+
+        with LogDirLock(str(tmp_path), wait_s=60.0, wait=let_go):
+            assert probe(str(tmp_path)) == os.getpid()
+
+
+def test_waiting_is_bounded(tmp_path: Path) -> None:
+    pauses: list[float] = []
+    with (
+        holder(tmp_path / names.LOCK),
+        pytest.raises(LockHeld),
+        LogDirLock(str(tmp_path), wait_s=0.5, wait=pauses.append),
+    ):
+        pass
+    assert sum(pauses) == pytest.approx(0.5)
+
+
+def test_the_two_locks_are_independent(tmp_path: Path) -> None:
+    with LogDirLock(str(tmp_path), names.CLEANERD_LOCK), LogDirLock(str(tmp_path)):
+        assert probe(str(tmp_path), names.CLEANERD_LOCK) == os.getpid()
+
+
+def test_a_process_that_was_killed_holds_nothing(tmp_path: Path) -> None:
+    with holder(tmp_path / names.LOCK) as process:
+        process.kill()
+        process.wait()
+        with LogDirLock(str(tmp_path)):
+            pass
+
+
+@pytest.mark.parametrize("action", [lambda path: LogDirLock(path).__enter__(), probe])
+def test_unreachable_directory_is_offline(tmp_path: Path, action: object) -> None:
+    with pytest.raises(DirOffline):
+        action(str(tmp_path / "gone"))  # type: ignore[operator]
+
+
+def test_something_else_of_that_name_is_offline(tmp_path: Path) -> None:
+    (tmp_path / names.LOCK).mkdir()
+    with pytest.raises(DirOffline), LogDirLock(str(tmp_path)):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_read_only_file_system_is_offline(tmp_path: Path) -> None:
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=64k", "none", tmp_path], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"mount is not permitted: {mounted.stderr.decode().strip()}")
+    try:
+        with pytest.raises(DirOffline), LogDirLock(str(tmp_path)):
+            pass
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_directory_that_cannot_be_written_is_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same without the right to mount."""
+
+    def refuse(path: str, flags: int, mode: int = 0o777) -> int:
+        raise OSError(30, "Read-only file system", path)
+
+    monkeypatch.setattr(lock_module.os, "open", refuse)
+    with pytest.raises(DirOffline, match="Read-only"), LogDirLock(str(tmp_path)):
+        pass
+    monkeypatch.undo()
+    with LogDirLock(str(tmp_path)):
+        pass

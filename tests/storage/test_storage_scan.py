@@ -1,0 +1,294 @@
+"""What a scan makes of a partition directory: its ends, its bounds and its times (spec disk B, G; rules A.1, A.2, 1.10, 1.19)."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cleanerd.client.producer import Producer, Row
+from cleanerd.client.writer import LogWriter
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import CorruptFile, SourceChanged
+from cleanerd.format import names
+from cleanerd.format.batch import Record, encode_batch, encode_empty_batch, parse_header
+from cleanerd.format.codecs import Codec
+from cleanerd.format.control import ControlType, encode_end_txn_marker
+from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition
+from cleanerd.storage import scan as scan_module
+from cleanerd.storage.scan import (
+    Checkpoints,
+    PartitionSnapshot,
+    is_kafka_dir,
+    read_aborted_txns,
+    read_offset_index,
+    scan_partition,
+)
+
+FILES = RealFiles()
+TP = TopicPartition("t", 0)
+ROLLED = (0, 3, 6)
+
+
+def name(base: int, kind: FileKind = FileKind.LOG, suffix: Suffix = Suffix.LIVE) -> str:
+    return str(SegmentFileName(base, kind, suffix))
+
+
+def scan(
+    log_dir: Path, *, is_kafka: bool = False, high_watermark: int | None = None, log_start: int = 0, **options: bool
+) -> PartitionSnapshot:
+    found = scan_partition(
+        FILES,
+        str(log_dir),
+        TP,
+        Checkpoints(
+            cleaner={TP: 2},
+            recovery_point={TP: 4},
+            log_start={TP: log_start} if log_start else {},
+            high_watermark={} if high_watermark is None else {TP: high_watermark},
+        ),
+        is_kafka=is_kafka,
+        **options,
+    )
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    """Offsets 0 to 7 in segments at 0, 3 and 6, timestamps 100 apart."""
+    with LogWriter(str(tmp_path), "t", 0, segment_bytes=1 << 20, index_interval_bytes=100) as writer:
+        producer = Producer(writer)
+        for offset in range(8):
+            if offset in ROLLED[1:]:
+                writer.roll()
+            producer.put(b"k%d" % offset, b"v" * 60, 1000 + 100 * offset)
+    return tmp_path
+
+
+def active(log_dir: Path) -> Path:
+    return log_dir / str(TP) / name(6)
+
+
+def test_segments_ascend_and_the_last_is_active(log_dir: Path) -> None:
+    found = scan(log_dir)
+    assert tuple(segment.base_offset for segment in found.segments) == ROLLED
+    assert (found.log_start_offset, found.log_end_offset, found.checkpoint) == (0, 8, 2)
+    assert found.producer_snapshots == (3, 6, 8)
+    stat = os.stat(found.segments[1].path)
+    assert (found.segments[1].inode, found.segments[1].mtime_ns) == (stat.st_ino, stat.st_mtime_ns)
+    assert found.size_bytes == sum((log_dir / str(TP) / name(base)).stat().st_size for base in ROLLED)
+
+
+def test_names_in_transition_and_foreign_ones_are_no_segments(log_dir: Path) -> None:
+    for foreign in (name(9, suffix=Suffix.STAGED), name(9, suffix=Suffix.DELETED), "9.log"):
+        (log_dir / str(TP) / foreign).write_bytes(b"x")
+    assert scan(log_dir).log_end_offset == 8
+
+
+@pytest.mark.parametrize("suffix", [Suffix.CLEANED, Suffix.SWAP])
+@pytest.mark.parametrize("kind", [FileKind.LOG, FileKind.TIME_INDEX])
+def test_log_whose_segments_are_being_exchanged_is_not_looked_at(
+    log_dir: Path, kind: FileKind, suffix: Suffix
+) -> None:
+    """The live names are only half of it then: sources are gone already, or their successor is not there yet."""
+    (log_dir / str(TP) / name(0, kind, suffix)).touch()
+    with pytest.raises(SourceChanged, match=name(0, kind, suffix)):
+        scan(log_dir)
+
+
+def test_a_directory_without_segments_is_no_log(tmp_path: Path) -> None:
+    (tmp_path / str(TP)).mkdir()
+    empty = Checkpoints({}, {}, {}, {})
+    assert scan_partition(FILES, str(tmp_path), TP, empty, is_kafka=False) is None
+
+
+@pytest.mark.parametrize("cut_bytes", [1, 40, 80])
+def test_g_torn_tail_does_not_count(log_dir: Path, cut_bytes: int) -> None:
+    os.truncate(active(log_dir), active(log_dir).stat().st_size - cut_bytes)
+    assert scan(log_dir).log_end_offset == 7
+
+
+@pytest.mark.parametrize("zeros", [1, 11, 17, 5000])
+def test_b1_preallocated_zero_tail_does_not_count(log_dir: Path, zeros: int) -> None:
+    with active(log_dir).open("ab") as file:
+        file.write(bytes(zeros))
+    assert scan(log_dir).log_end_offset == 8
+
+
+@pytest.mark.parametrize("content", [b"", bytes(4096)])
+def test_empty_active_segment_ends_at_its_base(log_dir: Path, content: bytes) -> None:
+    active(log_dir).write_bytes(content)
+    assert scan(log_dir).log_end_offset == 6
+
+
+def test_batch_larger_than_the_read_buffer_is_found(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the first, nor the last, nor a torn one is lost by a small buffer."""
+    with LogWriter(str(log_dir), "t", 0, segment_bytes=1 << 20) as writer:
+        producer = Producer(writer)
+        for size in (2000, 10, 3000):
+            producer.put(b"large", b"x" * size)
+    monkeypatch.setattr(scan_module, "_READ_BYTES", 64)
+    assert scan(log_dir).log_end_offset == 11
+    os.truncate(active(log_dir), active(log_dir).stat().st_size - 1)
+    assert scan(log_dir).log_end_offset == 10
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "torn", "zeros", "beyond", "not rising", "inside a batch"])
+def test_b8_state_of_the_offset_index_of_the_active_segment_does_not_matter(
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """Nothing checks it in a broker, and after a crash it may hold anything."""
+    index = log_dir / str(TP) / name(6, FileKind.OFFSET_INDEX)
+    entry = bytes([0, 0, 0, 1])
+    contents = {
+        "empty": b"",
+        "torn": b"\0\0\0",
+        "zeros": bytes(800),
+        "beyond": entry + bytes([127, 255, 255, 255]),
+        "not rising": (entry + bytes([0, 0, 0, 9])) * 2,
+        "inside a batch": bytes(3) + b"\0" + bytes([0, 0, 0, 7]),
+    }
+    index.unlink()
+    if damage in contents:
+        index.write_bytes(contents[damage])
+    monkeypatch.setattr(scan_module, "_READ_BYTES", 64)  # smaller than the segment, so that the index is asked
+    assert scan(log_dir).log_end_offset == 8
+
+
+def test_damaged_offset_index_of_a_closed_segment_is_named(log_dir: Path) -> None:
+    index = log_dir / str(TP) / name(0, FileKind.OFFSET_INDEX)
+    index.write_bytes(b"\0" * 3)
+    segment = scan(log_dir).segments[0]
+    with pytest.raises(CorruptFile) as caught:
+        read_offset_index(FILES, segment)
+    assert (caught.value.path, caught.value.position) == (str(index), 3)
+
+
+def test_missing_offset_index_reads_as_none(log_dir: Path) -> None:
+    (log_dir / str(TP) / name(0, FileKind.OFFSET_INDEX)).unlink()
+    assert read_offset_index(FILES, scan(log_dir).segments[0]) is None
+
+
+def test_1_10_largest_timestamp_is_that_of_the_time_index_else_the_mtime(log_dir: Path) -> None:
+    assert [s.facts.largest_timestamp_ms for s in scan(log_dir).segments] == [1200, 1500, 1700]
+    (log_dir / str(TP) / name(0, FileKind.TIME_INDEX)).unlink()
+    (log_dir / str(TP) / name(3, FileKind.TIME_INDEX)).write_bytes(b"")
+    for base in (0, 3):
+        os.utime(log_dir / str(TP) / name(base), ns=(0, (7 + base) * 1_000_000))
+    assert [s.facts.largest_timestamp_ms for s in scan(log_dir).segments] == [7, 10, 1700]
+
+
+def test_damaged_time_index_of_a_closed_segment_is_named(log_dir: Path) -> None:
+    path = log_dir / str(TP) / name(3, FileKind.TIME_INDEX)
+    path.write_bytes(b"\xff" * 12)
+    with pytest.raises(CorruptFile) as caught:
+        scan(log_dir)
+    assert (caught.value.path, caught.value.position) == (str(path), 0)
+
+
+def test_b5_time_index_of_the_active_segment_may_be_preallocated(log_dir: Path) -> None:
+    with (log_dir / str(TP) / name(6, FileKind.TIME_INDEX)).open("ab") as file:
+        file.write(bytes(12 * 50 + 5))
+    assert scan(log_dir).segments[-1].facts.largest_timestamp_ms == 1700
+
+
+def test_1_19_first_batch_timestamps_are_read_on_demand(log_dir: Path) -> None:
+    assert [s.facts.first_batch_timestamp_ms for s in scan(log_dir).segments] == [None] * 3
+    found = scan(log_dir, first_batch_timestamps=True)
+    assert [s.facts.first_batch_timestamp_ms for s in found.segments] == [1000, 1300, 1600]
+
+
+@pytest.mark.parametrize(("magic", "expected"), [(0, None), (1, 1234), (2, 1234)])
+def test_1_19_first_batch_timestamp_by_magic(tmp_path: Path, magic: int, expected: int | None) -> None:
+    with LogWriter(str(tmp_path), "t", 0, segment_bytes=1 << 20) as writer:
+        Producer(writer, magic=magic, codec=Codec.GZIP).send([Row(b"k", b"v", 1234)])
+    (segment,) = scan(tmp_path, first_batch_timestamps=True).segments
+    assert segment.facts.first_batch_timestamp_ms == expected
+
+
+@pytest.mark.parametrize("content", [b"", bytes(10), bytes(100)])
+def test_1_19_without_a_batch_there_is_no_first_timestamp(log_dir: Path, content: bytes) -> None:
+    active(log_dir).write_bytes(content)
+    assert scan(log_dir, first_batch_timestamps=True).segments[-1].facts.first_batch_timestamp_ms is None
+
+
+@pytest.mark.parametrize(
+    ("checkpointed", "log_start", "expected"),
+    [(5, 0, 5), (8, 0, 8), (99, 0, 8), (None, 0, 0), (None, 4, 4), (1, 4, 4), (0, 0, 0)],
+)
+def test_a_1_high_watermark_of_a_broker_is_what_it_checkpointed_between_log_start_and_end(
+    log_dir: Path, checkpointed: int | None, log_start: int, expected: int
+) -> None:
+    assert scan(log_dir, is_kafka=True, high_watermark=checkpointed, log_start=log_start).high_watermark == expected
+
+
+def test_without_a_broker_everything_is_committed_and_nobody_recovers(log_dir: Path) -> None:
+    found = scan(log_dir, high_watermark=1)
+    assert (found.high_watermark, found.recovery_point) == (8, None)
+    assert scan(log_dir, is_kafka=True).recovery_point == 4
+
+
+def test_a_2_log_start_is_the_checkpoint_or_the_first_segment(log_dir: Path) -> None:
+    assert scan(log_dir, log_start=4).log_start_offset == 4
+    for kind in FileKind:
+        (log_dir / str(TP) / name(0, kind)).unlink(missing_ok=True)
+    assert scan(log_dir).log_start_offset == 3
+    assert scan(log_dir, log_start=1).log_start_offset == 3
+
+
+def test_meta_properties_make_a_broker_directory(log_dir: Path) -> None:
+    assert not is_kafka_dir(FILES, str(log_dir))
+    (log_dir / names.META_PROPERTIES).touch()
+    assert is_kafka_dir(FILES, str(log_dir))
+
+
+@pytest.fixture
+def aborted_dir(tmp_path: Path) -> Path:
+    """Two aborted transactions, [0, 1] in the first segment and [2, 3] in the active one."""
+    with LogWriter(str(tmp_path), "t", 0, segment_bytes=1 << 20) as writer:
+        for producer_id in (5, 6):
+            producer = Producer(writer, producer_id=producer_id)
+            producer.begin()
+            producer.put(b"k", b"v")
+            producer.abort()
+            if producer_id == 5:
+                writer.roll()
+    return tmp_path
+
+
+def test_4_22_aborted_transactions_of_the_whole_log(aborted_dir: Path) -> None:
+    found = read_aborted_txns(FILES, scan(aborted_dir))
+    assert [(txn.producer_id, txn.first_offset, txn.last_offset) for txn in found] == [(5, 0, 1), (6, 2, 3)]
+
+
+def test_4_22_those_that_ended_below_the_log_start_are_left_out(aborted_dir: Path) -> None:
+    assert [txn.producer_id for txn in read_aborted_txns(FILES, scan(aborted_dir, log_start=2))] == [6]
+
+
+def test_half_an_entry_is_a_writer_at_work_in_the_active_segment_and_damage_in_another(aborted_dir: Path) -> None:
+    for base, is_damage in ((2, False), (0, True)):
+        path = aborted_dir / str(TP) / name(base, FileKind.TXN_INDEX)
+        with path.open("ab") as file:
+            file.write(b"\0" * 5)
+        if not is_damage:
+            assert len(read_aborted_txns(FILES, scan(aborted_dir))) == 2
+            continue
+        with pytest.raises(CorruptFile) as caught:
+            read_aborted_txns(FILES, scan(aborted_dir))
+        assert caught.value.path == str(path)
+
+
+def test_kept_empty_batch_at_the_end_counts_for_the_log_end(tmp_path: Path) -> None:
+    """The last batch may have no record left (rule 4.16b); its last offset still ends the log."""
+    directory = tmp_path / str(TP)
+    directory.mkdir()
+    data = encode_batch([Record(0, 1, b"k", b"v")], base_offset=0)
+    source = encode_batch([Record(1, 5, b"k", b"v")], base_offset=1, last_offset=9)
+    empty = encode_empty_batch(parse_header(source))
+    marker = encode_end_txn_marker(
+        ControlType.COMMIT, offset=10, timestamp_ms=6, producer_id=1, producer_epoch=0, coordinator_epoch=0
+    )
+    (directory / name(0)).write_bytes(data + empty)
+    assert scan(tmp_path).log_end_offset == 10
+    (directory / name(0)).write_bytes(data + empty + marker)
+    assert scan(tmp_path).log_end_offset == 11
