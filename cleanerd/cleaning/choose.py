@@ -77,7 +77,13 @@ def examine(
     except CleanerdError as error:
         return LogResult(tp.topic, tp.partition, log_dir, "failed", str(error))
     except OSError as error:
-        return LogResult(tp.topic, tp.partition, log_dir, "failed", str(from_os_error(error)))
+        return LogResult(
+            tp.topic,
+            tp.partition,
+            log_dir,
+            "failed",
+            str(from_os_error(error, os.path.join(log_dir, str(tp)))),
+        )
 
 
 def _examine(

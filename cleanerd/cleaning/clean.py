@@ -65,7 +65,9 @@ class Cleaner:
         for candidate in candidates:
             try:
                 if not self._request.dry_run:
-                    discard_staged(self._files, candidate.snapshot.directory)  # of an earlier run: this one is newer
+                    discard_staged(
+                        self._files, candidate.snapshot.directory
+                    )  # of an earlier run: this one is newer
                 plan = plan_cleaning(
                     self._files,
                     candidate,
@@ -74,7 +76,7 @@ class Cleaner:
                 )
                 logs.append(_Log(plan))
             except (CleanerdError, OSError) as error:
-                results.append(self._failed(candidate, _own(error), started))
+                results.append(self._failed(candidate, _own(error, candidate), started))
         try:
             try:
                 self._run_pipeline(logs)
@@ -158,7 +160,7 @@ class Cleaner:
                 return self._result(log, "staged", f"waits for the lock: {error}", started)
         except (CleanerdError, OSError) as error:
             self._discard(log)
-            return self._failed(candidate, _own(error), started)
+            return self._failed(candidate, _own(error, candidate), started)
         return self._result(log, "committed" if staged else "unchanged", None, started)
 
     def _discard(self, log: _Log) -> None:
@@ -212,8 +214,8 @@ class Cleaner:
         )
 
 
-def _own(error: CleanerdError | OSError) -> CleanerdError:
-    return from_os_error(error) if isinstance(error, OSError) else error
+def _own(error: CleanerdError | OSError, candidate: Candidate) -> CleanerdError:
+    return from_os_error(error, candidate.snapshot.directory) if isinstance(error, OSError) else error
 
 
 def _fingerprint_key(entropy: Callable[[int], bytes]) -> tuple[int, int]:

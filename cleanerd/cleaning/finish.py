@@ -1,5 +1,7 @@
 """Steps 8 and 9 of a cleaning: stage what the pipeline wrote, commit it under `.lock`, record the checkpoint."""
 
+import threading
+
 from cleanerd.cleaning.plan import CleaningPlan, Group
 from cleanerd.env.files import Files
 from cleanerd.pipeline.conclude import aborted_in
@@ -8,8 +10,20 @@ from cleanerd.pipeline.work import RewrittenLog, WrittenPart
 from cleanerd.storage.assemble import Assembly, assemble
 from cleanerd.storage.checkpoints import read_leader_epochs, update_cleaner_checkpoint
 from cleanerd.storage.commit import commit_group, revalidate
-from cleanerd.storage.lock import owner_lock
+from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
+
+_WRITER_LOCK_WAIT_S = 30.0
+
+
+def commit_lock(log_dir: str, *, is_kafka: bool) -> LogDirLock:
+    """The `.lock` of a log directory, to be entered.
+
+    A cooperating writer holds it for the moment of a roll, so it is waited for; a broker for its life, so it is not.
+    """
+    wait_s = 0.0 if is_kafka else _WRITER_LOCK_WAIT_S
+    return LogDirLock(log_dir, wait_s=wait_s, wait=threading.Event().wait)
+
 
 def stage_log(files: Files, plan: CleaningPlan, rewritten: RewrittenLog) -> list[StagedGroup]:
     """Assemble and declare every changed group, ascending. Raises OSError, SourceChanged."""
@@ -61,7 +75,7 @@ def commit_log(files: Files, plan: CleaningPlan, staged: list[StagedGroup]) -> N
     Oldest first: a tombstone may only go after the values that it deletes.
     """
     snapshot = plan.candidate.snapshot
-    with owner_lock(snapshot.log_dir, is_kafka=snapshot.is_kafka) as lock:
+    with commit_lock(snapshot.log_dir, is_kafka=snapshot.is_kafka) as lock:
         for group in staged:
             revalidate(files, snapshot.directory, group)
         for group in staged:

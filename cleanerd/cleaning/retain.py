@@ -5,11 +5,11 @@ Only closed segments go here: the active one belongs to whoever appends to the l
 
 from dataclasses import dataclass
 
+from cleanerd.cleaning.finish import commit_lock
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
 from cleanerd.policy.retention import Breach, RetentionConfig, plan_retention
 from cleanerd.storage.delete import delete_segments
-from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.scan import PartitionSnapshot
 
 
@@ -42,7 +42,7 @@ def retain(
     if not going:
         return None
     if not dry_run:
-        with LogDirLock(snapshot.log_dir):
+        with commit_lock(snapshot.log_dir, is_kafka=snapshot.is_kafka):
             delete_segments(files, snapshot.directory, [segment.base_offset for segment, _ in going])
     reasons = tuple(dict.fromkeys(breach for _, breach in going))
     return Retained(len(going), sum(segment.size_bytes for segment, _ in going), reasons)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from cleanerd.cleaning.choose import Candidate, examine, in_jobs, in_order, partitions
 from cleanerd.cleaning.clean import Cleaner
+from cleanerd.cleaning.finish import commit_lock
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import Retained, retain
 from cleanerd.env.clock import Clock
@@ -22,7 +23,7 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.session import SparkSession
 from cleanerd.pipeline.tasks import from_os_error
 from cleanerd.storage.checkpoints import read_checkpoints
-from cleanerd.storage.lock import LogDirLock, probe
+from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.recover import recover
 from cleanerd.storage.scan import PartitionSnapshot, is_kafka_dir, scan_partition
 
@@ -89,13 +90,13 @@ class _Run:
         try:
             found = partitions(self._files, log_dir, self._request)
         except OSError as error:
-            self._add(LogResult("", -1, log_dir, "failed", str(from_os_error(error))))
+            self._add(LogResult("", -1, log_dir, "failed", _text(error, log_dir)))
             return
         try:
             with self._guard(log_dir):
                 self._clean_partitions(log_dir, found)
         except (CleanerdError, OSError) as error:
-            reason = _text(error)
+            reason = _text(error, log_dir)
             done = {(r.topic, r.partition) for r in self.results if r.log_dir == log_dir}
             rest = [tp for tp in found if (tp.topic, tp.partition) not in done] or [TopicPartition("", -1)]
             for tp in rest:
@@ -127,12 +128,15 @@ class _Run:
         self._retain(log_dir, found, is_kafka=is_kafka)
 
     def _recover(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> list[TopicPartition]:
-        """Finish or undo interrupted commits where nobody else owns the directory; returns what may be looked at."""
-        if self._request.dry_run or probe(log_dir) is not None:
+        """Finish or undo interrupted commits where nobody else owns the directory; returns what may be looked at.
+
+        Where somebody does, a log in the middle of a commit is refused by the scan.
+        """
+        if self._request.dry_run:
             return found
         usable = []
         try:
-            with LogDirLock(log_dir):
+            with commit_lock(log_dir, is_kafka=is_kafka):
                 for tp in found:
                     reason = self._recover_partition(os.path.join(log_dir, str(tp)), is_kafka=is_kafka)
                     if reason is None:
@@ -140,14 +144,14 @@ class _Run:
                     else:
                         self._add(LogResult(tp.topic, tp.partition, log_dir, "failed", reason))
         except LockHeld:
-            return found  # taken between the probe and us
+            return found
         return usable
 
     def _recover_partition(self, directory: str, *, is_kafka: bool) -> str | None:
         try:
             return recover(self._files, directory, is_kafka=is_kafka)
         except (CleanerdError, OSError) as error:
-            return _text(error)
+            return _text(error, directory)
 
     def _examine(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> list[Candidate]:
         checkpoints = read_checkpoints(self._files, log_dir)
@@ -191,7 +195,11 @@ class _Run:
                 return  # a broker lives: its own retention works
             except (CleanerdError, OSError) as error:
                 self._replace(
-                    tp, log_dir, replace(_of(result, tp, log_dir), outcome="failed", reason=_text(error))
+                    tp,
+                    log_dir,
+                    replace(
+                        _of(result, tp, log_dir), outcome="failed", reason=_text(error, f"{log_dir}/{tp}")
+                    ),
                 )
                 continue
             if retained is not None:
@@ -208,8 +216,8 @@ class _Run:
         self._progress.finished(result)
 
 
-def _text(error: CleanerdError | OSError) -> str:
-    return str(from_os_error(error) if isinstance(error, OSError) else error)
+def _text(error: CleanerdError | OSError, where: str) -> str:
+    return str(from_os_error(error, where) if isinstance(error, OSError) else error)
 
 
 def _of(result: LogResult | None, tp: TopicPartition, log_dir: str) -> LogResult:

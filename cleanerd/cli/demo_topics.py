@@ -14,7 +14,7 @@ SEGMENT_BYTES = 4 << 20
 _PRODUCER_ID = 4711
 _TRANSACTION_BATCHES_MAX = 4
 _ABORTED_SHARE = 0.1
-_PROFILES, _ORDERS, _PAGES = 30_000, 20_000, 8_000
+_PROFILES, _ORDERS, _PAGES = 20_000, 15_000, 8_000
 _DELETED_SHARE = 0.04
 _CITIES = ("Basel", "Bern", "Chur", "Lugano", "Zug")
 _STATES = ("created", "paid", "packed", "shipped", "delivered")
@@ -66,9 +66,9 @@ def _page_view(random: Random, now_ms: int) -> Row:
     return Row(b"/articles/%d" % number, value.encode(), now_ms)
 
 
-PROFILES = Topic("user-profiles", "JSON profiles, some deleted", Codec.NONE, False, 1200, 100, _profile)
-ORDERS = Topic("orders-changelog", "lz4, transactions, some aborted", Codec.LZ4, True, 1800, 50, _order)
-PAGE_VIEWS = Topic("page-views-zstd", "zstd, counters of pages", Codec.ZSTD, False, 300, 400, _page_view)
+PROFILES = Topic("user-profiles", "JSON profiles, some deleted", Codec.NONE, False, 800, 100, _profile)
+ORDERS = Topic("orders-changelog", "lz4, transactions, some aborted", Codec.LZ4, True, 1200, 50, _order)
+PAGE_VIEWS = Topic("page-views-zstd", "zstd, counters of pages", Codec.ZSTD, False, 250, 400, _page_view)
 TOPICS = (PROFILES, ORDERS, PAGE_VIEWS)
 
 

@@ -14,6 +14,8 @@ Where cleanerd means something else than Kafka:
 (F)  0.6    a negative delete horizon, which nobody writes, counts as none; for Kafka it is long past
 (G)  4.20   a marker without a producer id, which nobody writes, ends nothing and stays
 (H)  4.30   an empty batch that stays is copied: what the rule writes for an empty header is the same header
+(I)  4.20   (the kernels only) an aborted transaction ends where its index entry says, also when the marker is not there;
+            for Kafka, and here, it then swallows all data of its producer up to the next ABORT
 ===  =====  ==================================================================================================
 """
 
@@ -50,6 +52,13 @@ class Batch:
     records: tuple[Record, ...]
     header: BatchHeader | None = None  # magic 2
     entry: LegacyEntry | None = None  # magic 0 and 1
+
+    @property
+    def base_offset(self) -> int:
+        """First offset that the batch covers."""
+        source = self.header or self.entry
+        assert source is not None
+        return source.base_offset
 
     @property
     def is_control(self) -> bool:

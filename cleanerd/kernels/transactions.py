@@ -55,7 +55,7 @@ def _place(ids, producer_id):
     while ids[at] != producer_id and ids[at] != _NONE:
         at += 1
         if at == len(ids):
-            at = 0
+            at = np.int64(0)
     return at
 
 

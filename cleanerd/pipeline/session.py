@@ -135,7 +135,7 @@ class SparkSession:
             conf.set(name, value)
         with tempfile.TemporaryFile() as said:  # the JVM's standard error: chatter, unless it does not start
             try:
-                gateway = launch_gateway(conf, popen_kwargs={"stderr": said})
+                gateway = launch_gateway(conf, popen_kwargs={"stderr": said})  # type: ignore[no-untyped-call]
                 return SparkContext(conf=conf, gateway=gateway)
             except Exception as error:
                 _forget_gateway()

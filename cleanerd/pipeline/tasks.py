@@ -55,7 +55,7 @@ class IndexTask:
     ) -> tuple[ChunkSummary, list[Block]] | CleanerdError:
         """Summary and one block per bucket."""
         advance = reporter.advance(self.log, Phase.INDEX)
-        return guarded(lambda: index_chunk(self.work, contexts[self.log], advance))
+        return guarded(lambda: index_chunk(self.work, contexts[self.log], advance), self.work.source.path)
 
     def look_up(
         self, contexts: list[LogContext], reporter: Reporter, tables: dict[tuple[int, int], Fingerprints]
@@ -140,26 +140,31 @@ class RewriteTask:
                 self.part_path,
                 self.index_interval_bytes,
                 advance,
-            )
+            ),
+            self.work.source.path,
         )
 
 
-def guarded(step: Callable[[], _T]) -> _T | CleanerdError:
-    """Result of `step`, or what went wrong with this log as a value."""
+def guarded(step: Callable[[], _T], where: str) -> _T | CleanerdError:
+    """Result of `step`, or what went wrong with this log as a value; `where` is the file it is about."""
     try:
         return step()
     except CleanerdError as error:
         return error
     except OSError as error:
-        return from_os_error(error)
+        return from_os_error(error, where)
     except Exception as error:  # noqa: BLE001  # the failure boundary of a task: a defect parks one log, not the job
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        return LogUncleanable(f"internal error at {where.name}:{where.lineno}: {type(error).__name__}: {error}")
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"{type(error).__name__}: {error}"
+        return LogUncleanable(f"{where}: internal error at {line.name}:{line.lineno}: {what}")
 
 
-def from_os_error(error: OSError) -> CleanerdError:
-    """Which of our errors an OSError is (7.12, 7.14): a full disk may pass, a file out of reach parks its log."""
-    message = f"{error.filename or 'file'}: {error.strerror or error}"
+def from_os_error(error: OSError, where: str) -> CleanerdError:
+    """Which of our errors an OSError is (7.12, 7.14): a full disk may pass, a file out of reach parks its log.
+
+    `where` is named when the error names no file: those of an open descriptor do not.
+    """
+    message = f"{error.filename or where}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpace(message)
     if error.errno in (errno.EIO, errno.EROFS):

@@ -106,7 +106,6 @@ def write_manifest(files: Files, directory: str, group: StagedGroup) -> None:
     path = os.path.join(directory, str(group.manifest))
     unfinished = path.removesuffix(_MANIFEST_END) + _UNFINISHED_END
     source = os.path.join(directory, str(group.name(FileKind.LOG, Suffix.LIVE)))
-    files.fsync_dir(directory)
     files.write(unfinished, _render(linked))
     files.adopt_owner(unfinished, source)  # a broker that cannot read a file takes the directory offline (A6)
     files.fsync(unfinished)

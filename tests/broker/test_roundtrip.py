@@ -245,9 +245,9 @@ def producers(log_dir: Path, plan: TopicPlan) -> dict[int, tuple[int, ...]]:
 
 
 def live_files(log_dir: Path, plans: Iterable[TopicPlan]) -> dict[str, tuple[int, int, int]]:
-    """Identity of every file of the topics' directories but the staged ones."""
-    found = [path for plan in plans for path in (log_dir / plan.directory).iterdir()]
-    stats = {str(path): path.stat() for path in found if path.suffix != STAGED}
+    """Identity of every segment file and snapshot of the topics."""
+    found = [path for plan in plans for path in segment_files(log_dir / plan.directory)]
+    stats = {str(path): path.stat() for path in found}
     return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
 

@@ -1,5 +1,6 @@
 """The path that a cleaning takes, without Spark: index_chunk, resolve, conclude, rewrite_chunk, over real files."""
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from cleanerd.format.batch import iterate_batches
+from cleanerd.format.errors import FormatError
 from cleanerd.format.names import TopicPartition
 from cleanerd.kernels.judge import AbortedTxns, Context, Producers
 from cleanerd.kernels.newest import mark_superseded
@@ -183,7 +185,12 @@ def _go_on(size: int, records: int) -> None:
 
 
 def _positions(data: bytes) -> list[int]:
-    return [position for position, _, _ in iterate_batches(data)]
+    """Batch starts, as far as the data is sound."""
+    found = []
+    with contextlib.suppress(FormatError):
+        for position, _, _ in iterate_batches(data):
+            found.append(position)  # noqa: PERF402  # what was found before the error counts
+    return found
 
 
 def _cuts(positions: list[int], size: int, chunk_bytes: int) -> list[tuple[int, int]]:

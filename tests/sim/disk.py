@@ -76,7 +76,7 @@ class SimDisk:
         self.operations, self.stop_after = kept, stop
 
     def restart(self) -> None:
-        """A new process on the same machine."""
+        """A new process on the same machine; what was done before is no longer counted."""
         self.operations, self.stop_after = [], None
 
     def unsynced(self, directory: str) -> int:
@@ -107,14 +107,20 @@ class SimDisk:
             kept = {number for number in range(len(place.changes)) if chance.random() < 0.5}
             self.power_cut(directory, kept, seed)
 
-    def power_cuts(self, directory: str, seeds: int = 8) -> list[frozenset[int]]:
-        """Choices for `power_cut`: every subset if there are few, else none, all and a seeded sample."""
+    def power_cuts(self, directory: str, seeds: int = 4) -> list[frozenset[int]]:
+        """Choices for `power_cut`: every subset if there are few.
+
+        Else none, all, all but one, one alone (a missing sync shows in those), and a seeded sample.
+        """
         count = self.unsynced(directory)
         if count <= UNSYNCED_MAX:
             return [frozenset(i for i in range(count) if bits >> i & 1) for bits in range(1 << count)]
+        everything = frozenset(range(count))
+        lost = [everything - {i} for i in range(count)]
+        alone = [frozenset({i}) for i in range(count)]
         chance = random.Random(count)
         sample = [frozenset(i for i in range(count) if chance.random() < 0.5) for _ in range(seeds)]
-        return [frozenset(), frozenset(range(count)), *sample]
+        return [frozenset(), everything, *lost, *alone, *sample]
 
     def copy(self) -> "SimDisk":
         """The same disk once more."""

@@ -25,6 +25,7 @@ def killed(disk: SimDisk, action: Action) -> Iterator[SimDisk]:
     """A copy of `disk` for every operation before which the process of `action` can be killed, and one with all done."""
     whole = disk.copy()
     action(whole)
+    assert whole.stop_after is None
     for count in range(len(whole.operations) + 1):
         copy = disk.copy()
         copy.stop_after = count
@@ -34,7 +35,7 @@ def killed(disk: SimDisk, action: Action) -> Iterator[SimDisk]:
         yield copy
 
 
-def switched_off(disk: SimDisk, seeds: int = 8) -> Iterator[SimDisk]:
+def switched_off(disk: SimDisk, seeds: int = 4) -> Iterator[SimDisk]:
     """A copy for everything (or a sample of what) a power cut may leave now."""
     for kept in disk.power_cuts(DIRECTORY, seeds):
         copy = disk.copy()
@@ -44,14 +45,12 @@ def switched_off(disk: SimDisk, seeds: int = 8) -> Iterator[SimDisk]:
 
 def cleanerd_recovers(disk: SimDisk) -> None:
     assert recover(disk, DIRECTORY, is_kafka=True) is None
-    disk.restart()
 
 
 def kafka_starts(disk: SimDisk) -> None:
     report = start(disk, DIRECTORY, next_offset)
     assert not report.zero_indexes, "an index full of zeros would stay for ever (spec disk D4)"
     assert not report.rebuilt
-    disk.restart()
 
 
 def commits_found(scenario: Scenario, disk: SimDisk, *, by_kafka: bool) -> int:

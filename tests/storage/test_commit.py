@@ -218,6 +218,15 @@ def test_empty_log_replaces_only_its_base_for_kafka() -> None:
     assert seen == [scenario.after(0), *with_survivors(scenario, 1), scenario.after(1)]
 
 
+def test_blank_transaction_index_belongs_to_the_broker() -> None:
+    """A swap file that the broker cannot open for writing takes its directory offline (spec disk D4.6)."""
+    disk, _ = staged_disk(BY_NAME["empty output, stale txnindex"])
+    commit_all(disk)
+    blank, stale = at("00000000000000000000.txnindex.swap"), at("00000000000000000000.txnindex")
+    adopted = disk.operations.index(("adopt_owner", blank, stale))
+    assert adopted < disk.operations.index(("fsync", blank))
+
+
 def test_later_group_is_refused_while_sources_of_the_group_before_survive() -> None:
     """(E): the tombstone in the second group still has a value of the first to delete, so it must stay."""
     disk, _ = staged_disk(DEPENDENT)

@@ -78,6 +78,17 @@ def test_discard_in_a_directory_that_is_gone_does_nothing() -> None:
     discard_staged(SimDisk(), DIRECTORY)
 
 
+def test_manifest_is_readable_for_the_broker() -> None:
+    """A broker takes the directory offline for any file that it cannot read (spec disk A6)."""
+    disk = lay_out(TWO)
+    disk.restart()
+    stage(disk, TWO.rewrites[0])
+    unfinished = at("00000000000000000000.manifest-part.cleanerd")
+    adopted = disk.operations.index(("adopt_owner", unfinished, at("00000000000000000000.log")))
+    assert adopted < disk.operations.index(("fsync", unfinished))
+    assert ("rename", unfinished, at(MANIFEST)) in disk.operations
+
+
 def test_manifest_names_the_group_staged_before_it() -> None:
     """The chain of `StagedGroup.previous`: the identity of the new `.log` before, so that it can be looked for."""
     disk, groups = staged_disk(TWO)
@@ -98,13 +109,15 @@ index_kinds = st.sampled_from([SEGMENT_KINDS[1:3], SEGMENT_KINDS[1:]])
 def staged_groups(draw: st.DrawFn) -> StagedGroup:
     bases = sorted(draw(st.sets(st.integers(0, 2**62), min_size=2, max_size=6)))
     size = draw(st.integers(0, 2**31))
+    sizes: dict[FileKind, int] = {kind: draw(offsets) for kind in draw(index_kinds)}
+    sizes[FileKind.LOG] = size
     return StagedGroup(
         sources=tuple(
             SourceSegment(base, draw(offsets), draw(offsets), draw(offsets)) for base in bases[:-1]
         ),
         next_base_offset=bases[-1],
         round_end=draw(offsets),
-        sizes={FileKind.LOG: size, **{kind: draw(offsets) for kind in draw(index_kinds)}},
+        sizes=sizes,
         log_mtime_ns=draw(offsets),
         last_offset=draw(st.integers(bases[0], bases[-1] - 1)) if size else -1,
         leader_epochs=tuple(draw(st.lists(st.tuples(offsets, offsets), max_size=3))),

@@ -1,4 +1,4 @@
-"""Deletion of the oldest segments (rule 6.7): whatever is interrupted, what is left is the end of the log, without a hole."""
+"""Deletion of the oldest segments (rule 6.7): however it ends, what is left is the end of the log, without a hole."""
 
 import contextlib
 import itertools

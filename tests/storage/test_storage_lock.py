@@ -256,7 +256,9 @@ def test_something_else_of_that_name_is_offline(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_read_only_file_system_is_offline(tmp_path: Path) -> None:
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=64k", "none", tmp_path], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro,size=64k", "none", tmp_path], capture_output=True
+    )
     if mounted.returncode:
         pytest.skip(f"mount is not permitted: {mounted.stderr.decode().strip()}")
     try:
@@ -266,9 +268,7 @@ def test_read_only_file_system_is_offline(tmp_path: Path) -> None:
         subprocess.run(["umount", tmp_path], check=True)
 
 
-def test_directory_that_cannot_be_written_is_offline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_directory_that_cannot_be_written_is_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same without the right to mount."""
 
     def refuse(path: str, flags: int, mode: int = 0o777) -> int:

@@ -77,7 +77,9 @@ def scan(log_dir: Path, high_watermark: int | None = None, log_start: int = 0) -
     return found
 
 
-def stability(log_dir: Path, high_watermark: int | None = None, log_start: int = 0, now_ms: int = NOW_MS) -> Stability:
+def stability(
+    log_dir: Path, high_watermark: int | None = None, log_start: int = 0, now_ms: int = NOW_MS
+) -> Stability:
     snapshot = scan(log_dir, high_watermark, log_start)
     return read_stability(FILES, snapshot, now_ms=now_ms, expiration_ms=EXPIRATION_MS)
 
@@ -148,10 +150,14 @@ def test_g_damaged_snapshots_cost_time_and_change_nothing(
     log_dir: Path, damage: Callable[[Path], object], snapshots: list[int]
 ) -> None:
     """An older one is taken, in the end the whole log is replayed."""
-    expected = [(stability(log_dir, hw).last_stable_offset, producers(stability(log_dir, hw))) for hw in range(11)]
+    expected = [
+        (stability(log_dir, hw).last_stable_offset, producers(stability(log_dir, hw))) for hw in range(11)
+    ]
     for offset in snapshots:
         damage(path(log_dir, offset, FileKind.PRODUCER_SNAPSHOT))
-    found = [(stability(log_dir, hw).last_stable_offset, producers(stability(log_dir, hw))) for hw in range(11)]
+    found = [
+        (stability(log_dir, hw).last_stable_offset, producers(stability(log_dir, hw))) for hw in range(11)
+    ]
     assert found == expected
 
 
@@ -159,21 +165,31 @@ def test_g_damaged_snapshots_cost_time_and_change_nothing(
 def test_b8_damaged_offset_indexes_change_nothing(
     log_dir: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    expected = [(stability(log_dir, hw).last_stable_offset, producers(stability(log_dir, hw))) for hw in range(11)]
+    expected = [
+        (stability(log_dir, hw).last_stable_offset, producers(stability(log_dir, hw))) for hw in range(11)
+    ]
     for base in (0, 4, 8):
         index = path(log_dir, base, FileKind.OFFSET_INDEX)
         index.unlink()
         if damage != "missing":
-            index.write_bytes({"empty": b"", "zeros": bytes(80), "inside a batch": bytes(7) + b"\x09"}[damage])
+            index.write_bytes(
+                {"empty": b"", "zeros": bytes(80), "inside a batch": bytes(7) + b"\x09"}[damage]
+            )
     monkeypatch.setattr(scan_module, "_READ_BYTES", 64)
-    found = [(stability(log_dir, hw).last_stable_offset, producers(stability(log_dir, hw))) for hw in range(11)]
+    found = [
+        (stability(log_dir, hw).last_stable_offset, producers(stability(log_dir, hw))) for hw in range(11)
+    ]
     assert found == expected
 
 
 def test_small_read_buffer_changes_nothing(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = [(stability(log_dir, hw).last_stable_offset, producers(stability(log_dir, hw))) for hw in range(11)]
+    expected = [
+        (stability(log_dir, hw).last_stable_offset, producers(stability(log_dir, hw))) for hw in range(11)
+    ]
     monkeypatch.setattr(scan_module, "_READ_BYTES", 20)
-    found = [(stability(log_dir, hw).last_stable_offset, producers(stability(log_dir, hw))) for hw in range(11)]
+    found = [
+        (stability(log_dir, hw).last_stable_offset, producers(stability(log_dir, hw))) for hw in range(11)
+    ]
     assert found == expected
 
 

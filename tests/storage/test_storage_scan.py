@@ -1,4 +1,4 @@
-"""What a scan makes of a partition directory: its ends, its bounds and its times (spec disk B, G; rules A.1, A.2, 1.10, 1.19)."""
+"""What a scan makes of a partition directory: ends, bounds, times (spec disk B, G; rules A.1, A.2, 1.10, 1.19)."""
 
 import os
 from pathlib import Path
@@ -34,7 +34,12 @@ def name(base: int, kind: FileKind = FileKind.LOG, suffix: Suffix = Suffix.LIVE)
 
 
 def scan(
-    log_dir: Path, *, is_kafka: bool = False, high_watermark: int | None = None, log_start: int = 0, **options: bool
+    log_dir: Path,
+    *,
+    is_kafka: bool = False,
+    high_watermark: int | None = None,
+    log_start: int = 0,
+    **options: bool,
 ) -> PartitionSnapshot:
     found = scan_partition(
         FILES,
@@ -133,7 +138,9 @@ def test_batch_larger_than_the_read_buffer_is_found(log_dir: Path, monkeypatch: 
     assert scan(log_dir).log_end_offset == 10
 
 
-@pytest.mark.parametrize("damage", ["missing", "empty", "torn", "zeros", "beyond", "not rising", "inside a batch"])
+@pytest.mark.parametrize(
+    "damage", ["missing", "empty", "torn", "zeros", "beyond", "not rising", "inside a batch"]
+)
 def test_b8_state_of_the_offset_index_of_the_active_segment_does_not_matter(
     log_dir: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
@@ -151,7 +158,9 @@ def test_b8_state_of_the_offset_index_of_the_active_segment_does_not_matter(
     index.unlink()
     if damage in contents:
         index.write_bytes(contents[damage])
-    monkeypatch.setattr(scan_module, "_READ_BYTES", 64)  # smaller than the segment, so that the index is asked
+    monkeypatch.setattr(
+        scan_module, "_READ_BYTES", 64
+    )  # smaller than the segment, so that the index is asked
     assert scan(log_dir).log_end_offset == 8
 
 
@@ -219,7 +228,10 @@ def test_1_19_without_a_batch_there_is_no_first_timestamp(log_dir: Path, content
 def test_a_1_high_watermark_of_a_broker_is_what_it_checkpointed_between_log_start_and_end(
     log_dir: Path, checkpointed: int | None, log_start: int, expected: int
 ) -> None:
-    assert scan(log_dir, is_kafka=True, high_watermark=checkpointed, log_start=log_start).high_watermark == expected
+    assert (
+        scan(log_dir, is_kafka=True, high_watermark=checkpointed, log_start=log_start).high_watermark
+        == expected
+    )
 
 
 def test_without_a_broker_everything_is_committed_and_nobody_recovers(log_dir: Path) -> None:
@@ -265,7 +277,9 @@ def test_4_22_those_that_ended_below_the_log_start_are_left_out(aborted_dir: Pat
     assert [txn.producer_id for txn in read_aborted_txns(FILES, scan(aborted_dir, log_start=2))] == [6]
 
 
-def test_half_an_entry_is_a_writer_at_work_in_the_active_segment_and_damage_in_another(aborted_dir: Path) -> None:
+def test_half_an_entry_is_a_writer_at_work_in_the_active_segment_and_damage_in_another(
+    aborted_dir: Path,
+) -> None:
     for base, is_damage in ((2, False), (0, True)):
         path = aborted_dir / str(TP) / name(base, FileKind.TXN_INDEX)
         with path.open("ab") as file:

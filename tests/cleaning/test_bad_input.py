@@ -1,0 +1,607 @@
+"""Bad input and bad luck, end to end on a real Spark session: one log suffers, with a reason, and no other.
+
+Logs with one trouble each lie side by side and are cleaned in one run, with a `good` one among them. Of each bad log the
+file and the byte are named, its directory is that from before to the last byte, and nothing staged is left; the good one
+is cleaned and reads as before; the exit code is 1.
+"""
+
+import contextlib
+import errno
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cleanerd.cleaning.run import clean_once
+from cleanerd.cli.main import main
+from cleanerd.client.producer import Producer
+from cleanerd.client.reader import read_records
+from cleanerd.client.writer import LogWriter
+from cleanerd.env.files import Files, RealFiles
+from cleanerd.format import names
+from cleanerd.format.batch import iterate_batches
+from cleanerd.format.names import FileKind, Suffix, parse_segment_file
+from cleanerd.pipeline.session import SparkSession
+
+GOOD = "good"
+RECORDS, KEYS, SEGMENT_BYTES = 160, 7, 4000
+META_PROPERTIES = "version=1\ncluster.id=c\nnode.id=1\n"
+HOLDER = """
+import fcntl, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print("locked", flush=True)
+sys.stdin.readline()
+"""
+
+Contents = dict[str, tuple[int, int, bytes]]
+Change = Callable[[Path], object]
+
+
+# -- logs and runs ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one `cleanerd clean` left behind."""
+
+    code: int
+    results: dict[tuple[str, str], dict[str, Any]]  # by name of log directory and topic
+    told: str
+
+    def outcome(self, topic: str, log_dir: str = "logs") -> str:
+        return str(self.results[log_dir, topic]["outcome"])
+
+    def reason(self, topic: str, log_dir: str = "logs") -> str:
+        """Why a log failed; it is also told on standard error."""
+        assert self.outcome(topic, log_dir) == "failed"
+        reason = self.results[log_dir, topic]["reason"]
+        assert isinstance(reason, str)
+        assert reason in self.told
+        return reason
+
+
+def clean(session: SparkSession, *log_dirs: Path, files: Files | None = None) -> Ran:
+    """Run the command line over some log directories, every topic compacted."""
+    arguments = ["clean", "--force", "-o", "json", "--set=log.cleanup.policy=compact"]
+    arguments += [f"--log-dir={log_dir}" for log_dir in log_dirs]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(arguments, clean_once=partial(clean_once, session=session, files=files))
+    results = json.loads(out.getvalue())["results"]
+    by_log = {(Path(result["log_dir"]).name, result["topic"]): result for result in results}
+    assert len(by_log) == len(results), "a log has one result"
+    return Ran(code, by_log, err.getvalue())
+
+
+def write_logs(log_dir: Path, *topics: str) -> Path:
+    """Equal logs of several closed segments each, in a directory of a broker that stopped."""
+    log_dir.mkdir(exist_ok=True)
+    ends = []
+    for topic in topics:
+        with LogWriter(
+            str(log_dir), topic, 0, segment_bytes=SEGMENT_BYTES, index_interval_bytes=300
+        ) as writer:
+            producer = Producer(writer)
+            for number in range(RECORDS):
+                producer.put(b"key %d" % (number % KEYS), b"value %d" % number * 3, 1000 + number)
+            ends.append(f"{topic} 0 {writer.log_end_offset}\n")
+    checkpoint = f"0\n{len(ends)}\n{''.join(ends)}"
+    for name in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
+        (log_dir / name).write_text(checkpoint)
+    (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
+    return log_dir
+
+
+def segment(partition: Path, number: int, kind: FileKind = FileKind.LOG) -> Path:
+    """A file of the segment with this number."""
+    return sorted(partition.glob("*.log"))[number].with_suffix(kind.value)
+
+
+def contents(directory: Path) -> Contents:
+    """Every file: inode, mtime, bytes."""
+    found: Contents = {}
+    for path in sorted(directory.iterdir()):
+        stat = path.lstat()
+        found[path.name] = (stat.st_ino, stat.st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+    return found
+
+
+def size_of(directory: Path) -> int:
+    return sum(len(content) for _, _, content in contents(directory).values())
+
+
+def newest(directory: Path) -> dict[bytes | None, bytes | None]:
+    """What a consumer ends up with."""
+    return {record.key: record.value for record in read_records(str(directory))}
+
+
+TRUTH = {b"key %d" % key: b"value %d" % max(range(key, RECORDS, KEYS)) * 3 for key in range(KEYS)}
+
+
+def assert_cleaned(ran: Ran, partition: Path) -> None:
+    """Committed, short, and for a consumer what it was."""
+    topic = partition.name.removesuffix("-0")
+    assert ran.outcome(topic, partition.parent.name) == "committed"
+    assert newest(partition) == TRUTH
+    assert size_of(partition) < RECORDS * 40
+    assert_settled(partition)
+
+
+def assert_settled(partition: Path) -> None:
+    """Nothing staged, nothing half done."""
+    parsed = {name: parse_segment_file(name) for name in os.listdir(partition)}
+    assert not [
+        name for name, found in parsed.items() if found is not None and found.suffix is not Suffix.LIVE
+    ]
+    assert not [name for name in parsed if name.endswith(Suffix.STAGED.value)]
+
+
+def batch_starts(path: Path) -> list[int]:
+    return [position for position, _, _ in iterate_batches(path.read_bytes())]
+
+
+def overwrite(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+@contextlib.contextmanager
+def lock_of_another(path: Path) -> Iterator[int]:
+    """Another process holds a lock file as a broker does; yields its pid."""
+    arguments = [sys.executable, "-S", "-c", HOLDER, str(path)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        yield process.pid
+        process.communicate("\n")
+
+
+# -- damage on disk ---------------------------------------------------------------------------------------------
+
+
+def wrong_crc(partition: Path) -> str:
+    log = segment(partition, 1)
+    start = batch_starts(log)[3]
+    overwrite(log, start + 70, b"\xff")
+    return f"{log}: at byte {start}"
+
+
+def torn_batch(partition: Path) -> str:
+    """The last one of a closed segment."""
+    log = segment(partition, 1)
+    start = batch_starts(log)[-1]
+    os.truncate(log, log.stat().st_size - 5)
+    return f"{log}: at byte {start}"
+
+
+def wrong_magic(partition: Path) -> str:
+    log = segment(partition, 0)
+    start = batch_starts(log)[2]
+    overwrite(log, start + 16, b"\x07")
+    return f"{log}: at byte {start}"
+
+
+def zeros(partition: Path) -> str:
+    """What a file system may show instead of a batch after a power cut."""
+    log = segment(partition, 1)
+    start = batch_starts(log)[4]
+    overwrite(log, start, bytes(200))
+    return f"{log}: at byte {start}"
+
+
+def half_index_entry(partition: Path) -> str:
+    index = segment(partition, 1, FileKind.OFFSET_INDEX)
+    os.truncate(index, index.stat().st_size - 3)
+    return f"{index}: at byte {index.stat().st_size}"
+
+
+def half_time_index_entry(partition: Path) -> str:
+    index = segment(partition, 1, FileKind.TIME_INDEX)
+    os.truncate(index, index.stat().st_size - 3)
+    return f"{index}: at byte {index.stat().st_size}"
+
+
+def shifted_index(partition: Path) -> str:
+    """It names bytes inside of batches: somebody exchanged the log under it."""
+    index = segment(partition, 1, FileKind.OFFSET_INDEX)
+    content = bytearray(index.read_bytes())
+    for at in range(4, len(content), 8):
+        content[at : at + 4] = (int.from_bytes(content[at : at + 4]) + 9).to_bytes(4)
+    index.write_bytes(content)
+    return f"{index}: at byte"
+
+
+def index_beyond_the_log(partition: Path) -> str:
+    index = segment(partition, 1, FileKind.OFFSET_INDEX)
+    size = index.stat().st_size
+    overwrite(index, size - 4, b"\x7f")
+    return f"{index}: at byte {size - 8}"
+
+
+def txn_index_of_another_version(partition: Path) -> str:
+    index = segment(partition, 1, FileKind.TXN_INDEX)
+    index.write_bytes(b"\x00\x05" + bytes(32))
+    return f"{index}: at byte 0"
+
+
+def directory_as_log(partition: Path) -> str:
+    """It cannot be read, even by root."""
+    return _directory_as(segment(partition, 1))
+
+
+def directory_as_index(partition: Path) -> str:
+    return _directory_as(segment(partition, 1, FileKind.OFFSET_INDEX))
+
+
+def directory_as_time_index(partition: Path) -> str:
+    return _directory_as(segment(partition, 1, FileKind.TIME_INDEX))
+
+
+def _directory_as(path: Path) -> str:
+    path.unlink()
+    path.mkdir()
+    return str(path)
+
+
+def cleaned_of_a_broker(partition: Path) -> str:
+    """Left of the broker's own cleaning, which the broker alone can judge."""
+    (partition / f"{0:020d}.log.cleaned").write_bytes(b"half")
+    return str(partition)
+
+
+def bad_sector(partition: Path) -> str:
+    """See `BadSector`."""
+    return f"{segment(partition, 1, FileKind.OFFSET_INDEX)}: {os.strerror(errno.EIO)}"
+
+
+class BadSector(RealFiles):
+    """One index cannot be read."""
+
+    def read(self, path: str) -> bytes:
+        if "bad_sector" in path and path == str(segment(Path(path).parent, 1, FileKind.OFFSET_INDEX)):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return super().read(path)
+
+
+DAMAGES: tuple[Callable[[Path], str], ...] = (
+    wrong_crc,
+    torn_batch,
+    wrong_magic,
+    zeros,
+    half_index_entry,
+    half_time_index_entry,
+    shifted_index,
+    index_beyond_the_log,
+    txn_index_of_another_version,
+    directory_as_log,
+    directory_as_index,
+    directory_as_time_index,
+    cleaned_of_a_broker,
+    bad_sector,
+)
+LEFT_ALONE = ("lost+found", "other", "other-x", "-0x", f"t-0.{'a' * 32}-delete", f"t-0.{'b' * 32}-future")
+
+
+@dataclass
+class Damaged:
+    """One run over all damages: what was expected of it, and what came of it."""
+
+    ran: Ran
+    log_dir: Path
+    before: dict[str, Contents]
+    told: dict[str, str] = field(default_factory=dict)  # file and byte, by topic
+
+
+@pytest.fixture(scope="module")
+def damaged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Damaged:
+    topics = [damage.__name__ for damage in DAMAGES]
+    log_dir = write_logs(tmp_path_factory.mktemp("damaged") / "logs", GOOD, "short_index", *topics)
+    told = {damage.__name__: damage(log_dir / f"{damage.__name__}-0") for damage in DAMAGES}
+    os.truncate(segment(log_dir / "short_index-0", 1, FileKind.OFFSET_INDEX), 8)
+    checkpoints = {names.CLEANER_OFFSET_CHECKPOINT: "0\n1\ngood 0 999999\n"}
+    hw = (log_dir / names.REPLICATION_CHECKPOINT).read_text()
+    checkpoints[names.REPLICATION_CHECKPOINT] = hw.replace(f"good 0 {RECORDS}", "good 0 999999")
+    for name, text in checkpoints.items():
+        (log_dir / name).write_text(text)
+    for name in LEFT_ALONE:
+        (log_dir / name).mkdir()
+        (log_dir / name / f"{0:020d}.log").write_bytes(b"no log at all")
+    before = {path.name: contents(path) for path in log_dir.iterdir() if path.is_dir()}
+    return Damaged(clean(spark, log_dir, files=BadSector()), log_dir, before, told)
+
+
+@pytest.mark.parametrize("topic", [damage.__name__ for damage in DAMAGES])
+def test_damaged_log_is_named_and_left_as_it_was(damaged: Damaged, topic: str) -> None:
+    assert damaged.told[topic] in damaged.ran.reason(topic)
+    assert contents(damaged.log_dir / f"{topic}-0") == damaged.before[f"{topic}-0"]
+
+
+def test_damaged_logs_do_not_keep_others_from_being_cleaned(damaged: Damaged) -> None:
+    """Nor does an index that lost whole entries: its granularity is nobody's contract (D15)."""
+    assert damaged.ran.code == 1
+    for topic in (GOOD, "short_index"):
+        assert_cleaned(damaged.ran, damaged.log_dir / f"{topic}-0")
+
+
+def test_1_5_a_1_checkpoints_beyond_the_log_end_are_no_damage(damaged: Damaged) -> None:
+    """The log is cleaned from its start up to its end, and the checkpoint is right afterwards."""
+    result = damaged.ran.results["logs", GOOD]
+    assert result["first_dirty_offset"] == 0
+    assert result["end_offset"] <= RECORDS
+    text = (damaged.log_dir / names.CLEANER_OFFSET_CHECKPOINT).read_text()
+    assert f"good 0 {result['end_offset']}" in text.splitlines()
+
+
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_directories_that_are_no_logs_are_left_alone(damaged: Damaged, name: str) -> None:
+    assert contents(damaged.log_dir / name) == damaged.before[name]
+    assert not [topic for _, topic in damaged.ran.results if topic in {"other", "t", "lost+found", ""}]
+
+
+# -- trouble of a whole directory ---------------------------------------------------------------------------------
+
+
+CHECKPOINTS = (
+    names.CLEANER_OFFSET_CHECKPOINT,
+    names.REPLICATION_CHECKPOINT,
+    names.LOG_START_CHECKPOINT,
+    names.RECOVERY_POINT_CHECKPOINT,
+)
+
+
+def test_garbage_in_a_checkpoint_stops_its_directory_and_no_other(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Kafka takes the directory offline (spec disk A7). The file is not overwritten either."""
+    log_dirs = [write_logs(tmp_path / name, "one", "two") for name in CHECKPOINTS]
+    for log_dir in log_dirs:
+        (log_dir / log_dir.name).write_bytes(b"\x00garbage\n")
+    before = {path: contents(path) for log_dir in log_dirs for path in log_dir.iterdir() if path.is_dir()}
+    good = write_logs(tmp_path / "logs", GOOD)
+    ran = clean(spark, *log_dirs, good)
+    for log_dir in log_dirs:
+        for topic in ("one", "two"):
+            assert f"{log_dir / log_dir.name}: at byte 0" in ran.reason(topic, log_dir.name)
+        assert (log_dir / log_dir.name).read_bytes() == b"\x00garbage\n"
+    assert {path: contents(path) for path in before} == before
+    assert ran.code == 1
+    assert_cleaned(ran, good / f"{GOOD}-0")
+
+
+@contextlib.contextmanager
+def mounted(path: Path, *options: str) -> Iterator[None]:
+    """Mounts of our own; skips where that is not permitted."""
+    done = subprocess.run(["mount", *options, str(path)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"mount is not permitted: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+def test_read_only_directory_and_one_without_room(spark: SparkSession, tmp_path: Path) -> None:
+    """Lack of room is noticed before anything is written."""
+    read_only = write_logs(tmp_path / "read-only", "bad")
+    small = tmp_path / "small"
+    small.mkdir()
+    good = write_logs(tmp_path / "logs", GOOD)
+    with (
+        mounted(read_only, "--bind", str(read_only)),
+        mounted(small, "-t", "tmpfs", "-o", "size=256k", "none"),
+    ):
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(read_only)], check=True)
+        write_logs(small, "bad")
+        before = contents(read_only / "bad-0"), contents(small / "bad-0")
+        ran = clean(spark, read_only, small, good)
+        assert (contents(read_only / "bad-0"), contents(small / "bad-0")) == before
+    assert str(read_only) in ran.reason("bad", "read-only")
+    assert os.strerror(errno.EROFS) in ran.reason("bad", "read-only")
+    assert str(small / "bad-0") in ran.reason("bad", "small")
+    assert "bytes are free" in ran.reason("bad", "small")
+    assert_cleaned(ran, good / f"{GOOD}-0")
+
+
+def test_second_cleanerd_in_the_same_directory(spark: SparkSession, tmp_path: Path) -> None:
+    log_dir = write_logs(tmp_path / "logs", "bad")
+    before = contents(log_dir / "bad-0")
+    with lock_of_another(log_dir / names.CLEANERD_LOCK) as pid:
+        ran = clean(spark, log_dir)
+    assert f"process {pid}" in ran.reason("bad")
+    assert (ran.code, contents(log_dir / "bad-0")) == (1, before)
+
+
+# -- errors while writing -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A call that fails on one log, on paths that end like this."""
+
+    topic: str
+    call: str
+    error: int
+    ending: str = ""
+
+
+STAGING = (
+    Trouble("full_disk", "write", errno.ENOSPC),
+    Trouble("quota", "write", errno.EDQUOT),
+    Trouble("sync_fails", "fsync", errno.EIO),
+    Trouble("full_at_the_manifest", "fsync", errno.ENOSPC, ".manifest-part.cleanerd"),
+    Trouble("log_not_named", "rename", errno.ENOSPC, ".log.cleanerd"),
+    Trouble("manifest_not_named", "rename", errno.EROFS, ".manifest.cleanerd"),
+    Trouble("guard_not_named", "rename", errno.EIO, ".log.cleaned"),
+)
+COMMITTING = tuple(
+    Trouble(f"at{ending.replace('.', '_')}", "rename", errno.EIO, ending)
+    for ending in (
+        ".index.swap",
+        ".timeindex.swap",
+        ".log.swap",
+        ".log.deleted",
+        ".index.deleted",
+        ".log",
+        ".index",
+    )
+)
+
+
+class Failing(RealFiles):
+    """Real files with troubles."""
+
+    def __init__(self, troubles: tuple[Trouble, ...]) -> None:
+        self._troubles = troubles
+
+    def _fail(self, call: str, path: str) -> None:
+        for trouble in self._troubles:
+            if trouble.call == call and f"/{trouble.topic}-0/" in path and path.endswith(trouble.ending):
+                raise OSError(trouble.error, os.strerror(trouble.error), path)
+
+    def write(self, path: str, data: bytes) -> None:
+        self._fail("write", path)
+        super().write(path, data)
+
+    def fsync(self, path: str) -> None:
+        self._fail("fsync", path)
+        super().fsync(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self._fail("rename", target)
+        super().rename(source, target)
+
+
+def test_errors_while_staging_leave_the_log_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    log_dir = write_logs(tmp_path / "logs", GOOD, *(trouble.topic for trouble in STAGING))
+    before = {trouble: contents(log_dir / f"{trouble.topic}-0") for trouble in STAGING}
+    ran = clean(spark, log_dir, files=Failing(STAGING))
+    for trouble in STAGING:
+        reason = ran.reason(trouble.topic)
+        assert os.strerror(trouble.error) in reason
+        assert str(log_dir / f"{trouble.topic}-0") in reason
+        assert contents(log_dir / f"{trouble.topic}-0") == before[trouble], trouble
+    assert ran.code == 1
+    assert_cleaned(ran, log_dir / f"{GOOD}-0")
+
+
+def test_errors_in_the_middle_of_a_commit_are_mended_by_the_next_run(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Forward or backward; no record that counts is lost, and in the end the log is clean."""
+    log_dir = write_logs(tmp_path / "logs", GOOD, *(trouble.topic for trouble in COMMITTING))
+    ran = clean(spark, log_dir, files=Failing(COMMITTING))
+    for trouble in COMMITTING:
+        assert os.strerror(trouble.error) in ran.reason(trouble.topic)
+    assert_cleaned(ran, log_dir / f"{GOOD}-0")
+    ran = clean(spark, log_dir)
+    assert ran.code == 0
+    for trouble in COMMITTING:
+        partition = log_dir / f"{trouble.topic}-0"
+        assert newest(partition) == TRUTH, trouble
+        assert size_of(partition) < RECORDS * 40
+        assert_settled(partition)
+
+
+# -- others at work ---------------------------------------------------------------------------------------------
+
+
+def test_held_lock_leaves_the_result_staged_and_a_later_run_commits(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log_dir = write_logs(tmp_path / "logs", "one", "two")
+    partitions = [log_dir / "one-0", log_dir / "two-0"]
+    before = {path: contents(path) for path in partitions}
+    with lock_of_another(log_dir / names.LOCK) as pid:
+        ran = clean(spark, log_dir)
+    for path in partitions:
+        topic = path.name.removesuffix("-0")
+        assert (ran.code, ran.outcome(topic)) == (0, "staged")
+        assert str(pid) in ran.results["logs", topic]["reason"]
+        after = contents(path)
+        assert {name: after[name] for name in before[path]} == before[path]
+        assert {Path(name).suffix for name in after.keys() - before[path].keys()} == {Suffix.STAGED.value}
+    assert not (log_dir / names.CLEANER_OFFSET_CHECKPOINT).exists()
+    ran = clean(spark, log_dir)
+    assert ran.code == 0
+    for path in partitions:
+        assert_cleaned(ran, path)
+
+
+def exchange(log: Path) -> None:
+    """The same bytes and times in another file."""
+    stat, twin = log.stat(), log.with_name("twin")
+    twin.write_bytes(log.read_bytes())
+    os.utime(twin, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    twin.replace(log)
+
+
+CHANGES: dict[str, Change] = {
+    "touched": lambda log: os.utime(log, ns=(0, 5)),
+    "shortened": lambda log: os.truncate(log, log.stat().st_size - 1),
+    "exchanged": exchange,
+    "gone": lambda log: log.unlink(),
+    "one_more": lambda log: log.with_name(f"{3:020d}.log").touch(),
+    "epoch_lowered": lambda log: (log.parent / names.LEADER_EPOCH_CHECKPOINT).write_text("0\n2\n0 0\n5 9\n"),
+    "other_cleaner": lambda log: log.with_name(f"{0:020d}.log.cleaned").touch(),
+}
+
+
+class Meddling(RealFiles):
+    """Somebody changes a log at the moment at which its new segment is declared complete."""
+
+    def __init__(self) -> None:
+        self.after: dict[str, Contents] = {}
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        partition = Path(target).parent
+        topic = partition.name.removesuffix("-0")
+        if topic in CHANGES and target.endswith(".manifest.cleanerd") and topic not in self.after:
+            CHANGES[topic](segment(partition, 1))
+            found = contents(partition)
+            self.after[topic] = {n: f for n, f in found.items() if not n.endswith(Suffix.STAGED.value)}
+
+
+def test_source_that_changes_before_the_commit(spark: SparkSession, tmp_path: Path) -> None:
+    """KAFKA-631's generation check: the work is thrown away, whoever changed the log is right."""
+    log_dir = write_logs(tmp_path / "logs", GOOD, *CHANGES)
+    files = Meddling()
+    ran = clean(spark, log_dir, files=files)
+    for topic in CHANGES:
+        assert str(log_dir / f"{topic}-0") in ran.reason(topic)
+        after = contents(log_dir / f"{topic}-0")
+        staged = {name for name in after if name.endswith(Suffix.STAGED.value)}
+        assert {name: after[name] for name in after.keys() - staged} == files.after[topic], topic
+        # beside a foreign `.cleaned` of the same base nobody can tell whether the commit has begun: recovery can
+        assert bool(staged) == (topic == "other_cleaner")
+    assert ran.code == 1
+    assert_cleaned(ran, log_dir / f"{GOOD}-0")
+
+
+def test_source_that_changes_between_plan_and_read(spark: SparkSession, tmp_path: Path) -> None:
+    """The plan has seen another file than the task opens."""
+    log_dir = write_logs(tmp_path / "logs", GOOD, "bad")
+    log = segment(log_dir / "bad-0", 0)
+    after: list[Contents] = []
+
+    class Hasty(RealFiles):
+        def read(self, path: str) -> bytes:
+            if not after and path == str(log.with_suffix(".index")):
+                exchange(log)
+                after.append(contents(log.parent))
+            return super().read(path)
+
+    ran = clean(spark, log_dir, files=Hasty())
+    assert str(log) in ran.reason("bad")
+    assert contents(log.parent) == after[0]
+    assert_cleaned(ran, log_dir / f"{GOOD}-0")

@@ -1,0 +1,169 @@
+"""Hostile bytes: every log is either cleaned as the twin does it or refused as a corrupt file. No crash, no hang."""
+
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cleanerd
+from cleanerd.errors import CorruptFile
+from cleanerd.format.errors import FormatError
+from cleanerd.kernels import reference
+from cleanerd.kernels.fingerprint import fingerprint_records
+from cleanerd.kernels.judge import mark_aborted
+from cleanerd.kernels.records import count_messages, walk_records
+from cleanerd.kernels.reference import Facts, Segment
+from cleanerd.kernels.scan import first_bad_crc, first_bad_order, scan_batches
+from cleanerd.kernels.tables import Status
+from cleanerd.kernels.transactions import PRODUCER, ProducerState, collect_events, replay
+from tests.kernels.damage import damage, damage_inside_crc, guarded
+from tests.kernels.random_log import LogSegment, RandomLog, random_facts
+from tests.kernels.real_path import KEY, Layout, RealPath, aborted_columns
+
+SEEDS = int(os.environ.get("CLEANERD_TEST_FUZZ_SEEDS", "150"))
+
+
+def damaged_log(rng: random.Random, log: RandomLog, *, inside_crc: bool) -> bytes:
+    """The log with one batch damaged inside its CRC, or with damage anywhere."""
+    batches = [placed.data for placed in log.batches]
+    if not inside_crc:
+        return damage(rng, b"".join(batches))
+    number = rng.randrange(len(batches))
+    batches[number] = damage_inside_crc(rng, batches[number])
+    return b"".join(batches)
+
+
+def content(data: bytes) -> list[object]:
+    """What a reader sees of a log: the same number may be written as a varint with padding."""
+    return [
+        (batch.records, replace(batch.header or batch.entry, size_bytes=0, **({"crc": 0} if batch.header else {})))
+        for batch in reference.read_batches(data)
+    ]
+
+
+def expected_content(segment: LogSegment, facts: Facts) -> list[object] | None:
+    """What the twin makes of it; None where it refuses more than the kernels do.
+
+    It checks the CRCs of messages inside a wrapper and the version of control keys, and its timestamps do not wrap.
+    """
+    try:
+        cleaned = reference.clean([Segment(segment.data, segment.retain_legacy_deletes)], facts)
+        return content(cleaned.segments[0])
+    except FormatError as error:
+        known = ("CRC", "control key", "a varint of at most 64 bits")
+        assert any(word in str(error.expected) for word in known)
+        return None
+
+
+@pytest.mark.parametrize("inside_crc", [False, True])
+def test_damaged_logs_are_refused_or_cleaned_right(inside_crc: bool, tmp_path: Path) -> None:
+    """CorruptFile, or the log of the twin."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        rng = random.Random(f"{seed} {inside_crc}")
+        log = RandomLog(rng).append(rng.choice((1, 3, 10)))
+        segment = LogSegment(0, damaged_log(rng, log, inside_crc=inside_crc))
+        facts = replace(random_facts(rng, log), aborted=())  # they would not fit the damaged markers
+        layout = Layout(buckets=rng.choice((1, 4)), piece_bytes=rng.choice((100, 1 << 22)), slice_bytes=300)
+        path = RealPath(tmp_path, [segment], facts, layout)
+        try:
+            cleaned = path.clean()
+        except CorruptFile as error:
+            assert error.path.startswith(str(tmp_path))
+            outcomes["refused"] += 1
+            continue
+        expected = expected_content(segment, facts)
+        assert expected is None or content(cleaned.segments[0]) == expected, f"seed {seed}"
+        outcomes["cleaned"] += 1
+    assert outcomes["refused"] > SEEDS // 4
+    assert outcomes["cleaned"] > 0
+
+
+def read_everything(data: bytes, rng: random.Random) -> Status:
+    """Run every kernel that reads foreign bytes over a buffer with forbidden memory on both sides."""
+    raw, nothing = guarded(data, at_start=rng.random() < 0.3), np.empty(0, np.uint8)
+    batches, stop, status = scan_batches(raw, 0, len(raw))
+    assert 0 <= stop <= len(raw)
+    first_bad_crc(raw, batches)
+    replay(ProducerState(np.zeros(0, PRODUCER), -1), raw, batches, 0, 10)
+    aborted = mark_aborted(batches, aborted_columns([(n, 0, 1 << 40) for n in range(5)]))
+    collect_events(raw, batches, aborted, _context())
+    plain = (batches["attributes"] & 7 == 0) & (batches["count"] >= 0)
+    plain &= batches["count"] <= batches["payload_end"] - batches["payload_start"]
+    if first_bad_order(batches, -1) >= 0 or not plain.all():
+        return status
+    rows = int(batches["count"].sum())
+    records, walked, _, _ = walk_records(raw, nothing, batches, 0, len(batches), rows, -1)
+    if walked is Status.OK:
+        fingerprint_records(raw, nothing, batches, records, aborted, KEY)
+    return walked
+
+
+def _context():  # type: ignore[no-untyped-def]
+    log = RandomLog(random.Random(0)).append(1)
+    return RealPath(Path(os.devnull).parent, [], random_facts(random.Random(0), log))._context(()).context
+
+
+def expand_everything(data: bytes, rng: random.Random) -> Status:
+    """The inner messages of a wrapper, as the walk meets them after decompression."""
+    log = RandomLog(rng, kinds=("wrapper",)).append(1)
+    raw = guarded(log.batches[0].data)
+    batches, _, _ = scan_batches(raw, 0, len(raw))
+    expanded = guarded(data, at_start=rng.random() < 0.3)
+    batches["expanded"], batches["payload_start"], batches["payload_end"] = 1, 0, len(data)
+    rows = count_messages(expanded, 0, len(data))
+    assert rows * 26 <= len(data) + 26
+    return walk_records(raw, expanded, batches, 0, 1, rows, -1)[1]
+
+
+@pytest.mark.parametrize("reader", [read_everything, expand_everything])
+def test_no_kernel_reads_beyond_its_buffer(reader: Callable[[bytes, random.Random], Status]) -> None:
+    """A read outside ends the process. CRCs are not asked: every length is followed to its end."""
+    outcomes: Counter[Status] = Counter()
+    for seed in range(4 * SEEDS):
+        rng = random.Random(f"bounds {seed}")
+        kinds = ("legacy",) if reader is expand_everything else ("plain", "transactional", "marker", "legacy")
+        log = RandomLog(rng, kinds=kinds).append(3)
+        data = b"".join(placed.data for placed in log.batches)
+        for _ in range(rng.randrange(4)):
+            data = damage(rng, data)
+        outcomes[reader(data, rng)] += 1
+    assert outcomes[Status.OK] > 0
+    assert outcomes[Status.BAD_RECORD] > 0
+
+
+@pytest.mark.parametrize("kind", ["plain", "transactional", "marker", "legacy", "wrapper"])
+def test_logs_cut_at_every_byte(kind: str, tmp_path: Path) -> None:
+    """A log that ends inside a batch is refused; one that ends between two is not."""
+    rng = random.Random(kind)
+    log = RandomLog(rng, kinds=(kind,)).append(4)
+    data, facts = b"".join(placed.data for placed in log.batches), random_facts(rng, log)
+    ends = set(np.cumsum([len(placed.data) for placed in log.batches]).tolist()) | {0}
+    for end in [*range(0, len(data), 7), *ends]:
+        path = RealPath(tmp_path, [LogSegment(0, data[:end])], facts)
+        if end in ends:
+            path.clean()
+        else:
+            with pytest.raises(CorruptFile) as caught:
+                path.clean()
+            assert caught.value.position in ends
+
+
+@pytest.mark.soak
+def test_with_bounds_checks(tmp_path: Path) -> None:
+    """Everything above with more seeds, compiled with numba's bounds checks."""
+    root = Path(cleanerd.__file__).parents[1]
+    checked = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "CLEANERD_TEST_FUZZ_SEEDS": "5000"}
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-k", "not bounds_checks", str(Path(__file__).relative_to(root))],
+        env=os.environ | checked,
+        cwd=root,
+        check=True,
+    )

@@ -1,0 +1,275 @@
+"""Each small kernel against its oracle: a library, a published vector, or a loop that anybody can read."""
+
+import random
+import zlib
+
+import crc32c as crc32c_package
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from siphash24 import siphash24
+
+from cleanerd.format.record import decode_varint, encode_varint
+from cleanerd.kernels.fingerprint import Fingerprints, fingerprint_records, siphash128
+from cleanerd.kernels.index_marks import index_marks
+from cleanerd.kernels.native import be16, be32, be64, crc32c, crc_step1, crc_step8_table
+from cleanerd.kernels.newest import (
+    bucket_counts,
+    gather_bits,
+    mark_recent,
+    mark_superseded,
+    new_set,
+    split_by_bucket,
+)
+from cleanerd.kernels.rebuild import _varint_size, _write_varint
+from cleanerd.kernels.records import read_varint
+from cleanerd.kernels.scan import IEEE_TABLE, crc32_ieee
+from cleanerd.kernels.tables import BATCH, RECORD, WRITTEN, Bytes
+
+_MASK = 2**64 - 1
+
+
+def array(data: bytes) -> Bytes:
+    """Bytes as kernels take them: writable, one type."""
+    return np.frombuffer(bytearray(data), np.uint8) if data else np.empty(0, np.uint8)
+
+
+def plain_siphash(data: bytes, key: bytes, size: int) -> bytes:
+    """SipHash-2-4 with 8 or 16 bytes of output, as its authors describe it."""
+    k0, k1 = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
+    v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            for a, b, left, right in ((0, 1, 13, 32), (2, 3, 16, 0), (0, 3, 21, 0), (2, 1, 17, 32)):
+                v[a] = (v[a] + v[b]) & _MASK
+                v[b] = ((v[b] << left | v[b] >> 64 - left) & _MASK) ^ v[a]
+                v[a] = (v[a] << right | v[a] >> 64 - right) & _MASK
+
+    if size == 16:
+        v[1] ^= 0xEE
+    padded = data + bytes(-(len(data) + 1) % 8) + bytes([len(data) & 0xFF])
+    for at in range(0, len(padded), 8):
+        word = int.from_bytes(padded[at : at + 8], "little")
+        v[3] ^= word
+        rounds(2)
+        v[0] ^= word
+    v[2] ^= 0xEE if size == 16 else 0xFF
+    rounds(4)
+    digest = (v[0] ^ v[1] ^ v[2] ^ v[3]).to_bytes(8, "little")
+    if size == 16:
+        v[1] ^= 0xDD
+        rounds(4)
+        digest += (v[0] ^ v[1] ^ v[2] ^ v[3]).to_bytes(8, "little")
+    return digest
+
+
+def compiled_siphash(data: bytes, key: bytes, at: int = 0) -> bytes:
+    """The kernel's digest of `data` that lies `at` bytes into a buffer."""
+    words = (np.uint64(int.from_bytes(key[i : i + 8], "little")) for i in (0, 8))
+    buffer = array(b"\xaa" * at + data + b"\xbb" * 9)
+    low, high = siphash128(buffer, np.int64(at), np.int64(len(data)), *words)
+    return int(low).to_bytes(8, "little") + int(high).to_bytes(8, "little")
+
+
+SIPHASH_VECTORS = {  # of the authors' vectors.h: key 00 01 .. 0f, input 00 01 ..
+    0: "a3817f04ba25a8e66df67214c7550293",
+    1: "da87c1d86b99af44347659119b22fc45",
+    15: "5493e99933b0a8117e08ec0f97cfc3d9",
+    63: "5150d1772f50834a503e069a973fbd7c",
+}
+
+
+@pytest.mark.parametrize(("length", "digest"), SIPHASH_VECTORS.items())
+def test_siphash_vectors(length: int, digest: str) -> None:
+    """SipHash-2-4 with 128 bits of output, and nothing else, has these digests."""
+    data, key = bytes(range(length)), bytes(range(16))
+    assert compiled_siphash(data, key).hex() == digest
+    assert plain_siphash(data, key, 16).hex() == digest
+
+
+@pytest.mark.parametrize("length", range(65))
+def test_siphash_at_every_length(length: int) -> None:
+    """The siphash24 package knows 64 bits only: it proves the plain rounds, and they prove the kernel."""
+    rng = random.Random(length)
+    for _ in range(5):
+        data, key = rng.randbytes(length), rng.randbytes(16)
+        assert plain_siphash(data, key, 8) == siphash24(data, key=key).digest()
+        assert compiled_siphash(data, key, at=rng.randrange(9)) == plain_siphash(data, key, 16)
+
+
+@given(data=st.binary(max_size=600), key=st.binary(min_size=16, max_size=16))
+@settings(max_examples=60, deadline=None)
+def test_siphash_of_any_key(data: bytes, key: bytes) -> None:
+    """Also beyond 255 bytes, where the length byte wraps."""
+    assert compiled_siphash(data, key) == plain_siphash(data, key, 16)
+
+
+def test_fingerprints_leave_out_what_does_not_compete() -> None:
+    """Rules 4.51, 3.12: no control records, no null keys, no records of aborted batches."""
+    batches, records = np.zeros(3, BATCH), np.zeros(4, RECORD)
+    batches["attributes"] = [0, 0x20, 0x10]
+    records["batch"] = [0, 0, 1, 2]
+    records["key_length"] = [-1, 2, 2, 2]
+    aborted = np.array([False, False, True])
+    raw = array(b"ab")
+    found, rows = fingerprint_records(raw, array(b""), batches, records, aborted, (1, 2))
+    assert rows.tolist() == [1]
+    expected = plain_siphash(b"ab", (1).to_bytes(8, "little") + (2).to_bytes(8, "little"), 16)
+    assert found.tobytes() == expected
+
+
+@given(data=st.binary(max_size=200), start=st.integers(0, 20))
+@settings(max_examples=100, deadline=None)
+def test_crc32c_against_the_package(data: bytes, start: int) -> None:
+    """At every alignment, by instruction and by table."""
+    expected = crc32c_package.crc32c(data[start:])
+    buffer = array(data)
+    start = min(start, len(data))
+    assert int(crc32c(buffer, start, len(data))) == expected
+    crc, at = np.uint32(0xFFFFFFFF), start
+    while at + 8 <= len(data):
+        crc = crc_step8_table(crc, np.uint64(int.from_bytes(data[at : at + 8], "little")))
+        at += 8
+    for byte in data[at:]:
+        crc = crc_step1(crc, np.uint8(byte))
+    assert int(crc) ^ 0xFFFFFFFF == expected
+
+
+@given(data=st.binary(max_size=100), start=st.integers(0, 20))
+@settings(max_examples=60, deadline=None)
+def test_crc32_ieee_against_zlib(data: bytes, start: int) -> None:
+    """The CRC of magic 0 and 1."""
+    start = min(start, len(data))
+    assert int(crc32_ieee(IEEE_TABLE, array(data), start, len(data))) == zlib.crc32(data[start:])
+
+
+@given(data=st.binary(min_size=8, max_size=24))
+@settings(max_examples=60, deadline=None)
+def test_big_endian_loads(data: bytes) -> None:
+    """Signed, at every alignment, up to the last byte."""
+    buffer = array(data)
+    for at in range(len(data) - 7):
+        assert be64(buffer, at) == int.from_bytes(data[at : at + 8], "big", signed=True)
+    assert be32(buffer, len(data) - 4) == int.from_bytes(data[-4:], "big", signed=True)
+    assert be16(buffer, len(data) - 2) == int.from_bytes(data[-2:], "big", signed=True)
+
+
+EDGES = sorted({s * (2**n + d) for n in range(63) for d in (-1, 0, 1) for s in (-1, 1)} | {2**63 - 1, -(2**63)})
+
+
+def test_varints_at_all_boundaries() -> None:
+    """Written, measured and read as `format.record` does, with every length from 1 to 10 bytes."""
+    for value in EDGES:
+        expected = encode_varint(value)
+        out = np.zeros(12, np.uint8)
+        end = _write_varint(out, np.int64(1), np.int64(value))
+        assert out[1:end].tobytes() == expected
+        assert _varint_size(np.int64(value)) == len(expected)
+        assert read_varint(array(expected), 0, len(expected), 10) == (value, len(expected))
+        if -(2**31) <= value < 2**31:
+            assert read_varint(array(expected), 0, len(expected), 5) == (value, len(expected))
+            assert decode_varint(expected, 0) == (value, len(expected))
+
+
+def test_varints_that_are_none() -> None:
+    """Cut off at every byte, or longer than the type: next position -1."""
+    for value in EDGES:
+        encoded = encode_varint(value)
+        for end in range(len(encoded)):
+            assert read_varint(array(encoded), 0, end, 10)[1] == -1
+    assert read_varint(array(b"\x80" * 5 + b"\0"), 0, 6, 5)[1] == -1
+    assert read_varint(array(b"\x80" * 10 + b"\0"), 0, 11, 10)[1] == -1
+    assert read_varint(array(b"\0"), 1, 1, 5)[1] == -1
+    assert read_varint(array(b"\0"), 7, 1, 5)[1] == -1
+
+
+def keyed(numbers: list[int]) -> Fingerprints:
+    """A fingerprint per key number, spread over the whole range."""
+    return np.array([[(n * 0x9E3779B97F4A7C15 + 1) & _MASK, (n * 0xC2B2AE3D27D4EB4F) & _MASK] for n in numbers], np.uint64).reshape(-1, 2)
+
+
+def superseded_by_dict(numbers: list[int], clean: int) -> list[bool]:
+    """Rule 4.19 with a plain dict over the dirty section."""
+    newest = {number: row for row, number in enumerate(numbers) if row >= clean}
+    return [row < newest.get(number, -1) for row, number in enumerate(numbers)]
+
+
+@given(numbers=st.lists(st.integers(0, 12), max_size=60), data=st.data())
+@settings(max_examples=80, deadline=None)
+def test_mark_superseded_against_a_dict(numbers: list[int], data: st.DataObject) -> None:
+    """In one call, and block by block from the newest to the oldest."""
+    clean = data.draw(st.integers(0, len(numbers)))
+    expected = superseded_by_dict(numbers, clean)
+    whole = mark_superseded(keyed(numbers), clean, new_set(len(numbers)))
+    assert whole.tolist() == expected
+    cut = data.draw(st.integers(0, len(numbers)))
+    table = new_set(len(numbers) - clean)
+    newer = mark_superseded(keyed(numbers[cut:]), max(clean - cut, 0), table)
+    older = mark_superseded(keyed(numbers[:cut]), min(clean, cut), table)
+    assert [*older, *newer] == expected
+
+
+@given(numbers=st.lists(st.integers(0, 12), max_size=60), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_mark_recent_tells_no_lies(numbers: list[int], data: st.DataObject) -> None:
+    """What it marks is superseded; so few keys all stay in the cache, and then it marks all that are."""
+    clean = data.draw(st.integers(0, len(numbers)))
+    assert mark_recent(keyed(numbers), clean).tolist() == superseded_by_dict(numbers, clean)
+
+
+def test_mark_recent_with_keys_that_share_a_cell() -> None:
+    """Keys that push each other out of the cache are left to the set, never taken for one another."""
+    same_cell = np.array([[1 + (n << 32), n] for n in (1, 2, 1, 2, 2, 1)], np.uint64)
+    marked = mark_recent(same_cell, 0)
+    assert marked.tolist() == [False, False, False, True, False, False]
+
+
+def test_a_set_that_is_full_to_the_brim() -> None:
+    """As many keys as it was made for, all in the same first slot."""
+    clustered = np.array([[n, 7] for n in range(1, 1001)], np.uint64)
+    table = new_set(1000)
+    assert not mark_superseded(clustered, 0, table).any()
+    assert mark_superseded(clustered, 1000, table).all()
+
+
+@given(numbers=st.lists(st.integers(0, 1000), max_size=80), power=st.integers(0, 7), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_split_and_gather_are_inverse(numbers: list[int], power: int, data: st.DataObject) -> None:
+    """An answer that is given per bucket comes back to the record that it is about."""
+    buckets = 1 << power
+    skip = np.array([data.draw(st.booleans()) for _ in numbers], np.bool_)
+    fingerprints = keyed(numbers)
+    parts = split_by_bucket(fingerprints, skip, buckets)
+    counts = bucket_counts(fingerprints, skip, buckets)
+    assert counts.tolist() == [len(part) for part in parts]
+    for bucket, part in enumerate(parts):
+        assert all(int(high) >> (64 - power) == bucket for high in part[:, 1])
+    odd = [part[:, 0] % 2 == 1 for part in parts]  # some answer that depends on the record only
+    cursors = np.cumsum(counts) - counts
+    found = gather_bits(fingerprints, skip, np.concatenate(odd), cursors)
+    assert found.tolist() == [s or bool(f[0] % 2) for s, f in zip(skip, fingerprints, strict=True)]
+    assert cursors.tolist() == np.cumsum(counts).tolist()
+
+
+def test_gather_with_too_few_answers_stays_in_bounds() -> None:
+    """It moves the cursor on, so that the caller can tell."""
+    cursors = np.zeros(1, np.int64)
+    found = gather_bits(keyed([1, 2, 3]), np.zeros(3, np.bool_), np.array([True]), cursors)
+    assert found.tolist() == [True, False, False]
+    assert cursors.tolist() == [3]
+
+
+@given(sizes=st.lists(st.integers(61, 3000), max_size=60), interval=st.integers(0, 5000))
+@settings(max_examples=60, deadline=None)
+def test_index_marks_as_an_appending_broker_sets_them(sizes: list[int], interval: int) -> None:
+    """Rule B4: bytes since the last entry, counted before the batch itself."""
+    written = np.zeros(len(sizes), WRITTEN)
+    written["size"] = sizes
+    written["position"] = np.cumsum([0, *sizes])[: len(sizes)]
+    expected, since = [], 0
+    for size in sizes:
+        expected.append(since > interval)
+        since = size if expected[-1] else since + size
+    assert index_marks(written, interval).tolist() == expected

@@ -1,0 +1,356 @@
+"""What the walk over batches and the walk over records make of every kind of damage (spec disk B1, C1, C3, H)."""
+
+import struct
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from cleanerd.format.batch import Record, encode_batch, parse_header
+from cleanerd.format.codecs import Codec
+from cleanerd.format.control import ControlType, encode_end_txn_marker
+from cleanerd.format.legacy import encode_message, encode_wrapper, wrap_messages
+from cleanerd.format.record import encode_varint
+from cleanerd.kernels.records import count_messages, walk_records
+from cleanerd.kernels.scan import first_bad_crc, first_bad_order, scan_batches
+from cleanerd.kernels.tables import Bytes, Status, Table
+from tests.kernels.damage import guarded, sealed
+
+NOTHING = np.empty(0, np.uint8)
+RECORDS = [Record(5, 1000, b"a", b"1"), Record(7, 900, None, None, (("h", b"x"), ("i", None))), Record(9, -1, b"", b"")]
+V2 = encode_batch(RECORDS, base_offset=4, last_offset=11, producer_id=3, producer_epoch=2, base_sequence=8)
+V1 = encode_message(Record(12, 77, b"k", None), magic=1)
+V0 = encode_message(Record(13, -1, None, b"v"), magic=0)
+
+
+def scan(data: bytes) -> tuple[Bytes, Table, int, Status]:
+    """Scan a buffer that ends where the data ends."""
+    raw = guarded(data)
+    return raw, *scan_batches(raw, 0, len(raw))
+
+
+def walk(data: bytes, previous_offset: int = -1) -> tuple[Table, Status, int]:
+    """Walk all batches of `data`, none of them compressed."""
+    raw, batches, _, status = scan(data)
+    assert status is Status.OK
+    rows = int(batches["count"].sum())
+    records, status, batch, _ = walk_records(raw, NOTHING, batches, 0, len(batches), rows, previous_offset)
+    return records, status, batch
+
+
+def walk_wrapper(messages: bytes, wrapper: bytes, previous_offset: int = -1) -> tuple[Table, Table, Status]:
+    """Walk the messages of one wrapper."""
+    raw, batches, _, _ = scan(wrapper)
+    expanded = guarded(messages)
+    batches["expanded"], batches["payload_start"], batches["payload_end"] = 1, 0, len(messages)
+    rows = count_messages(expanded, 0, len(messages))
+    records, status, _, _ = walk_records(raw, expanded, batches, 0, 1, rows, previous_offset)
+    return batches, records, status
+
+
+def test_headers_of_all_magics() -> None:
+    """Every field of a row."""
+    _, batches, stop, status = scan(V2 + V1 + V0)
+    assert (stop, status) == (len(V2 + V1 + V0), Status.OK)
+    header = parse_header(V2)
+    row = batches[0]
+    assert (row["base_offset"], row["last_offset"], row["leader_epoch"]) == (4, 11, 0)
+    assert (row["base_timestamp"], row["max_timestamp"]) == (header.base_timestamp_ms, header.max_timestamp_ms)
+    assert (row["producer_id"], row["producer_epoch"], row["base_sequence"], row["count"]) == (3, 2, 8, 3)
+    assert (row["payload_start"], row["payload_end"], row["size"]) == (61, len(V2), len(V2))
+    assert batches["position"].tolist() == [0, len(V2), len(V2 + V1)]
+    assert batches["last_offset"].tolist() == [11, 12, 13]
+    assert batches["max_timestamp"].tolist() == [1000, 77, -1]
+    assert batches["magic"].tolist() == [2, 1, 0]
+    assert batches["producer_id"].tolist() == [3, -1, -1]
+
+
+def test_records_of_all_magics() -> None:
+    """Every field of a row; a header in the tail does not show."""
+    records, status, _ = walk(V2 + V1 + V0)
+    assert status is Status.OK
+    assert records["offset"].tolist() == [5, 7, 9, 12, 13]
+    assert records["timestamp"].tolist() == [1000, 900, -1, 77, -1]
+    assert records["key_length"].tolist() == [1, -1, 0, 1, -1]
+    assert records["value_is_null"].tolist() == [0, 1, 0, 1, 0]
+    assert records["batch"].tolist() == [0, 0, 0, 1, 2]
+    assert records["magic"].tolist() == [2, 2, 2, 1, 0]
+    assert records["end"][[2, 3, 4]].tolist() == [len(V2), len(V2 + V1), len(V2 + V1 + V0)]
+    assert [(V2 + V1 + V0)[r["key_start"] :][: max(r["key_length"], 0)] for r in records] == [b"a", b"", b"", b"k", b""]
+
+
+def test_log_append_time_is_the_time_of_every_record() -> None:
+    """Rule 0.6 and C3: the batch's max timestamp, the wrapper's timestamp."""
+    data = encode_batch(RECORDS, base_offset=5, log_append_time=True, max_timestamp_ms=4711)
+    assert walk(data)[0]["timestamp"].tolist() == [4711] * 3
+    message = encode_message(Record(0, 5, b"k", b"v"), magic=1)
+    wrapper = wrap_messages(
+        message, magic=1, codec=Codec.GZIP, last_offset=9, timestamp_ms=99, log_append_time=True
+    )
+    assert walk_wrapper(message, wrapper)[1]["timestamp"].tolist() == [99]
+
+
+def test_c102_next_batch_size() -> None:
+    """Upstream's cases: fewer than 17 bytes say nothing, 17 do; other magic and small sizes are corrupt."""
+    for end in range(17):
+        assert scan(V2[:end])[3] is (Status.OK if end == 0 else Status.TORN)
+    assert scan(V2[:17])[3] is Status.TORN
+    assert scan(V2[:16] + b"\x0a")[3] is Status.BAD_MAGIC
+    for size in (-(2**31), -1, 0, 13):
+        assert scan(V2[:8] + struct.pack(">i", size) + V2[12:17])[3] is Status.BAD_SIZE
+    assert scan(V2[:8] + struct.pack(">i", 48) + V2[12:])[3] is Status.BAD_SIZE  # 60 bytes with magic 2
+    assert scan(V2[:8] + struct.pack(">i", 2**31 - 1) + V2[12:])[3] is Status.TORN
+
+
+@pytest.mark.parametrize("end", range(1, len(V1)))
+def test_torn_tails(end: int) -> None:
+    """Whole batches before it are returned, and where the torn one begins."""
+    _, batches, stop, status = scan(V2 + V1[:end])
+    assert (len(batches), stop, status) == (1, len(V2), Status.TORN)
+
+
+def test_c103_checksum() -> None:
+    """Upstream's CRCs, which the kernel must compute itself."""
+    records = [Record(0, 283843, b"key1", b"value1"), Record(1, 1234, b"key2", b"value2")]
+    v2 = encode_batch(records, base_offset=0, leader_epoch=-1)
+    for data, crc in (
+        (encode_message(records[0], magic=0), 1978725405),
+        (encode_message(records[0], magic=1), 109425508),
+        (v2, 3851219455),
+    ):
+        at = 17 if data[16] == 2 else 12
+        raw, batches, _, _ = scan(data[:at] + struct.pack(">I", crc) + data[at + 4 :])
+        assert first_bad_crc(raw, batches) == -1
+        raw, batches, _, _ = scan(data[:at] + struct.pack(">I", crc ^ 1) + data[at + 4 :])
+        assert first_bad_crc(raw, batches) == 0
+
+
+@pytest.mark.parametrize("data", [V2, V1, V0], ids=["v2", "v1", "v0"])
+def test_every_flipped_bit_under_the_crc_shows(data: bytes) -> None:
+    """And the batch that carries it is named."""
+    start = 21 if data[16] == 2 else 17
+    for at in range(start, len(data)):
+        changed = bytearray(V2 + data)
+        changed[len(V2) + at] ^= 1 << at % 8
+        raw, batches, _, status = scan(bytes(changed))
+        assert status is Status.OK
+        assert first_bad_crc(raw, batches) == 1
+
+
+def placed(base: int, last: int) -> bytes:
+    """A batch that covers these offsets."""
+    return encode_batch([Record(base, 0, b"k", b"v")], base_offset=base, last_offset=last)
+
+
+@pytest.mark.parametrize(
+    ("data", "previous", "bad"),
+    [
+        (placed(3, 5) + placed(6, 6), 2, -1),
+        (placed(3, 5), 3, 0),  # below the segment's base
+        (placed(3, 5) + placed(5, 8), 2, 1),  # overlaps
+        (placed(3, 5) + placed(1, 1), 2, 1),  # goes back
+        (placed(3, 5) + V1 + V0, 2, -1),
+        (placed(3, 12) + V1, 2, 1),
+        (V0 + V0, 2, 1),
+    ],
+)
+def test_order_of_batches(data: bytes, previous: int, bad: int) -> None:
+    """Spec disk H: no batch begins before the one before it ended."""
+    assert first_bad_order(scan(data)[1], previous) == bad
+
+
+def test_order_with_offsets_that_overflow() -> None:
+    """A last offset beyond 2^63 wraps and is below its base; so is a negative delta."""
+    base_at_the_end = struct.pack(">q", 2**63 - 1)
+    data = base_at_the_end + V2[8:]
+    assert first_bad_order(scan(data)[1], -1) == 0
+    data = sealed(V2[:23] + struct.pack(">i", -1) + V2[27:])
+    assert first_bad_order(scan(data)[1], -1) == 0
+
+
+def body(*fields: bytes, attributes: bytes = b"\0") -> bytes:
+    """A v2 record of these encoded fields."""
+    inner = attributes + b"".join(fields)
+    return encode_varint(len(inner)) + inner
+
+
+N = encode_varint
+GOOD = body(N(0), N(0), N(1), b"k", N(1), b"v", N(0))
+BAD_RECORDS = {
+    "empty": b"",
+    "length only": N(5),
+    "length -1": N(-1) + GOOD[1:],
+    "length beyond the batch": N(100) + GOOD[1:],
+    "length beyond 2^31": b"\xff\xff\xff\xff\x1f" + GOOD[1:],
+    "length without an end": b"\x80" * 12,
+    "no timestamp": body(),
+    "timestamp of 11 bytes": body(b"\x80" * 10, N(0), N(1), b"k", N(1), b"v", N(0)),
+    "no offset": body(N(0)),
+    "no key": body(N(0), N(0)),
+    "key length -2": body(N(0), N(0), N(-2), N(1), b"v", N(0)),
+    "key beyond the record": body(N(0), N(0), N(9), b"k", N(1), b"v", N(0)),
+    "key of 2^34": body(N(0), N(0), N(2**33), b"k", N(1), b"v", N(0)),
+    "no value": body(N(0), N(0), N(1), b"k"),
+    "value length -2": body(N(0), N(0), N(1), b"k", N(-2), N(0)),
+    "value beyond the record": body(N(0), N(0), N(1), b"k", N(9), b"v", N(0)),
+    "no header count": body(N(0), N(0), N(1), b"k", N(1), b"v"),
+    "header count -1": body(N(0), N(0), N(1), b"k", N(1), b"v", N(-1)),
+    "header missing": body(N(0), N(0), N(1), b"k", N(1), b"v", N(1)),
+    "header key null": body(N(0), N(0), N(1), b"k", N(1), b"v", N(1), N(-1), N(-1)),
+    "header value beyond": body(N(0), N(0), N(1), b"k", N(1), b"v", N(1), N(1), b"h", N(3), b"x"),
+    "header count huge": body(N(0), N(0), N(1), b"k", N(1), b"v", N(2**31 - 1), N(0), N(-1)),
+    "bytes left in the record": body(N(0), N(0), N(1), b"k", N(1), b"v", N(0), b"!"),
+}
+
+
+def batch_of(payload: bytes, count: int = 1) -> bytes:
+    """A batch at offset 5 with this payload."""
+    source = encode_batch([Record(5, 0, b"k", b"v")], base_offset=5)
+    return sealed(source[:57] + struct.pack(">i", count) + payload)
+
+
+def test_the_record_that_the_bad_ones_are_made_from() -> None:
+    """It is good."""
+    assert walk(batch_of(GOOD))[1] is Status.OK
+
+
+@pytest.mark.parametrize("payload", BAD_RECORDS.values(), ids=BAD_RECORDS.keys())
+def test_records_that_lead_out_of_their_batch(payload: bytes) -> None:
+    """BAD_RECORD, without a look beyond the batch: the buffer ends there, and is followed by a good record."""
+    records, status, batch = walk(batch_of(payload))
+    assert (status, batch, len(records)) == (Status.BAD_RECORD, 0, 0)
+    assert walk(batch_of(payload) + batch_of(GOOD))[1] is Status.BAD_RECORD
+
+
+def test_counts_that_are_wrong() -> None:
+    """A record more than the header says, or fewer."""
+    assert walk(batch_of(GOOD, count=0))[1] is Status.BAD_COUNT
+    assert walk(batch_of(GOOD * 2))[1] is Status.BAD_COUNT
+    assert walk(batch_of(GOOD, count=2))[1] is Status.BAD_RECORD
+
+
+def test_offsets_that_do_not_rise_inside_a_batch() -> None:
+    """Twice the same, below the base, beyond the last, beyond 2^31."""
+    at = [body(N(0), N(delta), N(1), b"k", N(1), b"v", N(0)) for delta in (-1, 0, 1, 2**31)]
+    assert walk(batch_of(at[1] * 2, count=2))[1] is Status.BAD_OFFSET
+    for wrong in (at[0], at[2], at[3]):
+        assert walk(batch_of(wrong))[1] is Status.BAD_OFFSET
+
+
+def test_control_records_need_a_key() -> None:
+    """Version and type are four bytes; a data record may have any key."""
+    marker = encode_end_txn_marker(
+        ControlType.COMMIT, offset=5, timestamp_ms=0, producer_id=1, producer_epoch=0
+    )
+    assert walk(marker)[1] is Status.OK
+    for key in (N(-1), N(3) + b"\0\0\0"):
+        payload = body(N(0), N(0), key, N(1), b"v", N(0))
+        assert walk(sealed(marker[:61] + payload))[1] is Status.BAD_CONTROL
+
+
+LEGACY_DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "key length -2": lambda m: m[:26] + struct.pack(">i", -2) + m[30:],
+    "key beyond the message": lambda m: m[:26] + struct.pack(">i", 50) + m[30:],
+    "key of 2^31-1": lambda m: m[:26] + struct.pack(">i", 2**31 - 1) + m[30:],
+    "value length -2": lambda m: m[:31] + struct.pack(">i", -2) + m[35:],
+    "value too short": lambda m: m[:31] + struct.pack(">i", 1) + m[35:],
+    "value beyond the message": lambda m: m[:31] + struct.pack(">i", 9) + m[35:],
+    "no room for the value length": lambda m: m[:33],
+    "v0 fields in v1": lambda m: m[:26],
+}
+MESSAGE = encode_message(Record(12, 77, b"k", b"vw"), magic=1)
+
+
+@pytest.mark.parametrize("change", LEGACY_DAMAGE.values(), ids=LEGACY_DAMAGE.keys())
+def test_messages_that_lead_out_of_their_entry(change: Callable[[bytes], bytes]) -> None:
+    """The same for magic 0 and 1, alone and inside a wrapper."""
+    assert walk(MESSAGE)[1] is Status.OK
+    assert walk(sealed(change(MESSAGE)))[1] is Status.BAD_RECORD
+    wrapper = encode_wrapper([Record(12, 77, b"k", b"vw")], magic=1, codec=Codec.GZIP)
+    assert walk_wrapper(sealed(change(MESSAGE)), wrapper)[2] is Status.BAD_RECORD
+
+
+def test_wrappers_that_hold_something_else() -> None:
+    """Nothing, a torn message, another wrapper, a batch of magic 2: all refused."""
+    records = [Record(12, 77, b"k", b"vw")]
+    wrapper = encode_wrapper(records, magic=1, codec=Codec.GZIP)
+    assert walk_wrapper(b"", wrapper)[2] is Status.BAD_COUNT
+    for end in range(1, len(MESSAGE)):
+        status = walk_wrapper(MESSAGE[:end], wrapper)[2]
+        assert status in (Status.BAD_RECORD, Status.BAD_COUNT)
+    assert walk_wrapper(wrapper, wrapper)[2] is Status.BAD_RECORD
+    assert walk_wrapper(batch_of(GOOD), wrapper)[2] is Status.BAD_RECORD
+    assert walk_wrapper(MESSAGE[:8] + struct.pack(">i", 13) + MESSAGE[12:], wrapper)[2] is not Status.OK
+
+
+def inner(*offsets: int) -> bytes:
+    """Messages with these offsets as they stand inside a wrapper."""
+    return b"".join(encode_message(Record(o, 1, b"k", b"v"), magic=1) for o in offsets)
+
+
+def wrapped(messages: bytes, last_offset: int, magic: int = 1) -> bytes:
+    """A wrapper around them."""
+    return wrap_messages(
+        messages, magic=magic, codec=Codec.GZIP, last_offset=last_offset, timestamp_ms=1, log_append_time=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("offsets", "last", "magic", "previous", "expected"),
+    [
+        ((0, 1, 4), 24, 1, 19, [20, 21, 24]),
+        ((10, 11), 11, 1, 9, [10, 11]),  # not relative after all: shift 0
+        ((0,), 0, 1, -1, [0]),
+        ((20, 24), 24, 0, 19, [20, 24]),  # absolute in magic 0
+        ((20, 22), 24, 0, 19, [20, 22]),
+    ],
+)
+def test_offsets_in_wrappers(
+    offsets: tuple[int, ...], last: int, magic: int, previous: int, expected: list[int]
+) -> None:
+    """Rule 0.9; base offset and count of the wrapper are known afterwards."""
+    messages = inner(*offsets)
+    batches, records, status = walk_wrapper(messages, wrapped(messages, last, magic), previous)
+    assert status is Status.OK
+    assert records["offset"].tolist() == expected
+    assert (batches["base_offset"][0], batches["count"][0]) == (expected[0], len(expected))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "last", "magic", "previous"),
+    [
+        ((0, 1), 24, 1, 23),  # goes back behind the batch before
+        ((1, 0), 24, 1, -1),
+        ((3, 3), 24, 1, -1),
+        ((0, 30), 24, 1, -1),  # wrapper offset below the last inner one
+        ((20, 25), 24, 0, -1),  # beyond the wrapper
+        ((0, 1), 0, 1, -1),  # a wrapper offset of 0 leaves them as they are: beyond the wrapper
+        ((-(2**63), 1), 24, 1, -1),
+        ((2**63 - 1,), 24, 1, -1),
+    ],
+)
+def test_bad_offsets_in_wrappers(offsets: tuple[int, ...], last: int, magic: int, previous: int) -> None:
+    """Every offset lies between the batch before and the wrapper's own offset, and they rise."""
+    messages = inner(*offsets)
+    assert walk_wrapper(messages, wrapped(messages, last, magic), previous)[2] is Status.BAD_OFFSET
+
+
+def test_messages_of_magic_0_have_no_timestamp() -> None:
+    """Not even when one of magic 1 got into a wrapper of magic 0 (KAFKA-4298)."""
+    messages = inner(20, 24)
+    _, records, _ = walk_wrapper(messages, wrapped(messages, 24, magic=0), 19)
+    assert records["timestamp"].tolist() == [-1, -1]
+    assert records["magic"].tolist() == [1, 1]
+
+
+def test_a_part_of_the_batches() -> None:
+    """Rows count from the start of the table whatever the first batch of a slice is."""
+    data = V2 + V1 + V0
+    raw, batches, _, _ = scan(data)
+    records, status, stopped, _ = walk_records(raw, NOTHING, batches, 1, 3, 2, -1)
+    assert (status, stopped) == (Status.OK, 3)
+    assert records["batch"].tolist() == [1, 2]
+    torn = sealed(V0[:-1])
+    raw, batches, _, _ = scan(V2 + V1 + torn)
+    records, status, stopped, position = walk_records(raw, NOTHING, batches, 1, 3, 2, -1)
+    assert (status, stopped, position) == (Status.BAD_RECORD, 2, len(V2 + V1))

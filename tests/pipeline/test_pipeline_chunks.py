@@ -1,0 +1,202 @@
+"""Chunks of real files: what is refused before anything is written, and what the read-back of a part would notice."""
+
+import os
+import random
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cleanerd.errors import CorruptFile, SourceChanged
+from cleanerd.format.batch import Record, encode_batch
+from cleanerd.format.codecs import Codec, compress
+from cleanerd.format.legacy import encode_wrapper
+from cleanerd.kernels.reference import Facts
+from cleanerd.pipeline import chunks
+from cleanerd.pipeline.chunks import Source, read_pieces, slices
+from cleanerd.pipeline.index import index_chunk
+from cleanerd.pipeline.rewrite import VerificationFailed, rewrite_chunk, verify_part
+from tests.kernels.damage import sealed
+from tests.kernels.random_log import LogSegment, RandomLog, random_facts
+from tests.kernels.real_path import Layout, RealPath
+
+FACTS = Facts(
+    now_ms=0, new_horizon_ms=1000, first_dirty_offset=0, round_end=1000, producers={}, aborted=()
+)
+
+
+def go_on(size: int, records: int) -> None:
+    """An `Advance` that never stops."""
+
+
+def batch(offset: int, key: bytes = b"k", codec: Codec = Codec.NONE) -> bytes:
+    """One record."""
+    return encode_batch([Record(offset, 5, key, b"v" * 50)], base_offset=offset, codec=codec)
+
+
+def source_of(path: Path, data: bytes, min_offset: int = 0) -> Source:
+    """A whole file."""
+    path.write_bytes(data)
+    stat = path.stat()
+    return Source(str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns, 0, len(data), min_offset)
+
+
+def read_all(source: Source) -> list[int]:
+    """Offsets of all records."""
+    return [
+        offset for piece in read_pieces(source) for part in slices(piece) for offset in part.records["offset"].tolist()
+    ]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("piece_bytes", [1, 61, 150, 1000])
+@pytest.mark.parametrize("slice_bytes", [1, 150, 1000])
+def test_pieces_and_slices_cover_the_source_once(
+    codec: Codec, piece_bytes: int, slice_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever their sizes, also below one batch; plain and compressed batches may take turns."""
+    monkeypatch.setattr(chunks, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(chunks, "SLICE_BYTES", slice_bytes)
+    data = b"".join(batch(n, codec=codec if n % 3 else Codec.NONE) for n in range(20))
+    assert read_all(source_of(tmp_path / "0.log", data)) == list(range(20))
+
+
+CHANGES: dict[str, Callable[[Path], None]] = {
+    "grew": lambda path: path.write_bytes(path.read_bytes() + b"x"),
+    "touched": lambda path: os.utime(path, ns=(1, 1)),
+    "replaced": lambda path: (os.rename(path, path.with_suffix(".old")), path.write_bytes(batch(0)))[0],
+    "gone": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_source_that_changed_since_it_was_planned(change: Callable[[Path], None], tmp_path: Path) -> None:
+    """The generation check of KAFKA-631."""
+    path = tmp_path / "0.log"
+    source = source_of(path, batch(0))
+    change(path)
+    with pytest.raises(SourceChanged, match=r"0\.log"):
+        read_all(source)
+
+
+@pytest.mark.parametrize("missing", [1, 30, 200])
+def test_a_file_that_ends_early_ends_the_work(missing: int, tmp_path: Path) -> None:
+    """Rule 4.44: Kafka's copy loop spins there for ever."""
+    source = source_of(tmp_path / "0.log", batch(0) + batch(1))
+    with pytest.raises(SourceChanged, match=r"ends at byte \d+, before"):
+        read_all(replace(source, end=source.end + missing))
+
+
+def test_a_wrapper_that_goes_back_behind_the_piece_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its header does not tell; the records do, also across pieces, and below the base of the segment."""
+    wrapper = encode_wrapper([Record(o, 5, b"k", b"v") for o in (3, 9)], magic=1, codec=Codec.GZIP)
+    for piece_bytes in (1, 1000):
+        monkeypatch.setattr(chunks, "PIECE_BYTES", piece_bytes)
+        assert read_all(source_of(tmp_path / "0.log", batch(2) + wrapper)) == [2, 3, 9]
+        for data, base in ((batch(3) + wrapper, 0), (wrapper, 4)):
+            with pytest.raises(CorruptFile, match="offsets that rise"):
+                read_all(source_of(tmp_path / "0.log", data, base))
+
+
+@pytest.mark.parametrize("value_length", [-1, 0, 5, 2**31 - 1])
+def test_a_wrapper_whose_value_is_not_its_rest(value_length: int, tmp_path: Path) -> None:
+    """The compressed bytes are what the length says, or the wrapper is refused."""
+    wrapper = encode_wrapper([Record(3, 5, b"k", b"v")], magic=1, codec=Codec.GZIP)
+    data = sealed(wrapper[:30] + struct.pack(">i", value_length) + wrapper[34:])
+    with pytest.raises(CorruptFile, match="at byte 0"):
+        read_all(source_of(tmp_path / "0.log", data))
+
+
+def test_an_lz4_frame_that_claims_an_exabyte(tmp_path: Path) -> None:
+    """Nobody writes a content size for Kafka, anybody may: no memory is taken on its word."""
+    plain = batch(0)
+    packed = compress(Codec.LZ4, plain[61:])
+    frame = packed[:4] + b"\x68\x40" + struct.pack("<Q", 1 << 60) + b"\x33" + packed[7:]
+    lz4_batch = sealed(plain[:21] + b"\0\x03" + plain[23:61] + frame)
+    with pytest.raises(CorruptFile, match="codec 3"):
+        read_all(source_of(tmp_path / "0.log", lz4_batch))
+
+
+def test_index_entries_inside_batches(tmp_path: Path) -> None:
+    """An offset index that points into a batch belongs to another file."""
+    size = len(batch(0))
+    path = RealPath(tmp_path, [LogSegment(0, batch(0) + batch(1) + batch(2))], FACTS)
+    (chunk,), context = path.work.chunks, path._context(())
+    for positions in ([0, size], [size, 2 * size], []):
+        index_chunk(replace(chunk, index_positions=np.array(positions, np.int64)), context, go_on)
+    for positions in ([1], [size, 2 * size + 1], [3 * size - 1]):
+        with pytest.raises(CorruptFile, match=r"\.index: .* inside a batch"):
+            index_chunk(replace(chunk, index_positions=np.array(positions, np.int64)), context, go_on)
+
+
+def test_segments_whose_offsets_overlap(tmp_path: Path) -> None:
+    """Across segments order is known only when all of them are indexed."""
+    segments = [LogSegment(0, batch(0) + batch(7)), LogSegment(5, batch(6))]
+    with pytest.raises(CorruptFile, match="an offset above 7, found 6"):
+        RealPath(tmp_path, segments, FACTS).clean()
+    with pytest.raises(CorruptFile, match="offsets below 7, found 7"):
+        RealPath(tmp_path, segments[:1], replace(FACTS, round_end=7)).clean()
+
+
+def test_a_clean_segment_that_reaches_into_the_dirty_section(tmp_path: Path) -> None:
+    """Its keys would have to be put into a set that is already closed."""
+    segments = [LogSegment(0, batch(0) + batch(7)), LogSegment(5, batch(8))]
+    facts = replace(FACTS, first_dirty_offset=5)
+    for map_side in (False, True):
+        with pytest.raises(CorruptFile, match="below the next segment's"):
+            RealPath(tmp_path, segments, facts, Layout(map_side=map_side)).clean()
+
+
+def written_part(directory: Path):  # type: ignore[no-untyped-def]
+    """A real part with what is known of it: (path of the part, chunk, part, digest is unknown)."""
+    rng = random.Random(5)
+    log = RandomLog(rng).append(30)
+    segment = LogSegment(0, b"".join(placed.data for placed in log.batches))
+    path = RealPath(directory, [segment], random_facts(rng, log))
+    path.clean()
+    (chunk,) = path.work.chunks
+    return path, chunk
+
+
+def test_a_part_that_was_not_written_as_it_should_be(tmp_path: Path) -> None:
+    """Verification reads the file back: wrong size, count or digest, and damaged bytes are all noticed."""
+    path, chunk = written_part(tmp_path)
+    part_path = tmp_path / "part"
+    context = path._context(path.indexed.discardable_markers)
+    part = rewrite_chunk(chunk, context, path.indexed.verdicts[0], str(part_path), 200, go_on)
+    whole = part_path.read_bytes()
+    for wrong in (
+        replace(part, records_kept=part.records_kept + 1),
+        replace(part, batches_kept=part.batches_kept - 1),
+        replace(part, last_offset=part.last_offset + 1),
+        replace(part, size_bytes=part.size_bytes - 1),
+        part,  # with a digest of nothing
+    ):
+        with pytest.raises(VerificationFailed, match="should be"):
+            verify_part(str(part_path), chunk.source, wrong, 0)
+    for at in range(0, len(whole), 97):
+        part_path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises((VerificationFailed, CorruptFile)):
+            verify_part(str(part_path), chunk.source, part, 0)
+
+
+def test_verdicts_of_another_chunk(tmp_path: Path) -> None:
+    """Too few or too many answers: the part is worth nothing, and no kernel reads beyond them."""
+    path, chunk = written_part(tmp_path)
+    context = path._context(path.indexed.discardable_markers)
+    verdicts = path.indexed.verdicts[0]
+    answers = int(verdicts.bucket_counts.sum())
+    assert answers > 1
+    for wrong in (
+        replace(verdicts, bucket_counts=np.array([answers - 1], np.int64)),
+        replace(verdicts, bits=np.zeros(answers, np.uint8), bucket_counts=np.array([answers + 1], np.int64)),
+        replace(verdicts, competing=verdicts.competing - 1),
+        replace(verdicts, local=np.zeros(verdicts.competing, np.uint8), competing=verdicts.competing + 1),
+    ):
+        with pytest.raises(VerificationFailed, match="other keys than when they were indexed"):
+            rewrite_chunk(chunk, context, wrong, None, 200, go_on)

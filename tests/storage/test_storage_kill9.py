@@ -1,0 +1,220 @@
+"""kill -9 of real processes on real files: whatever is left, recovery or a broker's start makes a whole log of it.
+
+Half of the processes kill themselves before a chosen operation, so that every one has its turn; the other half is killed
+from outside at a random moment. Then cleanerd recovers or a broker starts, in every order, sometimes killed as well.
+"""
+
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cleanerd.client.reader import read_records
+from cleanerd.client.segments import live_bases
+from cleanerd.format.batch import iterate_batches, parse_header
+from cleanerd.format.names import Suffix, parse_segment_file
+from cleanerd.storage.recover import recover
+from cleanerd.storage.staged import discard_staged
+from tests.sim import kafka_startup
+from tests.storage import kill9_child
+from tests.storage.kill9_child import FILES, TP, batches, kept_offsets, write_log
+
+pytestmark = pytest.mark.soak
+
+KILLS = 260
+NEXT_CLEANING_EVERY = 5
+CLEANS_KILLED = 5
+TIMEOUT_S = 60
+PROCESSES = multiprocessing.get_context("fork")  # 10 ms each: everything is imported already
+
+Repair = Callable[[Path], None]
+
+
+def next_offset(content: bytes, base: int) -> int:
+    starts = [position for position, _, _ in iterate_batches(content)]
+    return parse_header(content, starts[-1]).next_offset if starts else base
+
+
+def recovers(log_dir: Path) -> None:
+    """cleanerd, beside a broker's directory."""
+    assert recover(FILES, str(log_dir / str(TP)), is_kafka=True) is None
+
+
+def recovers_alone(log_dir: Path) -> None:
+    """cleanerd, where no broker will ever come."""
+    assert recover(FILES, str(log_dir / str(TP)), is_kafka=False) is None
+
+
+def broker_starts(log_dir: Path) -> None:
+    kafka_startup.start(FILES, str(log_dir / str(TP)), next_offset)
+
+
+def recovery_is_killed(log_dir: Path) -> None:
+    for operations in (2, 0, 5, 1):
+        killed(kill9_child.run_recovery, log_dir, operations)
+
+
+REPAIRS: tuple[tuple[Repair, ...], ...] = (
+    (recovers,),
+    (broker_starts,),
+    (recovers_alone,),
+    (broker_starts, recovers),
+    (recovers, broker_starts),
+    (recovery_is_killed, recovers),
+    (recovery_is_killed, broker_starts),
+    (recovery_is_killed, broker_starts, recovers),
+)
+
+
+def killed(
+    target: Callable[..., None], log_dir: Path, operations: int, delay_s: float | None = None
+) -> int | None:
+    """Run a process; kill it after a delay, unless it kills itself. Operations that it did if it came to its end."""
+    ours, theirs = PROCESSES.Pipe()
+    process = PROCESSES.Process(target=target, args=(str(log_dir), operations, theirs))
+    process.start()
+    theirs.close()
+    assert ours.recv() == "begins"
+    if delay_s is not None:
+        threading.Event().wait(delay_s)
+        process.kill()
+    try:
+        done = ours.recv()
+    except EOFError:
+        done = None
+    process.join(TIMEOUT_S)
+    assert process.exitcode == (0 if done is not None else -signal.SIGKILL) or delay_s is not None
+    ours.close()
+    return done
+
+
+class Truth:
+    """What must hold for a log, however it was interrupted."""
+
+    def __init__(self, log_dir: Path) -> None:
+        self._newest = newest(log_dir)
+        self._kept = kept_offsets(str(log_dir / str(TP)))
+
+    def check(self, log_dir: Path) -> None:
+        directory = str(log_dir / str(TP))
+        found = [b.last_offset for base in live_bases(directory) for b in batches(directory, base)]
+        assert set(found) >= self._kept, f"lost offsets {sorted(self._kept - set(found))}"
+        assert found == sorted(set(found)), "overlapping segments"
+        assert newest(log_dir) == self._newest
+        suffixes = {n.suffix for n in map(parse_segment_file, os.listdir(directory)) if n is not None}
+        assert suffixes <= {Suffix.LIVE, Suffix.STAGED}
+
+
+def newest(log_dir: Path) -> dict[bytes | None, bytes]:
+    """Keys that a read_committed consumer ends up with, without those that are deleted."""
+    records = read_records(str(log_dir / str(TP)), isolation="read_committed")
+    return {key: value for key, value in {r.key: r.value for r in records}.items() if value is not None}
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> Path:
+    log_dir = tmp_path / "original"
+    log_dir.mkdir()
+    write_log(log_dir, seed=7)
+    return log_dir
+
+
+@pytest.fixture
+def copies(original: Path, tmp_path: Path) -> Iterator[Callable[[], Path]]:
+    """Fresh copies of the log; those of earlier rounds are gone."""
+    target = tmp_path / "copy"
+
+    def fresh() -> Path:
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(original, target)
+        return target
+
+    yield fresh
+    shutil.rmtree(target, ignore_errors=True)
+
+
+def test_log_is_worth_the_trouble(original: Path) -> None:
+    """Groups that end early (spec disk X6), an aborted transaction, deleted keys."""
+    directory = str(original / str(TP))
+    kept = kept_offsets(directory)
+    by_segment = [
+        sum(b.last_offset in kept for b in batches(directory, base)) for base in live_bases(directory)
+    ]
+    assert len(by_segment) > 9
+    assert 0 in by_segment
+    assert not [key for key in newest(original) if key is not None and key.startswith(b"gone")]
+    assert any(name.endswith(".txnindex") for name in os.listdir(directory))
+
+
+def test_commits_killed_before_every_operation_and_at_random_moments(
+    original: Path, copies: Callable[[], Path]
+) -> None:
+    truth, chance = Truth(original), random.Random(11)
+    log_dir, began = copies(), time.monotonic()
+    operations = killed(kill9_child.run, log_dir, -1)
+    duration_s = time.monotonic() - began
+    assert operations is not None
+    truth.check(log_dir)
+    repairs, kills = itertools.cycle(REPAIRS), 0
+    for number in range(KILLS):
+        log_dir = copies()
+        if number % 2:
+            finished = killed(kill9_child.run, log_dir, -1, delay_s=chance.random() * duration_s)
+        else:
+            finished = killed(kill9_child.run, log_dir, (number // 2 * 7) % operations)
+        kills += finished is None
+        for repair in next(repairs):
+            repair(log_dir)
+        truth.check(log_dir)
+        if number % NEXT_CLEANING_EVERY == 0:
+            discard_staged(FILES, str(log_dir / str(TP)))
+            assert killed(kill9_child.run, log_dir, -1) is not None, "the next cleaning comes to its end"
+            truth.check(log_dir)
+    assert kills >= 200
+
+
+def test_whole_runs_of_cleanerd_clean_killed_with_spark_and_all(tmp_path: Path) -> None:
+    """The process of the command line dies at a random moment; the next run takes over what is left."""
+    chance, log_dir = random.Random(5), tmp_path / "logs"
+    log_dir.mkdir()
+    write_log(log_dir, seed=3)
+    expected, kept = newest(log_dir), kept_offsets(str(log_dir / str(TP)))
+    arguments = [sys.executable, "-m", "cleanerd.cli.main", "clean", "--force", "-o", "json"]
+    arguments += [
+        f"--log-dir={log_dir}",
+        "--set=log.cleanup.policy=compact",
+        "--set=cleanerd.spark.master=local[1]",
+    ]
+    began = time.monotonic()
+    shutil.copytree(log_dir, tmp_path / "aside")
+    aside = [a.replace(str(log_dir), str(tmp_path / "aside")) for a in arguments]
+    subprocess.run(aside, check=True, capture_output=True)
+    duration_s = time.monotonic() - began
+    for _ in range(CLEANS_KILLED):
+        with subprocess.Popen(
+            arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        ) as process:
+            try:
+                process.wait((0.5 + 0.5 * chance.random()) * duration_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # the session that this test started, and nobody else
+        assert newest(log_dir) == expected
+    done = subprocess.run(arguments, check=True, capture_output=True, text=True)
+    assert json.loads(done.stdout)["results"][0]["outcome"] in {"committed", "unchanged", "skipped"}
+    directory = str(log_dir / str(TP))
+    assert newest(log_dir) == expected
+    assert {b.last_offset for base in live_bases(directory) for b in batches(directory, base)} >= kept
+    assert {n.suffix for n in map(parse_segment_file, os.listdir(directory)) if n is not None} == {
+        Suffix.LIVE
+    }
