@@ -1,8 +1,9 @@
 """Steps 6 and 7 of a cleaning, rewrite and verify: a chunk and its verdicts to a part file, read back and proved.
 
 A part file holds what stays of one chunk; the parts of a segment group, put one behind the other, are its new segment.
-Every record that the verdicts keep must be met again, in order and with equal timestamp, key, value and headers, when the
-part is read back from the file; otherwise the part is worth nothing and `VerificationFailed` says so.
+Every record that the verdicts keep must be met again, in order and with equal timestamp, key, value and headers, in batches
+with equal offsets, producers and epochs, when the part is read back from the file; otherwise the part is worth nothing and
+`VerificationFailed` says so.
 """
 
 import os
@@ -14,13 +15,21 @@ import numpy.typing as npt
 from cleanerd.errors import LogUncleanable
 from cleanerd.format.codecs import Codec, compress
 from cleanerd.format.legacy import wrap_messages
-from cleanerd.kernels.digest import add_to_digest
+from cleanerd.kernels.digest import digest_batches, digest_records
 from cleanerd.kernels.fingerprint import fingerprint_records
 from cleanerd.kernels.index_marks import index_marks
 from cleanerd.kernels.judge import judge, mark_aborted
 from cleanerd.kernels.newest import gather_bits
 from cleanerd.kernels.rebuild import assemble, write_bodies
-from cleanerd.kernels.tables import CODEC_MASK, LOG_APPEND_TIME, WRITTEN, Action, Bytes, Table
+from cleanerd.kernels.tables import (
+    CODEC_MASK,
+    DELETE_HORIZON,
+    LOG_APPEND_TIME,
+    WRITTEN,
+    Action,
+    Bytes,
+    Table,
+)
 from cleanerd.policy.verdicts import RecordVerdict
 
 from .chunks import ChunkWork, Piece, Slice, Source, read_pieces, slices
@@ -64,6 +73,18 @@ class Part:
     entries: IndexEntries
 
 
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a part file must turn out to hold when it is read back."""
+
+    size_bytes: int
+    batches: int
+    records: int
+    last_offset: int  # of the last batch, -1 none
+    records_digest: int
+    batches_digest: int
+
+
 def rewrite_chunk(
     work: ChunkWork,
     log: LogContext,
@@ -78,8 +99,7 @@ def rewrite_chunk(
     """
     superseded = _Superseded(verdicts, log)
     removed = np.zeros(len(RecordVerdict), np.int64)
-    written: list[Table] = []
-    position, records_read, digest = 0, 0, 0
+    tally = _Tally()
     fd = os.open(part_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644) if part_path is not None else None
     try:
         for piece in read_pieces(work.source):
@@ -89,12 +109,8 @@ def rewrite_chunk(
                     piece.batches, part.begin, part.end, part.records, superseded.of(piece, part, aborted), aborted,
                     log.context, work.retain_legacy_deletes, removed,
                 )  # fmt: skip
-                digest = add_to_digest(digest, piece.raw, part.expanded, piece.batches, part.records, kept)
                 out, rows = _encode(piece, part, judged, kept)
-                rows["position"] += position
-                written.append(rows)
-                position += len(out)
-                records_read += len(part.records)
+                tally.add(piece, part, judged, kept, rows)
                 if fd is not None:
                     _write_all(fd, out)
                 done = piece.batches["size"][part.begin : part.end].sum(dtype=np.int64)
@@ -103,19 +119,60 @@ def rewrite_chunk(
     finally:
         if fd is not None:
             os.close(fd)
-    rows = np.concatenate(written) if written else np.zeros(0, WRITTEN)
-    result = Part(
-        size_bytes=position,
-        records_read=records_read,
-        records_kept=int(removed[RecordVerdict.KEEP]),
-        batches_kept=len(rows),
-        last_offset=int(rows["last_offset"][-1]) if len(rows) else -1,
-        removed=removed,
-        entries=index_entries(rows, index_interval_bytes),
-    )
+    rows = tally.written()
+    proof = tally.proof(rows, int(removed[RecordVerdict.KEEP]))
+    entries = index_entries(rows, index_interval_bytes)
     if part_path is not None:
-        verify_part(part_path, work.source, result, digest)
-    return result
+        verify_part(part_path, work.source, proof, entries)
+    return Part(
+        size_bytes=proof.size_bytes,
+        records_read=tally.records_read,
+        records_kept=proof.records,
+        batches_kept=proof.batches,
+        last_offset=proof.last_offset,
+        removed=removed,
+        entries=entries,
+    )
+
+
+class _Tally:
+    """What adds up over the slices of a chunk."""
+
+    def __init__(self) -> None:
+        self.records_read = 0
+        self._size_bytes = self._records_digest = self._batches_digest = 0
+        self._written: list[Table] = []
+
+    def add(self, piece: Piece, part: Slice, judged: Table, kept: npt.NDArray[np.uint8], rows: Table) -> None:
+        """Take in a judged slice; `rows` are its WRITTEN rows, moved behind those of the slices before."""
+        self._records_digest = digest_records(
+            self._records_digest, piece.raw, part.expanded, piece.batches, part.records, kept
+        )
+        self._batches_digest = digest_batches(
+            self._batches_digest,
+            piece.batches[part.begin : part.end],
+            judged["action"] == int(Action.DROP),
+            np.where(judged["action"] == int(Action.EMPTY), -1, judged["horizon"]),
+        )
+        self.records_read += len(part.records)
+        rows["position"] += self._size_bytes
+        self._size_bytes += int(rows["size"].sum())
+        self._written.append(rows)
+
+    def written(self) -> Table:
+        """WRITTEN rows of all batches that stay."""
+        return np.concatenate([np.zeros(0, WRITTEN), *self._written])
+
+    def proof(self, written: Table, records_kept: int) -> Proof:
+        """What the part must turn out to hold."""
+        return Proof(
+            size_bytes=self._size_bytes,
+            batches=len(written),
+            records=records_kept,
+            last_offset=int(written["last_offset"][-1]) if len(written) else -1,
+            records_digest=self._records_digest,
+            batches_digest=self._batches_digest,
+        )
 
 
 class _Superseded:
@@ -210,43 +267,46 @@ def index_entries(written: Table, interval_bytes: int) -> IndexEntries:
     )
 
 
-def verify_part(path: str, source: Source, result: Part, digest: int) -> None:
-    """Read a part file as a reader would and compare with what the verdicts ask for. Raises VerificationFailed."""
-    found = os.stat(path)
-    whole = Source(path, found.st_ino, found.st_size, found.st_mtime_ns, 0, found.st_size, source.min_offset)
-    size, batches, records, last_offset, seen = 0, 0, 0, -1, 0
-    starts: list[npt.NDArray[np.int64]] = []
-    last_offsets: list[npt.NDArray[np.int64]] = []
+def verify_part(path: str, source: Source, expected: Proof, entries: IndexEntries) -> None:
+    """Read a part file as a reader would and compare with what the verdicts ask for.
+
+    Raises: VerificationFailed; CorruptFile for bytes that are no log at all.
+    """
+    found, starts, last_offsets = read_back(path, source)
+    if found != expected:
+        raise VerificationFailed(f"{path}: should be {expected}, read back {found}")
+    rows = np.minimum(np.searchsorted(starts, entries.positions), len(starts) - 1)
+    named = np.array_equal(starts[rows], entries.positions)
+    if not named or not np.array_equal(last_offsets[rows], entries.offsets):
+        raise VerificationFailed(f"{path}: an offset index entry does not point at the batch that it names")
+
+
+def read_back(path: str, source: Source) -> tuple[Proof, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """What a part of `source` holds, with the position and the last offset of every batch."""
+    stat = os.stat(path)
+    whole = Source(path, stat.st_ino, stat.st_size, stat.st_mtime_ns, 0, stat.st_size, source.min_offset)
+    records, records_digest, batches_digest = 0, 0, 0
+    starts, last_offsets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for piece in read_pieces(whole):
+        batches = piece.batches
         for part in slices(piece):
             all_kept = np.zeros(len(part.records), np.uint8)
-            seen = add_to_digest(seen, piece.raw, part.expanded, piece.batches, part.records, all_kept)
+            records_digest = digest_records(
+                records_digest, piece.raw, part.expanded, batches, part.records, all_kept
+            )
             records += len(part.records)
-        size += len(piece.raw)
-        batches += len(piece.batches)
-        last_offset = int(piece.batches["last_offset"][-1])
-        starts.append(piece.batches["position"] + piece.file_position)
-        last_offsets.append(piece.batches["last_offset"].copy())
-    expected = (result.size_bytes, result.batches_kept, result.records_kept, result.last_offset, digest)
-    read_back = (size, batches, records, last_offset, seen)
-    if expected != read_back:
-        raise VerificationFailed(
-            f"{path}: (bytes, batches, records, last offset, digest) should be {expected}, read back {read_back}"
+        batches_digest = digest_batches(
+            batches_digest, batches, np.zeros(len(batches), np.bool_), _delete_horizons(batches)
         )
-    _verify_entries(path, result.entries, starts, last_offsets)
-
-
-def _verify_entries(
-    path: str,
-    entries: IndexEntries,
-    starts: list[npt.NDArray[np.int64]],
-    last_offsets: list[npt.NDArray[np.int64]],
-) -> None:
-    """Every offset index entry points at the start of the batch whose last offset it names."""
-    if not len(entries.positions):
-        return
+        starts.append(batches["position"] + piece.file_position)
+        last_offsets.append(batches["last_offset"].copy())
     all_starts, all_last_offsets = np.concatenate(starts), np.concatenate(last_offsets)
-    rows = np.searchsorted(all_starts, entries.positions)
-    named = np.array_equal(all_starts[rows], entries.positions)
-    if not named or not np.array_equal(all_last_offsets[rows], entries.offsets):
-        raise VerificationFailed(f"{path}: an offset index entry does not point at the batch that it names")
+    last_offset = int(all_last_offsets[-1]) if len(all_last_offsets) else -1
+    proof = Proof(stat.st_size, len(all_starts), records, last_offset, records_digest, batches_digest)
+    return proof, all_starts, all_last_offsets
+
+
+def _delete_horizons(batches: Table) -> npt.NDArray[np.int64]:
+    """Delete horizon of every batch, -1 none (rule 0.6)."""
+    is_set = (batches["magic"] == 2) & (batches["attributes"] & DELETE_HORIZON != 0)
+    return np.where(is_set, np.maximum(batches["base_timestamp"], -1), -1)

@@ -168,12 +168,6 @@ class KafkaBroker:
         else:
             self.kill()
 
-    @property
-    def pid(self) -> int:
-        """Process id while it runs."""
-        assert self._process is not None
-        return self._process.pid
-
     def admin(self) -> AdminClient:
         """A new admin client of this broker."""
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})

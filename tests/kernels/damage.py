@@ -16,13 +16,20 @@ _PAGE = 4096
 _READ_WRITE, _PRIVATE_ANONYMOUS = 3, 0x22
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+]
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 # Numbers at which something changes: sizes of headers, of varints, of integers.
-_EDGES = (0, 1, 2, 7, 13, 14, 21, 22, 25, 26, 60, 61, 62, 127, 128, 254, 255, 256)
-_EDGES += tuple(2**bits + d for bits in (15, 16, 31, 32, 63) for d in (-1, 0)) + (2**64 - 1, 2**32 - 2)
+_EDGES = [0, 1, 2, 7, 13, 14, 21, 22, 25, 26, 60, 61, 62, 127, 128, 254, 255, 256, 2**32 - 2, 2**64 - 1]
+_EDGES += [2**bits + d for bits in (15, 16, 31, 32, 63) for d in (-1, 0)]
 
 
 def guarded(data: bytes, *, at_start: bool = False) -> Bytes:

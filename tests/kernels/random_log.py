@@ -224,7 +224,9 @@ class RandomLog:
         if rng.random() < 0.3:  # KAFKA-4298: messages of the other magic inside
             base = records[0].offset if magic == 1 else 0
             inner = (
-                encode_message(replace(record, offset=record.offset - base, timestamp_ms=NOW_MS), magic=1 - magic)
+                encode_message(
+                    replace(record, offset=record.offset - base, timestamp_ms=NOW_MS), magic=1 - magic
+                )
                 for record in records
             )
             data = wrap_messages(

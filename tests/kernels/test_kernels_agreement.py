@@ -163,4 +163,6 @@ def test_many_random_logs(tmp_path: Path) -> None:
         rng = random.Random(seed)
         log = RandomLog(rng).append(rng.choice((1, 3, 10, 60)))
         segments, facts = cut_segments(rng, log.batches, rng.choice((1, 2, 5))), random_facts(rng, log)
-        assert RealPath(tmp_path, segments, facts, random_layout(rng)).clean() == twin_of(segments, facts), seed
+        assert RealPath(tmp_path, segments, facts, random_layout(rng)).clean() == twin_of(segments, facts), (
+            seed
+        )

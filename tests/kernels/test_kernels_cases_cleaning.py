@@ -153,7 +153,10 @@ def test_c059_last_empty_batch_retained(log: SmallLog) -> None:
 
 def test_c061_tombstone_horizon_counts_from_the_cleaning(log: SmallLog) -> None:
     """Not from the record's own time, however old or young that is."""
-    for offset, timestamp_ms, value in ((0, NOW_MS + DAY_MS + 10_000, b"v"), (1, NOW_MS - DAY_MS - 10_000, None)):
+    for offset, timestamp_ms, value in (
+        (0, NOW_MS + DAY_MS + 10_000, b"v"),
+        (1, NOW_MS - DAY_MS - 10_000, None),
+    ):
         log.add(encode_batch([Record(offset, timestamp_ms, b"0", value)], base_offset=offset))
     log.append(5)
     log.clean(0, NOW_MS)
@@ -247,7 +250,8 @@ def test_c105_c106_legacy_formats_and_nested_messages(codec: Codec, log: SmallLo
         for _ in range(3):
             start = log.next_offset
             records = [
-                Record(start + i, -1 if magic == 0 else 1000, b"%d" % (i % 4), b"%d" % (start + i)) for i in range(8)
+                Record(start + i, -1 if magic == 0 else 1000, b"%d" % (i % 4), b"%d" % (start + i))
+                for i in range(8)
             ]
             newest |= {record.key: record.value for record in records}
             if magic == 2:

@@ -5,6 +5,7 @@ batch goes through the real path. C099 is about output buffers that grow, which 
 Kafka copies a batch with a wrong CRC, cleanerd refuses the log.
 """
 
+import gzip
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from cleanerd.kernels import reference
 from cleanerd.kernels.reference import Batch, Facts, LastBatch, Segment
 from cleanerd.kernels.tables import WRITTEN
 from cleanerd.pipeline.rewrite import index_entries
+from tests.kernels.damage import sealed
 from tests.kernels.random_log import LogSegment
 from tests.kernels.real_path import Layout, RealPath
 
@@ -29,7 +31,12 @@ NOW_MS = 1_700_000_000_000
 CODECS = list(Codec)
 WRAPPING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
 FACTS = Facts(
-    now_ms=NOW_MS, new_horizon_ms=NOW_MS + 1000, first_dirty_offset=0, round_end=1000, producers={}, aborted=()
+    now_ms=NOW_MS,
+    new_horizon_ms=NOW_MS + 1000,
+    first_dirty_offset=0,
+    round_end=1000,
+    producers={},
+    aborted=(),
 )
 
 
@@ -59,10 +66,16 @@ def test_c071_magic_0_messages_in_magic_1_wrappers(tmp_path: Path) -> None:
 
     def invalid(base: int, keys: Sequence[int]) -> bytes:
         inner = b"".join(
-            encode_message(Record(i, -1, b"%d" % key, b"%d" % (base + i)), magic=0) for i, key in enumerate(keys)
+            encode_message(Record(i, -1, b"%d" % key, b"%d" % (base + i)), magic=0)
+            for i, key in enumerate(keys)
         )
         return wrap_messages(
-            inner, magic=1, codec=Codec.GZIP, last_offset=base + len(keys) - 1, timestamp_ms=NOW_MS, log_append_time=False
+            inner,
+            magic=1,
+            codec=Codec.GZIP,
+            last_offset=base + len(keys) - 1,
+            timestamp_ms=NOW_MS,
+            log_append_time=False,
         )
 
     batches = clean(tmp_path, invalid(25, (0, 1, 0, 1)) + invalid(50, (3, 4)))
@@ -70,7 +83,9 @@ def test_c071_magic_0_messages_in_magic_1_wrappers(tmp_path: Path) -> None:
     for batch in batches:
         assert batch.entry is not None
         assert not batch.entry.inner_magic_differs
-        assert [int(record.value or b"") for record in batch.records] == [record.offset for record in batch.records]
+        assert [int(record.value or b"") for record in batch.records] == [
+            record.offset for record in batch.records
+        ]
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -98,9 +113,19 @@ def test_c092_empty_batch_retention(transactional: bool, tmp_path: Path) -> None
     (batch,) = clean(tmp_path, data, replace(FACTS, producers={23: LastBatch(5, 4)}))
     header = batch.header
     assert header is not None
-    assert (len(batch.data), header.record_count, header.max_timestamp_ms, header.base_timestamp_ms) == (61, 0, 12, -1)
+    assert (len(batch.data), header.record_count, header.max_timestamp_ms, header.base_timestamp_ms) == (
+        61,
+        0,
+        12,
+        -1,
+    )
     assert (header.base_offset, header.last_offset) == (3, 4)
-    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence) == (23, 5, 10, 11)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence) == (
+        23,
+        5,
+        10,
+        11,
+    )
     assert header.is_transactional is transactional
     assert header.delete_horizon_ms is None
     assert header.codec is Codec.NONE
@@ -120,9 +145,7 @@ def test_c093_c094_empty_batches(tmp_path: Path) -> None:
 def test_c095_base_timestamp_becomes_delete_horizon(codec: Codec, tmp_path: Path) -> None:
     """Record timestamps stay though the base they count from moves."""
     horizon_ms = (2**31 - 1) // 2
-    records = [
-        Record(o, t, b"k%d" % o, v) for o, t, v in ((0, 5, b"a"), (1, 10, None), (2, 15, b"c"))
-    ]
+    records = [Record(o, t, b"k%d" % o, v) for o, t, v in ((0, 5, b"a"), (1, 10, None), (2, 15, b"c"))]
     data = encode_batch(records, base_offset=0, codec=codec)
     facts = replace(FACTS, now_ms=horizon_ms - 1, new_horizon_ms=horizon_ms)
     (batch,) = clean(tmp_path, data, facts)
@@ -168,7 +191,12 @@ def test_c098_producer_info(codec: Codec, tmp_path: Path) -> None:
     """Producer fields, base and last sequence survive a rebuild."""
     data = encode_batch(keyed(0, 1, drop=(0,)), base_offset=0, codec=codec)
     data += encode_batch(
-        keyed(2, 3, 4, drop=(2,)), base_offset=2, codec=codec, producer_id=23, producer_epoch=5, base_sequence=10
+        keyed(2, 3, 4, drop=(2,)),
+        base_offset=2,
+        codec=codec,
+        producer_id=23,
+        producer_epoch=5,
+        base_sequence=10,
     )
     data += encode_batch(
         keyed(5, 6, 7, drop=(7,)),
@@ -256,7 +284,8 @@ def test_c101_log_append_time_legacy(codec: Codec, tmp_path: Path) -> None:
         data = b"".join(encode_message(r, magic=1, log_append_time=True) for records in sets for r in records)
     else:
         data = b"".join(
-            encode_wrapper(records, magic=1, codec=codec, log_append_time=True, timestamp_ms=4711) for records in sets
+            encode_wrapper(records, magic=1, codec=codec, log_append_time=True, timestamp_ms=4711)
+            for records in sets
         )
     batches = clean(tmp_path, data)
     assert len(batches) == (3 if codec is Codec.NONE else 2)
@@ -270,7 +299,10 @@ def test_c101_log_append_time_legacy(codec: Codec, tmp_path: Path) -> None:
 def test_d08_middle_record_obsolete(tmp_path: Path) -> None:
     """Gzip, CreateTime: same bases and sequences, count 2, base timestamp of the first kept, valid CRC."""
     source = encode_batch(
-        [replace(record, headers=(("h", b"1"), ("n", None))) for record in keyed(7, 8, 9, ts=(50, 40, 45), drop=(8,))],
+        [
+            replace(record, headers=(("h", b"1"), ("n", None)))
+            for record in keyed(7, 8, 9, ts=(50, 40, 45), drop=(8,))
+        ],
         base_offset=7,
         codec=Codec.GZIP,
         leader_epoch=4,
@@ -290,8 +322,6 @@ def test_d08_middle_record_obsolete(tmp_path: Path) -> None:
 
 def test_unknown_attribute_bits_are_cleared(tmp_path: Path) -> None:
     """Rule 4.27; a copied batch keeps them."""
-    from tests.kernels.damage import sealed
-
     rebuilt = encode_batch(keyed(0, 1, drop=(0,)), base_offset=0)
     copied = encode_batch(keyed(2), base_offset=2)
     data = b"".join(sealed(batch[:21] + b"\x01\x80" + batch[23:]) for batch in (rebuilt, copied))
@@ -321,10 +351,6 @@ def test_d10_batch_with_a_horizon_is_copied(codec: Codec, tmp_path: Path) -> Non
 def test_untouched_batches_are_copied(tmp_path: Path) -> None:
     """Byte for byte, though a compressor of today would write other bytes."""
     source = encode_batch(keyed(0, 1), base_offset=0, codec=Codec.GZIP)
-    import gzip
-
-    from tests.kernels.damage import sealed
-
     other = sealed(source[:61] + gzip.compress(gzip.decompress(source[61:]), 9, mtime=7))
     assert other != source
     assert [batch.data for batch in clean(tmp_path, other)] == [other]
@@ -360,4 +386,7 @@ def test_time_index_entries_as_an_appending_broker_sets_them() -> None:
     assert entries.positions.tolist() == [200, 400]
     assert entries.timestamps.tolist() == [7, 8, 8]
     assert entries.timestamp_offsets.tolist() == [19, 49, 49]
-    assert [len(column) for column in (index_entries(written[:0], 150).offsets, index_entries(written[:0], 1).timestamps)] == [0, 0]
+    assert [
+        len(column)
+        for column in (index_entries(written[:0], 150).offsets, index_entries(written[:0], 1).timestamps)
+    ] == [0, 0]

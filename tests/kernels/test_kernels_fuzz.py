@@ -17,15 +17,15 @@ from cleanerd.errors import CorruptFile
 from cleanerd.format.errors import FormatError
 from cleanerd.kernels import reference
 from cleanerd.kernels.fingerprint import fingerprint_records
-from cleanerd.kernels.judge import mark_aborted
+from cleanerd.kernels.judge import Context, mark_aborted
 from cleanerd.kernels.records import count_messages, walk_records
 from cleanerd.kernels.reference import Facts, Segment
 from cleanerd.kernels.scan import first_bad_crc, first_bad_order, scan_batches
 from cleanerd.kernels.tables import Status
 from cleanerd.kernels.transactions import PRODUCER, ProducerState, collect_events, replay
 from tests.kernels.damage import damage, damage_inside_crc, guarded
-from tests.kernels.random_log import LogSegment, RandomLog, random_facts
-from tests.kernels.real_path import KEY, Layout, RealPath, aborted_columns
+from tests.kernels.random_log import NOW_MS, LogSegment, RandomLog, random_facts
+from tests.kernels.real_path import KEY, Layout, RealPath, aborted_columns, producer_columns
 
 SEEDS = int(os.environ.get("CLEANERD_TEST_FUZZ_SEEDS", "150"))
 
@@ -43,7 +43,10 @@ def damaged_log(rng: random.Random, log: RandomLog, *, inside_crc: bool) -> byte
 def content(data: bytes) -> list[object]:
     """What a reader sees of a log: the same number may be written as a varint with padding."""
     return [
-        (batch.records, replace(batch.header or batch.entry, size_bytes=0, **({"crc": 0} if batch.header else {})))
+        (
+            batch.records,
+            replace(batch.header or batch.entry, size_bytes=0, **({"crc": 0} if batch.header else {})),
+        )
         for batch in reference.read_batches(data)
     ]
 
@@ -57,9 +60,9 @@ def expected_content(segment: LogSegment, facts: Facts) -> list[object] | None:
         cleaned = reference.clean([Segment(segment.data, segment.retain_legacy_deletes)], facts)
         return content(cleaned.segments[0])
     except FormatError as error:
-        known = ("CRC", "control key", "a varint of at most 64 bits")
-        assert any(word in str(error.expected) for word in known)
-        return None
+        if any(word in str(error.expected) for word in ("CRC", "control key", "a varint of at most 64 bits")):
+            return None
+        raise
 
 
 @pytest.mark.parametrize("inside_crc", [False, True])
@@ -75,8 +78,7 @@ def test_damaged_logs_are_refused_or_cleaned_right(inside_crc: bool, tmp_path: P
         path = RealPath(tmp_path, [segment], facts, layout)
         try:
             cleaned = path.clean()
-        except CorruptFile as error:
-            assert error.path.startswith(str(tmp_path))
+        except CorruptFile:
             outcomes["refused"] += 1
             continue
         expected = expected_content(segment, facts)
@@ -106,9 +108,8 @@ def read_everything(data: bytes, rng: random.Random) -> Status:
     return walked
 
 
-def _context():  # type: ignore[no-untyped-def]
-    log = RandomLog(random.Random(0)).append(1)
-    return RealPath(Path(os.devnull).parent, [], random_facts(random.Random(0), log))._context(()).context
+def _context() -> Context:
+    return Context(NOW_MS, NOW_MS + 1, 10, producer_columns({}), np.zeros(0, np.int64))
 
 
 def expand_everything(data: bytes, rng: random.Random) -> Status:
@@ -162,7 +163,15 @@ def test_with_bounds_checks(tmp_path: Path) -> None:
     root = Path(cleanerd.__file__).parents[1]
     checked = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "CLEANERD_TEST_FUZZ_SEEDS": "5000"}
     subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-k", "not bounds_checks", str(Path(__file__).relative_to(root))],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-k",
+            "not bounds_checks",
+            str(Path(__file__).relative_to(root)),
+        ],
         env=os.environ | checked,
         cwd=root,
         check=True,

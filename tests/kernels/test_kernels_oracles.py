@@ -156,7 +156,9 @@ def test_big_endian_loads(data: bytes) -> None:
     assert be16(buffer, len(data) - 2) == int.from_bytes(data[-2:], "big", signed=True)
 
 
-EDGES = sorted({s * (2**n + d) for n in range(63) for d in (-1, 0, 1) for s in (-1, 1)} | {2**63 - 1, -(2**63)})
+EDGES = sorted(
+    {s * (2**n + d) for n in range(63) for d in (-1, 0, 1) for s in (-1, 1)} | {2**63 - 1, -(2**63)}
+)
 
 
 def test_varints_at_all_boundaries() -> None:
@@ -187,7 +189,9 @@ def test_varints_that_are_none() -> None:
 
 def keyed(numbers: list[int]) -> Fingerprints:
     """A fingerprint per key number, spread over the whole range."""
-    return np.array([[(n * 0x9E3779B97F4A7C15 + 1) & _MASK, (n * 0xC2B2AE3D27D4EB4F) & _MASK] for n in numbers], np.uint64).reshape(-1, 2)
+    return np.array(
+        [[(n * 0x9E3779B97F4A7C15 + 1) & _MASK, (n * 0xC2B2AE3D27D4EB4F) & _MASK] for n in numbers], np.uint64
+    ).reshape(-1, 2)
 
 
 def superseded_by_dict(numbers: list[int], clean: int) -> list[bool]:

@@ -17,7 +17,11 @@ from cleanerd.kernels.tables import Bytes, Status, Table
 from tests.kernels.damage import guarded, sealed
 
 NOTHING = np.empty(0, np.uint8)
-RECORDS = [Record(5, 1000, b"a", b"1"), Record(7, 900, None, None, (("h", b"x"), ("i", None))), Record(9, -1, b"", b"")]
+RECORDS = [
+    Record(5, 1000, b"a", b"1"),
+    Record(7, 900, None, None, (("h", b"x"), ("i", None))),
+    Record(9, -1, b"", b""),
+]
 V2 = encode_batch(RECORDS, base_offset=4, last_offset=11, producer_id=3, producer_epoch=2, base_sequence=8)
 V1 = encode_message(Record(12, 77, b"k", None), magic=1)
 V0 = encode_message(Record(13, -1, None, b"v"), magic=0)
@@ -55,7 +59,10 @@ def test_headers_of_all_magics() -> None:
     header = parse_header(V2)
     row = batches[0]
     assert (row["base_offset"], row["last_offset"], row["leader_epoch"]) == (4, 11, 0)
-    assert (row["base_timestamp"], row["max_timestamp"]) == (header.base_timestamp_ms, header.max_timestamp_ms)
+    assert (row["base_timestamp"], row["max_timestamp"]) == (
+        header.base_timestamp_ms,
+        header.max_timestamp_ms,
+    )
     assert (row["producer_id"], row["producer_epoch"], row["base_sequence"], row["count"]) == (3, 2, 8, 3)
     assert (row["payload_start"], row["payload_end"], row["size"]) == (61, len(V2), len(V2))
     assert batches["position"].tolist() == [0, len(V2), len(V2 + V1)]
@@ -76,7 +83,13 @@ def test_records_of_all_magics() -> None:
     assert records["batch"].tolist() == [0, 0, 0, 1, 2]
     assert records["magic"].tolist() == [2, 2, 2, 1, 0]
     assert records["end"][[2, 3, 4]].tolist() == [len(V2), len(V2 + V1), len(V2 + V1 + V0)]
-    assert [(V2 + V1 + V0)[r["key_start"] :][: max(r["key_length"], 0)] for r in records] == [b"a", b"", b"", b"k", b""]
+    assert [(V2 + V1 + V0)[r["key_start"] :][: max(r["key_length"], 0)] for r in records] == [
+        b"a",
+        b"",
+        b"",
+        b"k",
+        b"",
+    ]
 
 
 def test_log_append_time_is_the_time_of_every_record() -> None:
@@ -291,7 +304,12 @@ def inner(*offsets: int) -> bytes:
 def wrapped(messages: bytes, last_offset: int, magic: int = 1) -> bytes:
     """A wrapper around them."""
     return wrap_messages(
-        messages, magic=magic, codec=Codec.GZIP, last_offset=last_offset, timestamp_ms=1, log_append_time=False
+        messages,
+        magic=magic,
+        codec=Codec.GZIP,
+        last_offset=last_offset,
+        timestamp_ms=1,
+        log_append_time=False,
     )
 
 

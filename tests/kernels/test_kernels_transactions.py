@@ -1,6 +1,7 @@
 """Transactions and producers: the kernels against the tracker and the replay of the twin (rules 4.17, 4.20, A.3, A.4)."""
 
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,7 @@ def test_empty_transactions_against_the_tracker(seed: int, pieces: int) -> None:
     columns = aborted_columns([(t.producer_id, t.first_offset, t.last_offset) for t in log.aborted])
     cuts = [len(log.batches) * n // pieces for n in range(pieces + 1)]
     parts = []
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in pairwise(cuts):
         raw, batches = table_of(b"".join(placed.data for placed in log.batches[start:end]))
         parts.append(collect_events(raw, batches, mark_aborted(batches, columns), context()))
     events = np.concatenate(parts)
@@ -219,7 +220,9 @@ def test_many_producers(tmp_path: Path) -> None:
     """The table of ids has room for a producer a batch, and for those of a snapshot."""
     ids = [2**62 + 977 * n for n in range(500)]
     log = b"".join(
-        encode_batch([Record(n, n, b"k", b"v")], base_offset=n, producer_id=number, producer_epoch=0, base_sequence=0)
+        encode_batch(
+            [Record(n, n, b"k", b"v")], base_offset=n, producer_id=number, producer_epoch=0, base_sequence=0
+        )
         for n, number in enumerate(ids)
     )
     first = replay(NO_PRODUCERS, *table_of(log), 0, 0)

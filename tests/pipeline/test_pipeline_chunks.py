@@ -4,7 +4,7 @@ import os
 import random
 import struct
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +16,20 @@ from cleanerd.format.codecs import Codec, compress
 from cleanerd.format.legacy import encode_wrapper
 from cleanerd.kernels.reference import Facts
 from cleanerd.pipeline import chunks
-from cleanerd.pipeline.chunks import Source, read_pieces, slices
+from cleanerd.pipeline.chunks import ChunkWork, Source, read_pieces, slices
 from cleanerd.pipeline.index import index_chunk
-from cleanerd.pipeline.rewrite import VerificationFailed, rewrite_chunk, verify_part
+from cleanerd.pipeline.rewrite import (
+    Proof,
+    VerificationFailed,
+    read_back,
+    rewrite_chunk,
+    verify_part,
+)
 from tests.kernels.damage import sealed
 from tests.kernels.random_log import LogSegment, RandomLog, random_facts
 from tests.kernels.real_path import Layout, RealPath
 
-FACTS = Facts(
-    now_ms=0, new_horizon_ms=1000, first_dirty_offset=0, round_end=1000, producers={}, aborted=()
-)
+FACTS = Facts(now_ms=0, new_horizon_ms=1000, first_dirty_offset=0, round_end=1000, producers={}, aborted=())
 
 
 def go_on(size: int, records: int) -> None:
@@ -47,7 +51,10 @@ def source_of(path: Path, data: bytes, min_offset: int = 0) -> Source:
 def read_all(source: Source) -> list[int]:
     """Offsets of all records."""
     return [
-        offset for piece in read_pieces(source) for part in slices(piece) for offset in part.records["offset"].tolist()
+        offset
+        for piece in read_pieces(source)
+        for part in slices(piece)
+        for offset in part.records["offset"].tolist()
     ]
 
 
@@ -152,8 +159,8 @@ def test_a_clean_segment_that_reaches_into_the_dirty_section(tmp_path: Path) -> 
             RealPath(tmp_path, segments, facts, Layout(map_side=map_side)).clean()
 
 
-def written_part(directory: Path):  # type: ignore[no-untyped-def]
-    """A real part with what is known of it: (path of the part, chunk, part, digest is unknown)."""
+def written_part(directory: Path) -> tuple[RealPath, ChunkWork]:
+    """A cleaning of one chunk that went well."""
     rng = random.Random(5)
     log = RandomLog(rng).append(30)
     segment = LogSegment(0, b"".join(placed.data for placed in log.batches))
@@ -163,26 +170,60 @@ def written_part(directory: Path):  # type: ignore[no-untyped-def]
     return path, chunk
 
 
-def test_a_part_that_was_not_written_as_it_should_be(tmp_path: Path) -> None:
-    """Verification reads the file back: wrong size, count or digest, and damaged bytes are all noticed."""
+def test_a_part_that_is_not_what_it_should_be(tmp_path: Path) -> None:
+    """Every number of the proof counts, and every byte of the file: also those outside of a CRC."""
     path, chunk = written_part(tmp_path)
     part_path = tmp_path / "part"
     context = path._context(path.indexed.discardable_markers)
     part = rewrite_chunk(chunk, context, path.indexed.verdicts[0], str(part_path), 200, go_on)
-    whole = part_path.read_bytes()
-    for wrong in (
-        replace(part, records_kept=part.records_kept + 1),
-        replace(part, batches_kept=part.batches_kept - 1),
-        replace(part, last_offset=part.last_offset + 1),
-        replace(part, size_bytes=part.size_bytes - 1),
-        part,  # with a digest of nothing
-    ):
+    proof, starts, last_offsets = read_back(str(part_path), chunk.source)
+    verify_part(str(part_path), chunk.source, proof, part.entries)
+    for field in fields(Proof):
+        wrong = replace(proof, **{field.name: getattr(proof, field.name) ^ 1})
         with pytest.raises(VerificationFailed, match="should be"):
-            verify_part(str(part_path), chunk.source, wrong, 0)
-    for at in range(0, len(whole), 97):
+            verify_part(str(part_path), chunk.source, wrong, part.entries)
+    for column, shift in (("positions", 1), ("offsets", 1), ("positions", int(starts[-1]))):
+        entries = replace(part.entries, **{column: getattr(part.entries, column) + shift})
+        with pytest.raises(VerificationFailed, match="does not point"):
+            verify_part(str(part_path), chunk.source, proof, entries)
+    assert set(part.entries.offsets) < set(last_offsets)
+    whole = part_path.read_bytes()
+    for at in range(0, len(whole), 7):
         part_path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises((VerificationFailed, CorruptFile)):
-            verify_part(str(part_path), chunk.source, part, 0)
+            verify_part(str(part_path), chunk.source, proof, part.entries)
+
+
+HEADER_FIELDS = {  # name: (position, bytes)
+    "leader epoch": (12, 4),
+    "transactional": (22, 1),
+    "base offset": (0, 8),
+    "last offset delta": (23, 4),
+    "delete horizon": (27, 8),
+    "producer id": (43, 8),
+    "producer epoch": (51, 2),
+    "base sequence": (53, 4),
+}
+
+
+@pytest.mark.parametrize(("at", "size"), HEADER_FIELDS.values(), ids=HEADER_FIELDS.keys())
+def test_every_field_of_a_batch_is_proved(at: int, size: int, tmp_path: Path) -> None:
+    """With a right CRC: what no rewrite may change, and the delete horizon."""
+    source_of(tmp_path / "0.log", b"")
+    data = encode_batch(
+        [Record(6, 5, b"k", None)],
+        base_offset=5,
+        last_offset=8,
+        producer_id=1 << 40,
+        producer_epoch=2,
+        base_sequence=3,
+        delete_horizon_ms=77,
+    )
+    source = source_of(tmp_path / "0.log", data)
+    proof, _, _ = read_back(source.path, source)
+    number = int.from_bytes(data[at : at + size]) ^ 16
+    changed = source_of(tmp_path / "0.log", sealed(data[:at] + number.to_bytes(size) + data[at + size :]))
+    assert read_back(changed.path, changed)[0] != proof
 
 
 def test_verdicts_of_another_chunk(tmp_path: Path) -> None:

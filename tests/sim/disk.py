@@ -50,12 +50,14 @@ class _Directory:
 class SimDisk:
     """Implements `cleanerd.env.files.Files`. `operations` records what changed anything, syncs included.
 
-    With `stop_after` = k the operation after the k-th raises `SwitchedOff` and does nothing.
+    With `stop_after` = k the operation after the k-th raises `SwitchedOff` and does nothing. With `before` set to a list
+    a copy is added to it before each operation: what a process killed there leaves.
     """
 
     def __init__(self) -> None:
         self.operations: list[tuple[str, ...]] = []
         self.stop_after: int | None = None
+        self.before: list[SimDisk] | None = None
         self._files: dict[int, _File] = {}
         self._directories: dict[str, _Directory] = {}
         self._ticks = 1_000
@@ -138,6 +140,11 @@ class SimDisk:
         place = self._directories[directory]
         return {name: self._files[inode].content for name, inode in sorted(place.names.items())}
 
+    def fingerprint(self, directory: str) -> frozenset[tuple[str, int, int, bytes]]:
+        """All that the next process can see: two disks with the same one have the same future, short of a power cut."""
+        files = ((name, self._files[inode]) for name, inode in self._directories[directory].names.items())
+        return frozenset((name, file.inode, file.mtime_ns, file.content) for name, file in files)
+
     # -- Files --------------------------------------------------------------------------------------------
 
     def list_names(self, directory: str) -> list[str]:
@@ -203,6 +210,8 @@ class SimDisk:
     def _record(self, *operation: str) -> None:
         if self.stop_after is not None and len(self.operations) >= self.stop_after:
             raise SwitchedOff(f"before operation {len(self.operations)}: {' '.join(operation)}")
+        if self.before is not None:
+            self.before.append(self.copy())
         self.operations.append(operation)
 
     def _change(self, place: _Directory, change: _Change) -> None:

@@ -1,11 +1,10 @@
 """Every way to interrupt something on a simulated disk, and what may then be found there."""
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from cleanerd.storage.recover import recover
-from tests.sim.disk import SimDisk, SwitchedOff
+from tests.sim.disk import SimDisk
 from tests.sim.kafka_startup import start
 from tests.storage.model import (
     DIRECTORY,
@@ -23,16 +22,12 @@ TEMPORARY = (".cleaned", ".swap", ".deleted")
 
 def killed(disk: SimDisk, action: Action) -> Iterator[SimDisk]:
     """A copy of `disk` for every operation before which the process of `action` can be killed, and one with all done."""
-    whole = disk.copy()
-    action(whole)
-    assert whole.stop_after is None
-    for count in range(len(whole.operations) + 1):
-        copy = disk.copy()
-        copy.stop_after = count
-        with contextlib.suppress(SwitchedOff):
-            action(copy)
-        copy.restart()
-        yield copy
+    running, states = disk.copy(), list[SimDisk]()
+    running.before = states
+    action(running)
+    assert len(states) == len(running.operations)
+    yield from states
+    yield running.copy()
 
 
 def switched_off(disk: SimDisk, seeds: int = 4) -> Iterator[SimDisk]:
@@ -41,6 +36,16 @@ def switched_off(disk: SimDisk, seeds: int = 4) -> Iterator[SimDisk]:
         copy = disk.copy()
         copy.power_cut(DIRECTORY, kept, seed=len(kept))
         yield copy
+
+
+def distinct(disks: Iterable[SimDisk]) -> Iterator[SimDisk]:
+    """Each visible state once: most accidents leave the same few."""
+    seen = set()
+    for disk in disks:
+        state = disk.fingerprint(DIRECTORY)
+        if state not in seen:
+            seen.add(state)
+            yield disk
 
 
 def cleanerd_recovers(disk: SimDisk) -> None:

@@ -28,7 +28,8 @@ from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
 
 TP = TopicPartition("t", 0)
-SEGMENTS_PER_GROUP = 3
+GROUPS = (slice(0, 3), slice(3, 7), slice(7, None))
+"""Segments of each group; with seed 7 the second ends before its last source starts (X6), and nothing of the third stays."""
 FILES = RealFiles()
 
 
@@ -73,7 +74,7 @@ def write_log(log_dir: Path, seed: int) -> None:
     """Hot keys, keys written once, deleted keys, aborted and committed transactions; ten segments and more."""
     chance = random.Random(seed)
     (log_dir / LOCK).touch()
-    with LogWriter(str(log_dir), TP.topic, TP.partition, segment_bytes=900) as writer:
+    with LogWriter(str(log_dir), TP.topic, TP.partition, segment_bytes=2200) as writer:
         plain = Producer(writer)
         for number in range(130):
             kind = chance.random()
@@ -89,9 +90,9 @@ def write_log(log_dir: Path, seed: int) -> None:
             60
         ):  # nothing of it stays: the groups end early, some are empty (spec disk X6, X5e)
             plain.put(b"gone %d" % (number % 4), None if number > 55 else b"for now", 150 + number)
+        writer.roll()
         for number in range(3):
             plain.put(b"hot %d" % number, b"at last", 250)
-        writer.roll()
         plain.put(b"end", b"end", 300)
 
 
@@ -141,7 +142,7 @@ def clean(log_dir: str, files: RealFiles) -> None:
     directory = os.path.join(log_dir, str(TP))
     kept, bases = kept_offsets(directory), live_bases(directory)
     closed = bases[:-1]
-    groups = [closed[at : at + SEGMENTS_PER_GROUP] for at in range(0, len(closed), SEGMENTS_PER_GROUP)]
+    groups = [closed[segments] for segments in GROUPS if closed[segments]]
     staged = []
     for group in groups:
         following = bases[bases.index(group[-1]) + 1]

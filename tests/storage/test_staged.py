@@ -1,6 +1,7 @@
 """Staging: a group is declared whole or not at all, and throwing it away is always safe."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,16 @@ from cleanerd.storage.staged import (
     write_manifest,
 )
 from tests.sim.disk import SimDisk
-from tests.storage.crashes import at, cleanerd_recovers, kafka_starts, killed, names, switched_off
+from tests.storage.crashes import (
+    Action,
+    at,
+    cleanerd_recovers,
+    distinct,
+    kafka_starts,
+    killed,
+    names,
+    switched_off,
+)
 from tests.storage.model import DIRECTORY, SCENARIOS, lay_out, live_segments, stage, staged_disk
 
 TWO = next(scenario for scenario in SCENARIOS if scenario.name == "two groups")
@@ -30,35 +40,38 @@ def stage_all(disk: SimDisk) -> None:
         stage(disk, rewrite)
 
 
+def accidents(disk: SimDisk, action: Action) -> Iterator[SimDisk]:
+    """Killed anywhere, and switched off then."""
+    return distinct(cut for copy in killed(disk, action) for cut in [copy, *switched_off(copy)])
+
+
 def test_staging_interrupted_anywhere_leaves_the_log_alone() -> None:
     """Killed or switched off: the log is untouched, Kafka starts, a group waits only if it is whole."""
-    for copy in killed(lay_out(TWO), stage_all):
-        for cut in [copy, *switched_off(copy, seeds=8)]:
-            broker = cut.copy()
-            kafka_starts(broker)
-            assert live_segments(broker) == TWO.after(0)
-            cleanerd_recovers(cut)
-            assert live_segments(cut) == TWO.after(0)
-            waiting = read_manifests(cut, DIRECTORY)
-            assert len(names(cut, ".cleanerd")) == 4 * len(waiting)
-            if [group.base_offset for group in waiting] == [0, 50]:
-                for group in waiting:
-                    commit_group(cut, DIRECTORY, group)
-                assert live_segments(cut) == TWO.after(2)
+    for cut in accidents(lay_out(TWO), stage_all):
+        broker = cut.copy()
+        kafka_starts(broker)
+        assert live_segments(broker) == TWO.after(0)
+        cleanerd_recovers(cut)
+        assert live_segments(cut) == TWO.after(0)
+        waiting = read_manifests(cut, DIRECTORY)
+        assert len(names(cut, ".cleanerd")) == 4 * len(waiting)
+        if [group.base_offset for group in waiting] == [0, 50]:
+            for group in waiting:
+                commit_group(cut, DIRECTORY, group)
+            assert live_segments(cut) == TWO.after(2)
 
 
 def test_discard_interrupted_anywhere_leaves_whole_groups_or_garbage() -> None:
     """Manifests go first, for good: what is left of the rest is garbage to everybody."""
     disk, _ = staged_disk(TWO)
-    for copy in killed(disk, lambda d: discard_staged(d, DIRECTORY)):
-        for cut in [copy, *switched_off(copy, seeds=8)]:
-            if names(cut, ".manifest.cleanerd"):
-                assert len(names(cut, ".log.cleanerd", ".index.cleanerd", ".timeindex.cleanerd")) == 6
-            cleanerd_recovers(cut)
-            assert live_segments(cut) == TWO.after(0)
-            assert len(names(cut, ".cleanerd")) == 4 * len(read_manifests(cut, DIRECTORY))
-            discard_staged(cut, DIRECTORY)
-            assert names(cut, ".cleanerd") == []
+    for cut in accidents(disk, lambda d: discard_staged(d, DIRECTORY)):
+        if names(cut, ".manifest.cleanerd"):
+            assert len(names(cut, ".log.cleanerd", ".index.cleanerd", ".timeindex.cleanerd")) == 6
+        cleanerd_recovers(cut)
+        assert live_segments(cut) == TWO.after(0)
+        assert len(names(cut, ".cleanerd")) == 4 * len(read_manifests(cut, DIRECTORY))
+        discard_staged(cut, DIRECTORY)
+        assert names(cut, ".cleanerd") == []
 
 
 def test_discard_spares_a_group_whose_commit_has_begun() -> None:
@@ -152,7 +165,7 @@ def test_torn_manifest_is_refused() -> None:
             read_manifests(disk, DIRECTORY)
 
 
-WRONG = {
+WRONG: dict[str, dict[str, object]] = {
     "another version": {"version": 2},
     "another base": {"sources": [{"base_offset": 7, "inode": 1, "size_bytes": 1, "mtime_ns": 1}]},
     "no source": {"sources": []},

@@ -1,0 +1,385 @@
+"""Which part of a log may be cleaned, and which log first: cases C012-C032 as arithmetic, D01-D05, and invariants.
+
+Where a case is about states, checkpoint files or the cleanup policy (C013-C016, C033-C037) only its numbers are here: a log
+that is in progress or parked is not handed to these functions at all. Unlike Kafka's (1.23), an overdue log goes first.
+"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cleanerd.policy.cleanable import (
+    CleanableRange,
+    CompactionConfig,
+    Limit,
+    LogFacts,
+    SegmentFacts,
+    cleanable_range,
+    first_dirty_offset,
+    is_filthy,
+    non_active_from,
+    range_query,
+    urgency,
+)
+
+HOUR_MS = 3_600_000
+NEVER_MS = 2**63 - 1
+NOW_MS = 1_700_000_000_000
+CONFIG = CompactionConfig(
+    min_cleanable_dirty_ratio=0.05, min_compaction_lag_ms=0, max_compaction_lag_ms=NEVER_MS
+)
+
+
+def segment(
+    base: int, size: int = 100, *, largest_ms: int = NOW_MS, first_batch_ms: int | None = NOW_MS
+) -> SegmentFacts:
+    """A segment; indexes do not matter here."""
+    return SegmentFacts(base, size, 8, 12, largest_ms, first_batch_ms)
+
+
+def log_of(
+    *segments: SegmentFacts,
+    end: int,
+    start: int = 0,
+    stable: int | None = None,
+    checkpoint: int | None = None,
+    recovery_point: int | None = None,
+) -> LogFacts:
+    """A log; the last stable offset is its end unless said otherwise."""
+    return LogFacts(segments, start, end, end if stable is None else stable, recovery_point, checkpoint)
+
+
+def plain_log(records: int, checkpoint: int | None = None, per_segment: int = 2) -> LogFacts:
+    """Single-record batches of 50 bytes; the last segment is active."""
+    bases = range(0, records, per_segment)
+    segments = [segment(base, 50 * min(per_segment, records - base)) for base in bases]
+    return log_of(*segments, end=records, checkpoint=checkpoint)
+
+
+def bounds(found: CleanableRange) -> tuple[int, int]:
+    """First dirty, first uncleanable."""
+    return found.first_dirty_offset, found.first_uncleanable_offset
+
+
+THREE = [segment(0), segment(10), segment(20)]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "bases"),
+    [
+        (10, 10, []),
+        (15, 15, []),
+        (0, 21, [0, 10, 20]),
+        (1, 5, [0]),
+        (13, 21, [10, 20]),
+        (13, 17, [10]),
+        (-1, 10, [0]),
+        (25, 99, [20]),
+    ],
+)
+def test_c031_range_query(start: int, end: int, bases: list[int]) -> None:
+    """Rule 0.4: from the segment that contains the start; nothing for an empty range, even inside a segment."""
+    assert [s.base_offset for s in range_query(THREE, start, end)] == bases
+
+
+def test_c031_range_query_backwards() -> None:
+    """An end below the start is an error; no segments are no segments."""
+    with pytest.raises(ValueError, match="ends before it starts"):
+        range_query(THREE, 10, 0)
+    assert range_query([], 0, 10) == ()
+
+
+@pytest.mark.parametrize(("start", "bases"), [(0, [0, 1, 2, 3, 4]), (2, [2, 3, 4]), (5, []), (6, [])])
+def test_c032_non_active_from(start: int, bases: list[int]) -> None:
+    """The active segment is never among them."""
+    segments = [segment(base) for base in range(6)]
+    assert [s.base_offset for s in non_active_from(segments, start)] == bases
+
+
+def test_c012_to_c015_dirtiest_log_first() -> None:
+    """Logs of 20, 25, 30 records checkpointed at 20: 30, then 25; the first has nothing dirty."""
+    found = {records: cleanable_range(plain_log(records, 20), CONFIG, NOW_MS) for records in (20, 25, 30)}
+    filthy = [records for records in found if is_filthy(found[records], CONFIG)]
+    assert sorted(filthy, key=lambda records: urgency(found[records]), reverse=True) == [30, 25]
+    assert found[20].cleanable_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "checkpoint", "expected"),
+    [
+        (0, 20, 200, (0, True)),  # C017
+        (10, 20, 0, (10, True)),  # C018
+        (10, 20, 15, (15, False)),  # C027
+        (20, 20, 15, (20, True)),  # C027
+        (0, 20, 25, (0, True)),  # C027
+        (0, 20, 20, (20, False)),  # valid at the log end
+        (5, 20, None, (5, False)),  # never cleaned
+        (15, 20, 10, (15, True)),  # C022, log A
+        (5, 20, 5, (5, False)),
+    ],
+)
+def test_first_dirty_offset(start: int, end: int, checkpoint: int | None, expected: tuple[int, bool]) -> None:
+    """Rule 1.5: a checkpoint outside of the log is reset to its start."""
+    log = log_of(segment(0), end=end, start=start, checkpoint=checkpoint)
+    assert first_dirty_offset(log) == expected
+    assert cleanable_range(log, CONFIG, NOW_MS).checkpoint_reset is expected[1]
+
+
+def test_c019_log_start_above_the_active_base() -> None:
+    """Nothing to clean, and no exception."""
+    log = log_of(segment(0), end=9, start=2, checkpoint=0)
+    found = cleanable_range(log, CONFIG, NOW_MS)
+    assert (found.is_empty, found.checkpoint_reset) == (True, True)
+    assert not is_filthy(found, CONFIG)
+
+
+def test_c020_checkpoint_above_the_active_base() -> None:
+    """Left alone (1.6)."""
+    found = cleanable_range(log_of(segment(0), end=6, checkpoint=3), CONFIG, NOW_MS)
+    assert (found.is_empty, found.checkpoint_reset, found.first_dirty_offset) == (True, False, 3)
+
+
+def test_c021_reset_without_cleaning() -> None:
+    """Log start and end at 20: the checkpoint is to be 20, nothing is selected."""
+    log = log_of(segment(20, 0), end=20, start=20, checkpoint=15)
+    found = cleanable_range(log, CONFIG, NOW_MS)
+    assert (found.is_empty, found.checkpoint_reset, found.first_dirty_offset) == (True, True, 20)
+
+
+def test_c023_high_watermark_is_the_bound() -> None:
+    """Upstream says 50 at once; rounding down to a segment (1.13) comes on top."""
+    segments = [segment(base) for base in range(0, 90, 10)]
+    found = cleanable_range(log_of(*segments, end=90, stable=50), CONFIG, NOW_MS)
+    assert bounds(found) == (0, 50)
+    assert found.limit is Limit.LAST_STABLE_OFFSET
+    assert bounds(cleanable_range(log_of(*segments, end=90, stable=57), CONFIG, NOW_MS)) == (0, 50)
+
+
+def test_c024_active_segment_is_the_bound() -> None:
+    """High watermark at the log end."""
+    found = cleanable_range(log_of(*THREE, end=25), CONFIG, NOW_MS)
+    assert bounds(found) == (0, 20)
+    assert found.limit is Limit.ACTIVE_SEGMENT
+
+
+LAGGING = replace(CONFIG, min_compaction_lag_ms=HOUR_MS)
+
+
+def test_c025_min_lag() -> None:
+    """Three full segments of long ago, then younger ones: the first younger one is the bound."""
+    old = [segment(base, largest_ms=NOW_MS - HOUR_MS - 1) for base in (0, 10, 20)]
+    young = [segment(base) for base in (30, 40, 50)]
+    found = cleanable_range(log_of(*old, *young, end=60), LAGGING, NOW_MS)
+    assert bounds(found) == (0, 30)
+    assert found.limit is Limit.MIN_COMPACTION_LAG
+
+
+def test_c026_min_lag_all_old() -> None:
+    """Everything but the active segment."""
+    segments = [segment(base, largest_ms=NOW_MS - HOUR_MS - 1) for base in range(0, 80, 10)]
+    assert bounds(cleanable_range(log_of(*segments, end=80), LAGGING, NOW_MS)) == (0, 70)
+
+
+def test_older_segments_behind_a_young_one_wait() -> None:
+    """Rule 1.11."""
+    old = NOW_MS - HOUR_MS - 1
+    segments = [segment(0, largest_ms=old), segment(10), segment(20, largest_ms=old), segment(30)]
+    assert bounds(cleanable_range(log_of(*segments, end=40), LAGGING, NOW_MS)) == (0, 10)
+
+
+@pytest.mark.parametrize(("age_ms", "uncleanable"), [(HOUR_MS, 10), (HOUR_MS - 1, 0)])
+def test_d04_min_lag_is_strict(age_ms: int, uncleanable: int) -> None:
+    """Exactly now - lag is cleanable, one millisecond younger is not (1.9)."""
+    log = log_of(segment(0, largest_ms=NOW_MS - age_ms), segment(10), end=20)
+    assert bounds(cleanable_range(log, LAGGING, NOW_MS)) == (0, uncleanable)
+
+
+@pytest.mark.parametrize("lag_ms", [0, -1])
+def test_no_min_lag(lag_ms: int) -> None:
+    """Zero and negative lags are none, also for records from the future."""
+    log = log_of(segment(0, largest_ms=NOW_MS + HOUR_MS), segment(10), end=20)
+    config = replace(CONFIG, min_compaction_lag_ms=lag_ms)
+    assert bounds(cleanable_range(log, config, NOW_MS)) == (0, 10)
+
+
+def test_c028_undecided_transaction() -> None:
+    """An open transaction at the start blocks everything; decided, the lag of its marker counts."""
+    old = NOW_MS - HOUR_MS - 1
+    blocked = log_of(segment(0, largest_ms=old), segment(3), end=3, stable=0)
+    assert bounds(cleanable_range(blocked, LAGGING, NOW_MS)) == (0, 0)
+    decided = log_of(segment(0, largest_ms=old), segment(3), segment(4, 0), end=4)
+    assert bounds(cleanable_range(decided, LAGGING, NOW_MS)) == (0, 3)
+    assert bounds(cleanable_range(decided, LAGGING, NOW_MS + HOUR_MS)) == (0, 4)
+
+
+def test_recovery_point_is_a_bound() -> None:
+    """Spec disk G: what a broker will recover is not touched."""
+    found = cleanable_range(log_of(*THREE, end=25, recovery_point=15), CONFIG, NOW_MS)
+    assert bounds(found) == (0, 10)
+    assert found.limit is Limit.RECOVERY_POINT
+    assert bounds(cleanable_range(log_of(*THREE, end=25, recovery_point=25), CONFIG, NOW_MS)) == (0, 20)
+
+
+def test_c029_sizes_of_a_clean_log() -> None:
+    """Dirty = uncleanable = active base: everything but the active segment is clean."""
+    segments = [segment(base, 100 + base) for base in range(6)]
+    found = cleanable_range(log_of(*segments, end=6, checkpoint=5), CONFIG, NOW_MS)
+    assert (found.clean_bytes, found.cleanable_bytes) == (510, 0)
+
+
+def test_c030_sizes_with_an_uncleanable_section() -> None:
+    """Dirty from the third segment, uncleanable from the fifth."""
+    segments = [segment(base, 100 + base) for base in range(6)]
+    found = cleanable_range(log_of(*segments, end=6, checkpoint=2, stable=4), CONFIG, NOW_MS)
+    assert (found.clean_bytes, found.cleanable_bytes) == (201, 205)
+    assert found.dirty_ratio == pytest.approx(205 / 406, abs=1e-6)
+
+
+def test_a_segment_with_the_first_dirty_offset_inside_counts_twice() -> None:
+    """Rule 1.15, a quirk: the ratio is Kafka's."""
+    found = cleanable_range(log_of(*THREE, end=25, checkpoint=5), CONFIG, NOW_MS)
+    assert (found.clean_bytes, found.cleanable_bytes) == (100, 200)
+
+
+def test_segments_below_the_log_start_are_clean() -> None:
+    """Rule 1.16."""
+    found = cleanable_range(log_of(*THREE, end=25, start=10, checkpoint=10), CONFIG, NOW_MS)
+    assert (found.clean_bytes, found.cleanable_bytes) == (100, 100)
+
+
+def test_uncleanable_below_dirty_cleans_nothing() -> None:
+    """Rule 10.3: rounding down may pass the first dirty offset."""
+    found = cleanable_range(log_of(*THREE, end=25, checkpoint=15, stable=17), CONFIG, NOW_MS)
+    assert bounds(found) == (15, 10)
+    assert found.is_empty
+    assert not is_filthy(found, replace(CONFIG, min_cleanable_dirty_ratio=0.0))
+
+
+def overdue(delay_ms: int, *, dirty: int, clean: int) -> CleanableRange:
+    """A range with this delay and these sizes."""
+    return CleanableRange(0, 10, Limit.ACTIVE_SEGMENT, False, clean, dirty, delay_ms)
+
+
+def test_d01_overdue_logs_go_first() -> None:
+    """Wanted deviation from 1.23: the earliest deadline first, only then the ratio."""
+    late, later, dirty = (
+        overdue(1, dirty=1, clean=9),
+        overdue(5, dirty=1, clean=99),
+        overdue(0, dirty=6, clean=4),
+    )
+    assert sorted([late, dirty, later], key=urgency, reverse=True) == [later, late, dirty]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "dirty", "clean", "delay_ms", "qualifies"),
+    [
+        (0.5, 50, 50, 0, False),  # D02: exactly equal
+        (0.5, 51, 49, 0, True),
+        (1.0, 100, 0, 0, False),  # D03
+        (1.0, 100, 0, 1, True),
+        (0.0, 1, 1 << 40, 0, True),
+        (0.0, 0, 100, 0, False),
+        (0.0, 0, 100, 99, False),  # overdue, and nothing to clean
+        (0.9, 1, 99, 1, True),
+        (0.0, 0, 0, 0, False),
+    ],
+)
+def test_d02_d03_threshold(threshold: float, dirty: int, clean: int, delay_ms: int, qualifies: bool) -> None:
+    """Rule 1.21: strictly above, or overdue with something to clean."""
+    config = replace(CONFIG, min_cleanable_dirty_ratio=threshold)
+    assert is_filthy(overdue(delay_ms, dirty=dirty, clean=clean), config) is qualifies
+
+
+@pytest.mark.parametrize(
+    ("first_batch_ms", "delay_ms"),
+    [
+        (0, 0),  # D05
+        (-1, 0),  # D05
+        (None, 0),
+        (NOW_MS - HOUR_MS, 0),
+        (NOW_MS - HOUR_MS - 1, 1),
+        (NOW_MS - 3 * HOUR_MS, 2 * HOUR_MS),
+        (NOW_MS + HOUR_MS, 0),
+    ],
+)
+def test_d05_compaction_delay(first_batch_ms: int | None, delay_ms: int) -> None:
+    """Rules 1.18, 1.19: timestamps of 0 or below and unknown ones never make a log overdue."""
+    log = log_of(segment(0, first_batch_ms=first_batch_ms), segment(10), end=20)
+    config = replace(CONFIG, max_compaction_lag_ms=HOUR_MS)
+    assert cleanable_range(log, config, NOW_MS).compaction_delay_ms == delay_ms
+
+
+def test_compaction_delay_looks_at_closed_dirty_segments_only() -> None:
+    """The oldest of them; neither the clean ones nor the active one count."""
+    ancient, old, fresh = (NOW_MS - n * HOUR_MS for n in (9, 3, 1))
+    times = {0: ancient, 10: fresh, 20: old, 30: ancient}
+    segments = [segment(base, first_batch_ms=time) for base, time in times.items()]
+    config = replace(CONFIG, max_compaction_lag_ms=HOUR_MS)
+    found = cleanable_range(log_of(*segments, end=40, checkpoint=10), config, NOW_MS)
+    assert found.compaction_delay_ms == 2 * HOUR_MS
+    assert cleanable_range(log_of(*segments, end=40, checkpoint=10), CONFIG, NOW_MS).compaction_delay_ms == 0
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> LogFacts:
+    """Any log whose numbers fit together."""
+    bases = sorted(draw(st.sets(st.integers(0, 200), min_size=1, max_size=8)))
+    end = bases[-1] + draw(st.integers(0, 20))
+    times = st.integers(NOW_MS - 100, NOW_MS + 100)
+    segments = tuple(
+        segment(
+            base, draw(st.integers(0, 100)), largest_ms=draw(times), first_batch_ms=draw(st.none() | times)
+        )
+        for base in bases
+    )
+    start = draw(st.integers(bases[0], end))
+    return LogFacts(
+        segments,
+        start,
+        end,
+        draw(st.integers(start, end)),
+        draw(st.none() | st.integers(0, end)),
+        draw(st.none() | st.integers(0, end + 10)),
+    )
+
+
+configs = st.builds(
+    CompactionConfig,
+    min_cleanable_dirty_ratio=st.floats(0, 1),
+    min_compaction_lag_ms=st.integers(-1, 100),
+    max_compaction_lag_ms=st.integers(0, 200) | st.just(NEVER_MS),
+)
+
+
+@given(log=logs(), config=configs)
+def test_invariants(log: LogFacts, config: CompactionConfig) -> None:
+    """What is cleaned is closed, stable, old enough, not to be recovered, and whole segments."""
+    found = cleanable_range(log, config, NOW_MS)
+    bases = [s.base_offset for s in log.segments]
+    assert log.log_start_offset <= found.first_dirty_offset <= log.log_end_offset
+    assert found.first_uncleanable_offset in bases
+    assert found.first_uncleanable_offset <= log.active.base_offset
+    assert 0 <= found.dirty_ratio <= 1
+    assert found.compaction_delay_ms >= 0
+    if found.is_empty:
+        assert found.cleanable_bytes == 0
+        assert not is_filthy(found, config)
+        return
+    assert found.first_uncleanable_offset <= log.last_stable_offset
+    assert log.recovery_point is None or found.first_uncleanable_offset <= log.recovery_point
+    dirty = range_query(log.segments, found.first_dirty_offset, found.first_uncleanable_offset)
+    assert sum(s.size_bytes for s in dirty) == found.cleanable_bytes
+    assert log.active not in dirty
+    if config.min_compaction_lag_ms > 0:
+        assert all(NOW_MS - s.largest_timestamp_ms >= config.min_compaction_lag_ms for s in dirty)
+
+
+@given(log=logs(), config=configs)
+def test_a_larger_bound_never_cleans_less(log: LogFacts, config: CompactionConfig) -> None:
+    """Moving the last stable offset up moves the first uncleanable offset up or leaves it."""
+    before = cleanable_range(log, config, NOW_MS)
+    after = cleanable_range(replace(log, last_stable_offset=log.log_end_offset), config, NOW_MS)
+    assert after.first_uncleanable_offset >= before.first_uncleanable_offset
+    assert after.first_dirty_offset == before.first_dirty_offset

@@ -1,0 +1,259 @@
+"""Which segments retention deletes (rules 6.1-6.6): cases C124-C142 as arithmetic, D17, D19, and invariants.
+
+C126 and C137 have nothing to compute here (an API error; producers stay). C134, C136, C138 and C141 are more than numbers:
+files, epochs and checkpoints are the storage's; which segments go, and the log start, is here.
+"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cleanerd.policy.cleanable import SegmentFacts
+from cleanerd.policy.retention import Breach, RetentionConfig, RetentionPlan, plan_retention
+
+NOW_MS = 1_700_000_000_000
+UNLIMITED = RetentionConfig(delete=True, retention_ms=-1, retention_bytes=-1)
+COMPACT = replace(UNLIMITED, delete=False)
+MB = 1 << 20
+
+
+def segment(base: int, size: int = 500, largest_ms: int = NOW_MS) -> SegmentFacts:
+    """A segment; indexes do not matter here."""
+    return SegmentFacts(base, size, 8, 12, largest_ms, None)
+
+
+def segments_of(records: int, per_segment: int = 5, largest_ms: int = NOW_MS) -> list[SegmentFacts]:
+    """Records of 100 bytes."""
+    return [
+        segment(base, 100 * min(per_segment, records - base), largest_ms)
+        for base in range(0, records, per_segment)
+    ]
+
+
+def plan(
+    segments: list[SegmentFacts],
+    config: RetentionConfig,
+    *,
+    end: int,
+    start: int = 0,
+    high_watermark: int | None = None,
+    now_ms: int = NOW_MS,
+) -> RetentionPlan:
+    """A plan; the high watermark is the log end unless said otherwise."""
+    return plan_retention(
+        segments,
+        config,
+        now_ms=now_ms,
+        log_start_offset=start,
+        log_end_offset=end,
+        high_watermark=end if high_watermark is None else high_watermark,
+    )
+
+
+def deleted(found: RetentionPlan) -> list[int]:
+    """Base offsets of what goes."""
+    return [s.base_offset for s, _ in found.deletions]
+
+
+def reasons(found: RetentionPlan) -> list[Breach]:
+    """Why each goes."""
+    return [breach for _, breach in found.deletions]
+
+
+EXPIRED = replace(UNLIMITED, retention_ms=1000)
+OLD_MS = NOW_MS - 1001
+
+
+def test_c124_high_watermark_limits_retention() -> None:
+    """100 expired records: nothing without a high watermark; never anything at or above it; all with it at the end."""
+    segments = segments_of(100, largest_ms=OLD_MS)
+    assert deleted(plan(segments, EXPIRED, end=100, high_watermark=0)) == []
+    for high_watermark in range(25, 31):
+        found = plan(segments, EXPIRED, end=100, high_watermark=high_watermark)
+        assert found.log_start_offset <= high_watermark
+        assert deleted(found) == [s.base_offset for s in segments if s.base_offset + 5 <= high_watermark]
+    found = plan(segments, EXPIRED, end=100)
+    assert (len(found.deletions), found.roll, found.log_start_offset) == (20, True, 100)
+
+
+def test_c125_segments_at_or_above_the_high_watermark() -> None:
+    """For every high watermark the log start stays at or below it; at the end an empty segment remains."""
+    segments = segments_of(100, largest_ms=OLD_MS)
+    for high_watermark in range(101):
+        found = plan(segments, EXPIRED, end=100, high_watermark=high_watermark)
+        assert found.log_start_offset <= high_watermark
+        remaining = [s for s in segments if s.base_offset not in deleted(found)]
+        assert sum(s.base_offset <= high_watermark for s in remaining) <= 1 or high_watermark % 5 == 0
+    assert found.roll
+
+
+@pytest.mark.parametrize(("start", "remaining"), [(1, 3), (6, 2), (15, 1)])
+def test_c127_delete_records(start: int, remaining: int) -> None:
+    """15 records: whole segments below the log start go, the active one never; the log start is as set."""
+    found = plan(segments_of(15), UNLIMITED, end=15, start=start)
+    assert 3 - len(found.deletions) == remaining
+    assert found.log_start_offset == start
+    assert not found.roll
+
+
+@pytest.mark.parametrize(("limit", "remaining"), [(1000, 2), (1500, 3), (1501, 3), (0, 0)])
+def test_c128_size(limit: int, remaining: int) -> None:
+    """15 records: a limit of ten leaves two segments, of fifteen all three."""
+    found = plan(segments_of(15), replace(UNLIMITED, retention_bytes=limit), end=15)
+    assert 3 - len(found.deletions) == remaining
+    assert set(reasons(found)) <= {Breach.SIZE}
+
+
+def test_the_log_never_drops_below_retention_bytes() -> None:
+    """Rule 6.4 with 450 MB in segments of 100 MB and a limit of 400 MB: nothing goes, though 50 MB are too many."""
+    segments = [segment(n, 100 * MB) for n in range(4)] + [segment(4, 50 * MB)]
+    limited = replace(UNLIMITED, retention_bytes=400 * MB)
+    assert deleted(plan(segments, limited, end=5)) == []
+    assert deleted(plan([*segments[:4], segment(4, 99 * MB)], limited, end=5)) == []
+    assert deleted(plan([*segments[:4], segment(4, 100 * MB)], limited, end=5)) == [0]
+
+
+@pytest.mark.parametrize(("age_ms", "remaining"), [(1001, 0), (1000, 3), (0, 3), (-5, 3)])
+def test_c129_time(age_ms: int, remaining: int) -> None:
+    """Strictly older than retention.ms (6.5)."""
+    found = plan(segments_of(15, largest_ms=NOW_MS - age_ms), EXPIRED, end=15)
+    assert 3 - len(found.deletions) == remaining
+    assert found.roll is (remaining == 0)
+
+
+def test_c130_c131_policy() -> None:
+    """Compact deletes nothing, however old; compact,delete deletes."""
+    segments = segments_of(15, largest_ms=OLD_MS)
+    assert deleted(plan(segments, replace(EXPIRED, delete=False), end=15)) == []
+    assert deleted(plan(segments, EXPIRED, end=15)) == [0, 5, 10]
+
+
+def test_c132_d17_log_start_without_delete() -> None:
+    """Segments below the log start go under any policy (1.28)."""
+    found = plan(segments_of(15), COMPACT, end=15, start=5)
+    assert (deleted(found), found.log_start_offset) == ([0], 5)
+    found = plan(segments_of(20), COMPACT, end=20, start=12)
+    assert (deleted(found), found.log_start_offset) == ([0, 5], 12)
+    assert reasons(found) == [Breach.LOG_START_OFFSET] * 2
+
+
+def test_d19_no_policy_at_all() -> None:
+    """An empty cleanup.policy: the log-start phase only."""
+    found = plan(
+        segments_of(15, largest_ms=OLD_MS), replace(EXPIRED, delete=False, retention_bytes=0), end=15, start=5
+    )
+    assert deleted(found) == [0]
+
+
+def test_c133_idempotent() -> None:
+    """One goes by the log start, one by time, and nothing the second time."""
+    segments = [segment(n, largest_ms=NOW_MS + shift) for n, shift in ((0, 100), (1, 0), (2, 100))]
+    config = replace(UNLIMITED, retention_ms=900)
+    found = plan(segments, config, end=3, start=1, now_ms=NOW_MS + 901)
+    assert reasons(found) == [Breach.LOG_START_OFFSET, Breach.TIME]
+    again = plan(segments[2:], config, end=3, start=found.log_start_offset, now_ms=NOW_MS + 901)
+    assert deleted(again) == []
+
+
+@pytest.mark.parametrize("empty_active", [False, True])
+def test_c134_retention_bytes_zero(empty_active: bool) -> None:
+    """With an empty active segment or not: the log starts at its end, and one empty segment is there."""
+    segments = [segment(n) for n in range(3)] + ([segment(3, 0)] if empty_active else [])
+    found = plan(segments, replace(UNLIMITED, retention_bytes=0), end=3)
+    assert deleted(found) == [0, 1, 2]
+    assert (found.log_start_offset, found.roll) == (3, not empty_active)
+
+
+def test_c135_deletable_segments() -> None:
+    """Nine one-record segments and an empty active one: by log start six, by time nine; ten after an append."""
+    nine = [segment(n, largest_ms=OLD_MS) for n in range(9)]
+    assert len(deleted(plan([*nine, segment(9, 0)], UNLIMITED, end=9, start=6))) == 6
+    found = plan([*nine, segment(9, 0, OLD_MS)], EXPIRED, end=9)
+    assert (len(deleted(found)), found.roll) == (9, False)
+    found = plan([*nine, segment(9, 50, OLD_MS)], EXPIRED, end=10)
+    assert (len(deleted(found)), found.roll) == (10, True)
+
+
+def test_c139_size_of_twenty_segments() -> None:
+    """A limit of five segments and ten bytes leaves six."""
+    found = plan(segments_of(200, 10), replace(UNLIMITED, retention_bytes=5 * 1000 + 10), end=200)
+    assert 20 - len(deleted(found)) == 6
+
+
+def test_c141_log_start_inside_the_log() -> None:
+    """Bases 0, 11, 21, 31, 41, high watermark 49, log start 31: two segments remain, the first based at 31."""
+    segments = [segment(base) for base in (0, 11, 21, 31, 41)]
+    found = plan(segments, UNLIMITED, end=50, start=31, high_watermark=49)
+    assert (deleted(found), found.log_start_offset) == ([0, 11, 21], 31)
+
+
+def test_c142_everything_expired() -> None:
+    """Records without timestamps and file times long ago: everything up to the end goes."""
+    found = plan(
+        segments_of(15, largest_ms=NOW_MS - 200_000), replace(UNLIMITED, retention_ms=100_000), end=15
+    )
+    assert (deleted(found), found.log_start_offset, found.roll) == ([0, 5, 10], 15, True)
+
+
+def test_a_future_segment_blocks_those_behind_it() -> None:
+    """Rule 6.5."""
+    segments = [
+        segment(0, largest_ms=OLD_MS),
+        segment(5, largest_ms=NOW_MS + 1),
+        segment(10, largest_ms=OLD_MS),
+    ]
+    assert deleted(plan(segments, EXPIRED, end=15)) == [0]
+
+
+def test_size_counts_what_the_log_start_phase_left() -> None:
+    """Rule 6.1: each phase looks at what the ones before it left."""
+    limited = replace(UNLIMITED, retention_bytes=1000)
+    assert reasons(plan(segments_of(15), limited, end=15, start=5)) == [Breach.LOG_START_OFFSET]
+    found = plan(segments_of(20), limited, end=20, start=5)
+    assert reasons(found) == [Breach.LOG_START_OFFSET, Breach.SIZE]
+
+
+def test_an_empty_log() -> None:
+    """A single empty segment stays, whatever the limits."""
+    for config in (EXPIRED, replace(UNLIMITED, retention_bytes=0), COMPACT):
+        found = plan([segment(7, 0, OLD_MS)], config, end=7, start=7)
+        assert (deleted(found), found.log_start_offset, found.roll) == ([], 7, False)
+
+
+@given(data=st.data())
+def test_invariants(data: st.DataObject) -> None:
+    """The oldest go first, nothing at or above the high watermark, never below retention.bytes, and once is enough."""
+    bases = sorted(data.draw(st.sets(st.integers(0, 100), min_size=1, max_size=8)))
+    end = bases[-1] + data.draw(st.integers(0, 10))
+    sizes, times = st.integers(0, 100), st.integers(NOW_MS - 50, NOW_MS + 10)
+    segments = [segment(base, data.draw(sizes), data.draw(times)) for base in bases]
+    if end == bases[-1]:
+        segments[-1] = segment(end, 0, segments[-1].largest_timestamp_ms)
+    config = RetentionConfig(
+        data.draw(st.booleans()), data.draw(st.integers(-1, 60)), data.draw(st.integers(-1, 300))
+    )
+    start = data.draw(st.integers(bases[0], end))
+    high_watermark = data.draw(st.integers(start, end))
+    found = plan(segments, config, end=end, start=start, high_watermark=high_watermark)
+    count = len(found.deletions)
+    assert [s for s, _ in found.deletions] == segments[:count]
+    remaining = segments[count:]
+    uppers = [*bases[1:], end]
+    assert all(upper <= high_watermark for upper in uppers[:count])
+    assert start <= found.log_start_offset <= max(high_watermark, start)
+    assert found.roll is (count > 0 and not remaining)
+    if not config.delete:
+        assert set(reasons(found)) <= {Breach.LOG_START_OFFSET}
+        assert remaining
+    by_size = [s for s, breach in found.deletions if breach is Breach.SIZE]
+    by_time = [s for s, breach in found.deletions if breach is Breach.TIME]
+    if by_size:
+        assert sum(s.size_bytes for s in [*by_time, *remaining]) >= config.retention_bytes
+    assert all(NOW_MS - s.largest_timestamp_ms > config.retention_ms for s in by_time)
+    left = remaining or [segment(end, 0)]
+    assert (
+        deleted(plan(left, config, end=end, start=found.log_start_offset, high_watermark=high_watermark))
+        == []
+    )
