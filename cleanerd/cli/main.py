@@ -104,7 +104,9 @@ def _add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         help="write logs, clean them while they are in use, check that no key was lost",
         allow_abbrev=False,
     )
-    demo.add_argument("--directory", metavar="DIR", help="keep the logs in DIR; default: a temporary directory")
+    demo.add_argument(
+        "--directory", metavar="DIR", help="keep the logs in DIR; default: a temporary directory"
+    )
 
 
 def _add_config(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -148,9 +148,7 @@ def _assemble(raw, bodies, packed, batches, begin, judged, spans, is_packed, out
                 attributes = batch.attributes & (_KEPT_ATTRIBUTES | CODEC_MASK)
                 if row.horizon >= 0:
                     attributes |= DELETE_HORIZON
-                _write_header(
-                    out, at, batch, size, attributes, row.base_timestamp, max_timestamp, row.kept
-                )
+                _write_header(out, at, batch, size, attributes, row.base_timestamp, max_timestamp, row.kept)
             else:
                 size = body_size
                 last_offset = row.last_kept

@@ -37,7 +37,8 @@ BUCKET_RECORDS = 1 << 18
 """A set of this many keys stays in the caches, which makes it ten times as fast as one large set."""
 _PARTITION_BYTES = 8 << 20
 _TASKS_PER_CORE = 4
-_CHUNKS_PER_TASK_MAX = 2  # a task of the shuffle holds the fingerprints of its chunks in memory until it ends
+_TASK_BYTES_MIN = 4 << 20  # a task costs some tens of ms, whatever it does
+_TASK_BYTES_MAX = 128 << 20  # of log; a task of the shuffle holds their fingerprints in memory until it ends
 
 Place = tuple[int, int]
 """(log number, chunk number)"""
@@ -165,8 +166,10 @@ class Pipeline:
 
 
 def _spread(spark: SparkContext, tasks: list[Any]) -> Any:
-    enough = max(_TASKS_PER_CORE * spark.defaultParallelism, -(-len(tasks) // _CHUNKS_PER_TASK_MAX))
-    return spark.parallelize(tasks, min(len(tasks), enough))
+    """Enough Spark tasks to keep all cores busy, none so small that starting it is most of its cost."""
+    size = sum(task.work.source.end - task.work.source.start for task in tasks)
+    busy = min(_TASKS_PER_CORE * spark.defaultParallelism, -(-size // _TASK_BYTES_MIN))
+    return spark.parallelize(tasks, max(min(len(tasks), max(busy, -(-size // _TASK_BYTES_MAX))), 1))
 
 
 def _buckets(records: int, per_bucket: int) -> int:

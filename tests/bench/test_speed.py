@@ -42,7 +42,10 @@ def test_one_gibibyte_of_small_records(spark: SparkSession, tmp_path: Path) -> N
         log_dir = tmp_path / f"round-{number}"
         shutil.copytree(tmp_path / "original", log_dir)
         request = CleanRequest(
-            config=configuration.broker, topic_config=configuration.topic, log_dirs=(str(log_dir),), force=True
+            config=configuration.broker,
+            topic_config=configuration.topic,
+            log_dirs=(str(log_dir),),
+            force=True,
         )
         started = time.perf_counter()
         (result,) = clean_once(request, Silent(), SystemClock(), session=spark)

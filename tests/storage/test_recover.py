@@ -276,6 +276,7 @@ def test_c107_recovery_after_crash_where_no_broker_will_start(case: str) -> None
             assert recover_here(cut) is None
             assert live_segments(cut) == THREE.after(commits) == live_segments(by_kafka)
             assert names(cut, ".cleaned", ".swap", ".deleted") == []
+            assert "00000000000000000000.snapshot" in cut.list_names(DIRECTORY), "rule 5.6"
 
 
 def _done_with_deleted() -> SimDisk:
