@@ -37,7 +37,7 @@ _SETTINGS = {
     "spark.shuffle.compress": "false",
     "spark.shuffle.spill.compress": "false",
     "spark.broadcast.compress": "false",
-    "spark.driver.extraJavaOptions": f"-XX:-UsePerfData -Dlog4j2.configurationFile=file:{_LOGGING}",
+    "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:-UsePerfData -Dlog4j2.configurationFile=file:{_LOGGING}",
     "spark.sql.catalogImplementation": "in-memory",
 }
 
