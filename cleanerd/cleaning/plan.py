@@ -63,7 +63,8 @@ def plan_cleaning(files: Files, candidate: Candidate, *, now_ms: int, chunk_byte
             is_dirty=following > found.first_dirty_offset,
             retain_legacy_deletes=segment.mtime_ns // 1_000_000 > horizon_ms,
             index_path=segment.sibling(FileKind.OFFSET_INDEX),
-            index_positions=positions,
+            index_positions=positions[(positions >= source.start) & (positions < source.end)],
+            index_first_entry=int(np.searchsorted(positions, source.start)),
         )
         for number, group in enumerate(groups)
         for segment, following in zip(
@@ -108,7 +109,7 @@ def _columns(aborted: tuple[AbortedTxn, ...]) -> AbortedTxns:
 
 
 def _cut(files: Files, segment: SegmentOnDisk, chunk_bytes: int) -> list[tuple[Source, np.ndarray]]:
-    """Cut a segment at batch starts that its offset index names; each chunk with the index positions inside it."""
+    """Cut a segment at batch starts that its offset index names; each with all positions of that index."""
     if segment.size_bytes == 0:
         return []
     index = read_offset_index(files, segment)
@@ -137,7 +138,7 @@ def _cut(files: Files, segment: SegmentOnDisk, chunk_bytes: int) -> list[tuple[S
                 end=end,
                 min_offset=segment.base_offset,
             ),
-            positions[(positions >= start) & (positions < end)],
+            positions,
         )
         for start, end in itertools.pairwise(cuts)
     ]

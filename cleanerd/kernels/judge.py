@@ -9,7 +9,7 @@ from numba import njit
 from cleanerd.policy.verdicts import RecordVerdict
 
 from .native import JIT
-from .tables import CONTROL, DELETE_HORIZON, JUDGED, LOG_APPEND_TIME, TRANSACTIONAL, Action, Table
+from .tables import CONTROL, DELETE_HORIZON, JUDGED, TRANSACTIONAL, Action, Table
 
 _KEEP, _SUPERSEDED, _TOMBSTONE, _ABORTED, _CONTROL, _NO_KEY = (
     int(RecordVerdict.KEEP),
@@ -153,8 +153,6 @@ def _judge_records(
         row.kept += 1
         row.last_kept = record.offset
         row.max_timestamp = max(row.max_timestamp, record.timestamp)
-    if batch.attributes & LOG_APPEND_TIME:
-        row.max_timestamp = batch.max_timestamp
     return tombstone_kept, mixed_magic
 
 
@@ -169,9 +167,7 @@ def _judge_batch(
     row.first_record = first
     row.end_record = end
     row.horizon = horizon
-    discardable = aborted
-    if control:
-        discardable = batch.count == 0 or _is_in(markers, batch.last_offset)
+    discardable = _is_in(markers, batch.last_offset) if control else aborted
     all_dropped = _KEEP
     if control:
         if discardable and has_horizon and horizon <= now_ms:

@@ -166,7 +166,7 @@ def _walk_legacy(buffer, batch, index, previous, records, filled):
         position = end
     if filled == first:
         return filled, _BAD_COUNT, position
-    if batch.expanded and batch.magic == 1 and batch.last_offset != 0:
+    if batch.expanded and batch.magic == 1:  # with a wrapper offset of 0 the only message is at 0 as well
         shift = batch.last_offset - records[filled - 1].offset
         if shift < 0:
             return filled, _BAD_OFFSET, batch.payload_start

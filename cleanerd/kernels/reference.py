@@ -14,7 +14,8 @@ Where cleanerd means something else than Kafka:
 (F)  0.6    a negative delete horizon, which nobody writes, counts as none; for Kafka it is long past
 (G)  4.20   a marker without a producer id, which nobody writes, ends nothing and stays
 (H)  4.30   an empty batch that stays is copied: what the rule writes for an empty header is the same header
-(I)  4.20   (the kernels only) an aborted transaction ends where its index entry says, also when the marker is not there;
+(I)  4.36   what Kafka refuses to rebuild (negative timestamps, an idempotent batch without a sequence) is rebuilt
+(J)  4.20   (the kernels only) an aborted transaction ends where its index entry says, also when the marker is not there;
             for Kafka, and here, it then swallows all data of its producer up to the next ABORT
 ===  =====  ==================================================================================================
 """

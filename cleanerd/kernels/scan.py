@@ -4,7 +4,7 @@ import numpy as np
 from numba import njit
 
 from .native import JIT, be16, be32, be64, crc32c
-from .tables import BATCH, Bytes, Status, Table
+from .tables import BATCH, CODEC_MASK, LOG_APPEND_TIME, Bytes, Status, Table
 
 _OK, _TORN, _BAD_SIZE, _BAD_MAGIC, _BAD_CRC = (
     int(Status.OK),
@@ -69,8 +69,9 @@ def _fill_v2(buffer, position, size, row):
 def _fill_legacy(buffer, position, size, row):
     row.last_offset = be64(buffer, position)
     row.leader_epoch = -1
-    row.attributes = buffer[position + 17]
-    compressed = (row.attributes & 7) != 0
+    known = CODEC_MASK | LOG_APPEND_TIME if row.magic == 1 else CODEC_MASK  # a legacy batch is never control
+    row.attributes = buffer[position + 17] & known
+    compressed = row.attributes & CODEC_MASK != 0
     row.base_offset = -1 if compressed else row.last_offset
     row.max_timestamp = be64(buffer, position + 18) if row.magic == 1 else -1
     row.base_timestamp = row.max_timestamp

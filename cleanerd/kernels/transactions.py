@@ -73,7 +73,7 @@ def _collect(buffer, batches, aborted, now_ms, new_horizon, ids, seen, out):
         ids[cell] = batch.producer_id
         kind = _control_kind(buffer, batch) if control else (_ABORTED_DATA if aborted[i] else _DATA)
         bit = np.uint8(1 << kind) if not control else np.uint8(0)
-        if not control and seen[cell] & bit:
+        if seen[cell] & bit:
             continue
         seen[cell] = np.uint8(0) if control else seen[cell] | bit
         event = out[count]

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.codecs import Codec, decompress
 from cleanerd.format.errors import FormatError
+from cleanerd.format.offset_index import ENTRY_BYTES
 from cleanerd.kernels.records import count_messages, walk_records
 from cleanerd.kernels.scan import first_bad_crc, first_bad_order, scan_batches
 from cleanerd.kernels.tables import CODEC_MASK, Bytes, Status, Table
@@ -58,6 +59,7 @@ class ChunkWork:
     retain_legacy_deletes: bool  # rule 4.11
     index_path: str  # offset index of the segment, for errors
     index_positions: npt.NDArray[np.int64]  # its positions inside this chunk
+    index_first_entry: int = 0  # number of the first of these entries in the index file
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +156,16 @@ def _check(piece: Piece) -> None:
 def check_index(piece: Piece, work: ChunkWork) -> None:
     """Raise CorruptFile when an offset index entry does not point at the start of a batch of this piece."""
     starts = piece.batches["position"] + piece.file_position
-    named = work.index_positions
-    named = named[(named >= starts[0]) & (named < piece.file_position + len(piece.raw))]
+    first, end = np.searchsorted(work.index_positions, [starts[0], piece.file_position + len(piece.raw)])
+    named = work.index_positions[first:end]
     found = starts[np.minimum(np.searchsorted(starts, named), len(starts) - 1)] == named
     if not found.all():
+        wrong = int(np.argmin(found))
         raise CorruptFile(
             work.index_path,
-            -1,
+            (work.index_first_entry + int(first) + wrong) * ENTRY_BYTES,
             "positions of batch starts only",
-            f"position {int(named[np.argmin(found)])}, inside a batch",
+            f"position {int(named[wrong])}, inside a batch",
         )
 
 

@@ -14,8 +14,8 @@ from tests.synthetic import Shape, write_log
 
 KEYS = 20_000_000
 BUDGET_BYTES = 128 << 20
-CONSTANT_BYTES = 2500 << 20
-"""JVM with a 1 GiB heap (about 1.4 GiB resident), this process, two Python workers of about 200 MiB and their parent."""
+CONSTANT_BYTES = 1500 << 20
+"""JVM (up to 600 MiB here), this process (250), two Python workers (350 each with what they hold) and their parent."""
 
 
 class Watch:

@@ -329,6 +329,19 @@ def test_unknown_attribute_bits_are_cleared(tmp_path: Path) -> None:
     assert [batch.header.attributes for batch in batches if batch.header] == [0, 0x180]
 
 
+def test_unknown_legacy_attribute_bits_are_cleared(tmp_path: Path) -> None:
+    """Neither the timestamp type in magic 0 nor what is the control bit elsewhere means anything there."""
+    wrapper = encode_wrapper(keyed(0, 1, 2, drop=(0,)), magic=0, codec=Codec.GZIP)
+    message = encode_message(keyed(3)[0], magic=0)
+    data = b"".join(
+        sealed(entry[:17] + bytes([entry[17] | 0x38]) + entry[18:]) for entry in (wrapper, message)
+    )
+    again = encode_message(Record(4, 5, b"key-3", b"v"), magic=1)
+    batches = clean(tmp_path, data + sealed(again[:17] + b"\x30" + again[18:]))
+    assert offsets_of(batches) == [[1, 2], [4]]
+    assert [batch.data[17] for batch in batches] == [Codec.GZIP, 0x30]
+
+
 @pytest.mark.parametrize("delta", [0, 1])
 def test_d09_wrong_crc_is_refused(delta: int, tmp_path: Path) -> None:
     """Whether the batch would be copied or rebuilt: a position is named, nothing is written."""

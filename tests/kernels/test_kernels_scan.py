@@ -72,6 +72,13 @@ def test_headers_of_all_magics() -> None:
     assert batches["producer_id"].tolist() == [3, -1, -1]
 
 
+@pytest.mark.parametrize(("data", "known"), [(V1, 0x0F), (V0, 0x07)], ids=["v1", "v0"])
+def test_legacy_attributes_that_mean_nothing(data: bytes, known: int) -> None:
+    """Spec disk C3: a codec, in magic 1 a timestamp type, and neither control nor transactional."""
+    _, batches, _, _ = scan(sealed(data[:17] + b"\xff" + data[18:]))
+    assert batches["attributes"].tolist() == [known]
+
+
 def test_records_of_all_magics() -> None:
     """Every field of a row; a header in the tail does not show."""
     records, status, _ = walk(V2 + V1 + V0)

@@ -214,6 +214,13 @@ def test_c028_undecided_transaction() -> None:
     assert bounds(cleanable_range(decided, LAGGING, NOW_MS + HOUR_MS)) == (0, 4)
 
 
+def test_c056_bound_inside_a_segment() -> None:
+    """The segment that contains the bound is not touched (1.13): of six only the first two may shrink."""
+    segments = [segment(base) for base in range(0, 60, 10)]
+    found = cleanable_range(log_of(*segments, end=60, stable=22), CONFIG, NOW_MS)
+    assert bounds(found) == (0, 20)
+
+
 def test_recovery_point_is_a_bound() -> None:
     """Spec disk G: what a broker will recover is not touched."""
     found = cleanable_range(log_of(*THREE, end=25, recovery_point=15), CONFIG, NOW_MS)
