@@ -15,7 +15,7 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.session import SparkSession
 from tests.synthetic import Shape, write_log
 
-SIZE_BYTES = 1 << 30
+RECORDS = 8_500_000
 ROUNDS = 4
 
 
@@ -35,7 +35,7 @@ class Silent:
 @pytest.mark.bench
 def test_one_gibibyte_of_small_records(spark: SparkSession, tmp_path: Path) -> None:
     """Prints the wall time of every round; the first one pays for compilation and page faults."""
-    write_log(tmp_path / "original" / "speed-0", SIZE_BYTES // 120, Shape(keys=2_000_000))
+    write_log(tmp_path / "original" / "speed-0", RECORDS, Shape(keys=2_000_000))
     configuration = resolve(read_sources(topic_assignments=[("speed", "cleanup.policy", "compact")]))
     best = float("inf")
     for number in range(ROUNDS):
