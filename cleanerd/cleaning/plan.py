@@ -46,28 +46,33 @@ def plan_cleaning(files: Files, candidate: Candidate, *, now_ms: int, chunk_byte
     to_rewrite = range_query(
         [s.facts for s in snapshot.segments], 0, end
     )  # rule 4.4: from the very beginning
-    groups = []
-    for facts in group_segments(
+    grouped = group_segments(
         to_rewrite,
         segment_bytes=config.segment_bytes,
         index_bytes=config.segment_index_bytes,
         first_uncleanable_offset=end,
-    ):
-        following = [s.base_offset for s in snapshot.segments if s.base_offset > facts[-1].base_offset]
-        groups.append(Group(tuple(by_base[f.base_offset] for f in facts), following[0]))
+    )
+    following = [
+        *(facts[0].base_offset for facts in grouped[1:]),
+        end,
+    ]  # `end` is the base of a segment (1.13)
+    groups = [
+        Group(tuple(by_base[f.base_offset] for f in facts), next_base)
+        for facts, next_base in zip(grouped, following, strict=True)
+    ]
     horizon_ms = _legacy_horizon_ms(candidate)
     chunks = [
         ChunkWork(
             source=source,
             group=number,
-            is_dirty=following > found.first_dirty_offset,
+            is_dirty=segment_end > found.first_dirty_offset,
             retain_legacy_deletes=segment.mtime_ns // 1_000_000 > horizon_ms,
             index_path=segment.sibling(FileKind.OFFSET_INDEX),
             index_positions=positions[(positions >= source.start) & (positions < source.end)],
             index_first_entry=int(np.searchsorted(positions, source.start)),
         )
         for number, group in enumerate(groups)
-        for segment, following in zip(
+        for segment, segment_end in zip(
             group.sources, [*(s.base_offset for s in group.sources[1:]), group.next_base_offset], strict=True
         )
         for source, positions in _cut(files, segment, chunk_bytes)

@@ -16,19 +16,22 @@ def group_segments(
     stay within the limits and the last offset fits the first base (empty segments skip that last test).
     """
     groups: list[list[SegmentFacts]] = []
+    limits = (segment_bytes, index_bytes, index_bytes)
+    totals = (0, 0, 0)
     for i, segment in enumerate(segments):
         following = segments[i + 1].base_offset if i + 1 < len(segments) else first_uncleanable_offset
-        if groups and _fits([*groups[-1], segment], following - 1, segment_bytes, index_bytes):
+        own = (segment.size_bytes, segment.offset_index_bytes, segment.time_index_bytes)
+        joined = (totals[0] + own[0], totals[1] + own[1], totals[2] + own[2])
+        within = all(total <= limit for total, limit in zip(joined, limits, strict=True))
+        if groups and within and _spans(groups[-1][0], segment, following - 1):
             groups[-1].append(segment)
+            totals = joined
         else:
             groups.append([segment])
+            totals = own
     return [tuple(group) for group in groups]
 
 
-def _fits(group: Sequence[SegmentFacts], last_offset: int, segment_bytes: int, index_bytes: int) -> bool:
-    return (
-        sum(s.size_bytes for s in group) <= segment_bytes
-        and sum(s.offset_index_bytes for s in group) <= index_bytes
-        and sum(s.time_index_bytes for s in group) <= index_bytes
-        and (group[-1].size_bytes == 0 or last_offset - group[0].base_offset <= MAX_RELATIVE_OFFSET)
-    )
+def _spans(first: SegmentFacts, segment: SegmentFacts, last_offset: int) -> bool:
+    """Whether the offsets of `segment` can be counted from the base of `first`."""
+    return segment.size_bytes == 0 or last_offset - first.base_offset <= MAX_RELATIVE_OFFSET
