@@ -11,6 +11,7 @@ from numba import njit
 from cleanerd.format.batch import HEADER_SIZE, encode_batch
 from cleanerd.format.names import FileKind, SegmentFileName
 from cleanerd.format.offset_index import OffsetIndex, render_offset_index
+from cleanerd.format.producer_snapshot import render_producer_snapshot
 from cleanerd.format.record import Record
 from cleanerd.format.time_index import TimeIndex, render_time_index
 from cleanerd.kernels.native import crc32c
@@ -73,6 +74,8 @@ def write_log(directory: Path, records: int, shape: Shape, seed: int = 1) -> np.
     active = directory / str(SegmentFileName(batches * shape.records_per_batch, FileKind.LOG))
     for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
         active.with_suffix(kind.value).touch()
+    snapshot = directory / str(SegmentFileName(batches * shape.records_per_batch, FileKind.PRODUCER_SNAPSHOT))
+    snapshot.write_bytes(render_producer_snapshot([]))  # as the broker writes with every roll
     return np.concatenate(keys)
 
 

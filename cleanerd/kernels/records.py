@@ -20,6 +20,10 @@ _MAX_VARLONG = 10
 @njit(**JIT)
 def read_varint(buffer, position, end, max_bytes):
     """(value, next position) of a zig-zag varint; next position -1 when it is not one."""
+    if position < end:  # most are one byte
+        first = np.int64(buffer[position])
+        if first < 0x80:
+            return (first >> 1) ^ -(first & 1), np.int64(position + 1)
     raw = np.uint64(0)
     shift = np.uint64(0)
     for i in range(max_bytes):

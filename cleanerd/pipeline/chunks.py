@@ -20,8 +20,8 @@ from cleanerd.kernels.records import count_messages, walk_records
 from cleanerd.kernels.scan import first_bad_crc, first_bad_order, scan_batches
 from cleanerd.kernels.tables import CODEC_MASK, Bytes, Status, Table
 
-PIECE_BYTES = 4 << 20
-SLICE_BYTES = 4 << 20
+PIECE_BYTES = 1 << 20
+SLICE_BYTES = 1 << 20
 _NOTHING = np.empty(0, np.uint8)
 
 _EXPECTED = {

@@ -74,6 +74,8 @@ def _append(target: str, source: str) -> None:
             if not moved:
                 raise SourceChanged(f"{source}: ends {left} bytes before it should")
             left -= moved
+        # Dirty pages asked to leave start on their way to the disk: the sync at the end then has less to wait for.
+        os.posix_fadvise(writer.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _copy_in_kernel(source: int, target: int, size: int) -> int:
