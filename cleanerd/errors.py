@@ -13,6 +13,8 @@ class              what the one who catches it does
 Every message names the file, the position and what was expected and found, as far as they are known.
 """
 
+import errno
+
 
 class CleanerdError(Exception):
     """Root of everything that cleanerd raises on purpose."""
@@ -88,3 +90,16 @@ class BadUsage(Fatal):
     """Command line that makes no sense."""
 
     exit_code = 2
+
+
+def from_os_error(error: OSError, where: str) -> CleanerdError:
+    """Which of our errors an OSError is (7.12, 7.14): a full disk may pass, a file out of reach parks its log.
+
+    `where` is named when the error names no file: those of an open descriptor do not.
+    """
+    message = f"{error.filename or where}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpace(message)
+    if error.errno in (errno.EIO, errno.EROFS):
+        return DirOffline(message)
+    return LogUncleanable(message)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError
+from cleanerd.errors import CleanerdError, from_os_error
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
-from cleanerd.pipeline.tasks import from_os_error
 from cleanerd.policy.cleanable import (
     CleanableRange,
     CompactionConfig,

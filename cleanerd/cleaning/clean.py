@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from cleanerd.cleaning.choose import Candidate
-from cleanerd.cleaning.finish import commit_log, stage_log
+from cleanerd.cleaning.commit import commit_staged, record_unchanged
 from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
 from cleanerd.cleaning.result import CleanRequest, LogResult, Outcome, Progress
+from cleanerd.cleaning.stage import stage_log
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import Aborted, CleanerdError, LockHeld, NoSpace
-from cleanerd.pipeline.channel import Channel, Phase
+from cleanerd.errors import Aborted, CleanerdError, DirOffline, LockHeld, NoSpace, Retryable, from_os_error
+from cleanerd.pipeline.channel import Channel, Phase, Reporter
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.session import SparkFailed, SparkSession
-from cleanerd.pipeline.tasks import from_os_error
 from cleanerd.pipeline.work import IndexedLog, RewrittenLog
 from cleanerd.policy.verdicts import REMOVED_VERDICTS, RecordVerdict
 from cleanerd.storage.staged import discard_staged
@@ -57,8 +57,12 @@ class Cleaner:
         self._session = session
         self._entropy = entropy
 
-    def clean(self, candidates: Sequence[Candidate]) -> list[LogResult]:
-        """Clean the candidates as common Spark jobs. They share a log directory."""
+    def clean(self, candidates: Sequence[Candidate], reporter: Reporter | None = None) -> list[LogResult]:
+        """Clean the candidates as common Spark jobs. They share a log directory.
+
+        Tasks report to `reporter`, with the place of their log among those that `Progress.planned` was told of; without
+        one they report to the progress of this object.
+        """
         started = self._clock.monotonic_s()
         results: list[LogResult] = []
         logs: list[_Log] = []
@@ -79,7 +83,7 @@ class Cleaner:
                 results.append(self._failed(candidate, _own(error, candidate), started))
         try:
             try:
-                self._run_pipeline(logs)
+                self._run_pipeline(logs, reporter)
             except SparkFailed as error:
                 for log in logs:
                     log.error = log.error or error
@@ -90,12 +94,15 @@ class Cleaner:
             raise
         return results
 
-    def _run_pipeline(self, logs: list[_Log]) -> None:
+    def _run_pipeline(self, logs: list[_Log], reporter: Reporter | None) -> None:
         for log in logs:
             tp = log.plan.candidate.snapshot.topic_partition
             self._progress.planned(
                 tp, sum(chunk.source.end - chunk.source.start for chunk in log.plan.work.chunks)
             )
+        if reporter is not None:
+            self._run_steps(logs, reporter)
+            return
         partitions = [log.plan.candidate.snapshot.topic_partition for log in logs]
 
         def advanced(number: int, phase: Phase, size: int, records: int) -> bool:
@@ -103,16 +110,19 @@ class Cleaner:
             return True
 
         with Channel(advanced) as channel:
-            pipeline = Pipeline(self._session, self._budget(), channel.reporter)
-            keys = [_fingerprint_key(self._entropy) for _ in logs]
-            for log, indexed in zip(logs, pipeline.index([log.plan.work for log in logs], keys), strict=True):
-                log.indexed, log.error = indexed, indexed.error
-            dry_run = self._request.dry_run
-            if not dry_run:
-                self._check_space(logs, pipeline)
-            indexed_logs = [log.indexed for log in logs if log.indexed is not None]
-            for log, rewritten in zip(logs, pipeline.rewrite(indexed_logs, write=not dry_run), strict=True):
-                log.rewritten, log.error = rewritten, log.error or rewritten.error
+            self._run_steps(logs, channel.reporter)
+
+    def _run_steps(self, logs: list[_Log], reporter: Reporter) -> None:
+        pipeline = Pipeline(self._session, self._budget(), reporter)
+        keys = [_fingerprint_key(self._entropy) for _ in logs]
+        for log, indexed in zip(logs, pipeline.index([log.plan.work for log in logs], keys), strict=True):
+            log.indexed, log.error = indexed, indexed.error
+        dry_run = self._request.dry_run
+        if not dry_run:
+            self._check_space(logs, pipeline)
+        indexed_logs = [log.indexed for log in logs if log.indexed is not None]
+        for log, rewritten in zip(logs, pipeline.rewrite(indexed_logs, write=not dry_run), strict=True):
+            log.rewritten, log.error = rewritten, log.error or rewritten.error
 
     def _budget(self) -> Budget:
         config = self._request.config
@@ -152,16 +162,25 @@ class Cleaner:
             return self._result(log, "planned", None, started)
         try:
             staged = stage_log(files, log.plan, log.rewritten)
-            try:
-                commit_log(files, log.plan, staged)
-            except LockHeld as error:
-                if not staged:
-                    return self._result(log, "unchanged", f"checkpoint not written: {error}", started)
-                return self._result(log, "staged", f"waits for the lock: {error}", started)
+            if not self._request.stage_only:
+                self._commit(log, staged)
+        except LockHeld as error:
+            outcome: Outcome = "staged" if staged else "unchanged"
+            reason = f"waits for the lock: {error}" if staged else f"checkpoint not written: {error}"
+            return self._result(log, outcome, reason, started)
         except (CleanerdError, OSError) as error:
             self._discard(log)
             return self._failed(candidate, _own(error, candidate), started)
-        return self._result(log, "committed" if staged else "unchanged", None, started)
+        done: Outcome = "staged" if self._request.stage_only else "committed"
+        return self._result(log, done if staged else "unchanged", None, started)
+
+    def _commit(self, log: _Log, staged: int) -> None:
+        snapshot, round_end = log.plan.candidate.snapshot, log.plan.work.round_end
+        log_dir, tp = snapshot.log_dir, snapshot.topic_partition
+        if staged:
+            commit_staged(self._files, log_dir, tp, is_kafka=snapshot.is_kafka)
+        else:
+            record_unchanged(self._files, log_dir, tp, round_end, is_kafka=snapshot.is_kafka)
 
     def _discard(self, log: _Log) -> None:
         if not self._request.dry_run:
@@ -175,6 +194,8 @@ class Cleaner:
             log_dir=snapshot.log_dir,
             outcome="aborted" if isinstance(error, Aborted) else "failed",
             reason=str(error),
+            error=type(error).__name__,
+            is_retryable=isinstance(error, Retryable | DirOffline),
             first_dirty_offset=candidate.range.first_dirty_offset,
             end_offset=candidate.range.first_uncleanable_offset,
             bytes_before=snapshot.size_bytes,
@@ -211,6 +232,7 @@ class Cleaner:
             segments_after=len(snapshot.segments) - sum(len(group.sources) - 1 for group in changed),
             seconds=self._clock.monotonic_s() - started,
             peak_extra_bytes=written + _overhead(log),
+            next_horizon_ms=_next_horizon_ms(log.rewritten),
         )
 
 
@@ -230,6 +252,14 @@ def _removed(log: RewrittenLog) -> np.ndarray:
             total += written.part.removed
     total[RecordVerdict.KEEP] = 0
     return total
+
+
+def _next_horizon_ms(log: RewrittenLog) -> int | None:
+    """When the next tombstone or marker of the log may go."""
+    now_ms = log.indexed.work.now_ms
+    written = [part.part.next_horizon_ms for parts in log.parts.values() for part in parts]
+    found = [summary.next_horizon_ms for summary in log.indexed.summaries] + written
+    return min((horizon_ms for horizon_ms in found if horizon_ms > now_ms), default=None)
 
 
 def _written_bytes(log: RewrittenLog) -> int:

@@ -29,7 +29,9 @@ class LogResult:
 
     The cleaned range is [`first_dirty_offset`, `end_offset`). Bytes and segments before and after are those
     of the whole log; `bytes_read` and records are those that the run went through. `removed` counts records
-    by reason. `peak_extra_bytes` is the disk space that new files need while the old ones are still there.
+    by reason. `error` is the class of what went wrong; with `is_retryable` the same work may succeed later without
+    anybody's doing. `next_horizon_ms`: when the earliest tombstone or marker that stays may go.
+    `peak_extra_bytes` is the disk space that new files need while the old ones are still there.
     """
 
     topic: str
@@ -49,6 +51,9 @@ class LogResult:
     segments_after: int = 0
     seconds: float = 0.0
     peak_extra_bytes: int = 0
+    error: str | None = None
+    is_retryable: bool = False
+    next_horizon_ms: int | None = None
 
     @property
     def mb_per_s(self) -> float:
@@ -72,6 +77,7 @@ class CleanRequest:
     partitions: frozenset[int] | None = None
     force: bool = False  # ignore the dirty ratio, never a safety bound
     dry_run: bool = False
+    stage_only: bool = False  # somebody else commits
 
 
 class Progress(Protocol):

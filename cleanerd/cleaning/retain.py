@@ -5,7 +5,7 @@ Only closed segments go here: the active one belongs to whoever appends to the l
 
 from dataclasses import dataclass
 
-from cleanerd.cleaning.finish import commit_lock
+from cleanerd.cleaning.lock import commit_lock
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
 from cleanerd.policy.retention import Breach, RetentionConfig, plan_retention

@@ -12,16 +12,16 @@ from dataclasses import replace
 
 from cleanerd.cleaning.choose import Candidate, examine, in_jobs, in_order, partitions
 from cleanerd.cleaning.clean import Cleaner
-from cleanerd.cleaning.finish import commit_lock
+from cleanerd.cleaning.commit import commit_staged
+from cleanerd.cleaning.lock import commit_lock
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import Retained, retain
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.errors import CleanerdError, DirOffline, LockHeld
+from cleanerd.errors import CleanerdError, DirOffline, LockHeld, from_os_error
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.session import SparkSession
-from cleanerd.pipeline.tasks import from_os_error
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.recover import recover
@@ -78,12 +78,17 @@ class _Run:
         session: SparkSession,
         entropy: Callable[[int], bytes],
     ) -> None:
-        self.results: list[LogResult] = []
+        self._results: dict[tuple[str, int, str], LogResult] = {}
         self._request = request
         self._progress = progress
         self._clock = clock
         self._files = files
         self._cleaner = Cleaner(request, progress, clock, files, session, entropy)
+
+    @property
+    def results(self) -> list[LogResult]:
+        """What became of every log so far."""
+        return list(self._results.values())
 
     def clean_log_dir(self, log_dir: str) -> None:
         """One log directory; its own failure is one result, without a partition."""
@@ -121,6 +126,7 @@ class _Run:
     def _clean_partitions(self, log_dir: str, found: list[TopicPartition]) -> None:
         is_kafka = is_kafka_dir(self._files, log_dir)
         found = self._recover(log_dir, found, is_kafka=is_kafka)
+        self._commit_waiting(log_dir, found, is_kafka=is_kafka)
         candidates = self._examine(log_dir, found, is_kafka=is_kafka)
         for job in in_jobs(in_order(candidates), job_bytes=_JOB_BYTES, job_logs=_JOB_LOGS):
             for result in self._cleaner.clean(job):
@@ -153,6 +159,20 @@ class _Run:
         except (CleanerdError, OSError) as error:
             return _text(error, directory)
 
+    def _commit_waiting(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> None:
+        """Commit what earlier cleanings left staged, so that nothing is done twice; what no longer fits is dropped."""
+        if self._request.dry_run:
+            return
+        for tp in found:
+            with contextlib.suppress(CleanerdError):  # cleaned anew, and then it is told
+                round_end = commit_staged(self._files, log_dir, tp, is_kafka=is_kafka)
+                if round_end is not None:
+                    reason = "staged by an earlier cleaning"
+                    done = LogResult(
+                        tp.topic, tp.partition, log_dir, "committed", reason, end_offset=round_end
+                    )
+                    self._replace(done)
+
     def _examine(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> list[Candidate]:
         checkpoints = read_checkpoints(self._files, log_dir)
         candidates: list[Candidate] = []
@@ -168,9 +188,14 @@ class _Run:
             )
             if isinstance(answer, Candidate):
                 candidates.append(answer)
-            elif answer.outcome == "failed" or self._is_asked_for(tp):
+            elif answer.outcome == "failed" or (self._is_asked_for(tp) and not self._has_result(tp, log_dir)):
                 self._add(answer)
         return candidates
+
+    def _has_result(self, tp: TopicPartition, log_dir: str) -> bool:
+        return any(
+            (r.topic, r.partition, r.log_dir) == (tp.topic, tp.partition, log_dir) for r in self.results
+        )
 
     def _is_asked_for(self, tp: TopicPartition) -> bool:
         """Compacted logs are always reported, others only when they were named."""
@@ -194,25 +219,20 @@ class _Run:
             except LockHeld:
                 return  # a broker lives: its own retention works
             except (CleanerdError, OSError) as error:
-                self._replace(
-                    tp,
-                    log_dir,
-                    replace(
-                        _of(result, tp, log_dir), outcome="failed", reason=_text(error, f"{log_dir}/{tp}")
-                    ),
-                )
+                reason = _text(error, f"{log_dir}/{tp}")
+                self._replace(replace(_of(result, tp, log_dir), outcome="failed", reason=reason))
                 continue
             if retained is not None:
-                self._replace(tp, log_dir, _with_retention(_of(result, tp, log_dir), snapshot, retained))
+                self._replace(_with_retention(_of(result, tp, log_dir), snapshot, retained))
 
-    def _replace(self, tp: TopicPartition, log_dir: str, result: LogResult) -> None:
-        self.results = [
-            r for r in self.results if (r.topic, r.partition, r.log_dir) != (tp.topic, tp.partition, log_dir)
-        ]
-        self.results.append(result)
+    def _replace(self, result: LogResult) -> None:
+        """One result per log: the newest, at its end of the account."""
+        key = (result.topic, result.partition, result.log_dir)
+        self._results.pop(key, None)
+        self._results[key] = result
 
     def _add(self, result: LogResult) -> None:
-        self.results.append(result)
+        self._replace(result)
         self._progress.finished(result)
 
 

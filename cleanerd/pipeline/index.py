@@ -14,7 +14,7 @@ from cleanerd.errors import CorruptFile
 from cleanerd.kernels.fingerprint import Fingerprints, fingerprint_records
 from cleanerd.kernels.judge import AbortedTxns, Context, judge, mark_aborted
 from cleanerd.kernels.newest import bucket_counts, mark_recent, mark_superseded, new_set, split_by_bucket
-from cleanerd.kernels.tables import EVENT, Table
+from cleanerd.kernels.tables import DELETE_HORIZON, EVENT, Table
 from cleanerd.kernels.transactions import collect_events
 from cleanerd.policy.verdicts import RecordVerdict
 
@@ -51,6 +51,7 @@ class ChunkSummary:
     competing: int
     local_superseded: int
     events: Table
+    next_horizon_ms: int  # the earliest delete horizon still to come that a batch carries already, -1 none
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
             )[2]  # fmt: skip
             tally.records += len(part.records)
             advance(int(piece.batches["size"][part.begin : part.end].sum(dtype=np.int64)), len(part.records))
-        tally.add_batches(piece, events)
+        tally.add_batches(piece, events, log.context.now_ms)
     fingerprints = np.concatenate(parts) if parts else np.empty((0, 2), np.uint64)
     if clean < len(fingerprints) and not work.is_dirty:
         beyond = f"offsets of the dirty section ({log.first_dirty_offset} and above)"
@@ -100,9 +101,12 @@ class _Tally:
         self.records = self.changed = self._batches = 0
         self._first_offset = self._last_offset = -1
         self._events: list[Table] = []
+        self._next_horizon_ms = -1
 
-    def add_batches(self, piece: Piece, events: Table) -> None:
+    def add_batches(self, piece: Piece, events: Table, now_ms: int) -> None:
         """Count the batches of a piece whose records were walked: legacy wrappers have no base offset before that."""
+        horizons = delete_horizons(piece.batches)
+        self._next_horizon_ms = earliest(self._next_horizon_ms, horizons[horizons > now_ms])
         if self._batches == 0:
             self._first_offset = int(piece.batches["base_offset"][0])
         self._last_offset = int(piece.batches["last_offset"][-1])
@@ -123,7 +127,21 @@ class _Tally:
             competing=len(local),
             local_superseded=int(np.count_nonzero(local)),
             events=np.concatenate(self._events) if self._events else np.zeros(0, EVENT),
+            next_horizon_ms=self._next_horizon_ms,
         )
+
+
+def delete_horizons(batches: Table) -> npt.NDArray[np.int64]:
+    """Delete horizons, in ms, of those batches that have one (spec disk C1: it takes the place of the base timestamp)."""
+    has_horizon = (batches["magic"] == 2) & (batches["attributes"] & DELETE_HORIZON != 0)
+    horizons: npt.NDArray[np.int64] = batches["base_timestamp"][has_horizon]
+    return horizons
+
+
+def earliest(known_ms: int, horizons_ms: npt.NDArray[np.int64]) -> int:
+    """The earlier of `known_ms` (-1 none) and all `horizons_ms`; -1 when there is none."""
+    found = [*([known_ms] if known_ms >= 0 else []), *([int(horizons_ms.min())] if len(horizons_ms) else [])]
+    return min(found, default=-1)
 
 
 def _combine(fingerprints: Fingerprints, clean: int, buckets: int) -> tuple[Bits, list[Block]]:

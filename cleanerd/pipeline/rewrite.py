@@ -33,7 +33,7 @@ from cleanerd.kernels.tables import (
 from cleanerd.policy.verdicts import RecordVerdict
 
 from .chunks import ChunkWork, Piece, Slice, Source, read_pieces, slices
-from .index import Advance, Bits, LogContext
+from .index import Advance, Bits, LogContext, earliest
 
 
 class VerificationFailed(LogUncleanable):
@@ -71,6 +71,7 @@ class Part:
     last_offset: int  # of the last batch that stays, -1 none
     removed: npt.NDArray[np.int64]  # per RecordVerdict
     entries: IndexEntries
+    next_horizon_ms: int  # the earliest delete horizon of the batches that stay, -1 none
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,7 @@ def rewrite_chunk(
         last_offset=proof.last_offset,
         removed=removed,
         entries=entries,
+        next_horizon_ms=tally.next_horizon_ms,
     )
 
 
@@ -140,6 +142,7 @@ class _Tally:
 
     def __init__(self) -> None:
         self.records_read = 0
+        self.next_horizon_ms = -1
         self._size_bytes = self._records_digest = self._batches_digest = 0
         self._written: list[Table] = []
 
@@ -155,6 +158,8 @@ class _Tally:
             np.where(judged["action"] == int(Action.EMPTY), -1, judged["horizon"]),
         )
         self.records_read += len(part.records)
+        stays = (judged["action"] != int(Action.DROP)) & (judged["horizon"] >= 0)
+        self.next_horizon_ms = earliest(self.next_horizon_ms, judged["horizon"][stays])
         rows["position"] += self._size_bytes
         self._size_bytes += int(rows["size"].sum())
         self._written.append(rows)

@@ -3,7 +3,6 @@
 A task never raises for what is wrong with its log: the error is its answer, so that other logs of the job go on.
 """
 
-import errno
 import gc
 import traceback
 from collections import defaultdict
@@ -14,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from cleanerd.errors import CleanerdError, DirOffline, LogUncleanable, NoSpace
+from cleanerd.errors import CleanerdError, LogUncleanable, from_os_error
 from cleanerd.kernels.fingerprint import Fingerprints
 from cleanerd.kernels.newest import mark_superseded
 
@@ -159,16 +158,3 @@ def guarded(step: Callable[[], _T], where: str) -> _T | CleanerdError:
         line = traceback.extract_tb(error.__traceback__)[-1]
         what = f"{type(error).__name__}: {error}"
         return LogUncleanable(f"{where}: internal error at {line.name}:{line.lineno}: {what}")
-
-
-def from_os_error(error: OSError, where: str) -> CleanerdError:
-    """Which of our errors an OSError is (7.12, 7.14): a full disk may pass, a file out of reach parks its log.
-
-    `where` is named when the error names no file: those of an open descriptor do not.
-    """
-    message = f"{error.filename or where}: {error.strerror or error}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NoSpace(message)
-    if error.errno in (errno.EIO, errno.EROFS):
-        return DirOffline(message)
-    return LogUncleanable(message)

@@ -18,7 +18,7 @@ from cleanerd.env.files import Files
 from cleanerd.errors import CorruptFile
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
 
-_VERSION = 1
+_VERSION = 2
 _MANIFEST_END = f"{FileKind.MANIFEST.value}{Suffix.STAGED.value}"
 _UNFINISHED_END = f".manifest-part{Suffix.STAGED.value}"
 
@@ -48,7 +48,8 @@ class StagedGroup:
     `sources` ascend and are all segments in [sources[0].base_offset, next_base_offset). `sizes`: bytes of each staged file.
     `log_mtime_ns`: modification time of the staged `.log`, which with size and inode tells it from a broker's.
     `last_offset`: of its last batch, -1 when it is empty. `leader_epochs`: (epoch, start offset) of all epochs that
-    start below `next_base_offset`. `round_end`: first dirty offset once every group of the cleaning is committed.
+    start below `next_base_offset`. `round_end`: first dirty offset once every group of the cleaning is committed, and
+    `is_last` tells its last one: without that the cleaning was interrupted while it staged.
     `log_inode` and `previous` are what `write_manifest` finds; a group that was not read from there has neither.
     """
 
@@ -59,6 +60,7 @@ class StagedGroup:
     log_mtime_ns: int
     last_offset: int
     leader_epochs: tuple[tuple[int, int], ...]
+    is_last: bool
     log_inode: int | None = None
     previous: PreviousGroup | None = None
 
@@ -149,6 +151,7 @@ def _render(group: StagedGroup) -> bytes:
         "log_mtime_ns": group.log_mtime_ns,
         "last_offset": group.last_offset,
         "leader_epochs": group.leader_epochs,
+        "is_last": group.is_last,
         "log_inode": group.log_inode,
         "previous": group.previous and asdict(group.previous),
     }
@@ -170,6 +173,7 @@ def read_manifest(files: Files, directory: str, name: SegmentFileName) -> Staged
             log_mtime_ns=int(fields["log_mtime_ns"]),
             last_offset=int(fields["last_offset"]),
             leader_epochs=tuple((int(epoch), int(start)) for epoch, start in fields["leader_epochs"]),
+            is_last=bool(fields["is_last"]),
             log_inode=int(fields["log_inode"]),
             previous=_parse_previous(fields["previous"]),
         )

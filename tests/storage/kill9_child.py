@@ -188,6 +188,7 @@ def _stage(
         log_mtime_ns=sources[-1].mtime_ns,
         last_offset=last_offset,
         leader_epochs=(),
+        is_last=True,
     )
     write_manifest(files, directory, group)
     return group

@@ -178,6 +178,7 @@ def stage(files: Files, rewrite: Rewrite, directory: str = DIRECTORY) -> StagedG
         log_mtime_ns=sources[-1].mtime_ns,
         last_offset=rewrite.last_offset,
         leader_epochs=tuple(e for e in ((0, 0), (3, 20)) if e[1] < rewrite.next_base),
+        is_last=True,
     )
     write_manifest(files, directory, group)
     return group

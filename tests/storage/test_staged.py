@@ -134,6 +134,7 @@ def staged_groups(draw: st.DrawFn) -> StagedGroup:
         log_mtime_ns=draw(offsets),
         last_offset=draw(st.integers(bases[0], bases[-1] - 1)) if size else -1,
         leader_epochs=tuple(draw(st.lists(st.tuples(offsets, offsets), max_size=3))),
+        is_last=draw(st.booleans()),
     )
 
 

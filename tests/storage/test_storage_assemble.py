@@ -109,6 +109,7 @@ def stage(files: RealFiles, directory: Path) -> None:
             log_mtime_ns=MTIME_NS,
             last_offset=12,
             leader_epochs=(),
+            is_last=True,
         ),
     )
 

@@ -1,0 +1,82 @@
+"""Steps 8 and 9 of a cleaning, second half: staged groups take the place of their sources, the checkpoint moves.
+
+Whoever commits need not have cleaned: a result may wait for hours until its broker stops. All that is needed lies in the
+manifests.
+"""
+
+from collections.abc import Callable
+
+from cleanerd.cleaning.lock import commit_lock
+from cleanerd.env.files import Files
+from cleanerd.errors import CleanerdError, CorruptFile, LockHeld, SourceChanged
+from cleanerd.format.names import TopicPartition
+from cleanerd.storage.checkpoints import update_cleaner_checkpoint
+from cleanerd.storage.commit import commit_group, revalidate
+from cleanerd.storage.staged import StagedGroup, discard_staged, manifest_names, read_manifests
+
+
+def _go_on() -> None:
+    """Nobody has anything against it."""
+
+
+def commit_staged(
+    files: Files,
+    log_dir: str,
+    tp: TopicPartition,
+    *,
+    is_kafka: bool,
+    before: Callable[[], None] = _go_on,
+) -> int | None:
+    """Swap every staged group of a log, oldest first, and record the checkpoint; None when nothing is staged.
+
+    Returns the new checkpoint, the end of the cleaned range. Oldest first: a tombstone may only go after the values
+    that it deletes. `before` is called once, with the lock held, before anything is touched; what it raises is passed on.
+
+    Raises LockHeld: the result goes on waiting. SourceChanged, CorruptFile: the result no longer fits the log, or was
+    never finished, and has been dropped; the message says why. OSError: for `recover` to mend.
+    """
+    directory = f"{log_dir}/{tp}"
+    if not manifest_names(files, directory):
+        return None
+    with commit_lock(log_dir, is_kafka=is_kafka) as lock:
+        try:
+            groups = _whole_cleaning(files, directory)
+            for group in groups:
+                revalidate(files, directory, group)
+        except (SourceChanged, CorruptFile):
+            discard_staged(files, directory)
+            raise
+        if not groups:
+            return None
+        before()
+        for group in groups:
+            lock.check()
+            _commit(files, directory, group)
+        update_cleaner_checkpoint(files, log_dir, {tp: groups[-1].round_end})
+    return groups[-1].round_end
+
+
+def record_unchanged(
+    files: Files, log_dir: str, tp: TopicPartition, round_end: int, *, is_kafka: bool
+) -> None:
+    """The checkpoint of a log in which nothing had to go. Raises LockHeld, CorruptFile, OSError."""
+    with commit_lock(log_dir, is_kafka=is_kafka):
+        update_cleaner_checkpoint(files, log_dir, {tp: round_end})
+
+
+def _whole_cleaning(files: Files, directory: str) -> list[StagedGroup]:
+    """All groups that wait. A cleaning that was interrupted while it staged must not move the checkpoint."""
+    groups = read_manifests(files, directory)
+    if groups and not groups[-1].is_last:
+        raise SourceChanged(f"{directory}: the cleaning was interrupted before it had staged everything")
+    return groups
+
+
+def _commit(files: Files, directory: str, group: StagedGroup) -> None:
+    try:
+        commit_group(files, directory, group)
+    except LockHeld:
+        raise
+    except CleanerdError:
+        discard_staged(files, directory)
+        raise

@@ -1,0 +1,53 @@
+"""Step 8 of a cleaning, first half: what the pipeline wrote becomes staged files with manifests."""
+
+from cleanerd.cleaning.plan import CleaningPlan
+from cleanerd.env.files import Files
+from cleanerd.pipeline.conclude import aborted_in
+from cleanerd.pipeline.indexes import join_entries
+from cleanerd.pipeline.work import RewrittenLog
+from cleanerd.storage.assemble import Assembly, assemble
+from cleanerd.storage.checkpoints import read_leader_epochs
+from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
+
+
+def stage_log(files: Files, plan: CleaningPlan, rewritten: RewrittenLog) -> int:
+    """Assemble and declare every changed group, ascending; returns how many. Raises OSError, SourceChanged."""
+    changed = sorted(rewritten.parts)
+    for number in changed:
+        _stage_group(files, plan, number, rewritten, is_last=number == changed[-1])
+    return len(changed)
+
+
+def _stage_group(
+    files: Files, plan: CleaningPlan, number: int, rewritten: RewrittenLog, *, is_last: bool
+) -> None:
+    snapshot, group, parts = plan.candidate.snapshot, plan.groups[number], rewritten.parts[number]
+    first, last = group.sources[0], group.sources[-1]
+    offset_index, time_index = join_entries([written.part for written in parts])
+    sizes = assemble(
+        files,
+        snapshot.directory,
+        Assembly(
+            base_offset=first.base_offset,
+            parts=tuple(written.path for written in parts if written.path is not None),
+            offset_index=offset_index,
+            time_index=time_index,
+            aborted_txns=tuple(aborted_in(rewritten.indexed, first.base_offset, group.next_base_offset)),
+            like=last.path,
+            mtime_ns=last.mtime_ns,
+        ),
+    )
+    epochs = read_leader_epochs(files, snapshot.directory)
+    staged = StagedGroup(
+        sources=tuple(SourceSegment(s.base_offset, s.inode, s.size_bytes, s.mtime_ns) for s in group.sources),
+        next_base_offset=group.next_base_offset,
+        round_end=plan.work.round_end,
+        sizes=sizes,
+        log_mtime_ns=last.mtime_ns,
+        last_offset=max(written.part.last_offset for written in parts),
+        leader_epochs=tuple(
+            (e.epoch, e.start_offset) for e in epochs if e.start_offset < group.next_base_offset
+        ),
+        is_last=is_last,
+    )
+    write_manifest(files, snapshot.directory, staged)

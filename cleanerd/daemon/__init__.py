@@ -1,0 +1,1 @@
+"""The long-running daemon: supervisor, workers, states, throttle, control API, history."""

@@ -1,0 +1,21 @@
+"""What the parts of the daemon call a log."""
+
+from dataclasses import dataclass
+
+from cleanerd.format.names import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogId:
+    """One log: a partition in one log directory (a partition may be in two of them while it moves)."""
+
+    log_dir: str
+    topic_partition: TopicPartition
+
+    def __str__(self) -> str:
+        return str(self.topic_partition)
+
+    @property
+    def directory(self) -> str:
+        """Path of the partition directory."""
+        return f"{self.log_dir}/{self.topic_partition}"
