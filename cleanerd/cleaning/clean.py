@@ -105,8 +105,10 @@ class Cleaner:
             return
         partitions = [log.plan.candidate.snapshot.topic_partition for log in logs]
 
-        def advanced(number: int, phase: Phase, size: int, records: int) -> bool:
-            self._progress.advanced(partitions[number], phase.name.lower(), size, records)
+        def advanced(number: int, phase: Phase, read_bytes: int, written_bytes: int, records: int) -> bool:
+            if phase is not Phase.VERIFY:  # reads again what the rewrite has counted as written
+                size = read_bytes + written_bytes
+                self._progress.advanced(partitions[number], phase.name.lower(), size, records)
             return True
 
         with Channel(advanced) as channel:
@@ -180,7 +182,10 @@ class Cleaner:
         if staged:
             commit_staged(self._files, log_dir, tp, is_kafka=snapshot.is_kafka)
         else:
-            record_unchanged(self._files, log_dir, tp, round_end, is_kafka=snapshot.is_kafka)
+            record_unchanged(
+                self._files, log_dir, tp, round_end, is_kafka=snapshot.is_kafka,
+                generation=snapshot.generation, checkpoint=snapshot.checkpoint,
+            )  # fmt: skip
 
     def _discard(self, log: _Log) -> None:
         if not self._request.dry_run:
@@ -233,6 +238,8 @@ class Cleaner:
             seconds=self._clock.monotonic_s() - started,
             peak_extra_bytes=written + _overhead(log),
             next_horizon_ms=_next_horizon_ms(log.rewritten),
+            generation=snapshot.generation,
+            checkpoint=snapshot.checkpoint,
         )
 
 

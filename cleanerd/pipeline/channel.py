@@ -1,7 +1,8 @@
 """The one channel from tasks to the driver: a task reports what it moved and is told to go on or to stop.
 
-A message is `<log, phase, bytes, records>`; the answer is one byte, sent when the task may go on, so that an answer held
-back is a brake. Tasks run in other processes, on a cluster on other machines, hence TCP; a random token keeps others out.
+A message is `<log, phase, read bytes, written bytes, records>`; the answer is one byte, sent when the task may go on, so
+that an answer held back is a brake. Tasks run in other processes, on a cluster on other machines, hence TCP; a random
+token keeps others out.
 """
 
 import hmac
@@ -15,7 +16,7 @@ from enum import IntEnum
 
 from cleanerd.errors import Aborted
 
-_MESSAGE = struct.Struct(">IBqq")
+_MESSAGE = struct.Struct(">IBqqq")
 _TOKEN_BYTES = 16
 _GO, _STOP = b"g", b"s"
 _TIMEOUT_S = 60.0
@@ -26,10 +27,14 @@ class Phase(IntEnum):
 
     INDEX = 0
     REWRITE = 1
+    VERIFY = 2  # reads what the rewrite wrote
 
 
-Answer = Callable[[int, Phase, int, int], bool]
-"""`(log number, phase, bytes, records)` since the last report -> whether to go on. Called from several threads."""
+Answer = Callable[[int, Phase, int, int, int], bool]
+"""`(log number, phase, read bytes, written bytes, records)` since the task's last report -> whether to go on.
+
+Called from several threads.
+"""
 
 
 class Channel:
@@ -70,8 +75,8 @@ class Channel:
             if token is None or not hmac.compare_digest(token, self._token):
                 return
             while (message := _receive(connection, _MESSAGE.size)) is not None:
-                log, phase, size, records = _MESSAGE.unpack(message)
-                connection.sendall(_GO if self._answer(log, Phase(phase), size, records) else _STOP)
+                log, phase, *done = _MESSAGE.unpack(message)
+                connection.sendall(_GO if self._answer(log, Phase(phase), *done) else _STOP)
         except OSError:
             return  # the task's process is gone; Spark knows
         finally:
@@ -88,7 +93,7 @@ def _receive(connection: socket.socket, size: int) -> bytes | None:
     return data
 
 
-_open: dict[tuple[str, int], socket.socket] = {}  # connections of this worker process
+_open: dict["Reporter", socket.socket] = {}  # connections of this worker process
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +104,12 @@ class Reporter:
     port: int
     token: bytes
 
-    def advance(self, log: int, phase: Phase) -> Callable[[int, int], None]:
+    def advance(self, log: int, phase: Phase) -> Callable[[int, int, int], None]:
         """The `Advance` of one task: raises Aborted when told to stop or when the driver is gone."""
 
-        def report(size: int, records: int) -> None:
+        def report(read_bytes: int, written_bytes: int, records: int) -> None:
             try:
-                answer = self._ask(_MESSAGE.pack(log, phase, size, records))
+                answer = self._ask(_MESSAGE.pack(log, phase, read_bytes, written_bytes, records))
             except OSError as error:
                 raise Aborted(f"the driver does not answer: {error}") from error
             if answer != _GO:
@@ -112,16 +117,22 @@ class Reporter:
 
         return report
 
-    def _ask(self, message: bytes) -> bytes | None:
-        connection = _open.get((self.host, self.port))
-        if connection is None:
-            for stale in _open.values():
-                stale.close()
-            _open.clear()
-            connection = socket.create_connection((self.host, self.port), _TIMEOUT_S)
-            connection.settimeout(None)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.sendall(self.token)
-            _open[self.host, self.port] = connection
+    def _ask(self, message: bytes) -> bytes:
+        """The answer. Raises OSError, after which the next task of this process connects anew."""
+        connection = _open.pop(self, None) or self._connect()
         connection.sendall(message)
-        return _receive(connection, 1)
+        answer = _receive(connection, 1)
+        if answer is None:
+            raise ConnectionResetError("connection closed")
+        _open[self] = connection
+        return answer
+
+    def _connect(self) -> socket.socket:
+        for stale in _open.values():
+            stale.close()
+        _open.clear()
+        connection = socket.create_connection((self.host, self.port), _TIMEOUT_S)
+        connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(self.token)
+        return connection

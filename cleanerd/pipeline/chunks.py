@@ -241,6 +241,11 @@ def slices(piece: Piece) -> Iterator[Slice]:
         begin = end
 
 
+def size_bytes(piece: Piece, part: Slice) -> int:
+    """Size of a slice in the file."""
+    return int(piece.batches["size"][part.begin : part.end].sum(dtype=np.int64))
+
+
 def _walk(piece: Piece, begin: int, end: int, expanded: Bytes) -> Slice:
     batches = piece.batches
     counts = batches["count"][begin:end].astype(np.int64)

@@ -18,11 +18,11 @@ from cleanerd.kernels.tables import DELETE_HORIZON, EVENT, Table
 from cleanerd.kernels.transactions import collect_events
 from cleanerd.policy.verdicts import RecordVerdict
 
-from .chunks import ChunkWork, Piece, Source, check_index, read_pieces, slices
+from .chunks import ChunkWork, Piece, Source, check_index, read_pieces, size_bytes, slices
 
 Bits = npt.NDArray[np.bool_]
-Advance = Callable[[int, int], None]
-"""Called with (bytes, records) done since the last call; raises Aborted when the work is to stop."""
+Advance = Callable[[int, int, int], None]
+"""Called with (read bytes, written bytes, records) since the last call; raises Aborted when the work is to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
                 work.retain_legacy_deletes, tally.removed,
             )[2]  # fmt: skip
             tally.records += len(part.records)
-            advance(int(piece.batches["size"][part.begin : part.end].sum(dtype=np.int64)), len(part.records))
+            advance(size_bytes(piece, part), 0, len(part.records))
         tally.add_batches(piece, events, log.context.now_ms)
     fingerprints = np.concatenate(parts) if parts else np.empty((0, 2), np.uint64)
     if clean < len(fingerprints) and not work.is_dirty:

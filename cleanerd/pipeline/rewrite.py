@@ -32,7 +32,7 @@ from cleanerd.kernels.tables import (
 )
 from cleanerd.policy.verdicts import RecordVerdict
 
-from .chunks import ChunkWork, Piece, Slice, Source, read_pieces, slices
+from .chunks import ChunkWork, Piece, Slice, Source, read_pieces, size_bytes, slices
 from .index import Advance, Bits, LogContext, earliest
 
 
@@ -93,8 +93,11 @@ def rewrite_chunk(
     part_path: str | None,
     index_interval_bytes: int,
     advance: Advance,
+    verified: Advance,
 ) -> Part:
     """Write what stays of a chunk to `part_path` and prove it; with None nothing is written (dry run).
+
+    `advance` hears of the rewriting, `verified` of the reading back.
 
     Raises CorruptFile, SourceChanged, VerificationFailed, Aborted, OSError.
     """
@@ -114,8 +117,8 @@ def rewrite_chunk(
                 tally.add(piece, part, judged, kept, rows)
                 if fd is not None:
                     _write_all(fd, out)
-                done = piece.batches["size"][part.begin : part.end].sum(dtype=np.int64)
-                advance(int(done) + len(out), len(part.records))
+                written_bytes = 0 if fd is None else len(out)
+                advance(size_bytes(piece, part), written_bytes, len(part.records))
         superseded.check_exhausted(work.source)
     finally:
         if fd is not None:
@@ -124,7 +127,7 @@ def rewrite_chunk(
     proof = tally.proof(rows, int(removed[RecordVerdict.KEEP]))
     entries = index_entries(rows, index_interval_bytes)
     if part_path is not None:
-        verify_part(part_path, work.source, proof, entries)
+        verify_part(part_path, work.source, proof, entries, verified)
     return Part(
         size_bytes=proof.size_bytes,
         records_read=tally.records_read,
@@ -282,12 +285,12 @@ def index_entries(written: Table, interval_bytes: int) -> IndexEntries:
     )
 
 
-def verify_part(path: str, source: Source, expected: Proof, entries: IndexEntries) -> None:
+def verify_part(path: str, source: Source, expected: Proof, entries: IndexEntries, verified: Advance) -> None:
     """Read a part file as a reader would and compare with what the verdicts ask for.
 
-    Raises: VerificationFailed; CorruptFile for bytes that are no log at all.
+    Raises: VerificationFailed; CorruptFile for bytes that are no log at all; Aborted.
     """
-    found, starts, last_offsets = read_back(path, source)
+    found, starts, last_offsets = read_back(path, source, verified)
     if found != expected:
         raise VerificationFailed(f"{path}: should be {expected}, read back {found}")
     rows = np.minimum(np.searchsorted(starts, entries.positions), len(starts) - 1)
@@ -296,7 +299,9 @@ def verify_part(path: str, source: Source, expected: Proof, entries: IndexEntrie
         raise VerificationFailed(f"{path}: an offset index entry does not point at the batch that it names")
 
 
-def read_back(path: str, source: Source) -> tuple[Proof, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def read_back(
+    path: str, source: Source, verified: Advance
+) -> tuple[Proof, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """What a part of `source` holds, with the position and the last offset of every batch."""
     stat = os.stat(path)
     whole = Source(path, stat.st_ino, stat.st_size, stat.st_mtime_ns, 0, stat.st_size, source.min_offset)
@@ -310,6 +315,7 @@ def read_back(path: str, source: Source) -> tuple[Proof, npt.NDArray[np.int64], 
                 records_digest, piece.raw, part.expanded, batches, part.records, all_kept
             )
             records += len(part.records)
+            verified(size_bytes(piece, part), 0, len(part.records))
         batches_digest = digest_batches(
             batches_digest, batches, np.zeros(len(batches), np.bool_), _delete_horizons(batches)
         )

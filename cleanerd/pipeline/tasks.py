@@ -131,7 +131,6 @@ class RewriteTask:
 
     def run(self, contexts: list[LogContext], reporter: Reporter) -> Part | CleanerdError:
         """The part."""
-        advance = reporter.advance(self.log, Phase.REWRITE)
         return guarded(
             lambda: rewrite_chunk(
                 self.work,
@@ -139,7 +138,8 @@ class RewriteTask:
                 self.verdicts,
                 self.part_path,
                 self.index_interval_bytes,
-                advance,
+                reporter.advance(self.log, Phase.REWRITE),
+                reporter.advance(self.log, Phase.VERIFY),
             ),
             self.work.source.path,
         )

@@ -151,8 +151,8 @@ class RealPath:
         self.parts: list[Part] = []
         for number, chunk in enumerate(self.work.chunks):
             path = self.directory / f"{number}.part"
-            part = rewrite_chunk(chunk, context, indexed.verdicts[number], str(path), 200, _go_on)
-            counted = rewrite_chunk(chunk, context, indexed.verdicts[number], None, 200, _go_on)
+            part = rewrite_chunk(chunk, context, indexed.verdicts[number], str(path), 200, _go_on, _go_on)
+            counted = rewrite_chunk(chunk, context, indexed.verdicts[number], None, 200, _go_on, _go_on)
             assert np.array_equal(part.removed, counted.removed), "a dry run counts the same"
             assert (part.size_bytes, part.last_offset) == (counted.size_bytes, counted.last_offset)
             assert part.records_read == int(part.removed.sum())
@@ -179,8 +179,9 @@ def aborted_columns(rows: Sequence[tuple[int, int, int]]) -> AbortedTxns:
     return AbortedTxns(*np.array(sorted(rows), np.int64).reshape(-1, 3).T.copy())
 
 
-def _go_on(size: int, records: int) -> None:
-    assert size >= 0
+def _go_on(read_bytes: int, written_bytes: int, records: int) -> None:
+    assert read_bytes >= 0
+    assert written_bytes >= 0
     assert records >= 0
 
 

@@ -32,7 +32,7 @@ from tests.kernels.real_path import Layout, RealPath
 FACTS = Facts(now_ms=0, new_horizon_ms=1000, first_dirty_offset=0, round_end=1000, producers={}, aborted=())
 
 
-def go_on(size: int, records: int) -> None:
+def go_on(read_bytes: int, written_bytes: int, records: int) -> None:
     """An `Advance` that never stops."""
 
 
@@ -175,23 +175,23 @@ def test_a_part_that_is_not_what_it_should_be(tmp_path: Path) -> None:
     path, chunk = written_part(tmp_path)
     part_path = tmp_path / "part"
     context = path._context(path.indexed.discardable_markers)
-    part = rewrite_chunk(chunk, context, path.indexed.verdicts[0], str(part_path), 200, go_on)
-    proof, starts, last_offsets = read_back(str(part_path), chunk.source)
-    verify_part(str(part_path), chunk.source, proof, part.entries)
+    part = rewrite_chunk(chunk, context, path.indexed.verdicts[0], str(part_path), 200, go_on, go_on)
+    proof, starts, last_offsets = read_back(str(part_path), chunk.source, go_on)
+    verify_part(str(part_path), chunk.source, proof, part.entries, go_on)
     for field in fields(Proof):
         wrong = replace(proof, **{field.name: getattr(proof, field.name) ^ 1})
         with pytest.raises(VerificationFailed, match="should be"):
-            verify_part(str(part_path), chunk.source, wrong, part.entries)
+            verify_part(str(part_path), chunk.source, wrong, part.entries, go_on)
     for column, shift in (("positions", 1), ("offsets", 1), ("positions", int(starts[-1]))):
         entries = replace(part.entries, **{column: getattr(part.entries, column) + shift})
         with pytest.raises(VerificationFailed, match="does not point"):
-            verify_part(str(part_path), chunk.source, proof, entries)
+            verify_part(str(part_path), chunk.source, proof, entries, go_on)
     assert set(part.entries.offsets) < set(last_offsets)
     whole = part_path.read_bytes()
     for at in range(0, len(whole), 7):
         part_path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises((VerificationFailed, CorruptFile)):
-            verify_part(str(part_path), chunk.source, proof, part.entries)
+            verify_part(str(part_path), chunk.source, proof, part.entries, go_on)
 
 
 HEADER_FIELDS = {  # name: (position, bytes)
@@ -220,10 +220,10 @@ def test_every_field_of_a_batch_is_proved(at: int, size: int, tmp_path: Path) ->
         delete_horizon_ms=77,
     )
     source = source_of(tmp_path / "0.log", data)
-    proof, _, _ = read_back(source.path, source)
+    proof, _, _ = read_back(source.path, source, go_on)
     number = int.from_bytes(data[at : at + size]) ^ 16
     changed = source_of(tmp_path / "0.log", sealed(data[:at] + number.to_bytes(size) + data[at + size :]))
-    assert read_back(changed.path, changed)[0] != proof
+    assert read_back(changed.path, changed, go_on)[0] != proof
 
 
 def test_verdicts_of_another_chunk(tmp_path: Path) -> None:
@@ -240,4 +240,4 @@ def test_verdicts_of_another_chunk(tmp_path: Path) -> None:
         replace(verdicts, local=np.zeros(verdicts.competing, np.uint8), competing=verdicts.competing + 1),
     ):
         with pytest.raises(VerificationFailed, match="other keys than when they were indexed"):
-            rewrite_chunk(chunk, context, wrong, None, 200, go_on)
+            rewrite_chunk(chunk, context, wrong, None, 200, go_on, go_on)

@@ -1,0 +1,132 @@
+"""One I/O budget for all tasks of all jobs (rules 7.5-7.7): a task reports what it moved and waits until that is paid.
+
+Each limit earns bytes at its rate. A charge is appended to what was spent before it, and is paid when the limit has
+earned as much: charges are paid in the order in which they came, whoever made them, so nobody starves. What is earned
+ahead of what is spent is at most `BURST_S` of the rate. Hence, over any interval,
+
+    bytes paid <= rate x interval + max(rate x BURST_S, largest charge)
+
+Limits are apart: whoever waits for one of them keeps nobody from being paid under another.
+Kafka checks every 300 ms and then sleeps the excess off, inside its lock; here 300 ms bound what idleness saves up, and
+nobody sleeps while holding the lock.
+"""
+
+import math
+import threading
+from collections.abc import Callable
+from enum import Enum
+
+from cleanerd.env.clock import Clock
+
+BURST_S = 0.3
+_WAIT_MAX_S = 0.05  # how late somebody who waits notices that it is to stop
+_WAIT_MIN_S = 0.001  # shorter waits cost more than they even out; what is earned meanwhile is not lost
+
+Wait = Callable[[threading.Condition, float], object]
+"""Wait on a condition, whose lock is held by the caller, for so many seconds at most."""
+
+
+class Limit(Enum):
+    """What is limited."""
+
+    TOTAL = "total"  # reads plus writes: log.cleaner.io.max.bytes.per.second
+    READ = "read"  # cleanerd.io.max.read.bytes.per.second
+    WRITE = "write"  # cleanerd.io.max.write.bytes.per.second
+
+
+class Throttle:
+    """Thread-safe. Starts without limits and with nothing saved up."""
+
+    def __init__(self, clock: Clock, wait: Wait = threading.Condition.wait) -> None:
+        self._clock = clock
+        self._wait = wait
+        self._changed = threading.Condition()  # guards what follows
+        self._accounts = {limit: _Account(clock.monotonic_s()) for limit in Limit}
+
+    def set_limits(self, *, total: float = math.inf, read: float = math.inf, write: float = math.inf) -> None:
+        """Bytes per second, above 0, `math.inf` for no limit; holds at once, also for those who wait (7.7, C148)."""
+        rates = {Limit.TOTAL: total, Limit.READ: read, Limit.WRITE: write}
+        if not all(rate > 0 for rate in rates.values()):
+            raise ValueError(f"limits must be above 0 bytes per second, found {total}, {read}, {write}")
+        with self._changed:
+            now_s = self._clock.monotonic_s()
+            for limit, rate in rates.items():
+                self._accounts[limit].set_rate(rate, now_s)
+            self._changed.notify_all()
+
+    def limits(self) -> dict[Limit, float]:
+        """Bytes per second, `math.inf` for no limit."""
+        with self._changed:
+            return {limit: account.rate for limit, account in self._accounts.items()}
+
+    def charge(self, read_bytes: int, written_bytes: int, should_stop: Callable[[], bool]) -> None:
+        """Account for I/O that was done; returns when it is paid, or soon after `should_stop` says so.
+
+        What a stopped caller did stays charged: the disk was busy with it.
+        """
+        sizes = {
+            Limit.TOTAL: read_bytes + written_bytes,
+            Limit.READ: read_bytes,
+            Limit.WRITE: written_bytes,
+        }
+        with self._changed:
+            now_s = self._clock.monotonic_s()
+            due = {limit: self._accounts[limit].spend(size, now_s) for limit, size in sizes.items() if size}
+        while due and not should_stop():
+            with self._changed:
+                if not self._wait_for(due):
+                    return
+
+    def waited_s(self) -> dict[Limit, float]:
+        """Seconds that all callers together waited so far, by the limit that was furthest behind."""
+        with self._changed:
+            return {limit: account.waited_s for limit, account in self._accounts.items()}
+
+    def _wait_for(self, due: dict[Limit, float]) -> bool:
+        """Wait a little for the slowest of these, or return False because all are paid. The lock is held."""
+        before_s = self._clock.monotonic_s()
+        left_s, slowest = max(
+            ((self._accounts[limit].seconds_until(mark, before_s), limit) for limit, mark in due.items()),
+            key=lambda found: found[0],
+        )
+        if left_s <= 0:
+            return False
+        self._wait(self._changed, min(max(left_s, _WAIT_MIN_S), _WAIT_MAX_S))
+        self._accounts[slowest].waited_s += self._clock.monotonic_s() - before_s
+        return True
+
+
+class _Account:
+    """Bytes earned and spent under one limit since the start."""
+
+    def __init__(self, now_s: float) -> None:
+        self.waited_s = 0.0
+        self.rate = math.inf
+        self._earned = 0.0
+        self._spent = 0.0
+        self._earned_at_s = now_s
+
+    def set_rate(self, rate: float, now_s: float) -> None:
+        """What was earned until now was earned at the old rate."""
+        self._earn(now_s)
+        self.rate = rate
+        self._earn(now_s)
+
+    def spend(self, size: int, now_s: float) -> float:
+        """Returns the mark at which `size` bytes more are paid."""
+        self._earn(now_s)
+        self._spent += size
+        return self._spent
+
+    def seconds_until(self, mark: float, now_s: float) -> float:
+        """When as much will be earned; 0 or less if it is."""
+        self._earn(now_s)
+        return (mark - self._earned) / self.rate
+
+    def _earn(self, now_s: float) -> None:
+        if self.rate == math.inf:
+            self._earned = self._spent
+        else:
+            gained = self.rate * (now_s - self._earned_at_s)
+            self._earned = min(self._earned + gained, self._spent + self.rate * BURST_S)
+        self._earned_at_s = now_s

@@ -1,0 +1,330 @@
+"""States of logs under many threads: the table of spec behaviour 2A, its conformance cases, time limits, vanished logs."""
+
+from collections.abc import Callable
+
+import pytest
+
+from cleanerd.daemon.states import LogVanished, PartitionStates, StillRunning
+from cleanerd.env.clock import SystemClock
+from cleanerd.errors import Aborted
+from cleanerd.policy.lifecycle import ABORTED, IN_PROGRESS, NONE, IllegalTransition, State, paused
+from tests.daemon.clients import LOG, OTHER, THIRD, Waiter, hold, in_state, log_of, until, waiting
+
+
+@pytest.fixture
+def states() -> PartitionStates:
+    """Nothing recorded yet."""
+    return PartitionStates(SystemClock())
+
+
+# Every row of the table
+
+
+def started(states: PartitionStates) -> None:
+    """Select for compaction or retention."""
+    expected = [LOG] if states.is_free(LOG) else []
+    assert states.try_start_all([LOG]) == expected
+
+
+def paused_if_non_compacted(states: PartitionStates) -> None:
+    """Before retention outside of the cleaner."""
+    expected = [LOG] if states.is_free(LOG) else []
+    assert states.pause_non_compacted([LOG]) == expected
+
+
+TABLE = [
+    (started, NONE, IN_PROGRESS), (started, IN_PROGRESS, IN_PROGRESS), (started, ABORTED, ABORTED),
+    (started, paused(1), paused(1)), (started, paused(3), paused(3)),
+    (lambda s: s.abort_and_pause(LOG), NONE, paused(1)),
+    (lambda s: s.abort_and_pause(LOG), ABORTED, None),
+    (lambda s: s.abort_and_pause(LOG), paused(1), paused(2)), (lambda s: s.abort_and_pause(LOG), paused(3), paused(4)),
+    (lambda s: s.resume(LOG), NONE, None), (lambda s: s.resume(LOG), IN_PROGRESS, None),
+    (lambda s: s.resume(LOG), ABORTED, None), (lambda s: s.resume(LOG), paused(1), NONE),
+    (lambda s: s.resume(LOG), paused(3), paused(2)),
+    (lambda s: s.done_cleaning(LOG), NONE, None), (lambda s: s.done_cleaning(LOG), IN_PROGRESS, NONE),
+    (lambda s: s.done_cleaning(LOG), ABORTED, paused(1)), (lambda s: s.done_cleaning(LOG), paused(1), None),
+    (lambda s: s.done_cleaning(LOG), paused(3), None),
+    (lambda s: s.done_deleting([LOG]), NONE, None), (lambda s: s.done_deleting([LOG]), IN_PROGRESS, NONE),
+    (lambda s: s.done_deleting([LOG]), ABORTED, paused(1)), (lambda s: s.done_deleting([LOG]), paused(1), None),
+    (lambda s: s.done_deleting([LOG]), paused(3), None),
+    (paused_if_non_compacted, NONE, paused(1)), (paused_if_non_compacted, IN_PROGRESS, IN_PROGRESS),
+    (paused_if_non_compacted, ABORTED, ABORTED), (paused_if_non_compacted, paused(1), paused(1)),
+    (paused_if_non_compacted, paused(3), paused(3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "before", "after"), TABLE)
+def test_2a(
+    call: Callable[[PartitionStates], object], before: State, after: State | None, states: PartitionStates
+) -> None:
+    """One cell; None: an error, and the state stays. In progress with abort_and_pause blocks: see the next test."""
+    in_state(states, before)
+    if after is None:
+        with pytest.raises(IllegalTransition, match=f"orders-3: .*{before.status.value}"):
+            call(states)
+    else:
+        call(states)
+    assert (after or before) == states.state(LOG)
+
+
+def test_2_1_abort_and_pause_blocks_until_the_worker_has_stopped(states: PartitionStates) -> None:
+    """in-progress -> aborted -> paused(1)."""
+    assert states.try_start(LOG)
+    assert not states.is_aborted(LOG)
+    client = waiting(states)
+    assert states.is_aborted(LOG)
+    assert client.is_waiting()
+    assert not states.done_cleaning(LOG)
+    assert client.result() is None
+    assert states.state(LOG) == paused(1)
+
+
+@pytest.mark.parametrize("pauses", [0, 1, 3])
+def test_2_2_abort_leaves_none_and_paused_as_they_are(pauses: int, states: PartitionStates) -> None:
+    """abortCleaning is abortAndPause and one resume."""
+    in_state(states, paused(pauses)).abort(LOG)
+    assert states.state(LOG) == paused(pauses)
+
+
+def test_2_2_abort_of_a_cleaning(states: PartitionStates) -> None:
+    """Blocks, and leaves none."""
+    assert states.try_start(LOG)
+    client = Waiter(lambda: states.abort(LOG))
+    until(lambda: states.is_aborted(LOG))
+    assert client.is_waiting()
+    assert not states.done_cleaning(LOG)
+    assert client.result() is None
+    assert states.state(LOG) == NONE
+
+
+def test_2_3_and_2_6_an_error_leaves_no_log_stuck(states: PartitionStates) -> None:
+    """Kafka stops at the first illegal state; the others would stay paused or in progress for ever (2.13)."""
+    in_state(in_state(states, paused(1)), paused(2), THIRD)
+    with pytest.raises(IllegalTransition, match="orders-4"):
+        states.resume_all([LOG, OTHER, THIRD])
+    assert (states.state(LOG), states.state(THIRD)) == (NONE, paused(1))
+    states.resume(THIRD)
+    assert states.try_start_all([LOG, THIRD]) == [LOG, THIRD]
+    with pytest.raises(IllegalTransition, match="orders-4"):
+        states.done_deleting([LOG, OTHER, THIRD])
+    assert states.snapshot() == {}
+
+
+# Conformance cases
+
+
+def test_c014_logs_in_progress_are_passed_over(states: PartitionStates) -> None:
+    """Whoever asks next gets another log."""
+    assert states.try_start(LOG)
+    assert not states.try_start(LOG)
+    assert states.try_start_all([LOG, OTHER, OTHER]) == [OTHER]
+
+
+def test_c038_logs_under_retention_are_not_compacted(states: PartitionStates) -> None:
+    """testLogsUnderCleanupIneligibleForCompaction."""
+    assert states.pause_non_compacted([LOG]) == [LOG]
+    assert states.try_start_all([LOG]) == []  # the policy flips to compact
+    states.resume_all([LOG])
+    assert states.try_start_all([LOG]) == [LOG]
+    assert states.pause_non_compacted([LOG]) == []  # the policy flips back
+    states.done_deleting([LOG])
+    assert states.pause_non_compacted([LOG]) == [LOG]
+
+
+def test_c039_retention_and_truncation(states: PartitionStates) -> None:
+    """testConcurrentLogCleanupAndLogTruncation."""
+    assert states.pause_non_compacted([LOG]) == [LOG]
+    states.abort_and_pause(LOG)
+    states.resume(LOG)
+    states.resume_all([LOG])
+    assert states.state(LOG) == NONE
+
+
+def test_c040_retention_and_topic_deletion(states: PartitionStates) -> None:
+    """testConcurrentLogCleanupAndTopicDeletion."""
+    assert states.pause_non_compacted([LOG]) == [LOG]
+    states.abort(LOG)
+    states.resume_all([LOG])
+    assert states.state(LOG) == NONE
+
+
+def test_c041_done_cleaning(states: PartitionStates) -> None:
+    """testDoneCleaning: the answer says whether the caller's cleaning counts."""
+    with pytest.raises(IllegalTransition):
+        states.done_cleaning(LOG)
+    in_state(states, paused(1))
+    with pytest.raises(IllegalTransition):
+        states.done_cleaning(LOG)
+    states.resume(LOG)
+    in_state(states, IN_PROGRESS)
+    assert states.done_cleaning(LOG) is True
+    assert states.state(LOG) == NONE
+    in_state(states, ABORTED)
+    assert states.done_cleaning(LOG) is False
+    assert states.state(LOG) == paused(1)
+
+
+def test_c042_done_deleting(states: PartitionStates) -> None:
+    """testDoneDeleting."""
+    with pytest.raises(IllegalTransition):
+        states.done_deleting([LOG])
+    in_state(states, paused(1))
+    with pytest.raises(IllegalTransition):
+        states.done_deleting([LOG])
+    states.resume(LOG)
+    in_state(states, IN_PROGRESS).done_deleting([LOG])
+    assert states.state(LOG) == NONE
+    in_state(states, ABORTED).done_deleting([LOG])
+    assert states.state(LOG) == paused(1)
+
+
+def test_d12_a_second_aborter_does_not_stack(states: PartitionStates) -> None:
+    """Error for the second, and the first gets its pause."""
+    assert states.try_start(LOG)
+    first = waiting(states)
+    with pytest.raises(IllegalTransition, match=r"orders-3: abort_and_pause .* aborted"):
+        states.abort_and_pause(LOG)
+    with pytest.raises(IllegalTransition):
+        states.abort(LOG)
+    states.done_cleaning(LOG)
+    assert first.result() is None
+    assert states.state(LOG) == paused(1)
+
+
+def test_d13_resume_of_a_log_in_progress(states: PartitionStates) -> None:
+    """Error."""
+    with pytest.raises(IllegalTransition, match=r"orders-3: resume .* in-progress"):
+        in_state(states, IN_PROGRESS).resume(LOG)
+
+
+# Time limits: what remains when a client gives up
+
+
+@pytest.mark.parametrize("ask", ["abort_and_pause", "abort"])
+@pytest.mark.parametrize("timeout_s", [0, 0.03])
+def test_a_client_that_gives_up_leaves_no_pause(ask: str, timeout_s: float, states: PartitionStates) -> None:
+    """The worker is still told to stop; when it does, the log is free."""
+    assert states.try_start(LOG)
+    with pytest.raises(StillRunning, match="orders-3"):
+        getattr(states, ask)(LOG, timeout_s)
+    assert states.state(LOG) == ABORTED
+    assert states.is_aborted(LOG)
+    with pytest.raises(IllegalTransition):
+        states.resume(LOG)
+    assert states.done_cleaning(LOG) is False
+    assert states.state(LOG) == NONE
+    assert states.try_start(LOG)
+
+
+def test_a_client_that_comes_back_takes_the_abort_over(states: PartitionStates) -> None:
+    """Nobody else waits, so nothing stacks; the pause is its own."""
+    assert states.try_start(LOG)
+    with pytest.raises(StillRunning):
+        states.abort_and_pause(LOG, 0)
+    client = waiting(states)
+    with pytest.raises(IllegalTransition):
+        states.abort_and_pause(LOG, 0)  # D12 again
+    states.done_deleting([LOG])
+    assert client.result() is None
+    assert states.state(LOG) == paused(1)
+
+
+def test_a_client_that_is_interrupted_leaves_no_pause() -> None:
+    """Whatever exception ends the wait, also when the worker arrives at that moment."""
+
+    class Interrupted(SystemClock):
+        armed = False
+        worker: Callable[[], object] = staticmethod(lambda: None)
+
+        def monotonic_s(self) -> float:
+            if self.armed:
+                self.worker()
+                raise KeyboardInterrupt
+            return super().monotonic_s()
+
+    for arrives in (False, True):
+        clock = Interrupted()
+        states = PartitionStates(clock)
+        assert states.try_start(LOG)
+        clock.armed = True
+        if arrives:
+            clock.worker = lambda states=states: states.done_cleaning(LOG)  # the lock is reentrant
+        with pytest.raises(KeyboardInterrupt):
+            states.abort_and_pause(LOG, 1)
+        if not arrives:
+            states.done_cleaning(LOG)
+        assert states.snapshot() == {}
+
+
+# Commits
+
+
+def test_no_commit_begins_after_an_abort(states: PartitionStates) -> None:
+    """Whoever asked for it."""
+    with pytest.raises(Aborted):
+        states.begin_commit(LOG)
+    assert states.try_start(LOG)
+    states.begin_commit(LOG)
+    client = waiting(states)  # during the commit: it waits for the end
+    assert client.is_waiting()
+    with pytest.raises(Aborted, match="orders-3"):
+        states.begin_commit(LOG)
+    states.done_cleaning(LOG)
+    assert client.result() is None
+    with pytest.raises(Aborted):
+        states.begin_commit(LOG)
+
+
+# Vanished logs, end of the daemon
+
+
+def test_a_vanished_log_is_forgotten(states: PartitionStates) -> None:
+    """With its pauses; a second time nothing happens."""
+    in_state(states, paused(2)).forget(LOG)
+    states.forget(LOG)
+    assert states.snapshot() == {}
+    assert states.try_start(LOG)
+
+
+def test_waiters_for_a_vanished_log_are_sent_away(states: PartitionStates) -> None:
+    """And nobody else starts before its worker has noticed: the log may come back."""
+    in_state(states, IN_PROGRESS)
+    client = waiting(states)
+    states.forget(LOG)
+    assert isinstance(client.result(), LogVanished)
+    assert states.is_aborted(LOG)
+    assert not states.try_start(LOG)
+    assert states.done_cleaning(LOG) is False
+    assert states.snapshot() == {}
+
+
+def test_a_worker_on_a_vanished_log_is_told_to_stop(states: PartitionStates) -> None:
+    """Without any client."""
+    in_state(states, IN_PROGRESS).forget(LOG)
+    assert states.is_aborted(LOG)
+    with pytest.raises(Aborted):
+        states.begin_commit(LOG)
+    states.done_deleting([LOG])
+    assert states.try_start(LOG)
+
+
+def test_close_stops_everything(states: PartitionStates) -> None:
+    """Workers are told, waiters wake up, nothing starts; workers can still give their logs back."""
+    in_state(in_state(in_state(states, IN_PROGRESS), IN_PROGRESS, OTHER), paused(1), THIRD)
+    client = waiting(states, OTHER)
+    holder = Waiter(lambda: states.hold(hold("1", "orders-*")))
+    until(lambda: states.is_aborted(LOG))
+    states.close()
+    assert isinstance(client.result(), Aborted)
+    assert holder.result() is None
+    assert holder.answer == [LOG, OTHER]
+    assert states.is_aborted(LOG)
+    assert states.is_aborted(OTHER)
+    with pytest.raises(Aborted):
+        states.abort_and_pause(LOG)
+    assert not states.done_cleaning(LOG)
+    states.done_deleting([OTHER])
+    assert states.try_start_all([log_of("new")]) == []
+    assert states.pause_non_compacted([log_of("new")]) == []
+    states.resume(THIRD)
+    assert states.snapshot() == {}

@@ -1,0 +1,109 @@
+"""The channel from tasks to the driver: what is reported, who is let in, and a task in another process."""
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import cleanerd
+from cleanerd.errors import Aborted
+from cleanerd.pipeline.channel import Channel, Phase, Reporter
+from cleanerd.pipeline.rewrite import rewrite_chunk
+from tests.pipeline.test_pipeline_chunks import go_on, written_part
+
+IN_ANOTHER_PROCESS = """
+import pickle, sys
+from cleanerd.pipeline.channel import Phase
+reporter = pickle.load(sys.stdin.buffer)
+advance = reporter.advance(7, Phase.REWRITE)
+advance(1 << 40, 2, 3)
+advance(4, 5, 6)
+"""
+
+
+def test_a_report_arrives_whole_from_another_process() -> None:
+    """The reporter is a plain value: whoever holds it may report, wherever it was made."""
+    heard: list[tuple[int, ...]] = []
+    with Channel(lambda *message: heard.append(message) is None) as channel:
+        environment = {**os.environ, "PYTHONPATH": str(Path(cleanerd.__file__).parents[1])}
+        command = [sys.executable, "-c", IN_ANOTHER_PROCESS]
+        subprocess.run(command, input=pickle.dumps(channel.reporter), env=environment, check=True)
+    assert heard == [(7, Phase.REWRITE, 1 << 40, 2, 3), (7, Phase.REWRITE, 4, 5, 6)]
+
+
+def test_an_answer_held_back_is_a_brake() -> None:
+    """A task goes on when it is told to, not before."""
+    may_go_on = threading.Event()
+    with Channel(lambda *_: may_go_on.wait(10)) as channel:
+        task = threading.Thread(target=channel.reporter.advance(0, Phase.INDEX), args=(1, 0, 1))
+        task.start()
+        task.join(0.05)
+        assert task.is_alive()
+        may_go_on.set()
+        task.join(10)
+        assert not task.is_alive()
+
+
+def test_a_wrong_token_is_not_answered() -> None:
+    """Others on the machine can connect; they are not heard."""
+    heard: list[object] = []
+    with Channel(lambda *message: heard.append(message) is None) as channel:
+        reporter = Reporter(channel.reporter.host, channel.reporter.port, bytes(16))
+        with pytest.raises(Aborted, match="does not answer"):
+            reporter.advance(0, Phase.INDEX)(1, 0, 1)
+    assert heard == []
+
+
+def test_a_lost_connection_costs_one_task() -> None:
+    """The next task of the same worker process connects anew."""
+    with Channel(lambda *_: True) as channel:
+        advance = channel.reporter.advance(0, Phase.INDEX)
+        advance(1, 0, 1)
+        for connection in channel._connections:
+            connection.shutdown(2)
+        with pytest.raises(Aborted, match="does not answer"):
+            advance(1, 0, 1)
+        advance(1, 0, 1)
+
+
+@pytest.mark.parametrize("write", [True, False])
+def test_what_a_rewrite_reports(write: bool, tmp_path: Path) -> None:
+    """Read, written and read again: each byte once; a dry run writes nothing and has nothing to verify."""
+    path, chunk = written_part(tmp_path)
+    context = path._context(path.indexed.discardable_markers)
+    part_path = str(tmp_path / "part") if write else None
+    rewritten: list[tuple[int, int, int]] = []
+    verified: list[tuple[int, int, int]] = []
+
+    part = rewrite_chunk(
+        chunk,
+        context,
+        path.indexed.verdicts[0],
+        part_path,
+        200,
+        lambda *done: rewritten.append(done),
+        lambda *done: verified.append(done),
+    )
+
+    size = chunk.source.end - chunk.source.start
+    assert (size, part.size_bytes * write, part.records_read) == tuple(map(sum, zip(*rewritten, strict=True)))
+    if write:
+        assert (part.size_bytes, 0, part.records_kept) == tuple(map(sum, zip(*verified, strict=True)))
+    else:
+        assert verified == []
+
+
+def test_an_abort_during_verification(tmp_path: Path) -> None:
+    """It is noticed once per slice there too."""
+    path, chunk = written_part(tmp_path)
+    context = path._context(path.indexed.discardable_markers)
+
+    def stop(*_: int) -> None:
+        raise Aborted("told to stop")
+
+    with pytest.raises(Aborted):
+        rewrite_chunk(chunk, context, path.indexed.verdicts[0], str(tmp_path / "part"), 200, go_on, stop)

@@ -1,0 +1,107 @@
+"""The transition table of spec behaviour 2A, every cell of it, and the cases that are sequences of calls."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cleanerd.policy.lifecycle import (
+    ABORTED,
+    IN_PROGRESS,
+    NONE,
+    Call,
+    IllegalTransition,
+    State,
+    Status,
+    paused,
+    transition,
+)
+
+ERROR = "error"
+SKIPPED = None
+
+TABLE = {  # written after the spec, cell by cell
+    (NONE, Call.START): IN_PROGRESS,
+    (NONE, Call.ABORT_AND_PAUSE): paused(1),
+    (NONE, Call.RESUME): ERROR,
+    (NONE, Call.DONE_CLEANING): ERROR,
+    (NONE, Call.DONE_DELETING): ERROR,
+    (NONE, Call.PAUSE_NON_COMPACTED): paused(1),
+    (IN_PROGRESS, Call.START): SKIPPED,
+    (IN_PROGRESS, Call.ABORT_AND_PAUSE): ABORTED,
+    (IN_PROGRESS, Call.RESUME): ERROR,  # D13
+    (IN_PROGRESS, Call.DONE_CLEANING): NONE,
+    (IN_PROGRESS, Call.DONE_DELETING): NONE,
+    (IN_PROGRESS, Call.PAUSE_NON_COMPACTED): SKIPPED,
+    (ABORTED, Call.START): SKIPPED,
+    (ABORTED, Call.ABORT_AND_PAUSE): ERROR,  # D12
+    (ABORTED, Call.RESUME): ERROR,
+    (ABORTED, Call.DONE_CLEANING): paused(1),
+    (ABORTED, Call.DONE_DELETING): paused(1),
+    (ABORTED, Call.PAUSE_NON_COMPACTED): SKIPPED,
+    (paused(1), Call.START): SKIPPED,
+    (paused(1), Call.ABORT_AND_PAUSE): paused(2),
+    (paused(1), Call.RESUME): NONE,
+    (paused(1), Call.DONE_CLEANING): ERROR,
+    (paused(1), Call.DONE_DELETING): ERROR,
+    (paused(1), Call.PAUSE_NON_COMPACTED): SKIPPED,
+    (paused(7), Call.START): SKIPPED,
+    (paused(7), Call.ABORT_AND_PAUSE): paused(8),
+    (paused(7), Call.RESUME): paused(6),
+    (paused(7), Call.DONE_CLEANING): ERROR,
+    (paused(7), Call.DONE_DELETING): ERROR,
+    (paused(7), Call.PAUSE_NON_COMPACTED): SKIPPED,
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "call", "expected"),
+    [(state, call, expected) for (state, call), expected in TABLE.items()],
+    ids=[f"{state}-{call.value}" for state, call in TABLE],
+)
+def test_2a(state: State, call: Call, expected: State | str | None) -> None:
+    """One cell of the table."""
+    if expected == ERROR:
+        with pytest.raises(IllegalTransition) as raised:
+            transition(state, call)
+        assert (raised.value.state, raised.value.call) == (state, call)
+    else:
+        assert expected == transition(state, call)
+
+
+def test_the_table_above_is_whole() -> None:
+    """Each call in each status, with n = 1 and n > 1."""
+    assert {(state.status, state.pauses > 1) for state, _ in TABLE} == {
+        *((status, False) for status in Status),
+        (Status.PAUSED, True),
+    }
+    assert len(TABLE) == len(Call) * 5
+
+
+def test_the_error_names_state_and_call() -> None:
+    """An operator who sees it knows what to do."""
+    with pytest.raises(ValueError, match=r"done_cleaning is not allowed in state paused\(3\)"):
+        transition(paused(3), Call.DONE_CLEANING)
+
+
+@given(st.integers(0, 10**6))
+def test_resume_undoes_one_pause(pauses: int) -> None:
+    """Rules 2.2, 2.3: whatever the number of pauses."""
+    more = transition(paused(pauses), Call.ABORT_AND_PAUSE)
+    assert more is not None
+    assert transition(more, Call.RESUME) == paused(pauses)
+
+
+@given(st.lists(st.sampled_from(Call), max_size=30))
+def test_no_state_is_a_dead_end(calls: list[Call]) -> None:
+    """From wherever calls lead, done and resume lead back to none."""
+    state = NONE
+    for call in calls:
+        try:
+            state = transition(state, call) or state
+        except IllegalTransition:
+            continue
+    if state in (IN_PROGRESS, ABORTED):
+        state = transition(state, Call.DONE_CLEANING) or state
+    for _ in range(state.pauses):
+        state = transition(state, Call.RESUME) or state
+    assert state == NONE
