@@ -16,6 +16,7 @@ from cleanerd.cleaning.commit import commit_staged
 from cleanerd.cleaning.lock import commit_lock
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import Retained, retain
+from cleanerd.cleaning.spark_master import spark_master
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import CleanerdError, DirOffline, LockHeld, from_os_error
@@ -45,7 +46,7 @@ def clean_once(
     Raises Fatal when nothing can be done at all (no Java, no Spark).
     """
     own_session = session is None
-    session = session or SparkSession(spark_master(request))
+    session = session or SparkSession(spark_master(request.config))
     run = _Run(request, progress, clock, files or RealFiles(), session, entropy)
     try:
         for log_dir in request.log_dirs:
@@ -54,16 +55,6 @@ def clean_once(
     finally:
         if own_session:
             session.stop()
-
-
-def spark_master(request: CleanRequest) -> str:
-    """`cleanerd.spark.master`, else log.cleaner.threads local cores, else all that this process may use."""
-    config = request.config
-    if config.spark_master:
-        return config.spark_master
-    if config.log_cleaner_threads_is_set:
-        return f"local[{config.log_cleaner_threads}]"
-    return f"local[{len(os.sched_getaffinity(0))}]"
 
 
 class _Run:
@@ -254,5 +245,5 @@ def _with_retention(result: LogResult, snapshot: PartitionSnapshot, retained: Re
         bytes_before=result.bytes_before or snapshot.size_bytes,
         bytes_after=snapshot.size_bytes - retained.bytes,
         segments_before=result.segments_before or len(snapshot.segments),
-        segments_after=len(snapshot.segments) - retained.segments,
+        segments_after=len(snapshot.segments) - retained.segments + retained.rolled,
     )

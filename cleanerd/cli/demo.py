@@ -16,12 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
-from cleanerd.cleaning.run import clean_once, spark_master
+from cleanerd.cleaning.run import clean_once
+from cleanerd.cleaning.spark_master import spark_master
 from cleanerd.cli import clean, options, output
 from cleanerd.cli.demo_process import Traffic, traffic_process
 from cleanerd.cli.demo_topics import ORDERS, TOPICS, Feed
 from cleanerd.cli.progress import NoProgress
-from cleanerd.cli.tables import size
+from cleanerd.cli.units import size
 from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.errors import BadUsage
 from cleanerd.pipeline.session import SparkSession
@@ -45,7 +46,7 @@ def run(directory: str | None = None, *, scale: float = 1.0, session: SparkSessi
         else:
             log_dir = _empty(directory)
         if session is None:
-            session = SparkSession(spark_master(clean.request_from(_parsed(_options(log_dir)))))
+            session = SparkSession(spark_master(clean.request_from(_parsed(_options(log_dir))).config))
             stack.callback(session.stop)
         traffic = stack.enter_context(traffic_process(log_dir))
         return Demo(log_dir, traffic, session).play(scale)

@@ -8,8 +8,10 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from cleanerd.cleaning.result import LogResult
+if TYPE_CHECKING:  # cleanerctl writes documents too, and has to start quickly
+    from cleanerd.cleaning.result import LogResult
 
 API_VERSION = "cleanerd/v1"
 RESULT_FIELDS = (
@@ -39,12 +41,12 @@ def document(**content: object) -> str:
     return json.dumps({"apiVersion": API_VERSION, **content}, indent=2, allow_nan=False) + "\n"
 
 
-def results_document(results: Iterable[LogResult]) -> str:
+def results_document(results: "Iterable[LogResult]") -> str:
     """The JSON document of `clean`."""
     return document(results=[_result(result) for result in results])
 
 
-def _result(result: LogResult) -> dict[str, object]:
+def _result(result: "LogResult") -> dict[str, object]:
     values = {name: getattr(result, name) for name in RESULT_FIELDS}
     values["removed"] = dict(result.removed)
     for name in ("seconds", "mb_per_s", "records_per_s"):

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cli import output
+from cleanerd.cli.units import reasons, size
 
 _PIPE_WIDTH = 200
 _STYLES = {"committed": "green", "staged": "cyan", "failed": "red", "aborted": "yellow"}
 _NUMERIC = {"BEFORE", "AFTER", "PEAK EXTRA", "SECONDS", "MB/S"}
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def results_table(results: Sequence[LogResult]) -> Table:
@@ -48,20 +48,6 @@ def side_by_side(columns: Mapping[str, Sequence[str | Text]]) -> Table:
     for row in zip(*shown.values(), strict=True):
         rendered.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return rendered
-
-
-def size(size_bytes: int) -> str:
-    """Bytes in the largest decimal unit that leaves a digit before the point."""
-    value, unit = float(size_bytes), 0
-    while value >= 999.95 and unit < len(_UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{size_bytes} B"
-
-
-def reasons(removed: Mapping[str, int]) -> str:
-    """Counts by reason, the largest first."""
-    largest_first = sorted(removed.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{reason} {count}" for reason, count in largest_first if count)
 
 
 def write_table(content: Table) -> None:

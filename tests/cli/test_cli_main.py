@@ -88,12 +88,57 @@ def test_config_show_tells_origins(run: Run, tmp_path: Path, monkeypatch: pytest
 
 def test_config_check(run: Run, tmp_path: Path) -> None:
     """Exit 0 or 78, nothing on stdout."""
-    (tmp_path / "c").write_text("log.dirs=/a\n")
+    (tmp_path / "c").write_text(f"log.dirs={tmp_path}\n")
     ran = run("config", "check", "--config", "c")
     assert (ran.code, ran.out) == (0, "")
-    assert ran.err == "cleanerd: the configuration is valid; log directories: /a\n"
+    assert ran.err == f"cleanerd: the configuration is valid; log directories: {tmp_path}\n"
     (tmp_path / "c").write_text("log.retention.ms=0\n")
     ran = run("config", "check", "--config", "c")
     assert (ran.code, ran.out) == (78, "")
     assert "(config file: c:1)" in ran.err
     assert run("config", "check", "--config", "missing").code == 78
+
+
+def test_config_check_names_all_problems_at_once(run: Run, tmp_path: Path) -> None:
+    """Values, names, directories and the metadata log; one that is not valid hides no other."""
+    logs = tmp_path / "logs"
+    (logs / "__cluster_metadata-0").mkdir(parents=True)
+    (logs / "__cluster_metadata-0" / f"{0:020d}.log").write_bytes(bytes(11) + b"\1" + b"x" * 100)
+    (tmp_path / "c").write_text(
+        f"log.dirs=/nowhere/a,{logs},/nowhere/b\n"
+        "log.cleaner.threads=8\nlog.cleaner.dedupe.buffer.size=8388608\n"
+        "cleanerd.retry.backoff.ms=2\ncleanerd.retry.backoff.max.ms=1\n"
+        "cleanerd.scan.intervall.ms=1\nlog.retention.hours=x\nmetadata.log.dir=/nowhere/m\n"
+    )
+    ran = run("config", "check", "--config", "c")
+    assert ran.code == 78
+    starts = [line.strip() for line in ran.err.splitlines()[1:]]
+    expected = [
+        "cleanerd.scan.intervall.ms: expected a key of cleanerd",
+        "log.retention.hours: expected a 32-bit integer",
+        "log.cleaner.dedupe.buffer.size: expected more than 1048576 for each of 8",
+        "cleanerd.retry.backoff.ms: expected at most cleanerd.retry.backoff.max.ms, which is 1",
+        "/nowhere/a: expected a readable directory",
+        "/nowhere/b: expected a readable directory",
+        "/nowhere/m: expected a readable directory",
+        f"{logs}/__cluster_metadata-0/{0:020d}.log: at byte ",
+    ]
+    assert [line[: len(start)] for line, start in zip(starts, expected, strict=True)] == expected
+    assert "did you mean cleanerd.scan.interval.ms?" in starts[0]
+
+
+def test_config_show_tells_what_topics_have_of_their_own(run: Run, tmp_path: Path) -> None:
+    """Topic files and the metadata log of a real broker, each value with its origin."""
+    golden = Path(__file__).parents[1] / "golden" / "logs"
+    (tmp_path / "topics.d").mkdir()
+    (tmp_path / "topics.d" / "Mine.properties").write_text("retention.ms=5\n")
+    (tmp_path / "c").write_text(f"log.dirs={golden}\n")
+    document = json.loads(run("config", "show", "--config", "c", "--origin", "-o", "json").out)
+    topics = document["topics"]
+    mine = f"topic file: {tmp_path}/topics.d/Mine.properties:1"
+    assert topics["Mine"] == {"retention.ms": {"value": 5, "origin": mine}}
+    from_log = f'metadata log: TOPIC "snappy" in {golden}/__cluster_metadata-0'
+    assert topics["snappy"]["index.interval.bytes"] == {"value": 300, "origin": from_log}
+    table = run("config", "show", "--config", "c", "--origin").out
+    assert "\nMine " in table
+    assert from_log in table

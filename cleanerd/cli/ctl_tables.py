@@ -1,0 +1,282 @@
+"""What cleanerctl shows to people: a text for each document of the control API.
+
+Plain columns that line up, sizes and times in human units, columns without anything to say left out. A word that names a
+state is coloured on a terminal, unless NO_COLOR is set.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cleanerd.cli.units import duration, instant, reasons, size
+
+Row = Mapping[str, Any]
+Cell = Callable[[Row], str]
+
+_RED, _GREEN, _YELLOW, _CYAN = "31", "32", "33", "36"
+_COLOURS = {
+    **dict.fromkeys(("uncleanable", "offline", "failed", "dropped", "NO"), _RED),
+    **dict.fromkeys(("committed", "running", "clean"), _GREEN),
+    **dict.fromkeys(("paused", "aborted", "waiting", "ignored"), _YELLOW),
+    **dict.fromkeys(("cleaning", "staged", "queued"), _CYAN),
+}
+_NUMBERS = {
+    "SIZE",
+    "SEGMENTS",
+    "DIRTY",
+    "CLEANABLE",
+    "DONE",
+    "RECORDS/S",
+    "ETA",
+    "FREE",
+    "STAGED",
+    "BEFORE",
+    "AFTER",
+}
+_NUMBERS |= {"TOOK", "FAILURES", "DELETED", "LOG START"}
+
+
+def table(rows: Sequence[Row], columns: Mapping[str, Cell]) -> str:
+    """Rows under their heads, without columns that are empty."""
+    if not rows:
+        return "nothing\n"
+    cells = {name: [_printable(cell(row)) for row in rows] for name, cell in columns.items()}
+    shown = {name: [name, *column] for name, column in cells.items() if any(column)}
+    padded = [_column(column, is_number=name in _NUMBERS) for name, column in shown.items()]
+    return "".join("  ".join(line).rstrip() + "\n" for line in zip(*padded, strict=True))
+
+
+def _column(texts: Sequence[str], *, is_number: bool) -> list[str]:
+    width = max(map(len, texts))
+    gaps = [" " * (width - len(text)) for text in texts]
+    coloured = [_coloured(text) for text in texts]
+    return [gap + text if is_number else text + gap for gap, text in zip(gaps, coloured, strict=True)]
+
+
+def _coloured(text: str) -> str:
+    if text not in _COLOURS or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return f"\x1b[{_COLOURS[text]}m{text}\x1b[0m"
+
+
+def _printable(text: str) -> str:
+    """One line without control characters: names and reasons come from file names and from other programs."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def _as(show: Callable[[Any], str], key: str) -> Cell:
+    """A cell with the value under `key`, or nothing for null."""
+    return lambda row: "" if row[key] is None else show(row[key])
+
+
+def _name(row: Row) -> str:
+    return "" if row["topic"] is None else f"{row['topic']}-{row['partition']}"
+
+
+def _ratio(row: Row) -> str:
+    if row["dirty_ratio"] is None:
+        return ""
+    return f"{'' if row['dirty_ratio_exact'] else '<='}{row['dirty_ratio']:.2f}"
+
+
+def _progress(row: Row) -> str:
+    if row["state"] != "running" or not row["bytes_total"]:
+        return ""
+    return f"{100 * row['bytes_done'] / row['bytes_total']:.0f}%"
+
+
+def _due(row: Row) -> str:
+    if row["next_due_ms"] is None:
+        return ""
+    return instant(row["next_due_ms"]) + (f" ({row['next_due_why']})" if row["next_due_why"] else "")
+
+
+def _some(names: Sequence[str]) -> str:
+    return " ".join(names) if len(names) <= 3 else f"{' '.join(names[:3])} and {len(names) - 3} more"
+
+
+def _rate(bytes_per_s: float | None) -> str:
+    return "unlimited" if bytes_per_s is None else f"{size(round(bytes_per_s))}/s"
+
+
+def _yes_or_no(answer: bool) -> str:
+    return "yes" if answer else "NO"
+
+
+_WHERE: Mapping[str, Cell] = {"LOG": _name, "LOG DIR": _as(str, "log_dir")}
+_LOGS: Mapping[str, Cell] = {
+    "LOG": _name,
+    "STATE": _as(str, "state"),
+    "POLICY": _as(str, "policy"),
+    "SIZE": _as(size, "size_bytes"),
+    "SEGMENTS": _as(str, "segments"),
+    "DIRTY": _ratio,
+    "CLEANABLE": _as(size, "cleanable_bytes"),
+    "NEXT": _due,
+    "FAILURES": lambda row: str(row["failures"] or ""),
+    "LOG DIR": _as(str, "log_dir"),
+    "REASON": _as(str, "reason"),
+}
+_JOBS: Mapping[str, Cell] = {
+    "JOB": _as(str, "id"),
+    "STATE": _as(str, "state"),
+    "TRIGGER": _as(str, "trigger"),
+    "PHASE": _as(str, "phase"),
+    "DONE": _progress,
+    "RECORDS/S": _as(lambda rate: f"{rate:.0f}", "records_per_s"),
+    "ETA": _as(duration, "eta_s"),
+    "STARTED": _as(instant, "started_ms"),
+    "OUTCOME": _as(str, "outcome"),
+    "LOGS": _as(_some, "logs"),
+    "REASON": _as(str, "reason"),
+}
+_HOLDS: Mapping[str, Cell] = {
+    "HOLD": _as(str, "id"),
+    "PATTERN": _as(str, "pattern"),
+    "OWNER": _as(str, "owner"),
+    "SINCE": _as(instant, "created_ms"),
+    "UNTIL": lambda row: "resumed" if row["expires_ms"] is None else instant(row["expires_ms"]),
+    "LOGS": _as(_some, "logs"),
+    "REASON": _as(str, "reason"),
+}
+_EVENTS: Mapping[str, Cell] = {
+    "TIME": _as(instant, "time_ms"),
+    "LOG": _name,
+    "KIND": _as(str, "kind"),
+    "OUTCOME": _as(str, "outcome"),
+    "BEFORE": _as(size, "bytes_before"),
+    "AFTER": _as(size, "bytes_after"),
+    "TOOK": _as(duration, "seconds"),
+    "REMOVED": _as(reasons, "removed"),
+    "JOB": _as(str, "job_id"),
+    "REASON": _as(str, "reason"),
+}
+_COMMITS: Mapping[str, Cell] = {
+    **_WHERE,
+    "OUTCOME": _as(str, "outcome"),
+    "LOCK OWNER": _as(lambda pid: f"pid {pid}", "lock_owner_pid"),
+    "REASON": _as(str, "reason"),
+}
+_DELETED: Mapping[str, Cell] = {
+    **_WHERE,
+    "LOG START": _as(str, "log_start_offset"),
+    "SEGMENTS": _as(str, "segments_deleted"),
+    "DELETED": _as(size, "bytes_deleted"),
+}
+_LOG_DIRS: Mapping[str, Cell] = {
+    "LOG DIR": _as(str, "path"),
+    "ONLINE": _as(_yes_or_no, "online"),
+    "FREE": _as(size, "free_bytes"),
+    "STAGED": lambda row: size(row["staged_bytes"]) if row["staged_bytes"] else "",
+    "LOCK OWNER": _as(lambda pid: f"pid {pid}", "lock_owner_pid"),
+    "BROKER": lambda row: "live" if row["broker_is_live"] else "",
+    "REASON": _as(str, "reason"),
+}
+_FACTS: Mapping[str, Cell] = {
+    "": lambda row: "!" if row["blocks"] else "",
+    "FACT": _as(str, "name"),
+    "VALUE": _as(str, "value"),
+    "RULE": _as(str, "rule"),
+}
+_LOG_DETAILS: Mapping[str, Cell] = {
+    **_LOGS,
+    "LOG START": _as(str, "log_start_offset"),
+    "FIRST DIRTY": _as(str, "first_dirty_offset"),
+    "FIRST UNCLEANABLE": _as(str, "first_uncleanable_offset"),
+    "HOLDS": _as(_some, "holds"),
+    "LAST RUN": _as(lambda last: f"{instant(last['time_ms'])} {last['kind']} {last['outcome']}", "last"),
+    "REMOVED": _as(lambda last: reasons(last["removed"]), "last"),
+}
+
+
+def text(document: Mapping[str, Any]) -> str:
+    """What people get to see of a document: by its one key beside apiVersion."""
+    key = next(name for name in document if name != "apiVersion")
+    return _TEXTS[key](document[key])
+
+
+def log_details(document: Mapping[str, Any]) -> str:
+    """Everything about one partition, a paragraph for each log directory."""
+    return "\n".join(_details(row, _LOG_DETAILS) for row in document["logs"])
+
+
+def _details(row: Row, cells: Mapping[str, Cell]) -> str:
+    named = ((name.capitalize(), _printable(cell(row))) for name, cell in cells.items())
+    return _lines([(name, value) for name, value in named if value])
+
+
+def _lines(pairs: Sequence[tuple[str, str]]) -> str:
+    width = max(len(name) for name, _ in pairs) + 2
+    return "".join(f"{name + ':':<{width}}{_coloured(value)}\n" for name, value in pairs)
+
+
+def _logs(rows: Sequence[Row]) -> str:
+    is_reference = bool(rows) and "state" not in rows[0]
+    return table(rows, _WHERE if is_reference else _LOGS)
+
+
+def _explanations(explanations: Sequence[Row]) -> str:
+    return "\n".join(
+        f"{_name(row)} in {row['log_dir']}: {_printable(row['decision'])}\n{table(row['facts'], _FACTS)}"
+        for row in explanations
+    )
+
+
+def _throttle(throttle: Row) -> str:
+    limits = throttle["limits"]
+    return _lines(
+        [
+            ("Reads and writes", _rate(limits["io_bytes_per_s"])),
+            ("Reads", f"{_rate(limits['read_bytes_per_s'])}, now {_rate(throttle['read_bytes_per_s'])}"),
+            ("Writes", f"{_rate(limits['write_bytes_per_s'])}, now {_rate(throttle['write_bytes_per_s'])}"),
+            ("Waited", duration(throttle["waited_s"])),
+        ]
+    )
+
+
+def _reload(reload: Row) -> str:
+    if not reload["applied"]:
+        return (
+            "\n  ".join(["refused; the configuration of before stays in force:", *reload["problems"]]) + "\n"
+        )
+    changed = "\n  ".join(map(_printable, reload["changed"])) or "nothing"
+    return f"applied; changed:\n  {changed}\n"
+
+
+def _status(status: Row) -> str:
+    configuration = status["configuration"]
+    states = ", ".join(f"{count} {state}" for state, count in status["logs_by_state"].items() if count)
+    loaded = "loaded" if configuration["applied"] else "last load REFUSED"
+    head = _lines(
+        [
+            (
+                "Daemon",
+                f"cleanerd {status['version']}, pid {status['pid']}, up {duration(status['uptime_s'])}",
+            ),
+            ("Ready", _yes_or_no(status["ready"])),
+            ("Logs", states or "none"),
+            ("Workers", f"{status['workers_busy']} of {status['workers_total']} busy"),
+            ("Spark", "running" if status["spark_session_up"] else "not running"),
+            ("Throttle", _rate(status["throttle"]["limits"]["io_bytes_per_s"])),
+            ("Configuration", f"{loaded} {instant(configuration['time_ms'])}"),
+            ("Holds", str(status["holds"])),
+        ]
+    )
+    return head + "\n" + table(status["log_dirs"], _LOG_DIRS)
+
+
+_TEXTS: Mapping[str, Callable[[Any], str]] = {
+    "status": _status,
+    "logs": _logs,
+    "jobs": lambda rows: table(rows, _JOBS),
+    "job": lambda row: table([row], _JOBS),
+    "hold": lambda row: table([row], _HOLDS),
+    "holds": lambda rows: table(rows, _HOLDS),
+    "commits": lambda rows: table(rows, _COMMITS),
+    "explanations": _explanations,
+    "events": lambda rows: table(rows, _EVENTS),
+    "throttle": _throttle,
+    "reload": _reload,
+    "deleted": lambda rows: table(rows, _DELETED),
+}

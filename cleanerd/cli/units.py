@@ -1,0 +1,70 @@
+"""Numbers as people write and read them: sizes, durations, instants, counts by reason.
+
+What is read: `50MB`, `1.5GiB`, `4096` (bytes); `90s`, `5m`, `2h`, `7d`, `90` (seconds).
+"""
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+_SIZES = ("B", "kB", "MB", "GB", "TB", "PB")
+_BYTES = {unit.lower(): 1000**power for power, unit in enumerate(_SIZES)}
+_BYTES |= {f"{unit}ib": 1024**power for power, unit in enumerate("kmgtp", start=1)}
+_BYTES |= {unit: 1000**power for power, unit in enumerate("kmgtp", start=1)} | {"": 1}
+_SECONDS = {"ms": 0.001, "s": 1, "": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+
+
+def size(size_bytes: int) -> str:
+    """Bytes in the largest decimal unit that leaves a digit before the point."""
+    value, unit = float(size_bytes), 0
+    while value >= 999.95 and unit < len(_SIZES) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.1f} {_SIZES[unit]}" if unit else f"{size_bytes} B"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in its two largest units; of less than ten seconds with a tenth."""
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    parts = (
+        (whole // 86_400, "d"),
+        (whole % 86_400 // 3600, "h"),
+        (whole % 3600 // 60, "m"),
+        (whole % 60, "s"),
+    )
+    first = next(index for index, (count, _) in enumerate(parts) if count)
+    return " ".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count)
+
+
+def instant(time_ms: int) -> str:
+    """A point in time, in the time zone of whoever reads it."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def reasons(removed: Mapping[str, int]) -> str:
+    """Counts by reason, the largest first."""
+    largest_first = sorted(removed.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{reason} {count}" for reason, count in largest_first if count)
+
+
+def parse_size(text: str) -> float:
+    """Bytes. Raises ValueError."""
+    return _parse(text, _BYTES, "a size, like 50MB or 1.5GiB")
+
+
+def parse_duration(text: str) -> float:
+    """Seconds. Raises ValueError."""
+    return _parse(text, _SECONDS, "a length of time, like 90s, 5m, 2h or 7d")
+
+
+def _parse(text: str, factors: dict[str, float] | dict[str, int], what: str) -> float:
+    number = text.strip().lower().rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit = text.strip().lower()[len(number) :]
+    try:
+        value = float(number) * factors[unit]
+    except (ValueError, KeyError):
+        raise ValueError(f"{text!r} is not {what}") from None
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{text!r} is not {what}")
+    return value

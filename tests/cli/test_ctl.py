@@ -1,0 +1,370 @@
+"""cleanerctl as a process, against a daemon in memory behind a real socket: what it prints and how it exits."""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cli import units
+from cleanerd.daemon.control import Limits
+from tests.cli.conftest import ENVIRONMENT
+from tests.daemon.fake_daemon import FakeOperations, serve
+
+CTL = [sys.executable, "-m", "cleanerd.cli.ctl"]
+
+
+class Daemon:
+    """A fake daemon and the command line that talks to it."""
+
+    def __init__(self, path: Path, limits: Limits | None = None) -> None:
+        self.path = path
+        self.operations = FakeOperations()
+        self.server, self.audit = serve(path, self.operations, limits=limits)
+
+    def ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return ctl("--socket", str(self.path), *arguments)
+
+    def json(self, *arguments: str) -> dict[str, object]:
+        ran = self.ctl(*arguments, "-o", "json")
+        assert ran.stderr == ""
+        found = json.loads(ran.stdout)
+        assert found.pop("apiVersion") == "cleanerd/v1"
+        return dict(found)
+
+
+def ctl(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*CTL, *arguments],
+        env=ENVIRONMENT | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    served = Daemon(tmp_path / "control.sock")
+    yield served
+    served.server.stop(1.0)
+
+
+@pytest.fixture
+def open_dir() -> Iterator[Path]:
+    """A directory that everybody can reach, unlike pytest's."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (["status"], "status"),
+        (["logs"], "logs"),
+        (["logs", "orders", "--state", "dirty"], "logs"),
+        (["log", "orders-3"], "logs"),
+        (["clean", "orders-3", "--force"], "jobs"),
+        (["jobs"], "jobs"),
+        (["jobs", "j1"], "job"),
+        (["pause", "orders", "--reason", "restore", "--ttl", "2h"], "hold"),
+        (["holds"], "holds"),
+        (["abort", "orders-3"], "logs"),
+        (["retry", "orders-*"], "logs"),
+        (["explain", "orders-3"], "explanations"),
+        (["history", "orders", "--limit", "1", "--since", "1h"], "events"),
+        (["throttle"], "throttle"),
+        (["throttle", "--io", "50MB", "--read", "unlimited"], "throttle"),
+        (["delete-records", "orders-3", "17", "--yes"], "deleted"),
+        (["await", "orders-3", "17"], "logs"),
+    ],
+)
+def test_every_verb_prints_a_table_or_a_document(daemon: Daemon, arguments: list[str], key: str) -> None:
+    """Exit 0 both ways; a document has apiVersion and the key of the API."""
+    ran = daemon.ctl(*arguments)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.strip()
+    assert "None" not in ran.stdout
+    assert not any(line.endswith(" ") for line in ran.stdout.splitlines())
+    assert list(daemon.json(*arguments)) == [key]
+
+
+def test_resume_by_id(daemon: Daemon) -> None:
+    """A pause is held in the name of the user, and gone when it is resumed."""
+    hold = daemon.json("pause", "orders")["hold"]
+    assert isinstance(hold, dict)
+    assert hold["owner"]
+    assert daemon.ctl("resume", hold["id"]).returncode == 0
+    assert daemon.json("holds") == {"holds": []}
+    assert daemon.ctl("holds").stdout == "nothing\n"
+
+
+def test_tables_line_up_and_have_human_units(daemon: Daemon) -> None:
+    """Numbers to the right, no empty columns, nothing that a terminal would obey."""
+    assert daemon.ctl("logs", "orders").stdout == (
+        "LOG       STATE  POLICY     SIZE  SEGMENTS   DIRTY  LOG DIR\n"
+        "orders-0  dirty  compact  5.4 MB         3  <=0.25  /logs\n"
+        "orders-3  dirty  compact  5.4 MB         3  <=0.25  /logs\n"
+    )
+    status = daemon.ctl("status").stdout
+    assert "up 1h 1m" in status
+    assert re.search(r"^/logs +yes +1\.0 TB +pid 7 +live$", status, re.MULTILINE)
+    history = daemon.ctl("history").stdout
+    assert "superseded 7" in history
+    assert "a?[2Jb?c" in history
+
+
+def test_explain_marks_what_stands_in_the_way(daemon: Daemon) -> None:
+    """The decision first, then the facts with their rules."""
+    out = daemon.ctl("explain", "orders-3").stdout
+    assert out.startswith("orders-3 in /logs: not dirty enough\n")
+    assert re.search(r"^! +dirty ratio +0\.25, at most 0\.50 +1\.21$", out, re.MULTILINE)
+
+
+def test_exit_1_when_it_failed(daemon: Daemon) -> None:
+    """A reload that is refused names every problem; a bug of the daemon is not explained away."""
+    refused = daemon.ctl("reload")
+    assert refused.returncode == 1
+    assert "log.cleaner.threads: 0 is not at least 1" in refused.stdout
+    assert daemon.ctl("reload").returncode == 0
+    assert daemon.ctl("clean", "bug").returncode == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["polish"],
+        ["log"],
+        ["status", "--what"],
+        ["clean", "orders", "--watch", "1"],
+        ["pause", "orders", "--ttl", "soon"],
+        ["throttle", "--io", "fast"],
+        ["await", "orders-3", "end"],
+        ["logs", "--state", "green"],
+    ],
+)
+def test_exit_2_for_usage(arguments: list[str]) -> None:
+    """Without asking a daemon."""
+    ran = ctl(*arguments)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "usage: cleanerctl" in ran.stderr
+
+
+def test_exit_2_for_parameters_that_the_daemon_refuses(daemon: Daemon) -> None:
+    """What only the daemon can judge."""
+    assert daemon.ctl("log", "orders").returncode == 2
+    assert daemon.ctl("throttle", "--io", "0").returncode == 2
+
+
+def test_exit_3_when_no_daemon_answers(tmp_path: Path) -> None:
+    """No socket, a stale one, a daemon that dies: says how to start it."""
+    ran = ctl("status", CLEANERD_SOCKET=str(tmp_path / "none"))
+    assert (ran.returncode, ran.stdout) == (3, "")
+    assert f"no daemon answers on {tmp_path}/none" in ran.stderr
+    assert "systemctl start cleanerd" in ran.stderr
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(tmp_path / "stale"))
+    assert ctl("status", "--socket", str(tmp_path / "stale")).returncode == 3
+    with socket.socket(socket.AF_UNIX) as dying:
+        dying.bind(str(tmp_path / "dying"))
+        dying.listen()
+        asking = subprocess.Popen(
+            [*CTL, "--socket", str(tmp_path / "dying"), "status"], env=ENVIRONMENT, stderr=subprocess.PIPE
+        )
+        dying.accept()[0].close()
+        assert asking.communicate(timeout=30)[1].startswith(b"cleanerctl: the daemon")
+    assert asking.returncode == 3
+
+
+def test_exit_4_when_there_is_no_such_log(daemon: Daemon) -> None:
+    """Also for jobs and holds."""
+    for arguments in (["log", "payments-0"], ["clean", "payments"], ["jobs", "j9"], ["resume", "h9"]):
+        ran = daemon.ctl(*arguments)
+        assert (ran.returncode, ran.stdout) == (4, "")
+        assert "cleanerctl logs" in ran.stderr
+
+
+def test_exit_75_when_it_is_busy(daemon: Daemon) -> None:
+    """Conflict, time limit, a staged result that still waits."""
+    assert daemon.ctl("clean", "locked").returncode == 75
+    assert daemon.ctl("pause", "orders", "--timeout", "0").returncode == 75
+    assert daemon.ctl("commit").returncode == 75
+    full = Daemon(daemon.path.parent / "full", Limits(max_connections=1))
+    with socket.socket(socket.AF_UNIX) as other:
+        other.connect(str(full.path))
+        ran = full.ctl("status")
+    assert (ran.returncode, "too many connections" in ran.stderr) == (75, True)
+    full.server.stop(1.0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_exit_77_without_permission(open_dir: Path) -> None:
+    """A stranger cannot connect; one who can connect may look only."""
+    open_dir.chmod(0o755)
+    daemon = Daemon(open_dir / "control.sock")
+    script = (
+        "import os, sys; from cleanerd.cli.ctl import main\n"
+        "main(['--socket', '/nowhere', 'status'])  # imports all while Python can be read\n"
+        "os.setgroups([]); os.setgid(4711); os.setuid(4711); sys.exit(main())"
+    )
+
+    def as_stranger(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", script, "--socket", str(daemon.path), *arguments]
+        return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+
+    ran = as_stranger("status")
+    assert (ran.returncode, "member of the group" in ran.stderr) == (77, True)
+    daemon.path.chmod(0o666)
+    assert as_stranger("status").returncode == 0
+    assert as_stranger("reload").returncode == 77
+    os.chown(daemon.path, 0, 4711)
+    assert as_stranger("retry", "orders").returncode == 0
+    daemon.server.stop(1.0)
+
+
+def test_clean_waits_for_its_jobs(daemon: Daemon) -> None:
+    """Asks again until the job is done, fails when it failed, and gives up in time."""
+    assert daemon.ctl("clean", "orders", "--wait").returncode == 1
+    assert daemon.operations.job_polls == 2
+    daemon.ctl("pause", "orders")
+    assert daemon.ctl("clean", "orders", "--wait").returncode == 0
+    daemon.operations.job_polls = -(10**6)
+    assert daemon.ctl("clean", "orders", "--wait", "--timeout", "50ms").returncode == 75
+
+
+def test_await_asks_again_until_the_offset_is_reached(daemon: Daemon) -> None:
+    """Kafka's awaitCleaned, in slices; without a limit it goes on."""
+    assert daemon.ctl("await", "orders-3", "17").returncode == 0
+    assert daemon.operations.offsets == [17, 17, 17]
+
+
+def test_commit_waits_until_nothing_waits(daemon: Daemon) -> None:
+    """What was committed in the first round stays committed in the answer."""
+    commits = daemon.json("commit", "--wait")["commits"]
+    assert isinstance(commits, list)
+    assert [(row["partition"], row["outcome"]) for row in commits] == [(0, "committed"), (3, "committed")]
+    assert daemon.operations.commit_polls == 2
+
+
+def test_delete_records_asks_on_a_terminal(daemon: Daemon) -> None:
+    """`n` deletes nothing, `y` and --yes do, and without a terminal nobody is asked."""
+
+    def on_terminal(typed: bytes, *arguments: str) -> tuple[int, str]:
+        ours, theirs = pty.openpty()
+        command = [*CTL, "--socket", str(daemon.path), "delete-records", "orders-3", "17", *arguments]
+        child = subprocess.Popen(
+            command, env=ENVIRONMENT, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        os.write(ours, typed)
+        _, error = child.communicate(timeout=30)
+        os.close(ours)
+        os.close(theirs)
+        return child.returncode, error.decode()
+
+    code, error = on_terminal(b"n\n")
+    assert (code, "below offset 17 for good?" in error, daemon.audit) == (1, True, [])
+    assert on_terminal(b"y\n")[0] == 0
+    assert on_terminal(b"", "--yes") == (0, "")
+    assert daemon.ctl("delete-records", "orders-3", "17").returncode == 0
+    assert [entry.verb for entry in daemon.audit] == ["delete_records"] * 3
+
+
+def test_watch_asks_again_until_it_is_interrupted(daemon: Daemon) -> None:
+    """As JSON one document a line; interrupting it is no failure."""
+    command = [*CTL, "--socket", str(daemon.path), "status", "--watch", "0.1", "-o", "json"]
+    watching = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE)
+    assert watching.stdout is not None
+    for _ in range(3):
+        assert json.loads(watching.stdout.readline())["status"]["ready"]
+    watching.send_signal(signal.SIGINT)
+    watching.communicate(timeout=30)
+    assert watching.returncode == 0
+
+
+def _on_screen(daemon: Daemon, *arguments: str, **environment: str) -> str:
+    ours, theirs = pty.openpty()
+    command = [*CTL, "--socket", str(daemon.path), *arguments]
+    child = subprocess.Popen(command, env=ENVIRONMENT | environment, stdout=theirs)
+    child.wait(timeout=30)
+    os.close(theirs)
+    received = b""
+    with contextlib.suppress(OSError):
+        while select.select([ours], [], [], 1)[0] and (data := os.read(ours, 4096)):
+            received += data
+    os.close(ours)
+    return received.decode()
+
+
+def test_colour_on_a_terminal_only_and_never_with_no_color(daemon: Daemon) -> None:
+    """States are coloured where somebody can see it; columns still line up."""
+    daemon.ctl("pause", "orders-3")
+    coloured = _on_screen(daemon, "logs", NO_COLOR="")
+    assert "\x1b[33mpaused\x1b[0m  compact" in coloured
+    assert "\x1b" not in _on_screen(daemon, "logs", NO_COLOR="1")
+    assert "\x1b" not in daemon.ctl("logs").stdout
+
+
+def test_starts_quickly_because_it_imports_little() -> None:
+    """None of the heavy packages, and not the HTTP client either; the time itself depends on the machine."""
+    script = (
+        "import sys\n"
+        "from cleanerd.cli.ctl import main\n"
+        "main(['--socket', '/nowhere', 'status'])\n"
+        "heavy = {'pydantic', 'numpy', 'numba', 'pyspark', 'rich', 'structlog', 'http.client', 'ssl', 'sqlite3'}\n"
+        "print(sorted(heavy & set(sys.modules)), len(sys.modules))\n"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=True
+    ).stdout
+    heavy, count = out.rsplit(" ", 1)
+    assert heavy == "[]"
+    assert int(count) < 140
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("50MB", 5e7), ("1.5GiB", 1.5 * 2**30), ("4096", 4096.0), ("10k", 1e4), ("3 MB", 3e6)],
+)
+def test_sizes_are_read_as_people_write_them(text: str, expected: float) -> None:
+    """Decimal and binary units, with or without one."""
+    assert units.parse_size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-1", "1 XB", "nan", "inf", "1e999", "1.2.3s"])
+def test_what_is_not_a_size_or_a_time(text: str) -> None:
+    """Refused."""
+    with pytest.raises(ValueError, match="is not a"):
+        units.parse_size(text)
+    with pytest.raises(ValueError, match="is not a"):
+        units.parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0.04, "0.0s"),
+        (9.94, "9.9s"),
+        (9.96, "10s"),
+        (59.6, "1m"),
+        (61, "1m 1s"),
+        (3600, "1h"),
+        (90_061, "1d 1h"),
+        (86_400, "1d"),
+    ],
+)
+def test_durations_have_two_units(seconds: float, expected: str) -> None:
+    """The two largest ones that say something."""
+    assert units.duration(seconds) == expected

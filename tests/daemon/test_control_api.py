@@ -1,0 +1,406 @@
+"""The control API on a real unix socket: every verb, every limit, and who may do what."""
+
+import contextlib
+import inspect
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cleanerd.daemon.control import Answer, AuditEntry, Limits
+from cleanerd.daemon.control_routes import ROUTES, Route
+from cleanerd.daemon.control_socket import Peer, SocketUnusable, bind
+from cleanerd.daemon.openapi import document
+from cleanerd.daemon.operations import MAX_WAIT_MS, Operations, ThrottleChange, ThrottleLimits
+from tests.daemon.fake_daemon import FakeOperations, serve
+
+EXAMPLES: dict[str, tuple[str, dict[str, object] | None]] = {
+    "status": ("/v1/status", None),
+    "logs": ("/v1/logs?pattern=orders&state=dirty", None),
+    "log": ("/v1/logs/orders-3", None),
+    "explain": ("/v1/logs/orders-3/explanation", None),
+    "await_cleaned": ("/v1/logs/orders-3/cleaned?offset=10&timeout_ms=0", None),
+    "jobs": ("/v1/jobs", None),
+    "job": ("/v1/jobs/j1", None),
+    "wait_job": ("/v1/jobs/j1/done?timeout_ms=5", None),
+    "holds": ("/v1/holds", None),
+    "history": ("/v1/history?limit=1&since_ms=0", None),
+    "throttle": ("/v1/throttle", None),
+    "set_throttle": ("/v1/throttle", {"io_bytes_per_s": 1e6}),
+    "clean": ("/v1/clean", {"pattern": "orders-3", "force": True}),
+    "pause": ("/v1/pause", {"pattern": "orders", "owner": "me", "ttl_ms": 1000}),
+    "resume": ("/v1/resume", {"selector": "h1"}),
+    "abort": ("/v1/abort", {"pattern": "orders", "timeout_ms": 1}),
+    "commit": ("/v1/commit", {"wait_ms": 0}),
+    "retry": ("/v1/retry", {"pattern": "*"}),
+    "reload": ("/v1/reload", None),
+    "delete_records": ("/v1/delete-records", {"topic_partition": "orders-0", "offset": 5}),
+}
+WAITS = {"await_cleaned", "wait_job"}  # the fake daemon lets these time out at first
+
+
+class Api:
+    """A served fake daemon and a plain client."""
+
+    def __init__(self, path: Path, limits: Limits | None = None) -> None:
+        self.path = path
+        self.operations = FakeOperations()
+        page = {"/metrics": lambda accept: Answer(f"for {accept}".encode(), content_type="text/plain")}
+        self.server, self.audit = serve(path, self.operations, limits=limits, pages=page)
+
+    def connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(5)
+        connection.connect(str(self.path))
+        return connection
+
+    def raw(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
+        with self.connect() as connection:
+            with contextlib.suppress(BrokenPipeError):
+                connection.sendall(request)
+            return read_answer(connection)
+
+    def ask(
+        self, method: str, target: str, body: bytes = b"", headers: str = ""
+    ) -> tuple[int, dict[str, str], bytes]:
+        head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
+        return self.raw(head.encode() + body)
+
+    def error(self, method: str, target: str, body: bytes = b"") -> tuple[int, str, str]:
+        status, _, answer = self.ask(method, target, body)
+        found = json.loads(answer)
+        assert found["apiVersion"] == "cleanerd/v1"
+        return status, found["error"]["code"], found["error"]["message"]
+
+
+def read_answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    received = b""
+    try:
+        while data := connection.recv(65_536):
+            received += data
+    except ConnectionResetError:
+        pass
+    head, _, body = received.partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines[1:])
+    assert int(headers["Content-Length"]) == len(body)
+    return int(lines[0].split()[1]), headers, body
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    served = Api(tmp_path / "control.sock")
+    yield served
+    served.server.stop(1.0)
+
+
+def call(api: Api, route: Route) -> tuple[int, bytes]:
+    target, body = EXAMPLES[route.verb]
+    status, _, answer = api.ask(route.method, target, b"" if body is None else json.dumps(body).encode())
+    return status, answer
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.verb)
+def test_every_verb_answers_its_document(api: Api, route: Route) -> None:
+    """200, apiVersion and the route's key, whose content is what the model of the answer takes."""
+    if route.verb == "resume":
+        api.operations.pause("orders", "me", "", None, 1)
+    api.operations.job_polls, api.operations.offsets = 5, [0] * 5
+    status, body = call(api, route)
+    answer = json.loads(body)
+    assert (status, list(answer)) == (200, ["apiVersion", route.key])
+    route.answer.validate_json(json.dumps(answer[route.key]))
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.verb)
+def test_parameters_are_the_arguments_of_the_verb(route: Route) -> None:
+    """Dispatch calls verbs by keyword: names of parameters and arguments have to be the same, and no verb is left out."""
+    arguments = set(inspect.signature(getattr(Operations, route.verb)).parameters) - {"self"}
+    expected = {"change"} if route.verb == "set_throttle" else set(route.parameters.model_fields)
+    assert arguments == expected
+    public = {name for name in vars(Operations) if not name.startswith("_")}
+    assert public == {each.verb for each in ROUTES}
+
+
+def test_every_change_is_audited_with_credentials_and_outcome(api: Api) -> None:
+    """Done, refused by the daemon, not understood: each leaves one entry; looking leaves none."""
+    api.ask("POST", "/v1/clean", b'{"pattern": "orders-3", "force": true}')
+    api.ask("POST", "/v1/clean", b'{"pattern": "nothing-here"}')
+    api.ask("POST", "/v1/clean", b"{")
+    api.ask("GET", "/v1/status")
+    me = api.audit[0].peer
+    assert (me.pid, me.uid, me.gid) == (os.getpid(), os.geteuid(), os.getegid())
+    assert api.audit[0] == AuditEntry(me, "clean", {"pattern": "orders-3", "force": True}, "ok")
+    assert api.audit[1].outcome == "not_found: no log matches nothing-here"
+    assert api.audit[2].outcome.startswith("invalid: ")
+    assert len(api.audit) == 3
+
+
+def test_errors_have_a_code_and_a_message(api: Api) -> None:
+    """Each `OperationError` by its status; paths and methods that do not exist."""
+    assert api.error("GET", "/v1/jobs/j9") == (404, "not_found", "no job j9")
+    assert api.error("POST", "/v1/clean", b'{"pattern":"locked"}')[:2] == (409, "conflict")
+    assert api.error("GET", "/v1/jobs/j1/done?timeout_ms=0")[:2] == (504, "timeout")
+    assert api.error("GET", "/v2/status")[:2] == (404, "no_such_path")
+    status, headers, _ = api.ask("POST", "/v1/throttle")
+    assert (status, headers["Allow"]) == (405, "GET, PUT")
+    assert api.ask("HEAD", "/openapi.json")[0] == 405
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "message"),
+    [
+        ("/v1/clean", b"{", "parameters: Invalid JSON"),
+        ("/v1/clean", b"[1]", "parameters: "),
+        ("/v1/clean", b"\xff", "parameters: Invalid JSON"),
+        ("/v1/clean", b"", "pattern: Field required"),
+        ("/v1/clean", b'{"pattern": "a", "forse": true}', "forse: Extra inputs"),
+        ("/v1/clean", b'{"pattern": ""}', "pattern: "),
+        ("/v1/clean", b"[" * 60_000, "parameters: Invalid JSON"),
+        ("/v1/abort", b'{"pattern": "a", "timeout_ms": %d}' % (MAX_WAIT_MS + 1), "timeout_ms: "),
+        (
+            "/v1/delete-records",
+            b'{"topic_partition": "orders", "offset": 1}',
+            "topic_partition: not the name",
+        ),
+        ("/v1/delete-records", b'{"topic_partition": "orders-1", "offset": -1}', "offset: "),
+        ("/v1/delete-records", b'{"topic_partition": "orders-1", "offset": 9223372036854775808}', "offset: "),
+        ("/v1/logs?state=green", None, "state: "),
+        ("/v1/logs?pattern=a&pattern=b", None, "query: a parameter is there twice"),
+        ("/v1/logs?" + "&".join(f"a{i}=1" for i in range(17)), None, "query: "),
+        ("/v1/logs?sort=up", None, "sort: Extra inputs"),
+        ("/v1/logs/orders-3.aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-delete", None, "topic_partition: not the name"),
+    ],
+)
+def test_parameters_that_make_no_sense(api: Api, target: str, body: bytes | None, message: str) -> None:
+    """400, naming the parameter; the daemon is not asked."""
+    status, code, found = api.error("GET" if body is None else "POST", target, body or b"")
+    assert (status, code) == (400, "invalid")
+    assert found.startswith(message)
+
+
+def test_a_bug_shows_nothing_of_the_inside(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    """500 without a traceback; it is in the log, and audited."""
+    status, code, message = api.error("POST", "/v1/clean", b'{"pattern": "bug"}')
+    assert (status, code) == (500, "internal")
+    assert "secret" not in message
+    assert "secret detail" in caplog.text
+    assert api.audit[0].outcome == "internal: ZeroDivisionError"
+    assert api.ask("GET", "/v1/status")[0] == 200
+
+
+def test_requests_that_are_too_large(api: Api) -> None:
+    """A body over 64 KiB is refused by its length, a head that never ends by its size."""
+    assert api.error("POST", "/v1/clean", b" " * 65_537)[:2] == (413, "too_large")
+    assert api.ask("POST", "/v1/retry", b'{"pattern": "*"}' + b" " * (65_536 - 16))[0] == 200
+    assert api.raw(b"GET /" + b"a" * 100_000)[0] in {413, 414, 431}
+    assert api.raw(b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 50_000)[0] in {413, 431}
+
+
+def test_requests_that_are_not_http(api: Api) -> None:
+    """Answered in JSON with a status of the 400s, or 505."""
+    for request in (
+        b"\x16\x03\x01\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / FTP/1.0\r\n\r\n",
+    ):
+        status, _, body = api.raw(request)
+        assert status in {400, 505}
+        assert json.loads(body)["error"]["code"]
+    assert api.ask("POST", "/v1/reload", headers="Transfer-Encoding: chunked\r\n")[0] == 411
+    assert api.raw(b"POST /v1/reload HTTP/1.1\r\nContent-Length: -1\r\n\r\n")[0] == 400
+    with api.connect():  # somebody who says nothing at all and goes
+        pass
+    assert api.ask("GET", "/v1/status")[0] == 200
+
+
+def test_slow_client_is_cut_off_in_total(tmp_path: Path) -> None:
+    """One who drips a byte now and then gets 408 when the time for the whole request is over."""
+    served = Api(tmp_path / "s", Limits(request_s=0.3))
+    with served.connect() as connection:
+        stop = threading.Event()
+
+        def drip() -> None:
+            try:
+                while not stop.wait(0.02):
+                    connection.send(b"X")
+            except OSError:
+                pass
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        status, _, body = read_answer(connection)
+        stop.set()
+        dripping.join()
+    assert (status, json.loads(body)["error"]["code"]) == (408, "request_timeout")
+    with served.connect() as connection:
+        connection.sendall(b"POST /v1/clean HTTP/1.1\r\nContent-Length: 9\r\n\r\n{")
+        assert read_answer(connection)[0] == 408
+    assert served.audit[0].outcome.startswith("unreadable: ")
+    served.server.stop(1.0)
+
+
+def test_more_connections_than_allowed_are_turned_away(tmp_path: Path) -> None:
+    """503 for the one too many, at once; a place is free again when another has gone."""
+    served = Api(tmp_path / "s", Limits(max_connections=2, request_s=5))
+    first, second = served.connect(), served.connect()
+    assert served.error("GET", "/v1/status")[:2] == (503, "busy")
+    first.close()
+    for _ in range(100):
+        if served.ask("GET", "/v1/status")[0] == 200:
+            break
+        threading.Event().wait(0.01)
+    else:
+        pytest.fail("the place is never free again")
+    second.close()
+    served.server.stop(1.0)
+
+
+def test_other_pages_are_served_for_get(api: Api) -> None:
+    """What metrics and health checks are mounted with."""
+    status, headers, body = api.ask("GET", "/metrics", headers="Accept: text/x\r\n")
+    assert (status, headers["Content-Type"], body) == (200, "text/plain", b"for text/x")
+    assert api.ask("POST", "/metrics")[0] == 405
+
+
+def test_others_may_look_but_not_change(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """403 for a change, audited; looking works."""
+    stranger = Peer(4711, uid=12_345, gid=12_345)
+    monkeypatch.setattr("cleanerd.daemon.control.peer_of", lambda _: stranger)
+    assert api.error("POST", "/v1/reload")[:2] == (403, "forbidden")
+    assert api.ask("GET", "/v1/status")[0] == 200
+    assert api.audit[0].peer == stranger
+    assert api.audit[0].outcome.startswith("forbidden: ")
+
+
+def test_stale_socket_is_replaced(tmp_path: Path) -> None:
+    """One that nobody answers on, as a killed daemon leaves it."""
+    path = tmp_path / "new" / "control.sock"
+    bind(str(path)).close()
+    assert path.exists()
+    served = Api(path)
+    assert served.ask("GET", "/v1/status")[0] == 200
+    served.server.stop(1.0)
+    assert not path.exists()
+
+
+def test_second_daemon_is_refused_with_the_pid_of_the_first(api: Api) -> None:
+    """And the first one goes on."""
+    with pytest.raises(SocketUnusable, match=f"process {os.getpid()} answers"):
+        bind(str(api.path))
+    assert api.ask("GET", "/v1/status")[0] == 200
+
+
+def test_stopping_leaves_the_socket_of_a_successor(api: Api) -> None:
+    """Only the file that was made here is removed."""
+    api.path.unlink()
+    successor = bind(str(api.path))
+    api.server.stop(1.0)
+    assert api.path.exists()
+    successor.close()
+    api.server, _ = serve(api.path, api.operations)
+
+
+def test_stop_waits_for_a_request_in_progress(tmp_path: Path) -> None:
+    """A request that has begun gets its answer; no new one is taken."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    class Slow(FakeOperations):
+        def reload(self):  # type: ignore[no-untyped-def]
+            begun.set()
+            assert may_end.wait(5)
+            return super().reload()
+
+    server, _ = serve(tmp_path / "s", Slow())
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(tmp_path / "s"))
+        client.sendall(b"POST /v1/reload HTTP/1.1\r\n\r\n")
+        assert begun.wait(5)
+        stopping = threading.Thread(target=server.stop, args=(5.0,))
+        stopping.start()
+        may_end.set()
+        assert read_answer(client)[0] == 200
+        stopping.join()
+    assert not (tmp_path / "s").exists()
+
+
+def _refs(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for inner in value.values():
+            yield from _refs(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _refs(inner)
+
+
+def test_openapi_document_is_whole(api: Api) -> None:
+    """Every route is in it, every parameter of a path is declared, every reference leads somewhere, and it is served."""
+    found = json.loads(api.ask("GET", "/openapi.json")[2])
+    assert found == document(ROUTES)
+    assert (found["openapi"], set(found["info"])) == ("3.1.0", {"title", "version"})
+    operations = [operation for path in found["paths"].values() for operation in path.values()]
+    assert len(operations) == len(ROUTES) == len({operation["operationId"] for operation in operations})
+    for route in ROUTES:
+        operation = found["paths"][route.path][route.method.lower()]
+        assert operation["summary"]
+        in_path = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "path"}
+        assert in_path == {part.strip("{}") for part in route.path.split("/") if part.startswith("{")}
+        assert all(
+            each["required"] and each["schema"]
+            for each in operation.get("parameters", ())
+            if each["in"] == "path"
+        )
+        assert ("requestBody" in operation) == route.changes
+        schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        assert schema["required"] == ["apiVersion", route.key]
+        assert "default" in operation["responses"]
+    for ref in _refs(found):
+        assert ref.removeprefix("#/components/schemas/") in found["components"]["schemas"]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_curl(api: Api) -> None:
+    """What the manual shows: curl --unix-socket, also with a body that is too large."""
+
+    def curl(*arguments: str) -> tuple[int, dict[str, object]]:
+        command = [
+            "curl",
+            "-sS",
+            "--max-time",
+            "10",
+            "-w",
+            "\n%{http_code}",
+            "--unix-socket",
+            str(api.path),
+            *arguments,
+        ]
+        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        body, status = out.rsplit("\n", 1)
+        return int(status), json.loads(body)
+
+    assert curl("http://cleanerd/v1/logs/orders-3")[0] == 200
+    status, answer = curl("-d", '{"pattern": "orders"}', "http://cleanerd/v1/retry")
+    assert (status, len(answer["logs"])) == (200, 2)  # type: ignore[arg-type]
+    assert curl("-X", "PUT", "-d", '{"read_bytes_per_s": null}', "http://cleanerd/v1/throttle")[0] == 200
+    large = api.path.parent / "large"
+    large.write_bytes(b" " * 2_000_000)
+    assert curl("-d", f"@{large}", "http://cleanerd/v1/retry")[0] == 413
+
+
+def test_throttle_change_leaves_what_is_not_named() -> None:
+    """Absent stays, null lifts, a number sets."""
+    limits = ThrottleLimits(io_bytes_per_s=1, read_bytes_per_s=2)
+    change = ThrottleChange.model_validate({"read_bytes_per_s": None, "write_bytes_per_s": 3})
+    assert change.applied_to(limits) == ThrottleLimits(io_bytes_per_s=1, write_bytes_per_s=3)
+    for wrong in (0, -1, "inf", "nan"):
+        with pytest.raises(ValueError, match="io_bytes_per_s"):
+            ThrottleChange.model_validate({"io_bytes_per_s": wrong})

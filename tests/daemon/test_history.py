@@ -1,0 +1,319 @@
+"""History and durable state: what is kept, what is dropped, and that no state of the file stops the daemon."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from cleanerd.daemon.history import HOLD, History
+from cleanerd.daemon.operations import EventKind, HistoryEvent
+
+DAY_MS = 86_400_000
+SIZE = 1 << 20
+
+
+def event(
+    time_ms: int = 1,
+    topic: str | None = "orders",
+    partition: int | None = 0,
+    *,
+    kind: EventKind = "cleaning",
+    reason: str | None = None,
+) -> HistoryEvent:
+    return HistoryEvent(
+        time_ms=time_ms, kind=kind, outcome="committed", topic=topic, partition=partition, reason=reason
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "history.db")
+
+
+def opened(path: str, *, max_age_ms: int = DAY_MS, max_bytes: int = SIZE) -> History:
+    return History(path, max_age_ms=max_age_ms, max_bytes=max_bytes)
+
+
+def times(
+    history: History, pattern: str | None = None, limit: int = 100, since_ms: int | None = None
+) -> list[int]:
+    return [found.time_ms for found in history.events(pattern, limit, since_ms)]
+
+
+def test_events_come_back_whole_and_the_last_one_first(path: str) -> None:
+    """Also in another process, that is, after opening the file again."""
+    history = opened(path)
+    first = HistoryEvent(
+        time_ms=5,
+        kind="retention",
+        outcome="deleted",
+        reason="retention.ms",
+        log_dir="/logs",
+        topic="orders",
+        partition=3,
+        job_id="j1",
+        seconds=0.5,
+        bytes_before=10,
+        bytes_after=4,
+        removed={"expired": 2},
+    )
+    second = event(6, None, None, kind="reload")
+    history.record(first)
+    history.record(second)
+    assert history.events(None, 10, None) == (second, first)
+    history.close()
+    assert opened(path).events(None, 10, None) == (second, first)
+
+
+def test_events_are_chosen_by_pattern_time_and_number(path: str) -> None:
+    """Patterns as everywhere; an event of the daemon belongs to no log."""
+    history = opened(path)
+    for time_ms, topic, partition in (
+        (1, "orders", 0),
+        (2, "orders", 1),
+        (3, "orders-1", 0),
+        (4, None, None),
+    ):
+        history.record(event(time_ms, topic, partition))
+    assert times(history) == [4, 3, 2, 1]
+    assert times(history, limit=2) == [4, 3]
+    assert times(history, since_ms=2) == [4, 3, 2]
+    assert times(history, "orders-1") == [2]
+    assert times(history, "orders") == [2, 1]
+    assert times(history, "*", limit=1) == [3]
+    assert times(history, "'; DROP TABLE events; --") == []
+
+
+def test_state_survives_a_restart(path: str) -> None:
+    """Put, put again, delete; kinds do not mix."""
+    history = opened(path)
+    assert history.put(HOLD, "h1", {"pattern": "orders"})
+    assert history.put("log", "h1", {"failures": 1})
+    assert history.put("log", "h1", {"failures": 2})
+    assert history.put("log", "h2", {})
+    assert history.delete("log", "h2")
+    assert history.delete("log", "never-there")
+    for found in (history, opened(path)):
+        assert found.all(HOLD) == {"h1": {"pattern": "orders"}}
+        assert found.get("log", "h1") == {"failures": 2}
+        assert found.get("log", "h2") is None
+
+
+def test_a_hold_survives_kill_9_at_once(path: str) -> None:
+    """Nothing is left for an orderly end to write; the process kills itself right after `put` has answered True."""
+    child = (
+        "import os, sys\n"
+        "from cleanerd.daemon.history import HOLD, History\n"
+        "history = History(sys.argv[1], max_age_ms=1, max_bytes=1)\n"
+        "assert history.put(HOLD, 'h1', {'pattern': 'orders'})\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", child, path], check=False).returncode == -9
+    assert opened(path).all(HOLD) == {"h1": {"pattern": "orders"}}
+
+
+def test_only_holds_pay_for_stable_storage(path: str) -> None:
+    """synchronous=FULL (2) for a hold and its deletion, NORMAL (1) for events and other state."""
+    history = opened(path)
+
+    def synchronous() -> int:
+        assert history._connection is not None
+        return int(history._connection.execute("PRAGMA synchronous").fetchone()[0])
+
+    for action, expected in (
+        (lambda: history.put(HOLD, "h", {}), 2),
+        (lambda: history.record(event()), 1),
+        (lambda: history.delete(HOLD, "h"), 2),
+        (lambda: history.put("log", "l", {}), 1),
+    ):
+        action()
+        assert synchronous() == expected
+
+
+def test_prune_drops_what_is_too_old(path: str) -> None:
+    """Older than the limit, not as old as it; state stays."""
+    history = opened(path, max_age_ms=100)
+    history.put("log", "a", {"x": 1})
+    for time_ms in (899, 900, 901):
+        history.record(event(time_ms))
+    history.prune(1000)
+    assert times(history) == [901, 900]
+    assert history.get("log", "a") == {"x": 1}
+
+
+def test_prune_keeps_the_file_within_its_size(path: str) -> None:
+    """The oldest go, and the space goes back to the file system."""
+    history = opened(path, max_bytes=SIZE)
+    for time_ms in range(1000):
+        history.record(event(time_ms, reason="x" * 3000))
+    assert os.path.getsize(path) + os.path.getsize(path + "-wal") > 2 * SIZE
+    history.prune(1000)
+    kept = times(history, limit=1000)
+    assert kept == list(range(999, 999 - len(kept), -1))
+    assert 0.7 * SIZE < os.path.getsize(path) <= SIZE
+    assert os.path.getsize(path + "-wal") == 0
+    history.record(event(1000))
+    assert times(history, limit=1) == [1000]
+
+
+def test_prune_with_a_limit_that_nothing_can_meet(path: str) -> None:
+    """Ends, with no events left and state untouched."""
+    history = opened(path, max_bytes=1)
+    history.put(HOLD, "h", {})
+    history.record(event())
+    history.prune(1)
+    assert times(history) == []
+    assert history.all(HOLD) == {"h": {}}
+
+
+@pytest.mark.parametrize("damage", ["not a database", "empty", "cut", "schema"])
+def test_a_damaged_file_is_moved_aside_at_start(
+    path: str, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Said loudly; a new file works."""
+    history = opened(path)
+    for number in range(200):
+        history.record(event(number, reason="y" * 200))
+    history.close()
+    content = Path(path).read_bytes()
+    overwritten = {
+        "not a database": b"precious" * 1000,
+        "empty": b"",
+        "cut": content[: len(content) // 2 // 4096 * 4096],
+        "schema": content[:100] + b"\xff" * 3996 + content[4096:],
+    }[damage]
+    Path(path).write_bytes(overwritten)
+    again = opened(path)
+    again.record(event(7))
+    assert again.put(HOLD, "h", {})
+    assert times(again) == [7]
+    if damage != "empty":  # which SQLite takes for a new one
+        assert "damaged" in caplog.text
+        assert Path(path + ".damaged").read_bytes() == overwritten
+    assert opened(path).all(HOLD) == {"h": {}}
+
+
+def test_holds_are_saved_from_a_file_whose_events_are_damaged(path: str) -> None:
+    """Damage to one page costs the events, not what pauses rest on."""
+    history = opened(path)
+    history.put(HOLD, "h", {"pattern": "orders"})
+    for number in range(500):
+        history.record(event(number, reason="y" * 500))
+    history.close()
+    with open(path, "r+b") as file:  # a page in the middle, which holds events
+        file.seek(os.path.getsize(path) // 2 // 4096 * 4096)
+        file.write(b"\xff" * 4096)
+    again = opened(path)
+    assert again.all(HOLD) == {"h": {"pattern": "orders"}}
+    assert times(again) == []
+    again.close()
+    assert opened(path).all(HOLD) == {"h": {"pattern": "orders"}}
+
+
+def test_a_file_that_is_damaged_while_it_is_used(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The next event goes to a new file, with all state, which memory has."""
+    history = opened(path)
+    history.put(HOLD, "h", {"pattern": "orders"})
+    history.prune(1)  # leaves nothing in the write-ahead log
+    with open(path, "r+b") as file:
+        file.write(b"\xff" * os.path.getsize(path))
+    for suffix in ("-wal", "-shm"):
+        Path(path + suffix).unlink(missing_ok=True)
+    history._disconnect()
+    history.record(event(9))
+    assert "damaged" in caplog.text
+    history.close()
+    again = opened(path)
+    assert (times(again), again.all(HOLD)) == ([9], {"h": {"pattern": "orders"}})
+
+
+def test_a_directory_that_cannot_be_used_costs_rows_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """State is kept in memory and said not to be durable; both work as soon as the directory does."""
+    path = tmp_path / "state" / "history.db"
+    history = opened(str(path))
+    for _ in range(3):
+        history.record(event())
+    assert not history.put(HOLD, "h", {"pattern": "orders"})
+    assert not history.delete("log", "x")
+    assert (history.lost_events, times(history)) == (3, [])
+    assert history.all(HOLD) == {"h": {"pattern": "orders"}}
+    assert len([record for record in caplog.records if "cannot be written" in record.message]) == 1
+    path.parent.mkdir()
+    history.prune(1)
+    history.record(event(4))
+    assert times(history) == [4]
+    assert opened(str(path)).all(HOLD) == {"h": {"pattern": "orders"}}
+    assert "is written again; 3 events lost" in caplog.text
+
+
+def test_a_full_disk_costs_the_row_only(path: str) -> None:
+    """SQLITE_FULL, which a limit on the number of pages brings about; afterwards everything works again."""
+    history = opened(path)
+    history.put("log", "before", {})
+
+    def limit(pages: int) -> None:
+        assert history._connection is not None
+        history._connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    limit(1)
+    history.record(event(1, reason="z" * 100_000))
+    assert history.lost_events == 1  # a new connection has the usual limit: space was made
+    history.record(event(2))
+    assert times(history) == [2]
+    limit(1)
+    assert not history.put(HOLD, "h", {"long": "z" * 100_000})
+    assert history.put("log", "small", {})
+    assert set(opened(path).all(HOLD)) == {"h"}
+
+
+def test_a_locked_file_costs_the_row_only(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who has the file open for writing does not block the daemon for long."""
+    monkeypatch.setattr("cleanerd.daemon.history._BUSY_TIMEOUT_S", 0.01)
+    history = opened(path)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    history.record(event(1))
+    assert history.lost_events == 1
+    other.execute("COMMIT")
+    other.close()
+    history.record(event(2))
+    assert times(history) == [2]
+
+
+def test_rows_of_another_version_are_passed_over(path: str) -> None:
+    """An event or state that this version cannot read hides no other."""
+    history = opened(path)
+    history.record(event(1))
+    history.close()
+    with sqlite3.connect(path) as other:
+        other.execute('INSERT INTO events (time_ms, event) VALUES (2, \'{"kind": "unheard of"}\')')
+        other.execute("INSERT INTO state VALUES ('log', 'x', '[1]'), ('log', 'y', '{')")
+    other.close()
+    again = opened(path)
+    assert (times(again), again.all("log")) == ([1], {})
+
+
+def test_many_threads_write_and_read(path: str) -> None:
+    """Nothing is lost, nothing is locked."""
+    history = opened(path)
+
+    def work(partition: int) -> None:
+        for time_ms in range(50):
+            history.record(event(time_ms, "t", partition))
+            history.put("log", f"t-{partition}", {"at": time_ms})
+            history.events(f"t-{partition}", 5, None)
+
+    threads = [threading.Thread(target=work, args=(partition,)) for partition in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert history.lost_events == 0
+    assert len(times(history, limit=1000)) == 200
+    assert history.all("log") == {f"t-{partition}": {"at": 49} for partition in range(4)}
