@@ -7,15 +7,23 @@ from rich.table import Table
 from rich.text import Text
 
 from cleanerd.cli import output
-from cleanerd.cli.configuration import load
+from cleanerd.cli.configuration import diagnose, load
 from cleanerd.cli.tables import side_by_side, write_table
+from cleanerd.config.load import Configuration, Settings
 from cleanerd.config.model import Setting
+from cleanerd.errors import BadConfiguration
 
 
 def show(arguments: Namespace) -> int:
-    """Every key with its value: those of the broker, then those of each topic asked for."""
+    """Every key with its value: those of the broker, then those of each topic asked for.
+
+    Asked for none, the values that topics have of their own; all others follow from the broker's.
+    """
     configuration = load(arguments, output.say).configuration
-    topics = {topic: configuration.topic_settings(topic) for topic in arguments.topic}
+    if arguments.topic:
+        topics = {topic: configuration.topic_settings(topic) for topic in arguments.topic}
+    else:
+        topics = {topic: _own(configuration, topic) for topic in sorted(configuration.topics)}
     if arguments.output == "json":
         show_origin = arguments.origin
         output.write(
@@ -25,16 +33,23 @@ def show(arguments: Namespace) -> int:
             )
         )
     else:
-        for heading, settings in {"broker": configuration.broker_settings, **topics}.items():
+        for heading, settings in {"BROKER": configuration.broker_settings, **topics}.items():
             write_table(_table(heading, settings, arguments.origin))
     return 0
 
 
 def check(arguments: Namespace) -> int:
-    """Read and validate everything; what is wrong is raised as `BadConfiguration`."""
-    log_dirs = load(arguments, output.say).log_dirs
+    """Read and validate everything; all that is wrong is raised as one `BadConfiguration`."""
+    log_dirs, problems = diagnose(arguments)
+    if problems:
+        raise BadConfiguration(problems)
     output.say(f"the configuration is valid; log directories: {', '.join(log_dirs)}")
     return 0
+
+
+def _own(configuration: Configuration, topic: str) -> Settings:
+    own = configuration.own_texts(topic)
+    return {key: setting for key, setting in configuration.topic_settings(topic).items() if key in own}
 
 
 def _plain(settings: Mapping[str, Setting], show_origin: bool) -> dict[str, object]:
@@ -47,7 +62,7 @@ def _plain(settings: Mapping[str, Setting], show_origin: bool) -> dict[str, obje
 def _table(heading: str, settings: Mapping[str, Setting], show_origin: bool) -> Table:
     keys = sorted(settings)
     columns: dict[str, Sequence[str | Text]] = {
-        heading.upper(): keys,
+        heading: keys,
         "VALUE": [_text(settings[key].value) for key in keys],
         "ORIGIN": [str(settings[key].origin) if show_origin else "" for key in keys],
     }

@@ -6,13 +6,13 @@ the cluster says about topics and brokers.
 
 import os
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from cleanerd.config.load import Configuration, resolve
+from cleanerd.config.load import Configuration, examine, resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.errors import BadUsage
+from cleanerd.errors import BadUsage, CleanerdError
 from cleanerd.format.names import META_PROPERTIES
 from cleanerd.storage.metadata_log import find_metadata
 
@@ -37,6 +37,39 @@ def load(arguments: Namespace, warn: Callable[[str], None], files: Files | None 
     elif any(files.exists(os.path.join(log_dir, META_PROPERTIES)) for log_dir in log_dirs):
         warn("no metadata log found: what the cluster overrides for topics and brokers is not known")
     return Loaded(configuration, log_dirs)
+
+
+def diagnose(arguments: Namespace, files: Files | None = None) -> tuple[tuple[str, ...], list[str]]:
+    """Log directories, and everything that is wrong: values, names, directories, the metadata log.
+
+    Raises: `BadUsage` for directories that make no sense together.
+    """
+    files = files or RealFiles()
+    sources = read_sources(arguments.config, arguments.set, arguments.topic_set)
+    configuration, problems = examine(sources)
+    broker = configuration.broker
+    log_dirs = _log_dirs(arguments.log_dir, broker.log_dirs)
+    directories = dict.fromkeys(log_dirs)
+    if "metadata.log.dir" in configuration.broker_settings:
+        directories[os.path.abspath(broker.metadata_log_dir)] = None
+    unusable = [problem for directory in directories for problem in _directory_problems(directory)]
+    try:
+        metadata = find_metadata(files, log_dirs, broker.metadata_log_dir)
+    except CleanerdError as error:
+        unusable.append(str(error))
+    else:
+        problems = examine(sources, metadata)[1]
+    return log_dirs, problems + unusable
+
+
+def _directory_problems(directory: str) -> Iterator[str]:
+    try:
+        os.listdir(directory)
+    except OSError as error:
+        yield f"{directory}: expected a readable directory, found: {error.strerror}"
+    else:
+        if not os.access(directory, os.W_OK):
+            yield f"{directory}: expected a writable directory, found one that may only be read"
 
 
 def _log_dirs(named: list[str], configured: tuple[str, ...]) -> tuple[str, ...]:

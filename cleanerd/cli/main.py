@@ -31,6 +31,7 @@ _EXAMPLES = """examples:
   cleanerd clean --config /etc/kafka/server.properties
   cleanerd clean --config server.properties --topic orders --partition 3 --force
   cleanerd clean --log-dir /restored/kafka-logs --topic-set orders:cleanup.policy=compact --dry-run -o json
+  cleanerd run --config /etc/kafka/server.properties
   cleanerd config show --config server.properties --topic orders --origin
   cleanerd demo
 """
@@ -61,6 +62,10 @@ def _run(arguments: argparse.Namespace, clean_once: "CleanOnce | None") -> int:
             from cleanerd.cli import clean  # noqa: PLC0415
 
             return clean.run(arguments, clean_once)
+        case "run":
+            from cleanerd.cli import run  # noqa: PLC0415
+
+            return run.run(arguments)
         case "demo":
             from cleanerd.cli import demo  # noqa: PLC0415
 
@@ -81,10 +86,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"cleanerd {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_run(commands)
     _add_clean(commands)
     _add_demo(commands)
     _add_config(commands)
     return parser
+
+
+def _add_run(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    run = commands.add_parser(
+        "run",
+        help="the daemon: clean and retain for ever",
+        description="The long-running daemon, in the foreground. SIGHUP reloads, SIGTERM stops; cleanerctl talks to it.",
+        allow_abbrev=False,
+    )
+    options.add_configuration_options(run)
 
 
 def _add_clean(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -29,7 +29,7 @@ def add_clean_options(parser: ArgumentParser) -> None:
 
 def add_show_options(parser: ArgumentParser) -> None:
     """What `config show` takes besides."""
-    _add_repeated(parser, "--topic", "T", str, "also show the values of this topic")
+    _add_repeated(parser, "--topic", "T", str, "all values of this topic; default: overrides of all")
     parser.add_argument("--origin", action="store_true", help="also show where each value comes from")
     add_output_option(parser)
 

@@ -1,7 +1,8 @@
 """The table of keys: one row per key, the only place that knows names, types, defaults and ranges.
 
 Source: spec behaviour section 8 (8A and 8C broker keys, 8B topic keys with their broker synonyms). Keys of
-Kafka that have no influence on cleaning or retention are not here; in a broker's file they are ignored.
+Kafka that have no influence on cleaning or retention are not here; in a broker's file they are ignored. Those
+of 8C that cleanerd leaves alone stand in `IGNORED_BROKER_KEYS`, each with the reason.
 
 A topic key that has no value of its own takes that of the first of its broker synonyms that is set (8B, N4):
 so milliseconds beat minutes beat hours. A broker synonym without a row of its own has type, default and check
@@ -16,8 +17,10 @@ from cleanerd.config.values import (
     Check,
     Value,
     ValueType,
+    address_or_nothing,
     at_least,
     between,
+    matching,
     more_than,
     not_empty,
     one_of,
@@ -25,12 +28,17 @@ from cleanerd.config.values import (
 )
 
 INT64_MAX = 2**63 - 1
+TOPIC_NAME = "[a-zA-Z0-9._-]{1,249}"
 DOUBLE_MAX = 1.7976931348623157e308
 MS_PER_UNIT = {"ms": 1, "minutes": 60_000, "hours": 3_600_000}
 
 
 class Scope(Enum):
-    """Where a key may be changed while a broker runs (column "Dyn" of spec behaviour 8)."""
+    """Where a key may be changed at run time (column "Dyn" of spec behaviour 8).
+
+    `STATIC`: never, a reload that changes it is refused (7.21). `CLUSTER`: by a reload of any layer, and by
+    BROKER records of the metadata log. `TOPIC`: that too, and for each topic.
+    """
 
     STATIC = "no"
     CLUSTER = "cluster"
@@ -80,8 +88,13 @@ _A_DIRECTORY = not_empty("at least one directory")
 _POLICY = some_of("compact", "delete")
 _COMPRESSION = one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _TIMESTAMP_TYPE = one_of("CreateTime", "LogAppendTime")
+_PATH = matching("/.+", "an absolute path")
+_SOCKET = matching("/.{1,106}", "an absolute path of at most 107 characters")  # sun_path of Linux
+_LISTEN = address_or_nothing()
+_TOPICS = matching(TOPIC_NAME, "a list of topic names")
 KAFKA_LOG_DIR = "/tmp/kafka-logs"  # noqa: S108 - Kafka's default
 _DAY_MS, _WEEK_MS = 86_400_000, 604_800_000
+_RESERVED = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 # fmt: off
 _TOPIC_ROWS = (
@@ -193,8 +206,74 @@ _BROKER_ROWS = (
               "spark_master", "Spark master; empty: local[log.cleaner.threads]."),
     BrokerKey("cleanerd.chunk.bytes", LONG, 67_108_864, at_least(1), STATIC, "bytes",
               "chunk_bytes", "Bytes of log that one Spark task takes."),
+    # cleanerd's own, of the daemon: throttle and jobs
+    BrokerKey("cleanerd.io.max.read.bytes.per.second", DOUBLE, DOUBLE_MAX, more_than(0), CLUSTER, "bytes/s",
+              "io_max_read_bytes_per_second", "Throttle of reads, beside that of both."),
+    BrokerKey("cleanerd.io.max.write.bytes.per.second", DOUBLE, DOUBLE_MAX, more_than(0), CLUSTER, "bytes/s",
+              "io_max_write_bytes_per_second", "Throttle of writes, beside that of both."),
+    BrokerKey("cleanerd.spark.idle.timeout.ms", LONG, 60_000, at_least(0), CLUSTER, "ms",
+              "spark_idle_timeout_ms", "Idle time after which Spark is stopped and its memory given back."),
+    BrokerKey("cleanerd.job.max.bytes", LONG, 268_435_456, at_least(1), CLUSTER, "bytes",
+              "job_max_bytes", "Small logs share one Spark job up to this size."),
+    BrokerKey("cleanerd.job.max.logs", INT, 256, at_least(1), CLUSTER, "logs",
+              "job_max_logs", "Small logs share one Spark job up to this number."),
+    # ... scanning, retries, reserved topics
+    BrokerKey("cleanerd.scan.interval.ms", LONG, 30_000, at_least(1), CLUSTER, "ms",
+              "scan_interval_ms", "Pause between two full scans of the log directories."),
+    BrokerKey("cleanerd.retry.max", INT, 3, at_least(1), CLUSTER, "failures",
+              "retry_max", "Failures in a row after which a log is uncleanable."),
+    BrokerKey("cleanerd.retry.backoff.ms", LONG, 10_000, at_least(1), CLUSTER, "ms",
+              "retry_backoff_ms", "Pause after the first failure; it doubles with each further one."),
+    BrokerKey("cleanerd.retry.backoff.max.ms", LONG, 600_000, at_least(1), CLUSTER, "ms",
+              "retry_backoff_max_ms", "Longest pause after a failure."),
+    BrokerKey("cleanerd.reserved.topics", LIST, _RESERVED, _TOPICS, CLUSTER, "",
+              "reserved_topics", "Topics that do not wait behind long jobs."),
+    BrokerKey("cleanerd.reserved.max.wait.ms", LONG, 60_000, at_least(0), CLUSTER, "ms",
+              "reserved_max_wait_ms", "Longest wait of a reserved topic that is due."),
+    # ... results that wait for a broker to stop
+    BrokerKey("cleanerd.staged.max.bytes", LONG, -1, at_least(-1), CLUSTER, "bytes",
+              "staged_max_bytes", "Largest sum of staged files in a log directory; -1: only free space limits it."),
+    BrokerKey("cleanerd.staged.min.free.ratio", DOUBLE, 0.1, between(0, 1), CLUSTER, "ratio",
+              "staged_min_free_ratio", "Share of the file system that staging leaves free for the broker."),
+    BrokerKey("cleanerd.staged.commit.interval.ms", LONG, 1000, at_least(1), CLUSTER, "ms",
+              "staged_commit_interval_ms", "How often a free .lock is looked for while something is staged."),
+    # ... process, history, control, metrics, log
+    BrokerKey("cleanerd.shutdown.timeout.ms", LONG, 20_000, at_least(0), CLUSTER, "ms",
+              "shutdown_timeout_ms", "Time for work in progress to stop."),
+    BrokerKey("cleanerd.state.dir", STRING, "/var/lib/cleanerd", _PATH, STATIC, "",
+              "state_dir", "Directory of the history and of what must survive a restart."),
+    BrokerKey("cleanerd.history.max.age.ms", LONG, 30 * _DAY_MS, at_least(1), CLUSTER, "ms",
+              "history_max_age_ms", "History older than this is dropped."),
+    BrokerKey("cleanerd.history.max.bytes", LONG, 67_108_864, at_least(1_048_576), CLUSTER, "bytes",
+              "history_max_bytes", "Size that the history is cut to, oldest first."),
+    BrokerKey("cleanerd.control.socket", STRING, "/run/cleanerd/control.sock", _SOCKET, STATIC, "",
+              "control_socket", "Unix socket of the control API."),
+    BrokerKey("cleanerd.metrics.listen", STRING, "127.0.0.1:9308", _LISTEN, STATIC, "",
+              "metrics_listen", "Address of the metrics, host:port; empty: none."),
+    BrokerKey("cleanerd.metrics.per.partition.topics", LIST, (), _TOPICS, CLUSTER, "",
+              "metrics_per_partition_topics", "Topics whose partitions have metrics of their own."),
+    BrokerKey("cleanerd.metrics.per.partition.max", INT, 500, at_least(0), CLUSTER, "partitions",
+              "metrics_per_partition_max", "Largest number of partitions with metrics of their own."),
+    BrokerKey("cleanerd.metrics.jmx.compat", BOOLEAN, False, ANY, STATIC, "",
+              "metrics_jmx_compat", "Also metrics under the names that Kafka's JMX exporter gives its cleaner."),
+    BrokerKey("cleanerd.log.format", STRING, "auto", one_of("auto", "json", "console"), STATIC, "",
+              "log_format", "Form of the log; auto: console on a terminal, else json."),
+    BrokerKey("cleanerd.log.level", STRING, "info", one_of("debug", "info", "warning", "error"), CLUSTER, "",
+              "log_level", "Lowest level that is logged."),
 )
 # fmt: on
+
+IGNORED_BROKER_KEYS = {
+    "log.flush.offset.checkpoint.interval.ms": "recovery points are the broker's",
+    "log.flush.start.offset.checkpoint.interval.ms": "a log start is written when retention moves it",
+    "log.initial.task.delay.ms": "internal; nothing else starts beside cleanerd",
+    "num.recovery.threads.per.data.dir": "logs are recovered by the broker",
+    "background.threads": "the daemon has its own threads",
+    "producer.id.expiration.check.interval.ms": "internal; ids expire when a log is cleaned",
+    "replica.high.watermark.checkpoint.interval.ms": "the high watermark is the broker's",
+    "log.dir.failure.timeout.ms": "an offline directory never stops cleanerd",
+}
+"""Rows of 8C that nothing in cleanerd depends on, and why."""
 
 IGNORED_TOPIC_KEYS = frozenset(
     (

@@ -44,8 +44,23 @@ class Configuration:
 
     broker: CleanerdConfig
     broker_settings: Settings = field(repr=False)
+    metadata: KraftMetadata | None = field(repr=False)  # None: no cluster says anything about topics
+    _sources: Sources = field(repr=False)
     _topic_defaults: Settings = field(repr=False)
     _topics: Mapping[str, Texts] = field(repr=False)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Topics that have values of their own."""
+        return frozenset(topic for topic, texts in self._topics.items() if texts)
+
+    def own_texts(self, topic: str) -> dict[str, str]:
+        """Values that somebody wrote for just this topic, by key."""
+        return {key: text.text for key, text in self._topics.get(topic, {}).items()}
+
+    def with_metadata(self, metadata: KraftMetadata | None) -> "Configuration":
+        """What the same other layers say beside this metadata log. Raises `BadConfiguration`."""
+        return resolve(self._sources, metadata)
 
     def topic(self, topic: str) -> TopicConfig:
         """Values of one topic, whether anybody mentions it or not."""
@@ -67,15 +82,25 @@ class Configuration:
 
 def resolve(sources: Sources, metadata: KraftMetadata | None = None) -> Configuration:
     """Resolve all layers. Raises `BadConfiguration` with every problem found."""
+    configuration, problems = examine(sources, metadata)
+    if problems:
+        raise BadConfiguration(problems)
+    return configuration
+
+
+def examine(sources: Sources, metadata: KraftMetadata | None = None) -> tuple[Configuration, list[str]]:
+    """Resolve all layers as far as they go: every problem, and what holds if bad values were not there.
+
+    With a problem, the configuration is good for nothing but looking for more of them.
+    """
     problems = list(sources.problems)
     broker = _broker_settings(sources, metadata, problems)
     defaults = _topic_defaults(broker, problems)
     topics = _topic_texts(sources, metadata)
     for topic, texts in topics.items():
         _topic_settings(topic, texts, defaults, problems)
-    if problems:
-        raise BadConfiguration(problems)
-    return Configuration(_cleanerd_config(broker), broker, defaults, topics)
+    values = _cleanerd_config(broker)
+    return Configuration(values, broker, metadata, sources, defaults, topics), problems
 
 
 def _merged(*layers: Texts) -> dict[str, Text]:
@@ -98,6 +123,7 @@ def _broker_settings(sources: Sources, metadata: KraftMetadata | None, problems:
         if setting is not None:
             settings[name] = setting
     _check_dedupe_buffer(settings, problems)
+    _check_order(settings, "cleanerd.retry.backoff.ms", "cleanerd.retry.backoff.max.ms", "", problems)
     return settings
 
 
@@ -183,10 +209,14 @@ def _topic_settings(topic: str, texts: Texts, defaults: Settings, problems: list
 
 def _check_lags(settings: Settings, where: str, problems: list[str]) -> None:
     """Rule 8.N3, C152."""
-    low, high = settings["min.compaction.lag.ms"], settings["max.compaction.lag.ms"]
+    _check_order(settings, "min.compaction.lag.ms", "max.compaction.lag.ms", where, problems)
+
+
+def _check_order(settings: Settings, lower: str, upper: str, where: str, problems: list[str]) -> None:
+    low, high = settings[lower], settings[upper]
     if low.value > high.value:
-        expected = f"at most max.compaction.lag.ms, which is {high.value} ({high.origin})"
-        problems.append(where + _problem("min.compaction.lag.ms", expected, low.value, low.origin))
+        expected = f"at most {upper}, which is {high.value} ({high.origin})"
+        problems.append(where + _problem(lower, expected, low.value, low.origin))
 
 
 def _parse(key: BrokerKey | TopicKey, text: Text, where: str, problems: list[str]) -> Setting | None:

@@ -62,6 +62,31 @@ class CleanerdConfig:
     retention_check_interval_ms: int
     spark_master: str  # "": local[log.cleaner.threads]
     chunk_bytes: int
+    io_max_read_bytes_per_second: float
+    io_max_write_bytes_per_second: float
+    spark_idle_timeout_ms: int
+    job_max_bytes: int
+    job_max_logs: int
+    scan_interval_ms: int
+    retry_max: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    reserved_topics: tuple[str, ...]
+    reserved_max_wait_ms: int
+    staged_max_bytes: int  # -1: only free space limits it
+    staged_min_free_ratio: float
+    staged_commit_interval_ms: int
+    shutdown_timeout_ms: int
+    state_dir: str
+    history_max_age_ms: int
+    history_max_bytes: int
+    control_socket: str
+    metrics_listen: str  # "": none
+    metrics_per_partition_topics: tuple[str, ...]
+    metrics_per_partition_max: int
+    metrics_jmx_compat: bool
+    log_format: str
+    log_level: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

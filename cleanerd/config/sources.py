@@ -12,9 +12,11 @@ topic files      `topics.d/<topic>.properties` beside the config file
 
 A name that is on nobody's list is an error where the place is cleanerd's own (command line, topic files,
 `cleanerd.*`): a mistyped policy must not silently become the default one. In the broker's file and
-environment it is ignored.
+environment it is ignored. A `CLEANERD_` variable is a mistake only where it nearly has one of our names:
+Kubernetes puts variables like CLEANERD_SERVICE_HOST into every container beside a service named cleanerd.
 """
 
+import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -23,13 +25,14 @@ from typing import Any
 
 import javaproperties
 
-from cleanerd.config.keys import BROKER_KEYS, IGNORED_TOPIC_KEYS, TOPIC_KEYS
+from cleanerd.config.keys import BROKER_KEYS, IGNORED_TOPIC_KEYS, TOPIC_KEYS, TOPIC_NAME
 from cleanerd.config.model import Layer, Origin
 
 OWN_PREFIX = "cleanerd."
 TOPIC_DIRECTORY = "topics.d"
 _PROPERTIES = ".properties"
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_TOPIC_NAME = re.compile(TOPIC_NAME)
+_NEARLY = 0.85
 _PROVIDER_REFERENCE = re.compile(r"\$\{[^}]*:[^}]*\}")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
@@ -66,12 +69,17 @@ def read_sources(
     problems: list[str] = []
     return Sources(
         command_line=_command_line(assignments, problems),
-        environment=read_environment(),
+        environment=_environment(problems),
         config_file=_config_file(config_file, problems) if config_file else {},
         command_line_topics=_command_line_topics(topic_assignments, problems),
         topic_files=_topic_files(config_file, problems) if config_file else {},
         problems=tuple(problems),
     )
+
+
+def topic_directory(config_file: str) -> str:
+    """Where the topic files of a config file lie."""
+    return os.path.join(os.path.dirname(os.path.abspath(config_file)), TOPIC_DIRECTORY)
 
 
 def environment_variable(key: str) -> str:
@@ -105,6 +113,15 @@ def _field(key: str) -> str:
     return key.replace(".", "_")
 
 
+def _environment(problems: list[str]) -> dict[str, Text]:
+    known = [environment_variable(key) for key in BROKER_KEYS if key.startswith(OWN_PREFIX)]
+    for name in sorted(os.environ):
+        if name.startswith("CLEANERD_") and name not in known:
+            nearly = difflib.get_close_matches(name, known, 1, _NEARLY)
+            problems.extend(f"{name}: expected {meant}, found an unknown variable" for meant in nearly)
+    return read_environment()
+
+
 def _command_line(assignments: Iterable[tuple[str, str]], problems: list[str]) -> dict[str, Text]:
     texts = {}
     for key, value in assignments:
@@ -112,7 +129,7 @@ def _command_line(assignments: Iterable[tuple[str, str]], problems: list[str]) -
         if key in BROKER_KEYS:
             texts[key] = Text(value, origin)
         else:
-            problems.append(_unknown(key, "a broker key that concerns cleaning", origin) + _broker_hint(key))
+            problems.append(_unknown_broker_key(key, origin))
     return texts
 
 
@@ -132,12 +149,13 @@ def _config_file(path: str, problems: list[str]) -> dict[str, Text]:
         if key in BROKER_KEYS:
             texts[key] = text
         elif key.startswith(OWN_PREFIX):
-            problems.append(_unknown(key, "a key of cleanerd", text.origin))
+            own = [name for name in BROKER_KEYS if name.startswith(OWN_PREFIX)]
+            problems.append(_unknown(key, "a key of cleanerd", text.origin, own))
     return texts
 
 
 def _topic_files(config_file: str, problems: list[str]) -> dict[str, dict[str, Text]]:
-    directory = os.path.join(os.path.dirname(os.path.abspath(config_file)), TOPIC_DIRECTORY)
+    directory = topic_directory(config_file)
     try:
         listing = sorted(os.listdir(directory))
     except FileNotFoundError:
@@ -158,7 +176,7 @@ def _of_topic(topic: str, where: str, texts: Texts, problems: list[str]) -> dict
     if not _TOPIC_NAME.fullmatch(topic):
         problems.append(f"{where}: expected the name of a topic, found {topic!r}")
     foreign = [key for key in texts if key not in TOPIC_KEYS and key not in IGNORED_TOPIC_KEYS]
-    problems.extend(_unknown(key, "a topic key", texts[key].origin) for key in foreign)
+    problems.extend(_unknown(key, "a topic key", texts[key].origin, TOPIC_KEYS) for key in foreign)
     return {key: text for key, text in texts.items() if key in TOPIC_KEYS}
 
 
@@ -188,11 +206,19 @@ def _provider_references(texts: Texts) -> Iterable[str]:
             yield f"{key}: expected a literal value, found a config provider's {text.text!r} ({text.origin})"
 
 
-def _unknown(key: str, expected: str, origin: Origin) -> str:
-    return f"{key}: expected {expected}, found an unknown name ({origin})"
+def _unknown(key: str, expected: str, origin: Origin, known: Iterable[str]) -> str:
+    nearly = difflib.get_close_matches(key, known, 1)
+    hint = f"; did you mean {nearly[0]}?" if nearly else ""
+    return f"{key}: expected {expected}, found an unknown name ({origin}){hint}"
 
 
-def _broker_hint(key: str) -> str:
+def _unknown_broker_key(key: str, origin: Origin) -> str:
+    expected = "a broker key that concerns cleaning"
     if key not in TOPIC_KEYS:
-        return ""
-    return f"; use --topic-set TOPIC:{key}=... or --set {TOPIC_KEYS[key].synonyms[0]}=..."
+        return _unknown(key, expected, origin, BROKER_KEYS)
+    synonyms = [f"--set {synonym}=..." for synonym in TOPIC_KEYS[key].synonyms[:1]]
+    return (
+        _unknown(key, expected, origin, ())
+        + "; use "
+        + " or ".join([f"--topic-set TOPIC:{key}=...", *synonyms])
+    )

@@ -121,9 +121,32 @@ def some_of(*choices: str) -> Check:
     return Check(expected, lambda value: isinstance(value, tuple) and set(value) <= set(choices))
 
 
+def matching(pattern: str, what: str) -> Check:
+    """A text, or a list of texts, that each match the whole regular expression."""
+    whole = re.compile(pattern)
+    return Check(what, lambda value: all(whole.fullmatch(text) for text in _texts(value)))
+
+
+def address_or_nothing() -> Check:
+    """`host:port`, IPv6 in brackets, or the empty text."""
+    form = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
+
+    def accepts(value: Value) -> bool:
+        (text,) = _texts(value)
+        found = form.fullmatch(text)
+        return not text or (found is not None and int(found[1]) < 65536)
+
+    return Check("host:port or nothing", accepts)
+
+
 def not_empty(what: str) -> Check:
     """A text or list with something in it."""
     return Check(what, bool)
+
+
+def _texts(value: Value) -> tuple[str, ...]:
+    assert isinstance(value, str | tuple)
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _number(value: Value) -> float:

@@ -49,6 +49,7 @@ from cleanerd.format.names import (
     Suffix,
     parse_segment_file,
 )
+from cleanerd.storage.metadata_seek import index_position, starts_batch
 
 ATTEMPTS_MAX = 3
 """How often a directory is listed anew when files vanish under the reading."""
@@ -144,7 +145,9 @@ def _read_once(files: Files, directory: str) -> _Image:
     for name in segments:
         path = os.path.join(directory, name)
         data = files.read(path)
-        for batch in _log_batches(path, data, offset, is_last=name == segments[-1]):
+        start = index_position(files, path, offset) if name == segments[0] else 0
+        start = start if starts_batch(data, start, offset) else 0
+        for batch in _log_batches(path, data, start, offset, is_last=name == segments[-1]):
             _replay_batch(image, path, batch, offset)
             offset = batch[1].next_offset
     return image
@@ -185,24 +188,24 @@ def _segments_from(offset: int, listing: list[str]) -> list[str]:
     return [str(name) for name in below[-1:] + logs[len(below) :]]
 
 
-def _log_batches(path: str, data: bytes, offset: int, *, is_last: bool) -> Iterator[_Batch]:
-    """Batches that reach `offset` or lie above it, without a gap."""
-    end = 0
+def _log_batches(path: str, data: bytes, start: int, offset: int, *, is_last: bool) -> Iterator[_Batch]:
+    """Batches from byte `start` on that reach `offset` or lie above it, without a gap."""
+    view, end = memoryview(data)[start:], 0
     try:
-        for position, size_bytes, _ in iterate_batches(data):
-            header = parse_header(data, position)
+        for position, size_bytes, _ in iterate_batches(view):
+            header = parse_header(view, position)
             if header.base_offset > offset:
-                raise CorruptFile(path, position, f"a batch at offset {offset}", header.base_offset)
+                raise CorruptFile(path, start + position, f"a batch at offset {offset}", header.base_offset)
             if header.next_offset > offset:
-                yield position, *decode_batch(data, position)
+                yield start + position, *decode_batch(view, position)
                 offset = header.next_offset
             end = position + size_bytes
     except FormatError as problem:
-        if not (is_last and _is_last_batch(data[end:])):
-            raise CorruptFile(path, problem.position, problem.expected, problem.found) from problem
+        if not (is_last and _is_last_batch(data[start + end :])):
+            raise CorruptFile(path, start + problem.position, problem.expected, problem.found) from problem
     else:
-        if end < len(data) and not is_last:
-            raise CorruptFile(path, end, "a whole batch", f"{len(data) - end} bytes")
+        if end < len(view) and not is_last:
+            raise CorruptFile(path, start + end, "a whole batch", f"{len(view) - end} bytes")
 
 
 def _is_last_batch(tail: bytes) -> bool:

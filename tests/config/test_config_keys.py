@@ -6,6 +6,7 @@ import pytest
 
 from cleanerd.config.keys import (
     BROKER_KEYS,
+    IGNORED_BROKER_KEYS,
     IGNORED_TOPIC_KEYS,
     MS_PER_UNIT,
     TOPIC_KEYS,
@@ -59,6 +60,67 @@ BROKER_DEFAULTS = {
     "log.dir": ("/tmp/kafka-logs",),
     "cleanerd.chunk.bytes": 64 * 1024 * 1024,
 }
+SECTION_8C = {
+    "log.dirs",
+    "log.dir",
+    "log.retention.check.interval.ms",
+    "log.flush.offset.checkpoint.interval.ms",
+    "log.flush.start.offset.checkpoint.interval.ms",
+    "log.initial.task.delay.ms",
+    "num.recovery.threads.per.data.dir",
+    "background.threads",
+    "producer.id.expiration.ms",
+    "producer.id.expiration.check.interval.ms",
+    "replica.high.watermark.checkpoint.interval.ms",
+    "log.dir.failure.timeout.ms",
+}
+DYNAMIC_8A = {  # 7.18
+    "log.cleaner.threads",
+    "log.cleaner.io.max.bytes.per.second",
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.io.buffer.size",
+    "log.cleaner.io.buffer.load.factor",
+    "log.cleaner.backoff.ms",
+    "message.max.bytes",
+}
+OWN_DEFAULTS = {
+    "io.max.read.bytes.per.second": 1.7976931348623157e308,
+    "io.max.write.bytes.per.second": 1.7976931348623157e308,
+    "spark.idle.timeout.ms": 60_000,
+    "job.max.bytes": 268_435_456,
+    "job.max.logs": 256,
+    "scan.interval.ms": 30_000,
+    "retry.max": 3,
+    "retry.backoff.ms": 10_000,
+    "retry.backoff.max.ms": 600_000,
+    "reserved.topics": ("__consumer_offsets", "__transaction_state", "__share_group_state"),
+    "reserved.max.wait.ms": 60_000,
+    "staged.max.bytes": -1,
+    "staged.min.free.ratio": 0.1,
+    "staged.commit.interval.ms": 1000,
+    "shutdown.timeout.ms": 20_000,
+    "state.dir": "/var/lib/cleanerd",
+    "history.max.age.ms": 2_592_000_000,
+    "history.max.bytes": 67_108_864,
+    "control.socket": "/run/cleanerd/control.sock",
+    "metrics.listen": "127.0.0.1:9308",
+    "metrics.per.partition.topics": (),
+    "metrics.per.partition.max": 500,
+    "metrics.jmx.compat": False,
+    "log.format": "auto",
+    "log.level": "info",
+    "spark.master": "",
+    "chunk.bytes": 67_108_864,
+}
+OWN_STATIC = {
+    "state.dir",
+    "control.socket",
+    "metrics.listen",
+    "metrics.jmx.compat",
+    "log.format",
+    "spark.master",
+    "chunk.bytes",
+}
 
 
 def test_8b_defaults() -> None:
@@ -69,6 +131,27 @@ def test_8b_defaults() -> None:
 def test_8a_and_8c_defaults() -> None:
     """Defaults of the broker keys."""
     assert {name: BROKER_KEYS[name].default for name in BROKER_DEFAULTS} == BROKER_DEFAULTS
+
+
+def test_8c_has_a_row_or_a_reason_for_every_key() -> None:
+    """The table of the specification, name by name."""
+    assert SECTION_8C & BROKER_KEYS.keys() == SECTION_8C - IGNORED_BROKER_KEYS.keys()
+    assert IGNORED_BROKER_KEYS.keys() <= SECTION_8C
+    assert all(IGNORED_BROKER_KEYS.values())
+
+
+def test_8a_dynamic_keys() -> None:
+    """Column Dyn of 8A: the seven of 7.18, not log.cleaner.enable."""
+    for name in (*DYNAMIC_8A, "log.cleaner.enable"):
+        assert (BROKER_KEYS[name].scope is Scope.CLUSTER) == (name in DYNAMIC_8A), name
+
+
+def test_keys_of_cleanerd() -> None:
+    """Names, defaults and which of them need a restart; every key of the daemon has its own field."""
+    own = {name.removeprefix("cleanerd."): key for name, key in BROKER_KEYS.items() if "cleanerd." in name}
+    assert {name: key.default for name, key in own.items()} == OWN_DEFAULTS
+    assert {name for name, key in own.items() if key.scope is Scope.STATIC} == OWN_STATIC
+    assert {name: key.field for name, key in own.items()} == {name: name.replace(".", "_") for name in own}
 
 
 def test_n5_only_the_first_synonym_is_dynamic() -> None:

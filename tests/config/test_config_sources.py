@@ -47,7 +47,8 @@ def test_unknown_keys_of_the_broker_are_ignored_but_not_cleanerds_own(tmp_path: 
     sources = read_sources(path)
     assert sources.config_file == {}
     assert sources.problems == (
-        f"cleanerd.chnuk.bytes: expected a key of cleanerd, found an unknown name (config file: {path}:3)",
+        f"cleanerd.chnuk.bytes: expected a key of cleanerd, found an unknown name (config file: {path}:3)"
+        "; did you mean cleanerd.chunk.bytes?",
     )
 
 
@@ -82,7 +83,8 @@ def test_topic_files_lie_beside_the_config_file(tmp_path: Path) -> None:
         "c": set(),
     }
     assert sources.problems == (
-        f"cleanup.polcy: expected a topic key, found an unknown name (topic file: {bad}:1)",
+        f"cleanup.polcy: expected a topic key, found an unknown name (topic file: {bad}:1)"
+        "; did you mean cleanup.policy?",
     )
 
 
@@ -95,6 +97,7 @@ def test_command_line_names_must_be_known() -> None:
     )
     first, second, third, fourth = sources.problems
     assert first.startswith("log.cleaner.thread: expected a broker key")
+    assert first.endswith("did you mean log.cleaner.threads?")
     assert "--set log.cleanup.policy=" in second
     assert third.startswith("retention: expected a topic key")
     assert "'no/topic'" in fourth
@@ -128,6 +131,32 @@ def test_environment_is_read_by_exact_name(monkeypatch: pytest.MonkeyPatch) -> N
     found = read_environment()
     assert {key: text.text for key, text in found.items()} == {"log.dirs": "/a", "cleanerd.spark.master": ""}
     assert str(found["log.dirs"].origin) == "environment: KAFKA_LOG_DIRS"
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("CLEANERD_CHNUK_BYTES", "CLEANERD_CHUNK_BYTES"),
+        ("CLEANERD_LOGLEVEL", "CLEANERD_LOG_LEVEL"),
+        ("CLEANERD_IO_MAX_WRITE_BYTES_PER_SEC", "CLEANERD_IO_MAX_WRITE_BYTES_PER_SECOND"),
+    ],
+)
+def test_mistyped_variables_of_ours_are_named(
+    monkeypatch: pytest.MonkeyPatch, variable: str, meant: str
+) -> None:
+    """As in a file, a mistyped one must not be without effect."""
+    monkeypatch.setenv(variable, "1")
+    assert read_sources().problems == (f"{variable}: expected {meant}, found an unknown variable",)
+
+
+def test_variables_of_kubernetes_services_are_no_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a service named cleanerd, or cleanerd-metrics, puts into every container."""
+    for service in ("CLEANERD", "CLEANERD_METRICS"):
+        for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_METRICS", "PORT", "PORT_9308_TCP"):
+            monkeypatch.setenv(f"{service}_{name}", "tcp://10.0.0.1:9308")
+        for part in ("PROTO", "PORT", "ADDR"):
+            monkeypatch.setenv(f"{service}_PORT_9308_TCP_{part}", "9308")
+    assert read_sources().problems == ()
 
 
 @given(

@@ -1,0 +1,22 @@
+"""`cleanerd run`: the daemon, in the foreground, until a signal says stop."""
+
+from argparse import Namespace
+
+from cleanerd.cli.configuration import load
+from cleanerd.cli.output import say
+from cleanerd.daemon.process import Daemon
+from cleanerd.env.files import RealFiles
+from cleanerd.storage.metadata_log import find_metadata
+
+
+def run(arguments: Namespace) -> int:
+    """Exit code of the daemon. Raises BadConfiguration, BadUsage, Fatal."""
+    loaded = load(arguments, say)
+    metadata_log_dir = loaded.configuration.broker.metadata_log_dir
+    return Daemon(
+        loaded.configuration,
+        loaded.log_dirs,
+        arguments.config,
+        lambda: load(arguments, lambda _: None).configuration,
+        lambda: find_metadata(RealFiles(), loaded.log_dirs, metadata_log_dir),
+    ).run()

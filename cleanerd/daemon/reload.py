@@ -1,0 +1,135 @@
+"""One configuration at a time, and how the daemon gets to the next: serialised, all or nothing.
+
+A reload reads everything anew. Refused for any reason, it changes nothing and the reasons are kept for who
+asks. There are two sources of truth, and one must not hold up the other: what the cluster says about its
+topics (metadata log) was accepted there and is adopted even while a mistake stands in a file of ours. A topic
+that became compacted must not be retained by time because somebody mistyped a rate.
+
+Threads: `reload` may be called from any; `current` and `last` never wait.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from cleanerd.config.load import Configuration
+from cleanerd.config.model import KraftMetadata
+from cleanerd.config.reload import ReloadPlan, plan_reload
+from cleanerd.env.clock import Clock
+from cleanerd.errors import BadConfiguration
+
+
+class Trigger(Enum):
+    """Who asks for a reload."""
+
+    FILES = "files changed"
+    METADATA = "metadata log changed"
+    SIGNAL = "SIGHUP"
+    REQUEST = "reload requested"
+
+
+class ReloadStatus(Enum):
+    """How a reload ended."""
+
+    ACCEPTED = "accepted"
+    UNCHANGED = "unchanged"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadOutcome:
+    """What became of one reload.
+
+    `plan` is what was adopted, None for nothing. A rejected reload may have one: that of the metadata log.
+    """
+
+    trigger: Trigger
+    at_ms: int
+    status: ReloadStatus
+    plan: ReloadPlan | None = None
+    problems: tuple[str, ...] = ()
+
+
+class Reloader:
+    """Owner of the configuration that holds.
+
+    `load` reads all layers, `read_metadata` the metadata log alone; both raise what they like. `apply` puts a
+    plan into effect, whole, or raises and leaves everything as it was. The new configuration is already the
+    current one then, so that threads which `apply` starts see it. It must not call `reload`.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        load: Callable[[], Configuration],
+        read_metadata: Callable[[], KraftMetadata | None],
+        apply: Callable[[ReloadPlan], None],
+        clock: Clock,
+    ) -> None:
+        self._current = configuration
+        self._load = load
+        self._read_metadata = read_metadata
+        self._apply = apply
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last: ReloadOutcome | None = None
+        self._last_success_ms = clock.now_ms()
+
+    @property
+    def current(self) -> Configuration:
+        """What holds now."""
+        return self._current
+
+    @property
+    def last(self) -> ReloadOutcome | None:
+        """Outcome of the last reload; None before the first."""
+        return self._last
+
+    @property
+    def last_success_ms(self) -> int:
+        """When a configuration was last read and found good, the start of the daemon included."""
+        return self._last_success_ms
+
+    def reload(self, trigger: Trigger) -> ReloadOutcome:
+        """Read, check, apply. Never raises: whatever goes wrong is in the outcome, and the old holds."""
+        with self._lock:
+            outcome = self._attempt(trigger)
+            self._last = outcome
+            if outcome.status is not ReloadStatus.REJECTED:
+                self._last_success_ms = outcome.at_ms
+            return outcome
+
+    def _attempt(self, trigger: Trigger) -> ReloadOutcome:
+        at_ms = self._clock.now_ms()
+        if trigger is Trigger.METADATA:
+            plan, problems = self._try(self._refreshed)
+        else:
+            plan, problems = self._try(self._load)
+            if problems:
+                plan, more = self._try(self._refreshed)
+                problems += tuple(problem for problem in more if problem not in problems)
+        if problems:
+            return ReloadOutcome(trigger, at_ms, ReloadStatus.REJECTED, plan, problems)
+        return ReloadOutcome(trigger, at_ms, ReloadStatus.ACCEPTED if plan else ReloadStatus.UNCHANGED, plan)
+
+    def _refreshed(self) -> Configuration:
+        return self._current.with_metadata(self._read_metadata())
+
+    def _try(self, read: Callable[[], Configuration]) -> tuple[ReloadPlan | None, tuple[str, ...]]:
+        """Adopt what `read` returns: the plan, None for nothing to do; or the problems."""
+        old = self._current
+        try:
+            new = read()
+            plan = plan_reload(old, new)
+            self._current = new
+            if not plan.is_empty:
+                self._apply(plan)
+        except BadConfiguration as error:
+            problems = tuple(error.problems)
+        except Exception as error:  # noqa: BLE001 - the boundary: the daemon goes on with what it has
+            problems = (str(error) or repr(error),)
+        else:
+            return (None if plan.is_empty else plan), ()
+        self._current = old
+        return None, problems

@@ -1,0 +1,117 @@
+"""Did a live metadata log get records that matter? Answered from what was appended since the last look.
+
+The active controller appends a batch twice a second, whether or not anything happened. Reading the whole log
+anew each time would cost seconds of CPU; so only new bytes are read, and their records are only sorted into
+those that say something about topics or configuration and the rest. This is a hint, never the truth: for
+anything unexpected (another segment, truncation, a record that cannot be read, a system error) the answer is
+yes, and `read_metadata` finds out. Bytes at the end that are no batch are one that is being written.
+
+Truncation: the last batch that was read must still be where it was, byte for byte in its header. Leader epoch
+and offset are in there, and together they fix everything before them.
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from cleanerd.env.files import Files
+from cleanerd.format.batch import HEADER_SIZE, decode_batch, iterate_batches
+from cleanerd.format.errors import FormatError
+from cleanerd.format.metadata_records import parse_metadata_record
+from cleanerd.format.names import FileKind, Suffix, parse_segment_file
+from cleanerd.storage.metadata_seek import index_position, starts_batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """How far the newest segment was read: `end` is the byte after the batch at `position`."""
+
+    path: str
+    position: int
+    header: bytes
+    end: int
+
+
+class MetadataTail:
+    """Watch on the metadata log in the first of `directories` that exists. Not for several threads."""
+
+    def __init__(self, files: Files, directories: Sequence[str]) -> None:
+        self._files = files
+        self._directories = directories
+        self._mark: _Mark | None = None
+
+    def has_news(self) -> bool:
+        """Whether something that matters may have come since the last call. Never raises.
+
+        The first call says so wherever there is a log.
+        """
+        before, self._mark = self._mark, None
+        try:
+            path = self._newest_segment()
+            if path is None:
+                return before is not None
+            if before is not None and before.path == path:
+                self._mark, matters = _read_on(before)
+                return matters
+            self._mark = self._end_of(path)
+        except (OSError, FormatError):
+            pass
+        return True
+
+    def _newest_segment(self) -> str | None:
+        for directory in filter(self._files.exists, self._directories):
+            names = filter(None, map(parse_segment_file, self._files.list_names(directory)))
+            logs = [name for name in names if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE]
+            if logs:
+                newest = max(logs, key=lambda name: name.base_offset)
+                return os.path.join(directory, str(newest))
+        return None
+
+    def _end_of(self, path: str) -> _Mark:
+        """Mark at the last whole batch of a segment that was not read before."""
+        start = index_position(self._files, path)
+        data = _read_from(path, start)
+        if start and not starts_batch(data, 0):
+            start, data = 0, _read_from(path, 0)
+        return _mark(path, start, data, _whole_batches(data))
+
+
+def _read_on(mark: _Mark) -> tuple[_Mark, bool]:
+    """Read what follows the mark: the new mark, and whether a record matters.
+
+    Raises: `FormatError` for a record that cannot be read, or another batch where the last one was.
+    """
+    data = _read_from(mark.path, mark.position)
+    if not data.startswith(mark.header) or len(data) < mark.end - mark.position:
+        raise FormatError(mark.position, "the batch that was there", "another one")
+    batches = _whole_batches(data)
+    new = [position for position, _ in batches if mark.position + position >= mark.end]
+    return _mark(mark.path, mark.position, data, batches), any(_matters(data, position) for position in new)
+
+
+def _mark(path: str, start: int, data: bytes, batches: list[tuple[int, int]]) -> _Mark:
+    position, size_bytes = batches[-1] if batches else (0, 0)
+    header = data[position : position + min(size_bytes, HEADER_SIZE)]
+    return _Mark(path, start + position, header, start + position + size_bytes)
+
+
+def _whole_batches(data: bytes) -> list[tuple[int, int]]:
+    """Positions and sizes in bytes."""
+    batches = []
+    with suppress(FormatError):
+        for position, size_bytes, _ in iterate_batches(data):
+            batches.append((position, size_bytes))
+    return batches
+
+
+def _read_from(path: str, position: int) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(position)
+        return file.read()
+
+
+def _matters(data: bytes, position: int) -> bool:
+    header, records = decode_batch(data, position)
+    parsed = (parse_metadata_record(record.value or b"") for record in records if not header.is_control)
+    return any(record is not None for record in parsed)

@@ -1,0 +1,119 @@
+"""cleanerd's own keys: what each accepts, and that all layers set them."""
+
+from pathlib import Path
+
+import pytest
+
+from cleanerd.config.keys import BROKER_KEYS
+from cleanerd.config.load import resolve
+from cleanerd.config.model import KraftMetadata
+from cleanerd.config.sources import environment_variable, read_sources
+from cleanerd.errors import BadConfiguration
+
+OWN = sorted(name for name in BROKER_KEYS if name.startswith("cleanerd."))
+GOOD = {
+    "cleanerd.io.max.read.bytes.per.second": ("1e6", "0.5"),
+    "cleanerd.io.max.write.bytes.per.second": ("1e6", "1.7976931348623157E308"),
+    "cleanerd.spark.master": ("", "spark://a:7077"),
+    "cleanerd.reserved.topics": ("", "__consumer_offsets, a.b"),
+    "cleanerd.staged.max.bytes": ("-1", "0", "5000000000"),
+    "cleanerd.staged.min.free.ratio": ("0", "0.25", "1"),
+    "cleanerd.state.dir": ("/var/lib/x",),
+    "cleanerd.control.socket": ("/run/c.sock", "/" + "s" * 106),
+    "cleanerd.metrics.listen": ("", "0.0.0.0:1", "[::1]:9308", "localhost:65535"),
+    "cleanerd.metrics.per.partition.topics": ("", "orders"),
+    "cleanerd.metrics.per.partition.max": ("0", "9"),
+    "cleanerd.metrics.jmx.compat": ("TRUE", "false"),
+    "cleanerd.log.format": ("auto", "json", "console"),
+    "cleanerd.log.level": ("debug", "error"),
+    "cleanerd.retry.backoff.max.ms": ("10000",),
+    "cleanerd.history.max.bytes": ("1048576",),
+    "cleanerd.shutdown.timeout.ms": ("0", "1"),
+    "cleanerd.spark.idle.timeout.ms": ("0",),
+    "cleanerd.reserved.max.wait.ms": ("0",),
+}
+BAD = {
+    "cleanerd.io.max.read.bytes.per.second": ("0", "-1", "NaN", "fast"),
+    "cleanerd.io.max.write.bytes.per.second": ("0", ""),
+    "cleanerd.spark.master": (),
+    "cleanerd.reserved.topics": ("a/b", "a,,b", "x" * 250),
+    "cleanerd.staged.max.bytes": ("-2", "1.5"),
+    "cleanerd.staged.min.free.ratio": ("-0.1", "1.1"),
+    "cleanerd.state.dir": ("", "var/lib"),
+    "cleanerd.control.socket": ("", "control.sock", "/" + "s" * 107),
+    "cleanerd.metrics.listen": ("9308", ":9308", "host:", "host:65536", "a b:1", "::1:9308", "/x:1"),
+    "cleanerd.metrics.per.partition.topics": ("*",),
+    "cleanerd.metrics.per.partition.max": ("-1",),
+    "cleanerd.metrics.jmx.compat": ("yes",),
+    "cleanerd.log.format": ("", "JSON"),
+    "cleanerd.log.level": ("INFO", "trace"),
+    "cleanerd.history.max.bytes": ("1048575",),
+    "cleanerd.shutdown.timeout.ms": ("-1",),
+    "cleanerd.spark.idle.timeout.ms": ("-1",),
+    "cleanerd.reserved.max.wait.ms": ("-1",),
+}
+POSITIVE = (("1",), ("0", "-1", "x", "1.0"))
+"""What every other key accepts and refuses: it is a number of 1 or more."""
+
+
+@pytest.mark.parametrize("key", OWN)
+def test_what_each_key_accepts(key: str) -> None:
+    """Every bound from both sides; a refused value is named with key, expectation and origin."""
+    row = BROKER_KEYS[key]
+    for text in GOOD.get(key, POSITIVE[0]):
+        value = getattr(resolve(read_sources(None, [(key, text)])).broker, row.field)
+        assert value == row.type.parse(text)
+    for text in BAD.get(key, POSITIVE[1]):
+        with pytest.raises(BadConfiguration) as caught:
+            resolve(read_sources(None, [(key, text)]))
+        (problem,) = caught.value.problems
+        assert problem.startswith(f"{key}: expected ")
+        assert problem.endswith(f"found {text!r} (command line: --set {key})")
+
+
+@pytest.mark.parametrize("key", OWN)
+def test_environment_and_file_set_each_key(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`CLEANERD_...` beats the config file, `--set` beats both."""
+    text = GOOD.get(key, ("1",))[0]
+    path = tmp_path / "server.properties"
+    path.write_text(f"{key}={text}\n")
+    in_file = resolve(read_sources(str(path))).broker_settings[key]
+    assert str(in_file.origin) == f"config file: {path}:1"
+    monkeypatch.setenv(environment_variable(key), text)
+    in_environment = resolve(read_sources(str(path))).broker_settings[key]
+    assert str(in_environment.origin) == "environment: CLEANERD_" + key[9:].replace(".", "_").upper()
+    on_command_line = resolve(read_sources(str(path), [(key, text)])).broker_settings[key]
+    assert str(on_command_line.origin) == f"command line: --set {key}"
+    assert in_file.value == in_environment.value == on_command_line.value
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "field", "value"),
+    [
+        ("KAFKA_LOG_CLEANER_IO_MAX_BYTES_PER_SECOND", "5", "io_max_bytes_per_second", 5.0),
+        ("KAFKA_LOG_CLEANER_ENABLE", "false", "log_cleaner_enable", False),
+        ("KAFKA_LOG_RETENTION_CHECK_INTERVAL_MS", "9", "retention_check_interval_ms", 9),
+        ("CLEANERD_RETRY_MAX", "1", "retry_max", 1),
+        ("CLEANERD_IO_MAX_READ_BYTES_PER_SECOND", "5", "io_max_read_bytes_per_second", 5.0),
+    ],
+)
+def test_variables_by_their_whole_names(
+    variable: str, text: str, field: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an operator writes them."""
+    monkeypatch.setenv(variable, text)
+    assert getattr(resolve(read_sources()).broker, field) == value
+
+
+def test_records_of_the_metadata_log_set_what_may_change_at_run_time() -> None:
+    """7.22 for keys of ours: one `kafka-configs` call for all machines; not what needs a restart."""
+    records = {"cleanerd.scan.interval.ms": "5", "cleanerd.state.dir": "/elsewhere"}
+    broker = resolve(read_sources(), KraftMetadata({}, {}, {"": records}, "/m")).broker
+    assert (broker.scan_interval_ms, broker.state_dir) == (5, "/var/lib/cleanerd")
+
+
+def test_first_pause_after_a_failure_is_not_above_the_longest() -> None:
+    """A conflict, like that of the two lags (N3)."""
+    texts = {"cleanerd.retry.backoff.ms": "600001"}
+    with pytest.raises(BadConfiguration, match=r"at most cleanerd\.retry\.backoff\.max\.ms, which is 600000"):
+        resolve(read_sources(None, texts.items()))

@@ -1,0 +1,269 @@
+"""What a reload may change: rules 2.8, 7.18 to 7.22, cases C147, C148, C150, C154, D20."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cleanerd.config.keys import BROKER_KEYS, Scope
+from cleanerd.config.load import Configuration, resolve
+from cleanerd.config.model import KraftMetadata
+from cleanerd.config.reload import CLEANER_KEYS, ReloadPlan, plan_reload
+from cleanerd.config.sources import read_sources
+from cleanerd.errors import BadConfiguration
+
+Texts = Mapping[str, str]
+SEVEN = {  # C150: a cluster-wide update of all seven keys
+    "log.cleaner.threads": "2",
+    "log.cleaner.dedupe.buffer.size": "20000000",
+    "log.cleaner.io.buffer.load.factor": "0.8",
+    "log.cleaner.io.buffer.size": "300000",
+    "message.max.bytes": "40000",
+    "log.cleaner.io.max.bytes.per.second": "50000000",
+    "log.cleaner.backoff.ms": "6000",
+}
+
+
+def configured(
+    broker: Texts | None = None,
+    topics: Mapping[str, Texts] | None = None,
+    metadata: KraftMetadata | None = None,
+) -> Configuration:
+    assignments = [
+        (topic, key, text) for topic, texts in (topics or {}).items() for key, text in texts.items()
+    ]
+    return resolve(read_sources(None, (broker or {}).items(), assignments), metadata)
+
+
+def kraft(
+    topics: Mapping[str, Texts] | None = None,
+    cluster: Texts | None = None,
+    ids: Mapping[str, UUID] | None = None,
+) -> KraftMetadata:
+    return KraftMetadata(ids or {}, topics or {}, {"": cluster or {}}, "/m", 1)
+
+
+def planned(old: Texts, new: Texts) -> ReloadPlan:
+    return plan_reload(configured(old), configured(new))
+
+
+def refusals(old: Configuration, new: Configuration) -> list[str]:
+    with pytest.raises(BadConfiguration) as caught:
+        plan_reload(old, new)
+    return caught.value.problems
+
+
+def test_nothing_changed_is_an_empty_plan() -> None:
+    """Whatever is in force; another origin of the same value is no change."""
+    for old, new in [({}, {}), (SEVEN, SEVEN), ({}, {"log.retention.hours": "168"})]:
+        plan = planned(old, new)
+        assert plan.is_empty
+        assert (plan.needs_limits, plan.needs_workers) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("current", "wanted", "is_allowed"),
+    [
+        (3, 1, True),  # D20: floor(3 / 2) = 1
+        (5, 1, False),
+        (2, 5, False),
+        (5, 2, True),
+        (2, 4, True),
+        (1, 2, True),
+        (1, 3, False),
+        (4, 1, False),
+        (1, 1, True),
+    ],
+)
+def test_d20_thread_count_at_most_doubles_and_at_least_halves(
+    current: int, wanted: int, is_allowed: bool
+) -> None:
+    """Rule 7.19."""
+    old, new = (configured({"log.cleaner.threads": str(threads)}) for threads in (current, wanted))
+    if is_allowed:
+        assert plan_reload(old, new).needs_workers == (current != wanted)
+    else:
+        (problem,) = refusals(old, new)
+        bounds = f"expected {max(1, current // 2)} to {2 * current} while it is {current}"
+        assert problem.startswith(f"log.cleaner.threads: {bounds}, found {wanted}")
+
+
+@given(st.integers(1, 60), st.integers(1, 60))
+def test_d20_any_two_counts(current: int, wanted: int) -> None:
+    """Kafka's two comparisons, as they stand in its validation."""
+    old, new = (configured({"log.cleaner.threads": str(threads)}) for threads in (current, wanted))
+    try:
+        plan_reload(old, new)
+        is_allowed = True
+    except BadConfiguration:
+        is_allowed = False
+    assert is_allowed == (current // 2 <= wanted <= 2 * current)
+
+
+def test_d20_is_for_numbers_that_somebody_chose() -> None:
+    """Where cleanerd takes the machine's cores there is no number to double; choosing one is a change."""
+    unset, set_to_8, set_to_1 = configured(), *(configured({"log.cleaner.threads": n}) for n in "81")
+    assert plan_reload(unset, set_to_8).needs_workers
+    assert plan_reload(set_to_8, unset).needs_workers
+    (change,) = plan_reload(unset, set_to_1).changes
+    assert str(change) == "log.cleaner.threads: 1 (default) -> 1 (command line: --set log.cleaner.threads)"
+
+
+def test_d20_counts_that_the_cluster_accepted_are_adopted() -> None:
+    """Several accepted steps may be seen as one; refusing it would also hold up every topic's changes."""
+    counts = [configured(metadata=kraft(cluster={"log.cleaner.threads": n})) for n in ("1", "8")]
+    assert plan_reload(*counts).new.broker.log_cleaner_threads == 8
+
+
+def test_c150_all_seven_keys_apply_together() -> None:
+    """DBRT.testLogCleanerConfig: one plan; workers start anew; a restart finds the same values."""
+    before, after = configured(metadata=kraft()), configured(metadata=kraft(cluster=SEVEN))
+    plan = plan_reload(before, after)
+    assert {change.key for change in plan.changes} == SEVEN.keys() == set(CLEANER_KEYS)
+    assert plan.needs_workers
+    assert plan.needs_limits
+    broker = plan.new.broker
+    assert (broker.log_cleaner_threads, broker.dedupe_buffer_size_bytes) == (2, 20_000_000)
+    assert (broker.io_buffer_load_factor, broker.io_buffer_size_bytes) == (0.8, 300_000)
+    assert (broker.message_max_bytes, broker.backoff_ms) == (40_000, 6_000)
+    assert broker.io_max_bytes_per_second == 50_000_000
+    assert configured(metadata=kraft(cluster=SEVEN)).broker == broker
+
+
+@pytest.mark.parametrize("key", SEVEN)
+def test_c150_any_one_of_the_seven_starts_the_workers_anew(key: str) -> None:
+    """7.18: changing the back-off revives dead threads, as any of the others does."""
+    assert planned({}, {key: SEVEN[key]}).needs_workers
+
+
+def test_c150_consecutive_changes_keep_topic_overrides() -> None:
+    """DBRT.testConsecutiveConfigChange, 7.20: defaults change twice, an override survives both."""
+    ratio, override = "log.cleaner.min.cleanable.ratio", {"t": {"min.cleanable.dirty.ratio": "0.3"}}
+    first, second, third = (configured({ratio: text}, override) for text in ("0.5", "0.1", "0.9"))
+    for old, new in ((first, second), (second, third)):
+        plan = plan_reload(old, new)
+        assert not plan.changes_of("t")
+        assert not plan.topics
+        assert [change.key for change in plan.changes_of("other")] == ["min.cleanable.dirty.ratio"]
+    removed = plan_reload(third, configured({ratio: "0.9"}))
+    assert [change.new.value for change in removed.topics["t"] if change.new] == [0.9]
+
+
+def test_c147_buffer_and_threads_are_reconfigured_together() -> None:
+    """LCPT.cleanerConfigUpdateTest, the configuration's part: 1 byte, then 2 threads with 100 000 bytes."""
+    plan = planned(
+        {"log.cleaner.threads": "1", "log.cleaner.io.buffer.size": "1"},
+        {"log.cleaner.threads": "2", "log.cleaner.io.buffer.size": "100000"},
+    )
+    assert plan.needs_workers
+    assert plan.new.broker.log_cleaner_threads == 2
+    assert plan.new.broker.io_buffer_size_bytes == 100_000
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "log.cleaner.io.max.bytes.per.second",
+        "cleanerd.io.max.read.bytes.per.second",
+        "cleanerd.io.max.write.bytes.per.second",
+    ],
+)
+def test_c148_a_changed_rate_reaches_the_throttle(key: str) -> None:
+    """LCT.testReconfigureLogCleanerIoMaxBytesPerSecond, the configuration's part."""
+    plan = planned({key: "10000000"}, {key: "20000000"})
+    assert plan.needs_limits
+    assert plan.needs_workers == (key in CLEANER_KEYS)
+
+
+def test_c154_static_keys_refuse_the_whole_update_by_name() -> None:
+    """DBCT.testConfigUpdateWithSomeInvalidConfigs, 7.21: every one of them, and the refused thread count."""
+    old = configured({"log.dirs": "/a", "log.cleaner.threads": "2"})
+    new = configured(
+        {
+            "log.dirs": "/b",
+            "log.cleaner.threads": "5",
+            "log.cleaner.backoff.ms": "1",
+            "log.retention.hours": "1",
+            "cleanerd.state.dir": "/s",
+        }
+    )
+    problems = refusals(old, new)
+    static = ["cleanerd.state.dir", "log.dirs", "log.retention.hours"]
+    assert [problem.split(":")[0] for problem in problems] == [*static, "log.cleaner.threads"]
+    assert all("cannot be updated dynamically" in problem for problem in problems[:3])
+    assert "found ('/b',) (command line: --set log.dirs)" in problems[1]
+
+
+@pytest.mark.parametrize("name", [name for name, key in BROKER_KEYS.items() if key.scope is Scope.STATIC])
+def test_c154_every_static_key_is_refused(name: str) -> None:
+    """Also one that was not set and one that no longer is."""
+    texts = {"boolean": "false", "paths": "/x", "string": "/x", "int": "7", "long": "7"}
+    text = {"cleanerd.metrics.listen": "", "cleanerd.log.format": "json"}.get(name)
+    if name == "cleanerd.metrics.jmx.compat":
+        text = "true"
+    other = configured({name: texts[BROKER_KEYS[name].type.value] if text is None else text})
+    for old, new in ((configured(), other), (other, configured())):
+        assert f"{name}: cannot be updated dynamically" in "\n".join(refusals(old, new))
+
+
+@pytest.mark.parametrize(
+    ("own_before", "own_after", "default", "is_removed"),
+    [
+        ("compact", "delete", ("delete", "delete"), True),
+        ("compact,delete", "delete", ("delete", "delete"), True),
+        ("compact", "", ("delete", "delete"), True),
+        ("compact", None, ("delete", "delete"), True),  # the override is taken away
+        (None, "delete", ("compact", "compact"), True),
+        ("compact", None, ("compact", "compact"), False),
+        ("delete", "compact", ("delete", "delete"), False),
+        ("compact", "compact,delete", ("delete", "delete"), False),
+        ("compact", "compact", ("compact", "delete"), False),
+        (None, None, ("compact", "delete"), False),  # a changed default aborts nothing
+    ],
+)
+def test_2_8_compact_removed_by_an_update_of_the_topic(
+    own_before: str | None, own_after: str | None, default: tuple[str, str], is_removed: bool
+) -> None:
+    """Rule 2.8: their cleanings are aborted."""
+    old, new = (
+        configured(
+            {"log.cleanup.policy": policy}, {"t": {} if own is None else {"cleanup.policy": own}, "u": {}}
+        )
+        for own, policy in zip((own_before, own_after), default, strict=True)
+    )
+    assert plan_reload(old, new).compact_removed == ({"t"} if is_removed else set())
+
+
+def test_topics_come_and_go_with_the_metadata_log() -> None:
+    """A removed topic takes its overrides along (F4); one created anew under its name has another id."""
+    one, two, three = UUID(int=1), UUID(int=2), UUID(int=3)
+    policy = {"cleanup.policy": "compact"}
+    old = configured(metadata=kraft({"a": policy, "b": policy}, ids={"a": one, "b": two}))
+    new = configured(metadata=kraft({"b": policy}, ids={"b": three}))
+    plan = plan_reload(old, new)
+    assert plan.topic_ids == {"a", "b"}
+    assert plan.topics.keys() == plan.compact_removed == {"a"}
+    assert not plan.is_empty
+    assert plan_reload(new, new).is_empty
+
+
+def test_a_vanished_metadata_log_is_refused() -> None:
+    """Its topics would all fall back to the policy delete, and retention would eat compacted logs."""
+    old = configured(metadata=kraft({"t": {"cleanup.policy": "compact"}}))
+    (problem,) = refusals(old, configured())
+    assert problem == "/m: expected the cluster's metadata log, found none"
+    assert plan_reload(configured(), old).topics.keys() == {"t"}
+
+
+def test_with_metadata_keeps_the_other_layers() -> None:
+    """What the reload of the metadata log alone is made of."""
+    override = {"t": {"retention.ms": "1"}}
+    old = configured({"log.cleaner.backoff.ms": "7"}, override)
+    new = old.with_metadata(kraft({"t": {"retention.ms": "2"}, "u": {"retention.ms": "3"}}))
+    assert (new.broker, new.topic("t")) == (old.broker, old.topic("t"))
+    assert new.topic("u").retention_ms == 3
+    assert new.topics == {"t", "u"}
+    with pytest.raises(BadConfiguration):
+        old.with_metadata(kraft({"u": {"retention.ms": "x"}}))

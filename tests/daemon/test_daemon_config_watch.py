@@ -1,0 +1,323 @@
+"""The watcher of configuration, with real files and real inotify: what happens to a file is seen, once."""
+
+import errno
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from watchdog.observers.api import BaseObserver
+
+from cleanerd.config.load import Configuration, resolve
+from cleanerd.config.model import KraftMetadata
+from cleanerd.config.reload import ReloadPlan
+from cleanerd.config.sources import read_sources
+from cleanerd.daemon.config_watch import SETTLE_S, ConfigWatcher
+from cleanerd.daemon.reload import Reloader, Trigger
+from cleanerd.env.clock import SystemClock
+from cleanerd.env.files import RealFiles
+from cleanerd.format.batch import Record, encode_batch, iterate_batches
+from cleanerd.storage.metadata_log import find_metadata
+
+LONG_S = 600.0
+"""A pause between two looks that no test lives to see: what is seen, inotify told."""
+WAIT_S = 10.0
+POLICY = bytes.fromhex(
+    "01 04 00 02 04 6d2d61 0f 636c65616e75702e706f6c696379 0f 636f6d706163742c64656c657465 00"
+)
+TOPIC = bytes.fromhex("01 02 00 04 6d2d61 3c7efbb57fdf4ca1a770c92d3cd3d157 00")
+NO_OP = bytes((1, 20, 0, 0))
+
+
+class Reloads:
+    """Stands for the reloader; `answers` says for the first calls whether they were adopted."""
+
+    def __init__(self) -> None:
+        self.answers: list[bool] = []
+        self.content: Callable[[], str] = lambda: ""
+        self._calls: queue.Queue[tuple[Trigger, str]] = queue.Queue()
+
+    def __call__(self, trigger: Trigger) -> bool:
+        self._calls.put((trigger, self.content()))
+        return self.answers.pop(0) if self.answers else True
+
+    def next(self) -> tuple[Trigger, str]:
+        return self._calls.get(timeout=WAIT_S)
+
+    def none_left(self) -> bool:
+        return self._calls.empty()
+
+
+@pytest.fixture
+def reloads() -> Reloads:
+    return Reloads()
+
+
+@contextmanager
+def watching(
+    reloads: Reloads, config_file: Path | None, *log_dirs: Path, **arguments: object
+) -> Iterator[ConfigWatcher]:
+    """A watcher that has done the reloads that it begins with."""
+    watcher = ConfigWatcher(
+        str(config_file) if config_file else None,
+        [str(log_dir) for log_dir in log_dirs],
+        reloads,
+        **{"poll_s": LONG_S, **arguments},  # type: ignore[arg-type]
+    )
+    watcher.start()
+    try:
+        if config_file:
+            assert reloads.next()[0] is Trigger.FILES
+        yield watcher
+    finally:
+        watcher.stop()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "etc" / "server.properties"
+    (path.parent / "topics.d").mkdir(parents=True)
+    path.write_text("a=1\n")
+    return path
+
+
+def rename_over(path: Path, text: str) -> None:
+    beside = path.with_name(f".{path.name}.swp")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+def move_away_and_write(path: Path, text: str) -> None:
+    path.rename(path.with_name(f"{path.name}~"))
+    path.write_text(text)
+
+
+def delete_and_write(path: Path, text: str) -> None:
+    path.unlink()
+    path.write_text(text)
+
+
+@pytest.mark.parametrize("write", [Path.write_text, rename_over, move_away_and_write, delete_and_write])
+def test_every_way_of_writing_the_file_is_seen(
+    config: Path, reloads: Reloads, write: Callable[[Path, str], object]
+) -> None:
+    """In place, renamed over it, backed up first: one reload each, also the second time."""
+    reloads.content = config.read_text
+    with watching(reloads, config):
+        for text in ("a=2\n", "a=33\n"):
+            write(config, text)
+            assert reloads.next() == (Trigger.FILES, text)
+    assert reloads.none_left()
+
+
+def test_topic_files_that_come_change_and_go_are_seen(config: Path, reloads: Reloads) -> None:
+    """So is the directory that they lie in."""
+    directory = config.parent / "topics.d"
+    topic_file = directory / "orders.properties"
+    reloads.content = lambda: ",".join(sorted(os.listdir(directory))) if directory.exists() else "gone"
+    with watching(reloads, config):
+        topic_file.write_text("retention.ms=1\n")
+        assert reloads.next()[1] == "orders.properties"
+        rename_over(topic_file, "retention.ms=22\n")
+        assert reloads.next()[1] == "orders.properties"
+        topic_file.unlink()
+        assert reloads.next()[1] == ""
+        topic_file.write_text("retention.ms=1\n")
+        assert reloads.next()[1] == "orders.properties"
+        directory.rename(config.parent / "topics.off")
+        assert reloads.next()[1] == "gone"
+        directory.mkdir()
+        (directory / "b.properties").write_text("retention.ms=1\n")
+        assert reloads.next()[1] == "b.properties"
+    assert reloads.none_left()
+
+
+def test_what_is_not_configuration_is_no_reload(config: Path, reloads: Reloads) -> None:
+    """Neighbours of the file, notes beside the topic files, a mere change of mode, being read."""
+    reloads.content = config.read_text
+    with watching(reloads, config):
+        (config.parent / "other.properties").write_text("x")
+        (config.parent / "topics.d" / "notes.txt").write_text("x")
+        config.chmod(0o600)
+        config.read_text()
+        config.write_text("a=2\n")
+        assert reloads.next() == (Trigger.FILES, "a=2\n")
+    assert reloads.none_left()
+
+
+def config_map(directory: Path, version: str, text: str) -> None:
+    """What kubelet does: a directory of its own for each version, `..data` leads to it by one rename."""
+    (directory / version / "topics.d").mkdir(parents=True)
+    (directory / version / "server.properties").write_text(text)
+    (directory / "..data_tmp").symlink_to(version)
+    (directory / "..data_tmp").rename(directory / "..data")
+
+
+def test_the_switch_of_a_config_map_is_seen(tmp_path: Path, reloads: Reloads) -> None:
+    """The file's name is a link to a link; nothing happens to the name itself."""
+    directory = tmp_path / "mount"
+    config_map(directory, "..v1", "a=1\n")
+    path = directory / "server.properties"
+    path.symlink_to("..data/server.properties")
+    (directory / "topics.d").symlink_to("..data/topics.d")
+    reloads.content = path.read_text
+    with watching(reloads, path):
+        config_map(directory, "..v2", "a=2\n")
+        assert reloads.next() == (Trigger.FILES, "a=2\n")
+        config_map(directory, "..v3", "a=3\n")
+        assert reloads.next() == (Trigger.FILES, "a=3\n")
+        (directory / "..v3" / "topics.d" / "t.properties").write_text("retention.ms=1\n")
+        assert reloads.next()[0] is Trigger.FILES
+
+
+def test_the_switch_of_a_linked_directory_is_seen(tmp_path: Path, reloads: Reloads) -> None:
+    """A link on the way to the file, relative or absolute, as release tools have it."""
+    for version in "12":
+        (tmp_path / f"release-{version}").mkdir()
+        (tmp_path / f"release-{version}" / "server.properties").write_text(f"a={version}\n")
+    (tmp_path / "current").symlink_to("release-1")
+    (tmp_path / "etc").symlink_to(tmp_path / "current")
+    path = tmp_path / "etc" / "server.properties"
+    reloads.content = path.read_text
+    with watching(reloads, path):
+        (tmp_path / "next").symlink_to("release-2")
+        (tmp_path / "next").rename(tmp_path / "current")
+        assert reloads.next() == (Trigger.FILES, "a=2\n")
+
+
+def test_a_change_since_the_configuration_was_read_is_seen(
+    config: Path, tmp_path: Path, reloads: Reloads
+) -> None:
+    """Nobody knows of one: the first look is a reload, of files and of a metadata log."""
+    log_dir = tmp_path / "logs"
+    append(log_dir, NO_OP)
+    watcher = ConfigWatcher(str(config), ["/nowhere", str(log_dir)], reloads, poll_s=LONG_S)
+    watcher.start()
+    try:
+        assert [reloads.next()[0], reloads.next()[0]] == [Trigger.FILES, Trigger.METADATA]
+    finally:
+        watcher.stop()
+    assert reloads.none_left()
+
+
+def test_a_file_is_believed_when_it_stands_still(config: Path, reloads: Reloads) -> None:
+    """Half of a topic file would say that the topic has no policy: a slow writer is waited for."""
+    reloads.content = config.read_text
+    with watching(reloads, config), config.open("w") as file:
+        for line in ("a=2\n", "b=3\n", "c=4\n", "d=5\n"):
+            file.write(line)
+            file.flush()
+            threading.Event().wait(SETTLE_S / 2)
+        assert reloads.next() == (Trigger.FILES, "a=2\nb=3\nc=4\nd=5\n")
+    assert reloads.none_left()
+
+
+def no_inotify() -> BaseObserver:
+    raise OSError(errno.EMFILE, "inotify instance limit reached")
+
+
+def test_without_inotify_changes_are_still_seen(config: Path, reloads: Reloads) -> None:
+    """All instances of the user are taken: looking more often takes its place."""
+    with watching(reloads, config, observer=no_inotify):
+        config.write_text("a=22\n")
+        assert reloads.next()[0] is Trigger.FILES
+        (config.parent / "topics.d" / "t.properties").write_text("retention.ms=1\n")
+        assert reloads.next()[0] is Trigger.FILES
+
+
+def test_a_file_that_is_not_there_yet_is_waited_for(tmp_path: Path, reloads: Reloads) -> None:
+    """Nor are the directories that it will lie in."""
+    path = tmp_path / "a" / "b" / "server.properties"
+    with watching(reloads, path):
+        path.parent.mkdir(parents=True)
+        path.write_text("a=1\n")
+        assert reloads.next()[0] is Trigger.FILES
+        path.write_text("a=22\n")
+        assert reloads.next()[0] is Trigger.FILES
+
+
+def append(log_dir: Path, frame: bytes) -> None:
+    path = log_dir / "__cluster_metadata-0" / f"{0:020d}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.read_bytes() if path.exists() else b""
+    offset = sum(1 for _ in iterate_batches(written))
+    with path.open("ab") as file:
+        file.write(encode_batch([Record(offset, 1000, None, frame)], base_offset=offset))
+
+
+def test_the_metadata_log_is_followed(tmp_path: Path, reloads: Reloads) -> None:
+    """Records that matter, not those that a controller writes all the time."""
+    append(tmp_path, POLICY)
+    with watching(reloads, None, tmp_path, poll_s=0.02):
+        assert (
+            reloads.next()[0] is Trigger.METADATA
+        )  # what came since the configuration was read is not known
+        for _ in range(5):
+            append(tmp_path, NO_OP)
+        append(tmp_path, POLICY)
+        assert reloads.next()[0] is Trigger.METADATA
+    assert reloads.none_left()
+
+
+def test_a_refused_metadata_log_is_tried_again(tmp_path: Path, reloads: Reloads) -> None:
+    """A disk had an error while it was read: what topics are must not stay unknown for ever."""
+    append(tmp_path, POLICY)
+    reloads.answers = [False, False, True]
+    with watching(reloads, None, tmp_path, poll_s=0.02):
+        for _ in range(3):
+            assert reloads.next()[0] is Trigger.METADATA
+        append(tmp_path, POLICY)
+        assert reloads.next()[0] is Trigger.METADATA
+    assert reloads.none_left()
+
+
+def test_stop_does_not_wait_for_the_next_look(config: Path, reloads: Reloads) -> None:
+    """However long that is off; and twice is no mistake."""
+    with watching(reloads, config) as watcher:
+        start_s = time.monotonic()
+        watcher.stop()
+        assert time.monotonic() - start_s < 2
+        watcher.stop()
+
+
+def test_a_watcher_that_was_never_started_stops(config: Path, reloads: Reloads) -> None:
+    """A daemon may fail between the two."""
+    ConfigWatcher(str(config), [], reloads).stop()
+
+
+def test_files_and_metadata_log_reach_the_daemon(config: Path, tmp_path: Path) -> None:
+    """All parts together: a topic is created and compacted, then a rate is lowered in the file."""
+    log_dir = tmp_path / "logs"
+    append(log_dir, NO_OP)
+    config.write_text(f"log.dirs={log_dir}\n")
+    plans: queue.Queue[ReloadPlan] = queue.Queue()
+
+    def metadata() -> KraftMetadata | None:
+        return find_metadata(RealFiles(), [str(log_dir)], str(log_dir))
+
+    def load() -> Configuration:
+        return resolve(read_sources(str(config)), metadata())
+
+    reloader = Reloader(load(), load, metadata, plans.put, SystemClock())
+    watcher = ConfigWatcher(
+        str(config), [str(log_dir)], lambda trigger: not reloader.reload(trigger).problems, poll_s=0.02
+    )
+    watcher.start()
+    try:
+        append(log_dir, TOPIC)
+        append(log_dir, POLICY)
+        while not reloader.current.topic("m-a").compact:
+            plans.get(timeout=WAIT_S)
+        assert reloader.current.metadata is not None
+        assert reloader.current.metadata.topic_ids == {"m-a": UUID(bytes=TOPIC[7:23])}
+        config.write_text(f"log.dirs={log_dir}\nlog.cleaner.io.max.bytes.per.second=5\n")
+        while not plans.get(timeout=WAIT_S).needs_limits:
+            pass
+        assert reloader.current.topic("m-a").compact
+    finally:
+        watcher.stop()

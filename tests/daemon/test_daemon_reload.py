@@ -1,0 +1,186 @@
+"""Reloads of the daemon: serialised, all or nothing, with real files; C154."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from cleanerd.config.load import Configuration, resolve
+from cleanerd.config.model import KraftMetadata
+from cleanerd.config.reload import ReloadPlan
+from cleanerd.config.sources import read_sources
+from cleanerd.daemon.reload import Reloader, ReloadOutcome, ReloadStatus, Trigger
+from cleanerd.env.clock import FixedNow
+from cleanerd.errors import DirOffline
+
+COMPACT, DELETE = ({"t": {"cleanup.policy": policy}} for policy in ("compact", "delete"))
+TOPIC_ID = UUID(int=7)
+
+
+def kraft(topics: dict[str, dict[str, str]]) -> KraftMetadata:
+    return KraftMetadata({"t": TOPIC_ID}, topics, {}, "/m", 1)
+
+
+@dataclass
+class Daemon:
+    """A config file, a metadata log that is whatever the test says, and a record of what was applied."""
+
+    path: Path
+    metadata: Callable[[], KraftMetadata | None] = lambda: None
+    applied: list[ReloadPlan] = field(default_factory=list)
+    refuse: bool = False
+    reloader: Reloader = field(init=False)
+
+    def __post_init__(self) -> None:
+        clock = FixedNow(1000)
+        self.reloader = Reloader(self.load(), self.load, lambda: self.metadata(), self.apply, clock)
+
+    def load(self) -> Configuration:
+        return resolve(read_sources(str(self.path)), self.metadata())
+
+    def apply(self, plan: ReloadPlan) -> None:
+        assert self.reloader.current is plan.new
+        if self.refuse:
+            raise OSError(28, "No space left on device")
+        self.applied.append(plan)
+
+    def reload(self, text: str | None = None, trigger: Trigger = Trigger.REQUEST) -> ReloadOutcome:
+        if text is not None:
+            self.path.write_text(text)
+        return self.reloader.reload(trigger)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Daemon:
+    path = tmp_path / "server.properties"
+    path.write_text("log.cleaner.backoff.ms=5\n")
+    return Daemon(path)
+
+
+def test_changes_are_applied_once_and_remembered(daemon: Daemon) -> None:
+    """Accepted, then unchanged."""
+    assert daemon.reloader.last is None
+    outcome = daemon.reload("log.cleaner.backoff.ms=6\n", Trigger.SIGNAL)
+    assert (outcome.status, outcome.trigger, outcome.at_ms) == (ReloadStatus.ACCEPTED, Trigger.SIGNAL, 1000)
+    (plan,) = daemon.applied
+    assert outcome.plan is plan
+    assert [str(change) for change in plan.changes] == [
+        f"log.cleaner.backoff.ms: 5 (config file: {daemon.path}:1) -> 6 (config file: {daemon.path}:1)"
+    ]
+    assert daemon.reloader.current.broker.backoff_ms == 6
+    assert daemon.reload() == daemon.reloader.last
+    assert daemon.reloader.last.status is ReloadStatus.UNCHANGED
+    assert len(daemon.applied) == 1
+
+
+def test_a_comment_or_another_line_is_no_change_but_origins_follow(daemon: Daemon) -> None:
+    """`config show --origin` and later messages name the line that is there now."""
+    assert daemon.reload("# why\nlog.cleaner.backoff.ms=5\n").status is ReloadStatus.UNCHANGED
+    origin = daemon.reloader.current.broker_settings["log.cleaner.backoff.ms"].origin
+    assert str(origin) == f"config file: {daemon.path}:2"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("log.cleaner.backoff.ms=6\nlog.cleaner.threads=x\n", 1),  # C154: non-numeric
+        ("log.cleaner.backoff.ms=6\nlog.dirs=/b\ncleanerd.state.dir=/s\n", 2),  # C154: not dynamic
+        ("log.cleaner.backoff.ms=6\nlog.retention.ms=0\nlog.cleaner.threads=0\ncleanerd.nonsense=1\n", 3),
+    ],
+)
+def test_c154_one_bad_key_refuses_the_whole_update(daemon: Daemon, text: str, count: int) -> None:
+    """Nothing of it holds, every problem is named, and the next good file is adopted."""
+    before = daemon.reloader.current
+    outcome = daemon.reload(text)
+    assert outcome.status is ReloadStatus.REJECTED
+    assert len(outcome.problems) == count
+    assert outcome.plan is None
+    assert daemon.reloader.current.broker == before.broker
+    assert daemon.applied == []
+    assert daemon.reload("log.cleaner.backoff.ms=6\n").status is ReloadStatus.ACCEPTED
+
+
+def test_c154_a_refused_thread_count_refuses_the_whole_update(daemon: Daemon) -> None:
+    """…ReconfigurableValidationFailure."""
+    assert daemon.reload("log.cleaner.threads=2\n").status is ReloadStatus.ACCEPTED
+    outcome = daemon.reload("log.cleaner.threads=5\nlog.cleaner.backoff.ms=9\n")
+    assert outcome.status is ReloadStatus.REJECTED
+    assert daemon.reloader.current.broker.log_cleaner_threads == 2
+    assert daemon.reloader.current.broker.backoff_ms == 15_000
+
+
+def test_a_vanished_or_unreadable_file_keeps_the_old(daemon: Daemon) -> None:
+    """So does whatever else goes wrong while reading."""
+    daemon.path.unlink()
+    assert "No such file" in daemon.reload().problems[0]
+    daemon.path.write_text("log.cleaner.backoff.ms=5\n")
+
+    def offline() -> KraftMetadata:
+        raise DirOffline("/m: cannot be read: Input/output error")
+
+    daemon.metadata = offline
+    outcome = daemon.reload()
+    assert outcome.status is ReloadStatus.REJECTED
+    assert outcome.problems == ("/m: cannot be read: Input/output error",)
+    assert daemon.reloader.current.broker.backoff_ms == 5
+
+
+def test_what_cannot_be_applied_is_taken_back(daemon: Daemon) -> None:
+    """The old configuration is the current one again."""
+    daemon.refuse = True
+    outcome = daemon.reload("log.cleaner.backoff.ms=6\n")
+    assert outcome.status is ReloadStatus.REJECTED
+    assert "No space left on device" in outcome.problems[0]
+    assert daemon.reloader.current.broker.backoff_ms == 5
+    daemon.refuse = False
+    assert daemon.reload().status is ReloadStatus.ACCEPTED
+
+
+@pytest.mark.parametrize("mistake", ["log.cleaner.threads=x\n", "log.dirs=/b\n"])
+def test_a_mistake_in_a_file_does_not_hold_up_the_cluster(daemon: Daemon, mistake: str) -> None:
+    """A topic that became compacted is compacted, or retention by time would go on eating it."""
+    daemon.metadata = lambda: kraft(DELETE)
+    daemon.reload()
+    daemon.metadata = lambda: kraft(COMPACT)
+    outcome = daemon.reload("log.cleaner.backoff.ms=6\n" + mistake)
+    assert outcome.status is ReloadStatus.REJECTED
+    assert outcome.problems
+    assert outcome.plan is not None
+    assert outcome.plan.topics.keys() == {"t"}
+    current = daemon.reloader.current
+    assert (current.topic("t").compact, current.broker.backoff_ms) == (True, 5)
+
+
+def test_a_changed_metadata_log_does_not_read_the_files(daemon: Daemon) -> None:
+    """They may be half-written at that moment."""
+    daemon.path.write_text("log.cleaner.backoff.ms=x\n")
+    daemon.metadata = lambda: kraft(COMPACT)
+    assert daemon.reload(trigger=Trigger.METADATA).status is ReloadStatus.ACCEPTED
+    assert daemon.reloader.current.topic("t").compact
+    assert daemon.applied[0].topic_ids == {"t"}
+
+
+@pytest.mark.parametrize("trigger", [Trigger.METADATA, Trigger.FILES])
+def test_a_vanished_metadata_log_keeps_the_topics(daemon: Daemon, trigger: Trigger) -> None:
+    """An unmounted disk must not turn compacted topics into ones that are retained by time."""
+    daemon.metadata = lambda: kraft(COMPACT)
+    daemon.reload()
+    daemon.metadata = lambda: None
+    outcome = daemon.reload(trigger=trigger)
+    assert outcome.problems == ("/m: expected the cluster's metadata log, found none",)
+    assert daemon.reloader.current.topic("t").compact
+
+
+def test_reloads_are_serialised(daemon: Daemon) -> None:
+    """Of many at once each sees a whole world: no two overlap, and the last one leaves what the file says."""
+    daemon.path.write_text("log.cleaner.backoff.ms=6\n")
+    threads = [threading.Thread(target=daemon.reload) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(daemon.applied) == 1
+    assert daemon.reloader.current.broker.backoff_ms == 6
