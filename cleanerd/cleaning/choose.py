@@ -14,6 +14,7 @@ from cleanerd.policy.cleanable import (
     CleanableRange,
     CompactionConfig,
     LogFacts,
+    clean_section_only,
     cleanable_range,
     is_filthy,
     urgency,
@@ -116,7 +117,11 @@ def _examine(
         config.min_cleanable_dirty_ratio, config.min_compaction_lag_ms, config.max_compaction_lag_ms
     )
     found = cleanable_range(facts, compaction, now_ms)
-    reason = _why_not(found, compaction, force=request.force)
+    if request.horizons and found.is_empty:
+        found = clean_section_only(facts, found)
+        reason = None if found.clean_bytes else "there is no clean section in which a delete horizon could expire"
+    else:
+        reason = _why_not(found, compaction, force=request.force)
     if reason is None:
         return Candidate(snapshot, stability, found, config)
     return LogResult(

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from cleanerd.cleaning.lock import commit_lock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, CorruptFile, LockHeld, SourceChanged
+from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
-from cleanerd.storage.checkpoints import update_cleaner_checkpoint
+from cleanerd.storage.checkpoints import read_offsets, update_cleaner_checkpoint
 from cleanerd.storage.commit import commit_group, revalidate
+from cleanerd.storage.generation import check_generation
 from cleanerd.storage.staged import StagedGroup, discard_staged, manifest_names, read_manifests
 
 
@@ -42,6 +44,7 @@ def commit_staged(
         try:
             groups = _whole_cleaning(files, directory)
             for group in groups:
+                check_basis(files, log_dir, tp, group.generation, group.checkpoint)
                 revalidate(files, directory, group)
         except (SourceChanged, CorruptFile):
             discard_staged(files, directory)
@@ -57,11 +60,36 @@ def commit_staged(
 
 
 def record_unchanged(
-    files: Files, log_dir: str, tp: TopicPartition, round_end: int, *, is_kafka: bool
+    files: Files,
+    log_dir: str,
+    tp: TopicPartition,
+    round_end: int,
+    *,
+    is_kafka: bool,
+    generation: str,
+    checkpoint: int | None,
 ) -> None:
-    """The checkpoint of a log in which nothing had to go. Raises LockHeld, CorruptFile, OSError."""
+    """The checkpoint of a log in which nothing had to go. Raises LockHeld, SourceChanged, CorruptFile, OSError.
+
+    `generation` and `checkpoint`: those of the snapshot that the cleaning was planned on.
+    """
     with commit_lock(log_dir, is_kafka=is_kafka):
+        check_basis(files, log_dir, tp, generation, checkpoint)
         update_cleaner_checkpoint(files, log_dir, {tp: round_end})
+
+
+def check_basis(
+    files: Files, log_dir: str, tp: TopicPartition, generation: str, checkpoint: int | None
+) -> None:
+    """Raise SourceChanged if the log was truncated, or deleted and made anew, since the cleaning was planned. Needs `.lock`.
+
+    A checkpoint above records that no cleaning has seen would let tombstones among them go before the values that they
+    delete. So it moves only from where the cleaning found it.
+    """
+    check_generation(files, f"{log_dir}/{tp}", generation)
+    found = read_offsets(files, f"{log_dir}/{names.CLEANER_OFFSET_CHECKPOINT}").get(tp)
+    if found != checkpoint:
+        raise SourceChanged(f"{log_dir}/{tp}: the first dirty offset was {checkpoint}, is {found}")
 
 
 def _whole_cleaning(files: Files, directory: str) -> list[StagedGroup]:

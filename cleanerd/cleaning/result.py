@@ -31,7 +31,8 @@ class LogResult:
     of the whole log; `bytes_read` and records are those that the run went through. `removed` counts records
     by reason. `error` is the class of what went wrong; with `is_retryable` the same work may succeed later without
     anybody's doing. `next_horizon_ms`: when the earliest tombstone or marker that stays may go.
-    `peak_extra_bytes` is the disk space that new files need while the old ones are still there.
+    `peak_extra_bytes` is the disk space that new files need while the old ones are still there. `generation` and
+    `checkpoint` are those of the log as it was looked through; the checkpoint moves only if they still are.
     """
 
     topic: str
@@ -54,6 +55,8 @@ class LogResult:
     error: str | None = None
     is_retryable: bool = False
     next_horizon_ms: int | None = None
+    generation: str = ""
+    checkpoint: int | None = None
 
     @property
     def mb_per_s(self) -> float:
@@ -76,6 +79,7 @@ class CleanRequest:
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
     force: bool = False  # ignore the dirty ratio, never a safety bound
+    horizons: bool = False  # also go through logs with nothing dirty: a delete horizon may have expired
     dry_run: bool = False
     stage_only: bool = False  # somebody else commits
 

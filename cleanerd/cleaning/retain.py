@@ -1,48 +1,192 @@
-"""The retention pass that a cleaner thread gives compacted logs (rules 1.28, 6.1-6.7).
+"""The retention pass of one log (rules 1.28-1.32, 6.1-6.12), for a one-shot cleaning as for the daemon.
 
-Only closed segments go here: the active one belongs to whoever appends to the log.
+Planned without the lock; carried out with `.lock` held, if the log is still the one that was planned for:
+
+1. If every segment goes, an empty one is rolled at the log end first (`storage.roll`).
+2. The oldest segments become `.deleted` files, oldest first (`storage.delete`).
+3. `leader-epoch-checkpoint` is trimmed from the start (6.9). Not before 2: data that is still there needs its epochs. A
+   crash between 2 and 3 leaves entries too many, which a broker folds when it loads the log.
+4. An entry of `log-start-offset-checkpoint` that says no more than the first segment does is dropped (6.12). Not before 2:
+   what is below it must not come back.
+5. The `.deleted` files are handed to who deletes them.
+
+What a stopped broker never had on stable storage does not go: it will check that part of the log when it starts, and until
+then the time indexes there prove nothing. So retention ends at the recovery point as well as at the high watermark.
+
+The active segment goes only in a directory whose broker closed the log, and then nobody appends to it while `.lock` is
+held here. Elsewhere it stays, whatever its age: a cooperating writer keeps it open for its life and takes `.lock` only to
+roll, so that an idle writer cannot be told from none, and what it appends to a deleted segment would be lost.
 """
 
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cleanerd.cleaning.lock import commit_lock
+from cleanerd.client.replay import producers_at
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
-from cleanerd.policy.retention import Breach, RetentionConfig, plan_retention
-from cleanerd.storage.delete import delete_segments
-from cleanerd.storage.scan import PartitionSnapshot
+from cleanerd.errors import LogUncleanable, SourceChanged
+from cleanerd.format import names
+from cleanerd.format.producer_snapshot import ProducerEntry
+from cleanerd.policy.retention import Breach, RetentionConfig, RetentionPlan, epochs_from, plan_retention
+from cleanerd.storage.checkpoints import (
+    read_leader_epochs,
+    read_offsets,
+    replace_leader_epochs,
+    update_log_start_checkpoint,
+)
+from cleanerd.storage.delete import retire_segments, unlink_all
+from cleanerd.storage.roll import roll_segment
+from cleanerd.storage.scan import PartitionSnapshot, SegmentOnDisk
+from cleanerd.storage.staged import segment_files
+
+Dispose = Callable[[tuple[str, ...]], None]
+"""What becomes of `.deleted` files; called with `.lock` held."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What retention took from a log."""
+    """What retention took from a log, or would take; `rolled`: a new empty segment is all that is left."""
 
     segments: int
     bytes: int
     reasons: tuple[Breach, ...]
+    log_start_offset: int
+    rolled: bool
 
     def __str__(self) -> str:
         return f"retention: {self.segments} segments ({', '.join(b.value for b in self.reasons)})"
 
 
 def retain(
-    files: Files, snapshot: PartitionSnapshot, config: TopicConfig, *, now_ms: int, dry_run: bool
+    files: Files,
+    snapshot: PartitionSnapshot,
+    config: TopicConfig,
+    *,
+    now_ms: int,
+    dry_run: bool,
+    dispose: Dispose | None = None,
 ) -> Retained | None:
-    """Apply retention to one log (or only tell); None when nothing goes. Raises LockHeld, OSError."""
+    """Apply retention to one log (or only tell); None when nothing goes.
+
+    `dispose` gets the paths of the `.deleted` files, for a deletion after file.delete.delay.ms; without it they are
+    deleted at once. Raises LockHeld; SourceChanged when the log changed since the snapshot; LogUncleanable, OSError.
+    """
+    plan = _plan(files, snapshot, config, now_ms)
+    if not plan.deletions:
+        return None
+    if not dry_run:
+        with commit_lock(snapshot.log_dir, is_kafka=snapshot.is_kafka) as lock:
+            revalidate(files, snapshot, len(plan.deletions))
+            producers = producers_at(snapshot.directory, snapshot.log_end_offset).entries if plan.roll else ()
+            lock.check()
+            paths = carry_out(files, snapshot, plan, producers)
+            (dispose or _delete_at_once(files))(paths)
+    return Retained(
+        len(plan.deletions),
+        sum(segment.size_bytes for segment, _ in plan.deletions),
+        tuple(dict.fromkeys(breach for _, breach in plan.deletions)),
+        plan.log_start_offset,
+        plan.roll,
+    )
+
+
+def _plan(files: Files, snapshot: PartitionSnapshot, config: TopicConfig, now_ms: int) -> RetentionPlan:
+    if snapshot.log_start_offset > snapshot.log_end_offset:
+        raise LogUncleanable(
+            f"{snapshot.directory}: {names.LOG_START_CHECKPOINT} says that the log starts at "
+            f"{snapshot.log_start_offset}, but it ends at {snapshot.log_end_offset}: is this the log it was written for?"
+        )
     plan = plan_retention(
         [segment.facts for segment in snapshot.segments],
         RetentionConfig(config.delete, config.retention_ms, config.retention_bytes),
         now_ms=now_ms,
         log_start_offset=snapshot.log_start_offset,
         log_end_offset=snapshot.log_end_offset,
-        high_watermark=snapshot.high_watermark,
+        high_watermark=_limit(snapshot),
     )
-    active = snapshot.segments[-1].base_offset
-    going = [(segment, breach) for segment, breach in plan.deletions if segment.base_offset != active]
-    if not going:
-        return None
-    if not dry_run:
-        with commit_lock(snapshot.log_dir, is_kafka=snapshot.is_kafka):
-            delete_segments(files, snapshot.directory, [segment.base_offset for segment, _ in going])
-    reasons = tuple(dict.fromkeys(breach for _, breach in going))
-    return Retained(len(going), sum(segment.size_bytes for segment, _ in going), reasons)
+    if not plan.roll or _is_closed(files, snapshot):
+        return plan
+    kept = snapshot.segments[-1].base_offset
+    return RetentionPlan(plan.deletions[:-1], max(snapshot.log_start_offset, kept), roll=False)
+
+
+def _limit(snapshot: PartitionSnapshot) -> int:
+    """High watermark, or recovery point where a broker will come back to it."""
+    if snapshot.recovery_point is None:
+        return snapshot.high_watermark
+    return min(snapshot.high_watermark, snapshot.recovery_point)
+
+
+def _is_closed(files: Files, snapshot: PartitionSnapshot) -> bool:
+    """Whether a broker closed this log and left nothing behind its end: only then the indexes of the active segment are
+    complete. A recovery point elsewhere than at the log end means that bytes are missing, or too many.
+    """
+    marker = os.path.join(snapshot.log_dir, names.CLEAN_SHUTDOWN)
+    is_whole = snapshot.recovery_point == snapshot.log_end_offset
+    return snapshot.is_kafka and is_whole and files.exists(marker)
+
+
+def revalidate(files: Files, snapshot: PartitionSnapshot, going: int) -> None:
+    """Raise SourceChanged unless the log still is the one of the snapshot (KAFKA-631's generation check).
+
+    The segments that go must be the same files. Those behind them must be there, or the log may have become smaller than
+    it was planned for; more may have come, unless all go.
+    """
+    found = segment_files(files, snapshot.directory)
+    for name in found:
+        if name.suffix in {names.Suffix.CLEANED, names.Suffix.SWAP}:
+            raise SourceChanged(
+                f"{snapshot.directory}/{name}: another cleaning is under way, or was interrupted"
+            )
+    live = sorted(
+        n.base_offset for n in found if (n.kind, n.suffix) == (names.FileKind.LOG, names.Suffix.LIVE)
+    )
+    planned = [segment.base_offset for segment in snapshot.segments]
+    if (live if going == len(planned) else live[: len(planned)]) != planned:
+        raise SourceChanged(f"{snapshot.directory}: the segments were {planned}, are {live}")
+    for segment in snapshot.segments[:going]:
+        _check_same(files, segment)
+
+
+def _check_same(files: Files, segment: SegmentOnDisk) -> None:
+    found = files.stat(segment.path)
+    if (found.inode, found.size_bytes, found.mtime_ns) != (
+        segment.inode,
+        segment.size_bytes,
+        segment.mtime_ns,
+    ):
+        raise SourceChanged(f"{segment.path}: is not the file that was planned for, or was written to")
+
+
+def carry_out(
+    files: Files, snapshot: PartitionSnapshot, plan: RetentionPlan, producers: Sequence[ProducerEntry]
+) -> tuple[str, ...]:
+    """Steps 1 to 4. Called with `.lock` held; returns the `.deleted` files.
+
+    `producers`: their state at the log end, for the segment that is rolled. Raises CorruptFile before anything is touched.
+    """
+    directory = snapshot.directory
+    epochs = read_leader_epochs(files, directory)
+    log_start = read_offsets(files, os.path.join(snapshot.log_dir, names.LOG_START_CHECKPOINT))
+    going = [segment.base_offset for segment, _ in plan.deletions]
+    if plan.roll:
+        roll_segment(files, directory, snapshot.log_end_offset, producers, like=snapshot.segments[-1].path)
+    paths = retire_segments(files, directory, going)
+    first = snapshot.log_end_offset if plan.roll else snapshot.segments[len(going)].base_offset
+    trimmed = epochs_from(epochs, first)
+    if trimmed != epochs:
+        replace_leader_epochs(files, directory, trimmed)
+    entry = log_start.get(snapshot.topic_partition)
+    if entry is not None and entry <= first:
+        update_log_start_checkpoint(files, snapshot.log_dir, {snapshot.topic_partition: None})
+    return paths
+
+
+def _delete_at_once(files: Files) -> Dispose:
+    def delete(paths: tuple[str, ...]) -> None:
+        for error in unlink_all(files, paths).values():
+            raise error
+
+    return delete

@@ -49,5 +49,7 @@ def _stage_group(
             (e.epoch, e.start_offset) for e in epochs if e.start_offset < group.next_base_offset
         ),
         is_last=is_last,
+        generation=snapshot.generation,
+        checkpoint=snapshot.checkpoint,
     )
     write_manifest(files, snapshot.directory, staged)

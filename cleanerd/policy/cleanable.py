@@ -10,7 +10,7 @@ min.compaction.lag.ms, and, where a broker will recover the log, the recovery po
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 
@@ -142,6 +142,18 @@ def cleanable_range(log: LogFacts, config: CompactionConfig, now_ms: int) -> Cle
         cleanable_bytes=sum(s.size_bytes for s in cleanable),
         compaction_delay_ms=delay,
     )
+
+
+def clean_section_only(log: LogFacts, found: CleanableRange) -> CleanableRange:
+    """The range of a visit that only looks for expired delete horizons: it ends where the dirty section begins.
+
+    Kafka waits for new dirty records before it drops an expired tombstone. `clean_bytes` is 0 when there is no such range:
+    a round ends at the base of a segment (1.13).
+    """
+    end = found.first_dirty_offset
+    usable = not found.checkpoint_reset and any(segment.base_offset == end for segment in log.segments)
+    clean_bytes = found.clean_bytes if usable else 0
+    return replace(found, first_uncleanable_offset=end, cleanable_bytes=0, clean_bytes=clean_bytes)
 
 
 def is_filthy(found: CleanableRange, config: CompactionConfig) -> bool:

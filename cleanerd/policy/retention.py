@@ -1,4 +1,17 @@
-"""Which segments retention may delete (rules 6.1-6.6)."""
+"""Which segments retention may delete (rules 6.1-6.6).
+
+Three scans, each from the oldest segment that is left, each ending at the first segment that does not go:
+
+==========  ===================  ==========================================================================
+scan        with policy delete   a segment goes if
+==========  ===================  ==========================================================================
+log start   not needed           the next segment starts at or below the log start offset (6.3)
+size        needed               the log without it is still `retention.bytes` or more (6.4)
+time        needed               its largest timestamp is more than `retention.ms` ago (6.5)
+==========  ===================  ==========================================================================
+
+None of them goes beyond the high watermark, or takes a last segment in which no offset was assigned (6.2, 6.6).
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,11 +39,14 @@ class RetentionConfig:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """The oldest segments that go, with the reason of each, and the log start offset that results."""
+    """The oldest segments that go, with the reason of each, and the log start offset that results.
+
+    `roll`: every segment goes, and an empty one at the log end has to take their place before the first of them does (6.6).
+    """
 
     deletions: tuple[tuple[SegmentFacts, Breach], ...]
     log_start_offset: int
-    roll: bool  # every segment goes: an empty one at the log end has to take their place (6.6)
+    roll: bool
 
 
 def plan_retention(
@@ -50,7 +66,9 @@ def plan_retention(
         while remaining:
             segment, following = remaining[0], remaining[1] if len(remaining) > 1 else None
             upper = following.base_offset if following else log_end_offset
-            empty_last = following is None and segment.size_bytes == 0
+            empty_last = following is None and (
+                segment.size_bytes == 0 or segment.base_offset == log_end_offset
+            )
             if high_watermark < upper or empty_last or not breaches(segment, following):
                 return
             deletions.append((remaining.pop(0), breach))
@@ -75,3 +93,13 @@ def plan_retention(
             scan(Breach.TIME, lambda s, _: now_ms - s.largest_timestamp_ms > config.retention_ms)
     new_start = remaining[0].base_offset if remaining else log_end_offset
     return RetentionPlan(tuple(deletions), max(start, new_start), roll=bool(deletions) and not remaining)
+
+
+def epochs_from(epochs: Sequence[tuple[int, int]], log_start_offset: int) -> tuple[tuple[int, int], ...]:
+    """Leader epochs, as (epoch, start offset) ascending, of a log that starts later now (6.9).
+
+    The last one that starts at or below the log start goes on to hold for what is left.
+    """
+    below = [epoch for epoch, start in epochs if start <= log_start_offset]
+    above = [(epoch, start) for epoch, start in epochs if start > log_start_offset]
+    return (*((epoch, log_start_offset) for epoch in below[-1:]), *above)

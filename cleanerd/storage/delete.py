@@ -1,43 +1,94 @@
-"""Delete the oldest segments of a log (rule 6.7). Called with `.lock` held.
+"""Take the oldest segments out of a log (rule 6.7). Called with `.lock` held.
 
 ====  ==============================================================  =================================================
 step  what is done                                                    a crash after it leaves
 ====  ==============================================================  =================================================
 0     the directory is synced: what a killed process renamed may      the log as it was
       not be on disk yet
-1     `.log` -> `.deleted`, oldest segment first, each synced         a log that starts at a later segment
-2     these, the index files and the producer snapshots at their      the same; Kafka deletes indexes without a `.log`
-      bases are unlinked; synced                                      (spec disk B8) and `.deleted` files (D2 pass 1)
+1     `.log` -> `.log.deleted`, oldest segment first, each synced     a log that starts at a later segment
+2     their other files, producer snapshots included, -> `.deleted`;  the same; Kafka deletes indexes without a `.log`
+      synced                                                          (spec disk B8), stray snapshots (rule 5.19) and
+                                                                      `.deleted` files (D2 pass 1)
+3     `.deleted` files are unlinked, after file.delete.delay.ms       the same
 ====  ==============================================================  =================================================
 
 The barriers matter: of the renames since the last sync any subset may survive a power failure. A newer segment must not go
 before an older one: a hole would bring back the older values of its keys. And no segment may lose its transaction index
 while its `.log` lives: aborted records would count as committed.
+
+Step 2 takes every live file whose base is at or below that of the last segment that goes. Beyond the files of these
+segments (5.6, 6.7) those are indexes that an interrupted deletion left, and snapshots below the new log start, which a
+broker drops when it loads the log (rules 5.19, 10.5).
+
+The log start offset needs no entry in a checkpoint: the first segment says it, and what step 1 synced does not come back.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from cleanerd.env.files import Files
+from cleanerd.errors import SourceChanged
 from cleanerd.format.names import SEGMENT_KINDS, FileKind, SegmentFileName, Suffix
 
+from .staged import segment_files
 
-def delete_segments(files: Files, directory: str, base_offsets: Sequence[int]) -> None:
-    """Delete these segments, which are the oldest ones, ascending. Raises OSError.
+_KINDS = {*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT}
 
-    After an error the log is whole, if not as short as asked for; calling again with what is left goes on.
+
+def retire_segments(files: Files, directory: str, base_offsets: Sequence[int]) -> tuple[str, ...]:
+    """Steps 0 to 2 for these segments, which are the oldest ones, ascending.
+
+    Returns the paths of all `.deleted` files with a base at or below the last of `base_offsets`, those that an earlier
+    attempt left included. Raises SourceChanged before anything is touched if another segment lies among them; OSError:
+    the log is whole then, if not as short as asked for, and calling again goes on.
     """
-    logs = [SegmentFileName(base, FileKind.LOG) for base in base_offsets]
-    deleted = [log.with_suffix(Suffix.DELETED) for log in logs]
+    last = base_offsets[-1]
     files.fsync_dir(directory)
-    for log, target in zip(logs, deleted, strict=True):
-        files.rename(_path(directory, log), _path(directory, target))
-        files.fsync_dir(directory)
-    companions = (*SEGMENT_KINDS[1:], FileKind.PRODUCER_SNAPSHOT)
-    for name in (*deleted, *(SegmentFileName(base, kind) for base in base_offsets for kind in companions)):
-        if files.exists(_path(directory, name)):
-            files.unlink(_path(directory, name))
+    for log in _up_to(files, directory, last, Suffix.LIVE, {FileKind.LOG}):
+        if log.base_offset not in base_offsets:
+            raise SourceChanged(f"{directory}/{log}: is older than segments that should go before it")
+    for base in base_offsets:
+        log = SegmentFileName(base, FileKind.LOG)
+        if files.exists(_path(directory, log)):
+            _rename_deleted(files, directory, log)
+            files.fsync_dir(directory)
+    for name in _up_to(files, directory, last, Suffix.LIVE, _KINDS):
+        _rename_deleted(files, directory, name)
     files.fsync_dir(directory)
+    return tuple(_path(directory, name) for name in _up_to(files, directory, last, Suffix.DELETED, _KINDS))
+
+
+def deleted_files(files: Files, directory: str) -> tuple[str, ...]:
+    """Paths of all segment files that wait for their deletion. Raises OSError."""
+    return tuple(
+        _path(directory, name)
+        for name in segment_files(files, directory)
+        if name.suffix is Suffix.DELETED and name.kind in _KINDS
+    )
+
+
+def unlink_all(files: Files, paths: Iterable[str]) -> dict[str, OSError]:
+    """Step 3. Attempts every file even if one fails and passes over missing ones (5.8); returns what failed, and why."""
+    failed = {}
+    for path in paths:
+        try:
+            files.unlink(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            failed[path] = error
+    return failed
+
+
+def _up_to(
+    files: Files, directory: str, last: int, suffix: Suffix, kinds: set[FileKind]
+) -> list[SegmentFileName]:
+    found = segment_files(files, directory)
+    return [n for n in found if n.base_offset <= last and n.suffix is suffix and n.kind in kinds]
+
+
+def _rename_deleted(files: Files, directory: str, name: SegmentFileName) -> None:
+    files.rename(_path(directory, name), _path(directory, name.with_suffix(Suffix.DELETED)))
 
 
 def _path(directory: str, name: SegmentFileName) -> str:

@@ -2,28 +2,35 @@
 
 Only names, sizes, times, index tails and the batch headers at the end of the log are read. A live writer may append and
 roll meanwhile: offsets are read before the listing, so the snapshot never claims more than is on disk.
+
+Kernels are imported by the first who walks many batches: a process that only wants to know what lies there stays small.
 """
 
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cleanerd.env.files import Files
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format import names
-from cleanerd.format.batch import HEADER_SIZE
+from cleanerd.format.batch import HEADER, HEADER_SIZE, checksum, iterate_batches, parse_header
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition, parse_segment_file
 from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
 from cleanerd.format.time_index import parse_time_index
 from cleanerd.format.txn_index import ENTRY_BYTES, AbortedTxn, parse_txn_index
-from cleanerd.kernels.scan import scan_batches
-from cleanerd.kernels.tables import Bytes, Status, Table
 from cleanerd.policy.cleanable import SegmentFacts
 
+from .generation import read_generation
+
+if TYPE_CHECKING:
+    from cleanerd.kernels.tables import Bytes, Table
+
 _READ_BYTES = 4 << 20
+_SHORT_TAIL_BYTES = 1 << 20  # up to here plain Python is quicker than loading the compiled loops
 _INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 
 
@@ -77,6 +84,7 @@ class PartitionSnapshot:
     high_watermark: int
     recovery_point: int | None
     checkpoint: int | None
+    generation: str = ""  # read before anything else: what is truncated since has another one
 
     @property
     def size_bytes(self) -> int:
@@ -100,6 +108,7 @@ def scan_partition(
     `first_batch_timestamps` costs a read per segment and is only needed with max.compaction.lag.ms.
     """
     directory = os.path.join(log_dir, str(topic_partition))
+    generation = read_generation(files, directory)
     parsed = [name for name in map(parse_segment_file, files.list_names(directory)) if name is not None]
     for name in parsed:
         if name.suffix in {Suffix.CLEANED, Suffix.SWAP}:
@@ -134,6 +143,7 @@ def scan_partition(
         high_watermark=high_watermark,
         recovery_point=checkpoints.recovery_point.get(topic_partition, 0) if is_kafka else None,
         checkpoint=checkpoints.cleaner.get(topic_partition),
+        generation=generation,
     )
 
 
@@ -165,7 +175,7 @@ def _segment(
         offset_index_bytes=index_bytes.get(FileKind.OFFSET_INDEX, 0),
         time_index_bytes=index_bytes.get(FileKind.TIME_INDEX, 0),
         largest_timestamp_ms=found.mtime_ns // 1_000_000 if largest is None else largest,
-        first_batch_timestamp_ms=_first_batch_timestamp(path) if first_batch_timestamp else None,
+        first_batch_timestamp_ms=first_batch_timestamp_ms(path) if first_batch_timestamp else None,
     )
     return SegmentOnDisk(path, found.inode, found.mtime_ns, kinds, facts)
 
@@ -184,7 +194,7 @@ class naming:  # noqa: N801  # reads as a clause: `with naming(path): parse(...)
             raise CorruptFile(self._path, error.position, error.expected, error.found) from error
 
 
-def _first_batch_timestamp(path: str) -> int | None:
+def first_batch_timestamp_ms(path: str) -> int | None:
     """Rule 1.19: max timestamp of the first batch; None when there is no batch or no timestamp."""
     with open(path, "rb") as file:
         head = file.read(HEADER_SIZE)
@@ -205,15 +215,81 @@ def read_offset_index(files: Files, segment: SegmentOnDisk) -> OffsetIndex | Non
 
 
 def log_end_offset(files: Files, active: SegmentOnDisk) -> int:
-    """Next offset after the last whole batch of the active segment (spec disk G); a torn tail does not count."""
+    """Next offset after the last whole batch of the active segment (spec disk G); a torn tail does not count.
+
+    Starts from the last batch that the offset index names, as Kafka does, if there is a sound one.
+    """
+    start = _last_indexed_batch(files, active)
+    end = _end_of_short_tail(active, start)
+    if end is not None:
+        return end
     end = active.base_offset
-    for _, batches in tail_batches(files, active, active.base_offset):
-        if len(batches):
-            end = int(batches["last_offset"][-1]) + 1
+    for _, batches in _batches_from(active, start):
+        end = int(batches["last_offset"][-1]) + 1
     return end
 
 
-def tail_batches(files: Files, segment: SegmentOnDisk, from_offset: int) -> Iterator[tuple[Bytes, Table]]:
+def quick_log_end_offset(files: Files, active: SegmentOnDisk) -> int | None:
+    """The same without the compiled loops, which this process may not have loaded; None where that would take too long."""
+    return _end_of_short_tail(active, _last_indexed_batch(files, active))
+
+
+def _end_of_short_tail(segment: SegmentOnDisk, start: int) -> int | None:
+    """Walk the headers from `start` on in plain Python; None when there are too many of them for that."""
+    with open(segment.path, "rb") as file:
+        file.seek(start)
+        data = file.read(min(segment.size_bytes - start, _SHORT_TAIL_BYTES))
+    is_whole = start + len(data) >= segment.size_bytes
+    last = None
+    try:
+        for position, _, magic in iterate_batches(data):
+            last = position, magic
+    except FormatError:  # no batch: what is preallocated, or damage; a log ends there as at a torn one
+        is_whole = True
+    if not is_whole:
+        return None
+    return segment.base_offset if last is None else _last_offset(data, *last) + 1
+
+
+def _last_offset(data: bytes, position: int, magic: int) -> int:
+    """Of a whole batch; the offset field of a legacy one is its last."""
+    if magic < 2:
+        return int.from_bytes(data[position : position + 8], "big", signed=True)
+    base_offset, _, _, _, _, _, last_offset_delta, *_ = HEADER.unpack_from(data, position)
+    return int(base_offset + last_offset_delta)
+
+
+def _last_indexed_batch(files: Files, segment: SegmentOnDisk) -> int:
+    """Position of the last batch with an index entry; 0 if there is none, or no sound batch where it points."""
+    if segment.size_bytes <= _SHORT_TAIL_BYTES:
+        return 0
+    try:
+        index = read_offset_index(files, segment)
+    except CorruptFile:
+        return 0
+    if index is None or not index.positions.size:
+        return 0
+    position = int(index.positions[-1])
+    return position if _is_sound_batch(segment, position, int(index.offsets[-1])) else 0
+
+
+def _is_sound_batch(segment: SegmentOnDisk, position: int, indexed_offset: int) -> bool:
+    """Whether a batch of magic 2 lies there that the entry can mean. Nothing else keeps the index honest (spec disk B2)."""
+    with open(segment.path, "rb") as file:
+        file.seek(position)
+        try:
+            header = parse_header(file.read(HEADER_SIZE))
+        except FormatError:
+            return False
+        if not segment.base_offset <= header.base_offset <= indexed_offset:
+            return False
+        if position + header.size_bytes > segment.size_bytes:
+            return False
+        file.seek(position)
+        return checksum(file.read(header.size_bytes)) == header.crc
+
+
+def tail_batches(files: Files, segment: SegmentOnDisk, from_offset: int) -> "Iterator[tuple[Bytes, Table]]":
     """Bytes and BATCH rows of a segment from (an index entry before) `from_offset` on, a few MiB at a time.
 
     Stops silently at the first batch that is not whole: that is where a log ends.
@@ -221,6 +297,13 @@ def tail_batches(files: Files, segment: SegmentOnDisk, from_offset: int) -> Iter
     position = 0
     if segment.size_bytes > _READ_BYTES and FileKind.OFFSET_INDEX in segment.kinds:
         position = _index_position(files, segment, from_offset)
+    return _batches_from(segment, position)
+
+
+def _batches_from(segment: SegmentOnDisk, position: int) -> "Iterator[tuple[Bytes, Table]]":
+    from cleanerd.kernels.scan import scan_batches  # noqa: PLC0415 - 80 MiB, see the head of this module
+    from cleanerd.kernels.tables import Status  # noqa: PLC0415
+
     size = _READ_BYTES
     with open(segment.path, "rb", buffering=0) as file:
         while position < segment.size_bytes:

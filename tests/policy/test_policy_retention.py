@@ -1,9 +1,11 @@
 """Which segments retention deletes (rules 6.1-6.6): cases C124-C142 as arithmetic, D17, D19, and invariants.
 
-C126 and C137 have nothing to compute here (an API error; producers stay). C134, C136, C138 and C141 are more than numbers:
-files, epochs and checkpoints are the storage's; which segments go, and the log start, is here.
+Here is which segments go, why, and where the log starts then. What that does to files, epochs, snapshots and checkpoints
+(C124, C126, C127, C134, C136 to C138, C141, C142) is in tests/cleaning/test_retention_pass.py, which also lists the cases
+that need a running broker.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cleanerd.policy.cleanable import SegmentFacts
-from cleanerd.policy.retention import Breach, RetentionConfig, RetentionPlan, plan_retention
+from cleanerd.policy.retention import Breach, RetentionConfig, RetentionPlan, epochs_from, plan_retention
 
 NOW_MS = 1_700_000_000_000
 UNLIMITED = RetentionConfig(delete=True, retention_ms=-1, retention_bytes=-1)
@@ -220,6 +222,122 @@ def test_an_empty_log() -> None:
     for config in (EXPIRED, replace(UNLIMITED, retention_bytes=0), COMPACT):
         found = plan([segment(7, 0, OLD_MS)], config, end=7, start=7)
         assert (deleted(found), found.log_start_offset, found.roll) == ([], 7, False)
+
+
+def test_a_last_segment_without_an_offset_is_left_to_the_roll() -> None:
+    """Rule 6.6: torn bytes at the log end are no record, and a roll would give the new segment the very same base."""
+    segments = [segment(0, largest_ms=OLD_MS), segment(5, 40, OLD_MS)]
+    found = plan(segments, EXPIRED, end=5)
+    assert (deleted(found), found.log_start_offset, found.roll) == ([0], 5, False)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "start", "expected"),
+    [
+        (((0, 40), (1, 90)), 100, ((1, 100),)),  # C124
+        (((1, 0), (2, 10)), 5, ((1, 5), (2, 10))),  # C136
+        (((0, 0), (1, 7), (2, 10)), 5, ((0, 5), (1, 7), (2, 10))),  # C136
+        (((0, 0), (1, 5), (2, 10)), 5, ((1, 5), (2, 10))),
+        (((0, 0),), 0, ((0, 0),)),
+        (((3, 8),), 5, ((3, 8),)),  # the log began before its first known epoch
+        ((), 5, ()),
+    ],
+)
+def test_c124_c136_leader_epochs_are_trimmed_from_the_start(
+    epochs: tuple[tuple[int, int], ...], start: int, expected: tuple[tuple[int, int], ...]
+) -> None:
+    """Rule 6.9; trimmed once more it stays the same."""
+    assert epochs_from(epochs, start) == expected
+    assert epochs_from(expected, start) == expected
+
+
+@given(
+    starts=st.sets(st.integers(0, 60), max_size=6).map(sorted),
+    log_start=st.integers(0, 60),
+    offset=st.integers(0, 70),
+)
+def test_no_record_that_is_left_changes_its_epoch(starts: list[int], log_start: int, offset: int) -> None:
+    """Rule 6.9 put differently."""
+
+    def epoch_of(epochs: Sequence[tuple[int, int]]) -> int | None:
+        return max((epoch for epoch, start in epochs if start <= offset), default=None)
+
+    epochs = tuple(enumerate(starts))
+    trimmed = epochs_from(epochs, log_start)
+    if offset >= log_start:
+        assert epoch_of(trimmed) == epoch_of(epochs)
+    assert all(start >= log_start for _, start in trimmed)
+
+
+class LiteralLog:
+    """Rules 6.1 to 6.6 word for word, with a log that really changes in each phase."""
+
+    def __init__(
+        self, segments: Sequence[SegmentFacts], *, now_ms: int, start: int, end: int, high_watermark: int
+    ) -> None:
+        self.segments = list(segments)
+        self.now_ms, self.start, self.end, self.high_watermark = now_ms, start, end, high_watermark
+        self.gone: list[SegmentFacts] = []
+
+    def retain(self, config: RetentionConfig) -> None:
+        """6.1"""
+        self.phase(lambda _, following: following is not None and following.base_offset <= self.start)
+        if not config.delete:
+            return
+        total = sum(s.size_bytes for s in self.segments)
+        if not (config.retention_bytes < 0 or total < config.retention_bytes):  # 6.4
+            difference = [total - config.retention_bytes]
+
+            def too_large(s: SegmentFacts, _: SegmentFacts | None) -> bool:
+                if difference[-1] - s.size_bytes >= 0:
+                    difference.append(difference[-1] - s.size_bytes)
+                    return True
+                return False
+
+            self.phase(too_large)
+        if config.retention_ms >= 0:  # 6.5
+            self.phase(lambda s, _: self.now_ms - s.largest_timestamp_ms > config.retention_ms)
+
+    def phase(self, predicate: Callable[[SegmentFacts, SegmentFacts | None], bool]) -> None:
+        """6.2, then 6.6 and 6.7"""
+        taken = []
+        for s, following in zip(self.segments, [*self.segments[1:], None], strict=True):
+            upper = self.end if following is None else following.base_offset
+            is_last_and_empty = following is None and s.size_bytes == 0
+            if not (self.high_watermark >= upper and predicate(s, following) and not is_last_and_empty):
+                break
+            taken.append(s)
+        if taken and len(taken) == len(self.segments):
+            if taken[-1].base_offset == self.end:
+                taken.pop()
+            else:
+                self.segments.append(segment(self.end, 0, self.now_ms))
+        self.segments = self.segments[len(taken) :]
+        self.gone += taken
+        if taken:
+            self.start = max(self.start, self.segments[0].base_offset)
+
+
+@given(data=st.data())
+def test_the_plan_is_what_the_rules_say(data: st.DataObject) -> None:
+    """Against the rules written down a second time: same segments, same log start, same roll."""
+    bases = sorted(data.draw(st.sets(st.integers(0, 60), min_size=1, max_size=7)))
+    end = bases[-1] + data.draw(st.sampled_from([0, 1, 5]))
+    sizes, ages = st.sampled_from([0, 1, 40, 50, 100]), st.integers(-10, 50)
+    segments = [segment(base, data.draw(sizes), NOW_MS - data.draw(ages)) for base in bases]
+    config = RetentionConfig(
+        data.draw(st.booleans()),
+        data.draw(st.integers(-1, 40)),
+        data.draw(st.sampled_from([-1, 0, 50, 100, 120, 300])),
+    )
+    start = data.draw(st.integers(bases[0], end))
+    high_watermark = data.draw(st.integers(0, end))
+    log = LiteralLog(segments, now_ms=NOW_MS, start=start, end=end, high_watermark=high_watermark)
+    log.retain(config)
+    found = plan(segments, config, end=end, start=start, high_watermark=high_watermark)
+    assert [s for s, _ in found.deletions] == log.gone
+    assert found.roll is (log.segments[0] not in segments)
+    assert found.log_start_offset == max(log.start, log.segments[0].base_offset)
 
 
 @given(data=st.data())

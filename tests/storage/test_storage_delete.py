@@ -3,11 +3,13 @@
 import contextlib
 import itertools
 import os
+from collections.abc import Sequence
 
 import pytest
 
+from cleanerd.errors import SourceChanged
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
-from cleanerd.storage.delete import delete_segments
+from cleanerd.storage.delete import deleted_files, retire_segments, unlink_all
 from tests.sim import kafka_startup
 from tests.sim.disk import SimDisk, SwitchedOff
 
@@ -26,6 +28,12 @@ def a_log() -> SimDisk:
         disk.put(f"{DIRECTORY}/{base:020d}{kind}", f"{kind} of {base}".encode())
     disk.restart()
     return disk
+
+
+def delete_segments(disk: SimDisk, directory: str, bases: Sequence[int]) -> None:
+    """All steps, one after the other."""
+    if bases:
+        assert unlink_all(disk, retire_segments(disk, directory, bases)) == {}
 
 
 def interrupted() -> list[SimDisk]:
@@ -121,3 +129,53 @@ def test_files_that_are_missing_are_passed_over() -> None:
     disk.unlink(f"{DIRECTORY}/{SegmentFileName(0, FileKind.TXN_INDEX)}")
     delete_segments(disk, DIRECTORY, [0])
     assert live(disk) == [10, 20, 30, 40]
+
+
+def test_6_7_nothing_of_a_retired_segment_is_deleted_before_its_time() -> None:
+    """`.log`, indexes and the producer snapshots at their bases are renamed (5.6); nothing else is touched."""
+    disk = a_log()
+    disk.put(f"{DIRECTORY}/leader-epoch-checkpoint", b"")
+    paths = retire_segments(disk, DIRECTORY, GOING)
+    assert set(paths) == {
+        f"{DIRECTORY}/{base:020d}{kind}.deleted" for base, kind in itertools.product(GOING, KINDS)
+    }
+    kept = {f"{DIRECTORY}/{base:020d}{kind}" for base, kind in itertools.product((30, 40), KINDS)}
+    kept.add(f"{DIRECTORY}/leader-epoch-checkpoint")
+    assert {f"{DIRECTORY}/{name}" for name in disk.list_names(DIRECTORY)} == {*kept, *paths}
+    assert set(deleted_files(disk, DIRECTORY)) == set(paths)
+    assert disk.unsynced(DIRECTORY) == 0
+
+
+def test_what_an_interrupted_deletion_left_goes_with_the_next() -> None:
+    """Indexes without a `.log`, snapshots below the log start (rules 5.19, 10.5), `.deleted` files."""
+    disk = a_log()
+    disk.rename(f"{DIRECTORY}/{0:020d}.log", f"{DIRECTORY}/{0:020d}.log.deleted")
+    disk.put(f"{DIRECTORY}/{7:020d}.snapshot", b"stray")
+    delete_segments(disk, DIRECTORY, [10])
+    expected = {f"{base:020d}{kind}" for base, kind in itertools.product((20, 30, 40), KINDS)}
+    assert set(disk.list_names(DIRECTORY)) == expected
+
+
+def test_a_segment_is_never_taken_from_the_middle() -> None:
+    disk = a_log()
+    before = disk.listing(DIRECTORY)
+    with pytest.raises(SourceChanged, match=r"00000\.log"):
+        retire_segments(disk, DIRECTORY, [10, 20])
+    assert disk.listing(DIRECTORY) == before
+
+
+def test_5_8_every_file_is_attempted_and_missing_ones_are_passed_over() -> None:
+    class Failing(SimDisk):
+        def unlink(self, path: str) -> None:
+            if path.endswith(".index.deleted"):
+                raise PermissionError(13, "not this one", path)
+            super().unlink(path)
+
+    disk = Failing()
+    disk.mkdir(DIRECTORY)
+    paths = [f"{DIRECTORY}/{0:020d}{kind}.deleted" for kind in KINDS]
+    for path in paths[:-1]:
+        disk.put(path, b"")
+    failed = unlink_all(disk, paths)
+    assert list(failed) == [paths[1]]
+    assert disk.list_names(DIRECTORY) == [os.path.basename(paths[1])]

@@ -1,0 +1,161 @@
+"""Files that wait for their deletion: `.deleted` now, gone after file.delete.delay.ms (rules 5.8-5.10).
+
+The queue dies with the process (5.10), the files do not. So at its start the daemon adopts what lies there, due at once:
+Kafka deletes leftovers when it loads a log (5.12), whatever was left of their delay.
+
+A file is unlinked only
+    1. with `.lock` held: a broker that starts lists the directory, and takes it offline when a file vanishes between the
+       listing and its look at it. While somebody else holds the lock the files wait; a broker removes them itself;
+    2. if it is the file that was queued, by inode: a topic may have been deleted and created anew meanwhile;
+    3. if no `.cleaned` or `.swap` lies beside it: of a swap that was interrupted the `.deleted` file may be the only copy
+       (rule 5.19b).
+
+Rule 5.9 (a log promoted from `-future` meanwhile) does not arise: cleanerd leaves those directories alone.
+"""
+
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from cleanerd.env.clock import Clock
+from cleanerd.env.files import Files
+from cleanerd.errors import DirOffline, LockHeld
+from cleanerd.format.names import Suffix
+from cleanerd.storage.delete import deleted_files, unlink_all
+from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.staged import segment_files
+
+RETRY_MS = 60_000
+"""Until a file that could not be deleted is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What one run did. `missing` files were gone already (5.8); `failures` go on waiting, for `RETRY_MS`."""
+
+    files: int = 0
+    bytes: int = 0
+    missing: int = 0
+    failures: Mapping[str, OSError | DirOffline] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    due_ms: int
+    inode: int
+    size_bytes: int
+
+
+class PendingDeletions:
+    """The queue. Any thread may use it; the disk is never touched under its mutex."""
+
+    def __init__(self, files: Files, clock: Clock) -> None:
+        self._files = files
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._waiting: dict[str, _Waiting] = {}
+
+    def add(self, paths: Iterable[str], due_ms: int) -> None:
+        """Delete these `.deleted` files from `due_ms` (wall clock) on. One that waits already keeps the earlier time."""
+        for path in paths:
+            found = self._identity(path, due_ms)
+            if found is None:
+                continue
+            with self._mutex:
+                known = self._waiting.get(path)
+                if known is None or known.inode != found.inode or known.due_ms > due_ms:
+                    self._waiting[path] = found
+
+    def adopt(self, directory: str) -> int:
+        """Queue what an earlier process left in a partition directory, due at once; returns how many files.
+
+        Requires: nobody else owns the log directory. Raises OSError.
+        """
+        left = deleted_files(self._files, directory)
+        self.add(left, self._clock.now_ms())
+        return len(left)
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the next file is due, None when none waits; in the past as long as a lock keeps one."""
+        with self._mutex:
+            return min((waiting.due_ms for waiting in self._waiting.values()), default=None)
+
+    def due(self, now_ms: int) -> tuple[str, ...]:
+        """Files whose time has come, those included that a lock keeps."""
+        with self._mutex:
+            return tuple(sorted(path for path, waiting in self._waiting.items() if waiting.due_ms <= now_ms))
+
+    def run_due(self, now_ms: int) -> Deleted:
+        """Delete what is due and may be deleted; every file is attempted even if others fail (5.8).
+
+        An error that is not a missing file means that the log directory cannot be relied on (5.8): the caller's decision.
+        """
+        total = Deleted()
+        by_directory: dict[str, list[str]] = defaultdict(list)
+        for path in self.due(now_ms):
+            if self._files.exists(path):
+                by_directory[os.path.dirname(path)].append(path)
+            else:
+                self._forget(path)
+                total = _sum(total, Deleted(missing=1))
+        for directory, paths in by_directory.items():
+            total = _sum(total, self._delete_in(directory, paths, now_ms))
+        return total
+
+    def _delete_in(self, directory: str, paths: list[str], now_ms: int) -> Deleted:
+        """The lock is taken for each partition anew: who waits for it should not wait for a thousand of them."""
+        try:
+            with LogDirLock(os.path.dirname(directory)):
+                return self._delete(paths, now_ms) if self._is_settled(directory) else Deleted()
+        except LockHeld:
+            return Deleted()
+        except (OSError, DirOffline) as error:
+            self._postpone(paths, now_ms + RETRY_MS)
+            return Deleted(failures=dict.fromkeys(paths, error))
+
+    def _is_settled(self, directory: str) -> bool:
+        suffixes = {name.suffix for name in segment_files(self._files, directory)}
+        return not suffixes & {Suffix.CLEANED, Suffix.SWAP}
+
+    def _delete(self, paths: list[str], now_ms: int) -> Deleted:
+        mine = [path for path in paths if self._is_same(path)]
+        failures = unlink_all(self._files, mine)
+        self._postpone(failures, now_ms + RETRY_MS)
+        gone = {path: self._forget(path) for path in paths if path not in failures}
+        sizes = [waiting.size_bytes for path, waiting in gone.items() if path in mine and waiting is not None]
+        return Deleted(len(sizes), sum(sizes), len(paths) - len(mine), dict(failures))
+
+    def _is_same(self, path: str) -> bool:
+        with self._mutex:
+            waiting = self._waiting.get(path)
+        found = self._identity(path, 0)
+        return waiting is not None and found is not None and waiting.inode == found.inode
+
+    def _identity(self, path: str, due_ms: int) -> _Waiting | None:
+        try:
+            found = self._files.stat(path)
+        except FileNotFoundError:
+            return None
+        return _Waiting(due_ms, found.inode, found.size_bytes)
+
+    def _forget(self, path: str) -> _Waiting | None:
+        with self._mutex:
+            return self._waiting.pop(path, None)
+
+    def _postpone(self, paths: Iterable[str], due_ms: int) -> None:
+        with self._mutex:
+            for path in paths:
+                if path in self._waiting:
+                    self._waiting[path] = replace(self._waiting[path], due_ms=due_ms)
+
+
+def _sum(one: Deleted, other: Deleted) -> Deleted:
+    return Deleted(
+        one.files + other.files,
+        one.bytes + other.bytes,
+        one.missing + other.missing,
+        {**one.failures, **other.failures},
+    )

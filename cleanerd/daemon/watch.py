@@ -1,0 +1,210 @@
+"""Events of the log directories: what makes a scan look now instead of at its next turn.
+
+Nothing depends on them. Every event is only a reason to look, and what is missed (a full queue, a network file system,
+the kernel's limits) is found by the next full scan; `problems` says where that is the case.
+
+One recursive watch for each log directory, of names that come, go or change. Measured with 5 000 partitions: 0.25 s to
+start, 3 MiB, no work at all while a broker appends (the kernel does not even wake this process), 1 ms from a roll to the
+call. With every kind of event, appending alone takes a whole core and the queue overflows; with the log directories alone
+nobody learns of a roll before the next scan.
+"""
+
+import glob
+import logging
+import os
+from collections.abc import Callable, Collection
+
+import structlog
+from watchdog.events import (
+    DirCreatedEvent,
+    DirDeletedEvent,
+    DirMovedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileMovedEvent,
+    FileSystemEvent,
+    FileSystemEventHandler,
+)
+from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver, ObservedWatch
+
+from cleanerd.format import names
+from cleanerd.format.names import FileKind, Suffix, parse_partition_dir, parse_segment_file
+
+_EVENTS: list[type[FileSystemEvent]] = [
+    FileCreatedEvent,
+    FileMovedEvent,
+    FileDeletedEvent,
+    DirCreatedEvent,
+    DirMovedEvent,
+    DirDeletedEvent,
+]
+_CHECKPOINTS = {  # not that of the high watermarks: a broker writes it every 5 s, and flushes far more rarely
+    names.CLEANER_OFFSET_CHECKPOINT,
+    names.RECOVERY_POINT_CHECKPOINT,
+    names.LOG_START_CHECKPOINT,
+}
+
+Changed = Callable[[str, str | None], None]
+LockChanged = Callable[[str], None]
+_log = structlog.get_logger("cleanerd")
+
+
+class LogDirWatcher:
+    """Calls back, from threads of its own, what must be quick and raise nothing.
+
+    `changed(log_dir, name)`: segments came or went in the partition directory `name`, or it did itself; or `name` is a
+    checkpoint file that was written; without a name: events were lost, everything has to be looked at.
+    `lock_changed(log_dir)`: its `.lock` appeared or disappeared.
+    """
+
+    def __init__(
+        self,
+        log_dirs: Collection[str],
+        changed: Changed,
+        lock_changed: LockChanged,
+        *,
+        observer: Callable[[], BaseObserver] = Observer,
+    ) -> None:
+        self._log_dirs = tuple(log_dirs)
+        self._changed = changed
+        self._lock_changed = lock_changed
+        self._make_observer = observer
+        self._observer: BaseObserver | None = None
+        self._watches: dict[tuple[str, int], ObservedWatch] = {}
+        self._problems: dict[str, str] = {}
+        self._complaints = _Complaints(self._lost)
+
+    def start(self) -> None:
+        """Begin; where that is not possible there are scans and a warning."""
+        logging.getLogger("watchdog").addHandler(self._complaints)
+        try:
+            observer = self._make_observer()
+            observer.start()
+            self._observer = observer
+        except OSError as error:
+            for log_dir in self._log_dirs:
+                self._complain(log_dir, f"only scans: {error.strerror}")
+        self.follow()
+
+    def follow(self) -> None:
+        """Watch what could not be watched before, or is another directory now. To be called after each full scan."""
+        if self._observer is None:
+            return
+        wanted = {(log_dir, _inode(log_dir)) for log_dir in self._log_dirs}
+        alive = {emitter.watch for emitter in self._observer.emitters if emitter.is_alive()}
+        for key, watch in list(self._watches.items()):
+            if key not in wanted or watch not in alive:  # a number may be used again for another directory
+                self._observer.unschedule(self._watches.pop(key))
+        for key in sorted(wanted - self._watches.keys()):
+            self._watch(self._observer, key)
+
+    def problems(self) -> dict[str, str]:
+        """Log directories of which events may be missing, and why."""
+        return dict(self._problems)
+
+    def stop(self) -> None:
+        """No more calls."""
+        logging.getLogger("watchdog").removeHandler(self._complaints)
+        observer, self._observer = self._observer, None
+        if observer is not None:
+            observer.stop()
+            observer.join()
+
+    def _watch(self, observer: BaseObserver, key: tuple[str, int]) -> None:
+        log_dir = key[0]
+        handler = _Handler(log_dir, self._changed, self._lock_changed)
+        before = _kernel_watches()
+        try:
+            with os.scandir(log_dir) as entries:
+                wanted = 1 + sum(entry.is_dir(follow_symlinks=False) for entry in entries)
+            self._watches[key] = observer.schedule(handler, log_dir, recursive=True, event_filter=_EVENTS)
+        except OSError as error:
+            self._complain(log_dir, f"only scans: {error.strerror}")
+            return
+        got = _kernel_watches() - before
+        if (
+            got < wanted
+        ):  # wrong if a directory comes or goes at this moment, which costs nothing but a warning
+            limit = "fs.inotify.max_user_watches may be too low"
+            self._complain(log_dir, f"only scans for {wanted - got} of {wanted} directories: {limit}")
+        else:
+            self._problems.pop(log_dir, None)
+
+    def _complain(self, log_dir: str, problem: str) -> None:
+        if self._problems.get(log_dir) != problem:
+            _log.warning("events_missing", log_dir=log_dir, reason=problem)
+        self._problems[log_dir] = problem
+
+    def _lost(self, reason: str) -> None:
+        _log.warning("events_lost", reason=reason)
+        for log_dir in self._log_dirs:
+            self._changed(log_dir, None)
+
+
+class _Handler(FileSystemEventHandler):
+    """Sorts the events of one log directory."""
+
+    def __init__(self, log_dir: str, changed: Changed, lock_changed: LockChanged) -> None:
+        self._log_dir = log_dir
+        self._changed = changed
+        self._lock_changed = lock_changed
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        """Something changed at both ends of a rename."""
+        for path in {os.fsdecode(event.src_path), os.fsdecode(event.dest_path or event.src_path)}:
+            self._changed_at(path[len(self._log_dir) :].strip("/").split("/"))
+
+    def _changed_at(self, inside: list[str]) -> None:
+        name = inside[0]
+        if name == names.LOCK:
+            self._lock_changed(self._log_dir)
+        elif not name:  # the log directory itself is gone
+            self._changed(self._log_dir, None)
+        elif name in _CHECKPOINTS or _is_about_segments(inside):
+            self._changed(self._log_dir, name)
+
+
+class _Complaints(logging.Handler):
+    """Hears what watchdog says of events that it lost: it tells nobody else."""
+
+    def __init__(self, lost: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._lost = lost
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Any warning of watchdog's means that something may have been missed."""
+        self._lost(record.getMessage())
+
+
+def _is_about_segments(inside: list[str]) -> bool:
+    """Whether a partition directory is another one, or a file in it that makes a difference to what may be cleaned."""
+    if parse_partition_dir(inside[0]) is None:
+        return False
+    if len(inside) == 1:
+        return True
+    file = parse_segment_file(inside[1])
+    if file is None:
+        return False
+    if file.suffix is Suffix.STAGED:
+        return file.kind is FileKind.MANIFEST
+    return file.kind is FileKind.LOG or file.suffix in {Suffix.CLEANED, Suffix.SWAP}
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return -1
+
+
+def _kernel_watches() -> int:
+    """How many inotify watches this process has; watchdog is silent about those that it did not get."""
+    count = 0
+    for path in glob.glob("/proc/self/fdinfo/*"):
+        try:
+            with open(path, "rb") as file:
+                count += sum(line.startswith(b"inotify ") for line in file)
+        except OSError:  # closed meanwhile
+            continue
+    return count

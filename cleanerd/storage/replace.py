@@ -1,0 +1,27 @@
+"""Exchange a small file for another content, whatever happens meanwhile.
+
+The temporary file is not Kafka's `<name>.tmp`: left behind by another user, that one would keep a broker from writing its
+own (spec disk A7).
+"""
+
+import os
+
+from cleanerd.env.files import Files
+from cleanerd.format.names import Suffix
+
+
+def replace_file(files: Files, path: str, content: bytes, like: str) -> None:
+    """Create or replace `path`. Needs `.lock`. Raises OSError; the old file is there then.
+
+    1. Write everything to `<path>.cleanerd`, with owner and permissions of the old file, or of `like`; sync it.
+    2. Rename it over the old one; sync the directory.
+    A crash leaves the old or the new file, and at most a temporary one that no broker looks at.
+    """
+    temporary = f"{path}{Suffix.STAGED.value}"
+    if files.exists(temporary):
+        files.unlink(temporary)  # whose it is, it may not be writable
+    files.write(temporary, content)
+    files.adopt_owner(temporary, path if files.exists(path) else like)
+    files.fsync(temporary)
+    files.rename(temporary, path)
+    files.fsync_dir(os.path.dirname(path))

@@ -1,0 +1,181 @@
+"""Log directories for inventories: files of the right names, sizes and times, and nothing much in them."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cleanerd.config.model import TopicConfig
+from cleanerd.daemon.due import FOREVER_MS, Due
+from cleanerd.daemon.inventory import Inventory
+from cleanerd.daemon.model import LogId
+from cleanerd.env.clock import SystemClock
+from cleanerd.env.files import FileStat, RealFiles
+from cleanerd.format import names
+from cleanerd.format.batch import Record, encode_batch
+from cleanerd.format.checkpoint import render_offset_checkpoint
+from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition, parse_partition_dir
+from cleanerd.format.time_index import ENTRY
+
+HOUR_MS = 3_600_000
+OLD_MS = 1_600_000_000_000  # before anything that the clock of a test says
+CONFIG = TopicConfig(
+    cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.5, delete_retention_ms=0, min_compaction_lag_ms=0,
+    max_compaction_lag_ms=FOREVER_MS, retention_ms=-1, retention_bytes=-1, segment_bytes=1 << 20,
+    segment_index_bytes=1 << 20, index_interval_bytes=4096, file_delete_delay_ms=0, max_message_bytes=1 << 20,
+    preallocate=False,
+)  # fmt: skip
+
+
+class HandClock:
+    """A clock that a test sets; it starts an hour after everything that the test wrote."""
+
+    def __init__(self) -> None:
+        self.wall_ms = SystemClock().now_ms() + HOUR_MS
+        self.passed_s = 0.0
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+    def monotonic_s(self) -> float:
+        return self.passed_s
+
+    def advance(self, ms: int) -> None:
+        self.wall_ms += ms
+        self.passed_s += ms / 1000
+
+
+class CountingFiles(RealFiles):
+    """Counts calls, and fails where a test says so."""
+
+    def __init__(self) -> None:
+        self.stats: list[str] = []
+        self.lists: list[str] = []
+        self.reads: list[str] = []
+        self.broken: dict[str, OSError] = {}
+
+    def reset(self) -> None:
+        """Count from 0."""
+        for calls in (self.stats, self.lists, self.reads):
+            calls.clear()
+
+    def stat(self, path: str) -> FileStat:
+        self.stats.append(path)
+        return super().stat(path)
+
+    def exists(self, path: str) -> bool:
+        self.stats.append(path)
+        return super().exists(path)
+
+    def list_names(self, directory: str) -> list[str]:
+        self.lists.append(directory)
+        if directory in self.broken:
+            raise self.broken[directory]
+        return super().list_names(directory)
+
+    def read(self, path: str) -> bytes:
+        self.reads.append(path)
+        if path in self.broken:
+            raise self.broken[path]
+        return super().read(path)
+
+
+@dataclass
+class Fixture:
+    """An inventory of some log directories, and what is needed to ask it."""
+
+    dirs: list[Path]
+    files: CountingFiles = field(default_factory=CountingFiles)
+    clock: HandClock = field(default_factory=HandClock)
+    configs: dict[str, TopicConfig] = field(default_factory=dict)
+    busy: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.inventory = Inventory(self.files, self.clock)
+
+    @property
+    def root(self) -> Path:
+        return self.dirs[0]
+
+    def config(self, topic: str) -> TopicConfig:
+        return self.configs.get(topic, CONFIG)
+
+    def is_free(self, log: LogId) -> bool:
+        return str(log) not in self.busy
+
+    def scan(self) -> list[str]:
+        """What the scan reports, in words."""
+        report = self.inventory.scan([str(path) for path in self.dirs])
+        return [
+            f"{word} {log}"
+            for word, logs in (("+", report.appeared), ("-", report.vanished), ("~", report.changed))
+            for log in logs
+        ]
+
+    def due(self) -> list[Due]:
+        return self.inventory.due(self.clock.now_ms(), self.config, self.is_free)
+
+    def due_names(self) -> list[str]:
+        return [str(due.log) for due in self.due()]
+
+    def next_due_in_ms(self) -> int | None:
+        at_ms = self.inventory.next_due_ms(self.clock.now_ms(), self.config, self.is_free)
+        return None if at_ms is None else at_ms - self.clock.now_ms()
+
+    def log(self, name: str, log_dir: Path | None = None) -> LogId:
+        parsed = parse_partition_dir(name)
+        assert parsed is not None
+        return LogId(str(log_dir or self.root), parsed[0])
+
+
+def file_name(base: int, kind: FileKind = FileKind.LOG, suffix: Suffix = Suffix.LIVE) -> str:
+    return str(SegmentFileName(base, kind, suffix))
+
+
+def write_log(
+    directory: Path, sizes: Mapping[int, int], *, largest_ms: Callable[[int], int] = lambda _: OLD_MS
+) -> None:
+    """Segments by base offset with these sizes; the last is active. The directory looks as if it was old."""
+    directory.mkdir(exist_ok=True)
+    for base, size in sizes.items():
+        with (directory / file_name(base)).open("wb") as file:
+            file.truncate(size)
+        (directory / file_name(base, FileKind.OFFSET_INDEX)).write_bytes(bytes(8))
+        (directory / file_name(base, FileKind.TIME_INDEX)).write_bytes(ENTRY.pack(largest_ms(base), 0))
+    age(directory)
+
+
+def batch(offset: int, timestamp_ms: int = OLD_MS) -> bytes:
+    """One record, 100 bytes."""
+    data = encode_batch([Record(offset, timestamp_ms, b"k", b"v" * 31)], base_offset=offset)
+    assert len(data) == 100
+    return data
+
+
+def stamp_first_batch(directory: Path, base: int, timestamp_ms: int) -> None:
+    """Put one batch with this time at the head of a segment, whose size stays."""
+    with (directory / file_name(base)).open("r+b") as file:
+        file.write(batch(base, timestamp_ms))
+    age(directory)
+
+
+def age(directory: Path, by_ms: int = HOUR_MS) -> None:
+    """Make a directory look untouched for a while."""
+    mtime_ns = os.stat(directory).st_mtime_ns - by_ms * 1_000_000
+    os.utime(directory, ns=(mtime_ns, mtime_ns))
+
+
+def write_checkpoint(log_dir: Path, name: str, offsets: Mapping[str, int]) -> None:
+    """As a broker does: beside, then renamed."""
+    parsed: dict[TopicPartition, int] = {}
+    for log, offset in offsets.items():
+        found = parse_partition_dir(log)
+        assert found is not None
+        parsed[found[0]] = offset
+    (log_dir / f"{name}.tmp").write_bytes(render_offset_checkpoint(parsed))
+    (log_dir / f"{name}.tmp").rename(log_dir / name)
+
+
+def write_cleaner_checkpoint(log_dir: Path, offsets: Mapping[str, int]) -> None:
+    """First dirty offsets."""
+    write_checkpoint(log_dir, names.CLEANER_OFFSET_CHECKPOINT, offsets)

@@ -1,0 +1,155 @@
+"""A real daemon process, and cleanerctl to talk to it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+START_S = 60.0
+
+
+class DaemonProcess:
+    """One `cleanerd run`; everything it needs lies below `directory`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        log_dirs: list[Path],
+        settings: Mapping[str, object],
+        topics: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.config = directory / "server.properties"
+        self.socket = directory / "control.sock"
+        self.told = directory / "stderr.log"
+        self.log_dirs = log_dirs
+        self.settings = dict(settings)
+        self.topics = topics  # cleanup.policy by topic; None: compact for all that have a log
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def configure(self, **more: object) -> None:
+        """Write the configuration file; underscores in names stand for dots."""
+        self.settings |= {name.replace("_", "."): value for name, value in more.items()}
+        rows = {
+            "log.dirs": ",".join(map(str, self.log_dirs)),
+            "cleanerd.state.dir": self.directory / "state",
+            "cleanerd.control.socket": self.socket,
+            "cleanerd.metrics.listen": "",
+            "log.cleaner.backoff.ms": 200,
+            "cleanerd.scan.interval.ms": 500,
+            "cleanerd.retry.backoff.ms": 200,
+            "cleanerd.log.format": "json",
+            **self.settings,
+        }
+        topics = self.directory / "topics.d"
+        topics.mkdir(exist_ok=True)
+        for topic, policy in self.policies().items():
+            (topics / f"{topic}.properties").write_text(f"cleanup.policy={policy}\n")
+        new = self.config.with_suffix(".new")
+        new.write_text("".join(f"{name}={value}\n" for name, value in rows.items()))
+        new.rename(self.config)
+
+    def policies(self) -> dict[str, str]:
+        """Cleanup policy by topic."""
+        if self.topics is not None:
+            return dict(self.topics)
+        found = {name.rpartition("-")[0] for log_dir in self.log_dirs for name in os.listdir(log_dir)}
+        return {topic: "compact" for topic in found if topic}
+
+    def start(self) -> "DaemonProcess":
+        """Start it and wait until it says that it is ready."""
+        self.spawn()
+        wait_until(lambda: self.is_ready(), START_S, self.output)
+        return self
+
+    def spawn(self) -> subprocess.Popen[bytes]:
+        """Start it and wait for nothing."""
+        if not self.config.exists():
+            self.configure()
+        arguments = [sys.executable, "-m", "cleanerd.cli.main", "run", "--config", str(self.config)]
+        with self.told.open("ab") as told:
+            self.process = subprocess.Popen(arguments, cwd=ROOT, stderr=told, env=environment())
+        return self.process
+
+    def is_ready(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.output()
+        answer = self.ctl("status", check=False)
+        return answer.returncode == 0 and bool(json.loads(answer.stdout)["status"]["ready"])
+
+    def stop(self, number: int = signal.SIGTERM, timeout_s: float = 30) -> int:
+        """Stop it; the exit code."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(timeout_s)
+
+    def output(self) -> str:
+        """What it said so far."""
+        return self.told.read_text()
+
+    def events(self) -> list[dict[str, Any]]:
+        """Log lines."""
+        return [json.loads(line) for line in self.output().splitlines() if line.startswith("{")]
+
+    def ctl(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+        """Run cleanerctl with JSON output."""
+        done = subprocess.run(
+            [sys.executable, "-m", "cleanerd.cli.ctl", "--socket", str(self.socket), *arguments, "-o", "json"],
+            cwd=ROOT, capture_output=True, text=True, timeout=90, check=False, env=environment(),
+        )  # fmt: skip
+        assert not check or done.returncode == 0, (arguments, done.stdout, done.stderr, self.output()[-3000:])
+        return done
+
+    def ask(self, *arguments: str) -> Any:
+        """The JSON document that a verb answers with."""
+        return json.loads(self.ctl(*arguments).stdout)
+
+    def history(self, name: str) -> list[dict[str, Any]]:
+        """Events of a log, the youngest first."""
+        found = self.ask("history", name)
+        return list(found["events"])
+
+    def outcomes(self, name: str) -> list[str]:
+        """What became of its cleanings, the oldest first."""
+        return [event["outcome"] for event in reversed(self.history(name)) if event["kind"] == "cleaning"]
+
+    def log(self, name: str) -> dict[str, Any]:
+        """One log."""
+        return dict(self.ask("log", name)["logs"][0])
+
+
+def environment() -> dict[str, str]:
+    """Of a child: finds the source tree."""
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def wait_until(is_so: Callable[[], object], timeout_s: float, explain: Callable[[], str] = str) -> None:
+    """Poll until it is so; fails after the time limit."""
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s; {explain()[-4000:]}"
+        time.sleep(0.05)  # noqa: TID251  # another process is waited for
+
+
+@contextmanager
+def running(
+    directory: Path, *log_dirs: Path, topics: Mapping[str, str] | None = None, **settings: object
+) -> Iterator[DaemonProcess]:
+    """A daemon that is ready; killed at the end, if it still lives."""
+    directory.mkdir(exist_ok=True)
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    daemon = DaemonProcess(directory, list(log_dirs), named, topics)
+    try:
+        yield daemon.start()
+    finally:
+        if daemon.process is not None and daemon.process.poll() is None:
+            daemon.process.kill()
+            daemon.process.wait()

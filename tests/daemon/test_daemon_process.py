@@ -1,0 +1,207 @@
+"""The daemon as a process: what it does by itself, and what it answers (issue: supervisor, workers, lifecycle)."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cleanerd.client.producer import Producer
+from cleanerd.client.writer import LogWriter
+from tests.cleaning.logs import SEGMENT_BYTES, assert_settled, contents, newest, segment, write_logs
+from tests.daemon.processes import DaemonProcess, environment, running, wait_until
+
+IDLE_RSS_MIB_MAX = 120
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("daemon")
+
+
+@pytest.fixture(scope="module")
+def daemon(place: Path) -> Iterator[DaemonProcess]:
+    """One daemon for the tests that leave it as it was."""
+    write_logs(place / "logs", "first", "second")
+    with running(place / "d", place / "logs", cleanerd_spark_idle_timeout_ms=600_000) as daemon:
+        yield daemon
+
+
+def committed(daemon: DaemonProcess, name: str) -> bool:
+    return "committed" in daemon.outcomes(name)
+
+
+def test_dirty_logs_are_cleaned_in_one_job_and_nothing_is_left_over(
+    daemon: DaemonProcess, place: Path
+) -> None:
+    wait_until(lambda: committed(daemon, "first-0") and committed(daemon, "second-0"), 60, daemon.output)
+    for name in ("first-0", "second-0"):
+        assert_settled(place / "logs" / name)
+        assert len(newest(place / "logs" / name)) == 7
+    cleanings = [event for event in daemon.history("*") if event["kind"] == "cleaning"]
+    assert len({event["job_id"] for event in cleanings}) == 1
+    assert daemon.log("first-0")["state"] == "clean"
+
+
+def test_a_second_daemon_is_refused_with_the_pid_of_the_first(daemon: DaemonProcess, place: Path) -> None:
+    other = DaemonProcess(place / "other", [place / "logs"], {})
+    other.directory.mkdir()
+    assert other.spawn().wait(60) == 1
+    assert daemon.process is not None
+    assert f"another cleanerd works in {place / 'logs'} (process {daemon.process.pid})" in other.output()
+
+
+def test_a_request_cleans_what_is_not_dirty_enough_and_waits_for_it(
+    daemon: DaemonProcess, place: Path
+) -> None:
+    wait_until(lambda: committed(daemon, "first-0"), 60, daemon.output)
+    with LogWriter(str(place / "logs"), "first", 0, segment_bytes=SEGMENT_BYTES) as writer:
+        Producer(writer).put(b"key 1", b"newest", 9_000)
+        end = writer.log_end_offset
+    jobs = daemon.ask("clean", "first-0", "--force", "--wait")["jobs"]
+    assert [job["state"] for job in jobs] == ["done"]
+    assert newest(place / "logs" / "first-0")[b"key 1"] == b"newest"
+    awaited = daemon.ctl("await", "first-0", str(end + 10_000), "--timeout", "1", check=False)
+    assert awaited.returncode == 75
+
+
+def test_a_held_log_is_not_cleaned_until_it_is_resumed(daemon: DaemonProcess) -> None:
+    hold = daemon.ask("pause", "second", "--owner", "test", "--reason", "because")["hold"]
+    assert daemon.log("second-0")["state"] == "paused"
+    refused = daemon.ctl("clean", "second-0", check=False)
+    assert refused.returncode == 75
+    assert "paused" in refused.stderr
+    assert [one["id"] for one in daemon.ask("resume", hold["id"])["holds"]] == [hold["id"]]
+    assert daemon.log("second-0")["state"] == "clean"
+
+
+def test_explain_names_what_stands_in_the_way(daemon: DaemonProcess) -> None:
+    wait_until(lambda: committed(daemon, "first-0"), 60, daemon.output)
+    (explanation,) = daemon.ask("explain", "first-0")["explanations"]
+    assert explanation["decision"].startswith("not cleaned: ")
+    assert {"first dirty offset", "dirty ratio", "active segment"} <= {
+        f["name"] for f in explanation["facts"]
+    }
+
+
+def test_a_rejected_reload_changes_nothing_and_names_all_problems(daemon: DaemonProcess) -> None:
+    limits = daemon.ask("throttle")["throttle"]["limits"]
+    daemon.configure(log_cleaner_io_max_bytes_per_second=0, cleanerd_retry_max=-1)
+    answer = daemon.ctl("reload", check=False)
+    assert answer.returncode == 1
+    for key in ("log.cleaner.io.max.bytes.per.second", "cleanerd.retry.max"):
+        assert key in answer.stdout + answer.stderr
+    assert daemon.ask("throttle")["throttle"]["limits"] == limits
+    del daemon.settings["cleanerd.retry.max"]
+    daemon.configure(log_cleaner_io_max_bytes_per_second=5e6)
+    wait_until(
+        lambda: daemon.ask("throttle")["throttle"]["limits"]["io_bytes_per_s"] == 5e6, 20, daemon.output
+    )
+    del daemon.settings["log.cleaner.io.max.bytes.per.second"]
+    daemon.configure()
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGHUP)
+    wait_until(
+        lambda: daemon.ask("throttle")["throttle"]["limits"]["io_bytes_per_s"] is None, 20, daemon.output
+    )
+
+
+def test_killed_jvm_costs_a_retry_and_a_killed_engine_too(daemon: DaemonProcess, place: Path) -> None:
+    wait_until(lambda: committed(daemon, "second-0"), 60, daemon.output)
+    for number, victim in enumerate(["java", "engine_process"]):
+        daemon.ask("pause", "second-0", "--owner", "test", "--reason", "nobody else")
+        with LogWriter(str(place / "logs"), "second", 0, segment_bytes=SEGMENT_BYTES) as writer:
+            Producer(writer).put(b"key 1", b"after %d" % number, 9_000)
+            writer.roll()
+        assert _kill_children(daemon, victim)
+        daemon.ask("resume", "second-0")
+        daemon.ask("clean", "second-0", "--force", "--wait")
+        wait_until(lambda: daemon.log("second-0")["state"] == "clean", 60, daemon.output)
+        assert newest(place / "logs" / "second-0")[b"key 1"] == b"after %d" % number
+        assert daemon.log("second-0")["failures"] == 0
+
+
+def _kill_children(daemon: DaemonProcess, what: str) -> list[int]:
+    """Kill those of its processes whose command line names this."""
+    assert daemon.process is not None
+    victims = [
+        pid
+        for pid in _descendants(daemon.process.pid)
+        if what.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    return victims
+
+
+def _descendants(pid: int) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [pid, *(d for child in map(int, found.stdout.split()) for d in _descendants(child))]
+
+
+def test_the_idle_daemon_is_small_and_holds_no_compiler(place: Path) -> None:
+    """Memory goes back after cleanerd.spark.idle.timeout.ms; 120 MiB are allowed without a session."""
+    logs = write_logs(place / "idle", "one")
+    with running(place / "i", logs, cleanerd_spark_idle_timeout_ms=100) as daemon:
+        wait_until(lambda: committed(daemon, "one-0"), 60, daemon.output)
+        wait_until(lambda: not daemon.ask("status")["status"]["spark_session_up"], 20, daemon.output)
+        assert daemon.process is not None
+        status = Path(f"/proc/{daemon.process.pid}/status").read_text()
+        (rss_kib,) = (int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+        assert rss_kib / 1024 < IDLE_RSS_MIB_MAX
+        maps = Path(f"/proc/{daemon.process.pid}/maps").read_text()
+        assert "llvmlite" not in maps
+        assert _descendants(daemon.process.pid) == [daemon.process.pid]
+        assert daemon.stop() == 0
+
+
+def test_an_uncleanable_log_keeps_its_reason_and_comes_back_when_it_is_mended(place: Path) -> None:
+    """Rules 7.14, 1.33 with cleanerd's three strikes: other logs go on, a mended file is tried again."""
+    logs = write_logs(place / "ill", "good", "bad")
+    file = segment(logs / "bad-0", 1)
+    healthy = file.read_bytes()
+    file.write_bytes(healthy[:-5] + b"\xff" + healthy[-4:])
+    with running(place / "u", logs) as daemon:
+        wait_until(lambda: daemon.log("bad-0")["state"] == "uncleanable", 90, daemon.output)
+        assert committed(daemon, "good-0")
+        assert daemon.log("bad-0")["failures"] == 3
+        assert str(file) in daemon.log("bad-0")["reason"]
+        assert [one["topic"] for one in daemon.ask("retry", "bad")["logs"]] == ["bad"]
+        wait_until(lambda: daemon.log("bad-0")["state"] == "uncleanable", 90, daemon.output)
+        assert daemon.stop(signal.SIGKILL) != 0
+        daemon.start()
+        assert daemon.log("bad-0")["state"] == "uncleanable", "survives a restart"
+        file.write_bytes(healthy)
+        wait_until(lambda: committed(daemon, "bad-0"), 60, daemon.output)
+        assert len(newest(logs / "bad-0")) == 7
+
+
+def test_a_broker_directory_without_metadata_log_is_left_alone_but_for_named_topics(place: Path) -> None:
+    """Kafka's defaults would delete what its cluster compacts: whoever does not know the policy touches nothing."""
+    logs = write_logs(place / "unknown", "named", "nameless")
+    before = contents(logs / "nameless-0")
+    settings = {"log_retention_ms": 1, "log_retention_check_interval_ms": 50}
+    with running(place / "n", logs, topics={"named": "compact"}, **settings) as daemon:
+        wait_until(lambda: committed(daemon, "named-0"), 60, daemon.output)
+        assert daemon.log("nameless-0")["state"] == "ignored"
+        assert "topics.d" in daemon.log("nameless-0")["reason"]
+    assert contents(logs / "nameless-0") == before
+
+
+def test_bad_configuration_ends_with_78_and_names_every_problem(place: Path) -> None:
+    daemon = DaemonProcess(place / "b", [place / "logs"], {"log.cleaner.threads": 0, "cleanerd.nonsense": 1})
+    daemon.directory.mkdir()
+    assert daemon.spawn().wait(60) == 78
+    assert "log.cleaner.threads" in daemon.output()
+    assert "cleanerd.nonsense" in daemon.output()
+
+
+def test_the_module_of_the_process_imports_neither_numba_nor_pyspark() -> None:
+    code = "import sys, cleanerd.cli.run; print([m for m in ('numba', 'pyspark') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment()
+    )
+    assert done.stdout.strip() == "[]"

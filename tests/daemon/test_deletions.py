@@ -1,0 +1,232 @@
+"""Files that wait for their deletion (rules 5.8-5.10): on time, all of them, and never one that is not ours to delete."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.retain import retain
+from cleanerd.daemon.deletions import RETRY_MS, Deleted, PendingDeletions
+from cleanerd.env.files import RealFiles
+from cleanerd.format import names
+from cleanerd.storage.lock import LogDirLock
+from tests.cleaning.logs import lock_of_another
+from tests.cleaning.retained import EXPIRED, NOW_MS, bases, snapshot_of, stop_broker, write_log
+
+DELAY_MS = 60_000
+
+
+class StoppedClock:
+    """Time passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.ms = NOW_MS
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_s(self) -> float:
+        return self.ms / 1000
+
+
+class RefusingFiles(RealFiles):
+    """Cannot unlink files with one of these endings."""
+
+    def __init__(self, *endings: str) -> None:
+        self.endings = endings
+
+    def unlink(self, path: str) -> None:
+        if path.endswith(self.endings):
+            raise PermissionError(13, "not this one", path)
+        super().unlink(path)
+
+
+@pytest.fixture
+def pending() -> PendingDeletions:
+    return PendingDeletions(RealFiles(), StoppedClock())
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Path:
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    return directory
+
+
+def deleted_file(directory: Path, base: int = 0, kind: str = ".log", content: bytes = b"12345") -> str:
+    path = directory / f"{base:020d}{kind}.deleted"
+    path.write_bytes(content)
+    return str(path)
+
+
+def left(directory: Path) -> list[str]:
+    return sorted(os.listdir(directory))
+
+
+def test_5_8_nothing_goes_before_its_time(pending: PendingDeletions, partition: Path) -> None:
+    first, second = deleted_file(partition, 0), deleted_file(partition, 5)
+    pending.add([first], NOW_MS + 10)
+    pending.add([second], NOW_MS + 20)
+    assert (pending.due(NOW_MS + 9), pending.next_due_ms) == ((), NOW_MS + 10)
+    assert pending.run_due(NOW_MS + 9) == Deleted()
+    assert pending.due(NOW_MS + 10) == (first,)
+    assert pending.run_due(NOW_MS + 10) == Deleted(files=1, bytes=5)
+    assert left(partition) == [os.path.basename(second)]
+    assert pending.run_due(NOW_MS + 20) == Deleted(files=1, bytes=5)
+    assert (left(partition), pending.next_due_ms) == ([], None)
+
+
+def test_5_8_all_are_attempted_even_if_one_fails(partition: Path) -> None:
+    """What failed is told, and tried again later."""
+    files = RefusingFiles(".index.deleted")
+    pending = PendingDeletions(files, StoppedClock())
+    paths = [deleted_file(partition, 0, kind) for kind in (".log", ".index", ".timeindex", ".snapshot")]
+    pending.add(paths, NOW_MS)
+    done = pending.run_due(NOW_MS)
+    assert (done.files, list(done.failures)) == (3, [paths[1]])
+    assert left(partition) == [os.path.basename(paths[1])]
+    assert pending.due(NOW_MS + RETRY_MS - 1) == ()
+    files.endings = ("none",)
+    assert pending.run_due(NOW_MS + RETRY_MS) == Deleted(files=1, bytes=5)
+
+
+def test_5_8_missing_files_are_only_noted(pending: PendingDeletions, partition: Path) -> None:
+    """A broker deleted them when it loaded the log, or the partition is gone with its directory."""
+    paths = [deleted_file(partition, base) for base in (0, 5)]
+    pending.add([*paths, str(partition / "never there")], NOW_MS)
+    os.unlink(paths[0])
+    assert pending.run_due(NOW_MS) == Deleted(files=1, bytes=5, missing=1)
+    pending.add([deleted_file(partition)], NOW_MS)
+    partition.rename(partition.with_name(f"t-0.{'a' * 32}-delete"))
+    assert pending.run_due(NOW_MS) == Deleted(missing=1)
+    assert pending.next_due_ms is None
+
+
+def test_5_10_leftovers_are_due_at_once(pending: PendingDeletions, partition: Path) -> None:
+    """Whatever was left of their delay: Kafka deletes them when it loads the log (5.12)."""
+    ours = {os.path.basename(deleted_file(partition, 5, kind)) for kind in (".log", ".txnindex", ".snapshot")}
+    others = ["00000000000000000007-0000000001.checkpoint.deleted", f"{9:020d}.log", "notes.deleted"]
+    for name in others:
+        (partition / name).touch()
+    assert pending.adopt(str(partition)) == len(ours)
+    assert set(left(partition)) == {*ours, *others}, "only queued: the lock is not held"
+    assert pending.run_due(NOW_MS).files == len(ours)
+    assert left(partition) == sorted(others)
+
+
+def test_while_somebody_else_holds_the_lock_nothing_is_touched(
+    pending: PendingDeletions, tmp_path: Path, partition: Path
+) -> None:
+    """A file that vanishes while a broker loads its logs takes the whole directory offline."""
+    path = deleted_file(partition)
+    pending.add([path], NOW_MS)
+    with lock_of_another(tmp_path / names.LOCK):
+        assert pending.run_due(NOW_MS) == Deleted()
+        assert pending.due(NOW_MS) == (path,)
+    with LogDirLock(str(tmp_path)):  # another thread of the daemon commits
+        assert pending.run_due(NOW_MS) == Deleted()
+    assert pending.run_due(NOW_MS) == Deleted(files=1, bytes=5)
+
+
+def test_a_held_directory_does_not_keep_others_waiting(pending: PendingDeletions, tmp_path: Path) -> None:
+    paths = []
+    for name in ("held", "free"):
+        (tmp_path / name / "t-0").mkdir(parents=True)
+        paths.append(deleted_file(tmp_path / name / "t-0"))
+    pending.add(paths, NOW_MS)
+    with lock_of_another(tmp_path / "held" / names.LOCK):
+        assert pending.run_due(NOW_MS).files == 1
+    assert pending.due(NOW_MS) == (paths[0],)
+
+
+def test_a_file_that_came_under_the_same_name_is_not_deleted(
+    pending: PendingDeletions, partition: Path
+) -> None:
+    """The topic was deleted and created anew, and its broker stopped in the middle of a swap."""
+    path = deleted_file(partition)
+    pending.add([path], NOW_MS)
+    other = partition / "other"
+    other.write_bytes(b"of the new topic")
+    other.replace(path)
+    assert pending.run_due(NOW_MS) == Deleted(missing=1)
+    assert Path(path).read_bytes() == b"of the new topic"
+    assert pending.next_due_ms is None
+
+
+@pytest.mark.parametrize("suffix", [".cleaned", ".swap"])
+def test_nothing_goes_while_segments_are_being_exchanged(
+    pending: PendingDeletions, partition: Path, suffix: str
+) -> None:
+    """Rule 5.19b: what is `.deleted` beside them may be the only copy."""
+    other = partition / f"{0:020d}.log{suffix}"
+    other.touch()
+    deleted_file(partition)
+    pending.adopt(str(partition))
+    assert pending.run_due(NOW_MS) == Deleted()
+    other.unlink()
+    assert pending.run_due(NOW_MS).files == 1
+
+
+def test_a_file_that_waits_already_keeps_the_earlier_time(pending: PendingDeletions, partition: Path) -> None:
+    """A pass that goes on where another one was interrupted names its files once more."""
+    path = deleted_file(partition)
+    for due_ms in (NOW_MS + 10, NOW_MS + 5, NOW_MS + 20):
+        pending.add([path], due_ms)
+    assert pending.next_due_ms == NOW_MS + 5
+
+
+def test_a_directory_that_cannot_be_locked_is_told_and_tried_again(
+    pending: PendingDeletions, tmp_path: Path, partition: Path
+) -> None:
+    (tmp_path / names.LOCK).mkdir()
+    path = deleted_file(partition)
+    pending.add([path], NOW_MS)
+    assert list(pending.run_due(NOW_MS).failures) == [path]
+    (tmp_path / names.LOCK).rmdir()
+    assert pending.run_due(NOW_MS + RETRY_MS).files == 1
+
+
+def threads(count: int, work: Callable[[], object]) -> Iterator[threading.Thread]:
+    for _ in range(count):
+        thread = threading.Thread(target=work)
+        thread.start()
+        yield thread
+
+
+def test_any_thread_may_use_it(pending: PendingDeletions, partition: Path) -> None:
+    """Several delete at once what several have queued: each file once, and none is left."""
+    paths = [deleted_file(partition, base) for base in range(60)]
+    for thread in list(threads(3, partial(pending.add, paths, NOW_MS))):
+        thread.join()
+    for thread in list(threads(3, partial(pending.run_due, NOW_MS))):
+        thread.join()
+    pending.run_due(NOW_MS)
+    assert (left(partition), pending.next_due_ms) == ([], None)
+
+
+@pytest.mark.parametrize("survives", [True, False])
+def test_c138_files_of_expired_segments_go_after_the_delay(tmp_path: Path, survives: bool) -> None:
+    """From the retention pass to the empty directory, with a daemon that lives on or is started anew."""
+    clock = StoppedClock()
+    pending = PendingDeletions(RealFiles(), clock)
+    directory = write_log(tmp_path)
+    stop_broker(tmp_path, 15)
+    retain(
+        RealFiles(), snapshot_of(tmp_path), EXPIRED, now_ms=NOW_MS, dry_run=False,
+        dispose=lambda paths: pending.add(paths, NOW_MS + DELAY_MS),
+    )  # fmt: skip
+    assert bases(tmp_path) == [15]
+    waiting = [name for name in left(directory) if name.endswith(".deleted")]
+    assert len(waiting) == 11
+    clock.ms += DELAY_MS - 1
+    assert pending.run_due(clock.now_ms()) == Deleted()
+    if survives:
+        clock.ms += 1
+    else:
+        pending = PendingDeletions(RealFiles(), clock)
+        pending.adopt(str(directory))
+    assert pending.run_due(clock.now_ms()).files == len(waiting)
+    assert len(left(directory)) == 4
