@@ -1,0 +1,117 @@
+"""Everything that happens is told here, once: to the history, to the log, and to whoever counts."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+
+import structlog
+
+from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.retain import Retained
+from cleanerd.daemon.history import History
+from cleanerd.daemon.jobs import Job
+from cleanerd.daemon.model import LogId
+from cleanerd.daemon.operations import EventKind, HistoryEvent
+from cleanerd.env.clock import Clock
+
+Listener = Callable[[HistoryEvent], None]
+_log = structlog.get_logger("cleanerd")
+_LOUD = ("failed", "uncleanable", "dropped", "rejected", "expired", "offline")
+
+
+class Account:
+    """Thread-safe. `last` is the newest event of each log, as far as this process has seen one."""
+
+    def __init__(self, history: History, clock: Clock, listener: Listener = lambda _: None) -> None:
+        self._history = history
+        self._clock = clock
+        self._listener = listener
+        self._mutex = threading.Lock()
+        self._last: dict[LogId, HistoryEvent] = {}
+
+    def last(self, log: LogId) -> HistoryEvent | None:
+        """The newest event of a log."""
+        with self._mutex:
+            return self._last.get(log)
+
+    def cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
+        """A log went through a cleaning."""
+        fields = asdict(result)
+        self._tell(
+            HistoryEvent.model_validate(
+                {
+                    "time_ms": self._clock.now_ms(),
+                    "kind": "cleaning",
+                    "outcome": result.outcome,
+                    "reason": result.reason,
+                    "job_id": job.id,
+                    **_names(log),
+                    **{name: fields[name] for name in _MEASURES},
+                }
+            ),
+            log,
+            trigger=job.trigger,
+            range=[result.first_dirty_offset, result.end_offset],
+            mb_per_s=round(result.mb_per_s, 1),
+            records_per_s=round(result.records_per_s),
+            segments=[result.segments_before, result.segments_after],
+            error=result.error,
+        )
+
+    def retained(self, log: LogId, retained: Retained | None, reason: str | None) -> None:
+        """Retention took segments from a log, or failed."""
+        if retained is None:
+            self.log_event("retention", "failed", log, reason)
+        else:
+            self.log_event("retention", "deleted", log, str(retained), bytes=retained.bytes)
+
+    def log_event(
+        self, kind: EventKind, outcome: str, log: LogId, reason: str | None, **more: object
+    ) -> None:
+        """Something happened to a log."""
+        tp = log.topic_partition
+        event = HistoryEvent(
+            time_ms=self._clock.now_ms(),
+            kind=kind,
+            outcome=outcome,
+            reason=reason,
+            log_dir=log.log_dir,
+            topic=tp.topic,
+            partition=tp.partition,
+        )
+        self._tell(event, log, **more)
+
+    def event(self, kind: EventKind, outcome: str, reason: str | None = None, **more: object) -> None:
+        """Something happened to the daemon."""
+        self._tell(
+            HistoryEvent(time_ms=self._clock.now_ms(), kind=kind, outcome=outcome, reason=reason),
+            None,
+            **more,
+        )
+
+    def _tell(self, event: HistoryEvent, log: LogId | None, **more: object) -> None:
+        if log is not None:
+            with self._mutex:
+                self._last[log] = event
+        self._history.record(event)
+        self._listener(event)
+        fields = event.model_dump(exclude_defaults=True, exclude={"time_ms", "kind"})
+        known = {name: value for name, value in more.items() if value is not None}
+        say = _log.warning if event.outcome in _LOUD else _log.info
+        say(event.kind, **fields, **known)
+
+
+_MEASURES = (
+    "seconds",
+    "bytes_read",
+    "bytes_before",
+    "bytes_after",
+    "records_read",
+    "records_kept",
+    "removed",
+)
+
+
+def _names(log: LogId) -> dict[str, object]:
+    tp = log.topic_partition
+    return {"log_dir": log.log_dir, "topic": tp.topic, "partition": tp.partition}

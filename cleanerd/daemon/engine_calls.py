@@ -1,0 +1,60 @@
+"""What daemon and engine say to each other: plain values, without the weight of what does the work."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cleanerd.config.model import CleanerdConfig, TopicConfig
+from cleanerd.format.names import TopicPartition
+from cleanerd.pipeline.channel import Reporter
+
+
+@dataclass(frozen=True, slots=True)
+class ExamineCall:
+    """Look at logs of one log directory as exactly as before a cleaning. Answered by a `LogResult`."""
+
+    log_dir: str
+    partitions: tuple[TopicPartition, ...]
+    config: CleanerdConfig
+    topic_configs: Mapping[str, TopicConfig]
+
+
+@dataclass(frozen=True, slots=True)
+class CleanCall:
+    """Examine logs of one log directory, clean those that qualify as one job, stage the results.
+
+    `force`: whatever the dirty ratio; `horizons`: also where nothing is dirty and only a delete horizon has expired.
+    Answered by a list with a `LogResult` per log: staged, unchanged, skipped, failed or aborted.
+    """
+
+    log_dir: str
+    partitions: tuple[TopicPartition, ...]
+    config: CleanerdConfig
+    topic_configs: Mapping[str, TopicConfig]
+    force: bool
+    horizons: bool
+    reporter: Reporter
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request; `id` tells its messages from those of others."""
+
+    id: int
+    task: CleanCall | ExamineCall
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The next log that the tasks of a call will report about: the first is number 0."""
+
+    call_id: int
+    topic_partition: TopicPartition
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a call, or the `CleanerdError` that it ended with."""
+
+    call_id: int
+    value: object

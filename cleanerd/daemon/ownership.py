@@ -1,0 +1,115 @@
+"""Which log directories this daemon may work in: one cleanerd at a time, and recovered before anything else.
+
+The `.cleanerd.lock` of a directory is held as long as the daemon works in it. Leftovers of interrupted commits are mended
+as soon as nobody else holds `.lock`: at the start, or when a broker that lived then has stopped.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from cleanerd.cleaning.lock import commit_lock
+from cleanerd.env.files import Files
+from cleanerd.errors import CleanerdError, DirOffline, Fatal, LockHeld
+from cleanerd.format import names
+from cleanerd.format.names import DirKind, parse_partition_dir
+from cleanerd.storage.lock import LogDirLock, probe
+from cleanerd.storage.recover import recover
+from cleanerd.storage.scan import is_kafka_dir
+
+_log = structlog.get_logger("cleanerd")
+
+
+class Ownership:
+    """The directories of one daemon; thread-safe. `recovered` hears of each partition directory that was mended."""
+
+    def __init__(self, files: Files, recovered: Callable[[str, str | None], None]) -> None:
+        self._files = files
+        self._recovered = recovered
+        self._mutex = threading.Lock()
+        self._locks: dict[str, LogDirLock] = {}
+        self._unmended: set[str] = set()
+
+    def take(self, log_dirs: Sequence[str]) -> dict[str, str]:
+        """Take what can be taken and let go of the rest; returns why a directory is out of reach."""
+        with self._mutex:
+            for log_dir in self._locks.keys() - set(log_dirs):
+                self._release(log_dir)
+            refused = {log_dir: self._take(log_dir) for log_dir in log_dirs}
+        return {log_dir: str(reason) for log_dir, reason in refused.items() if reason is not None}
+
+    def take_at_start(self, log_dirs: Sequence[str]) -> dict[str, str]:
+        """As `take`; raises Fatal with the pid when another cleanerd works in one of them."""
+        with self._mutex:
+            refused = {log_dir: self._take(log_dir) for log_dir in log_dirs}
+            for reason in refused.values():
+                if isinstance(reason, LockHeld):
+                    raise Fatal(str(reason)) from reason
+        return {log_dir: str(reason) for log_dir, reason in refused.items() if reason is not None}
+
+    def mend(self, log_dir: str) -> bool:
+        """Mend every partition directory unless that was done; False while somebody else owns the log directory."""
+        with self._mutex:
+            if log_dir not in self._unmended:
+                return log_dir in self._locks
+        is_kafka = is_kafka_dir(self._files, log_dir)
+        try:
+            with commit_lock(log_dir, is_kafka=is_kafka):
+                for name in self._files.list_names(log_dir):
+                    parsed = parse_partition_dir(name)
+                    if parsed is not None and parsed[1] is DirKind.CURRENT:
+                        self._mend_one(os.path.join(log_dir, name), is_kafka=is_kafka)
+        except LockHeld:
+            return False
+        except (CleanerdError, OSError) as error:
+            _log.warning("recovery_postponed", log_dir=log_dir, reason=str(error))
+            return False
+        with self._mutex:
+            self._unmended.discard(log_dir)
+        return True
+
+    def owner_of(self, log_dir: str) -> int | None:
+        """Pid of whoever holds `.lock` (0: the kernel does not tell), None when it is free or ours."""
+        try:
+            pid = probe(log_dir)
+        except DirOffline:
+            return None
+        return None if pid == os.getpid() else pid
+
+    def release(self) -> None:
+        """Let go of everything."""
+        with self._mutex:
+            for log_dir in list(self._locks):
+                self._release(log_dir)
+
+    def _take(self, log_dir: str) -> LockHeld | DirOffline | None:
+        lock = self._locks.get(log_dir)
+        try:
+            if lock is not None:
+                lock.check()
+                return None
+        except LockHeld:  # the directory is another one: a disk was exchanged
+            self._release(log_dir)
+        lock = LogDirLock(log_dir, names.CLEANERD_LOCK)
+        try:
+            lock.__enter__()
+        except LockHeld as error:
+            return LockHeld(f"another cleanerd works in {log_dir} (process {error.pid})", error.pid)
+        except DirOffline as error:
+            return error
+        self._locks[log_dir] = lock
+        self._unmended.add(log_dir)
+        return None
+
+    def _release(self, log_dir: str) -> None:
+        self._locks.pop(log_dir).__exit__(None, None, None)
+        self._unmended.discard(log_dir)
+
+    def _mend_one(self, directory: str, *, is_kafka: bool) -> None:
+        try:
+            reason = recover(self._files, directory, is_kafka=is_kafka)
+        except (CleanerdError, OSError) as error:
+            reason = str(error)
+        self._recovered(directory, reason)

@@ -1,0 +1,144 @@
+"""The process around the supervisor: signals, configuration, control socket, exit code.
+
+=======  ==========================================================================
+signal   what it does
+=======  ==========================================================================
+TERM     stop; every cleaning is aborted at its next buffer, nothing is half committed
+INT      the same
+TERM or INT again   leave at once; the next start mends what there is to mend
+HUP      reload
+USR1     stacks of all threads to stderr
+=======  ==========================================================================
+"""
+
+import faulthandler
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from cleanerd import __version__
+from cleanerd.config.load import Configuration
+from cleanerd.config.model import KraftMetadata
+from cleanerd.config.reload import ReloadPlan
+from cleanerd.daemon import logs
+from cleanerd.daemon.config_watch import ConfigWatcher
+from cleanerd.daemon.control import AuditEntry, ControlServer
+from cleanerd.daemon.control_socket import listen
+from cleanerd.daemon.history import History
+from cleanerd.daemon.reload import Reloader, ReloadStatus, Trigger
+from cleanerd.daemon.service import Service
+from cleanerd.daemon.supervisor import Supervisor
+from cleanerd.env.clock import SystemClock
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import Fatal
+
+_log = structlog.get_logger("cleanerd")
+_LEFT_AT_ONCE = 130
+_CUT_OFF = 1
+
+
+class Daemon:
+    """`cleanerd run`. `load` reads the whole configuration anew, `read_metadata` the metadata log alone."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        log_dirs: tuple[str, ...],
+        config_file: str | None,
+        load: Callable[[], Configuration],
+        read_metadata: Callable[[], KraftMetadata | None],
+    ) -> None:
+        config, clock = configuration.broker, SystemClock()
+        logs.configure(config.log_format, config.log_level)
+        self._stopping = threading.Event()
+        self._reload_wanted = threading.Event()
+        self._history = _open_history(config.state_dir, config.history_max_age_ms, config.history_max_bytes)
+        self._reloader = Reloader(configuration, load, read_metadata, self._apply, clock)
+        self._supervisor = Supervisor(
+            lambda: self._reloader.current, log_dirs, self._history, RealFiles(), clock
+        )
+        self._watcher = ConfigWatcher(
+            config_file, [config.metadata_log_dir, *log_dirs], self._reload, clock=clock
+        )
+
+    def run(self) -> int:
+        """Until a signal says stop; the exit code. Raises Fatal when it cannot start."""
+        faulthandler.register(signal.SIGUSR1)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_stop)
+        signal.signal(signal.SIGHUP, lambda *_: self._reload_wanted.set())
+        config = self._reloader.current.broker
+        listening = listen(config.control_socket, os.environ)
+        server = ControlServer(
+            listening,
+            Service(self._supervisor, self._reloader),
+            audit=self._audit,
+            own_uid=os.geteuid(),
+        )
+        server.start()
+        try:
+            self._supervisor.start()
+        except BaseException:
+            server.stop(0)
+            raise
+        self._watcher.start()
+        _log.info("ready", version=__version__, pid=os.getpid(), control_socket=config.control_socket)
+        self._wait()
+        _log.info("stopping")
+        self._watcher.stop()
+        is_drained = self._supervisor.stop()
+        server.stop(1.0)
+        _log.info("stopped", drained=is_drained)
+        return 0 if is_drained else _CUT_OFF
+
+    def _wait(self) -> None:
+        while not self._stopping.is_set():
+            if self._reload_wanted.wait(0.5):
+                self._reload_wanted.clear()
+                self._reload(Trigger.SIGNAL)
+
+    def _on_stop(self, *_: object) -> None:
+        if self._stopping.is_set():
+            os._exit(_LEFT_AT_ONCE)
+        self._stopping.set()
+
+    def _apply(self, plan: ReloadPlan) -> None:
+        logs.configure(plan.new.broker.log_format, plan.new.broker.log_level)
+        self._supervisor.apply(plan)
+
+    def _reload(self, trigger: Trigger) -> bool:
+        outcome = self._reloader.reload(trigger)
+        if outcome.status is not ReloadStatus.UNCHANGED:
+            reason = "; ".join(outcome.problems) or None
+            changes = [str(change) for change in outcome.plan.changes] if outcome.plan else None
+            self._supervisor.account.event(
+                "reload", outcome.status.value, reason, trigger=trigger.value, changes=changes
+            )
+        if outcome.plan is not None:
+            self._supervisor.applied()
+        return outcome.status is not ReloadStatus.REJECTED
+
+    def _audit(self, entry: AuditEntry) -> None:
+        peer = entry.peer
+        self._supervisor.account.event(
+            "control",
+            entry.outcome,
+            f"{entry.verb} {dict(entry.parameters)}",
+            pid=peer.pid,
+            uid=peer.uid,
+            gid=peer.gid,
+        )
+
+
+def _open_history(state_dir: str, max_age_ms: int, max_bytes: int) -> History:
+    try:
+        os.makedirs(state_dir, mode=0o750, exist_ok=True)
+    except OSError as error:
+        raise Fatal(
+            f"{state_dir}: cannot keep state there: {error.strerror}; set cleanerd.state.dir to a directory that "
+            f"{os.environ.get('USER', f'user {os.geteuid()}')} may write"
+        ) from error
+    return History(os.path.join(state_dir, "history.sqlite"), max_age_ms=max_age_ms, max_bytes=max_bytes)

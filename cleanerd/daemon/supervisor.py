@@ -1,0 +1,462 @@
+"""The daemon as a whole: its parts, its threads, the order in which they start and stop.
+
+Start   1. directories taken (`ownership`), a second instance refused with the pid of the first
+        2. leftovers of interrupted commits mended, where nobody else owns the directory
+        3. first scan
+        4. workers, keepers, control socket; from here on it is ready
+Stop    1. no new work; every cleaning is aborted at its next buffer, waiters are sent away
+        2. workers end; a commit that has begun is finished
+        3. engine, keepers, control socket, history, directory locks
+
+What a kill leaves instead, the next start mends.
+
+thread                what it does
+--------------------  -----------------------------------------------------------------------------------------
+cleanerd-worker-<n>   the next job (`schedule`), then the next
+cleanerd-worker-express  reserved topics that have waited too long behind long jobs
+cleanerd-scanner      inventory: when the watcher saw something, and every cleanerd.scan.interval.ms
+cleanerd-committer    staged results whose directory became free
+cleanerd-retention    log.retention.check.interval.ms for logs that are not compacted, the backoff for the others
+cleanerd-housekeeper  deletions that are due, holds that expire, an idle engine, history
+"""
+
+import hashlib
+import math
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import structlog
+
+from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.retain import Retained
+from cleanerd.cleaning.spark_master import spark_master
+from cleanerd.config.load import Configuration
+from cleanerd.config.reload import ReloadPlan
+from cleanerd.daemon.account import Account
+from cleanerd.daemon.cleanings import Cleanings
+from cleanerd.daemon.commits import Commits
+from cleanerd.daemon.deletions import PendingDeletions
+from cleanerd.daemon.engine import Engine
+from cleanerd.daemon.history import HOLD, History
+from cleanerd.daemon.holds import Hold
+from cleanerd.daemon.inventory import Inventory, ScanReport
+from cleanerd.daemon.jobs import Job, Jobs
+from cleanerd.daemon.model import LogId
+from cleanerd.daemon.ownership import Ownership
+from cleanerd.daemon.retention import Retention
+from cleanerd.daemon.schedule import Schedule
+from cleanerd.daemon.states import PartitionStates
+from cleanerd.daemon.throttle import Throttle
+from cleanerd.daemon.troubles import Troubles
+from cleanerd.daemon.watch import LogDirWatcher
+from cleanerd.daemon.workers import Bell, Worker, Workers
+from cleanerd.env.clock import Clock
+from cleanerd.env.files import Files
+from cleanerd.errors import CleanerdError
+from cleanerd.format.names import TopicPartition
+from cleanerd.storage.scan import is_kafka_dir
+from cleanerd.storage.topic_id import why_not_of_cluster
+
+HORIZON = "horizon"
+_HOUSEKEEPING_S = 1.0
+_PRUNE_S = 600.0
+_EXAMINED_FOR_MS = 60_000
+"""What an exact examination found may be other than what the files say, like an open transaction: look again then."""
+
+_log = structlog.get_logger("cleanerd")
+
+
+class Supervisor:
+    """Everything but the process around it. `configuration` answers with the one that holds now."""
+
+    def __init__(
+        self,
+        configuration: Callable[[], Configuration],
+        log_dirs: tuple[str, ...],
+        history: History,
+        files: Files,
+        clock: Clock,
+    ) -> None:
+        self.configuration = configuration
+        self.log_dirs = log_dirs
+        self.history = history
+        self.files = files
+        self.clock = clock
+        self.started_s = clock.monotonic_s()
+        self.is_ready = False
+        self.is_stopping = threading.Event()
+        self.offline: dict[str, str] = {}
+        self.ignored: dict[LogId, str] = {}
+        self.progressed = threading.Condition()  # notified when a log was cleaned, committed or vanished
+        self.account = Account(history, clock)
+        self.states = PartitionStates(clock, [Hold(**hold) for hold in history.all(HOLD).values()])
+        self.throttle = Throttle(clock)
+        self.troubles = Troubles(history)
+        self.jobs = Jobs(clock)
+        self.deletions = PendingDeletions(files, clock)
+        self.inventory = Inventory(files, clock)
+        self.engine = Engine(lambda: spark_master(configuration().broker), clock)
+        self.ownership = Ownership(files, self._recovered)
+        self.bell = Bell()
+        self.cleanings = Cleanings(
+            engine=self.engine,
+            states=self.states,
+            jobs=self.jobs,
+            throttle=self.throttle,
+            files=files,
+            configuration=configuration,
+            done=self._cleaned,
+            beat=self._beat,
+        )
+        self.commits = Commits(
+            states=self.states,
+            ownership=self.ownership,
+            account=self.account,
+            files=files,
+            touch=self._touch,
+            mend=lambda log: self.cleanings.mend(log, is_kafka=is_kafka_dir(files, log.log_dir)),
+        )
+        self.retention = Retention(
+            states=self.states,
+            files=files,
+            clock=clock,
+            configuration=configuration,
+            dispose=self.deletions.add,
+            done=self._retained,
+        )
+        self.schedule = Schedule(self.inventory, self.states, self.jobs, configuration, self.obstacle, clock)
+        self.workers = Workers(
+            lambda: self._work(self.schedule.next()),
+            lambda: self._work(self.schedule.next_express()),
+            self.schedule.pause_s,
+            self.bell,
+            clock,
+        )
+        self.scan_bell, self.commit_bell, self._slow_bell = Bell(), Bell(), Bell()
+        self._watcher = LogDirWatcher(log_dirs, self._seen_change, self._seen_lock)
+        self._scanned_s = -math.inf
+        self._retained_s = self._pruned_s = clock.monotonic_s()
+        self._keepers = [
+            Worker("cleanerd-scanner", self._scan_step, self._scan_pause_s, self.scan_bell, clock),
+            Worker("cleanerd-committer", self._commit_step, self._commit_pause_s, self.commit_bell, clock),
+            Worker("cleanerd-retention", self._retention_step, self._backoff_s, self._slow_bell, clock),
+            Worker("cleanerd-housekeeper", self._housekeep, lambda: _HOUSEKEEPING_S, self._slow_bell, clock),
+        ]
+
+    # -- start and stop -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Steps 1 to 4 but for the control socket. Raises Fatal when another cleanerd works in one of the directories."""
+        self.set_limits(self.configuration())
+        self.offline = self.ownership.take_at_start(self.log_dirs)
+        for log_dir in self.log_dirs:
+            if log_dir not in self.offline and not self.ownership.mend(log_dir):
+                _log.info("owned_by_another", log_dir=log_dir, pid=self.ownership.owner_of(log_dir))
+        self.scan()
+        for value in self.history.all(HORIZON).values():
+            self.inventory.note_horizon(_log_id(value), int(value["horizon_ms"]))
+        self._watcher.start()
+        self.workers.start(self.configuration().broker.log_cleaner_threads)
+        for keeper in self._keepers:
+            keeper.start()
+        self.is_ready = True
+        self.account.event("daemon", "started", logs=len(self.inventory.logs()), log_dirs=list(self.log_dirs))
+
+    def stop(self) -> bool:
+        """Steps 1 to 3 but for the control socket; whether everything ended within cleanerd.shutdown.timeout.ms."""
+        timeout_s = self.configuration().broker.shutdown_timeout_ms / 1000
+        deadline_s = self.clock.monotonic_s() + timeout_s
+        self.is_ready = False
+        self.is_stopping.set()
+        self.states.close()
+        self.workers.stop()
+        for keeper in self._keepers:
+            keeper.stop()
+        with self.progressed:
+            self.progressed.notify_all()
+        is_drained = self.workers.join(timeout_s)
+        self.engine.stop(max(min(deadline_s - self.clock.monotonic_s(), 5.0), 0.5))
+        self._watcher.stop()
+        for keeper in self._keepers:
+            is_drained &= keeper.join(max(deadline_s - self.clock.monotonic_s(), 0.1))
+        self.account.event("daemon", "stopped" if is_drained else "cut off")
+        self.history.close()
+        self.ownership.release()
+        return is_drained
+
+    def apply(self, plan: ReloadPlan) -> None:
+        """Put a new configuration into effect; called before `configuration` answers with it."""
+        self.set_limits(plan.new)
+        for log in self.inventory.logs():
+            if log.topic_partition.topic in plan.compact_removed:
+                self.states.stop(log)  # rule 2.8
+        if plan.needs_workers:
+            self.workers.resize(plan.new.broker.log_cleaner_threads)
+
+    def applied(self) -> None:
+        """After a reload: what was in the way may be gone."""
+        self._judge(self.inventory.logs())
+        self.bell.ring()
+
+    def set_limits(self, configuration: Configuration) -> None:
+        """Throttle and priorities as configured."""
+        config = configuration.broker
+        self.inventory.reserve(config.reserved_topics, config.reserved_max_wait_ms)
+        self.throttle.set_limits(
+            total=config.io_max_bytes_per_second,
+            read=config.io_max_read_bytes_per_second,
+            write=config.io_max_write_bytes_per_second,
+        )
+
+    # -- what workers do ----------------------------------------------------------------------------------------
+
+    def _work(self, job: Job | None) -> bool:
+        if job is None:
+            return False
+        self.cleanings.run(job)
+        self._refresh()
+        return not self.is_stopping.is_set()
+
+    def _beat(self) -> None:
+        for worker in self.workers.all():
+            if worker.is_busy:
+                worker.beat()
+
+    def _cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
+        """What became of a log; it is still in progress."""
+        now_ms, config = self.clock.now_ms(), self.configuration().broker
+        self._touch(log)
+        self.account.cleaned(job, log, result)
+        if result.outcome == "failed":
+            trouble = self.troubles.failed(log, result, self.stamp(log), config, now_ms)
+            if trouble.is_uncleanable:
+                self.account.log_event(
+                    "cleaning", "uncleanable", log, trouble.reason, failures=trouble.failures
+                )
+        elif result.outcome != "aborted":
+            self.troubles.succeeded(log)
+        if result.outcome == "skipped" or (result.outcome == "unchanged" and result.reason):
+            self.inventory.note_examined(log, now_ms + _EXAMINED_FOR_MS)
+        if result.outcome in ("committed", "staged", "unchanged"):
+            self._note_horizon(log, result.next_horizon_ms)
+
+    def _note_horizon(self, log: LogId, horizon_ms: int | None) -> None:
+        self.inventory.note_horizon(log, horizon_ms)
+        if horizon_ms is None:
+            self.history.delete(HORIZON, log.directory)
+        else:
+            self.history.put(HORIZON, log.directory, {**_log_fields(log), "horizon_ms": horizon_ms})
+
+    def obstacle(self, log: LogId) -> str | None:
+        """Why a log may not be cleaned now, apart from its state; None when nothing is in the way."""
+        config = self.configuration().broker
+        if not config.log_cleaner_enable:
+            return "log.cleaner.enable is false"
+        if log.log_dir in self.offline:
+            return f"{log.log_dir}: {self.offline[log.log_dir]}"
+        if log in self.ignored:
+            return self.ignored[log]
+        trouble = self.troubles.of(log)
+        if trouble is not None and self.troubles.blocks(log, self.clock.now_ms()):
+            return f"{'uncleanable' if trouble.is_uncleanable else 'backing off'}: {trouble.reason}"
+        known = self.inventory.facts(log)
+        if known is not None and known.contents.is_staged:
+            return "a result is staged and waits for its commit"
+        return None
+
+    def stamp(self, log: LogId) -> str:
+        """Stands for the files of a log and its configuration: another one means that a failure may be over."""
+        known = self.inventory.facts(log)
+        segments = (
+            [(s.facts.base_offset, s.mtime_ns, s.facts.size_bytes) for s in known.contents.closed]
+            if known
+            else []
+        )
+        facts = repr((segments, self.configuration().topic(log.topic_partition.topic)))
+        return hashlib.blake2b(facts.encode(), digest_size=8).hexdigest()
+
+    # -- what keepers do ----------------------------------------------------------------------------------------
+
+    def scan(self) -> None:
+        """A full scan."""
+        self._scanned_s = self.clock.monotonic_s()
+        self.offline = self.ownership.take(self.log_dirs)
+        usable = [log_dir for log_dir in self.log_dirs if log_dir not in self.offline]
+        self._took(self.inventory.scan(usable))
+        self._watcher.follow()
+
+    def _refresh(self) -> None:
+        """Look at what was touched only."""
+        self._took(self.inventory.scan_touched([d for d in self.log_dirs if d not in self.offline]))
+
+    def _took(self, report: ScanReport) -> None:
+        self.offline.update(report.offline)
+        for log in report.vanished:
+            self.states.forget(log)
+            self.troubles.succeeded(log)
+            self.ignored.pop(log, None)
+        self._judge([*report.appeared, *report.changed])
+        with self.progressed:
+            self.progressed.notify_all()
+        if report.appeared or report.changed or report.back_online:
+            self.bell.ring()
+        if any(k is not None and k.contents.is_staged for k in map(self.inventory.facts, report.changed)):
+            self.commit_bell.ring()
+
+    def _judge(self, logs: list[LogId]) -> None:
+        """Whether logs are the cluster's at all, and whether what ailed them is over."""
+        configuration = self.configuration()
+        for log in logs:
+            reason = self._unknown(log, configuration) or why_not_of_cluster(
+                self.files, log.directory, log.topic_partition.topic, configuration.metadata
+            )
+            if reason is None:
+                self.ignored.pop(log, None)
+            elif self.ignored.get(log) != reason:
+                self.ignored[log] = reason
+                _log.warning("ignored", log=str(log), log_dir=log.log_dir, reason=reason)
+        for trouble in self.troubles.all():
+            if self.troubles.changed(trouble.log, self.stamp(trouble.log)):
+                _log.info("tried_again", log=str(trouble.log), log_dir=trouble.log_dir, reason="it changed")
+
+    def _unknown(self, log: LogId, configuration: Configuration) -> str | None:
+        """A broker's topic that nobody tells us about: with the defaults a compacted one would be deleted after a week."""
+        is_told = configuration.metadata is not None or log.topic_partition.topic in configuration.topics
+        if is_told or not is_kafka_dir(self.files, log.log_dir):
+            return None
+        return (
+            f"{log.log_dir} is a broker's and has no metadata log: how {log.topic_partition.topic} is configured is not "
+            "known; name it in topics.d"
+        )
+
+    def _scan_step(self) -> bool:
+        if self.clock.monotonic_s() - self._scanned_s < self._scan_pause_s():
+            self._refresh()
+            return False
+        for trouble in self.troubles.all():
+            self._touch(trouble.log)  # a file that is mended in its place does not change its directory
+        self.scan()
+        return False
+
+    def _scan_pause_s(self) -> float:
+        return self.configuration().broker.scan_interval_ms / 1000
+
+    def _seen_change(self, log_dir: str, name: str | None) -> None:
+        if name is not None:
+            self.inventory.touch(log_dir, name)
+        else:  # events were lost
+            self._scanned_s = -math.inf
+        self.scan_bell.ring()
+
+    def _seen_lock(self, log_dir: str) -> None:  # noqa: ARG002  # whose it was does not matter
+        self.commit_bell.ring()
+
+    def staged(self) -> list[LogId]:
+        """Logs whose results wait."""
+        known = {log: self.inventory.facts(log) for log in self.inventory.logs()}
+        return [log for log, facts in known.items() if facts is not None and facts.contents.is_staged]
+
+    def _commit_step(self) -> bool:
+        waiting = [log for log in self.staged() if not self.jobs.of(log)]
+        if waiting:
+            self.commits.try_all(waiting)
+            self._refresh()
+        return False
+
+    def _commit_pause_s(self) -> float:
+        config = self.configuration().broker
+        return config.staged_commit_interval_ms / 1000 if self.staged() else config.scan_interval_ms / 1000
+
+    def _retention_step(self) -> bool:
+        configuration, now_s = self.configuration(), self.clock.monotonic_s()
+        is_time = (now_s - self._retained_s) * 1000 >= configuration.broker.retention_check_interval_ms
+        if is_time:
+            self._retained_s = now_s
+        usable = [
+            log
+            for log in self.inventory.logs()
+            if log.log_dir not in self.offline and log not in self.ignored
+        ]
+        logs = [log for log in usable if self.may_retain(log, is_time=is_time)]
+        if logs:
+            self.retention.run(logs)
+            self._refresh()
+        return False
+
+    def may_retain(self, log: LogId, *, is_time: bool) -> bool:
+        """Whether this log has its turn: compacted ones at every round (1.29), others when it is time."""
+        config = self.configuration().topic(log.topic_partition.topic)
+        if not config.compact:
+            return is_time
+        known = self.inventory.facts(log)
+        if (
+            self.troubles.of(log) is not None
+            or known is None
+            or known.contents.is_staged
+            or not known.contents.closed
+        ):
+            return False
+        closed = known.contents.closed
+        following = [s.facts.base_offset for s in closed[1:]] + [known.contents.active_base_offset]
+        return is_time or config.delete or following[0] <= known.offsets.log_start
+
+    def _backoff_s(self) -> float:
+        config = self.configuration().broker
+        return min(config.backoff_ms, config.retention_check_interval_ms) / 1000
+
+    def _retained(self, log: LogId, retained: Retained | None, reason: str | None) -> None:
+        self._touch(log)
+        self.account.retained(log, retained, reason)
+
+    def _housekeep(self) -> bool:
+        now_ms = self.clock.now_ms()
+        deleted = self.deletions.run_due(now_ms)
+        if deleted.files or deleted.failures:
+            failures = {path: str(error) for path, error in deleted.failures.items()}
+            _log.info("deleted_files", files=deleted.files, bytes=deleted.bytes, failures=failures or None)
+        for hold in self.states.expire(now_ms):
+            self.history.delete(HOLD, hold.id)
+            reason = f"hold {hold.id} of {hold.owner} on {hold.pattern} ({hold.reason}) was never released"
+            self.account.event("control", "expired", reason)
+            self.bell.ring()
+        if not self.jobs.running() and self.engine.stop_if_idle(
+            self.configuration().broker.spark_idle_timeout_ms
+        ):
+            _log.info("engine_stopped", reason="idle")
+        if self.clock.monotonic_s() - self._pruned_s > _PRUNE_S:
+            self._pruned_s = self.clock.monotonic_s()
+            self.history.prune(now_ms)
+        return False
+
+    # -- odds and ends ------------------------------------------------------------------------------------------
+
+    def keep_hold(self, hold: Hold) -> bool:
+        """Let a hold outlive a restart; False when the disk does not let us."""
+        return self.history.put(HOLD, hold.id, asdict(hold))
+
+    def threads_alive(self, limit_s: float) -> bool:
+        """Whether every worker that works has shown life lately."""
+        return all(worker.silent_s() < limit_s for worker in [*self.workers.all(), *self._keepers])
+
+    def _touch(self, log: LogId) -> None:
+        self.inventory.touch(log.log_dir, os.path.basename(log.directory))
+
+    def _recovered(self, directory: str, reason: str | None) -> None:
+        if reason is not None:
+            self.account.event("recovery", "failed", f"{directory}: {reason}")
+        try:
+            self.deletions.adopt(directory)
+        except (CleanerdError, OSError) as error:
+            _log.warning("leftovers_not_read", directory=directory, reason=str(error))
+
+
+def _log_fields(log: LogId) -> dict[str, Any]:
+    tp = log.topic_partition
+    return {"log_dir": log.log_dir, "topic": tp.topic, "partition": tp.partition}
+
+
+def _log_id(value: dict[str, Any]) -> LogId:
+    return LogId(str(value["log_dir"]), TopicPartition(str(value["topic"]), int(value["partition"])))

@@ -1,0 +1,170 @@
+"""Cleaner threads: N that take whatever is most urgent, and one for reserved topics that have waited too long.
+
+A thread that dies is started again after a pause that doubles, and counted; Kafka's stay dead (7.16).
+"""
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from cleanerd.env.clock import Clock
+
+Step = Callable[[], bool]
+"""One piece of work; whether there was any. Must return soon after the daemon is told to stop."""
+
+_RESTART_PAUSE_S = 1.0
+_RESTART_PAUSE_MAX_S = 60.0
+_log = structlog.get_logger("cleanerd")
+
+
+class Bell:
+    """Wakes all who wait for something to do."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._rings = 0
+
+    def ring(self) -> None:
+        """Something may have to be done."""
+        with self._condition:
+            self._rings += 1
+            self._condition.notify_all()
+
+    def rings(self) -> int:
+        """How often it rang; taken before one looks, so that no ring is missed."""
+        return self._rings
+
+    def wait(self, seen: int, timeout_s: float) -> None:
+        """Until it has rung more than `seen` times, or the time is over."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._rings > seen, timeout_s)
+
+
+class Worker:
+    """A thread that repeats a step; `backoff_s` is how long it pauses when there was nothing to do (7.2)."""
+
+    def __init__(
+        self, name: str, step: Step, backoff_s: Callable[[], float], bell: Bell, clock: Clock
+    ) -> None:
+        self.name = name
+        self.is_busy = False
+        self.deaths = 0
+        self._step = step
+        self._backoff_s = backoff_s
+        self._bell = bell
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._beat_s = clock.monotonic_s()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Do nothing more after the step that is under way."""
+        self._stopping.set()
+        self._bell.ring()
+
+    def join(self, timeout_s: float) -> bool:
+        """Whether it has ended in time."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def beat(self) -> None:
+        """It lives: called with every report of its tasks."""
+        self._beat_s = self._clock.monotonic_s()
+
+    def silent_s(self) -> float:
+        """How long it has not shown life; 0 while it waits for work."""
+        return self._clock.monotonic_s() - self._beat_s if self.is_busy else 0.0
+
+    def _run(self) -> None:
+        pause_s = _RESTART_PAUSE_S
+        while not self._stopping.is_set():
+            began_s = self._clock.monotonic_s()
+            try:
+                self._loop()
+            except Exception:  # noqa: BLE001  # the boundary of a thread: it is started again
+                self.deaths += 1
+                _log.exception("worker_died", worker=self.name, deaths=self.deaths, restart_in_s=pause_s)
+                self._stopping.wait(pause_s)
+                lived_s = self._clock.monotonic_s() - began_s
+                pause_s = (
+                    _RESTART_PAUSE_S
+                    if lived_s > _RESTART_PAUSE_MAX_S
+                    else min(2 * pause_s, _RESTART_PAUSE_MAX_S)
+                )
+
+    def _loop(self) -> None:
+        while not self._stopping.is_set():
+            seen = self._bell.rings()
+            self.is_busy = True
+            self.beat()
+            try:
+                worked = self._step()
+            finally:
+                self.is_busy = False
+            if not worked:
+                self._bell.wait(seen, self._backoff_s())
+
+
+class Workers:
+    """As many workers as wanted, plus the express one."""
+
+    def __init__(
+        self, step: Step, express: Step, backoff_s: Callable[[], float], bell: Bell, clock: Clock
+    ) -> None:
+        self._step = step
+        self._backoff_s = backoff_s
+        self._bell = bell
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._deaths_of_gone = 0
+        self._workers: list[Worker] = []
+        self._express = Worker("cleanerd-worker-express", express, backoff_s, bell, clock)
+
+    def start(self, count: int) -> None:
+        """Start them."""
+        self._express.start()
+        self.resize(count)
+
+    def resize(self, count: int) -> None:
+        """More or fewer (7.18): those that go finish what they do, none of it is lost."""
+        with self._mutex:
+            while len(self._workers) > count:
+                gone = self._workers.pop()
+                gone.stop()
+                self._deaths_of_gone += gone.deaths
+            for number in range(len(self._workers), count):
+                name = f"cleanerd-worker-{number}"
+                self._workers.append(Worker(name, self._step, self._backoff_s, self._bell, self._clock))
+                self._workers[-1].start()
+
+    def stop(self) -> None:
+        """Tell all of them."""
+        for worker in self.all():
+            worker.stop()
+
+    def join(self, timeout_s: float) -> bool:
+        """Whether all have ended in time."""
+        deadline_s = self._clock.monotonic_s() + timeout_s
+        ended = [worker.join(max(deadline_s - self._clock.monotonic_s(), 0)) for worker in self.all()]
+        return all(ended)
+
+    def all(self) -> list[Worker]:
+        """Every worker."""
+        with self._mutex:
+            return [*self._workers, self._express]
+
+    def current(self) -> Worker | None:
+        """The worker whose thread this is."""
+        name = threading.current_thread().name
+        return next((worker for worker in self.all() if worker.name == name), None)
+
+    @property
+    def deaths(self) -> int:
+        """How often one died, since the start."""
+        return self._deaths_of_gone + sum(worker.deaths for worker in self.all())
