@@ -1,10 +1,13 @@
 """Staged results: committed as soon as the lock of their log directory is free, limited in number, dropped when stale."""
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cleanerd.cleaning.commit import commit_staged
+from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.account import Account
+from cleanerd.daemon.inventory import Inventory
 from cleanerd.daemon.model import LogId
 from cleanerd.daemon.operations import CommitView
 from cleanerd.daemon.ownership import Ownership
@@ -12,6 +15,7 @@ from cleanerd.daemon.states import PartitionStates
 from cleanerd.env.files import Files
 from cleanerd.errors import Aborted, CleanerdError, LockHeld
 from cleanerd.storage.scan import is_kafka_dir
+from cleanerd.storage.staged import staged_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +26,42 @@ class Commits:
     ownership: Ownership
     account: Account
     files: Files
-    touch: Callable[[LogId], None]
+    inventory: Inventory
     mend: Callable[[LogId], None]
+
+    def staged(self) -> list[LogId]:
+        """Logs whose results wait."""
+        known = {log: self.inventory.facts(log) for log in self.inventory.logs()}
+        return [log for log, facts in known.items() if facts is not None and facts.contents.is_staged]
+
+    def staged_bytes(self, log_dir: str) -> int:
+        """Bytes that wait in a log directory. Raises OSError."""
+        return sum(staged_bytes(self.files, log.directory) for log in self.staged() if log.log_dir == log_dir)
+
+    def full_dirs(self, log_dirs: Iterable[str], config: CleanerdConfig) -> dict[str, str]:
+        """Log directories of live brokers in which nothing more may be staged, and why: their disks are not ours to fill."""
+        full = {}
+        for log_dir in log_dirs:
+            if self.ownership.owner_of(log_dir) is None:
+                continue
+            try:
+                reason = self._why_full(log_dir, config)
+            except OSError:
+                continue  # the next scan takes it offline
+            if reason is not None:
+                full[log_dir] = reason
+        return full
+
+    def _why_full(self, log_dir: str, config: CleanerdConfig) -> str | None:
+        limit_bytes = config.staged_max_bytes
+        if limit_bytes >= 0 and (staged := self.staged_bytes(log_dir)) >= limit_bytes:
+            return f"{staged} bytes wait staged in {log_dir}, cleanerd.staged.max.bytes is {limit_bytes}"
+        stat = os.statvfs(log_dir)
+        free_ratio = stat.f_bavail / max(stat.f_blocks, 1)
+        if free_ratio < config.staged_min_free_ratio:
+            least = f"cleanerd.staged.min.free.ratio is {config.staged_min_free_ratio}"
+            return f"{free_ratio:.1%} of the file system of {log_dir} is free, {least}"
+        return None
 
     def try_all(self, logs: Iterable[LogId]) -> list[CommitView]:
         """Commit all of these whose directory nobody owns now."""
@@ -47,7 +85,7 @@ class Commits:
         try:
             return self._commit(log)
         finally:
-            self.touch(log)
+            self.inventory.touch(log.log_dir, str(log.topic_partition))
             self.states.done_cleaning(log)
 
     def _commit(self, log: LogId) -> CommitView:
@@ -70,9 +108,16 @@ class Commits:
             self.account.log_event("commit", "failed", log, str(error))
             return _view(log, "failed", str(error))
         if round_end is None:
-            return _view(log, "nothing", None)
+            return self._already(log)
         self.account.log_event("commit", "committed", log, f"cleaned up to offset {round_end}")
         return _view(log, "committed", None)
+
+    def _already(self, log: LogId) -> CommitView:
+        """Somebody else was quicker: a client that waits hears what became of it all the same."""
+        last = self.account.last(log)
+        if last is None or last.outcome not in ("committed", "dropped"):
+            return _view(log, "nothing", None)
+        return _view(log, last.outcome, last.reason)
 
 
 def _view(log: LogId, outcome: str, reason: str | None, pid: int | None = None) -> CommitView:

@@ -6,7 +6,7 @@ signal   what it does
 TERM     stop; every cleaning is aborted at its next buffer, nothing is half committed
 INT      the same
 TERM or INT again   leave at once; the next start mends what there is to mend
-HUP      reload
+HUP      reload; the service manager hears when it begins and ends (`notify`)
 USR1     stacks of all threads to stderr
 =======  ==========================================================================
 """
@@ -28,8 +28,10 @@ from cleanerd.daemon.config_watch import ConfigWatcher
 from cleanerd.daemon.control import AuditEntry, ControlServer
 from cleanerd.daemon.control_socket import listen
 from cleanerd.daemon.history import History
+from cleanerd.daemon.notify import ServiceManager
 from cleanerd.daemon.reload import Reloader, ReloadStatus, Trigger
 from cleanerd.daemon.service import Service
+from cleanerd.daemon.status_line import StatusLine
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
@@ -38,6 +40,10 @@ from cleanerd.errors import Fatal
 _log = structlog.get_logger("cleanerd")
 _LEFT_AT_ONCE = 130
 _CUT_OFF = 1
+_HUNG_S = 600.0
+"""A worker that reports nothing for so long hangs: a slow fsync, a scan of a large disk or a shuffle does not take it."""
+_STOP_MARGIN_S = 15.0
+"""What a stop may need beside cleanerd.shutdown.timeout.ms: the engine, the keepers, open requests."""
 
 
 class Daemon:
@@ -53,13 +59,20 @@ class Daemon:
     ) -> None:
         config, clock = configuration.broker, SystemClock()
         logs.configure(config.log_format, config.log_level)
+        self._manager = ServiceManager(os.environ, os.getpid(), clock)
         self._stopping = threading.Event()
         self._reload_wanted = threading.Event()
         self._history = _open_history(config.state_dir, config.history_max_age_ms, config.history_max_bytes)
         self._reloader = Reloader(configuration, load, read_metadata, self._apply, clock)
         self._supervisor = Supervisor(
-            lambda: self._reloader.current, log_dirs, self._history, RealFiles(), clock
+            lambda: self._reloader.current,
+            log_dirs,
+            self._history,
+            RealFiles(),
+            clock,
+            recovering=self._manager.extend_timeout,
         )
+        self._status_line = StatusLine(self._supervisor, self._reloader)
         self._watcher = ConfigWatcher(
             config_file, [config.metadata_log_dir, *log_dirs], self._reload, clock=clock
         )
@@ -86,8 +99,10 @@ class Daemon:
             raise
         self._watcher.start()
         _log.info("ready", version=__version__, pid=os.getpid(), control_socket=config.control_socket)
+        self._manager.ready(self._status_line.text())
         self._wait()
         _log.info("stopping")
+        self._manager.stopping(self._reloader.current.broker.shutdown_timeout_ms / 1000 + _STOP_MARGIN_S)
         self._watcher.stop()
         is_drained = self._supervisor.stop()
         server.stop(1.0)
@@ -98,7 +113,12 @@ class Daemon:
         while not self._stopping.is_set():
             if self._reload_wanted.wait(0.5):
                 self._reload_wanted.clear()
+                self._manager.reloading()
                 self._reload(Trigger.SIGNAL)
+                self._manager.ready(self._status_line.text())
+            self._manager.keep_watch(lambda: self._supervisor.threads_alive(_HUNG_S))
+            if self._manager.listens:
+                self._manager.status(self._status_line.text())
 
     def _on_stop(self, *_: object) -> None:
         if self._stopping.is_set():

@@ -44,7 +44,6 @@ from cleanerd.errors import CleanerdError, LockHeld
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.lifecycle import Status
 from cleanerd.storage.scan import is_kafka_dir
-from cleanerd.storage.staged import staged_bytes
 
 _POLL_S = 0.1
 
@@ -205,7 +204,7 @@ class Service(Operations):
         daemon, deadline_s = self._daemon, self._daemon.clock.monotonic_s() + wait_ms / 1000
         logs = self._matching(pattern) if pattern is None else self._some(pattern)
         daemon.scan()
-        staged = set(daemon.staged())
+        staged = set(daemon.commits.staged())
         views: dict[tuple[str, int, str], CommitView] = {}
         waiting = [log for log in logs if log in staged]
         while waiting:
@@ -349,8 +348,7 @@ class Service(Operations):
                 stat = os.statvfs(log_dir)
                 free_bytes = stat.f_bavail * stat.f_frsize
                 owner = daemon.ownership.owner_of(log_dir)
-                waiting = [log for log in daemon.staged() if log.log_dir == log_dir]
-                staged = sum(staged_bytes(daemon.files, log.directory) for log in waiting)
+                staged = daemon.commits.staged_bytes(log_dir)
             except OSError as error:
                 reason = str(error)
         return LogDirView(

@@ -40,6 +40,7 @@ from cleanerd.daemon.cleanings import Cleanings
 from cleanerd.daemon.commits import Commits
 from cleanerd.daemon.deletions import PendingDeletions
 from cleanerd.daemon.engine import Engine
+from cleanerd.daemon.foreign import why_foreign
 from cleanerd.daemon.history import HOLD, History
 from cleanerd.daemon.holds import Hold
 from cleanerd.daemon.inventory import Inventory, ScanReport
@@ -58,7 +59,6 @@ from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.scan import is_kafka_dir
-from cleanerd.storage.topic_id import why_not_of_cluster
 
 HORIZON = "horizon"
 _HOUSEKEEPING_S = 1.0
@@ -70,7 +70,10 @@ _log = structlog.get_logger("cleanerd")
 
 
 class Supervisor:
-    """Everything but the process around it. `configuration` answers with the one that holds now."""
+    """Everything but the process around it. `configuration` answers with the one that holds now.
+
+    `recovering` hears of every partition directory that was mended: with many, a start takes a while.
+    """
 
     def __init__(
         self,
@@ -79,6 +82,7 @@ class Supervisor:
         history: History,
         files: Files,
         clock: Clock,
+        recovering: Callable[[], None] = lambda: None,
     ) -> None:
         self.configuration = configuration
         self.log_dirs = log_dirs
@@ -90,6 +94,7 @@ class Supervisor:
         self.is_stopping = threading.Event()
         self.offline: dict[str, str] = {}
         self.ignored: dict[LogId, str] = {}
+        self.full: dict[str, str] = {}  # log directories in which nothing more may be staged, and why
         self.progressed = threading.Condition()  # notified when a log was cleaned, committed or vanished
         self.account = Account(history, clock)
         self.states = PartitionStates(clock, [Hold(**hold) for hold in history.all(HOLD).values()])
@@ -100,6 +105,7 @@ class Supervisor:
         self.inventory = Inventory(files, clock)
         self.engine = Engine(lambda: spark_master(configuration().broker), clock)
         self.ownership = Ownership(files, self._recovered)
+        self._recovering = recovering
         self.bell = Bell()
         self.cleanings = Cleanings(
             engine=self.engine,
@@ -116,7 +122,7 @@ class Supervisor:
             ownership=self.ownership,
             account=self.account,
             files=files,
-            touch=self._touch,
+            inventory=self.inventory,
             mend=lambda log: self.cleanings.mend(log, is_kafka=is_kafka_dir(files, log.log_dir)),
         )
         self.retention = Retention(
@@ -259,6 +265,8 @@ class Supervisor:
             return f"{log.log_dir}: {self.offline[log.log_dir]}"
         if log in self.ignored:
             return self.ignored[log]
+        if log.log_dir in self.full:
+            return self.full[log.log_dir]
         trouble = self.troubles.of(log)
         if trouble is not None and self.troubles.blocks(log, self.clock.now_ms()):
             return f"{'uncleanable' if trouble.is_uncleanable else 'backing off'}: {trouble.reason}"
@@ -299,6 +307,7 @@ class Supervisor:
             self.troubles.succeeded(log)
             self.ignored.pop(log, None)
         self._judge([*report.appeared, *report.changed])
+        self.full = self.commits.full_dirs(self.log_dirs, self.configuration().broker)
         with self.progressed:
             self.progressed.notify_all()
         if report.appeared or report.changed or report.back_online:
@@ -310,9 +319,7 @@ class Supervisor:
         """Whether logs are the cluster's at all, and whether what ailed them is over."""
         configuration = self.configuration()
         for log in logs:
-            reason = self._unknown(log, configuration) or why_not_of_cluster(
-                self.files, log.directory, log.topic_partition.topic, configuration.metadata
-            )
+            reason = why_foreign(self.files, log, configuration)
             if reason is None:
                 self.ignored.pop(log, None)
             elif self.ignored.get(log) != reason:
@@ -321,16 +328,6 @@ class Supervisor:
         for trouble in self.troubles.all():
             if self.troubles.changed(trouble.log, self.stamp(trouble.log)):
                 _log.info("tried_again", log=str(trouble.log), log_dir=trouble.log_dir, reason="it changed")
-
-    def _unknown(self, log: LogId, configuration: Configuration) -> str | None:
-        """A broker's topic that nobody tells us about: with the defaults a compacted one would be deleted after a week."""
-        is_told = configuration.metadata is not None or log.topic_partition.topic in configuration.topics
-        if is_told or not is_kafka_dir(self.files, log.log_dir):
-            return None
-        return (
-            f"{log.log_dir} is a broker's and has no metadata log: how {log.topic_partition.topic} is configured is not "
-            "known; name it in topics.d"
-        )
 
     def _scan_step(self) -> bool:
         if self.clock.monotonic_s() - self._scanned_s < self._scan_pause_s():
@@ -354,13 +351,8 @@ class Supervisor:
     def _seen_lock(self, log_dir: str) -> None:  # noqa: ARG002  # whose it was does not matter
         self.commit_bell.ring()
 
-    def staged(self) -> list[LogId]:
-        """Logs whose results wait."""
-        known = {log: self.inventory.facts(log) for log in self.inventory.logs()}
-        return [log for log, facts in known.items() if facts is not None and facts.contents.is_staged]
-
     def _commit_step(self) -> bool:
-        waiting = [log for log in self.staged() if not self.jobs.of(log)]
+        waiting = [log for log in self.commits.staged() if not self.jobs.of(log)]
         if waiting:
             self.commits.try_all(waiting)
             self._refresh()
@@ -368,7 +360,11 @@ class Supervisor:
 
     def _commit_pause_s(self) -> float:
         config = self.configuration().broker
-        return config.staged_commit_interval_ms / 1000 if self.staged() else config.scan_interval_ms / 1000
+        return (
+            config.staged_commit_interval_ms / 1000
+            if self.commits.staged()
+            else config.scan_interval_ms / 1000
+        )
 
     def _retention_step(self) -> bool:
         configuration, now_s = self.configuration(), self.clock.monotonic_s()
@@ -445,6 +441,7 @@ class Supervisor:
         self.inventory.touch(log.log_dir, os.path.basename(log.directory))
 
     def _recovered(self, directory: str, reason: str | None) -> None:
+        self._recovering()
         if reason is not None:
             self.account.event("recovery", "failed", f"{directory}: {reason}")
         try:

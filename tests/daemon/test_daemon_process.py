@@ -129,7 +129,7 @@ def _kill_children(daemon: DaemonProcess, what: str) -> list[int]:
     assert daemon.process is not None
     victims = [
         pid
-        for pid in _descendants(daemon.process.pid)
+        for pid in descendants(daemon.process.pid)
         if what.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     for pid in victims:
@@ -137,9 +137,10 @@ def _kill_children(daemon: DaemonProcess, what: str) -> list[int]:
     return victims
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
+    """A process and all below it."""
     found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
-    return [pid, *(d for child in map(int, found.stdout.split()) for d in _descendants(child))]
+    return [pid, *(d for child in map(int, found.stdout.split()) for d in descendants(child))]
 
 
 def test_the_idle_daemon_is_small_and_holds_no_compiler(place: Path) -> None:
@@ -154,7 +155,7 @@ def test_the_idle_daemon_is_small_and_holds_no_compiler(place: Path) -> None:
         assert rss_kib / 1024 < IDLE_RSS_MIB_MAX
         maps = Path(f"/proc/{daemon.process.pid}/maps").read_text()
         assert "llvmlite" not in maps
-        assert _descendants(daemon.process.pid) == [daemon.process.pid]
+        assert descendants(daemon.process.pid) == [daemon.process.pid]
         assert daemon.stop() == 0
 
 

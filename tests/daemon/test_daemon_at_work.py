@@ -1,0 +1,164 @@
+"""The daemon while it works: priorities, aborts, throttle, retention, expired horizons, ends of all kinds."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cleanerd.client.producer import Producer
+from cleanerd.client.reader import read_records
+from cleanerd.client.writer import LogWriter
+from tests.cleaning.logs import assert_settled, contents
+from tests.daemon.processes import DaemonProcess, running, wait_until
+from tests.daemon.test_daemon_process import committed, descendants
+from tests.synthetic import Shape, write_log
+
+BIG = 40_000
+BIG_BYTES = 4_900_000
+SLOW = 1_000_000
+"""Bytes a second: the big log takes about ten seconds."""
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    """A log directory of cooperating writers, with one big dirty log."""
+    write_log(tmp_path / "logs" / "big-0", BIG, Shape(keys=900, segment_bytes=1 << 20))
+    return tmp_path / "logs"
+
+
+@contextmanager
+def in_the_middle(tmp_path: Path, log_dir: Path, **settings: object) -> Iterator[DaemonProcess]:
+    """A daemon in the middle of cleaning the big log."""
+    slow = {"log_cleaner_io_max_bytes_per_second": SLOW, "cleanerd_chunk_bytes": 1 << 20}
+    with running(tmp_path / "d", log_dir, **slow, **settings) as daemon:
+        wait_until(lambda: any(job["bytes_done"] for job in daemon.ask("jobs")["jobs"]), 60, daemon.output)
+        yield daemon
+
+
+def write_small(log_dir: Path, topic: str, **writer: object) -> None:
+    with LogWriter(str(log_dir), topic, 0, segment_bytes=4000) as log:
+        producer = Producer(log)
+        for number in range(160):
+            producer.put(b"key %d" % (number % 7), b"value %d" % number * 3, 1000 + number)
+        log.roll()
+
+
+def test_reserved_topic_overtakes_a_long_job_and_an_abort_leaves_its_log_alone(
+    tmp_path: Path, log_dir: Path
+) -> None:
+    """`__consumer_offsets` never waits longer than cleanerd.reserved.max.wait.ms behind others."""
+    with in_the_middle(tmp_path, log_dir, cleanerd_reserved_max_wait_ms=500) as daemon:
+        write_small(log_dir, "__consumer_offsets")
+        daemon.configure()  # names the new topic
+        before = contents(log_dir / "big-0")
+        wait_until(lambda: committed(daemon, "__consumer_offsets-0"), 30, daemon.output)
+        assert daemon.outcomes("big-0") == [], "the long job goes on"
+        began = time.monotonic()
+        assert [one["topic"] for one in daemon.ask("abort", "big-0")["logs"]] == ["big"]
+        assert time.monotonic() - began < 5
+        daemon.ask("pause", "big-0", "--owner", "test", "--reason", "compare")
+        assert contents(log_dir / "big-0") == before
+        assert daemon.history("big-0")[0]["outcome"] == "aborted"
+
+
+def test_sigterm_in_the_middle_of_a_cleaning_ends_in_time_and_changes_nothing(
+    tmp_path: Path, log_dir: Path
+) -> None:
+    with in_the_middle(tmp_path, log_dir) as daemon:
+        before = contents(log_dir / "big-0")
+        began = time.monotonic()
+        assert daemon.stop(signal.SIGTERM) == 0
+        assert time.monotonic() - began < 25
+        assert contents(log_dir / "big-0") == before
+
+
+def test_kill_in_the_middle_leaves_an_engine_that_ends_and_a_log_that_the_next_start_cleans(
+    tmp_path: Path, log_dir: Path
+) -> None:
+    with in_the_middle(tmp_path, log_dir) as daemon:
+        assert daemon.process is not None
+        children = descendants(daemon.process.pid)[1:]
+        assert children
+        daemon.stop(signal.SIGKILL)
+        wait_until(lambda: not any(_lives(pid) for pid in children), 20)
+        daemon.configure(log_cleaner_io_max_bytes_per_second=1e12)
+        daemon.start()
+        wait_until(lambda: committed(daemon, "big-0"), 60, daemon.output)
+        assert_settled(log_dir / "big-0")
+        assert len({record.key for record in read_records(str(log_dir / "big-0"))}) == 900
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+def test_limits_and_threads_change_while_it_works(tmp_path: Path, log_dir: Path) -> None:
+    """C147, C148, C150: a reload of limits and threads holds at once, and no work is lost."""
+    with in_the_middle(tmp_path, log_dir, log_cleaner_threads=1) as daemon:
+        daemon.configure(log_cleaner_threads=2, log_cleaner_io_max_bytes_per_second=1e12)
+        began = time.monotonic()
+        wait_until(lambda: committed(daemon, "big-0"), 30, daemon.output)
+        assert time.monotonic() - began < BIG_BYTES * 2 / SLOW, "it did not go on at the old rate"
+        assert daemon.ask("status")["status"]["workers_total"] == 2
+        assert daemon.outcomes("big-0") == ["committed"]
+
+
+def test_an_expired_delete_horizon_is_visited_though_nothing_is_dirty(tmp_path: Path) -> None:
+    """Kafka waits for dirty records before it drops a tombstone whose time has come; here a visit is due."""
+    log_dir = tmp_path / "logs"
+    with LogWriter(str(log_dir), "graves", 0, segment_bytes=1 << 20) as log:
+        producer = Producer(log)
+        producer.put(b"alive", b"1", 1000)
+        producer.put(b"dead", b"1", 1001)
+        producer.put(b"dead", None, 1002)
+        log.roll()
+    settings = {"log_cleaner_delete_retention_ms": 3000, "cleanerd_spark_idle_timeout_ms": 600_000}
+    with running(tmp_path / "d", log_dir, **settings) as daemon:
+        wait_until(lambda: committed(daemon, "graves-0"), 60, daemon.output)
+        assert [r.key for r in read_records(str(log_dir / "graves-0"))] == [b"alive", b"dead"]
+        wait_until(lambda: daemon.outcomes("graves-0") == ["committed"] * 2, 60, daemon.output)
+        assert [r.key for r in read_records(str(log_dir / "graves-0"))] == [b"alive"]
+        assert "horizon" in {job["trigger"] for job in daemon.ask("jobs")["jobs"]}
+        time.sleep(1)  # noqa: TID251  # nothing more is due, and nothing more happens
+        assert len(daemon.outcomes("graves-0")) == 2
+
+
+def test_retention_deletes_what_expired_after_its_delay(tmp_path: Path) -> None:
+    """6.5, 6.7, 5.8: `.deleted` first, gone after file.delete.delay.ms; the active segment of a writer stays."""
+    log_dir = tmp_path / "logs"
+    write_small(log_dir, "events")
+    log = log_dir / "events-0"
+    bases = sorted(path.stem for path in log.glob("*.log"))
+    settings = {
+        "log_retention_ms": 1000,
+        "log_retention_check_interval_ms": 200,
+        "log_segment_delete_delay_ms": 1500,
+    }
+    with running(tmp_path / "d", log_dir, topics={"events": "delete"}, **settings) as daemon:
+        wait_until(lambda: list(log.glob("*.deleted")), 30, daemon.output)
+        assert sorted(path.stem for path in log.glob("*.log")) == bases[-1:]
+        wait_until(lambda: not list(log.glob("*.deleted")), 30, daemon.output)
+        assert [event["kind"] for event in daemon.history("events-0")] == ["retention"]
+        assert daemon.log("events-0")["log_start_offset"] == int(bases[-1])
+
+
+def test_log_dir_that_fails_is_offline_alone_and_comes_back(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    write_small(good, "one")
+    bad.mkdir()
+    write_small(bad, "two")
+    away = tmp_path / "away"
+    os.rename(bad, away)
+    with running(tmp_path / "d", good, bad, topics={"one": "compact", "two": "compact"}) as daemon:
+        wait_until(lambda: committed(daemon, "one-0"), 60, daemon.output)
+        states = {place["path"]: place["online"] for place in daemon.ask("status")["status"]["log_dirs"]}
+        assert states == {str(good): True, str(bad): False}
+        os.rename(away, bad)
+        wait_until(lambda: committed(daemon, "two-0"), 60, daemon.output)
