@@ -11,6 +11,7 @@ from cleanerd.cli.configuration import diagnose, load
 from cleanerd.cli.tables import side_by_side, write_table
 from cleanerd.config.load import Configuration, Settings
 from cleanerd.config.model import Setting
+from cleanerd.config.reference import render_reference
 from cleanerd.errors import BadConfiguration
 
 
@@ -44,6 +45,12 @@ def check(arguments: Namespace) -> int:
     if problems:
         raise BadConfiguration(problems)
     output.say(f"the configuration is valid; log directories: {', '.join(log_dirs)}")
+    return 0
+
+
+def reference(_: Namespace) -> int:
+    """The reference of all keys."""
+    output.write(render_reference())
     return 0
 
 

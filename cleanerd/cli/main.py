@@ -73,7 +73,9 @@ def _run(arguments: argparse.Namespace, clean_once: "CleanOnce | None") -> int:
         case _:
             from cleanerd.cli import config  # noqa: PLC0415
 
-            return config.show(arguments) if arguments.verb == "show" else config.check(arguments)
+            return {"show": config.show, "check": config.check, "reference": config.reference}[
+                arguments.verb
+            ](arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -130,6 +132,7 @@ def _add_config(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     verbs = config.add_subparsers(dest="verb", metavar="VERB", required=True)
     show = verbs.add_parser("show", help="print every key with its value", allow_abbrev=False)
     check = verbs.add_parser("check", help="validate everything; exit 78 if it does not", allow_abbrev=False)
+    verbs.add_parser("reference", help="print the reference of all keys as Markdown", allow_abbrev=False)
     for verb in (show, check):
         options.add_configuration_options(verb)
     options.add_show_options(show)

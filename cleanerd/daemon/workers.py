@@ -45,9 +45,16 @@ class Worker:
     """A thread that repeats a step; `backoff_s` is how long it pauses when there was nothing to do (7.2)."""
 
     def __init__(
-        self, name: str, step: Step, backoff_s: Callable[[], float], bell: Bell, clock: Clock
+        self,
+        name: str,
+        step: Step,
+        backoff_s: Callable[[], float],
+        bell: Bell,
+        clock: Clock,
+        restart_pause_s: float = _RESTART_PAUSE_S,
     ) -> None:
         self.name = name
+        self._restart_pause_s = restart_pause_s
         self.is_busy = False
         self.deaths = 0
         self._step = step
@@ -82,7 +89,7 @@ class Worker:
         return self._clock.monotonic_s() - self._beat_s if self.is_busy else 0.0
 
     def _run(self) -> None:
-        pause_s = _RESTART_PAUSE_S
+        pause_s = self._restart_pause_s
         while not self._stopping.is_set():
             began_s = self._clock.monotonic_s()
             try:
@@ -92,11 +99,8 @@ class Worker:
                 _log.exception("worker_died", worker=self.name, deaths=self.deaths, restart_in_s=pause_s)
                 self._stopping.wait(pause_s)
                 lived_s = self._clock.monotonic_s() - began_s
-                pause_s = (
-                    _RESTART_PAUSE_S
-                    if lived_s > _RESTART_PAUSE_MAX_S
-                    else min(2 * pause_s, _RESTART_PAUSE_MAX_S)
-                )
+                is_old = lived_s > _RESTART_PAUSE_MAX_S
+                pause_s = self._restart_pause_s if is_old else min(2 * pause_s, _RESTART_PAUSE_MAX_S)
 
     def _loop(self) -> None:
         while not self._stopping.is_set():

@@ -6,30 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.result import CleanRequest, LogResult
+from cleanerd.cleaning.result import CleanRequest
 from cleanerd.cleaning.run import clean_once
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import SystemClock
-from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.session import SparkSession
+from tests.cleaning.silent import Silent
 from tests.synthetic import Shape, write_log
 
 RECORDS = 8_500_000
 ROUNDS = 4
-
-
-class Silent:
-    """A progress that nobody looks at."""
-
-    def planned(self, tp: TopicPartition, total_bytes: int) -> None:
-        """Nothing."""
-
-    def advanced(self, tp: TopicPartition, phase: str, bytes_done_delta: int, records_delta: int) -> None:
-        """Nothing."""
-
-    def finished(self, result: LogResult) -> None:
-        """Nothing."""
 
 
 @pytest.mark.bench

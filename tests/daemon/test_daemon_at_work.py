@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cleanerd.client.control import DaemonControl
+from cleanerd.client.delete_log import delete_log
 from cleanerd.client.producer import Producer
 from cleanerd.client.reader import read_records
 from cleanerd.client.writer import LogWriter
@@ -47,7 +49,7 @@ def write_small(log_dir: Path, topic: str, **writer: object) -> None:
         log.roll()
 
 
-def test_reserved_topic_overtakes_a_long_job_and_an_abort_leaves_its_log_alone(
+def test_c052_reserved_topic_overtakes_a_long_job_and_an_abort_leaves_its_log_alone(
     tmp_path: Path, log_dir: Path
 ) -> None:
     """`__consumer_offsets` never waits longer than cleanerd.reserved.max.wait.ms behind others."""
@@ -149,7 +151,19 @@ def test_retention_deletes_what_expired_after_its_delay(tmp_path: Path) -> None:
         assert daemon.log("events-0")["log_start_offset"] == int(bases[-1])
 
 
-def test_log_dir_that_fails_is_offline_alone_and_comes_back(tmp_path: Path) -> None:
+def test_c155_a_log_that_is_deleted_while_it_is_cleaned_is_forgotten(tmp_path: Path, log_dir: Path) -> None:
+    with in_the_middle(tmp_path, log_dir) as daemon:
+        write_small(log_dir, "other")
+        daemon.configure(log_cleaner_io_max_bytes_per_second=1e12)
+        gone = Path(delete_log(str(log_dir), "big", 0, control=DaemonControl(str(daemon.socket))))
+        assert gone.name.endswith("-delete")
+        wait_until(lambda: committed(daemon, "other-0"), 60, daemon.output)
+        assert daemon.ctl("log", "big-0", check=False).returncode == 4
+        assert "big 0 " not in (log_dir / "cleaner-offset-checkpoint").read_text()
+        assert not list(gone.glob("*.swap")), "nothing is committed into it"
+
+
+def test_d14_log_dir_that_fails_is_offline_alone_and_comes_back(tmp_path: Path) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
     write_small(good, "one")
     bad.mkdir()

@@ -1,4 +1,4 @@
-"""Two minutes of a daemon, a writer and everything that an operator may do to them, at random but from a seed.
+"""C156: two minutes of a daemon, a writer and everything that an operator may do to them, at random but from a seed.
 
 After every step the newest value of every key is there and offsets rise; whatever is killed, paused, aborted, truncated or
 reconfigured meanwhile.

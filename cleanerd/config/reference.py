@@ -1,0 +1,77 @@
+"""The reference of all keys as Markdown, made from the table of keys: what is not in the table does not exist."""
+
+from collections.abc import Iterable
+
+from cleanerd.config.keys import (
+    BROKER_KEYS,
+    DOUBLE_MAX,
+    INT64_MAX,
+    TOPIC_KEYS,
+    BrokerKey,
+    Scope,
+    TopicKey,
+)
+from cleanerd.config.sources import OWN_PREFIX, environment_variable
+
+_HEAD = """# Configuration reference
+
+Made from `cleanerd/config/keys.py` by `cleanerd config reference`; a test compares the two. Where a value can come from,
+highest first: the command line; `topics.d/<topic>.properties`; the cluster's metadata log; the environment; the config
+file; the default. `cleanerd config show --origin` tells which it was. *Reload*: the daemon takes a new value while it
+runs; otherwise a reload that changes the key is refused as a whole.
+"""
+
+
+def render_reference() -> str:
+    """The whole document."""
+    own = [key for name, key in BROKER_KEYS.items() if name.startswith(OWN_PREFIX)]
+    synonyms = {name for key in TOPIC_KEYS.values() for name in key.synonyms}
+    kafka = [
+        key for name, key in BROKER_KEYS.items() if not name.startswith(OWN_PREFIX) and name not in synonyms
+    ]
+    return "\n".join(
+        [
+            _HEAD,
+            "## Keys of cleanerd\n",
+            *_table(_broker_row(key) for key in own),
+            "\n## Kafka's broker keys\n",
+            *_table(_broker_row(key) for key in kafka),
+            "\n## Kafka's topic keys\n",
+            "The broker keys are the defaults of topics that have no value of their own; the first that is set wins.\n",
+            *_topic_table(TOPIC_KEYS.values()),
+            "",
+        ]
+    )
+
+
+def _table(rows: Iterable[str]) -> list[str]:
+    return ["| key | type | default | valid | reload | |", "|---|---|---|---|---|---|", *rows]
+
+
+def _broker_row(key: BrokerKey) -> str:
+    reload = "no" if key.scope is Scope.STATIC else "yes"
+    variable = f" Environment: `{environment_variable(key.name)}`." if key.name.startswith(OWN_PREFIX) else ""
+    return _row(key, reload, f"{key.doc}{variable}")
+
+
+def _topic_table(keys: Iterable[TopicKey]) -> list[str]:
+    head = ["| key | type | default | valid | broker keys | |", "|---|---|---|---|---|---|"]
+    return head + [
+        _row(key, ", ".join(f"`{name}`" for name in key.synonyms) or "none", key.doc) for key in keys
+    ]
+
+
+def _row(key: BrokerKey | TopicKey, fifth: str, doc: str) -> str:
+    kind = key.type.name.lower() + (f", {key.unit}" if key.unit else "")
+    return f"| `{key.name}` | {kind} | {_default(key.default)} | {key.check.expected} | {fifth} | {doc} |"
+
+
+def _default(value: object) -> str:
+    if value is None:
+        return "not set"
+    if value in (INT64_MAX, DOUBLE_MAX):
+        return "unlimited"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    text = ",".join(value) if isinstance(value, tuple) else str(value)
+    return f"`{text}`" if text else "empty"

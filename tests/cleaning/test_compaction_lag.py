@@ -1,0 +1,88 @@
+"""min.compaction.lag.ms and max.compaction.lag.ms with real cleanings under a clock that is set (C144, C145)."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from cleanerd.cleaning.result import CleanRequest, LogResult
+from cleanerd.cleaning.run import clean_once
+from cleanerd.client.producer import Producer
+from cleanerd.client.reader import read_records
+from cleanerd.client.writer import LogWriter
+from cleanerd.config.load import resolve
+from cleanerd.config.sources import read_sources
+from cleanerd.env.clock import FixedNow
+from cleanerd.pipeline.session import SparkSession
+from tests.cleaning.silent import Silent
+
+HOUR_MS = 3_600_000
+T0_MS = 1_700_000_000_000
+KEYS = 20
+Clean = Callable[[int], LogResult]
+
+
+def append_block(log_dir: Path, timestamp_ms: int, number: int) -> int:
+    """Three values for each key, in segments of their own; the active segment is left empty. Returns the log end."""
+    with LogWriter(str(log_dir), "lagging", 0, segment_bytes=1 << 20) as log:
+        producer = Producer(log)
+        for turn in range(3):
+            for key in range(KEYS):
+                producer.put(b"key %d" % key, b"block %d turn %d" % (number, turn), timestamp_ms)
+            log.roll()
+        return log.log_end_offset
+
+
+def cleaner(log_dir: Path, spark: SparkSession, **settings: object) -> Clean:
+    assignments = [("lagging", name.replace("_", "."), str(value)) for name, value in settings.items()]
+    configuration = resolve(
+        read_sources(topic_assignments=[("lagging", "cleanup.policy", "compact"), *assignments])
+    )
+    request = CleanRequest(
+        config=configuration.broker, topic_config=configuration.topic, log_dirs=(str(log_dir),)
+    )
+
+    def clean(now_ms: int) -> LogResult:
+        (result,) = clean_once(request, Silent(), FixedNow(now_ms), session=spark)
+        return result
+
+    return clean
+
+
+def records(log_dir: Path) -> int:
+    return len(list(read_records(str(log_dir / "lagging-0"))))
+
+
+def newest(log_dir: Path) -> dict[bytes | None, bytes | None]:
+    return {record.key: record.value for record in read_records(str(log_dir / "lagging-0"))}
+
+
+def test_c144_max_lag_cleans_what_the_ratio_would_not(tmp_path: Path, spark: SparkSession) -> None:
+    """Ratio 1.0, min lag 1 h, max lag 6 h: the first block goes at 6 h + 1 ms, the second not before its time."""
+    append_block(tmp_path, T0_MS, 0)
+    clean = cleaner(
+        tmp_path,
+        spark,
+        min_cleanable_dirty_ratio=1.0,
+        min_compaction_lag_ms=HOUR_MS,
+        max_compaction_lag_ms=6 * HOUR_MS,
+    )
+    assert clean(T0_MS + 3 * HOUR_MS).outcome == "skipped"
+    assert records(tmp_path) == 3 * KEYS
+    later = T0_MS + 6 * HOUR_MS + 1
+    append_block(tmp_path, later, 1)
+    assert clean(later).outcome == "committed"
+    assert records(tmp_path) == KEYS + 3 * KEYS, "the first block has one record a key, the second all"
+    assert clean(later + 6 * HOUR_MS + 1).outcome == "committed"
+    assert newest(tmp_path) == {b"key %d" % key: b"block 1 turn 2" for key in range(KEYS)}
+    assert records(tmp_path) == KEYS
+
+
+def test_c145_min_lag_protects_what_is_younger(tmp_path: Path, spark: SparkSession) -> None:
+    """Nothing after 30 minutes; after 1 h + 1 ms the part that was closed at T0, and no newest value is touched."""
+    append_block(tmp_path, T0_MS, 0)
+    clean = cleaner(tmp_path, spark, min_cleanable_dirty_ratio=0.0, min_compaction_lag_ms=HOUR_MS)
+    assert clean(T0_MS + HOUR_MS // 2).outcome == "skipped"
+    append_block(tmp_path, T0_MS + HOUR_MS // 2, 1)
+    expected = newest(tmp_path)
+    assert clean(T0_MS + HOUR_MS + 1).outcome == "committed"
+    assert newest(tmp_path) == expected
+    assert records(tmp_path) == KEYS + 3 * KEYS

@@ -1,0 +1,126 @@
+"""The supervisor without its threads: what a reload, a hold, a full disk and a foreign directory make of the logs."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.result import LogResult
+from cleanerd.config.load import Configuration, resolve
+from cleanerd.config.reload import plan_reload
+from cleanerd.config.sources import read_sources
+from cleanerd.daemon.history import History
+from cleanerd.daemon.model import LogId
+from cleanerd.daemon.supervisor import Supervisor
+from cleanerd.env.clock import SystemClock
+from cleanerd.env.files import RealFiles
+from cleanerd.format import names
+from cleanerd.format.names import TopicPartition
+from tests.cleaning.logs import lock_of_another, write_logs
+
+Make = Callable[..., Supervisor]
+
+
+def configuration(log_dir: Path, topics: dict[str, str], **settings: object) -> Configuration:
+    assignments = [(name.replace("_", "."), str(value)) for name, value in settings.items()]
+    policies = [(topic, "cleanup.policy", policy) for topic, policy in topics.items()]
+    return resolve(
+        read_sources(assignments=[("log.dirs", str(log_dir)), *assignments], topic_assignments=policies)
+    )
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes a supervisor that has scanned its one log directory; its threads are not started."""
+    made: list[Supervisor] = []
+
+    def supervisor(log_dir: Path, topics: dict[str, str], **settings: object) -> Supervisor:
+        holds = configuration(log_dir, topics, **settings)
+        history = History(str(tmp_path / "history.sqlite"), max_age_ms=10**9, max_bytes=10**9)
+        found = Supervisor(lambda: holds, (str(log_dir),), history, RealFiles(), SystemClock())
+        found.ownership.take_at_start([str(log_dir)])
+        found.scan()
+        made.append(found)
+        return found
+
+    yield supervisor
+    for found in made:
+        found.ownership.release()
+        found.history.close()
+
+
+def test_c051_a_topic_that_is_not_compacted_any_more_has_its_cleanings_aborted(
+    tmp_path: Path, make: Make
+) -> None:
+    """Rule 2.8: each partition of the topic once, and nobody else's."""
+    logs = write_logs(tmp_path / "logs", "loses", "keeps")
+    (logs / "loses-0").rename(logs / "loses-1")
+    write_logs(logs, "loses")
+    before = {"loses": "compact", "keeps": "compact"}
+    daemon = make(logs, before)
+    all_logs = daemon.inventory.logs()
+    assert daemon.states.try_start_all(all_logs) == all_logs
+    after = configuration(logs, before | {"loses": "delete"})
+    daemon.apply(plan_reload(daemon.configuration(), after))
+    assert {str(log) for log in all_logs if daemon.states.is_aborted(log)} == {"loses-0", "loses-1"}
+    for log in all_logs:
+        daemon.states.done_cleaning(log)
+        assert daemon.states.is_free(log), "nothing stays paused"
+
+
+def test_c143_uncleanable_logs_are_out_of_the_way_and_counted_until_they_vanish(
+    tmp_path: Path, make: Make
+) -> None:
+    logs = write_logs(tmp_path / "logs", "one", "two", "three")
+    daemon = make(logs, dict.fromkeys(("one", "two", "three"), "compact"), cleanerd_retry_max=1)
+    for log in daemon.inventory.logs()[:2]:
+        tp = log.topic_partition
+        bad = LogResult(tp.topic, tp.partition, log.log_dir, "failed", "garbage", error="CorruptFile")
+        daemon.troubles.failed(log, bad, daemon.stamp(log), daemon.configuration().broker, 1)
+    assert [str(t.log) for t in daemon.troubles.all() if t.is_uncleanable] == ["one-0", "three-0"]
+    job = daemon.schedule.next()
+    assert job is not None
+    assert [str(log) for log in job.logs] == ["two-0"], "the others go on"
+    (logs / "one-0").rename(tmp_path / "away")
+    daemon.scan()
+    assert [str(t.log) for t in daemon.troubles.all()] == ["three-0"]
+
+
+def test_nothing_more_is_staged_beside_a_live_broker_than_it_allows(tmp_path: Path, make: Make) -> None:
+    logs = write_logs(tmp_path / "logs", "one")
+    daemon = make(logs, {"one": "compact"}, cleanerd_staged_max_bytes=0)
+    (log,) = daemon.inventory.logs()
+    assert daemon.obstacle(log) is None, "nobody owns the directory: nothing has to wait"
+    with lock_of_another(logs / names.LOCK):
+        daemon.scan()
+        assert "cleanerd.staged.max.bytes is 0" in str(daemon.obstacle(log))
+        assert daemon.schedule.next() is None
+    daemon.scan()
+    assert daemon.obstacle(log) is None
+    assert daemon.schedule.next() is not None
+
+
+def test_small_logs_of_a_directory_share_a_job_up_to_its_limits(tmp_path: Path, make: Make) -> None:
+    topics = ("a", "b", "c", "d")
+    logs = write_logs(tmp_path / "logs", *topics)
+    daemon = make(logs, dict.fromkeys(topics, "compact"), cleanerd_job_max_logs=3)
+    job = daemon.schedule.next()
+    assert job is not None
+    assert len(job.logs) == 3
+    rest = daemon.schedule.next()
+    assert rest is not None
+    assert len(rest.logs) == 1
+    assert daemon.schedule.next() is None
+
+
+def test_requested_job_waits_for_its_log_and_goes_before_what_is_due(tmp_path: Path, make: Make) -> None:
+    logs = write_logs(tmp_path / "logs", "asked", "due")
+    daemon = make(logs, dict.fromkeys(("asked", "due"), "compact"))
+    asked = LogId(str(logs), TopicPartition("asked", 0))
+    daemon.states.abort_and_pause(asked)
+    job = daemon.jobs.request([asked], force=True)
+    first = daemon.schedule.next()
+    assert first is not None
+    assert [str(log) for log in first.logs] == ["due-0"], "a paused log stops nobody else"
+    daemon.states.resume(asked)
+    assert daemon.schedule.next() is job

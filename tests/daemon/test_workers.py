@@ -1,0 +1,81 @@
+"""Cleaner threads: they come back when they die, and their number changes while they work."""
+
+import threading
+
+from cleanerd.daemon.workers import Bell, Worker, Workers
+from cleanerd.env.clock import SystemClock
+
+LIMIT_S = 10.0
+
+
+def test_bell_that_rings_between_look_and_wait_is_heard() -> None:
+    bell = Bell()
+    seen = bell.rings()
+    bell.ring()
+    bell.wait(seen, LIMIT_S)  # returns at once
+
+
+def test_c146_a_thread_that_dies_is_counted_and_started_again() -> None:
+    """7.16 with cleanerd's restart: Kafka's DeadThreadCount stays until somebody reconfigures."""
+    died, worked = threading.Event(), threading.Event()
+
+    def step() -> bool:
+        if not died.is_set():
+            died.set()
+            raise RuntimeError("out of luck")
+        worked.set()
+        return False
+
+    worker = Worker("w", step, lambda: LIMIT_S, Bell(), SystemClock(), restart_pause_s=0.01)
+    worker.start()
+    assert worked.wait(LIMIT_S)
+    assert worker.deaths == 1
+    worker.stop()
+    assert worker.join(LIMIT_S)
+
+
+def test_worker_that_hangs_is_seen() -> None:
+    began, end = threading.Event(), threading.Event()
+
+    def hang() -> bool:
+        began.set()
+        return not end.wait(LIMIT_S)
+
+    worker = Worker("w", hang, lambda: LIMIT_S, Bell(), SystemClock())
+    assert worker.silent_s() == 0
+    worker.start()
+    assert began.wait(LIMIT_S)
+    first = worker.silent_s()
+    threading.Event().wait(0.02)
+    assert worker.silent_s() > first
+    worker.beat()
+    assert worker.silent_s() < 0.02
+    end.set()
+    worker.stop()
+    assert worker.join(LIMIT_S)
+    assert worker.silent_s() == 0
+
+
+def test_c147_number_of_threads_follows_the_configuration() -> None:
+    """7.18: those that go finish what they do."""
+    bell, finish = Bell(), threading.Event()
+    started: set[str] = set()
+    together = threading.Condition()
+
+    def step() -> bool:
+        with together:
+            started.add(threading.current_thread().name)
+            together.notify_all()
+        return not finish.wait(LIMIT_S)
+
+    workers = Workers(step, lambda: False, lambda: LIMIT_S, bell, SystemClock())
+    workers.start(1)
+    workers.resize(3)
+    with together:
+        assert together.wait_for(lambda: len(started) == 3, LIMIT_S)
+    workers.resize(1)
+    assert len(workers.all()) == 2, "one and the express one"
+    finish.set()
+    workers.stop()
+    assert workers.join(LIMIT_S)
+    assert workers.deaths == 0
