@@ -48,6 +48,7 @@ class Configuration:
     _sources: Sources = field(repr=False)
     _topic_defaults: Settings = field(repr=False)
     _topics: Mapping[str, Texts] = field(repr=False)
+    _resolved: dict[str, TopicConfig] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def topics(self) -> frozenset[str]:
@@ -64,6 +65,12 @@ class Configuration:
 
     def topic(self, topic: str) -> TopicConfig:
         """Values of one topic, whether anybody mentions it or not."""
+        known = self._resolved.get(topic)
+        if known is None:
+            known = self._resolved[topic] = self._resolve(topic)
+        return known
+
+    def _resolve(self, topic: str) -> TopicConfig:
         settings = self.topic_settings(topic)
         values: dict[str, Any] = {
             key.field: settings[name].value for name, key in TOPIC_KEYS.items() if key.field

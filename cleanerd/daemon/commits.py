@@ -8,6 +8,7 @@ from cleanerd.cleaning.commit import commit_staged
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.account import Account
 from cleanerd.daemon.inventory import Inventory
+from cleanerd.daemon.metrics import Metrics
 from cleanerd.daemon.model import LogId
 from cleanerd.daemon.operations import CommitView
 from cleanerd.daemon.ownership import Ownership
@@ -27,16 +28,16 @@ class Commits:
     account: Account
     files: Files
     inventory: Inventory
+    metrics: Metrics
     mend: Callable[[LogId], None]
-
-    def staged(self) -> list[LogId]:
-        """Logs whose results wait."""
-        known = {log: self.inventory.facts(log) for log in self.inventory.logs()}
-        return [log for log, facts in known.items() if facts is not None and facts.contents.is_staged]
 
     def staged_bytes(self, log_dir: str) -> int:
         """Bytes that wait in a log directory. Raises OSError."""
-        return sum(staged_bytes(self.files, log.directory) for log in self.staged() if log.log_dir == log_dir)
+        return sum(
+            staged_bytes(self.files, log.directory)
+            for log in self.inventory.staged()
+            if log.log_dir == log_dir
+        )
 
     def full_dirs(self, log_dirs: Iterable[str], config: CleanerdConfig) -> dict[str, str]:
         """Log directories of live brokers in which nothing more may be staged, and why: their disks are not ours to fill."""
@@ -90,13 +91,15 @@ class Commits:
 
     def _commit(self, log: LogId) -> CommitView:
         try:
-            round_end = commit_staged(
-                self.files,
-                log.log_dir,
-                log.topic_partition,
-                is_kafka=is_kafka_dir(self.files, log.log_dir),
-                before=lambda: self.states.begin_commit(log),
-            )
+            with self.metrics.phase("commit"):
+                round_end = commit_staged(
+                    self.files,
+                    log.log_dir,
+                    log.topic_partition,
+                    is_kafka=is_kafka_dir(self.files, log.log_dir),
+                    before=lambda: self.states.begin_commit(log),
+                    swapped=lambda group: self.metrics.swapped(log.log_dir, group),
+                )
         except (LockHeld, Aborted) as error:
             pid = error.pid if isinstance(error, LockHeld) else None
             return _view(log, "waiting", str(error), pid)

@@ -15,8 +15,9 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.due import FOREVER_MS, Due, DueReason, Estimate, estimate
@@ -60,12 +61,22 @@ class ScanReport:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Of a log directory. `cleanable_bytes` and `max_dirty_ratio` (rule 1.25) are upper bounds, of compacted logs."""
+    """Of a log directory. `cleanable_bytes` and `max_dirty_ratio` (rule 1.25) are upper bounds, of compacted logs.
+
+    `max_delay_ms`: how long the most overdue log has been (1.18). `largest_bytes`: of the compacted log with the most bytes
+    in closed segments that may be cleaned, or were. `states` counts logs as far as files and configuration tell, `staged`
+    names those whose results wait. `unreadable`: partition directories.
+    """
 
     logs: int
     size_bytes: int
     cleanable_bytes: int
     max_dirty_ratio: float
+    max_delay_ms: int
+    largest_bytes: int
+    states: Mapping[Literal["clean", "dirty", "staged", "ignored"], int]
+    staged: tuple[LogId, ...]
+    unreadable: int
 
 
 @dataclass(slots=True)
@@ -144,7 +155,12 @@ class Inventory:
 
     def logs(self) -> list[LogId]:
         """Every log that exists, or existed when its log directory went offline, in order."""
-        return sorted(entry.log for entry in self._entries() if entry.known is not None)
+        return sorted((entry.log for entry in self._entries() if entry.known is not None), key=_in_order)
+
+    def staged(self) -> list[LogId]:
+        """Logs whose results wait for their commit, in order."""
+        known = (entry.known for entry in self._entries())
+        return sorted((one.log for one in known if one is not None and one.contents.is_staged), key=_in_order)
 
     def errors(self) -> dict[LogId, str]:
         """Partition directories that cannot be read, and why."""
@@ -155,12 +171,14 @@ class Inventory:
         entry = self._entry(log)
         return entry.known if entry else None
 
-    def totals(self, now_ms: int, topic_config: TopicConfigs) -> dict[str, Totals]:
-        """Numbers of each log directory that works."""
+    def totals(
+        self, now_ms: int, topic_config: TopicConfigs, apart: Set[LogId] = frozenset()
+    ) -> dict[str, Totals]:
+        """Numbers of each log directory that works. `apart`: logs whose state the caller knows better."""
         config_of = functools.cache(topic_config)
         with self._mutex:
             online = {d.path: list(d.entries.values()) for d in self._dirs.values() if d.offline is None}
-        return {path: self._totals(entries, now_ms, config_of) for path, entries in online.items()}
+        return {path: self._totals(entries, now_ms, config_of, apart) for path, entries in online.items()}
 
     def _scan(self, log_dirs: Sequence[str], *, only_touched: bool) -> ScanReport:
         found = _Findings()
@@ -307,19 +325,34 @@ class Inventory:
             place = self._dirs.get(log.log_dir)
             return place.entries.get(str(log.topic_partition)) if place else None
 
-    def _totals(self, entries: Iterable[_Entry], now_ms: int, config_of: TopicConfigs) -> Totals:
-        logs, size_bytes, cleanable_bytes, max_ratio = 0, 0, 0, 0.0
-        for entry in entries:
-            known = entry.known
-            if known is None:
-                continue
-            logs += 1
-            size_bytes += known.contents.size_bytes
-            found = self._estimate(entry, now_ms, config_of)
-            if found is not None and not found.range.is_empty:
-                cleanable_bytes += found.range.cleanable_bytes
-                max_ratio = max(max_ratio, found.range.dirty_ratio)
-        return Totals(logs, size_bytes, cleanable_bytes, max_ratio)
+    def _totals(
+        self, entries: Sequence[_Entry], now_ms: int, config_of: TopicConfigs, apart: Set[LogId]
+    ) -> Totals:
+        known = {entry.log: entry.known for entry in entries if entry.known is not None}
+        found = [one for entry in entries if (one := self._estimate(entry, now_ms, config_of)) is not None]
+        dirty = [one for one in found if not one.range.is_empty]
+        staged = {log for log, one in known.items() if one.contents.is_staged}
+        compacted = {log for log in known if config_of(log.topic_partition.topic).compact}
+        is_dirty = {one.known.log for one in dirty}
+        rest = known.keys() - staged - apart
+        return Totals(
+            logs=len(known),
+            size_bytes=sum(one.contents.size_bytes for one in known.values()),
+            cleanable_bytes=sum(one.range.cleanable_bytes for one in dirty),
+            max_dirty_ratio=max((one.range.dirty_ratio for one in dirty), default=0.0),
+            max_delay_ms=max((max(now_ms - one.deadline_ms, 0) for one in found), default=0),
+            largest_bytes=max(
+                (one.range.clean_bytes + one.range.cleanable_bytes for one in found), default=0
+            ),
+            states={
+                "staged": len(staged - apart),
+                "ignored": len(rest - compacted),
+                "dirty": len(rest & is_dirty),
+                "clean": len(rest & compacted - is_dirty),
+            },
+            staged=tuple(sorted(staged)),
+            unreadable=sum(entry.error is not None for entry in entries),
+        )
 
     # -- what is due ------------------------------------------------------------------------------------------
 
@@ -358,13 +391,16 @@ class Inventory:
         instants = [FOREVER_MS]
         for entry in self._entries(online=True):
             found = self._estimate(entry, now_ms, config_of)
-            if found is None or not is_free(entry.log):
+            if found is None:
                 continue
+            own = [FOREVER_MS]
             if self._due(entry, now_ms, config_of)[0] is None:
-                instants += [found.next_change_ms(now_ms), entry.horizon_ms, entry.examined_until_ms]
+                own = [found.next_change_ms(now_ms), entry.horizon_ms, entry.examined_until_ms]
             elif entry.due_since_s is not None:
                 left_s = self._left_s(entry, self._clock.monotonic_s())
-                instants.append(now_ms + math.ceil(min(left_s * 1000, FOREVER_MS)))
+                own = [now_ms + math.ceil(min(left_s * 1000, FOREVER_MS))]
+            if min(own) < FOREVER_MS and is_free(entry.log):
+                instants += own
         earliest_ms = min(at for at in instants if at > now_ms)
         return earliest_ms if earliest_ms < FOREVER_MS else None
 
@@ -435,6 +471,11 @@ class Inventory:
             for segment in known.contents.closed
         }
         return {segment.facts.base_offset: at for segment, at in entry.first_batches_ms.items()}
+
+
+def _in_order(log: LogId) -> tuple[str, str, int]:
+    """As logs compare with each other, in less time."""
+    return log.log_dir, log.topic_partition.topic, log.topic_partition.partition
 
 
 def _new_entry(log_dir: str, name: str) -> _Entry | None:

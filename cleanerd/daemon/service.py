@@ -204,7 +204,7 @@ class Service(Operations):
         daemon, deadline_s = self._daemon, self._daemon.clock.monotonic_s() + wait_ms / 1000
         logs = self._matching(pattern) if pattern is None else self._some(pattern)
         daemon.scan()
-        staged = set(daemon.commits.staged())
+        staged = set(daemon.inventory.staged())
         views: dict[tuple[str, int, str], CommitView] = {}
         waiting = [log for log in logs if log in staged]
         while waiting:

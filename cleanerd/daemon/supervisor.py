@@ -45,6 +45,7 @@ from cleanerd.daemon.history import HOLD, History
 from cleanerd.daemon.holds import Hold
 from cleanerd.daemon.inventory import Inventory, ScanReport
 from cleanerd.daemon.jobs import Job, Jobs
+from cleanerd.daemon.metrics import Metrics
 from cleanerd.daemon.model import LogId
 from cleanerd.daemon.ownership import Ownership
 from cleanerd.daemon.retention import Retention
@@ -96,7 +97,8 @@ class Supervisor:
         self.ignored: dict[LogId, str] = {}
         self.full: dict[str, str] = {}  # log directories in which nothing more may be staged, and why
         self.progressed = threading.Condition()  # notified when a log was cleaned, committed or vanished
-        self.account = Account(history, clock)
+        self.metrics = Metrics(log_dirs, clock)
+        self.account = Account(history, clock, self.metrics.told)
         self.states = PartitionStates(clock, [Hold(**hold) for hold in history.all(HOLD).values()])
         self.throttle = Throttle(clock)
         self.troubles = Troubles(history)
@@ -104,7 +106,7 @@ class Supervisor:
         self.deletions = PendingDeletions(files, clock)
         self.inventory = Inventory(files, clock)
         self.engine = Engine(lambda: spark_master(configuration().broker), clock)
-        self.ownership = Ownership(files, self._recovered)
+        self.ownership = Ownership(files, self._recovered, self.metrics.recovered)
         self._recovering = recovering
         self.bell = Bell()
         self.cleanings = Cleanings(
@@ -114,6 +116,8 @@ class Supervisor:
             throttle=self.throttle,
             files=files,
             configuration=configuration,
+            metrics=self.metrics,
+            clock=clock,
             done=self._cleaned,
             beat=self._beat,
         )
@@ -123,6 +127,7 @@ class Supervisor:
             account=self.account,
             files=files,
             inventory=self.inventory,
+            metrics=self.metrics,
             mend=lambda log: self.cleanings.mend(log, is_kafka=is_kafka_dir(files, log.log_dir)),
         )
         self.retention = Retention(
@@ -136,8 +141,9 @@ class Supervisor:
         self.schedule = Schedule(self.inventory, self.states, self.jobs, configuration, self.obstacle, clock)
         self.workers = Workers(
             lambda: self._work(self.schedule.next()),
-            lambda: self._work(self.schedule.next_express()),
             self.schedule.pause_s,
+            lambda: self._work(self.schedule.next_express()),
+            self._backoff_s,
             self.bell,
             clock,
         )
@@ -235,6 +241,7 @@ class Supervisor:
         """What became of a log; it is still in progress."""
         now_ms, config = self.clock.now_ms(), self.configuration().broker
         self._touch(log)
+        self.metrics.cleaned(job.id, log, result)
         self.account.cleaned(job, log, result)
         if result.outcome == "failed":
             trouble = self.troubles.failed(log, result, self.stamp(log), config, now_ms)
@@ -293,7 +300,9 @@ class Supervisor:
         self._scanned_s = self.clock.monotonic_s()
         self.offline = self.ownership.take(self.log_dirs)
         usable = [log_dir for log_dir in self.log_dirs if log_dir not in self.offline]
-        self._took(self.inventory.scan(usable))
+        with self.metrics.phase("scan"):
+            self._took(self.inventory.scan(usable))
+        self.metrics.scanned(self.log_dirs, self.offline)
         self._watcher.follow()
 
     def _refresh(self) -> None:
@@ -352,7 +361,7 @@ class Supervisor:
         self.commit_bell.ring()
 
     def _commit_step(self) -> bool:
-        waiting = [log for log in self.commits.staged() if not self.jobs.of(log)]
+        waiting = [log for log in self.inventory.staged() if not self.jobs.of(log)]
         if waiting:
             self.commits.try_all(waiting)
             self._refresh()
@@ -362,7 +371,7 @@ class Supervisor:
         config = self.configuration().broker
         return (
             config.staged_commit_interval_ms / 1000
-            if self.commits.staged()
+            if self.inventory.staged()
             else config.scan_interval_ms / 1000
         )
 
@@ -405,6 +414,7 @@ class Supervisor:
 
     def _retained(self, log: LogId, retained: Retained | None, reason: str | None) -> None:
         self._touch(log)
+        self.metrics.retained(log, retained)
         self.account.retained(log, retained, reason)
 
     def _housekeep(self) -> bool:
@@ -436,6 +446,16 @@ class Supervisor:
     def threads_alive(self, limit_s: float) -> bool:
         """Whether every worker that works has shown life lately."""
         return all(worker.silent_s() < limit_s for worker in [*self.workers.all(), *self._keepers])
+
+    @property
+    def deaths(self) -> int:
+        """How often an internal error ended a thread, since the start."""
+        return self.workers.deaths + sum(keeper.deaths for keeper in self._keepers)
+
+    @property
+    def since_scan_s(self) -> float:
+        """How long ago the last full scan began."""
+        return self.clock.monotonic_s() - self._scanned_s
 
     def _touch(self, log: LogId) -> None:
         self.inventory.touch(log.log_dir, os.path.basename(log.directory))

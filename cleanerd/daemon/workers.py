@@ -56,6 +56,7 @@ class Worker:
         self.name = name
         self._restart_pause_s = restart_pause_s
         self.is_busy = False
+        self.is_dead = False  # until it is started again
         self.deaths = 0
         self._step = step
         self._backoff_s = backoff_s
@@ -96,8 +97,10 @@ class Worker:
                 self._loop()
             except Exception:  # noqa: BLE001  # the boundary of a thread: it is started again
                 self.deaths += 1
+                self.is_dead = True
                 _log.exception("worker_died", worker=self.name, deaths=self.deaths, restart_in_s=pause_s)
                 self._stopping.wait(pause_s)
+                self.is_dead = False
                 lived_s = self._clock.monotonic_s() - began_s
                 is_old = lived_s > _RESTART_PAUSE_MAX_S
                 pause_s = self._restart_pause_s if is_old else min(2 * pause_s, _RESTART_PAUSE_MAX_S)
@@ -119,7 +122,13 @@ class Workers:
     """As many workers as wanted, plus the express one."""
 
     def __init__(
-        self, step: Step, express: Step, backoff_s: Callable[[], float], bell: Bell, clock: Clock
+        self,
+        step: Step,
+        backoff_s: Callable[[], float],
+        express: Step,
+        express_backoff_s: Callable[[], float],
+        bell: Bell,
+        clock: Clock,
     ) -> None:
         self._step = step
         self._backoff_s = backoff_s
@@ -128,7 +137,7 @@ class Workers:
         self._mutex = threading.Lock()
         self._deaths_of_gone = 0
         self._workers: list[Worker] = []
-        self._express = Worker("cleanerd-worker-express", express, backoff_s, bell, clock)
+        self._express = Worker("cleanerd-worker-express", express, express_backoff_s, bell, clock)
 
     def start(self, count: int) -> None:
         """Start them."""

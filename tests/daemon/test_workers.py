@@ -68,7 +68,7 @@ def test_c147_number_of_threads_follows_the_configuration() -> None:
             together.notify_all()
         return not finish.wait(LIMIT_S)
 
-    workers = Workers(step, lambda: False, lambda: LIMIT_S, bell, SystemClock())
+    workers = Workers(step, lambda: LIMIT_S, lambda: False, lambda: LIMIT_S, bell, SystemClock())
     workers.start(1)
     workers.resize(3)
     with together:

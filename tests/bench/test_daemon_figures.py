@@ -1,0 +1,115 @@
+"""Figures of the daemon: idle cost with 5 000 logs, reaction to a roll, latency of an abort, accuracy of the throttle."""
+
+import os
+import signal
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+
+from cleanerd.client.producer import Producer
+from cleanerd.client.writer import LogWriter
+from tests.daemon.processes import DaemonProcess, running, wait_until
+from tests.daemon.test_daemon_process import committed
+from tests.synthetic import Shape, write_log
+
+LOGS = 5_000
+WATCHED_S = 60.0
+ROLLS = 20
+ABORTS = 20
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_s(daemon: DaemonProcess) -> float:
+    assert daemon.process is not None
+    fields = Path(f"/proc/{daemon.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def rss_mib(daemon: DaemonProcess) -> float:
+    assert daemon.process is not None
+    lines = Path(f"/proc/{daemon.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
+
+
+@pytest.mark.bench
+def test_idle_with_5000_logs(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    for number in range(LOGS):
+        partition = logs / f"t{number % 50}-{number // 50}"
+        partition.mkdir(parents=True)
+        for base in (0, 100, 200, 300):
+            for kind in ("log", "index", "timeindex"):
+                (partition / f"{base:020}.{kind}").touch()
+    settings = {"cleanerd_scan_interval_ms": 30_000, "log_cleaner_backoff_ms": 15_000}
+    with running(tmp_path / "d", logs, **settings) as daemon:
+        time.sleep(20)  # noqa: TID251  # what comes after the start
+        before = cpu_s(daemon)
+        time.sleep(WATCHED_S)  # noqa: TID251
+        share = (cpu_s(daemon) - before) / WATCHED_S
+        print(f"\nidle, {LOGS} logs: {share:.2%} of a core, {rss_mib(daemon):.0f} MiB RSS")
+        assert share < 0.02
+        assert rss_mib(daemon) < 120
+
+
+@pytest.mark.bench
+def test_reaction_to_a_roll(tmp_path: Path) -> None:
+    """From the roll of a segment to the start of its cleaning, the session being warm."""
+    logs, delays_ms = tmp_path / "logs", []
+    settings = {
+        "cleanerd_scan_interval_ms": 30_000,
+        "log_cleaner_backoff_ms": 15_000,
+        "cleanerd_spark_idle_timeout_ms": 600_000,
+        "log_cleaner_min_cleanable_ratio": 0.0,
+    }
+    with (
+        LogWriter(str(logs), "rolls", 0, segment_bytes=1 << 20) as writer,
+        running(tmp_path / "d", logs, **settings) as daemon,
+    ):
+        for number in range(ROLLS + 1):
+            Producer(writer).put(b"key", b"%d" % number, 1_000 + number)
+            rolled_ms = time.time_ns() / 1e6
+            writer.roll()
+            wait_until(lambda n=number: len(daemon.outcomes("rolls-0")) > n, 60, daemon.output)  # type: ignore[misc]
+            job = daemon.ask("jobs")["jobs"][-1]
+            delays_ms.append(job["started_ms"] - rolled_ms)
+    print(
+        f"\nroll to start of cleaning: median {statistics.median(delays_ms[1:]):.0f} ms, max {max(delays_ms[1:]):.0f} ms"
+    )
+
+
+@pytest.mark.bench
+def test_latency_of_an_abort(tmp_path: Path) -> None:
+    logs, latencies_ms = tmp_path / "logs", []
+    write_log(logs / "big-0", 800_000, Shape(keys=50_000))
+    settings = {"cleanerd_spark_idle_timeout_ms": 600_000}
+    with running(tmp_path / "d", logs, log_cleaner_io_max_bytes_per_second=20e6, **settings) as daemon:
+        for _ in range(ABORTS):
+            wait_until(
+                lambda: any(j["bytes_done"] and j["state"] == "running" for j in daemon.ask("jobs")["jobs"]),
+                60,
+            )
+            began = time.perf_counter()
+            daemon.ask("abort", "big-0")
+            latencies_ms.append((time.perf_counter() - began) * 1000)
+        daemon.stop(signal.SIGKILL)
+    ordered = sorted(latencies_ms)
+    print(f"\nabort, cleanerctl included: p50 {ordered[len(ordered) // 2]:.0f} ms, p99 {ordered[-1]:.0f} ms")
+
+
+@pytest.mark.bench
+def test_accuracy_of_the_throttle(tmp_path: Path) -> None:
+    """Over ten seconds of a real cleaning on two cores, within 5 % of log.cleaner.io.max.bytes.per.second."""
+    logs, rate = tmp_path / "logs", 20e6
+    write_log(logs / "big-0", 4_000_000, Shape(keys=50_000))
+    with running(tmp_path / "d", logs, log_cleaner_io_max_bytes_per_second=rate) as daemon:
+        wait_until(lambda: any(j["bytes_done"] > 20e6 for j in daemon.ask("jobs")["jobs"]), 60)
+        first, began = daemon.ask("jobs")["jobs"][-1]["bytes_done"], time.perf_counter()
+        time.sleep(10)  # noqa: TID251
+        last, seconds = daemon.ask("jobs")["jobs"][-1]["bytes_done"], time.perf_counter() - began
+        share = (last - first) / seconds / rate
+        print(f"\nthrottle: {share:.1%} of {rate / 1e6:.0f} MB/s over {seconds:.1f} s")
+        assert 0.95 < share < 1.05
+        assert not committed(daemon, "big-0")
+        daemon.stop(signal.SIGKILL)
