@@ -93,13 +93,16 @@ class BadUsage(Fatal):
 
 
 def from_os_error(error: OSError, where: str) -> CleanerdError:
-    """Which of our errors an OSError is (7.12, 7.14): a full disk may pass, a file out of reach parks its log.
+    """Which of our errors an OSError is (7.12, 7.14): a full disk may pass, a file out of reach parks its log. One that is
+    gone went with a truncation or deletion, or was exchanged.
 
     `where` is named when the error names no file: those of an open descriptor do not.
     """
     message = f"{error.filename or where}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpace(message)
+    if error.errno == errno.ENOENT:
+        return SourceChanged(message)
     if error.errno in (errno.EIO, errno.EROFS):
         return DirOffline(message)
     return LogUncleanable(message)

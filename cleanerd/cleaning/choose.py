@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, from_os_error
+from cleanerd.errors import CleanerdError, DirOffline, Retryable, from_os_error
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.policy.cleanable import (
@@ -19,6 +19,7 @@ from cleanerd.policy.cleanable import (
     is_filthy,
     urgency,
 )
+from cleanerd.storage.checkpoints import read_leader_epochs
 from cleanerd.storage.producers import Stability, read_stability
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, scan_partition
 
@@ -27,12 +28,13 @@ _NO_MAX_LAG = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A log that qualifies."""
+    """A log that qualifies. `leader_epochs`: (epoch, start offset), read before anything else of it."""
 
     snapshot: PartitionSnapshot
     stability: Stability
     range: CleanableRange
     config: TopicConfig
+    leader_epochs: tuple[tuple[int, int], ...] = ()
 
 
 def partitions(files: Files, log_dir: str, request: CleanRequest) -> list[TopicPartition]:
@@ -74,15 +76,16 @@ def examine(
         return LogResult(tp.topic, tp.partition, log_dir, "skipped", reason)
     try:
         return _examine(files, log_dir, tp, checkpoints, request, config, is_kafka, now_ms)
-    except CleanerdError as error:
-        return LogResult(tp.topic, tp.partition, log_dir, "failed", str(error))
-    except OSError as error:
+    except (CleanerdError, OSError) as error:
+        own = from_os_error(error, os.path.join(log_dir, str(tp))) if isinstance(error, OSError) else error
         return LogResult(
             tp.topic,
             tp.partition,
             log_dir,
             "failed",
-            str(from_os_error(error, os.path.join(log_dir, str(tp)))),
+            str(own),
+            error=type(own).__name__,
+            is_retryable=isinstance(own, Retryable | DirOffline),
         )
 
 
@@ -96,6 +99,7 @@ def _examine(
     is_kafka: bool,
     now_ms: int,
 ) -> Candidate | LogResult:
+    epochs = read_leader_epochs(files, os.path.join(log_dir, str(tp)))
     snapshot = scan_partition(
         files, log_dir, tp, checkpoints, is_kafka=is_kafka,
         first_batch_timestamps=config.max_compaction_lag_ms < _NO_MAX_LAG,
@@ -119,11 +123,13 @@ def _examine(
     found = cleanable_range(facts, compaction, now_ms)
     if request.horizons and found.is_empty:
         found = clean_section_only(facts, found)
-        reason = None if found.clean_bytes else "there is no clean section in which a delete horizon could expire"
+        reason = (
+            None if found.clean_bytes else "there is no clean section in which a delete horizon could expire"
+        )
     else:
         reason = _why_not(found, compaction, force=request.force)
     if reason is None:
-        return Candidate(snapshot, stability, found, config)
+        return Candidate(snapshot, stability, found, config, epochs)
     return LogResult(
         tp.topic,
         tp.partition,

@@ -10,8 +10,9 @@ from cleanerd.cleaning.lock import commit_lock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, CorruptFile, LockHeld, SourceChanged
 from cleanerd.format import names
-from cleanerd.format.names import TopicPartition
-from cleanerd.storage.checkpoints import read_offsets, update_cleaner_checkpoint
+from cleanerd.format.names import FileKind, SegmentFileName, TopicPartition
+from cleanerd.policy.commit_plan import epochs_contradiction
+from cleanerd.storage.checkpoints import read_leader_epochs, read_offsets, update_cleaner_checkpoint
 from cleanerd.storage.commit import commit_group, revalidate
 from cleanerd.storage.generation import check_generation
 from cleanerd.storage.staged import StagedGroup, discard_staged, manifest_names, read_manifests
@@ -21,6 +22,10 @@ def _go_on() -> None:
     """Nobody has anything against it."""
 
 
+def _unheard(_: StagedGroup) -> None:
+    """Nobody counts."""
+
+
 def commit_staged(
     files: Files,
     log_dir: str,
@@ -28,11 +33,13 @@ def commit_staged(
     *,
     is_kafka: bool,
     before: Callable[[], None] = _go_on,
+    swapped: Callable[[StagedGroup], None] = _unheard,
 ) -> int | None:
     """Swap every staged group of a log, oldest first, and record the checkpoint; None when nothing is staged.
 
     Returns the new checkpoint, the end of the cleaned range. Oldest first: a tombstone may only go after the values
     that it deletes. `before` is called once, with the lock held, before anything is touched; what it raises is passed on.
+    `swapped` hears of every group that has taken the place of its sources; it must not raise.
 
     Raises LockHeld: the result goes on waiting. SourceChanged, CorruptFile: the result no longer fits the log, or was
     never finished, and has been dropped; the message says why. OSError: for `recover` to mend.
@@ -46,6 +53,7 @@ def commit_staged(
             for group in groups:
                 check_basis(files, log_dir, tp, group.generation, group.checkpoint)
                 revalidate(files, directory, group)
+                _check_reach(files, directory, group)
         except (SourceChanged, CorruptFile):
             discard_staged(files, directory)
             raise
@@ -55,6 +63,7 @@ def commit_staged(
         for group in groups:
             lock.check()
             _commit(files, directory, group)
+            swapped(group)
         update_cleaner_checkpoint(files, log_dir, {tp: groups[-1].round_end})
     return groups[-1].round_end
 
@@ -90,6 +99,21 @@ def check_basis(
     found = read_offsets(files, f"{log_dir}/{names.CLEANER_OFFSET_CHECKPOINT}").get(tp)
     if found != checkpoint:
         raise SourceChanged(f"{log_dir}/{tp}: the first dirty offset was {checkpoint}, is {found}")
+
+
+def _check_reach(files: Files, directory: str, group: StagedGroup) -> None:
+    """Raise SourceChanged if the log was cut below the end of the cleaned range by an unclean leader election (spec disk G).
+
+    A cleaning judges with all records of its range: what superseded a record in a staged group may be gone although
+    nothing in that group has changed.
+    """
+    reason = epochs_contradiction(
+        group.leader_epochs, read_leader_epochs(files, directory), next_base_offset=group.round_end
+    )
+    if not files.exists(f"{directory}/{SegmentFileName(group.round_end, FileKind.LOG)}"):
+        reason = f"segment {group.round_end}, which follows the cleaned range, is gone"
+    if reason is not None:
+        raise SourceChanged(f"{directory}: {reason}")
 
 
 def _whole_cleaning(files: Files, directory: str) -> list[StagedGroup]:

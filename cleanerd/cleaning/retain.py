@@ -37,6 +37,7 @@ from cleanerd.storage.checkpoints import (
     update_log_start_checkpoint,
 )
 from cleanerd.storage.delete import retire_segments, unlink_all
+from cleanerd.storage.generation import check_generation
 from cleanerd.storage.roll import roll_segment
 from cleanerd.storage.scan import PartitionSnapshot, SegmentOnDisk
 from cleanerd.storage.staged import segment_files
@@ -134,6 +135,8 @@ def revalidate(files: Files, snapshot: PartitionSnapshot, going: int) -> None:
     The segments that go must be the same files. Those behind them must be there, or the log may have become smaller than
     it was planned for; more may have come, unless all go.
     """
+    check_generation(files, snapshot.directory, snapshot.generation)
+    _check_log_start(files, snapshot)
     found = segment_files(files, snapshot.directory)
     for name in found:
         if name.suffix in {names.Suffix.CLEANED, names.Suffix.SWAP}:
@@ -148,6 +151,15 @@ def revalidate(files: Files, snapshot: PartitionSnapshot, going: int) -> None:
         raise SourceChanged(f"{snapshot.directory}: the segments were {planned}, are {live}")
     for segment in snapshot.segments[:going]:
         _check_same(files, segment)
+
+
+def _check_log_start(files: Files, snapshot: PartitionSnapshot) -> None:
+    """The checkpoints are read once for a whole pass; the log may have been truncated since, or deleted and made anew."""
+    path = os.path.join(snapshot.log_dir, names.LOG_START_CHECKPOINT)
+    entry = read_offsets(files, path).get(snapshot.topic_partition, 0)
+    found = max(entry, snapshot.segments[0].base_offset)
+    if found != snapshot.log_start_offset:
+        raise SourceChanged(f"{path}: the log start offset was {snapshot.log_start_offset}, is {found}")
 
 
 def _check_same(files: Files, segment: SegmentOnDisk) -> None:

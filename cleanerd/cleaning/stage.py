@@ -6,7 +6,6 @@ from cleanerd.pipeline.conclude import aborted_in
 from cleanerd.pipeline.indexes import join_entries
 from cleanerd.pipeline.work import RewrittenLog
 from cleanerd.storage.assemble import Assembly, assemble
-from cleanerd.storage.checkpoints import read_leader_epochs
 from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
 
 
@@ -37,7 +36,6 @@ def _stage_group(
             mtime_ns=last.mtime_ns,
         ),
     )
-    epochs = read_leader_epochs(files, snapshot.directory)
     staged = StagedGroup(
         sources=tuple(SourceSegment(s.base_offset, s.inode, s.size_bytes, s.mtime_ns) for s in group.sources),
         next_base_offset=group.next_base_offset,
@@ -46,7 +44,7 @@ def _stage_group(
         log_mtime_ns=last.mtime_ns,
         last_offset=max(written.part.last_offset for written in parts),
         leader_epochs=tuple(
-            (e.epoch, e.start_offset) for e in epochs if e.start_offset < group.next_base_offset
+            (epoch, start) for epoch, start in plan.candidate.leader_epochs if start < plan.work.round_end
         ),
         is_last=is_last,
         generation=snapshot.generation,

@@ -21,7 +21,7 @@ from cleanerd.format import offset_index, time_index
 from cleanerd.format.batch import NO_TIMESTAMP, BatchHeader, checksum, parse_header
 from cleanerd.format.errors import FormatError
 from cleanerd.format.legacy import decode_entry
-from cleanerd.format.names import FileKind, SegmentFileName
+from cleanerd.format.names import MAX_OFFSET, FileKind, SegmentFileName
 from cleanerd.format.txn_index import AbortedTxn, render_txn_index
 
 _MAGIC_POSITION = 16
@@ -109,13 +109,21 @@ class SegmentScan:
 
 
 def scan_segment(
-    directory: str, base_offset: int, interval_bytes: int, producers: ProducerState
+    directory: str,
+    base_offset: int,
+    interval_bytes: int,
+    producers: ProducerState,
+    end_offset: int = MAX_OFFSET,
 ) -> SegmentScan:
-    """Read a segment to its end, verify every batch, and move `producers` on by all of them."""
+    """Read a segment up to the first batch that reaches `end_offset`, verify every batch before it, and move
+    `producers` on by all of them.
+    """
     scan = SegmentScan(base_offset, base_offset, IndexEntries(base_offset, interval_bytes))
     with OpenSegment(directory, base_offset) as segment:
         try:
             for batch in segment.batches():
+                if batch.last_offset >= end_offset:
+                    return scan
                 _take(scan, batch, producers)
         except CorruptFile as damage:
             scan.damage = damage
@@ -187,11 +195,19 @@ class ActiveSegment:
     def close(self, *, sync: bool) -> None:
         """Write the last time index entry, and let go of the files; with `sync` all are on stable storage."""
         _write(self._time_index, self._entries.time_entry())
-        for fd in (self._log, self._offset_index, self._time_index, self._txn_index):
-            if fd is not None:
-                if sync:
-                    os.fsync(fd)
-                os.close(fd)
+        if sync:
+            for fd in self._fds():
+                os.fsync(fd)
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the files as they are."""
+        for fd in self._fds():
+            os.close(fd)
+
+    def _fds(self) -> list[int]:
+        fds = (self._log, self._offset_index, self._time_index, self._txn_index)
+        return [fd for fd in fds if fd is not None]
 
     def _path(self, kind: FileKind) -> str:
         return os.path.join(self._directory, str(SegmentFileName(self.base_offset, kind)))

@@ -2,18 +2,23 @@
 2).
 
 Invariants
-    1. `.lock` of the log directory is held while the set of segments changes: on opening, and on each roll.
+    1. `.lock` of the log directory is held while the set of segments changes: on opening, on each roll, and while
+    records are taken from the end.
     2. A closed segment is complete before its follower can be seen: indexes finished, then `<base>.snapshot`
     of the
        follower, then the follower's indexes, then its `.log`.
-    3. The last segment is never merged by anybody, and the writer touches no other.
-    4. Nothing is ever truncated, except a damaged tail when `repair` asks for it.
+    3. The last segment is never merged by anybody, and the writer touches no other but to truncate.
+    4. What was truncated cannot be committed over: every truncation begins a new generation of the log
+    (`storage.generation`), also one of the active segment only, for a cleaning looks at the markers in it.
 
 The directory gets no `meta.properties`: it belongs to no broker.
 """
 
 import os
 import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -25,18 +30,45 @@ from cleanerd.client.active_segment import (
     check_batch,
     scan_segment,
 )
+from cleanerd.client.control import CleanerControl, NoDaemon
 from cleanerd.client.producer_state import ProducerState
 from cleanerd.client.replay import producers_at, snapshot_offsets
 from cleanerd.client.segments import live_bases
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.format.names import FileKind, SegmentFileName, TopicPartition
+from cleanerd.format.names import LOCK, FileKind, SegmentFileName, TopicPartition
 from cleanerd.format.producer_snapshot import ProducerEntry, render_producer_snapshot
+from cleanerd.storage.checkpoints import forget_partition
+from cleanerd.storage.delete import retire_segments, unlink_all
+from cleanerd.storage.generation import begin_log, end_truncation
 from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.truncate import (
+    Truncation,
+    finish_truncation,
+    lower_checkpoints,
+    remove_segments_above,
+    settle,
+    truncate_log,
+)
 
 INDEX_INTERVAL_BYTES = 4096
 LOCK_WAIT_S = 10.0
+CONTROL_TIMEOUT_MS = 30_000
 _RELATIVE_OFFSET_MAX = 2**31 - 1
 _REAL_FILES = RealFiles()
+_NO_DAEMON = NoDaemon()
+
+
+@contextmanager
+def cleaner_stopped(
+    control: CleanerControl, topic_partition: TopicPartition, timeout_ms: int
+) -> Iterator[None]:
+    """No cleaning of the log while the block runs, as far as `control` can tell (rule 2.7). Raises Retryable."""
+    token = control.abort_and_pause(topic_partition.topic, topic_partition.partition, timeout_ms)
+    try:
+        yield
+    finally:
+        if token is not None:
+            control.resume(token)
 
 
 class LogWriter:
@@ -45,10 +77,12 @@ class LogWriter:
 
     `start_offset` is where a new log starts. `fsync` makes every append and roll durable before it returns.
     `repair` cuts off the active segment at the first byte that belongs to no whole and undamaged batch. The
-    `.lock` is waited for `lock_wait_s` seconds at most.
+    `.lock` is waited for `lock_wait_s` seconds at most. `control` stops the cleaner when closed segments are to
+    be truncated, and has `control_timeout_ms` for it.
 
-    Raises: `CorruptFile` for a damaged tail without `repair`; `LockHeld`, before anything was changed. After
-    an `OSError` the writer takes nothing more: open the log anew.
+    Raises: `CorruptFile` for a damaged tail without `repair`, and for a checkpoint that may say something of an
+    earlier log of this name; `LockHeld`; before anything was changed. After an `OSError` the writer takes nothing
+    more: open the log anew.
     """
 
     def __init__(
@@ -63,9 +97,14 @@ class LogWriter:
         fsync: bool = False,
         repair: bool = False,
         lock_wait_s: float = LOCK_WAIT_S,
+        control: CleanerControl = _NO_DAEMON,
+        control_timeout_ms: int = CONTROL_TIMEOUT_MS,
         files: Files = _REAL_FILES,
     ) -> None:
-        self.directory = os.path.join(log_dir, str(TopicPartition(topic, partition)))
+        self._topic_partition = TopicPartition(topic, partition)
+        self.directory = os.path.join(log_dir, str(self._topic_partition))
+        self._control = control
+        self._control_timeout_ms = control_timeout_ms
         self._log_dir = log_dir
         self._segment_bytes = segment_bytes
         self._index_interval_bytes = index_interval_bytes
@@ -130,12 +169,47 @@ class LogWriter:
         with self._lock():
             assert self._is_usable, "the writer is closed, or failed before"
             self._is_usable = False
-            self._segment.close(sync=self._fsync)
-            self._write_snapshot()
-            self._segment = ActiveSegment(self._files, self.directory, self._empty(self.log_end_offset))
-            if self._fsync:
-                self._files.fsync_dir(self.directory)
+            self._start_segment()
             self._is_usable = True
+
+    def truncate(self, offset: int) -> None:
+        """Take all records at `offset` and above from the log, which then ends exactly there (rule 2.7).
+
+        A batch that reaches `offset` goes as a whole. At the log end or above nothing happens. What a cleaning has
+        removed does not come back, also where a record that is truncated was the reason (`storage.truncate`).
+
+        Raises: ValueError below the first segment; `LockHeld`, `Retryable` from `control`, `LogUncleanable` for
+        a commit that cannot be mended, `CorruptFile` for damage below `offset`: the log is unchanged then.
+        After an `OSError` it ends at `offset` or above.
+        """
+        if offset >= self.log_end_offset:
+            return
+        with self._truncating(is_cleaner_involved=offset < self._segment.base_offset):
+            self._cut(offset)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Take everything from the log, which then is empty and starts at `offset`; also the producers are
+        forgotten.
+
+        Raises: as `truncate`.
+        """
+        with self._truncating(is_cleaner_involved=True):
+            first = live_bases(self.directory)[0]
+            self._cut(max(first, min(offset, self.log_end_offset)))
+            lower_checkpoints(self._files, self._log_dir, self._topic_partition, offset, offset)
+            self._producers = ProducerState()
+            self.log_end_offset = offset
+            if self._segment.base_offset == offset:
+                self._write_snapshot()
+            else:
+                self._start_segment()
+            self._files.fsync_dir(self.directory)  # the new segment, before the others go
+            remove_segments_above(self._files, self.directory, offset)
+            older = [base for base in live_bases(self.directory) if base < offset]
+            if older:
+                retired = retire_segments(self._files, self.directory, older)
+                unlink_all(self._files, retired)
+            finish_truncation(self._files, self.directory, offset, 0)
 
     def close(self) -> None:
         """Finish the indexes and write the producer state at the log end (spec disk B7)."""
@@ -147,6 +221,44 @@ class LogWriter:
 
     def _lock(self) -> LogDirLock:
         return LogDirLock(self._log_dir, wait_s=self._lock_wait_s, wait=threading.Event().wait)
+
+    @contextmanager
+    def _truncating(self, *, is_cleaner_involved: bool) -> Iterator[None]:
+        """The steps of `storage.truncate` that come before and after the block."""
+        control = self._control if is_cleaner_involved else _NO_DAEMON
+        with cleaner_stopped(control, self._topic_partition, self._control_timeout_ms), self._lock():
+            assert self._is_usable, "the writer is closed, or failed before"
+            settle(self._files, self._log_dir, self._topic_partition)
+            yield
+            self._files.fsync_dir(self.directory)
+            end_truncation(self._files, self.directory)
+            self._is_usable = True
+
+    def _cut(self, offset: int) -> None:
+        """Steps 1 to 7 of `storage.truncate`."""
+        bases = [base for base in live_bases(self.directory) if base <= offset]
+        if not bases:
+            raise ValueError(f"the log starts above {offset}")
+        producers = producers_at(self.directory, bases[-1])
+        scan = scan_segment(self.directory, bases[-1], self._index_interval_bytes, producers, offset)
+        if scan.damage is not None:
+            raise scan.damage
+        self._is_usable = False
+        self._segment.release()
+        cut = Truncation(offset, bases[-1], scan.size_bytes)
+        truncate_log(self._files, self._log_dir, self._topic_partition, cut, uuid.uuid4().hex)
+        self._producers, self.log_end_offset = producers, offset
+        self._segment = ActiveSegment(self._files, self.directory, scan)
+        if scan.next_offset < offset:  # else offsets below it would be given out a second time
+            self._start_segment()
+
+    def _start_segment(self) -> None:
+        """Close the active segment and start one at the log end."""
+        self._segment.close(sync=self._fsync)
+        self._write_snapshot()
+        self._segment = ActiveSegment(self._files, self.directory, self._empty(self.log_end_offset))
+        if self._fsync:
+            self._files.fsync_dir(self.directory)
 
     def _is_full(self, batch_bytes: int, facts: BatchFacts) -> bool:
         if self._segment.size_bytes == 0:
@@ -169,6 +281,9 @@ class LogWriter:
     def _find_end(self, start_offset: int, *, repair: bool) -> tuple[ProducerState, SegmentScan]:
         bases = live_bases(self.directory)
         if not bases:
+            forget_partition(self._files, self._log_dir, self._topic_partition)
+            lock = os.path.join(self._log_dir, LOCK)
+            begin_log(self._files, self.directory, uuid.uuid4().hex, like=lock)
             return ProducerState(), self._empty(start_offset)
         producers = producers_at(self.directory, bases[-1])
         scan = scan_segment(self.directory, bases[-1], self._index_interval_bytes, producers)
@@ -180,4 +295,6 @@ class LogWriter:
         for offset in snapshot_offsets(self.directory):
             if offset not in bases:  # of an earlier end of the log; Kafka removes them too
                 self._files.unlink(self._snapshot_path(offset))
+        finish_truncation(self._files, self.directory, bases[-1], scan.next_offset)
+        end_truncation(self._files, self.directory)
         return producers, scan

@@ -5,6 +5,7 @@ whatever happened (2.13).
 """
 
 import contextlib
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -17,9 +18,12 @@ from cleanerd.config.load import Configuration
 from cleanerd.daemon.engine import Engine
 from cleanerd.daemon.engine_calls import CleanCall, Planned
 from cleanerd.daemon.jobs import Job, Jobs
+from cleanerd.daemon.metrics import Metrics
 from cleanerd.daemon.model import LogId
+from cleanerd.daemon.phases import PhaseTimer
 from cleanerd.daemon.states import PartitionStates
 from cleanerd.daemon.throttle import Throttle
+from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import Aborted, CleanerdError, DirOffline, LockHeld, Retryable, from_os_error
 from cleanerd.pipeline.channel import Channel, Phase
@@ -40,6 +44,8 @@ class Cleanings:
     throttle: Throttle
     files: Files
     configuration: Callable[[], Configuration]
+    metrics: Metrics
+    clock: Clock
     done: Callable[[Job, LogId, LogResult], None]
     beat: Callable[[], None]
 
@@ -64,11 +70,13 @@ class Cleanings:
     def _stage(self, job: Job) -> dict[LogId, LogResult]:
         """What the engine makes of the job. Its own failure is that of every log."""
         log_dir, configuration = job.logs[0].log_dir, self.configuration()
+        phases = PhaseTimer(self.clock)
 
         def planned(news: Planned) -> None:
+            phases.planned()
             self.jobs.plan(job, LogId(log_dir, news.topic_partition), news.total_bytes)
 
-        with Channel(lambda *report: self._answer(job, *report)) as channel:
+        with Channel(lambda *report: self._answer(job, phases, *report)) as channel:
             call = CleanCall(
                 log_dir=log_dir,
                 partitions=tuple(log.topic_partition for log in job.logs),
@@ -86,11 +94,21 @@ class Cleanings:
             except CleanerdError as error:
                 self._discard(job)
                 return {log: _failed(log, error) for log in job.logs}
+        for phase, seconds in phases.ended():
+            self.metrics.phase_took(phase, seconds)
+        self.metrics.staged(found, configuration.broker)
         by_name = {(result.topic, result.partition): result for result in found}
         return {log: by_name[log.topic_partition.topic, log.topic_partition.partition] for log in job.logs}
 
     def _answer(
-        self, job: Job, number: int, phase: Phase, read_bytes: int, written_bytes: int, records: int
+        self,
+        job: Job,
+        phases: PhaseTimer,
+        number: int,
+        phase: Phase,
+        read_bytes: int,
+        written_bytes: int,
+        records: int,
     ) -> bool:
         """A task reports: count it, let it wait for its I/O to be paid, tell it whether to go on. Must not raise."""
         log = self.jobs.planned_log(job, number)
@@ -99,7 +117,10 @@ class Cleanings:
         if phase is not Phase.VERIFY:  # what it reads was counted when it was written
             self.jobs.advance(job, phase.name.lower(), read_bytes, written_bytes, records)
         self.beat()
-        self.throttle.charge(read_bytes, written_bytes, lambda: self.states.is_aborted(log))
+        phases.reported(phase)
+        self.metrics.moved(log.log_dir, phase.name.lower(), read_bytes, written_bytes)
+        with self.metrics.throttled(job.id, log.log_dir):
+            self.throttle.charge(read_bytes, written_bytes, lambda: self.states.is_aborted(log))
         return not self.states.is_aborted(log)
 
     def _settle(self, log: LogId, result: LogResult) -> LogResult:
@@ -110,14 +131,19 @@ class Cleanings:
         try:
             if result.outcome == "staged":
                 before = lambda: self.states.begin_commit(log)  # noqa: E731
-                commit_staged(self.files, log.log_dir, log.topic_partition, is_kafka=is_kafka, before=before)
+                with self.metrics.phase("commit"):
+                    commit_staged(
+                        self.files, log.log_dir, log.topic_partition, is_kafka=is_kafka, before=before,
+                        swapped=lambda group: self.metrics.swapped(log.log_dir, group),
+                    )  # fmt: skip
                 return replace(result, outcome="committed")
             assert result.end_offset is not None
             self.states.begin_commit(log)
-            record_unchanged(
-                self.files, log.log_dir, log.topic_partition, result.end_offset, is_kafka=is_kafka,
-                generation=result.generation, checkpoint=result.checkpoint,
-            )  # fmt: skip
+            with self.metrics.phase("checkpoint"):
+                record_unchanged(
+                    self.files, log.log_dir, log.topic_partition, result.end_offset, is_kafka=is_kafka,
+                    generation=result.generation, checkpoint=result.checkpoint,
+                )  # fmt: skip
         except LockHeld as error:
             return replace(result, reason=f"waits for the lock: {error}")
         except Aborted as error:
@@ -132,7 +158,8 @@ class Cleanings:
         """After a commit that went wrong: finish it or take it back, if the disk lets us; else the next start will."""
         try:
             with commit_lock(log.log_dir, is_kafka=is_kafka):
-                recover(self.files, log.directory, is_kafka=is_kafka)
+                acted = functools.partial(self.metrics.recovered, log.log_dir)
+                recover(self.files, log.directory, is_kafka=is_kafka, acted=acted)
         except (CleanerdError, OSError) as error:
             _log.error("recovery_failed", log=str(log), log_dir=log.log_dir, reason=str(error))
 

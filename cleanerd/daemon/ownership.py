@@ -4,6 +4,7 @@ The `.cleanerd.lock` of a directory is held as long as the daemon works in it. L
 as soon as nobody else holds `.lock`: at the start, or when a broker that lived then has stopped.
 """
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -23,11 +24,20 @@ _log = structlog.get_logger("cleanerd")
 
 
 class Ownership:
-    """The directories of one daemon; thread-safe. `recovered` hears of each partition directory that was mended."""
+    """The directories of one daemon; thread-safe.
 
-    def __init__(self, files: Files, recovered: Callable[[str, str | None], None]) -> None:
+    `recovered` hears of each partition directory that was mended; `acted` of what was done there, by log directory.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        recovered: Callable[[str, str | None], None],
+        acted: Callable[[str, str], None],
+    ) -> None:
         self._files = files
         self._recovered = recovered
+        self._acted = acted
         self._mutex = threading.Lock()
         self._locks: dict[str, LogDirLock] = {}
         self._unmended: set[str] = set()
@@ -108,8 +118,9 @@ class Ownership:
         self._unmended.discard(log_dir)
 
     def _mend_one(self, directory: str, *, is_kafka: bool) -> None:
+        acted = functools.partial(self._acted, os.path.dirname(directory))
         try:
-            reason = recover(self._files, directory, is_kafka=is_kafka)
+            reason = recover(self._files, directory, is_kafka=is_kafka, acted=acted)
         except (CleanerdError, OSError) as error:
             reason = str(error)
         self._recovered(directory, reason)

@@ -42,6 +42,10 @@ class Files(Protocol):
         """Create or truncate, write all of `data`. Not synced."""
         ...
 
+    def truncate(self, path: str, size_bytes: int) -> None:
+        """Keep only the first `size_bytes` of a file that has no fewer. Not synced."""
+        ...
+
     def fsync(self, path: str) -> None:
         """Content of one file to stable storage."""
         ...
@@ -92,6 +96,10 @@ class RealFiles:
         """Create or truncate, write all of `data`. Not synced."""
         with open(path, "wb") as file:
             file.write(data)
+
+    def truncate(self, path: str, size_bytes: int) -> None:
+        """Keep only the first `size_bytes` of a file that has no fewer. Not synced."""
+        os.truncate(path, size_bytes)
 
     def fsync(self, path: str) -> None:
         """Content of one file to stable storage."""

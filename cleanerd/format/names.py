@@ -57,6 +57,8 @@ RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 REPLICATION_CHECKPOINT = "replication-offset-checkpoint"
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+GENERATION = "cleanerd-generation"
+"""In a partition directory: which life of the log this is (`storage.generation`)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -113,6 +115,7 @@ class TopicPartition:
         return f"{self.topic}-{self.partition}"
 
 
+_DIR_NAME_MAX = 255
 _SUFFIXED_DIR = re.compile(r"(.+)\.([0-9a-f]{32})(-delete|-future|-stray)")
 _PARTITION_DIR = re.compile(r"(.+)-(0|[1-9][0-9]*)")
 
@@ -127,3 +130,12 @@ def parse_partition_dir(name: str) -> tuple[TopicPartition, DirKind] | None:
     if match is None or int(match[2]) > 2**31 - 1:
         return None
     return TopicPartition(match[1], int(match[2])), kind
+
+
+def deleted_dir_name(topic_partition: TopicPartition, unique: str) -> str:
+    """Name of a partition directory that is to be deleted; `unique` is 32 hex digits (rule 5.23, spec disk A5).
+
+    The topic is cut so that the name has 255 characters at most.
+    """
+    end = f"-{topic_partition.partition}.{unique}{DirKind.DELETE.value}"
+    return f"{topic_partition.topic[: _DIR_NAME_MAX - len(end)]}{end}"

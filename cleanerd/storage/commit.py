@@ -48,6 +48,7 @@ from cleanerd.format.names import SEGMENT_KINDS, FileKind, SegmentFileName, Suff
 from cleanerd.policy.commit_plan import epochs_contradiction, segments_contradiction, uncovered_sources
 
 from .checkpoints import read_leader_epochs
+from .generation import check_generation
 from .staged import SourceSegment, StagedGroup, segment_files, staged_flaw
 
 _INDEX_KINDS = SEGMENT_KINDS[1:]
@@ -59,6 +60,7 @@ def revalidate(files: Files, directory: str, group: StagedGroup) -> None:
     Whether the group before it is committed is not asked here but by `commit_group`: all groups of a cleaning can be
     revalidated before the first is committed.
     """
+    check_generation(files, directory, group.generation)
     try:
         reason = _contradiction(files, directory, group)
     except FileNotFoundError as error:

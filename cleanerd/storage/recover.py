@@ -1,13 +1,19 @@
 """What an interrupted commit left, finished or undone. Called with `.lock` held, before anything else is done to a log.
 
-1. If there is anything but live files: fsync the directory. What a killed process renamed may not be on disk yet, and a
+1. A truncation that was interrupted counts as ended (`generation`).
+2. If there is anything but live files: fsync the directory. What a killed process renamed may not be on disk yet, and a
    step taken on top of it might survive a power failure alone (`commit`, B).
-2. Each group that has a manifest, ascending: decide by `policy.recovery_plan`, then do it.
-3. Staged files that belong to no waiting group are unlinked, manifests first.
-4. What a broker's own cleaner left: in a broker's directory nothing, the log is skipped until its broker has started.
-   Elsewhere no broker will come, and its rules are followed here (spec disk D2, passes 1 to 4), with syncs between them.
+3. Each group that has a manifest, ascending: decide by `policy.recovery_plan`, then do it.
+4. What a broker's own cleaner left, or a commit of ours whose manifest cannot be read: in a broker's directory it stays, the
+   log is skipped until its broker has started. Elsewhere no broker will come, and its rules are followed here (spec disk D2,
+   passes 1 to 4), with syncs between them. They take the offsets of the `.log.swap` for what it replaces. That is right
+   after our commit point too: what lies beyond its last batch holds no record that survived (`commit`, E). But unlike a
+   broker, this refuses in doubt, and then touches nothing: when more than one `.log.swap` is there, when one is empty or
+   damaged or without its indexes, and when no segment follows, for the active one must not be taken for a source.
+5. Staged files that belong to no waiting group are unlinked, manifests first; a manifest that cannot be read stays beside
+   the files that step 4 refused to touch.
 
-Idempotent, and safe to interrupt anywhere: it only repeats steps of `commit`, or takes back steps 1 and 2 in reverse.
+Idempotent, and safe to interrupt anywhere: it repeats steps of `commit` or of a broker, or takes back 1 and 2 in reverse.
 A group that was never begun stays, and the caller may commit or discard it.
 """
 
@@ -15,11 +21,12 @@ import os
 from collections.abc import Callable, Iterable
 
 from cleanerd.env.files import Files
-from cleanerd.errors import CorruptFile
+from cleanerd.errors import CorruptFile, LogUncleanable
 from cleanerd.format.names import SEGMENT_KINDS, FileKind, SegmentFileName, Suffix, parse_segment_file
 from cleanerd.policy.recovery_plan import Found, Leftovers, Remedy, choose_remedy, objection
 
 from .commit import finish
+from .generation import end_truncation
 from .staged import (
     StagedGroup,
     manifest_names,
@@ -29,40 +36,63 @@ from .staged import (
     staged_names,
     unlink_staged,
 )
+from .swap_end import swap_end
+
+Acted = Callable[[str], None]
+
+
+def _unheard(_: str) -> None:
+    """Nobody counts."""
 
 
 def recover(
-    files: Files, directory: str, *, is_kafka: bool, next_offset: Callable[[str], int] | None = None
+    files: Files,
+    directory: str,
+    *,
+    is_kafka: bool,
+    next_offset: Callable[[str], int] = swap_end,
+    acted: Acted = _unheard,
 ) -> str | None:
     """Bring a partition directory into order; returns why the log must be skipped, or None. Raises OSError.
 
-    `is_kafka`: a broker owns the directory. `next_offset`: of the `.log.swap` at a path, the offset after its last whole
-    batch, its base if it is empty; without it a log with a foreign swap file is skipped. Raises LogUncleanable when a
-    source changed in the middle of a commit.
+    `is_kafka`: a broker owns the directory. `next_offset`: of the `.log.swap` at a path, the offset after its last batch,
+    its base if it is empty; raises CorruptFile. Raises LogUncleanable when a source changed in the middle of a commit.
+    `acted` hears roll_forward or roll_back for every commit that was mended, and delete_leftover.
     """
+    end_truncation(files, directory)
     listed = files.list_names(directory)
     temporary = [n for n in map(parse_segment_file, listed) if n is not None and n.suffix is not Suffix.LIVE]
     if not temporary and not staged_names(listed):
         return None
     files.fsync_dir(directory)
-    groups = _readable(files, directory)
-    waiting = {group.base_offset for group in groups if _mend(files, directory, group, is_kafka=is_kafka)}
-    _sweep(files, directory, waiting)
-    return _settle_foreign(files, directory, is_kafka=is_kafka, next_offset=next_offset)
+    groups, unreadable = _read(files, directory)
+    waiting = {
+        group.base_offset for group in groups if _mend(files, directory, group, acted, is_kafka=is_kafka)
+    }
+    reason = _settle_foreign(files, directory, acted, is_kafka=is_kafka, next_offset=next_offset)
+    if _sweep(files, directory, waiting | _begun(files, directory) & unreadable):
+        acted("delete_leftover")
+    return reason
 
 
-def _readable(files: Files, directory: str) -> list[StagedGroup]:
-    """Groups with a manifest. One that cannot be read declares nothing: its files are leftovers."""
-    groups = []
+def _read(files: Files, directory: str) -> tuple[list[StagedGroup], set[int]]:
+    """Groups with a manifest, and the bases of those whose manifest cannot be read: it declares nothing."""
+    groups, unreadable = [], set()
     for name in manifest_names(files, directory):
         try:
             groups.append(read_manifest(files, directory, name))
         except CorruptFile:
-            continue
-    return groups
+            unreadable.add(name.base_offset)
+    return groups, unreadable
 
 
-def _mend(files: Files, directory: str, group: StagedGroup, *, is_kafka: bool) -> bool:
+def _begun(files: Files, directory: str) -> set[int]:
+    """Bases of `.cleaned` and `.swap` files."""
+    found = segment_files(files, directory)
+    return {name.base_offset for name in found if name.suffix in {Suffix.CLEANED, Suffix.SWAP}}
+
+
+def _mend(files: Files, directory: str, group: StagedGroup, acted: Acted, *, is_kafka: bool) -> bool:
     """Finish or undo one group; returns whether it still waits to be committed."""
 
     def look(suffix: Suffix) -> Found:
@@ -77,8 +107,10 @@ def _mend(files: Files, directory: str, group: StagedGroup, *, is_kafka: bool) -
     )
     if remedy is Remedy.FINISH:
         finish(files, directory, group)
+        acted("roll_forward")
     elif remedy is Remedy.ROLL_BACK:
         _roll_back(files, directory, group)
+        acted("roll_back")
     return remedy is Remedy.WAIT
 
 
@@ -103,18 +135,22 @@ def _roll_back(files: Files, directory: str, group: StagedGroup) -> None:
     _unlink(files, directory, [group.manifest])
 
 
-def _sweep(files: Files, directory: str, waiting: set[int]) -> None:
-    """Unlink what is staged but for the groups that wait; nothing of those is a part or an unfinished manifest."""
+def _sweep(files: Files, directory: str, waiting: set[int]) -> bool:
+    """Unlink what is staged but for the groups that wait; nothing of those is a part or an unfinished manifest.
+
+    Returns whether there was anything.
+    """
     leftovers = []
     for text in staged_names(files.list_names(directory)):
         name = parse_segment_file(text)
         if name is None or name.base_offset not in waiting or name.kind is FileKind.PART:
             leftovers.append(text)
     unlink_staged(files, directory, leftovers)
+    return bool(leftovers)
 
 
 def _settle_foreign(
-    files: Files, directory: str, *, is_kafka: bool, next_offset: Callable[[str], int] | None
+    files: Files, directory: str, acted: Acted, *, is_kafka: bool, next_offset: Callable[[str], int]
 ) -> str | None:
     found = segment_files(files, directory)
     leftovers = Leftovers(
@@ -123,15 +159,45 @@ def _settle_foreign(
         deleted_logs=_bases(n for n in found if n.kind is FileKind.LOG and n.suffix is Suffix.DELETED),
     )
     reason = objection(leftovers, is_kafka=is_kafka)
-    if reason is None and leftovers.swaps and next_offset is None:
-        reason = "swap files of an interrupted cleaning that is not cleanerd's"
     if reason is not None:
         return f"{directory}: {reason}"
     if not is_kafka:
+        try:
+            replaced = _replaced(directory, found, leftovers, next_offset)
+        except LogUncleanable as doubt:
+            return f"{directory}: an interrupted commit is left as it is, decide by hand: {doubt}"
         _undo_incomplete(files, directory, found, leftovers)
-        if next_offset is not None:
-            _adopt_swaps(files, directory, next_offset)
+        if leftovers.cleaned:
+            acted("roll_back")
+        if _adopt_swaps(files, directory, replaced):
+            acted("roll_forward")
     return None
+
+
+def _replaced(
+    directory: str,
+    found: list[SegmentFileName],
+    leftovers: Leftovers,
+    next_offset: Callable[[str], int],
+) -> range:
+    """Base offsets of the segments whose place the valid `.log.swap` takes. Raises LogUncleanable in doubt."""
+    swaps = [n for n in found if n.suffix is Suffix.SWAP and leftovers.is_valid(n.base_offset)]
+    logs = [name for name in swaps if name.kind is FileKind.LOG]
+    if not logs:
+        return range(0)
+    log = logs[0]
+    if len(logs) > 1:
+        raise LogUncleanable(f"{len(logs)} segments wait to be swapped in, from {log} to {logs[-1]}")
+    for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
+        if SegmentFileName(log.base_offset, kind, Suffix.SWAP) not in swaps:
+            raise LogUncleanable(f"{log} is without its {kind.value}")
+    end = next_offset(_path(directory, log))
+    if end == log.base_offset:
+        raise LogUncleanable(f"{log} is empty")
+    live = (n for n in found if n.kind is FileKind.LOG and n.suffix is Suffix.LIVE)
+    if not any(name.base_offset >= end for name in live):
+        raise LogUncleanable(f"no segment follows {log}, which ends at {end}")
+    return range(log.base_offset, end)
 
 
 def _undo_incomplete(
@@ -143,23 +209,25 @@ def _undo_incomplete(
     _unlink(files, directory, [n for n in found if n.suffix is Suffix.CLEANED])
 
 
-def _adopt_swaps(files: Files, directory: str, next_offset: Callable[[str], int]) -> None:
-    """D2 passes 2 to 4, `.log` before its indexes; the producer snapshot at a new base stays (rule 5.6)."""
+def _adopt_swaps(files: Files, directory: str, bases: range) -> bool:
+    """D2 passes 3 and 4, `.log` before its indexes; the producer snapshot at the new base stays (rule 5.6).
+
+    Returns whether there were any.
+    """
     found = segment_files(files, directory)
     swaps = [name for name in found if name.suffix is Suffix.SWAP]
     if not swaps:
-        return
+        return False
     unlink_staged(files, directory, staged_names(files.list_names(directory)))  # made for the log as it was
     logs = [name for name in swaps if name.kind is FileKind.LOG]
-    low = min((log.base_offset for log in logs), default=0)
-    high = max((next_offset(_path(directory, log)) for log in logs), default=0)
-    kept = {SegmentFileName(log.base_offset, FileKind.PRODUCER_SNAPSHOT) for log in logs}
-    replaced = [n for n in found if n.suffix is Suffix.LIVE and low <= n.base_offset < high and n not in kept]
+    kept = SegmentFileName(bases.start, FileKind.PRODUCER_SNAPSHOT)
+    replaced = [n for n in found if n.suffix is Suffix.LIVE and n.base_offset in bases and n != kept]
     _unlink(files, directory, replaced)
     for names in (logs, [name for name in swaps if name.kind is not FileKind.LOG]):
         for name in names:
             files.rename(_path(directory, name), _path(directory, name.with_suffix(Suffix.LIVE)))
         files.fsync_dir(directory)
+    return True
 
 
 def _unlink(files: Files, directory: str, names: list[SegmentFileName]) -> None:

@@ -18,7 +18,7 @@ from cleanerd.env.files import Files
 from cleanerd.errors import CorruptFile
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
 
-_VERSION = 2
+_VERSION = 3
 _MANIFEST_END = f"{FileKind.MANIFEST.value}{Suffix.STAGED.value}"
 _UNFINISHED_END = f".manifest-part{Suffix.STAGED.value}"
 
@@ -48,8 +48,10 @@ class StagedGroup:
     `sources` ascend and are all segments in [sources[0].base_offset, next_base_offset). `sizes`: bytes of each staged file.
     `log_mtime_ns`: modification time of the staged `.log`, which with size and inode tells it from a broker's.
     `last_offset`: of its last batch, -1 when it is empty. `leader_epochs`: (epoch, start offset) of all epochs that
-    start below `next_base_offset`. `round_end`: first dirty offset once every group of the cleaning is committed, and
+    start below `round_end`. `round_end`: first dirty offset once every group of the cleaning is committed, and
     `is_last` tells its last one: without that the cleaning was interrupted while it staged.
+    `generation` (`storage.generation`) and `checkpoint`, the entry of the log in `cleaner-offset-checkpoint`, are those that
+    the cleaning was planned with.
     `log_inode` and `previous` are what `write_manifest` finds; a group that was not read from there has neither.
     """
 
@@ -61,6 +63,8 @@ class StagedGroup:
     last_offset: int
     leader_epochs: tuple[tuple[int, int], ...]
     is_last: bool
+    generation: str = ""
+    checkpoint: int | None = None
     log_inode: int | None = None
     previous: PreviousGroup | None = None
 
@@ -152,6 +156,8 @@ def _render(group: StagedGroup) -> bytes:
         "last_offset": group.last_offset,
         "leader_epochs": group.leader_epochs,
         "is_last": group.is_last,
+        "generation": group.generation,
+        "checkpoint": group.checkpoint,
         "log_inode": group.log_inode,
         "previous": group.previous and asdict(group.previous),
     }
@@ -174,6 +180,8 @@ def read_manifest(files: Files, directory: str, name: SegmentFileName) -> Staged
             last_offset=int(fields["last_offset"]),
             leader_epochs=tuple((int(epoch), int(start)) for epoch, start in fields["leader_epochs"]),
             is_last=bool(fields["is_last"]),
+            generation=str(fields["generation"]),
+            checkpoint=None if fields["checkpoint"] is None else int(fields["checkpoint"]),
             log_inode=int(fields["log_inode"]),
             previous=_parse_previous(fields["previous"]),
         )
@@ -211,6 +219,12 @@ def staged_flaw(files: Files, directory: str, group: StagedGroup) -> str | None:
 def staged_names(directory_names: Sequence[str]) -> list[str]:
     """Names of everything staged, also parts and unfinished manifests."""
     return [name for name in directory_names if _base_of_staged(name) is not None]
+
+
+def staged_bytes(files: Files, directory: str) -> int:
+    """Bytes of everything staged in a partition directory. Raises OSError."""
+    paths = [os.path.join(directory, name) for name in staged_names(files.list_names(directory))]
+    return sum(files.stat(path).size_bytes for path in paths if files.exists(path))
 
 
 def _base_of_staged(name: str) -> int | None:

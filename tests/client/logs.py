@@ -8,7 +8,7 @@ from cleanerd.client.writer import LogWriter
 from cleanerd.format.batch import iterate_batches, parse_header
 from cleanerd.format.codecs import Codec
 from cleanerd.format.legacy import decode_entry
-from cleanerd.format.names import parse_segment_file
+from cleanerd.format.names import GENERATION, parse_segment_file
 
 
 def open_writer(log_dir, **options) -> LogWriter:
@@ -18,9 +18,10 @@ def open_writer(log_dir, **options) -> LogWriter:
 
 
 def contents(log_dir) -> dict[str, bytes]:
-    """Every file of t-0."""
+    """Every file of t-0 but the mark of its life, which is random."""
     directory = log_dir / "t-0"
-    return {name: (directory / name).read_bytes() for name in sorted(os.listdir(directory))}
+    names = sorted(name for name in os.listdir(directory) if name != GENERATION)
+    return {name: (directory / name).read_bytes() for name in names}
 
 
 def indexes_by_rule_b4(log: bytes, base: int, interval: int) -> tuple[bytes, bytes]:

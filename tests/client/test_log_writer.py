@@ -341,6 +341,7 @@ def test_fsync_covers_batches_files_and_directory(tmp_path, monkeypatch):
     real = os.fsync
     monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd)))
     with open_writer(tmp_path, fsync=True) as writer:
+        synced.clear()
         producer = Producer(writer, producer_id=1)
         producer.begin()
         producer.put(b"k", b"v")

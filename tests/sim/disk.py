@@ -1,7 +1,8 @@
 """A disk in memory that can be switched off: `Files` with an honest model of fsync.
 
 What a power cut leaves
-    1. Content of a file: what the last `fsync` of the file saw; of a later `write` all, a beginning or nothing.
+    1. Content of a file: what the last `fsync` of the file saw; of a later `write` all, a beginning or nothing; a later
+       `truncate` done or not.
     2. Names of a directory: those of its last `fsync_dir`, changed by *any subset* of the operations since then.
        Only operations that depend on a lost one (a rename of a name that never came to be) are lost with it.
     3. Each rename is atomic: the file has one name or the other.
@@ -11,7 +12,7 @@ A process that is killed loses nothing: everything that it did is seen by the ne
 import os
 import random
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cleanerd.env.files import FileStat
 
@@ -29,6 +30,7 @@ class _File:
     content: bytes
     mtime_ns: int
     synced: bytes | None  # None: never
+    whole: int = 0  # bytes at the beginning of `content` that no power cut takes
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,9 @@ class SimDisk:
         for inode in names.values():
             file = self._files[inode]
             if file.synced != file.content:
-                torn = file.content[: chance.randrange(len(file.content) + 1)]
+                torn = file.content[: chance.randint(file.whole, len(file.content))]
                 file.content = chance.choice([file.synced or b"", torn, file.content])
-            file.synced = file.content
+            file.synced, file.whole = file.content, len(file.content)
         self.restart()
 
     def crash(self, seed: int) -> None:
@@ -128,7 +130,7 @@ class SimDisk:
         """The same disk once more."""
         twin = SimDisk()
         twin._ticks = self._ticks
-        twin._files = {i: _File(f.inode, f.content, f.mtime_ns, f.synced) for i, f in self._files.items()}
+        twin._files = {i: replace(f) for i, f in self._files.items()}
         twin._directories = {
             name: _Directory(dict(d.names), dict(d.synced), list(d.changes))
             for name, d in self._directories.items()
@@ -170,12 +172,19 @@ class SimDisk:
             self._files[inode] = _File(inode, b"", 0, None)
             self._change(place, _Change(inode, None, name))
         file = self._files[place.names[name]]
-        file.content, file.mtime_ns = data, self._tick()
+        file.content, file.mtime_ns, file.whole = data, self._tick(), 0
+
+    def truncate(self, path: str, size_bytes: int) -> None:
+        self._record("truncate", path, str(size_bytes))
+        file = self._file(path)
+        assert size_bytes <= len(file.content)
+        file.content, file.mtime_ns = file.content[:size_bytes], self._tick()
+        file.whole = min(file.whole, size_bytes)
 
     def fsync(self, path: str) -> None:
         self._record("fsync", path)
         file = self._file(path)
-        file.synced = file.content
+        file.synced, file.whole = file.content, len(file.content)
 
     def fsync_dir(self, directory: str) -> None:
         self._record("fsync_dir", directory)

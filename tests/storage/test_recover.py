@@ -309,16 +309,6 @@ def test_deleted_files_of_a_broker_are_no_reason_to_skip_a_log() -> None:
     assert disk.listing(DIRECTORY) == before
 
 
-def test_foreign_swap_without_a_way_to_read_it_is_left_alone() -> None:
-    """The range that it replaces is not known, so nothing goes."""
-    disk = broker_left(THREE.rewrites[0], *C107["4 all .swap, sources .deleted"][:2])
-    before = disk.listing(DIRECTORY)
-    reason = recover(disk, DIRECTORY, is_kafka=False)
-    assert reason is not None
-    assert "not cleanerd's" in reason
-    assert disk.listing(DIRECTORY) == before
-
-
 def test_stale_cleaned_file_does_not_cost_an_interrupted_swap() -> None:
     """Rule 5.19b: Kafka's rules would remove swap and `.deleted`, both copies. Not here: nothing is touched."""
     disk = broker_left(THREE.rewrites[0], *C107["4 all .swap, sources .deleted"][:2])

@@ -135,6 +135,8 @@ def staged_groups(draw: st.DrawFn) -> StagedGroup:
         last_offset=draw(st.integers(bases[0], bases[-1] - 1)) if size else -1,
         leader_epochs=tuple(draw(st.lists(st.tuples(offsets, offsets), max_size=3))),
         is_last=draw(st.booleans()),
+        generation=draw(st.sampled_from(["", "0123456789abcdef"])),
+        checkpoint=draw(st.none() | offsets),
     )
 
 
@@ -167,7 +169,7 @@ def test_torn_manifest_is_refused() -> None:
 
 
 WRONG: dict[str, dict[str, object]] = {
-    "another version": {"version": 2},
+    "another version": {"version": 99},
     "another base": {"sources": [{"base_offset": 7, "inode": 1, "size_bytes": 1, "mtime_ns": 1}]},
     "no source": {"sources": []},
     "sources out of order": {

@@ -1,0 +1,75 @@
+"""Which life of a log this is (KAFKA-631's generation check): a new log has one, and whoever truncates it begins another.
+
+`cleanerd-generation` in the partition directory holds a random token, and one more word while records are being taken:
+
+====================  =================================================================================================
+content               meaning
+====================  =================================================================================================
+no file               not made by a cooperating writer of ours (a broker's), and nothing was ever truncated
+`<token>`             what was planned under another token, or under none, must not be carried out
+`<token> truncating`  a truncation is under way or was interrupted: nothing can be planned
+====================  =================================================================================================
+
+That the source segments are still the same files is not enough. A cleaning that finds nothing to change moves the checkpoint
+alone, and must not do so on a log that was deleted and made anew. One that does judges with all records of its range but
+exchanges only the segments that change: the record that superseded another one may be gone although no source was touched.
+It looks at the active segment too, where the marker of a transaction may be. And a segment that was cut and filled up again
+can have the old inode, size and, within one tick of the file system's clock, modification time.
+
+The last word keeps a cleaning from being planned on half of a truncation. It can only be left behind by a crash; whoever
+holds `.lock` afterwards may take it away, because whatever a crash leaves of a truncation is a log in order.
+"""
+
+import os
+
+from cleanerd.env.files import Files
+from cleanerd.errors import SourceChanged
+from cleanerd.format.names import GENERATION
+
+from .replace import replace_file
+
+_UNDER_WAY = " truncating"
+
+
+def read_generation(files: Files, directory: str) -> str:
+    """The token, empty without a file. To be read before the segments that a cleaning is planned on.
+
+    Raises SourceChanged while a truncation is under way; OSError.
+    """
+    content = _read(files, directory)
+    if content.endswith(_UNDER_WAY):
+        raise SourceChanged(f"{directory}: is being truncated, or a truncation was interrupted")
+    return content
+
+
+def check_generation(files: Files, directory: str, generation: str) -> None:
+    """Raise SourceChanged unless this is still the token. Needs `.lock` to mean anything."""
+    if read_generation(files, directory) != generation:
+        raise SourceChanged(f"{directory}: was truncated or made anew since this was planned")
+
+
+def begin_log(files: Files, directory: str, token: str, *, like: str) -> None:
+    """Give a new log its first token; `like`: a file with the owner that its files shall have. Needs `.lock`."""
+    replace_file(files, _path(directory), token.encode(), like)
+
+
+def begin_truncation(files: Files, directory: str, token: str, *, like: str) -> None:
+    """Make everything worthless that was planned so far. `token` is new; `like`: a file of the log. Needs `.lock`."""
+    replace_file(files, _path(directory), f"{token}{_UNDER_WAY}".encode(), like)
+
+
+def end_truncation(files: Files, directory: str) -> None:
+    """Let cleanings be planned again, under the token of `begin_truncation`. Needs `.lock`; idempotent."""
+    content = _read(files, directory)
+    if content.endswith(_UNDER_WAY):
+        path = _path(directory)
+        replace_file(files, path, content.removesuffix(_UNDER_WAY).encode(), path)
+
+
+def _read(files: Files, directory: str) -> str:
+    path = _path(directory)
+    return files.read(path).decode(errors="replace") if files.exists(path) else ""
+
+
+def _path(directory: str) -> str:
+    return os.path.join(directory, GENERATION)

@@ -1,0 +1,148 @@
+"""A cleaning in steps that can be interleaved with anything: cleanerd's own code, its Spark jobs run in this process."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cleanerd.cleaning.choose import Candidate, examine
+from cleanerd.cleaning.commit import commit_staged, record_unchanged
+from cleanerd.cleaning.lock import commit_lock
+from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
+from cleanerd.cleaning.result import CleanRequest
+from cleanerd.cleaning.stage import stage_log
+from cleanerd.config.load import resolve
+from cleanerd.config.sources import read_sources
+from cleanerd.env.files import Files
+from cleanerd.errors import CleanerdError
+from cleanerd.format.names import TopicPartition
+from cleanerd.pipeline.channel import Phase
+from cleanerd.pipeline.job import Budget, Pipeline
+from cleanerd.pipeline.work import IndexedLog
+from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.recover import recover
+from cleanerd.storage.staged import discard_staged
+
+TP = TopicPartition("t", 0)
+DELETE_RETENTION_MS = 2
+
+
+@dataclass
+class _Shared:
+    value: Any
+
+
+class _Rows(list[Any]):
+    def map(self, step: Callable[[Any], Any]) -> "_Rows":
+        return _Rows(map(step, self))
+
+    def collect(self) -> list[Any]:
+        return self
+
+
+class InProcess:
+    """What the pipeline asks of a Spark session and its context."""
+
+    defaultParallelism = 1
+
+    def run(self, work: Callable[[Any], Any]) -> Any:
+        return work(self)
+
+    def broadcast(self, value: Any) -> _Shared:
+        return _Shared(value)
+
+    def parallelize(self, rows: Iterable[Any], _: int) -> _Rows:
+        return _Rows(rows)
+
+
+class Silent:
+    """A reporter to whom nobody listens."""
+
+    def advance(self, log: int, phase: Phase) -> Callable[[int, int, int], None]:
+        return lambda *_: None
+
+
+@dataclass
+class Cleaning:
+    """One cleaning of t-0 on its way. Each step raises what the daemon would make a result of."""
+
+    files: Files
+    log_dir: str
+    now_ms: int
+    plan: CleaningPlan | None = None
+    indexed: IndexedLog | None = None
+    staged: int = 0
+
+    @property
+    def directory(self) -> str:
+        return f"{self.log_dir}/{TP}"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing is left to do but to commit."""
+        return self.indexed is not None and (self.staged > 0 or not self.indexed.changed_groups)
+
+    def choose(self) -> bool:
+        """Scan and plan; whether there is anything to clean."""
+        configuration = resolve(read_sources())
+        topic = replace(
+            configuration.topic("t"),
+            cleanup_policy=("compact",),
+            segment_bytes=500,
+            delete_retention_ms=DELETE_RETENTION_MS,
+        )
+        request = CleanRequest(
+            config=configuration.broker, topic_config=lambda _: topic, log_dirs=(self.log_dir,), force=True
+        )
+        checkpoints = read_checkpoints(self.files, self.log_dir)
+        found = examine(
+            self.files, self.log_dir, TP, checkpoints, request, is_kafka=False, now_ms=self.now_ms
+        )
+        if not isinstance(found, Candidate):
+            assert found.outcome == "skipped", found
+            return False
+        discard_staged(self.files, self.directory)
+        self.plan = plan_cleaning(self.files, found, now_ms=self.now_ms, chunk_bytes=300)
+        return True
+
+    def index(self) -> None:
+        """Read the whole range."""
+        assert self.plan is not None
+        (self.indexed,) = self._pipeline().index([self.plan.work], [(1, 2)])
+        _raise(self.indexed.error)
+
+    def stage(self) -> None:
+        """Rewrite what changes."""
+        assert self.plan is not None
+        assert self.indexed is not None
+        (rewritten,) = self._pipeline().rewrite([self.indexed], write=True)
+        _raise(rewritten.error)
+        self.staged = stage_log(self.files, self.plan, rewritten)
+
+    def commit(self, files: Files | None = None) -> int | None:
+        """Under the lock; the new checkpoint, None when what was staged is gone."""
+        assert self.plan is not None
+        files = files or self.files
+        if self.staged:
+            return commit_staged(files, self.log_dir, TP, is_kafka=False)
+        snapshot, end = self.plan.candidate.snapshot, self.plan.work.round_end
+        record_unchanged(
+            files, self.log_dir, TP, end, is_kafka=False,
+            generation=snapshot.generation, checkpoint=snapshot.checkpoint,
+        )  # fmt: skip
+        return end
+
+    def _pipeline(self) -> Pipeline:
+        session: Any = InProcess()
+        reporter: Any = Silent()
+        return Pipeline(session, Budget(1 << 20), reporter)
+
+
+def restart_daemon(files: Files, log_dir: str) -> None:
+    """What a new daemon does first."""
+    with commit_lock(log_dir, is_kafka=False):
+        assert recover(files, f"{log_dir}/{TP}", is_kafka=False) is None
+
+
+def _raise(error: CleanerdError | None) -> None:
+    if error is not None:
+        raise error
