@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cleanerd.cleaning.result import CleanRequest, LogResult
+from cleanerd.cleaning.result import Basis, CleanRequest, LogResult
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, DirOffline, Retryable, from_os_error
@@ -35,6 +35,13 @@ class Candidate:
     range: CleanableRange
     config: TopicConfig
     leader_epochs: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def basis(self) -> Basis:
+        """What the log must still be when the result is committed."""
+        end = self.range.first_uncleanable_offset
+        epochs = tuple((epoch, start) for epoch, start in self.leader_epochs if start < end)
+        return Basis(self.snapshot.generation, self.snapshot.checkpoint, epochs)
 
 
 def partitions(files: Files, log_dir: str, request: CleanRequest) -> list[TopicPartition]:

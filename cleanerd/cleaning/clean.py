@@ -14,7 +14,7 @@ from cleanerd.cleaning.stage import stage_log
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import Aborted, CleanerdError, DirOffline, LockHeld, NoSpace, Retryable, from_os_error
-from cleanerd.pipeline.channel import Channel, Phase, Reporter
+from cleanerd.pipeline.channel import Channel, Phase, Reporter, driver_host
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.session import SparkFailed, SparkSession
 from cleanerd.pipeline.work import IndexedLog, RewrittenLog
@@ -111,7 +111,7 @@ class Cleaner:
                 self._progress.advanced(partitions[number], phase.name.lower(), size, records)
             return True
 
-        with Channel(advanced) as channel:
+        with Channel(advanced, driver_host(self._session.master)) as channel:
             self._run_steps(logs, channel.reporter)
 
     def _run_steps(self, logs: list[_Log], reporter: Reporter) -> None:
@@ -183,9 +183,13 @@ class Cleaner:
             commit_staged(self._files, log_dir, tp, is_kafka=snapshot.is_kafka)
         else:
             record_unchanged(
-                self._files, log_dir, tp, round_end, is_kafka=snapshot.is_kafka,
-                generation=snapshot.generation, checkpoint=snapshot.checkpoint,
-            )  # fmt: skip
+                self._files,
+                log_dir,
+                tp,
+                round_end,
+                is_kafka=snapshot.is_kafka,
+                basis=log.plan.candidate.basis,
+            )
 
     def _discard(self, log: _Log) -> None:
         if not self._request.dry_run:
@@ -238,8 +242,7 @@ class Cleaner:
             seconds=self._clock.monotonic_s() - started,
             peak_extra_bytes=written + _overhead(log),
             next_horizon_ms=_next_horizon_ms(log.rewritten),
-            generation=snapshot.generation,
-            checkpoint=snapshot.checkpoint,
+            basis=plan.candidate.basis,
         )
 
 

@@ -7,6 +7,7 @@ manifests.
 from collections.abc import Callable
 
 from cleanerd.cleaning.lock import commit_lock
+from cleanerd.cleaning.result import Basis
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, CorruptFile, LockHeld, SourceChanged
 from cleanerd.format import names
@@ -51,9 +52,9 @@ def commit_staged(
         try:
             groups = _whole_cleaning(files, directory)
             for group in groups:
-                check_basis(files, log_dir, tp, group.generation, group.checkpoint)
+                basis = Basis(group.generation, group.checkpoint, group.leader_epochs)
+                _check_basis(files, log_dir, tp, basis, group.round_end)
                 revalidate(files, directory, group)
-                _check_reach(files, directory, group)
         except (SourceChanged, CorruptFile):
             discard_staged(files, directory)
             raise
@@ -69,49 +70,34 @@ def commit_staged(
 
 
 def record_unchanged(
-    files: Files,
-    log_dir: str,
-    tp: TopicPartition,
-    round_end: int,
-    *,
-    is_kafka: bool,
-    generation: str,
-    checkpoint: int | None,
+    files: Files, log_dir: str, tp: TopicPartition, round_end: int, *, is_kafka: bool, basis: Basis
 ) -> None:
     """The checkpoint of a log in which nothing had to go. Raises LockHeld, SourceChanged, CorruptFile, OSError.
 
-    `generation` and `checkpoint`: those of the snapshot that the cleaning was planned on.
+    `basis`: the log that the cleaning was planned on.
     """
     with commit_lock(log_dir, is_kafka=is_kafka):
-        check_basis(files, log_dir, tp, generation, checkpoint)
+        _check_basis(files, log_dir, tp, basis, round_end)
         update_cleaner_checkpoint(files, log_dir, {tp: round_end})
 
 
-def check_basis(
-    files: Files, log_dir: str, tp: TopicPartition, generation: str, checkpoint: int | None
-) -> None:
-    """Raise SourceChanged if the log was truncated, or deleted and made anew, since the cleaning was planned. Needs `.lock`.
+def _check_basis(files: Files, log_dir: str, tp: TopicPartition, basis: Basis, round_end: int) -> None:
+    """Raise SourceChanged if the log is not what the cleaning was planned on. Needs `.lock`.
 
-    A checkpoint above records that no cleaning has seen would let tombstones among them go before the values that they
-    delete. So it moves only from where the cleaning found it.
+    It was truncated, or deleted and made anew; or cut below the end of the cleaned range by an unclean leader election
+    (spec disk G): a cleaning judges with all records of its range, so what superseded a record in a staged group may be
+    gone although nothing in that group has changed. A checkpoint above records that no cleaning has seen would let
+    tombstones among them go before the values that they delete; so it moves only from where the cleaning found it.
     """
-    check_generation(files, f"{log_dir}/{tp}", generation)
+    directory = f"{log_dir}/{tp}"
+    check_generation(files, directory, basis.generation)
     found = read_offsets(files, f"{log_dir}/{names.CLEANER_OFFSET_CHECKPOINT}").get(tp)
-    if found != checkpoint:
-        raise SourceChanged(f"{log_dir}/{tp}: the first dirty offset was {checkpoint}, is {found}")
-
-
-def _check_reach(files: Files, directory: str, group: StagedGroup) -> None:
-    """Raise SourceChanged if the log was cut below the end of the cleaned range by an unclean leader election (spec disk G).
-
-    A cleaning judges with all records of its range: what superseded a record in a staged group may be gone although
-    nothing in that group has changed.
-    """
-    reason = epochs_contradiction(
-        group.leader_epochs, read_leader_epochs(files, directory), next_base_offset=group.round_end
-    )
-    if not files.exists(f"{directory}/{SegmentFileName(group.round_end, FileKind.LOG)}"):
-        reason = f"segment {group.round_end}, which follows the cleaned range, is gone"
+    if found != basis.checkpoint:
+        raise SourceChanged(f"{directory}: the first dirty offset was {basis.checkpoint}, is {found}")
+    epochs = read_leader_epochs(files, directory)
+    reason = epochs_contradiction(basis.leader_epochs, epochs, next_base_offset=round_end)
+    if not files.exists(f"{directory}/{SegmentFileName(round_end, FileKind.LOG)}"):
+        reason = f"segment {round_end}, which follows the cleaned range, is gone"
     if reason is not None:
         raise SourceChanged(f"{directory}: {reason}")
 

@@ -24,6 +24,18 @@ Outcome = Literal["committed", "staged", "unchanged", "skipped", "planned", "fai
 
 
 @dataclass(frozen=True, slots=True)
+class Basis:
+    """What a log was when it was looked through: only as long as it still is so, what was found out holds.
+
+    `leader_epochs`: (epoch, start offset) below the end of the cleaned range.
+    """
+
+    generation: str
+    checkpoint: int | None
+    leader_epochs: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LogResult:
     """The account of one log. Offsets are None where the run did not get as far as knowing them.
 
@@ -31,8 +43,8 @@ class LogResult:
     of the whole log; `bytes_read` and records are those that the run went through. `removed` counts records
     by reason. `error` is the class of what went wrong; with `is_retryable` the same work may succeed later without
     anybody's doing. `next_horizon_ms`: when the earliest tombstone or marker that stays may go.
-    `peak_extra_bytes` is the disk space that new files need while the old ones are still there. `generation` and
-    `checkpoint` are those of the log as it was looked through; the checkpoint moves only if they still are.
+    `peak_extra_bytes` is the disk space that new files need while the old ones are still there. `basis` is what the
+    checkpoint needs to move.
     """
 
     topic: str
@@ -55,8 +67,7 @@ class LogResult:
     error: str | None = None
     is_retryable: bool = False
     next_horizon_ms: int | None = None
-    generation: str = ""
-    checkpoint: int | None = None
+    basis: Basis | None = None
 
     @property
     def mb_per_s(self) -> float:

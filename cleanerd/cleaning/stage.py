@@ -36,6 +36,7 @@ def _stage_group(
             mtime_ns=last.mtime_ns,
         ),
     )
+    basis = plan.candidate.basis
     staged = StagedGroup(
         sources=tuple(SourceSegment(s.base_offset, s.inode, s.size_bytes, s.mtime_ns) for s in group.sources),
         next_base_offset=group.next_base_offset,
@@ -43,11 +44,9 @@ def _stage_group(
         sizes=sizes,
         log_mtime_ns=last.mtime_ns,
         last_offset=max(written.part.last_offset for written in parts),
-        leader_epochs=tuple(
-            (epoch, start) for epoch, start in plan.candidate.leader_epochs if start < plan.work.round_end
-        ),
+        leader_epochs=basis.leader_epochs,
         is_last=is_last,
-        generation=snapshot.generation,
-        checkpoint=snapshot.checkpoint,
+        generation=basis.generation,
+        checkpoint=basis.checkpoint,
     )
     write_manifest(files, snapshot.directory, staged)

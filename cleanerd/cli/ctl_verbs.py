@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from cleanerd.cli import ctl_tables
-from cleanerd.cli.ctl_client import BUSY, FAILED, Client, ControlError
+from cleanerd.cli.ctl_client import BUSY, FAILED, NO_SUCH_LOG, Client, ControlError
 
 _SLICE_S = 10.0
 _DEFAULT_STOP_S = 30.0  # for a cleaning to notice that it has to stop
+_COMPLETION_S = 1.0  # who presses TAB does not wait longer
 _MAX_STOP_S = 60.0  # what the daemon lets one request wait
 
 
@@ -32,6 +33,41 @@ Verb = Callable[[Client, argparse.Namespace], Reply]
 def status(client: Client, _: argparse.Namespace) -> Reply:
     """The daemon as a whole."""
     return Reply(client.get("/v1/status"))
+
+
+def top(client: Client, options: argparse.Namespace) -> Reply:
+    """Everything worth watching; on a terminal, again and again until somebody leaves, and then nothing more to print."""
+    from cleanerd.cli import ctl_top  # noqa: PLC0415 - rich takes longer to import than all other verbs together
+
+    if options.output == "table" and ctl_top.is_possible():
+        ctl_top.watch(client, options.interval)
+        return Reply({}, text=lambda _: "")
+    return Reply(ctl_top.ask(client), text=ctl_top.snapshot)
+
+
+def completion(_: Client, options: argparse.Namespace) -> Reply:
+    """The script for a shell."""
+    from cleanerd.cli.completion import script  # noqa: PLC0415 - only here
+    from cleanerd.cli.ctl_parser import make_parser  # noqa: PLC0415
+
+    document = {"completion": script(make_parser(), options.shell)}
+    return Reply(document, text=lambda found: str(found["completion"]))
+
+
+def names(_: Client, options: argparse.Namespace) -> Reply:
+    """What a completion script asks for: names that begin so, one a line, and silence instead of any error."""
+    client, pattern = Client(options.socket, _COMPLETION_S), f"{options.start}*"
+    try:
+        if options.kind in ("log", "pattern"):
+            logs = client.get("/v1/logs", pattern=pattern)["logs"]
+            found = {f"{log['topic']}-{log['partition']}" for log in logs}
+            if options.kind == "pattern":
+                found |= {log["topic"] for log in logs}
+        else:
+            found = {row["id"] for row in client.get(f"/v1/{options.kind}s")[f"{options.kind}s"]}
+    except (ControlError, KeyError):
+        found = set()
+    return Reply({"names": sorted(found)}, text=lambda names: "".join(f"{name}\n" for name in names["names"]))
 
 
 def logs(client: Client, options: argparse.Namespace) -> Reply:
@@ -115,15 +151,37 @@ def commit(client: Client, options: argparse.Namespace) -> Reply:
         slice_ms = deadline.slice_ms()
         body = {"pattern": options.pattern, "wait_ms": slice_ms}
         answer = client.send("POST", "/v1/commit", body, slice_ms / 1000)
+        unheard = {key for key, row in commits.items() if row["outcome"] == "waiting"}
         for row in answer["commits"]:
             key = (row["log_dir"], row["topic"], row["partition"])
+            unheard.discard(key)
             if row["outcome"] != "nothing" or key not in commits:  # it was committed in an earlier round
                 commits[key] = row
+        for key in unheard:  # nothing waits there any more: the daemon was quicker, between two requests
+            commits[key] = commits[key] | _became(client, commits[key])
         outcomes = {row["outcome"] for row in commits.values()}
         if "waiting" not in outcomes or deadline.is_over():
             break
     exit_code = FAILED if "failed" in outcomes else BUSY if "waiting" in outcomes else 0
     return Reply(answer | {"commits": [commits[key] for key in sorted(commits)]}, exit_code)
+
+
+def _became(client: Client, waited: Mapping[str, Any]) -> dict[str, Any]:
+    """What the daemon itself made of a result that waited."""
+    try:
+        logs = client.get(_path("logs", f"{waited['topic']}-{waited['partition']}"))["logs"]
+    except ControlError as error:
+        if error.exit_code != NO_SUCH_LOG:
+            raise
+        logs = []  # the topic was deleted
+    last = next((log["last"] for log in logs if log["log_dir"] == waited["log_dir"]), None) or {}
+    outcome = last.get("outcome")
+    known = outcome in {"committed", "dropped"}
+    return {
+        "outcome": outcome if known else "nothing",
+        "reason": last.get("reason") if known else None,
+        "lock_owner_pid": None,
+    }
 
 
 def pause(client: Client, options: argparse.Namespace) -> Reply:
@@ -148,12 +206,14 @@ def abort(client: Client, options: argparse.Namespace) -> Reply:
     """Stop the cleanings of what matches."""
     stop_s = _stop_s(options.timeout)
     body = {"pattern": options.pattern, "timeout_ms": round(1000 * stop_s)}
-    return Reply(client.send("POST", "/v1/abort", body, stop_s))
+    answer = client.send("POST", "/v1/abort", body, stop_s)
+    return Reply(answer, text=ctl_tables.text_or("nothing of it was being cleaned"))
 
 
 def retry(client: Client, options: argparse.Namespace) -> Reply:
     """Forget failures."""
-    return Reply(client.send("POST", "/v1/retry", {"pattern": options.pattern}))
+    answer = client.send("POST", "/v1/retry", {"pattern": options.pattern})
+    return Reply(answer, text=ctl_tables.text_or("nothing of it had failed"))
 
 
 def reload(client: Client, _: argparse.Namespace) -> Reply:

@@ -14,6 +14,7 @@ import structlog
 from cleanerd.cleaning.commit import commit_staged, record_unchanged
 from cleanerd.cleaning.lock import commit_lock
 from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.spark_master import spark_master
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.engine import Engine
 from cleanerd.daemon.engine_calls import CleanCall, Planned
@@ -26,7 +27,7 @@ from cleanerd.daemon.throttle import Throttle
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import Aborted, CleanerdError, DirOffline, LockHeld, Retryable, from_os_error
-from cleanerd.pipeline.channel import Channel, Phase
+from cleanerd.pipeline.channel import Channel, Phase, driver_host
 from cleanerd.storage.recover import recover
 from cleanerd.storage.scan import is_kafka_dir
 from cleanerd.storage.staged import discard_staged
@@ -46,6 +47,7 @@ class Cleanings:
     configuration: Callable[[], Configuration]
     metrics: Metrics
     clock: Clock
+    is_yielding: Callable[[str], bool]  # whether `.lock` is to be left alone for a broker that starts
     done: Callable[[Job, LogId, LogResult], None]
     beat: Callable[[], None]
 
@@ -76,7 +78,8 @@ class Cleanings:
             phases.planned()
             self.jobs.plan(job, LogId(log_dir, news.topic_partition), news.total_bytes)
 
-        with Channel(lambda *report: self._answer(job, phases, *report)) as channel:
+        host = driver_host(spark_master(configuration.broker))
+        with Channel(lambda *report: self._answer(job, phases, *report), host) as channel:
             call = CleanCall(
                 log_dir=log_dir,
                 partitions=tuple(log.topic_partition for log in job.logs),
@@ -127,6 +130,8 @@ class Cleanings:
         """Commit what is staged, record what is unchanged."""
         if result.outcome not in ("staged", "unchanged"):
             return result
+        if self.is_yielding(log.log_dir):
+            return replace(result, reason="waits for a broker that is about to start")
         is_kafka = is_kafka_dir(self.files, log.log_dir)
         try:
             if result.outcome == "staged":
@@ -138,12 +143,17 @@ class Cleanings:
                     )  # fmt: skip
                 return replace(result, outcome="committed")
             assert result.end_offset is not None
+            assert result.basis is not None
             self.states.begin_commit(log)
             with self.metrics.phase("checkpoint"):
                 record_unchanged(
-                    self.files, log.log_dir, log.topic_partition, result.end_offset, is_kafka=is_kafka,
-                    generation=result.generation, checkpoint=result.checkpoint,
-                )  # fmt: skip
+                    self.files,
+                    log.log_dir,
+                    log.topic_partition,
+                    result.end_offset,
+                    is_kafka=is_kafka,
+                    basis=result.basis,
+                )
         except LockHeld as error:
             return replace(result, reason=f"waits for the lock: {error}")
         except Aborted as error:

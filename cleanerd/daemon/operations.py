@@ -100,7 +100,11 @@ class HistoryEvent(View):
 
 
 class LogView(View):
-    """What the daemon knows of a log. `dirty_ratio` is an upper bound until `dirty_ratio_exact`."""
+    """What the daemon knows of a log. `dirty_ratio` is an upper bound until `dirty_ratio_exact`.
+
+    Of a log that is compacted, `clean_bytes`, `cleanable_bytes`, `uncleanable_bytes` (closed segments that may not be
+    cleaned yet) and `active_bytes` add up to `size_bytes`; a segment that is dirty in part counts as cleanable.
+    """
 
     topic: str
     partition: int
@@ -114,7 +118,10 @@ class LogView(View):
     first_uncleanable_offset: int | None = None
     dirty_ratio: float | None = None
     dirty_ratio_exact: bool = False
+    clean_bytes: int | None = None
     cleanable_bytes: int | None = None
+    uncleanable_bytes: int | None = None
+    active_bytes: int | None = None
     next_due_ms: int | None = None
     next_due_why: str | None = None
     last: HistoryEvent | None = None
@@ -329,7 +336,11 @@ class Operations(Protocol):
         ...
 
     def commit(self, pattern: str | None, wait_ms: int) -> tuple[CommitView, ...]:
-        """Commit staged results, waiting up to `wait_ms` for locks; what is still locked then is `waiting`, no error."""
+        """Commit staged results, waiting up to `wait_ms` for locks; what is still locked then is `waiting`, no error.
+
+        Who waits is a broker that is about to start: after that no lock is taken in free log directories for a minute, or
+        until a broker holds it.
+        """
         ...
 
     def retry(self, pattern: str) -> tuple[LogRef, ...]:

@@ -5,6 +5,7 @@ as soon as nobody else holds `.lock`: at the start, or when a broker that lived 
 """
 
 import functools
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from cleanerd.cleaning.lock import commit_lock
+from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, DirOffline, Fatal, LockHeld
 from cleanerd.format import names
@@ -32,10 +34,13 @@ class Ownership:
     def __init__(
         self,
         files: Files,
+        clock: Clock,
         recovered: Callable[[str, str | None], None],
         acted: Callable[[str, str], None],
     ) -> None:
         self._files = files
+        self._clock = clock
+        self._yielding: dict[str, float] = {}  # until when, by log directory
         self._recovered = recovered
         self._acted = acted
         self._mutex = threading.Lock()
@@ -86,7 +91,18 @@ class Ownership:
             pid = probe(log_dir)
         except DirOffline:
             return None
-        return None if pid == os.getpid() else pid
+        if pid is None or pid == os.getpid():
+            return None
+        self._yielding.pop(log_dir, None)  # the broker that was waited for has come
+        return pid
+
+    def yield_to_broker(self, log_dir: str, seconds: float) -> None:
+        """Take no `.lock` there for a while: a broker is about to start, and would not if it met ours."""
+        self._yielding[log_dir] = self._clock.monotonic_s() + seconds
+
+    def is_yielding(self, log_dir: str) -> bool:
+        """Whether a broker is expected to take `.lock`."""
+        return self._yielding.get(log_dir, -math.inf) > self._clock.monotonic_s()
 
     def release(self) -> None:
         """Let go of everything."""

@@ -35,17 +35,19 @@ from cleanerd.daemon.operations import (
     Timeout,
     Unavailable,
 )
-from cleanerd.daemon.patterns import matches
+from cleanerd.daemon.patterns import matches, similar
 from cleanerd.daemon.reload import Reloader, ReloadOutcome, ReloadStatus, Trigger
 from cleanerd.daemon.states import StillRunning
 from cleanerd.daemon.supervisor import Supervisor
-from cleanerd.daemon.views import limits_view, log_view, rates_of
+from cleanerd.daemon.views import limits_view, log_views, rates_of, states
 from cleanerd.errors import CleanerdError, LockHeld
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.lifecycle import Status
 from cleanerd.storage.scan import is_kafka_dir
 
 _POLL_S = 0.1
+_BROKER_START_S = 60.0
+"""How long `.lock` is left alone for a broker that has waited for a commit."""
 
 
 class Service(Operations):
@@ -67,7 +69,7 @@ class Service(Operations):
             uptime_s=daemon.clock.monotonic_s() - daemon.started_s,
             ready=daemon.is_ready,
             log_dirs=tuple(map(self._log_dir, daemon.log_dirs)),
-            logs_by_state=Counter(view.state for view in self.logs(None, None)),
+            logs_by_state=Counter(states(daemon, daemon.inventory.logs())),
             workers_busy=len(daemon.jobs.running()),
             workers_total=len(workers) - 1,  # the express one is extra
             spark_session_up=daemon.engine.pid is not None,
@@ -78,12 +80,12 @@ class Service(Operations):
 
     def logs(self, pattern: str | None, state: State | None) -> tuple[LogView, ...]:
         """Every log that matches."""
-        views = (self._view(log) for log in self._matching(pattern))
+        views = log_views(self._daemon, self._matching(pattern))
         return tuple(view for view in views if state is None or view.state == state)
 
     def log(self, topic_partition: TopicPartition) -> tuple[LogView, ...]:
         """One partition, in each log directory that has it."""
-        return tuple(map(self._view, self._of(topic_partition)))
+        return tuple(log_views(self._daemon, self._of(topic_partition)))
 
     def explain(self, topic_partition: TopicPartition) -> tuple[Explanation, ...]:
         """Why a log is or is not cleaned now."""
@@ -213,8 +215,17 @@ class Service(Operations):
             waiting = [log for log in waiting if views[_key(log)].outcome == "waiting"]
             if daemon.clock.monotonic_s() >= deadline_s or daemon.is_stopping.wait(_POLL_S):
                 break
+        if wait_ms:
+            self._make_way()
         daemon.scan()
         return tuple(views.values())
+
+    def _make_way(self) -> None:
+        """Who waits for a commit is a broker that is about to start: it would not, if it met `.lock` taken by us."""
+        daemon = self._daemon
+        for log_dir in daemon.log_dirs:
+            if is_kafka_dir(daemon.files, log_dir) and daemon.ownership.owner_of(log_dir) is None:
+                daemon.ownership.yield_to_broker(log_dir, _BROKER_START_S)
 
     def retry(self, pattern: str) -> tuple[LogRef, ...]:
         """Forget failures."""
@@ -297,7 +308,7 @@ class Service(Operations):
                 raise Unavailable("the daemon stops")
             with daemon.progressed:
                 daemon.progressed.wait(min(left_s, 1.0))
-        return tuple(map(self._view, logs))
+        return tuple(log_views(daemon, logs))
 
     def _cleaned_up_to(self, log: LogId) -> int:
         known = self._daemon.inventory.facts(log)
@@ -315,17 +326,18 @@ class Service(Operations):
     def _some(self, pattern: str) -> list[LogId]:
         found = self._matching(pattern)
         if not found:
-            raise NotFound(f"no log matches {pattern}; `cleanerctl logs` lists them")
+            raise NotFound(f"no log matches {pattern}; {self._instead_of(pattern)}")
         return found
 
     def _of(self, tp: TopicPartition) -> list[LogId]:
         found = [log for log in self._daemon.inventory.logs() if log.topic_partition == tp]
         if not found:
-            raise NotFound(f"there is no log {tp}; `cleanerctl logs` lists them")
+            raise NotFound(f"there is no log {tp}; {self._instead_of(str(tp))}")
         return found
 
-    def _view(self, log: LogId) -> LogView:
-        return log_view(self._daemon, log)
+    def _instead_of(self, pattern: str) -> str:
+        near = similar(pattern, (log.topic_partition for log in self._daemon.inventory.logs()))
+        return f"did you mean {' or '.join(near)}?" if near else "`cleanerctl logs` lists them"
 
     def _hold_view(self, hold: Hold) -> HoldView:
         logs = [str(log) for log in self._daemon.inventory.logs() if hold.matches(log.topic_partition)]

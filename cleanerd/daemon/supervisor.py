@@ -38,7 +38,7 @@ from cleanerd.config.reload import ReloadPlan
 from cleanerd.daemon.account import Account
 from cleanerd.daemon.cleanings import Cleanings
 from cleanerd.daemon.commits import Commits
-from cleanerd.daemon.deletions import PendingDeletions
+from cleanerd.daemon.deletions import Deleted, PendingDeletions
 from cleanerd.daemon.engine import Engine
 from cleanerd.daemon.foreign import why_foreign
 from cleanerd.daemon.history import HOLD, History
@@ -106,7 +106,7 @@ class Supervisor:
         self.deletions = PendingDeletions(files, clock)
         self.inventory = Inventory(files, clock)
         self.engine = Engine(lambda: spark_master(configuration().broker), clock)
-        self.ownership = Ownership(files, self._recovered, self.metrics.recovered)
+        self.ownership = Ownership(files, clock, self._recovered, self.metrics.recovered)
         self._recovering = recovering
         self.bell = Bell()
         self.cleanings = Cleanings(
@@ -118,6 +118,7 @@ class Supervisor:
             configuration=configuration,
             metrics=self.metrics,
             clock=clock,
+            is_yielding=self.ownership.is_yielding,
             done=self._cleaned,
             beat=self._beat,
         )
@@ -361,7 +362,8 @@ class Supervisor:
         self.commit_bell.ring()
 
     def _commit_step(self) -> bool:
-        waiting = [log for log in self.inventory.staged() if not self.jobs.of(log)]
+        free = [log for log in self.inventory.staged() if not self.ownership.is_yielding(log.log_dir)]
+        waiting = [log for log in free if not self.jobs.of(log)]
         if waiting:
             self.commits.try_all(waiting)
             self._refresh()
@@ -383,7 +385,9 @@ class Supervisor:
         usable = [
             log
             for log in self.inventory.logs()
-            if log.log_dir not in self.offline and log not in self.ignored
+            if log.log_dir not in self.offline
+            and log not in self.ignored
+            and not self.ownership.is_yielding(log.log_dir)
         ]
         logs = [log for log in usable if self.may_retain(log, is_time=is_time)]
         if logs:
@@ -419,7 +423,8 @@ class Supervisor:
 
     def _housekeep(self) -> bool:
         now_ms = self.clock.now_ms()
-        deleted = self.deletions.run_due(now_ms)
+        is_yielding = any(map(self.ownership.is_yielding, self.log_dirs))
+        deleted = Deleted() if is_yielding else self.deletions.run_due(now_ms)
         if deleted.files or deleted.failures:
             failures = {path: str(error) for path, error in deleted.failures.items()}
             _log.info("deleted_files", files=deleted.files, bytes=deleted.bytes, failures=failures or None)

@@ -6,6 +6,8 @@ token keeps others out.
 """
 
 import hmac
+import os
+import re
 import secrets
 import socket
 import struct
@@ -35,6 +37,21 @@ Answer = Callable[[int, Phase, int, int, int], bool]
 
 Called from several threads.
 """
+
+
+def driver_host(spark_master: str) -> str:
+    """Address at which the tasks of a Spark master reach this machine: the one that it is reached from itself."""
+    found = re.fullmatch(r"spark://([^:,/]+|\[[^]]+\]):(\d+).*", spark_master)
+    if spark_master.startswith("local"):
+        return "127.0.0.1"
+    if found is None:
+        return os.environ.get("SPARK_LOCAL_IP") or socket.gethostbyname(socket.gethostname())
+    family, _, _, _, address = socket.getaddrinfo(
+        found[1].strip("[]"), int(found[2]), type=socket.SOCK_DGRAM
+    )[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)  # sends nothing, but chooses the way
+        return str(probe.getsockname()[0])
 
 
 class Channel:

@@ -141,15 +141,23 @@ def free_ports(count: int) -> list[int]:
 class KafkaBroker:
     """One broker over `log_dirs`, started and stopped as often as a test likes.
 
-    `properties` are added to `PROPERTIES` and win. `work_dir` receives configuration and logs.
+    `properties` are added to all others and win. `work_dir` receives configuration and logs. `ports`: of broker and
+    controller, so that clients find it again after a restart; new ones at every start by default.
     """
 
     def __init__(
-        self, work_dir: Path, log_dirs: Sequence[Path], properties: Mapping[str, str] | None = None
+        self,
+        work_dir: Path,
+        log_dirs: Sequence[Path],
+        properties: Mapping[str, str] | None = None,
+        *,
+        ports: tuple[int, int] | None = None,
     ) -> None:
         self.log_dirs = tuple(log_dirs)
         self.properties = {**PROPERTIES, **(properties or {})}
         self.bootstrap = ""
+        self._own_properties = dict(properties or {})
+        self._ports = ports
         self._work_dir = work_dir
         self._starts = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -167,6 +175,11 @@ class KafkaBroker:
             self.stop()
         else:
             self.kill()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        return None if self._process is None else self._process.pid
 
     def admin(self) -> AdminClient:
         """A new admin client of this broker."""
@@ -245,13 +258,14 @@ class KafkaBroker:
         return process
 
     def _write_configuration(self) -> Path:
-        broker, controller = free_ports(2)
+        broker, controller = self._ports or free_ports(2)
         self.bootstrap = f"127.0.0.1:{broker}"
         properties = {
             **self.properties,
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
             "log.dirs": ",".join(str(path) for path in self.log_dirs),
+            **self._own_properties,
         }
         path = self._work_dir / "server.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), encoding="utf-8")

@@ -124,11 +124,8 @@ class Cleaning:
         files = files or self.files
         if self.staged:
             return commit_staged(files, self.log_dir, TP, is_kafka=False)
-        snapshot, end = self.plan.candidate.snapshot, self.plan.work.round_end
-        record_unchanged(
-            files, self.log_dir, TP, end, is_kafka=False,
-            generation=snapshot.generation, checkpoint=snapshot.checkpoint,
-        )  # fmt: skip
+        end = self.plan.work.round_end
+        record_unchanged(files, self.log_dir, TP, end, is_kafka=False, basis=self.plan.candidate.basis)
         return end
 
     def _pipeline(self) -> Pipeline:

@@ -11,7 +11,7 @@ import pytest
 
 import cleanerd
 from cleanerd.errors import Aborted
-from cleanerd.pipeline.channel import Channel, Phase, Reporter
+from cleanerd.pipeline.channel import Channel, Phase, Reporter, driver_host
 from cleanerd.pipeline.rewrite import rewrite_chunk
 from tests.pipeline.test_pipeline_chunks import go_on, written_part
 
@@ -107,3 +107,9 @@ def test_an_abort_during_verification(tmp_path: Path) -> None:
 
     with pytest.raises(Aborted):
         rewrite_chunk(chunk, context, path.indexed.verdicts[0], str(tmp_path / "part"), 200, go_on, stop)
+
+
+def test_tasks_of_a_cluster_are_given_an_address_that_they_reach() -> None:
+    assert driver_host("local[2]") == driver_host("local-cluster[2,1,1024]") == "127.0.0.1"
+    assert driver_host("spark://127.0.0.1:7077") == "127.0.0.1"
+    assert driver_host("spark://[::1]:7077") == "::1"

@@ -1,0 +1,77 @@
+"""A result that waits is worth nothing once the log was cut below the end of what was cleaned (spec disk G).
+
+A broker that is told so by an unclean leader election leaves no token of its truncation, as a cooperating writer does: all
+there is to see are the segments that are gone and the leader epochs.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.commit import commit_staged
+from cleanerd.client.producer import Producer
+from cleanerd.client.segments import live_bases
+from cleanerd.client.writer import LogWriter
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import SourceChanged
+from cleanerd.format import names
+from cleanerd.format.checkpoint import render_leader_epochs
+from cleanerd.storage.staged import manifest_names, read_manifests, staged_names
+from tests.client.cleaning import TP, Cleaning
+
+FILES = RealFiles()
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> Cleaning:
+    """The first segments are to be replaced, because of records further up; between them nothing changes."""
+    with LogWriter(str(tmp_path), TP.topic, TP.partition, segment_bytes=500) as writer:
+        producer = Producer(writer)
+        for number in [*range(8), *range(100, 130), *range(8), *range(200, 230)]:
+            producer.put(b"%d" % number, b"v" * 50, 1)
+        (Path(writer.directory) / names.LEADER_EPOCH_CHECKPOINT).write_bytes(render_leader_epochs([(0, 0)]))
+    cleaning = Cleaning(FILES, str(tmp_path), 1000)
+    assert cleaning.choose()
+    cleaning.index()
+    cleaning.stage()
+    (*_, last) = read_manifests(FILES, cleaning.directory)
+    assert last.next_base_offset < 20 < last.round_end
+    return cleaning
+
+
+def files_of(cleaning: Cleaning) -> dict[str, bytes]:
+    """Everything that is not staged."""
+    found = sorted(Path(cleaning.directory).iterdir())
+    return {path.name: path.read_bytes() for path in found if path.name not in staged_names([path.name])}
+
+
+def test_it_is_committed_when_nothing_has_happened(staged: Cleaning) -> None:
+    """A later epoch begins at the log end or beyond."""
+    epochs = render_leader_epochs([(0, 0), (4, 76)])
+    (Path(staged.directory) / names.LEADER_EPOCH_CHECKPOINT).write_bytes(epochs)
+    assert staged.commit() == live_bases(staged.directory)[-1]
+
+
+@pytest.mark.parametrize("epochs", [[(0, 0), (4, 20)], [(4, 0)]], ids=["one more", "another"])
+def test_it_is_dropped_when_an_epoch_below_its_end_is_another(
+    staged: Cleaning, epochs: list[tuple[int, int]]
+) -> None:
+    (Path(staged.directory) / names.LEADER_EPOCH_CHECKPOINT).write_bytes(render_leader_epochs(epochs))
+    check_dropped(staged, "leader epochs")
+
+
+def test_it_is_dropped_when_the_log_no_longer_reaches_its_end(staged: Cleaning) -> None:
+    """The new leader has written nothing yet, so there is no new epoch."""
+    for base in live_bases(staged.directory)[-2:]:
+        for path in Path(staged.directory).glob(f"{base:020}.*"):
+            path.unlink()
+    check_dropped(staged, "which follows the cleaned range, is gone")
+
+
+def check_dropped(staged: Cleaning, reason: str) -> None:
+    """With the reason, and nothing of the log is touched."""
+    before = files_of(staged)
+    with pytest.raises(SourceChanged, match=reason):
+        commit_staged(FILES, staged.log_dir, TP, is_kafka=False)
+    assert files_of(staged) == before
+    assert manifest_names(FILES, staged.directory) == []
