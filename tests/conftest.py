@@ -7,6 +7,9 @@ marker      environment              without it
 `soak`      CLEANERD_TEST_SOAK=1     skipped
 `bench`     CLEANERD_TEST_BENCH=1    skipped
 ==========  =======================  ==========================================
+
+Two variables more are about programs of the system (`tests.operate.tools`): with CLEANERD_TEST_OPERATE=1 a test whose program
+is missing fails instead of being skipped, with CLEANERD_TEST_CONTAINER=1 the container image is built and run.
 """
 
 import os

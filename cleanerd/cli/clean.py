@@ -9,16 +9,20 @@ exit      when
 ========  ====================================================================
 """
 
+import os
 import sys
 from argparse import Namespace
+from collections.abc import Iterable
 from typing import Protocol
 
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cli import output
 from cleanerd.cli.configuration import load
+from cleanerd.cli.parser import did_you_mean
 from cleanerd.cli.progress import progress_on
-from cleanerd.cli.tables import results_table, write_table
+from cleanerd.cli.tables import log_name, results_table, write_table
 from cleanerd.env.clock import Clock, FixedNow, SystemClock
+from cleanerd.format.names import parse_partition_dir
 
 NOT_DONE = ("failed", "aborted")
 
@@ -38,6 +42,8 @@ def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
     with progress_on(sys.stderr) as progress:
         results = (clean_once or _clean_once())(request, progress=progress, clock=clock)
     _report(results, arguments)
+    for topic in sorted((request.topics or set()) - {result.topic for result in results}):
+        output.say(f"no log of topic {topic} was found{did_you_mean(topic, _topics(request.log_dirs))}")
     return 1 if any(result.outcome in NOT_DONE for result in results) else 0
 
 
@@ -68,8 +74,10 @@ def _report(results: list[LogResult], arguments: Namespace) -> None:
         write_table(results_table(results))
     for result in results:
         if result.outcome in NOT_DONE:
-            output.say(
-                f"{result.topic}-{result.partition} in {result.log_dir}: {result.outcome}: {result.reason}"
-            )
-    for topic in sorted(set(arguments.topic) - {result.topic for result in results}):
-        output.say(f"no log of topic {topic} was found")
+            output.say(f"{log_name(result)} in {result.log_dir}: {result.outcome}: {result.reason}")
+
+
+def _topics(log_dirs: Iterable[str]) -> set[str]:
+    """Those that have a partition in one of these."""
+    names = (parse_partition_dir(name) for log_dir in log_dirs for name in os.listdir(log_dir))
+    return {found[0].topic for found in names if found is not None}

@@ -18,6 +18,7 @@ FAILED, USAGE, NOT_RUNNING, NO_SUCH_LOG, BUSY, NO_PERMISSION = 1, 2, 3, 4, 75, 7
 _EXIT_CODES = {400: USAGE, 403: NO_PERMISSION, 408: BUSY, 409: BUSY, 503: BUSY, 504: BUSY}
 _CONNECT_S = 5.0
 _ANSWER_S = 60.0  # for verbs that work and do not wait
+_LEAST_ANSWER_S = 0.001  # 0 would mean: do not wait even for the kernel
 
 
 class ControlError(CleanerdError):
@@ -30,10 +31,14 @@ class ControlError(CleanerdError):
 
 
 class Client:
-    """Asks the daemon behind the socket at `path`. Every method raises `ControlError`."""
+    """Asks the daemon behind the socket at `path`. Every method raises `ControlError`.
 
-    def __init__(self, path: str) -> None:
+    `answer_s`: how long it may take to answer, apart from what it is asked to wait for; None is a minute.
+    """
+
+    def __init__(self, path: str, answer_s: float | None = None) -> None:
         self._path = path
+        self._answer_s = _ANSWER_S if answer_s is None else max(answer_s, _LEAST_ANSWER_S)
 
     def get(self, path: str, wait_s: float = 0.0, **query: object) -> dict[str, Any]:
         """Look at something; parameters that are None are left out. `wait_s`: how long the daemon may take longer."""
@@ -47,7 +52,7 @@ class Client:
     def _ask(self, method: str, target: str, body: bytes, wait_s: float) -> dict[str, Any]:
         head = f"{method} {target} HTTP/1.1\r\nHost: cleanerd\r\nContent-Length: {len(body)}\r\n\r\n"
         with self._connected() as connection:
-            connection.settimeout(_ANSWER_S + wait_s)
+            connection.settimeout(self._answer_s + wait_s)
             try:
                 received = _exchange(connection, head.encode("ascii") + body)
             except TimeoutError:
@@ -58,7 +63,7 @@ class Client:
 
     def _connected(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(_CONNECT_S)
+        connection.settimeout(min(_CONNECT_S, self._answer_s))
         try:
             connection.connect(self._path)
         except OSError as error:

@@ -14,6 +14,9 @@ from cleanerd.cli.units import duration, instant, reasons, size
 Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
 
+STATES = ("uncleanable", "offline", "cleaning", "aborted", "staged", "paused", "dirty", "clean", "ignored")
+"""Of a log, those first that somebody should look at."""
+
 _RED, _GREEN, _YELLOW, _CYAN = "31", "32", "33", "36"
 _COLOURS = {
     **dict.fromkeys(("uncleanable", "offline", "failed", "dropped", "NO"), _RED),
@@ -34,17 +37,53 @@ _NUMBERS = {
     "BEFORE",
     "AFTER",
 }
+_EXPENDABLE = (
+    *("SEGMENTS", "POLICY", "JOB", "TRIGGER", "LOG DIR", "STARTED"),
+    *("REMOVED", "RECORDS/S", "TOOK", "BEFORE", "AFTER", "KIND"),
+)
+_NAMES, _PROSE, _LEAST = {"LOG", "LOGS"}, {"REASON"}, 20
 _NUMBERS |= {"TOOK", "FAILURES", "DELETED", "LOG START"}
 
 
 def table(rows: Sequence[Row], columns: Mapping[str, Cell]) -> str:
-    """Rows under their heads, without columns that are empty."""
-    if not rows:
-        return "nothing\n"
-    cells = {name: [_printable(cell(row)) for row in rows] for name, cell in columns.items()}
+    """Rows, of which there are some, under their heads; without columns that are empty."""
+    cells = {name: [printable(cell(row)) for row in rows] for name, cell in columns.items()}
     shown = {name: [name, *column] for name, column in cells.items() if any(column)}
+    _fit(shown, _terminal_columns())
     padded = [_column(column, is_number=name in _NUMBERS) for name, column in shown.items()]
     return "".join("  ".join(line).rstrip() + "\n" for line in zip(*padded, strict=True))
+
+
+def _fit(columns: dict[str, list[str]], width: int | None) -> None:
+    """Make columns fit a terminal as far as that goes: leave out the least important ones, then shorten names and prose.
+
+    Pipes, `-o json` and the verbs about one thing have all of it.
+    """
+    if width is None:
+        return
+    first = next(iter(columns))
+    for name in _EXPENDABLE:
+        if name in columns and name != first and _needed(columns) > width:
+            del columns[name]
+    for names in _NAMES & columns.keys():
+        room = max(width - _needed(columns) + max(map(len, columns[names])), _LEAST)
+        columns[names] = [shortened(text, room) for text in columns[names]]
+    for prose in _PROSE & columns.keys():
+        room = max(width - _needed(columns) + min(max(map(len, columns[prose])), _LEAST), _LEAST)
+        columns[prose] = [text if len(text) <= room else text[: room - 1] + "…" for text in columns[prose]]
+
+
+def _needed(columns: Mapping[str, Sequence[str]]) -> int:
+    widths = {name: max(map(len, texts)) for name, texts in columns.items()}
+    return sum(min(width, _LEAST) if name in _PROSE else width for name, width in widths.items()) + 2 * len(
+        widths
+    )
+
+
+def shortened(name: str, width: int) -> str:
+    """A name that fits: no name has a `~` in it, and its end tells partitions apart."""
+    half = (width - 1) // 2
+    return name if len(name) <= width else f"{name[: width - 1 - half]}~{name[-half:]}"
 
 
 def _column(texts: Sequence[str], *, is_number: bool) -> list[str]:
@@ -60,7 +99,7 @@ def _coloured(text: str) -> str:
     return f"\x1b[{_COLOURS[text]}m{text}\x1b[0m"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """One line without control characters: names and reasons come from file names and from other programs."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
@@ -96,7 +135,8 @@ def _some(names: Sequence[str]) -> str:
     return " ".join(names) if len(names) <= 3 else f"{' '.join(names[:3])} and {len(names) - 3} more"
 
 
-def _rate(bytes_per_s: float | None) -> str:
+def rate(bytes_per_s: float | None) -> str:
+    """A speed, or the absence of a limit."""
     return "unlimited" if bytes_per_s is None else f"{size(round(bytes_per_s))}/s"
 
 
@@ -173,14 +213,12 @@ _LOG_DIRS: Mapping[str, Cell] = {
     "BROKER": lambda row: "live" if row["broker_is_live"] else "",
     "REASON": _as(str, "reason"),
 }
-_FACTS: Mapping[str, Cell] = {
-    "": lambda row: "!" if row["blocks"] else "",
-    "FACT": _as(str, "name"),
-    "VALUE": _as(str, "value"),
-    "RULE": _as(str, "rule"),
-}
+_ADVICE = "what to do"
 _LOG_DETAILS: Mapping[str, Cell] = {
     **_LOGS,
+    "CLEAN": _as(size, "clean_bytes"),
+    "UNCLEANABLE YET": lambda row: size(row["uncleanable_bytes"]) if row["uncleanable_bytes"] else "",
+    "ACTIVE SEGMENT": _as(size, "active_bytes"),
     "LOG START": _as(str, "log_start_offset"),
     "FIRST DIRTY": _as(str, "first_dirty_offset"),
     "FIRST UNCLEANABLE": _as(str, "first_uncleanable_offset"),
@@ -192,8 +230,19 @@ _LOG_DETAILS: Mapping[str, Cell] = {
 
 def text(document: Mapping[str, Any]) -> str:
     """What people get to see of a document: by its one key beside apiVersion."""
-    key = next(name for name in document if name != "apiVersion")
-    return _TEXTS[key](document[key])
+    return text_or(_EMPTY)(document)
+
+
+def text_or(empty: str | Mapping[str, str]) -> Callable[[Mapping[str, Any]], str]:
+    """As `text`, with a sentence of its own for an empty list."""
+
+    def shown(document: Mapping[str, Any]) -> str:
+        key = next(name for name in document if name != "apiVersion")
+        if document[key] == []:
+            return (empty if isinstance(empty, str) else empty[key]) + "\n"
+        return _TEXTS[key](document[key])
+
+    return shown
 
 
 def log_details(document: Mapping[str, Any]) -> str:
@@ -202,7 +251,7 @@ def log_details(document: Mapping[str, Any]) -> str:
 
 
 def _details(row: Row, cells: Mapping[str, Cell]) -> str:
-    named = ((name.capitalize(), _printable(cell(row))) for name, cell in cells.items())
+    named = ((name.capitalize(), printable(cell(row))) for name, cell in cells.items())
     return _lines([(name, value) for name, value in named if value])
 
 
@@ -212,24 +261,56 @@ def _lines(pairs: Sequence[tuple[str, str]]) -> str:
 
 
 def _logs(rows: Sequence[Row]) -> str:
-    is_reference = bool(rows) and "state" not in rows[0]
-    return table(rows, _WHERE if is_reference else _LOGS)
+    return table(rows, _LOGS if "state" in rows[0] else _WHERE)
 
 
 def _explanations(explanations: Sequence[Row]) -> str:
-    return "\n".join(
-        f"{_name(row)} in {row['log_dir']}: {_printable(row['decision'])}\n{table(row['facts'], _FACTS)}"
-        for row in explanations
+    return "\n".join(map(_explanation, explanations))
+
+
+def _explanation(row: Row) -> str:
+    """The decision, what stands in the way (`!`), then the other facts; long ones go on below themselves."""
+    facts = [fact for fact in row["facts"] if fact["name"] != _ADVICE]
+    advice = [fact["value"] for fact in row["facts"] if fact["name"] == _ADVICE]
+    lines = _wrapped(f"{_name(row)} in {row['log_dir']}: ", row["decision"], 4)
+    lines += [line for value in advice for line in _wrapped(f"{_ADVICE}: ", value, 4)]
+    width = max((len(fact["name"]) for fact in facts), default=0)
+    for fact in facts:
+        lines += _wrapped(f"{'!' if fact['blocks'] else ' '} {fact['name']:<{width}}  ", fact["value"])
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _wrapped(head: str, value: str, indent: int | None = None) -> list[str]:
+    """A text behind its head, in lines that fit the terminal; a pipe gets one line. `indent`: default: below the text."""
+    text, columns = head + printable(value), _terminal_columns()
+    if columns is None or len(text) <= columns:
+        return [text]
+    import textwrap  # noqa: PLC0415 - only for long texts on a terminal
+
+    following = " " * (len(head) if indent is None else indent)
+    return textwrap.wrap(
+        text,
+        max(columns, len(following) + 30),
+        subsequent_indent=following,
+        break_on_hyphens=False,
+        break_long_words=False,  # a path is for copying
     )
+
+
+def _terminal_columns() -> int | None:
+    """Width of the terminal, None when it is none."""
+    if not sys.stdout.isatty():
+        return None
+    return os.get_terminal_size(sys.stdout.fileno()).columns or None
 
 
 def _throttle(throttle: Row) -> str:
     limits = throttle["limits"]
     return _lines(
         [
-            ("Reads and writes", _rate(limits["io_bytes_per_s"])),
-            ("Reads", f"{_rate(limits['read_bytes_per_s'])}, now {_rate(throttle['read_bytes_per_s'])}"),
-            ("Writes", f"{_rate(limits['write_bytes_per_s'])}, now {_rate(throttle['write_bytes_per_s'])}"),
+            ("Reads and writes", rate(limits["io_bytes_per_s"])),
+            ("Reads", f"{rate(limits['read_bytes_per_s'])}, now {rate(throttle['read_bytes_per_s'])}"),
+            ("Writes", f"{rate(limits['write_bytes_per_s'])}, now {rate(throttle['write_bytes_per_s'])}"),
             ("Waited", duration(throttle["waited_s"])),
         ]
     )
@@ -240,14 +321,18 @@ def _reload(reload: Row) -> str:
         return (
             "\n  ".join(["refused; the configuration of before stays in force:", *reload["problems"]]) + "\n"
         )
-    changed = "\n  ".join(map(_printable, reload["changed"])) or "nothing"
-    return f"applied; changed:\n  {changed}\n"
+    if not reload["changed"]:
+        return "applied; nothing changed\n"
+    return "\n  ".join(["applied; changed:", *map(printable, reload["changed"])]) + "\n"
 
 
 def _status(status: Row) -> str:
     configuration = status["configuration"]
-    states = ", ".join(f"{count} {state}" for state, count in status["logs_by_state"].items() if count)
-    loaded = "loaded" if configuration["applied"] else "last load REFUSED"
+    counts = status["logs_by_state"]
+    states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts.get(state))
+    loaded = f"{'loaded' if configuration['applied'] else 'REFUSED'} {instant(configuration['time_ms'])}"
+    if not configuration["applied"]:
+        loaded += "; the one of before stays in force"
     head = _lines(
         [
             (
@@ -258,14 +343,25 @@ def _status(status: Row) -> str:
             ("Logs", states or "none"),
             ("Workers", f"{status['workers_busy']} of {status['workers_total']} busy"),
             ("Spark", "running" if status["spark_session_up"] else "not running"),
-            ("Throttle", _rate(status["throttle"]["limits"]["io_bytes_per_s"])),
-            ("Configuration", f"{loaded} {instant(configuration['time_ms'])}"),
+            ("Throttle", rate(status["throttle"]["limits"]["io_bytes_per_s"])),
+            ("Configuration", loaded),
+            *(("  problem", printable(problem)) for problem in configuration["problems"]),
             ("Holds", str(status["holds"])),
+            *(("Look at", f"`cleanerctl logs --state {state}`") for state in STATES[:2] if counts.get(state)),
         ]
     )
     return head + "\n" + table(status["log_dirs"], _LOG_DIRS)
 
 
+_EMPTY = {
+    "logs": "no log matches",
+    "jobs": "no job since the daemon started",
+    "holds": "nothing is paused",
+    "commits": "nothing is staged",
+    "explanations": "no log matches",
+    "events": "nothing happened",
+    "deleted": "nothing was deleted",
+}
 _TEXTS: Mapping[str, Callable[[Any], str]] = {
     "status": _status,
     "logs": _logs,

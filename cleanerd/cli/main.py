@@ -20,29 +20,39 @@ from typing import TYPE_CHECKING
 
 from cleanerd import __version__
 from cleanerd.cli import options
-from cleanerd.cli.output import say
+from cleanerd.cli.output import open_missing_streams, say, write
+from cleanerd.cli.parser import SHELLS, Parser, sentence
 from cleanerd.errors import BadConfiguration, BadUsage, CleanerdError, Fatal
 
 if TYPE_CHECKING:
     from cleanerd.cli.clean import CleanOnce
 
 INTERRUPTED = 130
-_EXAMPLES = """examples:
-  cleanerd clean --config /etc/kafka/server.properties
-  cleanerd clean --config server.properties --topic orders --partition 3 --force
-  cleanerd clean --log-dir /restored/kafka-logs --topic-set orders:cleanup.policy=compact --dry-run -o json
-  cleanerd run --config /etc/kafka/server.properties
-  cleanerd config show --config server.properties --topic orders --origin
-  cleanerd demo
+_EXAMPLES = (
+    "cleanerd demo",
+    "cleanerd clean --config /etc/kafka/server.properties --dry-run",
+    "cleanerd run --config /etc/kafka/server.properties",
+    "cleanerd config show --config server.properties --topic orders --origin",
+)
+_EXIT_CODES = """
+exit codes:
+  0    done
+  1    something failed; what and why is on stderr
+  2    usage: the command line makes no sense
+  78   the configuration is not valid
+  130  interrupted (Ctrl-C)
+
+`cleanerd COMMAND --help` explains a command. `cleanerctl` talks to a daemon that runs.
 """
 
 
 def main(argv: Sequence[str] | None = None, *, clean_once: "CleanOnce | None" = None) -> int:
     """Run one command and return its exit code. `clean_once` stands in for the work of `clean`."""
+    open_missing_streams()
     try:
         if sys.flags.optimize:
             raise BadUsage("python -O switches off the assertions that guard the data; run without it")
-        return _run(_parser().parse_args(argv), clean_once)
+        return _run(make_parser().parse_args(argv), clean_once)
     except SystemExit as stop:  # argparse: 0 after --help and --version, 2 for usage
         return int(stop.code or 0)
     except KeyboardInterrupt:
@@ -70,6 +80,11 @@ def _run(arguments: argparse.Namespace, clean_once: "CleanOnce | None") -> int:
             from cleanerd.cli import demo  # noqa: PLC0415
 
             return demo.run(arguments.directory)
+        case "completion":
+            from cleanerd.cli.completion import script  # noqa: PLC0415
+
+            write(script(make_parser(), arguments.shell))
+            return 0
         case _:
             from cleanerd.cli import config  # noqa: PLC0415
 
@@ -78,13 +93,13 @@ def _run(arguments: argparse.Namespace, clean_once: "CleanOnce | None") -> int:
             ](arguments)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser() -> Parser:
+    """The parser of everything but what is not read yet: configuration keys."""
+    parser = Parser(
         prog="cleanerd",
         description="Log cleaner for Kafka-format log directories: compaction and retention.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        examples=_EXAMPLES,
+        more=_EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"cleanerd {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -92,47 +107,76 @@ def _parser() -> argparse.ArgumentParser:
     _add_clean(commands)
     _add_demo(commands)
     _add_config(commands)
+    completion = _add(
+        commands,
+        "completion",
+        "print a script that completes commands and options in a shell",
+        "cleanerd completion bash > /etc/bash_completion.d/cleanerd",
+    )
+    completion.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
     return parser
 
 
-def _add_run(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    run = commands.add_parser(
+def _add(commands: "argparse._SubParsersAction[Parser]", name: str, text: str, *examples: str) -> Parser:
+    return commands.add_parser(name, help=text, description=sentence(text), examples=examples)
+
+
+def _add_run(commands: "argparse._SubParsersAction[Parser]") -> None:
+    run = _add(
+        commands,
         "run",
-        help="the daemon: clean and retain for ever",
-        description="The long-running daemon, in the foreground. SIGHUP reloads, SIGTERM stops; cleanerctl talks to it.",
-        allow_abbrev=False,
+        "run the daemon, in the foreground; SIGHUP reloads, SIGTERM stops",
+        "cleanerd run --config /etc/kafka/server.properties",
+        "cleanerd run --log-dir /data/logs --topic-set orders:cleanup.policy=compact",
     )
     options.add_configuration_options(run)
 
 
-def _add_clean(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    clean = commands.add_parser(
+def _add_clean(commands: "argparse._SubParsersAction[Parser]") -> None:
+    clean = _add(
+        commands,
         "clean",
-        help="compact and retain once, then exit",
-        description="One shot: compaction, then the retention pass that compacted logs get.",
-        allow_abbrev=False,
+        "compact and retain once, then exit",
+        "cleanerd clean --config /etc/kafka/server.properties --dry-run",
+        "cleanerd clean --config server.properties --topic orders --partition 3 --force",
+        "cleanerd clean --log-dir /restored/kafka-logs --topic-set orders:cleanup.policy=compact -o json",
     )
     options.add_configuration_options(clean)
     options.add_clean_options(clean)
 
 
-def _add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    demo = commands.add_parser(
+def _add_demo(commands: "argparse._SubParsersAction[Parser]") -> None:
+    demo = _add(
+        commands,
         "demo",
-        help="write logs, clean them while they are in use, check that no key was lost",
-        allow_abbrev=False,
+        "write logs, clean them while they are in use, check that no key was lost",
+        "cleanerd demo",
+        "cleanerd demo --directory /tmp/demo",
     )
     demo.add_argument(
         "--directory", metavar="DIR", help="keep the logs in DIR; default: a temporary directory"
     )
 
 
-def _add_config(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    config = commands.add_parser("config", help="show or check the configuration")
+def _add_config(commands: "argparse._SubParsersAction[Parser]") -> None:
+    config = _add(commands, "config", "show, check or explain the configuration")
     verbs = config.add_subparsers(dest="verb", metavar="VERB", required=True)
-    show = verbs.add_parser("show", help="print every key with its value", allow_abbrev=False)
-    check = verbs.add_parser("check", help="validate everything; exit 78 if it does not", allow_abbrev=False)
-    verbs.add_parser("reference", help="print the reference of all keys as Markdown", allow_abbrev=False)
+    show = _add(
+        verbs,
+        "show",
+        "print every key with its value",
+        "cleanerd config show --config server.properties --origin",
+        "cleanerd config show --config server.properties --topic orders -o json",
+    )
+    check = _add(
+        verbs,
+        "check",
+        "validate everything and name all problems; exit 78 if there are any",
+        "cleanerd config check --config /etc/kafka/server.properties",
+    )
+    _add(
+        verbs, "reference", "print the reference of all keys as Markdown", "cleanerd config reference | less"
+    )
     for verb in (show, check):
         options.add_configuration_options(verb)
     options.add_show_options(show)

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from cleanerd.errors import CleanerdError
+
 if TYPE_CHECKING:  # cleanerctl writes documents too, and has to start quickly
     from cleanerd.cleaning.result import LogResult
 
@@ -56,13 +58,29 @@ def _result(result: "LogResult") -> dict[str, object]:
     return values
 
 
-def write(text: str) -> None:
-    """Text to stdout; silently to nowhere once nobody reads it any more."""
+def open_missing_streams() -> None:
+    """Give a program that was started without standard streams (`>&-`) some, lest its own files take their place."""
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+            pass
+        os.close(descriptor)
+        sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - open as long as the process
+        sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+        sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def write(text: str) -> bool:
+    """Text to stdout; False, and silently to nowhere, once nobody reads it any more. Raises `CleanerdError`."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    except OSError as error:  # a full disk
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more to say when Python ends
+        raise CleanerdError(f"standard output cannot be written: {error.strerror}") from None
+    return True
 
 
 def say(text: str) -> None:

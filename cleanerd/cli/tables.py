@@ -25,7 +25,7 @@ def results_table(results: Sequence[LogResult]) -> Table:
     is_plan = any(result.outcome == "planned" for result in results)
     is_one_dir = len({result.log_dir for result in results}) == 1
     columns: dict[str, Sequence[str | Text]] = {
-        "LOG": [f"{result.topic}-{result.partition}" for result in results],
+        "LOG": [log_name(result) for result in results],
         "LOG DIR": ["" if is_one_dir else result.log_dir for result in results],
         "OUTCOME": [Text(result.outcome, _STYLES.get(result.outcome, "")) for result in results],
         "BEFORE": [size(result.bytes_before) for result in results],
@@ -37,6 +37,11 @@ def results_table(results: Sequence[LogResult]) -> Table:
         "REASON": [result.reason or "" for result in results],
     }
     return side_by_side(columns)
+
+
+def log_name(result: LogResult) -> str:
+    """The log that a result is about; some are about a whole log directory."""
+    return f"{result.topic}-{result.partition}" if result.topic else "(all)"
 
 
 def side_by_side(columns: Mapping[str, Sequence[str | Text]]) -> Table:

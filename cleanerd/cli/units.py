@@ -42,6 +42,11 @@ def instant(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
+def clock_time(time_ms: int) -> str:
+    """The time of day of an instant, in the time zone of whoever reads it."""
+    return instant(time_ms).partition(" ")[2]
+
+
 def reasons(removed: Mapping[str, int]) -> str:
     """Counts by reason, the largest first."""
     largest_first = sorted(removed.items(), key=lambda item: (-item[1], item[0]))

@@ -92,6 +92,7 @@ _PATH = matching("/.+", "an absolute path")
 _SOCKET = matching("/.{1,106}", "an absolute path of at most 107 characters")  # sun_path of Linux
 _LISTEN = address_or_nothing()
 _TOPICS = matching(TOPIC_NAME, "a list of topic names")
+_TOPIC_GLOBS = matching(r"[a-zA-Z0-9._*?\[\]!-]{1,249}", "a list of topic names or shell globs")
 KAFKA_LOG_DIR = "/tmp/kafka-logs"  # noqa: S108 - Kafka's default
 _DAY_MS, _WEEK_MS = 86_400_000, 604_800_000
 _RESERVED = ("__consumer_offsets", "__transaction_state", "__share_group_state")
@@ -250,7 +251,7 @@ _BROKER_ROWS = (
               "control_socket", "Unix socket of the control API."),
     BrokerKey("cleanerd.metrics.listen", STRING, "127.0.0.1:9308", _LISTEN, STATIC, "",
               "metrics_listen", "Address of the metrics, host:port; empty: none."),
-    BrokerKey("cleanerd.metrics.per.partition.topics", LIST, (), _TOPICS, CLUSTER, "",
+    BrokerKey("cleanerd.metrics.per.partition.topics", LIST, (), _TOPIC_GLOBS, CLUSTER, "",
               "metrics_per_partition_topics", "Topics whose partitions have metrics of their own."),
     BrokerKey("cleanerd.metrics.per.partition.max", INT, 500, at_least(0), CLUSTER, "partitions",
               "metrics_per_partition_max", "Largest number of partitions with metrics of their own."),

@@ -49,7 +49,7 @@ class Cleanings:
     clock: Clock
     is_yielding: Callable[[str], bool]  # whether `.lock` is to be left alone for a broker that starts
     done: Callable[[Job, LogId, LogResult], None]
-    beat: Callable[[], None]
+    beat: Callable[[Job], None]
 
     def run(self, job: Job) -> list[LogResult]:
         """Clean the logs of a job, commit what may be committed. Never raises for what is wrong with a log."""
@@ -119,7 +119,7 @@ class Cleanings:
             return False
         if phase is not Phase.VERIFY:  # what it reads was counted when it was written
             self.jobs.advance(job, phase.name.lower(), read_bytes, written_bytes, records)
-        self.beat()
+        self.beat(job)
         phases.reported(phase)
         self.metrics.moved(log.log_dir, phase.name.lower(), read_bytes, written_bytes)
         with self.metrics.throttled(job.id, log.log_dir):

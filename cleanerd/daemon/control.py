@@ -77,6 +77,8 @@ class AuditEntry:
 
 
 Audit = Callable[[AuditEntry], None]
+Observe = Callable[[str, int, float], None]
+"""Hears of every answer: the verb, `other` where there was none, the status, seconds from the connection on."""
 Page = Callable[[str], Answer]
 """Makes the answer to GET on a path beside the verbs (metrics, health) for the value of the Accept header."""
 
@@ -91,13 +93,14 @@ class ControlServer:
         *,
         audit: Audit,
         pages: Mapping[str, Page] | None = None,
+        observe: Observe | None = None,
         limits: Limits | None = None,
         own_uid: int,
         clock: Clock | None = None,
     ) -> None:
         self._listening = listening
         document = json.dumps(openapi.document(ROUTES)).encode()
-        self._server = _Server(listening.socket, limits or Limits(), clock or SystemClock())
+        self._server = _Server(listening.socket, limits or Limits(), clock or SystemClock(), observe)
         self._server.dispatcher = _Dispatcher(
             operations, audit, {"/openapi.json": lambda _: Answer(document), **(pages or {})}, own_uid
         )
@@ -237,12 +240,15 @@ class _Server(socketserver.ThreadingUnixStreamServer):
     block_on_close = False
     dispatcher: _Dispatcher
 
-    def __init__(self, listening: socket.socket, limits: Limits, clock: Clock) -> None:
+    def __init__(
+        self, listening: socket.socket, limits: Limits, clock: Clock, observe: Observe | None
+    ) -> None:
         super().__init__("", _Connection, bind_and_activate=False)
         self.socket.close()
         self.socket = listening
         self.limits = limits
         self.clock = clock
+        self.observe = observe
         self._slots = threading.Semaphore(limits.max_connections)
         self._stop_receiver, self._stop_sender = socket.socketpair()
         listening.setblocking(False)
@@ -323,6 +329,8 @@ class _Connection(BaseHTTPRequestHandler):
         self.connection = self.request
         self.rfile = io.BufferedReader(_Incoming(self.request, self.server.limits, self.server.clock))
         self.answer: Answer | None = None
+        self.verb = "other"
+        self.began_s = self.server.clock.monotonic_s()
 
     def handle(self) -> None:
         """Read, act, answer."""
@@ -344,6 +352,9 @@ class _Connection(BaseHTTPRequestHandler):
     def finish(self) -> None:
         """Send the answer, if anybody is there to take it."""
         if self.answer is not None:
+            if self.server.observe is not None:
+                seconds = self.server.clock.monotonic_s() - self.began_s
+                self.server.observe(self.verb, self.answer.status, seconds)
             try:
                 _send(self.connection, self.answer, self.server.limits.answer_s)
             except OSError as error:
@@ -365,6 +376,7 @@ class _Connection(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         page = self.server.dispatcher.page(path)
         if page is not None:
+            self.verb = path.removeprefix("/")
             if self.command != "GET":
                 return self._wrong_method(["GET"])
             return page(self.headers.get("Accept", ""))
@@ -373,6 +385,7 @@ class _Connection(BaseHTTPRequestHandler):
             _refuse(404, "no_such_path", "no such path; GET /openapi.json lists all")
         for route, in_path in found:
             if route.method == self.command:
+                self.verb = route.verb
                 return self._run(route, in_path, query)
         return self._wrong_method([route.method for route, _ in found])
 

@@ -1,8 +1,11 @@
 """Why a log is or is not cleaned now, fact by fact, in the order in which they decide."""
 
+from datetime import UTC, datetime
+
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.due import FOREVER_MS
 from cleanerd.daemon.engine_calls import ExamineCall
+from cleanerd.daemon.holds import Hold
 from cleanerd.daemon.model import LogId
 from cleanerd.daemon.operations import Explanation, Fact
 from cleanerd.daemon.supervisor import Supervisor
@@ -10,43 +13,97 @@ from cleanerd.errors import CleanerdError
 from cleanerd.policy.lifecycle import Status
 from cleanerd.storage.scan import is_kafka_dir
 
+_EXAMINATION = "examination"
+_STATES = {
+    Status.NONE: "neither being cleaned nor paused",
+    Status.IN_PROGRESS: "in progress",
+    Status.ABORTED: "told to stop, not stopped yet",
+    Status.PAUSED: "paused",
+}
+
 
 def explain(daemon: Supervisor, log: LogId) -> Explanation:
     """Looks at the log as exactly as a cleaning would; takes a second when the engine has to start for it."""
-    facts = [*_about_daemon(daemon, log), *_about_files(daemon, log)]
+    facts = _about_daemon(daemon, log)
+    if not facts[0].blocks:  # else there is no dirty section to speak of
+        facts += _about_files(daemon, log)
     blocking = [fact for fact in facts if fact.blocks]
     if not blocking:
         facts.append(_examined(daemon, log))
         blocking = facts[-1:] if facts[-1].blocks else []
     if blocking:
-        decision = f"not cleaned: {blocking[0].value}"
+        decision = f"not cleaned: {_said(blocking[0])}"
     elif daemon.jobs.of(log) is not None:
         decision = "being cleaned, or next"
     else:
         decision = "will be cleaned as soon as a worker is free"
+    advice = _advice(daemon, log, facts) if blocking else None
+    if advice is not None:
+        facts.append(Fact(name="what to do", value=advice))
     tp = log.topic_partition
     return Explanation(
         topic=tp.topic, partition=tp.partition, log_dir=log.log_dir, decision=decision, facts=tuple(facts)
     )
 
 
+def _said(fact: Fact) -> str:
+    return f"cleanup.policy is {fact.value}" if fact.name == "cleanup.policy" else fact.value
+
+
 def _about_daemon(daemon: Supervisor, log: LogId) -> list[Fact]:
+    """The first one is the policy."""
     config = daemon.configuration().topic(log.topic_partition.topic)
     policy = ",".join(config.cleanup_policy) or "empty"
-    reason = f"cleanup.policy is {policy}" + ("" if config.compact else ", without compact")
-    facts = [Fact(name="cleanup.policy", value=reason, blocks=not config.compact, rule="1.3")]
-    state = daemon.states.state(log)
+    if not config.compact:
+        policy += ", without compact: retention only"
+    facts = [Fact(name="cleanup.policy", value=policy, blocks=not config.compact, rule="1.3")]
+    status = daemon.states.state(log).status
     held = [hold for hold in daemon.states.holds() if hold.matches(log.topic_partition)]
-    by = "".join(f"; hold {hold.id} of {hold.owner}: {hold.reason}" for hold in held)
-    facts.append(Fact(name="state", value=f"{state}{by}", blocks=state.status is Status.PAUSED, rule="2A"))
+    state = "; ".join([_STATES[status], *(_hold(hold) for hold in held)])
+    facts.append(Fact(name="state", value=state, blocks=status is Status.PAUSED, rule="2A"))
     obstacle = daemon.obstacle(log)
     if obstacle is not None:
-        facts.append(Fact(name="obstacle", value=obstacle, blocks=True))
+        facts.append(Fact(name="in the way", value=obstacle, blocks=True))
     owner = daemon.ownership.owner_of(log.log_dir)
     if owner is not None and is_kafka_dir(daemon.files, log.log_dir):
-        text = f"process {owner or 'unknown'} holds .lock: a result waits staged until it stops"
+        text = f"process {owner or 'unknown'} holds .lock: results wait staged until it stops"
         facts.append(Fact(name="owner of the log directory", value=text))
     return facts
+
+
+def _hold(hold: Hold) -> str:
+    until = "" if hold.expires_ms is None else f" until {_instant(hold.expires_ms)}"
+    reason = f": {hold.reason}" if hold.reason else ""
+    return f"hold {hold.id} of {hold.owner} since {_instant(hold.created_ms)}{until}{reason}"
+
+
+def _advice(daemon: Supervisor, log: LogId, facts: list[Fact]) -> str | None:
+    """What an operator can do who wants the log cleaned all the same."""
+    known, trouble = daemon.inventory.facts(log), daemon.troubles.of(log)
+    held = [hold.id for hold in daemon.states.holds() if hold.matches(log.topic_partition)]
+    if facts[0].blocks:
+        return None
+    if held:
+        return " and ".join(f"`cleanerctl resume {hold_id}`" for hold_id in held)
+    if trouble is not None and trouble.is_uncleanable:
+        return f"mend or replace the file: the next scan sees that and tries again; `cleanerctl retry {log}` tries now"
+    if trouble is not None and trouble.retry_at_ms is not None:
+        return f"it is tried again at {_instant(trouble.retry_at_ms)}; `cleanerctl retry {log}` tries now"
+    if known is not None and known.contents.is_staged:
+        return f"stop the owner of the log directory; `cleanerctl commit {log} --wait` commits as soon as it is gone"
+    if facts[-1].name == _EXAMINATION and _is_dirty(daemon, log):
+        return f"`cleanerctl clean {log} --force` cleans it whatever its dirty ratio"
+    return None
+
+
+def _is_dirty(daemon: Supervisor, log: LogId) -> bool:
+    known, config = daemon.inventory.facts(log), daemon.configuration().topic(log.topic_partition.topic)
+    return known is not None and not known.upper_bound(config, daemon.clock.now_ms()).is_empty
+
+
+def _instant(time_ms: int) -> str:
+    """In UTC: the daemon does not know the time zone of who asks."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _about_files(daemon: Supervisor, log: LogId) -> list[Fact]:
@@ -85,9 +142,8 @@ def _about_files(daemon: Supervisor, log: LogId) -> list[Fact]:
         facts.append(Fact(name="max.compaction.lag.ms", value=str(config.max_compaction_lag_ms), rule="1.18"))
     last = daemon.account.last(log)
     if last is not None:
-        facts.append(
-            Fact(name="last", value=f"{last.kind}: {last.outcome}{f', {last.reason}' if last.reason else ''}")
-        )
+        what = f"{last.kind} {last.outcome}{f', {last.reason}' if last.reason else ''}"
+        facts.append(Fact(name="last event", value=f"{_instant(last.time_ms)}: {what}"))
     return facts
 
 
@@ -104,6 +160,5 @@ def _examined(daemon: Supervisor, log: LogId) -> Fact:
     try:
         found: LogResult = daemon.engine.examine(call)
     except CleanerdError as error:
-        return Fact(name="examination", value=str(error), blocks=True)
-    value = f"[{found.first_dirty_offset}, {found.end_offset}): {found.reason}"
-    return Fact(name="examination", value=value, blocks=found.outcome != "planned")
+        return Fact(name=_EXAMINATION, value=str(error), blocks=True)
+    return Fact(name=_EXAMINATION, value=found.reason or found.outcome, blocks=found.outcome != "planned")

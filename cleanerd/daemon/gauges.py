@@ -8,15 +8,14 @@ from fnmatch import fnmatchcase
 
 from cleanerd import __version__
 from cleanerd.daemon import metric_table as table
-from cleanerd.daemon.inventory import Totals
 from cleanerd.daemon.metrics import Sample
 from cleanerd.daemon.model import LogId
 from cleanerd.daemon.operations import State
 from cleanerd.daemon.reload import Reloader, ReloadStatus
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.throttle import Limit
+from cleanerd.daemon.totals import Totals
 from cleanerd.policy.lifecycle import Status
-from cleanerd.storage.staged import staged_bytes
 
 _LIMITS = {Limit.TOTAL: "total", Limit.READ: "read", Limit.WRITE: "write"}
 _UNLIMITED = 1e300  # Kafka's default rate is the largest double
@@ -76,7 +75,7 @@ def _reloads(reloader: Reloader) -> Iterator[Sample]:
 
 
 def _apart(daemon: Supervisor) -> dict[LogId, State]:
-    """Logs whose state is not that of their files, in the order of `views.state_of`."""
+    """Logs whose state is not that of their files, in the order of `views.states`."""
     apart: dict[LogId, State] = dict.fromkeys(list(daemon.ignored), "ignored")
     for log, state in daemon.states.snapshot().items():
         if state.status in _BUSY:
@@ -123,7 +122,7 @@ def _log_dir(
     yield table.LOG_BYTES, (log_dir,), totals.size_bytes
     yield table.LARGEST_BYTES, (log_dir,), totals.largest_bytes
     with contextlib.suppress(OSError):  # the next scan takes it offline
-        staged = sum(staged_bytes(daemon.files, log.directory) for log in totals.staged)
+        staged = daemon.commits.staged_bytes(log_dir)
         stat = os.statvfs(log_dir)
         yield table.STAGED_BYTES, (log_dir,), staged
         yield table.FREE_BYTES, (log_dir,), stat.f_bavail * stat.f_frsize

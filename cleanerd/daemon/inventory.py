@@ -17,17 +17,18 @@ import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.due import FOREVER_MS, Due, DueReason, Estimate, estimate
 from cleanerd.daemon.known_log import ClosedSegment, Contents, KnownLog, offsets_of, reaches, read_contents
 from cleanerd.daemon.model import LogId
+from cleanerd.daemon.totals import Totals, sum_up
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, FileStat
 from cleanerd.errors import CorruptFile
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, FileKind, SegmentFileName, TopicPartition, parse_partition_dir
+from cleanerd.policy.cleanable import CleanableRange
 from cleanerd.storage.checkpoints import read_offsets
 from cleanerd.storage.scan import Checkpoints, first_batch_timestamp_ms
 
@@ -57,26 +58,6 @@ class ScanReport:
     changed: tuple[LogId, ...]
     offline: Mapping[str, str]
     back_online: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Of a log directory. `cleanable_bytes` and `max_dirty_ratio` (rule 1.25) are upper bounds, of compacted logs.
-
-    `max_delay_ms`: how long the most overdue log has been (1.18). `largest_bytes`: of the compacted log with the most bytes
-    in closed segments that may be cleaned, or were. `states` counts logs as far as files and configuration tell, `staged`
-    names those whose results wait. `unreadable`: partition directories.
-    """
-
-    logs: int
-    size_bytes: int
-    cleanable_bytes: int
-    max_dirty_ratio: float
-    max_delay_ms: int
-    largest_bytes: int
-    states: Mapping[Literal["clean", "dirty", "staged", "ignored"], int]
-    staged: tuple[LogId, ...]
-    unreadable: int
 
 
 @dataclass(slots=True)
@@ -170,6 +151,12 @@ class Inventory:
         """What is known of a log, None if it does not exist."""
         entry = self._entry(log)
         return entry.known if entry else None
+
+    def bound(self, log: LogId, now_ms: int, topic_config: TopicConfigs) -> CleanableRange | None:
+        """The most that may be cleanable of a log; None if it is not compacted, does not exist or cannot be read."""
+        entry = self._entry(log)
+        found = self._estimate(entry, now_ms, topic_config) if entry else None
+        return found.range if found else None
 
     def totals(
         self, now_ms: int, topic_config: TopicConfigs, apart: Set[LogId] = frozenset()
@@ -329,30 +316,11 @@ class Inventory:
         self, entries: Sequence[_Entry], now_ms: int, config_of: TopicConfigs, apart: Set[LogId]
     ) -> Totals:
         known = {entry.log: entry.known for entry in entries if entry.known is not None}
-        found = [one for entry in entries if (one := self._estimate(entry, now_ms, config_of)) is not None]
-        dirty = [one for one in found if not one.range.is_empty]
-        staged = {log for log, one in known.items() if one.contents.is_staged}
+        found = (self._estimate(entry, now_ms, config_of) for entry in entries)
         compacted = {log for log in known if config_of(log.topic_partition.topic).compact}
-        is_dirty = {one.known.log for one in dirty}
-        rest = known.keys() - staged - apart
-        return Totals(
-            logs=len(known),
-            size_bytes=sum(one.contents.size_bytes for one in known.values()),
-            cleanable_bytes=sum(one.range.cleanable_bytes for one in dirty),
-            max_dirty_ratio=max((one.range.dirty_ratio for one in dirty), default=0.0),
-            max_delay_ms=max((max(now_ms - one.deadline_ms, 0) for one in found), default=0),
-            largest_bytes=max(
-                (one.range.clean_bytes + one.range.cleanable_bytes for one in found), default=0
-            ),
-            states={
-                "staged": len(staged - apart),
-                "ignored": len(rest - compacted),
-                "dirty": len(rest & is_dirty),
-                "clean": len(rest & compacted - is_dirty),
-            },
-            staged=tuple(sorted(staged)),
-            unreadable=sum(entry.error is not None for entry in entries),
-        )
+        unreadable = sum(entry.error is not None for entry in entries)
+        estimates = [estimate for estimate in found if estimate is not None]
+        return sum_up(known, estimates, compacted, apart, unreadable=unreadable, now_ms=now_ms)
 
     # -- what is due ------------------------------------------------------------------------------------------
 

@@ -13,9 +13,11 @@ pattern      logs
 ===========  ===============================================================
 """
 
+import difflib
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from cleanerd.format.names import parse_partition_dir
+from cleanerd.format.names import TopicPartition, parse_partition_dir
 
 
 def matches(pattern: str | None, topic: str, partition: int) -> bool:
@@ -23,3 +25,16 @@ def matches(pattern: str | None, topic: str, partition: int) -> bool:
     if pattern is None or fnmatchcase(f"{topic}-{partition}", pattern):
         return True
     return parse_partition_dir(pattern) is None and fnmatchcase(topic, pattern)
+
+
+def similar(pattern: str, known: Iterable[TopicPartition]) -> list[str]:
+    """Up to three names that may have been meant by a pattern that matches nothing, the likeliest first.
+
+    The partitions of its topic, if there are any; else names that are spelt much like it.
+    """
+    logs = sorted(known)
+    parsed = parse_partition_dir(pattern)
+    topic = pattern if parsed is None else parsed[0].topic
+    siblings = [str(tp) for tp in logs if tp.topic == topic]
+    names = [str(tp) for tp in logs] if parsed is not None else list(dict.fromkeys(tp.topic for tp in logs))
+    return siblings[:3] or difflib.get_close_matches(pattern, names, n=3, cutoff=0.7)

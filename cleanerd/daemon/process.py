@@ -23,11 +23,12 @@ from cleanerd import __version__
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import KraftMetadata
 from cleanerd.config.reload import ReloadPlan
-from cleanerd.daemon import logs
+from cleanerd.daemon import gauges, logs
 from cleanerd.daemon.config_watch import ConfigWatcher
 from cleanerd.daemon.control import AuditEntry, ControlServer
 from cleanerd.daemon.control_socket import listen
 from cleanerd.daemon.history import History
+from cleanerd.daemon.metrics_server import MetricsServer, pages
 from cleanerd.daemon.notify import ServiceManager
 from cleanerd.daemon.reload import Reloader, ReloadStatus, Trigger
 from cleanerd.daemon.service import Service
@@ -72,6 +73,7 @@ class Daemon:
             clock,
             recovering=self._manager.extend_timeout,
         )
+        self._supervisor.metrics.read_with(lambda: gauges.read(self._supervisor, self._reloader))
         self._status_line = StatusLine(self._supervisor, self._reloader)
         self._watcher = ConfigWatcher(
             config_file, [config.metadata_log_dir, *log_dirs], self._reload, clock=clock
@@ -84,14 +86,24 @@ class Daemon:
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGHUP, lambda *_: self._reload_wanted.set())
         config = self._reloader.current.broker
+        served = pages(
+            self._supervisor.metrics,
+            lambda: self._supervisor.threads_alive(_HUNG_S),
+            lambda: self._supervisor.is_ready,
+        )
+        metrics = MetricsServer(config.metrics_listen, served) if config.metrics_listen else None
         listening = listen(config.control_socket, os.environ)
         server = ControlServer(
             listening,
             Service(self._supervisor, self._reloader),
             audit=self._audit,
+            pages=served,
+            observe=self._supervisor.metrics.requested,
             own_uid=os.geteuid(),
         )
         server.start()
+        if metrics is not None:
+            metrics.start()
         try:
             self._supervisor.start()
         except BaseException:
@@ -106,6 +118,8 @@ class Daemon:
         self._watcher.stop()
         is_drained = self._supervisor.stop()
         server.stop(1.0)
+        if metrics is not None:
+            metrics.stop()
         _log.info("stopped", drained=is_drained)
         return 0 if is_drained else _CUT_OFF
 
@@ -146,7 +160,7 @@ class Daemon:
         self._supervisor.account.event(
             "control",
             entry.outcome,
-            f"{entry.verb} {dict(entry.parameters)}",
+            " ".join([entry.verb, *(f"{name}={value!r}" for name, value in entry.parameters.items())]),
             pid=peer.pid,
             uid=peer.uid,
             gid=peer.gid,

@@ -9,6 +9,7 @@ Threads: `reload` may be called from any; `current` and `last` never wait.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -75,6 +76,7 @@ class Reloader:
         self._lock = threading.Lock()
         self._last: ReloadOutcome | None = None
         self._last_success_ms = clock.now_ms()
+        self._counts = Counter[ReloadStatus]()
 
     @property
     def current(self) -> Configuration:
@@ -91,11 +93,16 @@ class Reloader:
         """When a configuration was last read and found good, the start of the daemon included."""
         return self._last_success_ms
 
+    def count(self, status: ReloadStatus) -> int:
+        """Reloads that ended so, since the start."""
+        return self._counts[status]
+
     def reload(self, trigger: Trigger) -> ReloadOutcome:
         """Read, check, apply. Never raises: whatever goes wrong is in the outcome, and the old holds."""
         with self._lock:
             outcome = self._attempt(trigger)
             self._last = outcome
+            self._counts[outcome.status] += 1
             if outcome.status is not ReloadStatus.REJECTED:
                 self._last_success_ms = outcome.at_ms
             return outcome

@@ -96,6 +96,7 @@ class Supervisor:
         self.offline: dict[str, str] = {}
         self.ignored: dict[LogId, str] = {}
         self.full: dict[str, str] = {}  # log directories in which nothing more may be staged, and why
+        self._workers_of: dict[str, Worker] = {}  # who waits for a job, by its id
         self.progressed = threading.Condition()  # notified when a log was cleaned, committed or vanished
         self.metrics = Metrics(log_dirs, clock)
         self.account = Account(history, clock, self.metrics.told)
@@ -229,14 +230,21 @@ class Supervisor:
     def _work(self, job: Job | None) -> bool:
         if job is None:
             return False
-        self.cleanings.run(job)
+        worker = self.workers.current()
+        if worker is not None:
+            self._workers_of[job.id] = worker
+        try:
+            self.cleanings.run(job)
+        finally:
+            self._workers_of.pop(job.id, None)
         self._refresh()
         return not self.is_stopping.is_set()
 
-    def _beat(self) -> None:
-        for worker in self.workers.all():
-            if worker.is_busy:
-                worker.beat()
+    def _beat(self, job: Job) -> None:
+        """The tasks of a job report: the worker that waits for them lives."""
+        worker = self._workers_of.get(job.id)
+        if worker is not None:
+            worker.beat()
 
     def _cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
         """What became of a log; it is still in progress."""

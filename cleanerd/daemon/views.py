@@ -1,22 +1,43 @@
 """What the control API shows of the parts of the supervisor."""
 
+import functools
+from collections.abc import Iterable, Iterator
+
+from cleanerd.config.model import TopicConfig
+from cleanerd.daemon.inventory import TopicConfigs
+from cleanerd.daemon.known_log import KnownLog
 from cleanerd.daemon.model import LogId
 from cleanerd.daemon.operations import LogView, State, ThrottleLimits
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.throttle import Limit, Throttle
+from cleanerd.policy.cleanable import CleanableRange
 from cleanerd.policy.lifecycle import Status
 
 _UNLIMITED = 1e300
 """Kafka's default rate is the largest double."""
 
 
-def log_view(daemon: Supervisor, log: LogId) -> LogView:
-    """One log. Its dirty ratio is what the files say: an upper bound of the true one."""
+def log_views(daemon: Supervisor, logs: Iterable[LogId]) -> Iterator[LogView]:
+    """Of each log. A dirty ratio is what the files say: an upper bound of the true one."""
+    config_of, now_ms = functools.cache(daemon.configuration().topic), daemon.clock.now_ms()
+    for log in logs:
+        yield _log_view(daemon, log, config_of, now_ms)
+
+
+def states(daemon: Supervisor, logs: Iterable[LogId]) -> Iterator[State]:
+    """Of each log, for less than a whole view of it."""
+    config_of, now_ms = functools.cache(daemon.configuration().topic), daemon.clock.now_ms()
+    for log in logs:
+        bound = daemon.inventory.bound(log, now_ms, config_of)
+        yield _state(daemon, log, config_of(log.topic_partition.topic), bound)[0]
+
+
+def _log_view(daemon: Supervisor, log: LogId, config_of: TopicConfigs, now_ms: int) -> LogView:
     tp, known = log.topic_partition, daemon.inventory.facts(log)
-    config = daemon.configuration().topic(tp.topic)
-    trouble = daemon.troubles.of(log)
-    bound = known.upper_bound(config, daemon.clock.now_ms()) if known is not None and config.compact else None
-    state, reason = state_of(daemon, log)
+    config, trouble = config_of(tp.topic), daemon.troubles.of(log)
+    bound = daemon.inventory.bound(log, now_ms, config_of)
+    sizes = _sizes(known, bound) if known is not None and bound is not None else {}
+    state, reason = _state(daemon, log, config, bound)
     return LogView(
         topic=tp.topic,
         partition=tp.partition,
@@ -29,7 +50,10 @@ def log_view(daemon: Supervisor, log: LogId) -> LogView:
         first_dirty_offset=bound.first_dirty_offset if bound else None,
         first_uncleanable_offset=bound.first_uncleanable_offset if bound else None,
         dirty_ratio=bound.dirty_ratio if bound else None,
-        cleanable_bytes=bound.cleanable_bytes if bound else None,
+        clean_bytes=sizes.get("clean"),
+        cleanable_bytes=sizes.get("cleanable"),
+        uncleanable_bytes=sizes.get("uncleanable"),
+        active_bytes=sizes.get("active"),
         next_due_ms=trouble.retry_at_ms if trouble else None,
         next_due_why="retry" if trouble and trouble.retry_at_ms else None,
         last=daemon.account.last(log),
@@ -39,13 +63,31 @@ def log_view(daemon: Supervisor, log: LogId) -> LogView:
     )
 
 
-def state_of(daemon: Supervisor, log: LogId) -> tuple[State, str | None]:
+def _sizes(known: KnownLog, bound: CleanableRange) -> dict[str, int]:
+    """Bytes by what they are to the cleaner; they add up to the size of the log."""
+    contents = known.contents
+    uncleanable = sum(
+        segment.facts.size_bytes
+        for segment in contents.closed
+        if segment.facts.base_offset >= bound.first_uncleanable_offset
+    )
+    return {
+        "clean": contents.size_bytes - contents.active_bytes - uncleanable - bound.cleanable_bytes,
+        "cleanable": bound.cleanable_bytes,
+        "uncleanable": uncleanable,
+        "active": contents.active_bytes,
+    }
+
+
+def _state(
+    daemon: Supervisor, log: LogId, config: TopicConfig, bound: CleanableRange | None
+) -> tuple[State, str | None]:
     """In one word, and why where that is not plain."""
-    status = daemon.states.state(log).status
+    known = daemon.inventory.facts(log)
+    status, trouble = daemon.states.state(log).status, daemon.troubles.of(log)
     busy: dict[Status, State] = {
         Status.IN_PROGRESS: "cleaning", Status.ABORTED: "aborted", Status.PAUSED: "paused",
     }  # fmt: skip
-    known, trouble = daemon.inventory.facts(log), daemon.troubles.of(log)
     if log.log_dir in daemon.offline:
         return "offline", daemon.offline[log.log_dir]
     if log in daemon.ignored:
@@ -55,13 +97,17 @@ def state_of(daemon: Supervisor, log: LogId) -> tuple[State, str | None]:
     if trouble is not None and trouble.is_uncleanable:
         return "uncleanable", trouble.reason
     if known is not None and known.contents.is_staged:
-        return "staged", "waits for the lock of its log directory"
-    config = daemon.configuration().topic(log.topic_partition.topic)
+        return "staged", _waits_for(daemon.ownership.owner_of(log.log_dir))
     if not config.compact:
-        return "ignored", "its cleanup.policy does not contain compact"
-    bound = known.upper_bound(config, daemon.clock.now_ms()) if known is not None else None
+        return "ignored", "not compacted: retention only"
+    if bound is None and (error := daemon.inventory.errors().get(log)) is not None:
+        return "uncleanable", error
     reason = trouble.reason if trouble is not None else None
     return ("clean" if bound is None or bound.is_empty else "dirty"), reason
+
+
+def _waits_for(owner: int | None) -> str | None:
+    return None if owner is None else f"commit waits until process {owner or 'unknown'} releases .lock"
 
 
 def limits_view(throttle: Throttle) -> ThrottleLimits:

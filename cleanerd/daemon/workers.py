@@ -3,6 +3,7 @@
 A thread that dies is started again after a pause that doubles, and counted; Kafka's stay dead (7.16).
 """
 
+import math
 import threading
 from collections.abc import Callable
 
@@ -86,7 +87,9 @@ class Worker:
         self._beat_s = self._clock.monotonic_s()
 
     def silent_s(self) -> float:
-        """How long it has not shown life; 0 while it waits for work."""
+        """How long it has not shown life; 0 while it waits for work, for ever when its thread ended of itself."""
+        if self._thread.ident is not None and not self._thread.is_alive() and not self._stopping.is_set():
+            return math.inf
         return self._clock.monotonic_s() - self._beat_s if self.is_busy else 0.0
 
     def _run(self) -> None:

@@ -127,10 +127,10 @@ def test_tables_line_up_and_have_human_units(daemon: Daemon) -> None:
 
 
 def test_explain_marks_what_stands_in_the_way(daemon: Daemon) -> None:
-    """The decision first, then the facts with their rules."""
+    """The decision first, then the facts; their rules are for programs."""
     out = daemon.ctl("explain", "orders-3").stdout
     assert out.startswith("orders-3 in /logs: not dirty enough\n")
-    assert re.search(r"^! +dirty ratio +0\.25, at most 0\.50 +1\.21$", out, re.MULTILINE)
+    assert re.search(r"^! dirty ratio +0\.25, at most 0\.50$", out, re.MULTILINE)
 
 
 def test_exit_1_when_it_failed(daemon: Daemon) -> None:

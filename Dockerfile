@@ -1,0 +1,67 @@
+# docker build -t cleanerd .      (podman and buildah: --format docker, or the HEALTHCHECK is lost)
+#
+# Everything that changes at run time lies below /run/cleanerd, /var/lib/cleanerd, /var/cache/cleanerd and /tmp, so the root may be
+# read-only. The user must be the one that the broker's files belong to: docker run --user UID:GID. Any number will do.
+
+# hadolint global ignore=DL3008,DL3042
+# (Debian keeps only the newest version of a package; what pip caches stays outside of the image)
+
+# Debian 12: Python 3.11. Pin it by digest where builds have to be repeatable.
+ARG BASE=debian:bookworm-slim
+
+FROM ${BASE} AS build
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
+ && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY constraints.txt pyproject.toml README.md ./
+COPY cleanerd cleanerd
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python3 -m venv /build /opt/cleanerd \
+ && /build/bin/pip wheel --no-deps --wheel-dir /wheels . \
+ && /opt/cleanerd/bin/pip install --use-pep517 --constraint constraints.txt /wheels/*.whl \
+ && /opt/cleanerd/bin/pip uninstall --yes pip setuptools \
+ && find /opt/cleanerd -type d -name tests -prune -exec rm -rf {} +
+
+# What Spark needs of a JDK: a fourth of a whole runtime.
+FROM ${BASE} AS java
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends openjdk-17-jdk-headless \
+ && rm -rf /var/lib/apt/lists/*
+RUN jlink --output /opt/java --compress=2 --strip-java-debug-attributes --no-header-files --no-man-pages --add-modules \
+java.base,java.desktop,java.logging,java.management,java.naming,java.net.http,java.scripting,java.security.jgss,\
+java.security.sasl,java.sql,java.xml,jdk.incubator.vector,jdk.management,jdk.security.auth,jdk.unsupported
+
+FROM ${BASE}
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends libnss-wrapper python3 tini \
+ && rm -rf /var/lib/apt/lists/* \
+ && for directory in /run/cleanerd /var/lib/cleanerd /var/cache/cleanerd; do install -d -m 1777 "$directory"; done \
+ && install -d -o 1000 -g 1000 /var/lib/kafka/data
+COPY --from=java /opt/java /opt/java
+COPY --from=build /opt/cleanerd /opt/cleanerd
+COPY etc/container-start.sh /usr/local/bin/start
+
+ENV PATH=/opt/cleanerd/bin:/usr/local/bin:/usr/bin:/bin \
+    JAVA_HOME=/opt/java \
+    HOME=/tmp \
+    CACHE_DIRECTORY=/var/cache/cleanerd \
+    SPARK_LOCAL_DIRS=/var/cache/cleanerd/spark \
+    SPARK_LOCAL_IP=127.0.0.1 \
+    CLEANERD_METRICS_LISTEN=0.0.0.0:9308
+
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="cleanerd" \
+      org.opencontainers.image.description="Log cleaner for Kafka log directories: compaction and retention beside the broker" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+
+# The user of Kafka's own image.
+USER 1000:1000
+EXPOSE 9308
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=30s --timeout=10s --start-period=5m CMD ["cleanerctl", "status", "--timeout", "5s"]
+ENTRYPOINT ["tini", "--", "start"]
+CMD ["run", "--config", "/etc/kafka/server.properties"]

@@ -1,0 +1,97 @@
+"""The command line parser of both programs: help that teaches, errors that say what was probably meant."""
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from cleanerd.cli.output import write
+
+SHELLS = ("bash", "zsh", "fish")
+"""Those that `cleanerd.cli.completion` knows."""
+
+_MAX_WIDTH = 100
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what it does in a sentence, then arguments and options, then `examples` and `more`.
+
+    `help_text` is what a list of verbs says of it: the sentence without its full stop.
+    """
+
+    def __init__(
+        self,
+        prog: str | None = None,
+        *,
+        help_text: str = "",
+        description: str = "",
+        examples: Sequence[str] = (),
+        more: str = "",
+        **_: object,  # what argparse passes to the parsers of verbs
+    ) -> None:
+        shown = "".join(f"  {example}\n" for example in examples)
+        super().__init__(
+            prog=prog,
+            description=description or sentence(help_text),
+            epilog=(f"examples:\n{shown}" if examples else "") + more,
+            formatter_class=_Formatter,
+            allow_abbrev=False,
+        )
+        self._positionals.title = "arguments"
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse, but what is left over is the fault of this parser, which knows its own options best."""
+        found, extra = super().parse_known_args(args, namespace)
+        if extra:
+            names = [name for name in self._option_string_actions if name.startswith("--")]
+            what = "option" if extra[0].startswith("-") else "argument"
+            self.error(f"unknown {what} {extra[0]}{did_you_mean(extra[0].partition('=')[0], names)}")
+        return found, extra
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        choices = list(map(str, action.choices))
+        is_verb = isinstance(action, argparse._SubParsersAction)
+        kind = f"unknown {str(action.metavar).lower()}" if is_verb else "unknown value"
+        hint = did_you_mean(str(value), choices) or f"; there are {', '.join(choices)}"
+        raise argparse.ArgumentError(None if is_verb else action, f"{kind} {value}{hint}")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is sys.stdout:
+            write(message)  # quiet when nobody reads it
+        else:
+            super()._print_message(message, file)
+
+    def error(self, message: str) -> NoReturn:
+        """Usage, what is wrong with it and where to read more; exit 2."""
+        self.print_usage(sys.stderr)
+        self.exit(2, f"{self.prog.split()[0]}: {message}\n  `{self.prog} --help` explains it\n")
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Not wider than anybody wants to read."""
+
+    def __init__(self, prog: str) -> None:
+        import shutil  # noqa: PLC0415 - brings all compressions along, and most starts show no help
+
+        super().__init__(prog, width=min(shutil.get_terminal_size().columns - 2, _MAX_WIDTH))
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Leave room for the indentation of verbs, too, which argparse forgets."""
+        super().add_argument(action)
+        if isinstance(action, argparse._SubParsersAction):
+            self._action_max_length += self._indent_increment
+
+
+def sentence(text: str) -> str:
+    """With a capital and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def did_you_mean(text: str, known: Iterable[str]) -> str:
+    """The question to add to an error, empty when nothing is like `text`."""
+    import difflib  # noqa: PLC0415 - 10 ms that only mistakes cost
+
+    near = difflib.get_close_matches(text, list(known), n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(near)}?" if near else ""

@@ -1,0 +1,73 @@
+"""Answers of /metrics as values, and what has become of them since."""
+
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from cleanerd.daemon.metric_table import Kind, Metric
+
+Series = tuple[str, frozenset[tuple[str, str]]]
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """All samples of one answer."""
+
+    text: str
+    samples: Mapping[Series, float]
+
+    def total(self, name: str, **labels: str) -> float:
+        """Sum of all series of a name with these labels; 0 if there is none."""
+        return sum(value for _, value in self.of(name, **labels))
+
+    def of(self, name: str, **labels: str) -> list[tuple[Series, float]]:
+        """The series of a name with these labels."""
+        wanted = labels.items()
+        return [(key, value) for key, value in self.samples.items() if key[0] == name and wanted <= key[1]]
+
+    def has(self, metric: Metric) -> bool:
+        """Whether there is any series of a metric."""
+        return bool(self.of(_sample(metric)))
+
+    def counters(self) -> dict[Series, float]:
+        """Everything that may only grow."""
+        ends = ("_total", "_count", "_sum", "_bucket")
+        return {key: value for key, value in self.samples.items() if key[0].endswith(ends)}
+
+
+def parse(text: str) -> Scrape:
+    """Read the text format."""
+    found = {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    return Scrape(text, found)
+
+
+def get(address: str, path: str = "/metrics", accept: str = "") -> tuple[int, str, str]:
+    """Status, content type and body of a page."""
+    request = urllib.request.Request(f"http://{address}{path}", headers={"Accept": accept})
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers["Content-Type"], error.read().decode()
+
+
+def has_moved(metric: Metric, before: Scrape, after: Scrape) -> bool:
+    """Whether any series of a metric is another one; a counter must have grown."""
+    name = _sample(metric)
+    olds, news = dict(before.of(name)), dict(after.of(name))
+    if metric.kind is Kind.GAUGE:
+        return olds != news
+    assert all(news[key] >= value for key, value in olds.items()), f"{metric.name} went backwards"
+    return sum(news.values()) > sum(olds.values())
+
+
+def _sample(metric: Metric) -> str:
+    return f"{metric.name}_count" if metric.kind is Kind.HISTOGRAM else metric.name

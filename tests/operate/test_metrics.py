@@ -1,0 +1,447 @@
+"""Every metric moves when what it counts happens, and only then; how they are served (issue: metrics 1)."""
+
+import shutil
+import socket
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.result import LogResult
+from cleanerd.daemon import metric_table as table
+from cleanerd.daemon.control import Answer, Limits
+from cleanerd.daemon.engine import EngineDied
+from cleanerd.daemon.holds import Hold
+from cleanerd.daemon.metric_table import METRICS, Kind, Metric, When
+from cleanerd.daemon.metrics import BYTES_PER_KEY, Metrics, cause_of
+from cleanerd.daemon.metrics_reference import render_metrics_reference
+from cleanerd.daemon.metrics_server import MetricsServer, pages
+from cleanerd.daemon.operations import ThrottleChange
+from cleanerd.daemon.reload import ReloadStatus
+from cleanerd.daemon.service import Service
+from cleanerd.daemon.views import states
+from cleanerd.env.clock import SystemClock
+from cleanerd.errors import CorruptFile, DirOffline, Fatal, LogUncleanable, NoSpace, SourceChanged
+from cleanerd.kernels import newest
+from cleanerd.pipeline.rewrite import VerificationFailed
+from cleanerd.pipeline.session import SparkFailed
+from cleanerd.policy.verdicts import RecordVerdict
+from tests.cleaning.logs import segment
+from tests.daemon.processes import wait_until
+from tests.operate.scrape import get, has_moved, parse
+from tests.operate.story import MOVED_BY_STORY
+from tests.operate.tools import ROOT
+from tests.operate.world import World
+
+Scenario = Callable[[World], None]
+SCENARIOS: dict[Scenario, tuple[Metric, ...]] = {}
+CANNOT_MOVE = {
+    table.BUILD_INFO: "the version of a process is what it is",
+    table.DIR_BYTES: "that would take resizing a file system",
+}
+
+
+def moves(*metrics: Metric) -> Callable[[Scenario], Scenario]:
+    """What happens in this scenario moves these."""
+
+    def register(scenario: Scenario) -> Scenario:
+        SCENARIOS[scenario] = metrics
+        return scenario
+
+    return register
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+# -- what moves what ------------------------------------------------------------------------------------------------
+
+
+@moves(
+    table.SCANS, table.LAST_SCAN, table.PHASE_SECONDS, table.LOG_BYTES, table.PARTITIONS, table.CLEANABLE_BYTES,
+    table.FREE_BYTES,
+)  # fmt: skip
+def a_log_appears_and_is_found_by_a_scan(world: World) -> None:
+    before = world.scrape()
+    world.clock.advance(7000)
+    world.add("four")
+    (world.b / "ballast").write_bytes(bytes(1 << 20))
+    world.scan()
+    after = world.scrape()
+    a, b = str(world.a), str(world.b)
+    assert after.total("cleanerd_scans_total", log_dir=b, outcome="ok") == 2
+    assert (
+        after.total("cleanerd_last_scan_timestamp_seconds", log_dir=a)
+        == before.total("cleanerd_last_scan_timestamp_seconds", log_dir=a) + 7
+    )
+    assert after.total("cleanerd_partitions", log_dir=a, state="dirty") == 4
+    assert after.total("cleanerd_partitions", log_dir=b) == 0
+    sizes = {path: path.stat().st_size for path in world.a.glob("*/*.log")}
+    active = {segment(world.a / name, -1) for name in ("one-0", "two-0", "three-0", "four-0")}
+    closed = {path: size for path, size in sizes.items() if path not in active}
+    assert after.total("cleanerd_log_bytes", log_dir=a) == sum(sizes.values())
+    assert after.total("cleanerd_cleanable_bytes", log_dir=a) == sum(closed.values())
+    assert after.total("cleanerd_largest_cleaning_bytes", log_dir=a) == sum(closed.values()) / 4
+    assert after.total("cleanerd_max_dirty_ratio", log_dir=a) == 1
+
+
+@moves(table.MAX_DELAY, table.JMX_DELAY)
+def max_compaction_lag_passes(world: World) -> None:
+    """Rule 1.18: for how long."""
+    world.configure(log_cleaner_max_compaction_lag_ms=world.clock.now_ms() - 1000 + 5000)
+    assert world.scrape().total("cleanerd_max_compaction_delay_seconds") == 0
+    world.clock.advance(65_000)
+    delay_s = world.scrape().total("cleanerd_max_compaction_delay_seconds", log_dir=str(world.a))
+    assert delay_s == pytest.approx(60, abs=0.01)
+
+
+@moves(table.MAX_DIRTY_RATIO, table.JMX_DIRTY, table.CLEANABLE_BYTES)
+def checkpoints_move(world: World) -> None:
+    """The upper bound falls when a cleaning, here of nobody, has moved the first dirty offset."""
+    ends = [f"{name} 0 {int(segment(world.a / f'{name}-0', -1).stem)}" for name in ("one", "two", "three")]
+    (world.a / "cleaner-offset-checkpoint").write_text("\n".join(["0", "3", *ends, ""]))
+    world.scan()
+    after = world.scrape()
+    assert after.total("cleanerd_max_dirty_ratio") == 0
+    assert after.total("cleanerd_partitions", log_dir=str(world.a), state="clean") == 3
+
+
+@moves(table.LOG_DIR_ONLINE, table.PARTITIONS, table.SCANS)
+def a_log_directory_goes_offline(world: World) -> None:
+    world.a.rename(world.root / "away")
+    world.scan()
+    after, a = world.scrape(), str(world.a)
+    assert after.total("cleanerd_log_dir_online", log_dir=a) == 0
+    assert after.total("cleanerd_log_dir_online") == 1
+    assert after.total("cleanerd_partitions", log_dir=a, state="offline") == 3
+    assert after.total("cleanerd_scans_total", log_dir=a, outcome="offline") == 1
+    assert not after.of("cleanerd_log_dir_free_bytes", log_dir=a), "nobody knows"
+
+
+@moves(table.UNREADABLE)
+def a_partition_directory_cannot_be_read(world: World) -> None:
+    (world.a / "linked-0").symlink_to(world.a / "one-0")
+    world.scan()
+    assert world.scrape().total("cleanerd_unreadable_partitions", log_dir=str(world.a)) == 1
+
+
+@moves(table.RECOVERIES)
+def leftovers_of_a_crash_are_mended(world: World) -> None:
+    """One commit that had not reached its point of no return, one staged file that belongs to nothing."""
+    one, two = segment(world.a / "one-0", 1), segment(world.a / "two-0", 1)
+    shutil.copy(one, one.with_name(one.name + ".cleaned"))
+    two.with_name(two.name + ".cleanerd").write_bytes(b"half")
+    assert world.daemon.ownership.mend(str(world.a))
+    found = {dict(key)["action"]: n for (_, key), n in world.scrape().of("cleanerd_recoveries_total") if n}
+    assert found == {"roll_back": 1, "delete_leftover": 1}
+
+
+@moves(table.RETENTION_SEGMENTS, table.RECLAIMED_BYTES, table.LOG_BYTES, table.LARGEST_BYTES)
+def retention_takes_segments(world: World) -> None:
+    before = world.scrape().total("cleanerd_log_bytes")
+    world.configure(log_cleanup_policy="delete", log_retention_ms=1)
+    world.daemon.retention.run([world.log("one")])
+    world.scan()
+    after = world.scrape()
+    gone = [path.stat().st_size for path in world.a.glob("one-0/*.log.deleted")]
+    assert after.total("cleanerd_retention_segments_total", log_dir=str(world.a)) == len(gone) > 0
+    assert after.total("cleanerd_reclaimed_bytes_total", by="retention") == sum(gone)
+    assert after.total("cleanerd_reclaimed_bytes_total", by="compaction") == 0
+    assert before - after.total("cleanerd_log_bytes") == sum(gone)
+    assert after.total("cleanerd_partitions", state="ignored") == 3, "retention only"
+
+
+@moves(table.RETENTION_ERRORS)
+def a_retention_pass_fails(world: World) -> None:
+    world.configure(log_cleanup_policy="delete", log_retention_ms=1)
+    shutil.rmtree(world.a / "one-0")
+    (world.a / "one-0").write_text("not a directory")
+    world.daemon.retention.run([world.log("one"), world.log("two")])
+    after = world.scrape()
+    assert after.total("cleanerd_retention_errors_total", log_dir=str(world.a)) == 1
+    assert after.total("cleanerd_retention_segments_total", log_dir=str(world.a)) > 0, "the other went on"
+
+
+@moves(table.PAUSED, table.PARTITIONS)
+def everything_is_paused(world: World) -> None:
+    world.daemon.states.hold(Hold("1", "one", "me", "because", 0))
+    some = world.scrape()
+    assert (some.total("cleanerd_paused"), some.total("cleanerd_partitions", state="paused")) == (0, 1)
+    world.daemon.states.hold(Hold("2", "*", "me", "because", 0))
+    assert world.scrape().total("cleanerd_partitions", state="paused") == 3
+
+
+@moves(table.CONFIG_OK, table.CONFIG_RELOADS)
+def a_reload_is_refused(world: World) -> None:
+    assert world.configure(log_cleaner_threads=0).status is ReloadStatus.REJECTED
+
+
+@moves(table.CONFIG_OK_AT, table.CONFIG_RELOADS, table.DEDUPE_BYTES, table.IO_LIMIT)
+def a_reload_is_accepted(world: World) -> None:
+    world.clock.advance(5000)
+    changes = {"log_cleaner_dedupe_buffer_size": 10_000_000, "cleanerd_io_max_write_bytes_per_second": 7e6}
+    assert world.configure(**changes).status is ReloadStatus.ACCEPTED
+    after = world.scrape()
+    assert after.total("cleanerd_dedupe_buffer_bytes") == 9_000_000
+    limits = {dict(key)["limit"]: rate for (_, key), rate in after.of("cleanerd_io_limit_bytes_per_second")}
+    assert limits == {"total": float("inf"), "read": float("inf"), "write": 7e6}
+    assert world.configure().status is ReloadStatus.UNCHANGED
+    outcomes = {dict(key)["outcome"]: n for (_, key), n in world.scrape().of("cleanerd_config_reloads_total")}
+    assert outcomes == {"accepted": 1, "unchanged": 1, "rejected": 0}
+
+
+@moves(table.IO_LIMIT)
+def an_operator_throttles(world: World) -> None:
+    Service(world.daemon, world.reloader).set_throttle(ThrottleChange(io_bytes_per_s=5e6))
+    assert world.scrape().total("cleanerd_io_limit_bytes_per_second", limit="total") == 5e6
+
+
+@moves(table.HISTORY_LOST)
+def the_history_cannot_be_written(world: World) -> None:
+    with sqlite3.connect(world.root / "history.sqlite", isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        world.daemon.account.event("daemon", "tested")
+    other.close()
+    assert world.scrape().total("cleanerd_history_lost_events_total") == 1
+
+
+@moves(table.READY, table.WORKERS, table.THREAD_DEATHS, table.JMX_DEAD)
+def a_worker_dies_and_lives_again(world: World) -> None:
+    """7.16: Kafka's stay dead."""
+    failed = threading.Event()
+
+    def fail() -> None:
+        if not failed.is_set():
+            failed.set()
+            raise ZeroDivisionError("as in a bug")
+
+    world.daemon.schedule.next = fail  # type: ignore[method-assign]
+    world.daemon.start()
+    wait_until(lambda: world.scrape().total("cleanerd_workers", state="dead") == 1, 10)
+    assert world.scrape().total("cleanerd_thread_deaths_total") == 1
+    assert world.scrape().total("cleanerd_workers") == 2, "one, and the one for reserved topics"
+
+
+@moves(table.PARTITION_RATIO, table.PARTITION_BYTES, table.PARTITIONS_DROPPED)
+def somebody_asks_for_partitions(world: World) -> None:
+    world.configure(cleanerd_metrics_per_partition_topics="t*,nothing")
+    after = world.scrape()
+    topics = {dict(key)["topic"] for (_, key), _ in after.of("cleanerd_partition_dirty_ratio")}
+    assert topics == {"three", "two"}
+    assert after.total("cleanerd_partition_dirty_ratio", topic="two", partition="0") == 1
+    assert after.total("cleanerd_partition_metrics_dropped") == 0
+    world.configure(cleanerd_metrics_per_partition_max=1)
+    after = world.scrape()
+    assert len(after.of("cleanerd_partition_dirty_bytes")) == 1
+    assert after.total("cleanerd_partition_metrics_dropped") == 1
+    assert not after.has(table.PARTITION_CLEANED), "never since the start"
+
+
+@moves(table.JMX_RUN)
+def time_passes_without_a_scan(world: World) -> None:
+    world.clock.advance(4321)
+    assert world.scrape().total("kafka_log_logcleanermanager_time_since_last_run_ms") == 4321
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_metrics_move(scenario: Scenario, world: World) -> None:
+    before = world.scrape()
+    scenario(world)
+    after = world.scrape()
+    assert [m.name for m in SCENARIOS[scenario] if not has_moved(m, before, after)] == []
+
+
+def test_every_metric_moves_in_some_test() -> None:
+    moved = {metric for metrics in SCENARIOS.values() for metric in metrics} | set(MOVED_BY_STORY)
+    assert {metric.name for metric in METRICS} == {metric.name for metric in moved | CANNOT_MOVE.keys()}
+    assert not moved & CANNOT_MOVE.keys()
+
+
+def test_what_cannot_move_is_right(world: World) -> None:
+    scrape, stat = world.scrape(), shutil.disk_usage(world.a)
+    assert scrape.total("cleanerd_log_dir_capacity_bytes", log_dir=str(world.a)) == stat.total
+    assert len(scrape.of("cleanerd_build_info")) == 1
+
+
+def test_an_idle_world_moves_nothing_that_counts(world: World) -> None:
+    before, after = world.scrape(), world.scrape()
+    ours = {key: value for key, value in before.counters().items() if key[0].startswith("cleanerd_")}
+    assert {key: after.samples[key] for key in ours} == ours
+
+
+def test_counters_outlive_a_reload_that_changes_the_number_of_threads(world: World) -> None:
+    """Kafka's cleaner loses its metrics there."""
+    world.daemon.start()
+    metrics = world.daemon.metrics
+    metrics.moved(str(world.a), "index", 123, 0)
+    before = world.scrape()
+    assert world.configure(log_cleaner_threads=2).status is ReloadStatus.ACCEPTED
+    wait_until(lambda: world.scrape().total("cleanerd_workers") == 3, 10)
+    after = world.scrape()
+    assert after.total("cleanerd_read_bytes_total", phase="index") == 123
+    assert [key for key, value in before.counters().items() if after.samples[key] < value] == []
+
+
+# -- what they say agrees with what others say ------------------------------------------------------------------------
+
+
+def test_states_are_those_of_the_control_api(world: World) -> None:
+    """Whatever the combination: a hold, a policy, a stranger, a log in trouble, one in progress."""
+    world.add("four", "five", "six", "seven")
+    world.configure(log_cleaner_min_compaction_lag_ms=0)
+    world.scan()
+    daemon = world.daemon
+    daemon.states.try_start(world.log("two"))
+    daemon.states.hold(Hold("1", "three", "me", "because", 0))
+    daemon.ignored[world.log("four")] = "foreign"
+    daemon.ignored[world.log("two")] = "foreign"
+    (world.a / "five-0" / f"{0:020d}.manifest.cleanerd").write_text("{}")
+    daemon.states.try_start(world.log("six"))
+    daemon.states.stop(world.log("six"))
+    world.scan()
+    views = Counter(states(daemon, daemon.inventory.logs()))
+    found = {dict(key)["state"]: int(n) for (_, key), n in world.scrape().of("cleanerd_partitions") if n}
+    assert found == dict(views)
+    assert set(found) == {"dirty", "paused", "ignored", "staged", "aborted"}
+
+
+def test_vocabulary_is_that_of_the_code() -> None:
+    """Values of labels that are named beforehand: of verdicts, errors, and the size of a key in the dedupe buffer."""
+    assert set(table.RECORDS_REMOVED.values["reason"]) == {v.reason for v in RecordVerdict if v}
+    ours = (CorruptFile, DirOffline, EngineDied, Fatal, LogUncleanable, NoSpace, SourceChanged)
+    errors = (*ours, SparkFailed, VerificationFailed)
+    assert {cause_of(error.__name__) for error in errors} == set(table.CAUSES) - {"other"}
+    assert cause_of("Surprise") == cause_of(None) == "other"
+    assert BYTES_PER_KEY == newest.BYTES_PER_KEY + newest.BYTES_PER_SLOT_KEY
+
+
+def test_committed_reference_is_current() -> None:
+    """`render_metrics_reference()` makes etc/reference/metrics.md."""
+    assert (ROOT / "etc/reference/metrics.md").read_text().rstrip() == render_metrics_reference().rstrip()
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_names_are_as_prometheus_wants_them(metric: Metric) -> None:
+    assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
+    assert set(metric.values) <= set(metric.labels)
+    if metric.when is not When.JMX:
+        assert metric.name.startswith("cleanerd_")
+
+
+# -- cost -----------------------------------------------------------------------------------------------------------
+
+
+def test_number_of_series_does_not_depend_on_the_number_of_partitions(tmp_path: Path) -> None:
+    world = World(tmp_path, jmx=False)
+    before = world.scrape()
+    world.add(*(f"more{number}" for number in range(20)))
+    world.scan()
+    after = world.scrape()
+    world.close()
+    assert after.samples.keys() == before.samples.keys()
+    assert not [key for key in after.samples if key[0].endswith("_created")]
+    assert after.total("process_resident_memory_bytes") > 0
+    assert not [key for key in after.samples if key[0].startswith("kafka_")]
+
+
+# -- over HTTP ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def serving(listen: str, limits: Limits | None = None, unlike: str = "") -> Iterator[str]:
+    metrics = Metrics(["/logs"], SystemClock())
+    server = MetricsServer(
+        listen, pages(metrics, lambda: unlike != "alive", lambda: unlike != "ready"), limits
+    )
+    server.start()
+    yield server.address
+    server.stop()
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
+def test_any_form_of_address_is_served(listen: str) -> None:
+    with serving(listen) as address:
+        assert address.rpartition(":")[0] in ("127.0.0.1", "[::1]")
+        status, content_type, text = get(address)
+        assert (status, content_type) == (200, "text/plain; version=0.0.4; charset=utf-8")
+        assert parse(text).of("cleanerd_scans_total", log_dir="/logs")
+
+
+def test_openmetrics_with_exemplars_for_who_asks_for_it(world: World) -> None:
+    daemon, job = world.daemon, world.daemon.jobs.start("schedule", [world.log("one")])
+    daemon.metrics.cleaned(job.id, world.log("one"), LogResult("one", 0, str(world.a), "failed", seconds=3.2))
+    body, content_type = daemon.metrics.page("application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    assert body.endswith(b"# EOF\n")
+    assert f'# {{job_id="{job.id}"}} 3.2' in body.decode()
+
+
+@pytest.mark.parametrize(("path", "name"), [("/healthz", "alive"), ("/readyz", "ready")])
+def test_health_and_readiness(path: str, name: str) -> None:
+    with serving("127.0.0.1:0") as address:
+        assert get(address, path)[::2] == (200, f"{name}\n")
+    with serving("127.0.0.1:0", unlike=name) as address:
+        assert get(address, path)[0] == 503
+
+
+def test_other_paths_are_not_found_and_other_methods_refused() -> None:
+    with serving("127.0.0.1:0") as address:
+        assert get(address, "/")[0] == 404
+        host, port = address.split(":")
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(b"POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.0 501")
+
+
+def test_an_address_in_use_is_told_with_its_key() -> None:
+    with (
+        serving("127.0.0.1:0") as address,
+        pytest.raises(Fatal, match=r"cleanerd\.metrics\.listen: cannot listen on"),
+    ):
+        MetricsServer(address, {})
+
+
+def test_a_page_that_fails_is_a_500_and_the_next_is_served() -> None:
+    def fail(_: str) -> Answer:
+        raise ZeroDivisionError
+
+    server = MetricsServer("127.0.0.1:0", {"/bad": fail, "/good": lambda _: Answer(b"good")})
+    server.start()
+    try:
+        assert get(server.address, "/bad")[0] == 500
+        assert get(server.address, "/good")[::2] == (200, "good")
+    finally:
+        server.stop()
+
+
+def test_connections_are_limited_in_number_and_time() -> None:
+    """Those who say nothing, or drip, are cut off; meanwhile one more is turned away, afterwards it is served."""
+    limits = Limits(max_connections=2, request_s=1.0)
+    with serving("127.0.0.1:0", limits) as address:
+        host, port = address.split(":")
+        silent = [socket.create_connection((host, int(port))) for _ in range(2)]
+        wait_until(lambda: not _is_served(address), 5)
+        began = time.monotonic()
+        for client in silent:
+            client.settimeout(10)
+            assert client.recv(1) == b""
+        assert time.monotonic() - began < 5
+        wait_until(lambda: _is_served(address), 5)
+        for client in silent:
+            client.close()
+
+
+def _is_served(address: str) -> bool:
+    try:
+        return get(address, "/healthz")[0] == 200
+    except OSError:
+        return False

@@ -1,0 +1,281 @@
+"""sd_notify(3) against a real datagram socket: the messages, and when a real daemon sends them."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cleanerd.config.load import Configuration, resolve
+from cleanerd.config.model import KraftMetadata
+from cleanerd.config.sources import read_sources
+from cleanerd.daemon.history import History
+from cleanerd.daemon.jobs import Job
+from cleanerd.daemon.notify import EXTENSION_S, ServiceManager
+from cleanerd.daemon.reload import Reloader, Trigger
+from cleanerd.daemon.status_line import StatusLine
+from cleanerd.daemon.supervisor import Supervisor
+from cleanerd.env.files import RealFiles
+from cleanerd.format.names import META_PROPERTIES
+from tests.cleaning.logs import write_logs
+from tests.daemon.inventories import HandClock
+from tests.daemon.processes import DaemonProcess
+from tests.operate.manager import Manager
+
+WATCHDOG_USEC = 60_000_000
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    with Manager(tmp_path / "notify") as manager:
+        yield manager
+
+
+def notifier(manager: Manager, clock: HandClock, **variables: object) -> ServiceManager:
+    environ = {"NOTIFY_SOCKET": manager.variable} | {name: str(value) for name, value in variables.items()}
+    return ServiceManager(environ, os.getpid(), clock)
+
+
+# -- the messages ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["path", "abstract"])
+def test_messages_arrive_at_either_kind_of_address(kind: str, tmp_path: Path, clock: HandClock) -> None:
+    address = tmp_path / "notify" if kind == "path" else f"@cleanerd-test-{os.getpid()}"
+    with Manager(address) as manager:
+        notifier(manager, clock).ready("all\nis well")
+        assert manager.all() == [{"READY": "1", "STATUS": "all is well"}]
+
+
+def test_reloading_carries_its_instant_in_the_same_datagram(manager: Manager, clock: HandClock) -> None:
+    notifier(manager, clock).reloading()
+    (message,) = manager.all()
+    assert message == {"RELOADING": "1", "MONOTONIC_USEC": str(round(clock.monotonic_s() * 1e6))}
+
+
+def test_status_is_sent_when_it_is_another_one(manager: Manager, clock: HandClock) -> None:
+    notify = notifier(manager, clock)
+    notify.ready("a")
+    for text in ("a", "b", "b", "a"):
+        notify.status(text)
+    assert [message["STATUS"] for message in manager.all()] == ["a", "b", "a"]
+
+
+def test_stopping_asks_for_the_time_it_may_take_and_quietens_the_watchdog(
+    manager: Manager, clock: HandClock
+) -> None:
+    notifier(manager, clock).stopping(35.0)
+    notifier(manager, clock, WATCHDOG_USEC=WATCHDOG_USEC).stopping(90.0)
+    plain, watched = manager.all()
+    assert plain == {"STOPPING": "1", "STATUS": "stopping", "EXTEND_TIMEOUT_USEC": "35000000"}
+    assert (watched["WATCHDOG"], watched["WATCHDOG_USEC"]) == ("1", "90000000")
+
+
+def test_a_long_recovery_extends_the_timeout_at_most_every_few_seconds(
+    manager: Manager, clock: HandClock
+) -> None:
+    notify = notifier(manager, clock)
+    for _ in range(100):
+        notify.extend_timeout()
+        clock.advance(1000)
+        manager.receive()
+    assert len(manager.heard) == 20
+    assert {message["EXTEND_TIMEOUT_USEC"] for message in manager.heard} == {str(round(EXTENSION_S * 1e6))}
+
+
+@pytest.mark.parametrize("address", ["", "relative", "/does/not/exist", "@nobody-listens-here", "@"])
+def test_nobody_who_listens_is_no_error(address: str, clock: HandClock) -> None:
+    notify = ServiceManager({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"}, os.getpid(), clock)
+    clock.advance(10000)
+    notify.ready("x")
+    notify.reloading()
+    notify.extend_timeout()
+    notify.keep_watch(lambda: True)
+    notify.stopping(1)
+
+
+def test_a_full_queue_is_no_error_and_no_hang(manager: Manager, clock: HandClock) -> None:
+    notify = notifier(manager, clock)
+    qlen = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text())
+    for number in range(qlen + 2):  # the last does not fit and is given up after a second
+        notify.status(str(number))
+    assert len(manager.all()) == qlen + 1
+
+
+def test_children_inherit_none_of_the_variables(manager: Manager, clock: HandClock) -> None:
+    environ = {"NOTIFY_SOCKET": manager.variable, "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "HOME": "/"}
+    ServiceManager(environ, 1, clock)
+    assert environ == {"HOME": "/"}
+
+
+@pytest.mark.parametrize(
+    ("usec", "pid", "expected_s"),
+    [
+        ("60000000", "", 60.0),
+        ("60000000", "us", 60.0),
+        ("60000000", "1", 0.0),
+        ("", "", 0.0),
+        ("soon", "", 0.0),
+    ],
+)
+def test_watchdog_is_ours_only_if_it_names_our_pid(
+    usec: str, pid: str, expected_s: float, clock: HandClock
+) -> None:
+    environ = {"WATCHDOG_USEC": usec, "WATCHDOG_PID": str(os.getpid()) if pid == "us" else pid}
+    assert ServiceManager(environ, os.getpid(), clock).watchdog_s == expected_s
+
+
+def test_watchdog_is_pinged_at_half_of_its_period(manager: Manager, clock: HandClock) -> None:
+    notify = notifier(manager, clock, WATCHDOG_USEC=WATCHDOG_USEC)
+    for _ in range(120):  # seconds
+        clock.advance(1000)
+        notify.keep_watch(lambda: True)
+    assert manager.all() == [{"WATCHDOG": "1"}] * 4
+
+
+# -- the daemon's parts ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def supervised(tmp_path: Path, clock: HandClock) -> tuple[Supervisor, Reloader]:
+    """A supervisor that has not been started, over two dirty logs of different dirtiness."""
+    write_plain_logs(tmp_path / "logs", "first", "second")
+    configuration = resolve(read_sources(None, [("log.cleanup.policy", "compact")], []))
+    reloader = Reloader(configuration, lambda: configuration, no_metadata, lambda _: None, clock)
+    history = History(str(tmp_path / "history.sqlite"), max_age_ms=1000, max_bytes=10_000_000)
+    supervisor = Supervisor(lambda: reloader.current, (str(tmp_path / "logs"),), history, RealFiles(), clock)
+    supervisor.scan()
+    return supervisor, reloader
+
+
+def write_plain_logs(log_dir: Path, *topics: str) -> Path:
+    """In a directory that is not a broker's: no metadata log is needed to know how topics are configured."""
+    write_logs(log_dir, *topics)
+    (log_dir / META_PROPERTIES).unlink()
+    return log_dir
+
+
+def no_metadata() -> KraftMetadata | None:
+    return None
+
+
+def test_pings_stop_when_a_worker_hangs_and_only_then(
+    manager: Manager,
+    clock: HandClock,
+    supervised: tuple[Supervisor, Reloader],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    supervisor, _ = supervised
+    entered, leave = threading.Event(), threading.Event()
+
+    def hang() -> Job | None:
+        entered.set()
+        leave.wait(30)
+        return None
+
+    monkeypatch.setattr(supervisor.schedule, "next", hang)
+    monkeypatch.setattr(supervisor.schedule, "next_express", lambda: None)
+    notify = notifier(manager, clock, WATCHDOG_USEC=WATCHDOG_USEC)
+    supervisor.workers.start(1)
+    try:
+        assert entered.wait(10)
+        seconds_pinged = []
+        for second in range(1, 1001):
+            clock.advance(1000)
+            notify.keep_watch(lambda: supervisor.threads_alive(600.0))
+            if manager.receive() is not None:
+                seconds_pinged.append(second)
+        assert seconds_pinged == list(range(30, 600, 30))
+        supervisor._beat()  # a task reports after all
+        notify.keep_watch(lambda: supervisor.threads_alive(600.0))
+        assert manager.all() == [{"WATCHDOG": "1"}]
+    finally:
+        supervisor.workers.stop()
+        leave.set()
+        assert supervisor.workers.join(10)
+
+
+def test_status_line_counts_dirty_logs_and_names_the_dirtiest(
+    clock: HandClock, supervised: tuple[Supervisor, Reloader], tmp_path: Path
+) -> None:
+    supervisor, reloader = supervised
+    line = StatusLine(supervisor, reloader)
+    assert line.text() == "2/2 partitions dirty, dirtiest first-0 100 %"
+    for path in (tmp_path / "logs" / "first-0").iterdir():
+        path.unlink()
+    (tmp_path / "logs" / "first-0").rmdir()
+    supervisor.scan()
+    assert line.text().startswith("2/2"), "made anew only now and then"
+    clock.advance(60_000)
+    assert line.text() == "1/1 partitions dirty, dirtiest second-0 100 %"
+
+
+def test_status_line_says_what_needs_somebody(
+    clock: HandClock, supervised: tuple[Supervisor, Reloader]
+) -> None:
+    supervisor, reloader = supervised
+    rejecting = Reloader(reloader.current, _broken, no_metadata, lambda _: None, clock)
+    rejecting.reload(Trigger.SIGNAL)
+    supervisor.offline["/gone"] = "not there"
+    text = StatusLine(supervisor, rejecting).text()
+    assert text.endswith("; 1 log directories offline; the last reload was rejected, see the log")
+
+
+def _broken() -> Configuration:
+    raise OSError("cannot read it")
+
+
+# -- the daemon -----------------------------------------------------------------------------------------------------
+
+
+def test_a_real_daemon_from_start_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ready once and not too early, reloads framed, stopping announced, the watchdog fed meanwhile."""
+    log_dir = write_plain_logs(tmp_path / "logs", "first")
+    leftover = log_dir / "first-0" / "00000000000000009999.log.cleanerd"
+    leftover.touch()
+    daemon = DaemonProcess(
+        tmp_path, [log_dir], {"log.cleanup.policy": "compact", "log.cleaner.enable": "false"}
+    )
+    with Manager(tmp_path / "notify") as manager:
+        monkeypatch.setenv("NOTIFY_SOCKET", manager.variable)
+        monkeypatch.setenv("WATCHDOG_USEC", "400000")
+        process = daemon.spawn()
+        try:
+            _check_start(manager, daemon, leftover)
+            _check_reload(manager, process.pid)
+            manager.wait_for("WATCHDOG", 5)
+            process.send_signal(signal.SIGTERM)
+            stopping = manager.wait_for("STOPPING", 10)
+            assert int(stopping["EXTEND_TIMEOUT_USEC"]) > 20_000_000, "more than cleanerd.shutdown.timeout.ms"
+            assert process.wait(30) == 0
+            assert sum("READY" in message for message in [*manager.heard, *manager.all()]) == 2
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _check_start(manager: Manager, daemon: DaemonProcess, leftover: Path) -> None:
+    ready = manager.wait_for("READY")
+    assert not leftover.exists(), "recovered before it is ready"
+    status = daemon.ask("status")["status"]
+    assert status["ready"]
+    assert sum(status["logs_by_state"].values()) == 1, "the first scan is done"
+    assert ready["STATUS"] == "1/1 partitions dirty, dirtiest first-0 100 %"
+    assert [sorted(message) for message in manager.heard[:-1]] == [["EXTEND_TIMEOUT_USEC"]]
+
+
+def _check_reload(manager: Manager, pid: int) -> None:
+    before_usec = time.monotonic_ns() // 1000
+    os.kill(pid, signal.SIGHUP)
+    reloading = manager.wait_for("RELOADING", 10)
+    assert before_usec <= int(reloading["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
+    assert "READY" not in reloading
+    manager.wait_for("READY", 10)

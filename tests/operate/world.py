@@ -1,0 +1,90 @@
+"""A supervisor in this process, with its reloader and its metrics; no thread of it runs unless a test starts it."""
+
+from pathlib import Path
+
+from cleanerd.config.load import Configuration, resolve
+from cleanerd.config.model import KraftMetadata
+from cleanerd.config.sources import read_sources
+from cleanerd.daemon import gauges
+from cleanerd.daemon.history import History
+from cleanerd.daemon.model import LogId
+from cleanerd.daemon.reload import Reloader, ReloadOutcome, Trigger
+from cleanerd.daemon.supervisor import Supervisor
+from cleanerd.env.files import RealFiles
+from cleanerd.format.names import META_PROPERTIES, TopicPartition
+from tests.cleaning.logs import write_logs
+from tests.daemon.inventories import HandClock
+from tests.operate.scrape import Scrape, parse
+
+
+class World:
+    """Two log directories of cooperating writers, `a` with three dirty logs, `b` with none."""
+
+    def __init__(self, root: Path, *, jmx: bool = True) -> None:
+        self.root = root
+        self.clock = HandClock()
+        self.a, self.b = root / "a", root / "b"
+        self.b.mkdir()
+        self.add("one", "two", "three")
+        self._file = root / "server.properties"
+        self._settings: dict[str, object] = {
+            "log.dirs": f"{self.a},{self.b}",
+            "log.cleanup.policy": "compact",
+            "cleanerd.metrics.jmx.compat": str(jmx).lower(),
+        }
+        self._write()
+        self.history = History(str(root / "history.sqlite"), max_age_ms=10**9, max_bytes=10**7)
+        self.reloader = Reloader(
+            self._load(), self._load, _no_metadata, lambda p: self.daemon.apply(p), self.clock
+        )
+        log_dirs = (str(self.a), str(self.b))
+        self.daemon = Supervisor(
+            lambda: self.reloader.current, log_dirs, self.history, RealFiles(), self.clock
+        )
+        self.daemon.metrics.read_with(lambda: gauges.read(self.daemon, self.reloader))
+        self.daemon.scan()
+
+    def add(self, *topics: str) -> None:
+        """Write more dirty logs into `a`."""
+        write_logs(self.a, *topics)
+        (self.a / META_PROPERTIES).unlink()
+
+    def scan(self) -> None:
+        """A full scan."""
+        self.daemon.scan()
+
+    def scrape(self) -> Scrape:
+        """Ask for the metrics."""
+        body, _ = self.daemon.metrics.page("")
+        return parse(body.decode())
+
+    def configure(self, **settings: object) -> ReloadOutcome:
+        """Change the configuration file and have it read; underscores in names stand for dots."""
+        self._settings |= {name.replace("_", "."): value for name, value in settings.items()}
+        self._write()
+        outcome = self.reloader.reload(Trigger.FILES)
+        if outcome.plan is not None:
+            self.daemon.applied()
+        return outcome
+
+    def log(self, topic: str) -> LogId:
+        """A log in `a`."""
+        return LogId(str(self.a), TopicPartition(topic, 0))
+
+    def close(self) -> None:
+        """Give everything back."""
+        if self.daemon.is_ready:
+            self.daemon.stop()
+        else:
+            self.history.close()
+            self.daemon.ownership.release()
+
+    def _write(self) -> None:
+        self._file.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
+
+    def _load(self) -> Configuration:
+        return resolve(read_sources(str(self._file)))
+
+
+def _no_metadata() -> KraftMetadata | None:
+    return None
