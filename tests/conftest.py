@@ -8,7 +8,7 @@ marker      environment              without it
 `bench`     CLEANERD_TEST_BENCH=1    skipped
 ==========  =======================  ==========================================
 
-Two variables more are about programs of the system (`tests.operate.tools`): with CLEANERD_TEST_OPERATE=1 a test whose program
+Two more are about programs of the system (`tests.operate.tools`): with CLEANERD_TEST_OPERATE=1 a test whose program
 is missing fails instead of being skipped, with CLEANERD_TEST_CONTAINER=1 the container image is built and run.
 """
 

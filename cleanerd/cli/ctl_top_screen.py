@@ -98,8 +98,10 @@ def _columns(*cells: tuple[str, int, str]) -> Text:
 def _head(document: Mapping[str, Any], look: Look, now_ms: int) -> list[Text]:
     status = document["status"]
     throttle, configuration = status["throttle"], status["configuration"]
-    first = Text(f"cleanerd {status['version']}", "bold").append(
-        f"  up {duration(status['uptime_s'])}  ", "none"
+    first = (
+        Text()
+        .append(f"cleanerd {status['version']}", "bold")
+        .append(f"  up {duration(status['uptime_s'])}  ")
     )
     first.append("ready", "green") if status["ready"] else first.append("STARTING", "bold yellow")
     first.append(clock_time(now_ms).rjust(max(look.width - len(first), 10)))
@@ -113,7 +115,7 @@ def _head(document: Mapping[str, Any], look: Look, now_ms: int) -> list[Text]:
             Text("the last load of the configuration was refused: `cleanerctl reload` says why", _ALARM)
         )
     if look.trouble is not None:
-        lines.append(Text(f"{look.trouble}; trying again", _ALARM))
+        lines.append(Text(f"not up to date, trying again: {printable(look.trouble)}", _ALARM))
     return lines + _log_dirs(status["log_dirs"], look) + [_counts(document["logs"])]
 
 
@@ -281,7 +283,7 @@ def _holds(holds: Sequence[Row], look: Look, now_ms: int) -> list[Text]:
 def _history(events: Sequence[Row], look: Look, now_ms: int) -> list[Text]:
     if not events:
         return []
-    head = _columns(("HISTORY", look.name_width, ""), ("AGO", -4, ""), ("OUTCOME", 0, ""))
+    head = _columns(("HISTORY", look.name_width, ""), ("AGO", -5, ""), ("OUTCOME", 0, ""))
     return [_title(head.plain, look), *(_event(row, look, now_ms) for row in events)]
 
 
@@ -290,7 +292,7 @@ def _event(row: Row, look: Look, now_ms: int) -> Text:
     kind = "" if row["kind"] == "cleaning" else f"{row['kind']} "
     line = _columns(
         (shortened(_name(row), look.name_width), look.name_width, ""),
-        (ago if ago[-1].isalpha() else f"{ago}s", -4, ""),
+        (ago if ago[-1].isalpha() else f"{ago}s", -5, ""),
         (f"{kind}{row['outcome']}", 0, _STYLES.get(row["outcome"], "")),
     )
     return line.append("  " + ", ".join(_details(row, look)), _FAINT)

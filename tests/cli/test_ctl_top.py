@@ -179,7 +179,7 @@ def test_head_tells_what_is_wrong_with_the_daemon() -> None:
     assert "STARTING" in lines[0]
     assert "throttle 1.0 MB/s: 500.0 kB/s read, 0 B/s written" in lines[1]
     assert lines[2].startswith("the last load of the configuration was refused")
-    assert lines[3] == "no daemon answers; trying again"
+    assert lines[3] == "not up to date, trying again: no daemon answers"
     assert lines[4] == "/b  OFFLINE: Input/output error"
     assert lines[5] == "/a  5 B free, 7 B staged, broker live (pid 9)"
 
