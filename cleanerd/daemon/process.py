@@ -144,15 +144,9 @@ class Daemon:
         self._supervisor.apply(plan)
 
     def _reload(self, trigger: Trigger) -> bool:
+        """Reload, wake what the new configuration is about, tell it; whether it was adopted."""
         outcome = self._reloader.reload(trigger)
-        if outcome.status is not ReloadStatus.UNCHANGED:
-            reason = "; ".join(outcome.problems) or None
-            changes = [str(change) for change in outcome.plan.changes] if outcome.plan else None
-            self._supervisor.account.event(
-                "reload", outcome.status.value, reason, trigger=trigger.value, changes=changes
-            )
-        if outcome.plan is not None:
-            self._supervisor.applied()
+        self._supervisor.reloaded(outcome)
         return outcome.status is not ReloadStatus.REJECTED
 
     def _audit(self, entry: AuditEntry) -> None:

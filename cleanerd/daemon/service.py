@@ -257,7 +257,9 @@ class Service(Operations):
 
     def reload(self) -> ReloadView:
         """Read the configuration again."""
-        return _reload_view(self._reloader.reload(Trigger.REQUEST), self._reloader.last_success_ms)
+        outcome = self._reloader.reload(Trigger.REQUEST)
+        self._daemon.reloaded(outcome)
+        return _reload_view(outcome, self._reloader.last_success_ms)
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> tuple[DeletedRecords, ...]:
         """Raise the log start offset, delete the segments below it."""

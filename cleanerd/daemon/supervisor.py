@@ -48,6 +48,7 @@ from cleanerd.daemon.jobs import Job, Jobs
 from cleanerd.daemon.metrics import Metrics
 from cleanerd.daemon.model import LogId
 from cleanerd.daemon.ownership import Ownership
+from cleanerd.daemon.reload import ReloadOutcome, ReloadStatus
 from cleanerd.daemon.retention import Retention
 from cleanerd.daemon.schedule import Schedule
 from cleanerd.daemon.states import PartitionStates
@@ -210,10 +211,17 @@ class Supervisor:
         if plan.needs_workers:
             self.workers.resize(plan.new.broker.log_cleaner_threads)
 
-    def applied(self) -> None:
-        """After a reload: what was in the way may be gone."""
-        self._judge(self.inventory.logs())
-        self.bell.ring()
+    def reloaded(self, outcome: ReloadOutcome) -> None:
+        """After every reload: tell of it; what was in the way of logs may be gone."""
+        if outcome.status is not ReloadStatus.UNCHANGED:
+            reason = "; ".join(outcome.problems) or None
+            changes = [str(change) for change in outcome.plan.changes] if outcome.plan else None
+            self.account.event(
+                "reload", outcome.status.value, reason, trigger=outcome.trigger.value, changes=changes
+            )
+        if outcome.plan is not None:
+            self._judge(self.inventory.logs())
+            self.bell.ring()
 
     def set_limits(self, configuration: Configuration) -> None:
         """Throttle and priorities as configured."""

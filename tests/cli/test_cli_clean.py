@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -318,8 +319,10 @@ def test_terminal_gets_colour_and_a_bar(tmp_path: Path) -> None:
 
 
 def test_no_color_is_honoured(tmp_path: Path) -> None:
-    """No escape sequence at all on stdout."""
-    out, _ = run_on_terminal(tmp_path, NO_COLOR="1")
+    """No escape sequence at all on stdout; the bar on stderr moves the cursor, and has no colour."""
+    out, err = run_on_terminal(tmp_path, NO_COLOR="1")
+    assert b"records/s" in err
+    assert not re.search(rb"\x1b\[[0-9;]*m", err)
     assert b"committed" in out
     assert b"\x1b" not in out
 

@@ -1,13 +1,18 @@
 """`cleanerd` itself and `cleanerd config`."""
 
+import argparse
 import json
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cleanerd import __version__
+from cleanerd.cli.main import make_parser
 from tests.cli.conftest import ENVIRONMENT, Run
 
 
@@ -17,15 +22,50 @@ def test_version(run: Run) -> None:
     assert (ran.code, ran.out) == (0, f"cleanerd {__version__}\n")
 
 
+def _commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _commands(command)
+
+
+@pytest.mark.parametrize("command", list(_commands(make_parser())), ids=lambda command: command.prog)
+def test_help(run: Run, command: argparse.ArgumentParser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command explains itself in a sentence, with examples that are no usage errors; 100 columns at most."""
+    monkeypatch.setenv("COLUMNS", "200")
+    ran = run(*command.prog.split()[1:], "--help")
+    assert (ran.code, ran.err) == (0, "")
+    assert f"usage: {command.prog} " in ran.out
+    assert max(map(len, ran.out.splitlines())) <= 100
+    assert (command.description or "").endswith(".")
+    examples = re.findall(rf"^  ({command.prog}[^`]*?)(?: [>|] .*)?$", ran.out, re.MULTILINE)
+    assert bool(examples) != (command.prog == "cleanerd config")
+    for example in examples:
+        make_parser().parse_args(shlex.split(example)[1:])
+
+
+def test_help_of_the_program_has_its_exit_codes(run: Run) -> None:
+    """All of them."""
+    text = run("--help").out
+    assert [code for code in (0, 1, 2, 78, 130) if not re.search(rf"^  {code} ", text, re.MULTILINE)] == []
+
+
 @pytest.mark.parametrize(
-    "command", [(), ("clean",), ("config",), ("config", "show"), ("config", "check"), ("demo",)]
+    ("arguments", "told"),
+    [
+        (["clen"], "unknown command clen; did you mean clean?"),
+        (["config", "shw"], "unknown verb shw; did you mean show?"),
+        (["clean", "--frce"], "unknown option --frce; did you mean --force?"),
+        (["config", "show", "-o", "yaml"], "unknown value yaml; there are table, json"),
+    ],
 )
-def test_help(run: Run, command: tuple[str, ...]) -> None:
-    """Every command explains itself; the root shows examples."""
-    ran = run(*command, "--help")
-    assert ran.code == 0
-    assert "usage: cleanerd" in ran.out
-    assert command or "examples:\n  cleanerd clean --config" in ran.out
+def test_usage_errors_say_what_was_probably_meant(run: Run, arguments: list[str], told: str) -> None:
+    """Exit 2, nothing on stdout, and where to read more."""
+    ran = run(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert told in ran.err
+    assert "--help` explains it" in ran.err
 
 
 def test_python_o_is_refused() -> None:

@@ -1,11 +1,13 @@
 """cleanerctl as a process, against a daemon in memory behind a real socket: what it prints and how it exits."""
 
+import argparse
 import contextlib
 import json
 import os
 import pty
 import re
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -16,7 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cli import units
+from cleanerd.cli import ctl_tables, ctl_verbs, units
+from cleanerd.cli.ctl_parser import make_parser
+from cleanerd.daemon import operations as op
 from cleanerd.daemon.control import Limits
 from tests.cli.conftest import ENVIRONMENT
 from tests.daemon.fake_daemon import FakeOperations, serve
@@ -108,7 +112,7 @@ def test_resume_by_id(daemon: Daemon) -> None:
     assert hold["owner"]
     assert daemon.ctl("resume", hold["id"]).returncode == 0
     assert daemon.json("holds") == {"holds": []}
-    assert daemon.ctl("holds").stdout == "nothing\n"
+    assert daemon.ctl("holds").stdout == "nothing is paused\n"
 
 
 def test_tables_line_up_and_have_human_units(daemon: Daemon) -> None:
@@ -368,3 +372,139 @@ def test_what_is_not_a_size_or_a_time(text: str) -> None:
 def test_durations_have_two_units(seconds: float, expected: str) -> None:
     """The two largest ones that say something."""
     assert units.duration(seconds) == expected
+
+
+def _verbs(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from (verb for name, verb in action.choices.items() if not name.startswith("_"))
+
+
+@pytest.mark.parametrize("verb", list(_verbs(make_parser())), ids=lambda verb: verb.prog.split()[1])
+def test_help_of_every_verb_teaches(verb: argparse.ArgumentParser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sentence, every argument and option explained, examples that the parser takes; 100 columns at most."""
+    monkeypatch.setenv("COLUMNS", "200")
+    text = verb.format_help()
+    assert max(map(len, text.splitlines())) <= 100
+    assert re.search(r"^[A-Z][^.]+\.$", verb.description or "")
+    assert all(action.help for action in verb._actions)
+    examples = text.partition("examples:\n")[2].splitlines()
+    assert 1 <= len(examples) <= 3
+    for example in examples:
+        words = shlex.split(re.split(" [>#|] ", example)[0])
+        assert make_parser().parse_args(words[1:]).verb == verb.prog.split()[1]
+
+
+def test_help_of_the_program_lists_verbs_examples_and_exit_codes() -> None:
+    """All of them."""
+    text = ctl("--help").stdout
+    for verb in _verbs(make_parser()):
+        assert f"\n    {verb.prog.split()[1]} " in text
+    for code in (0, 1, 2, 3, 4, 75, 77, 130):
+        assert re.search(rf"^  {code} ", text, re.MULTILINE)
+    assert "_names" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["cleen"], "unknown verb cleen; did you mean clean?"),
+        (["xyz"], "unknown verb xyz; there are status, top, "),
+        (["clean", "orders", "--forse"], "unknown option --forse; did you mean --force?"),
+        (
+            ["logs", "--state", "uncleanabel"],
+            "unknown value uncleanabel; did you mean uncleanable or clean?",
+        ),
+        (["clean", "orders", "payments"], "unknown argument payments"),
+        (
+            ["log", "orders"],
+            "'orders' is not a partition, which is like orders-3; `cleanerctl logs orders` lists",
+        ),
+        (["throttle", "--io", "0"], "expected more than 0, or unlimited; `cleanerctl pause '*'`"),
+        (["await", "orders-3", "-1"], "expected a number of 0 or more"),
+        (["pause", "orders", "--ttl", "soon"], "is not a length of time, like 90s, 5m, 2h or 7d"),
+    ],
+)
+def test_usage_errors_say_what_was_probably_meant(arguments: list[str], told: str) -> None:
+    """With the usage of the verb, and where to read more."""
+    ran = ctl(*arguments)
+    assert ran.returncode == 2
+    assert told in ran.stderr
+    assert ran.stderr.startswith(
+        f"usage: cleanerctl {arguments[0] if arguments[0] in dir(ctl_verbs) else ''}"
+    )
+    assert re.search(r"\n  `cleanerctl( \w+)? --help` explains it\n$", ran.stderr)
+
+
+def test_an_empty_answer_says_what_is_not_there(daemon: Daemon) -> None:
+    """In a sentence of each verb."""
+    assert daemon.ctl("logs", "payments").stdout == "no log matches\n"
+    assert daemon.ctl("holds").stdout == "nothing is paused\n"
+
+
+def test_nobody_reads_what_is_printed(daemon: Daemon) -> None:
+    """`| head -1`, `| true`: quiet, exit 0, and a watch comes to its end."""
+    for command in ("logs | head -1", "--help | true", "logs --help | true", "status --watch 0.1 | head -1"):
+        line = f"set -o pipefail; {shlex.join([*CTL, '--socket', str(daemon.path)])} {command}"
+        ran = subprocess.run(
+            ["bash", "-c", line], env=ENVIRONMENT, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert (ran.returncode, ran.stderr) == (0, ""), command
+
+
+def test_nowhere_to_print(daemon: Daemon) -> None:
+    """A full disk is an error; closed streams are none, and nothing else takes their place."""
+    line = shlex.join([*CTL, "--socket", str(daemon.path), "logs"])
+    for redirection, code, told in (
+        (">/dev/full", 1, "cannot be written"),
+        (">&-", 0, ""),
+        ("<&- >&- 2>&-", 0, ""),
+    ):
+        ran = subprocess.run(
+            ["bash", "-c", f"{line} {redirection}"],
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == code
+        assert told in ran.stderr
+        assert "Traceback" not in ran.stderr
+
+
+def test_timeout_bounds_the_answer_of_verbs_that_look(tmp_path: Path) -> None:
+    """For health checks: a daemon that hangs is as bad as none, and exit 75 says which it was."""
+    with socket.socket(socket.AF_UNIX) as hanging:
+        hanging.bind(str(tmp_path / "hangs"))
+        hanging.listen()
+        ran = ctl("--socket", str(tmp_path / "hangs"), "status", "--timeout", "100ms")
+    assert ran.returncode == 75
+    assert "does not answer" in ran.stderr
+
+
+def test_tables_fit_the_terminal() -> None:
+    """Less important columns go, then names and reasons are shortened; a pipe gets everything."""
+    row = op.LogView(
+        topic="a-topic-with-a-name-that-is-long",
+        partition=12,
+        log_dir="/var/lib/kafka-logs",
+        state="uncleanable",
+        policy="compact",
+        size_bytes=5,
+        segments=3,
+        reason="because " * 30,
+    ).model_dump()
+    columns = {
+        name: ["LOG", f"{row['topic']}-12"] if name == "LOG" else [name, name.lower()]
+        for name in _LOG_COLUMNS
+    }
+    columns["REASON"] = ["REASON", row["reason"]]
+    ctl_tables._fit(columns, 80)
+    assert sum(max(map(len, texts)) + 2 for texts in columns.values()) <= 82
+    assert list(columns) == ["LOG", "STATE", "SIZE", "DIRTY", "CLEANABLE", "REASON"]
+    assert columns["LOG"][1].endswith("-12")
+    assert columns["REASON"][1].endswith("…")
+    assert len(ctl_tables.table([row], {"REASON": lambda found: found["reason"]}).splitlines()[1]) > 200
+
+
+_LOG_COLUMNS = ("LOG", "STATE", "POLICY", "SIZE", "SEGMENTS", "DIRTY", "CLEANABLE", "LOG DIR", "REASON")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from cleanerd.daemon.patterns import matches
+from cleanerd.daemon.patterns import matches, similar
+from cleanerd.format.names import TopicPartition
 
 
 @pytest.mark.parametrize(
@@ -24,3 +25,12 @@ from cleanerd.daemon.patterns import matches
 def test_patterns(pattern: str | None, topic: str, partition: int, expected: bool) -> None:
     """The table in patterns.py."""
     assert matches(pattern, topic, partition) == expected
+
+
+def test_names_that_may_have_been_meant() -> None:
+    """Partitions of the topic first, then what is spelt like it; nothing at all rather than a wild guess."""
+    logs = [TopicPartition(topic, partition) for topic in ("orders", "payments") for partition in range(5)]
+    assert similar("orders-9", logs) == ["orders-0", "orders-1", "orders-2"]
+    assert similar("ordres-3", logs)[0] == "orders-3"
+    assert similar("payment", logs) == ["payments"]
+    assert similar("x", logs) == []

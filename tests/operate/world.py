@@ -63,8 +63,7 @@ class World:
         self._settings |= {name.replace("_", "."): value for name, value in settings.items()}
         self._write()
         outcome = self.reloader.reload(Trigger.FILES)
-        if outcome.plan is not None:
-            self.daemon.applied()
+        self.daemon.reloaded(outcome)
         return outcome
 
     def log(self, topic: str) -> LogId:

@@ -1,0 +1,157 @@
+"""Completion scripts in real shells."""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cli.completion import script
+from cleanerd.cli.ctl_parser import make_parser as make_ctl_parser
+from cleanerd.cli.main import make_parser
+from cleanerd.cli.parser import SHELLS
+from tests.cli.conftest import ENVIRONMENT
+from tests.cli.test_ctl import CTL, Daemon
+
+BASH = r"""
+source "$1"; shift
+COMP_WORDS=("$@"); COMP_CWORD=$((${#COMP_WORDS[@]}-1))
+"_${COMP_WORDS[0]##*/}"
+printf '%s\n' "${COMPREPLY[@]}"
+"""
+PARSERS = {"cleanerctl": make_ctl_parser, "cleanerd": make_parser}
+
+
+class Shell:
+    """bash with both scripts, and a `cleanerctl` that is this one."""
+
+    def __init__(self, directory: Path, socket: Path) -> None:
+        self.directory = directory
+        self.environment = ENVIRONMENT | {"CLEANERD_SOCKET": str(socket)}
+        for prog, parser in PARSERS.items():
+            (directory / f"{prog}.bash").write_text(script(parser(), "bash"))
+        self.cleanerctl = directory / "cleanerctl"
+        self.cleanerctl.write_text(f'#!/bin/sh\nexec {" ".join(CTL)} "$@"\n')
+        self.cleanerctl.chmod(0o755)
+
+    def offers(self, *words: str) -> list[str]:
+        """What TAB offers for the last of these words."""
+        prog = words[0]
+        first = str(self.cleanerctl) if prog == "cleanerctl" else prog
+        ran = subprocess.run(
+            ["bash", "-c", BASH, "bash", self.directory / f"{prog}.bash", first, *words[1:]],
+            env=self.environment, capture_output=True, text=True, check=True, timeout=30,
+        )  # fmt: skip
+        assert ran.stderr == ""
+        return ran.stdout.split()
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """With a daemon that has orders-0 and orders-3."""
+    daemon = Daemon(tmp_path / "control.sock")
+    yield Shell(tmp_path, daemon.path)
+    daemon.server.stop(1.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("cleanerctl re", ["resume", "retry", "reload"]),
+        ("cleanerctl log or", ["orders-0", "orders-3"]),
+        ("cleanerctl explain orders-3", ["orders-3"]),
+        ("cleanerctl clean or", ["orders", "orders-0", "orders-3"]),
+        ("cleanerctl clean pay", []),
+        ("cleanerctl jobs j", ["j1"]),
+        ("cleanerctl clean orders --fo", ["--force"]),
+        ("cleanerctl logs --state un", ["uncleanable"]),
+        ("cleanerctl logs --state = un", ["uncleanable"]),
+        ("cleanerctl -o j", ["json"]),
+        ("cleanerctl -o json lo", ["logs", "log"]),
+        ("cleanerctl pause --reason clean --tt", ["--ttl"]),
+        ("cleanerctl pause --ttl 5", []),
+        ("cleanerctl completion f", ["fish"]),
+        ("cleanerctl --socket /nowhere log o", []),
+        ("cleanerctl _na", []),
+        ("cleanerd co", ["config", "completion"]),
+        ("cleanerd config sh", ["show"]),
+        ("cleanerd config show --or", ["--origin"]),
+        ("cleanerd clean --dr", ["--dry-run"]),
+        ("cleanerd clean --set log.cleaner.thr", ["log.cleaner.threads="]),
+        ("cleanerd clean --topic config -o t", ["table"]),
+        ("cleanerd run --log-dir /us", ["/usr"]),
+        ("cleanerd run --config /etc/passw", ["/etc/passwd", "/etc/passwd-"]),
+    ],
+)
+def test_tab_offers_what_fits(shell: Shell, words: str, expected: list[str]) -> None:
+    """Verbs, options of the verb, values; names as the daemon has them."""
+    offered = shell.offers(*words.split(" "))
+    assert set(offered) <= set(expected) if "/etc" in words else offered == expected
+
+
+def test_every_verb_and_option_is_offered(shell: Shell) -> None:
+    """Down to the verbs of verbs; nothing is forgotten when one is added."""
+    for prog, make in PARSERS.items():
+        _assert_offered(shell, make(), prog)
+
+
+def _assert_offered(shell: Shell, parser: argparse.ArgumentParser, *words: str) -> None:
+    options = {name for action in parser._actions for name in action.option_strings}
+    assert set(shell.offers(*words, "-")) == options
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            verbs = {name: verb for name, verb in action.choices.items() if not name.startswith("_")}
+            assert set(shell.offers(*words, "")) == set(verbs)
+            for name in list(verbs)[-3:]:  # the last ones stand for all
+                _assert_offered(shell, verbs[name], *words, name)
+
+
+def test_a_daemon_that_is_away_or_hangs_costs_no_more_than_a_moment(tmp_path: Path) -> None:
+    """Silent, nothing to offer."""
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as hanging:
+        hanging.bind(str(tmp_path / "hangs"))
+        hanging.listen()
+        for name in ("none", "hangs"):
+            began = time.monotonic()
+            command = [*CTL, "--socket", str(tmp_path / name), "_names", "log", "o"]
+            ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True)
+            assert (ran.stdout, ran.stderr) == ("", "")
+            assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("prog", PARSERS)
+@pytest.mark.parametrize("shell_name", SHELLS)
+def test_scripts_are_printed_and_parse(prog: str, shell_name: str, tmp_path: Path) -> None:
+    """By the shell that they are for, where it is installed."""
+    module = {"cleanerctl": "cleanerd.cli.ctl", "cleanerd": "cleanerd.cli.main"}[prog]
+    command = [sys.executable, "-m", module, "completion", shell_name]
+    printed = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
+    assert printed == script(PARSERS[prog](), shell_name)
+    if shutil.which(shell_name) is None:
+        pytest.skip(f"no {shell_name} here")
+    (tmp_path / "script").write_text(printed)
+    subprocess.run([shell_name, "-n", tmp_path / "script"], check=True, capture_output=True)
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish here")
+def test_fish_offers_what_fits(shell: Shell) -> None:
+    """With what each verb does."""
+    (shell.directory / "script.fish").write_text(script(make_ctl_parser(), "fish"))
+    path = f"{shell.directory}:{os.environ['PATH']}"
+
+    def offers(line: str) -> list[str]:
+        command = ["fish", "--no-config", "-c", f"source {shell.directory}/script.fish; complete -C '{line}'"]
+        environment = shell.environment | {"PATH": path}
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return ran.stdout.splitlines()
+
+    assert "retry\tforget the failures of uncleanable logs" in offers("cleanerctl re")
+    assert offers("cleanerctl log or") == ["orders-0", "orders-3"]
+    assert [line.split("\t")[0] for line in offers("cleanerctl logs --state un")] == ["uncleanable"]

@@ -1,0 +1,102 @@
+"""What a daemon tells people: why a log is not cleaned and what to do about it, which name was meant, what was asked."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cleaning.logs import lock_of_another, segment, write_logs
+from tests.daemon.processes import DaemonProcess, running, wait_until
+
+POLICIES = {"good": "compact", "torn": "compact", "held": "compact", "kept": "delete"}
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    """With a log that is damaged, one that waits staged for a lock, one that is paused, one that is not compacted."""
+    directory = tmp_path_factory.mktemp("explain")
+    own = write_logs(directory / "own", "good", "torn", "held", "kept")
+    damaged = segment(own / "torn-0", 0)
+    content = bytearray(damaged.read_bytes())
+    content[100] ^= 0xFF
+    damaged.write_bytes(content)
+    brokers = write_logs(directory / "brokers", "staged")
+    settings = {"cleanerd_retry_max": 1, "log_cleaner_enable": "false", "log_retention_hours": -1}
+    topics = {**POLICIES, "staged": "compact"}
+    with (
+        lock_of_another(brokers / ".lock"),
+        running(directory / "d", own, brokers, topics=topics, **settings) as daemon,
+    ):
+        daemon.ask("pause", "held", "--owner", "anna", "--reason", "restore")
+        daemon.configure(log_cleaner_enable="true")
+        for name, state in {"good": "clean", "torn": "uncleanable", "staged": "staged"}.items():
+            wait_until(lambda: daemon.log(f"{name}-0")["state"] == state, 60, daemon.output)  # noqa: B023
+        yield daemon
+
+
+def explained(daemon: DaemonProcess, name: str) -> tuple[str, dict[str, str]]:
+    (found,) = daemon.ask("explain", name)["explanations"]
+    return found["decision"], {fact["name"]: fact["value"] for fact in found["facts"]}
+
+
+def test_a_damaged_log_is_to_be_mended(daemon: DaemonProcess) -> None:
+    decision, facts = explained(daemon, "torn-0")
+    assert decision.startswith("not cleaned: uncleanable: ")
+    assert "`cleanerctl retry torn-0`" in facts["what to do"]
+    assert ".log: at byte" in str(daemon.log("torn-0")["reason"])
+
+
+def test_a_pause_names_who_and_how_to_end_it(daemon: DaemonProcess) -> None:
+    decision, facts = explained(daemon, "held-0")
+    (hold,) = daemon.ask("holds")["holds"]
+    assert decision.startswith(f"not cleaned: paused; hold {hold['id']} of anna since ")
+    assert decision.endswith(" UTC: restore")
+    assert facts["what to do"] == f"`cleanerctl resume {hold['id']}`"
+
+
+def test_a_staged_result_names_who_is_in_the_way(daemon: DaemonProcess) -> None:
+    decision, facts = explained(daemon, "staged-0")
+    assert decision == "not cleaned: a result is staged and waits for its commit"
+    assert "holds .lock" in facts["owner of the log directory"]
+    assert "`cleanerctl commit staged-0 --wait`" in facts["what to do"]
+    assert str(daemon.log("staged-0")["reason"]).startswith("commit waits until process ")
+
+
+def test_a_log_that_is_not_compacted_has_no_dirty_section(daemon: DaemonProcess) -> None:
+    decision, facts = explained(daemon, "kept-0")
+    assert decision == "not cleaned: cleanup.policy is delete, without compact: retention only"
+    assert not {"dirty ratio", "first dirty offset", "what to do"} & set(facts)
+    assert daemon.log("kept-0")["reason"] == "not compacted: retention only"
+
+
+def test_a_clean_log_needs_nothing(daemon: DaemonProcess) -> None:
+    decision, facts = explained(daemon, "good-0")
+    assert decision.startswith("not cleaned: nothing to clean: ")
+    assert "what to do" not in facts
+    log = daemon.log("good-0")
+    parts = ("clean_bytes", "cleanable_bytes", "uncleanable_bytes", "active_bytes")
+    assert sum(log[part] for part in parts) == log["size_bytes"]
+    assert log["clean_bytes"] > 0
+
+
+def test_an_unknown_name_brings_up_those_like_it(daemon: DaemonProcess) -> None:
+    """Exit 4; partitions of the topic first."""
+    for verb, name, told in (
+        ("log", "good-7", "there is no log good-7; did you mean good-0?"),
+        ("clean", "goood", "no log matches goood; did you mean good?"),
+        ("explain", "stagged-0", "there is no log stagged-0; did you mean staged-0?"),
+        ("retry", "xyz", "no log matches xyz; `cleanerctl logs` lists them"),
+    ):
+        ran = daemon.ctl(verb, name, check=False)
+        assert (ran.returncode, ran.stderr) == (4, f"cleanerctl: {told}\n")
+
+
+def test_history_tells_what_was_asked(daemon: DaemonProcess) -> None:
+    """As a line that people read."""
+    asked = [event["reason"] for event in daemon.ask("history")["events"] if event["kind"] == "control"]
+    assert "pause pattern='held' owner='anna' reason='restore' " in asked[-1]
+
+
+def test_status_counts_states_as_the_logs_have_them(daemon: DaemonProcess) -> None:
+    counts = daemon.ask("status")["status"]["logs_by_state"]
+    assert counts == {"clean": 1, "uncleanable": 1, "paused": 1, "ignored": 1, "staged": 1}
