@@ -14,16 +14,12 @@ _MAX_WIDTH = 100
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what it does in a sentence, then arguments and options, then `examples` and `more`.
-
-    `help_text` is what a list of verbs says of it: the sentence without its full stop.
-    """
+    """Says what it does in a sentence, then arguments and options, then `examples` and `more`."""
 
     def __init__(
         self,
         prog: str | None = None,
         *,
-        help_text: str = "",
         description: str = "",
         examples: Sequence[str] = (),
         more: str = "",
@@ -32,7 +28,7 @@ class Parser(argparse.ArgumentParser):
         shown = "".join(f"  {example}\n" for example in examples)
         super().__init__(
             prog=prog,
-            description=description or sentence(help_text),
+            description=description,
             epilog=(f"examples:\n{shown}" if examples else "") + more,
             formatter_class=_Formatter,
             allow_abbrev=False,

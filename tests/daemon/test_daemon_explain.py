@@ -1,7 +1,6 @@
 """What a daemon tells people: why a log is not cleaned and what to do about it, which name was meant, what was asked."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,14 +20,13 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     content[100] ^= 0xFF
     damaged.write_bytes(content)
     brokers = write_logs(directory / "brokers", "staged")
-    settings = {"cleanerd_retry_max": 1, "log_cleaner_enable": "false", "log_retention_hours": -1}
+    settings = {"cleanerd_retry_max": 1, "log_retention_hours": -1}
     topics = {**POLICIES, "staged": "compact"}
     with (
         lock_of_another(brokers / ".lock"),
         running(directory / "d", own, brokers, topics=topics, **settings) as daemon,
     ):
         daemon.ask("pause", "held", "--owner", "anna", "--reason", "restore")
-        daemon.configure(log_cleaner_enable="true")
         for name, state in {"good": "clean", "torn": "uncleanable", "staged": "staged"}.items():
             wait_until(lambda: daemon.log(f"{name}-0")["state"] == state, 60, daemon.output)  # noqa: B023
         yield daemon
