@@ -52,9 +52,9 @@ def commit_staged(
         try:
             groups = _whole_cleaning(files, directory)
             for group in groups:
+                revalidate(files, directory, group)
                 basis = Basis(group.generation, group.checkpoint, group.leader_epochs)
                 _check_basis(files, log_dir, tp, basis, group.round_end)
-                revalidate(files, directory, group)
         except (SourceChanged, CorruptFile):
             discard_staged(files, directory)
             raise

@@ -45,7 +45,7 @@ class Account:
                     "outcome": result.outcome,
                     "reason": result.reason,
                     "job_id": job.id,
-                    **_names(log),
+                    **log.fields(),
                     **{name: fields[name] for name in _MEASURES},
                 }
             ),
@@ -110,8 +110,3 @@ _MEASURES = (
     "records_kept",
     "removed",
 )
-
-
-def _names(log: LogId) -> dict[str, object]:
-    tp = log.topic_partition
-    return {"log_dir": log.log_dir, "topic": tp.topic, "partition": tp.partition}

@@ -50,6 +50,7 @@ class Cleanings:
     is_yielding: Callable[[str], bool]  # whether `.lock` is to be left alone for a broker that starts
     done: Callable[[Job, LogId, LogResult], None]
     beat: Callable[[Job], None]
+    is_urgent: bool = False  # its I/O is counted like all other, but it is the others that wait for it
 
     def run(self, job: Job) -> list[LogResult]:
         """Clean the logs of a job, commit what may be committed. Never raises for what is wrong with a log."""
@@ -123,7 +124,9 @@ class Cleanings:
         phases.reported(phase)
         self.metrics.moved(log.log_dir, phase.name.lower(), read_bytes, written_bytes)
         with self.metrics.throttled(job.id, log.log_dir):
-            self.throttle.charge(read_bytes, written_bytes, lambda: self.states.is_aborted(log))
+            self.throttle.charge(
+                read_bytes, written_bytes, lambda: self.is_urgent or self.states.is_aborted(log)
+            )
         return not self.states.is_aborted(log)
 
     def _settle(self, log: LogId, result: LogResult) -> LogResult:

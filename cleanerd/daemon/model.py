@@ -1,6 +1,8 @@
 """What the parts of the daemon call a log."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 from cleanerd.format.names import TopicPartition
 
@@ -19,3 +21,16 @@ class LogId:
     def directory(self) -> str:
         """Path of the partition directory."""
         return f"{self.log_dir}/{self.topic_partition}"
+
+    def fields(self) -> dict[str, Any]:
+        """As plain values, by the names that history and API use."""
+        return {
+            "log_dir": self.log_dir,
+            "topic": self.topic_partition.topic,
+            "partition": self.topic_partition.partition,
+        }
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """The log of `fields`."""
+        return cls(str(fields["log_dir"]), TopicPartition(str(fields["topic"]), int(fields["partition"])))

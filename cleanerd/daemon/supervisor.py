@@ -25,14 +25,13 @@ import math
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
 
 import structlog
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.retain import Retained
-from cleanerd.cleaning.spark_master import spark_master
+from cleanerd.cleaning.spark_master import express_master, spark_master
 from cleanerd.config.load import Configuration
 from cleanerd.config.reload import ReloadPlan
 from cleanerd.daemon.account import Account
@@ -59,7 +58,6 @@ from cleanerd.daemon.workers import Bell, Worker, Workers
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError
-from cleanerd.format.names import TopicPartition
 from cleanerd.storage.scan import is_kafka_dir
 
 HORIZON = "horizon"
@@ -108,6 +106,7 @@ class Supervisor:
         self.deletions = PendingDeletions(files, clock)
         self.inventory = Inventory(files, clock)
         self.engine = Engine(lambda: spark_master(configuration().broker), clock)
+        self._express_engine = Engine(lambda: express_master(configuration().broker), clock)
         self.ownership = Ownership(files, clock, self._recovered, self.metrics.recovered)
         self._recovering = recovering
         self.bell = Bell()
@@ -142,10 +141,11 @@ class Supervisor:
             done=self._retained,
         )
         self.schedule = Schedule(self.inventory, self.states, self.jobs, configuration, self.obstacle, clock)
+        express = replace(self.cleanings, engine=self._express_engine, is_urgent=True)
         self.workers = Workers(
-            lambda: self._work(self.schedule.next()),
+            lambda: self._work(self.schedule.next(), self.cleanings),
             self.schedule.pause_s,
-            lambda: self._work(self.schedule.next_express()),
+            lambda: self._work(self.schedule.next_express(), express),
             self._backoff_s,
             self.bell,
             clock,
@@ -172,7 +172,7 @@ class Supervisor:
                 _log.info("owned_by_another", log_dir=log_dir, pid=self.ownership.owner_of(log_dir))
         self.scan()
         for value in self.history.all(HORIZON).values():
-            self.inventory.note_horizon(_log_id(value), int(value["horizon_ms"]))
+            self.inventory.note_horizon(LogId.of_fields(value), int(value["horizon_ms"]))
         self._watcher.start()
         self.workers.start(self.configuration().broker.log_cleaner_threads)
         for keeper in self._keepers:
@@ -193,7 +193,8 @@ class Supervisor:
         with self.progressed:
             self.progressed.notify_all()
         is_drained = self.workers.join(timeout_s)
-        self.engine.stop(max(min(deadline_s - self.clock.monotonic_s(), 5.0), 0.5))
+        for engine in (self.engine, self._express_engine):
+            engine.stop(max(min(deadline_s - self.clock.monotonic_s(), 5.0), 0.5))
         self._watcher.stop()
         for keeper in self._keepers:
             is_drained &= keeper.join(max(deadline_s - self.clock.monotonic_s(), 0.1))
@@ -235,14 +236,14 @@ class Supervisor:
 
     # -- what workers do ----------------------------------------------------------------------------------------
 
-    def _work(self, job: Job | None) -> bool:
+    def _work(self, job: Job | None, cleanings: Cleanings) -> bool:
         if job is None:
             return False
         worker = self.workers.current()
         if worker is not None:
             self._workers_of[job.id] = worker
         try:
-            self.cleanings.run(job)
+            cleanings.run(job)
         finally:
             self._workers_of.pop(job.id, None)
         self._refresh()
@@ -278,7 +279,7 @@ class Supervisor:
         if horizon_ms is None:
             self.history.delete(HORIZON, log.directory)
         else:
-            self.history.put(HORIZON, log.directory, {**_log_fields(log), "horizon_ms": horizon_ms})
+            self.history.put(HORIZON, log.directory, {**log.fields(), "horizon_ms": horizon_ms})
 
     def obstacle(self, log: LogId) -> str | None:
         """Why a log may not be cleaned now, apart from its state; None when nothing is in the way."""
@@ -449,10 +450,10 @@ class Supervisor:
             reason = f"hold {hold.id} of {hold.owner} on {hold.pattern} ({hold.reason}) was never released"
             self.account.event("control", "expired", reason)
             self.bell.ring()
-        if not self.jobs.running() and self.engine.stop_if_idle(
-            self.configuration().broker.spark_idle_timeout_ms
-        ):
-            _log.info("engine_stopped", reason="idle")
+        idle_ms = self.configuration().broker.spark_idle_timeout_ms
+        for engine in (self.engine, self._express_engine):
+            if engine.stop_if_idle(idle_ms):
+                _log.info("engine_stopped", reason="idle")
         if self.clock.monotonic_s() - self._pruned_s > _PRUNE_S:
             self._pruned_s = self.clock.monotonic_s()
             self.history.prune(now_ms)
@@ -489,12 +490,3 @@ class Supervisor:
             self.deletions.adopt(directory)
         except (CleanerdError, OSError) as error:
             _log.warning("leftovers_not_read", directory=directory, reason=str(error))
-
-
-def _log_fields(log: LogId) -> dict[str, Any]:
-    tp = log.topic_partition
-    return {"log_dir": log.log_dir, "topic": tp.topic, "partition": tp.partition}
-
-
-def _log_id(value: dict[str, Any]) -> LogId:
-    return LogId(str(value["log_dir"]), TopicPartition(str(value["topic"]), int(value["partition"])))

@@ -33,9 +33,11 @@ def log_dir(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def in_the_middle(tmp_path: Path, log_dir: Path, **settings: object) -> Iterator[DaemonProcess]:
-    """A daemon in the middle of cleaning the big log."""
-    slow = {"log_cleaner_io_max_bytes_per_second": SLOW, "cleanerd_chunk_bytes": 1 << 20}
+def in_the_middle(
+    tmp_path: Path, log_dir: Path, rate: int = SLOW, **settings: object
+) -> Iterator[DaemonProcess]:
+    """A daemon in the middle of cleaning the big log, at `rate` bytes a second."""
+    slow = {"log_cleaner_io_max_bytes_per_second": rate, "cleanerd_chunk_bytes": 1 << 20}
     with running(tmp_path / "d", log_dir, **slow, **settings) as daemon:
         wait_until(lambda: any(job["bytes_done"] for job in daemon.ask("jobs")["jobs"]), 60, daemon.output)
         yield daemon
@@ -53,11 +55,11 @@ def test_c052_reserved_topic_overtakes_a_long_job_and_an_abort_leaves_its_log_al
     tmp_path: Path, log_dir: Path
 ) -> None:
     """`__consumer_offsets` never waits longer than cleanerd.reserved.max.wait.ms behind others."""
-    with in_the_middle(tmp_path, log_dir, cleanerd_reserved_max_wait_ms=500) as daemon:
+    with in_the_middle(tmp_path, log_dir, SLOW // 4, cleanerd_reserved_max_wait_ms=500) as daemon:
         write_small(log_dir, "__consumer_offsets")
         daemon.configure()  # names the new topic
         before = contents(log_dir / "big-0")
-        wait_until(lambda: committed(daemon, "__consumer_offsets-0"), 30, daemon.output)
+        wait_until(lambda: committed(daemon, "__consumer_offsets-0"), 60, daemon.output)
         assert daemon.outcomes("big-0") == [], "the long job goes on"
         began = time.monotonic()
         assert [one["topic"] for one in daemon.ask("abort", "big-0")["logs"]] == ["big"]
