@@ -52,9 +52,10 @@ def commit_staged(
         try:
             groups = _whole_cleaning(files, directory)
             for group in groups:
-                revalidate(files, directory, group)
                 basis = Basis(group.generation, group.checkpoint, group.leader_epochs)
-                _check_basis(files, log_dir, tp, basis, group.round_end)
+                _check_basis(files, log_dir, tp, basis)
+                revalidate(files, directory, group)
+                _check_reach(files, directory, basis, group.round_end)
         except (SourceChanged, CorruptFile):
             discard_staged(files, directory)
             raise
@@ -77,23 +78,29 @@ def record_unchanged(
     `basis`: the log that the cleaning was planned on.
     """
     with commit_lock(log_dir, is_kafka=is_kafka):
-        _check_basis(files, log_dir, tp, basis, round_end)
+        _check_basis(files, log_dir, tp, basis)
+        _check_reach(files, f"{log_dir}/{tp}", basis, round_end)
         update_cleaner_checkpoint(files, log_dir, {tp: round_end})
 
 
-def _check_basis(files: Files, log_dir: str, tp: TopicPartition, basis: Basis, round_end: int) -> None:
-    """Raise SourceChanged if the log is not what the cleaning was planned on. Needs `.lock`.
+def _check_basis(files: Files, log_dir: str, tp: TopicPartition, basis: Basis) -> None:
+    """Raise SourceChanged if the log was truncated, or deleted and made anew, since the cleaning was planned. Needs `.lock`.
 
-    It was truncated, or deleted and made anew; or cut below the end of the cleaned range by an unclean leader election
-    (spec disk G): a cleaning judges with all records of its range, so what superseded a record in a staged group may be
-    gone although nothing in that group has changed. A checkpoint above records that no cleaning has seen would let
-    tombstones among them go before the values that they delete; so it moves only from where the cleaning found it.
+    A checkpoint above records that no cleaning has seen would let tombstones among them go before the values that they
+    delete. So it moves only from where the cleaning found it.
     """
-    directory = f"{log_dir}/{tp}"
-    check_generation(files, directory, basis.generation)
+    check_generation(files, f"{log_dir}/{tp}", basis.generation)
     found = read_offsets(files, f"{log_dir}/{names.CLEANER_OFFSET_CHECKPOINT}").get(tp)
     if found != basis.checkpoint:
-        raise SourceChanged(f"{directory}: the first dirty offset was {basis.checkpoint}, is {found}")
+        raise SourceChanged(f"{log_dir}/{tp}: the first dirty offset was {basis.checkpoint}, is {found}")
+
+
+def _check_reach(files: Files, directory: str, basis: Basis, round_end: int) -> None:
+    """Raise SourceChanged if the log was cut below the end of the cleaned range by an unclean leader election (spec disk G).
+
+    A cleaning judges with all records of its range: what superseded a record in a staged group may be gone although
+    nothing in that group has changed.
+    """
     epochs = read_leader_epochs(files, directory)
     reason = epochs_contradiction(basis.leader_epochs, epochs, next_base_offset=round_end)
     if not files.exists(f"{directory}/{SegmentFileName(round_end, FileKind.LOG)}"):
