@@ -194,7 +194,8 @@ def test_pings_stop_when_a_worker_hangs_and_only_then(
             if manager.receive() is not None:
                 seconds_pinged.append(second)
         assert seconds_pinged == list(range(30, 600, 30))
-        supervisor._beat()  # a task reports after all
+        for worker in supervisor.workers.all():
+            worker.beat()  # its tasks report after all
         notify.keep_watch(lambda: supervisor.threads_alive(600.0))
         assert manager.all() == [{"WATCHDOG": "1"}]
     finally:

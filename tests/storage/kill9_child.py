@@ -24,6 +24,7 @@ from cleanerd.format.txn_index import parse_txn_index
 from cleanerd.storage.assemble import Assembly, assemble
 from cleanerd.storage.checkpoints import update_cleaner_checkpoint
 from cleanerd.storage.commit import commit_group
+from cleanerd.storage.generation import read_generation
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
 
@@ -189,6 +190,7 @@ def _stage(
         last_offset=last_offset,
         leader_epochs=(),
         is_last=True,
+        generation=read_generation(FILES, directory),
     )
     write_manifest(files, directory, group)
     return group
