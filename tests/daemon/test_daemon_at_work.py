@@ -19,6 +19,8 @@ from tests.daemon.processes import DaemonProcess, running, wait_until
 from tests.daemon.test_daemon_process import committed, descendants
 from tests.synthetic import Shape, write_log
 
+pytestmark = pytest.mark.soak
+
 BIG = 40_000
 BIG_BYTES = 4_900_000
 SLOW = 1_000_000

@@ -16,6 +16,8 @@ from tests.cleaning.logs import newest, write_logs
 from tests.daemon.processes import ROOT, running, wait_until
 from tests.daemon.test_daemon_process import committed
 
+pytestmark = pytest.mark.soak
+
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 WORKERS = 2
 
