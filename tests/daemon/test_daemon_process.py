@@ -41,9 +41,18 @@ def test_dirty_logs_are_cleaned_in_one_job_and_nothing_is_left_over(
     for name in ("first-0", "second-0"):
         assert_settled(place / "logs" / name)
         assert len(newest(place / "logs" / name)) == 7
+    _check_times(place / "logs" / "first-0")
     cleanings = [event for event in daemon.history("*") if event["kind"] == "cleaning"]
     assert len({event["job_id"] for event in cleanings}) == 1
     assert daemon.log("first-0")["state"] == "clean"
+
+
+def _check_times(log: Path) -> None:
+    """D16, rule 4.12: a cleaned segment and its indexes are as old as its newest source."""
+    first, active = min(log.glob("*.log")), max(log.glob("*.log"))
+    times = {first.with_suffix(suffix).stat().st_mtime_ns for suffix in (".log", ".index", ".timeindex")}
+    assert len(times) == 1
+    assert times.pop() <= active.stat().st_mtime_ns
 
 
 def test_a_second_daemon_is_refused_with_the_pid_of_the_first(daemon: DaemonProcess, place: Path) -> None:

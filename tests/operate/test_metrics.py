@@ -279,7 +279,7 @@ def test_an_idle_world_moves_nothing_that_counts(world: World) -> None:
 
 
 def test_counters_outlive_a_reload_that_changes_the_number_of_threads(world: World) -> None:
-    """Kafka's cleaner loses its metrics there."""
+    """C149: Kafka's cleaner loses its metrics there."""
     world.configure(log_cleaner_min_cleanable_ratio=1)  # nothing is due
     world.daemon.start()
     metrics = world.daemon.metrics
