@@ -123,13 +123,6 @@ class Troubles:
         trouble = self._troubles.get(log)
         return trouble is not None and (trouble.retry_at_ms is None or trouble.retry_at_ms > now_ms)
 
-    def next_retry_ms(self) -> int | None:
-        """When the first pause ends."""
-        with self._mutex:
-            return min(
-                (t.retry_at_ms for t in self._troubles.values() if t.retry_at_ms is not None), default=None
-            )
-
     def _forget(self, log: LogId) -> bool:
         if self._troubles.pop(log, None) is None:
             return False

@@ -4,45 +4,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from shutil import copytree
 
-from cleanerd.env.files import RealFiles
+from tests.sim.counted import CountedFiles
 from tests.sim.disk import SwitchedOff
 
 
-class KilledFiles(RealFiles):
+class KilledFiles(CountedFiles):
     """Raises SwitchedOff instead of doing operation number `left`; `done` counts those before."""
 
     def __init__(self, left: int) -> None:
         self.left = left
         self.done = 0
 
-    def _count(self) -> None:
+    def count(self) -> None:
         if self.done >= self.left:
             raise SwitchedOff
         self.done += 1
 
-    def write(self, path: str, data: bytes) -> None:
-        self._count()
-        super().write(path, data)
-
-    def truncate(self, path: str, size_bytes: int) -> None:
-        self._count()
-        super().truncate(path, size_bytes)
-
     def fsync(self, path: str) -> None:
         """Only counted: what a killed process did is seen whether it was synced or not."""
-        self._count()
-
-    def rename(self, source: str, target: str) -> None:
-        self._count()
-        super().rename(source, target)
-
-    def unlink(self, path: str) -> None:
-        self._count()
-        super().unlink(path)
-
-    def adopt_owner(self, path: str, like: str) -> None:
-        self._count()
-        super().adopt_owner(path, like)
+        self.count()
 
 
 def killed_at_every_operation(

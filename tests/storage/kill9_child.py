@@ -27,6 +27,7 @@ from cleanerd.storage.commit import commit_group
 from cleanerd.storage.generation import read_generation
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
+from tests.sim.counted import CountedFiles
 
 TP = TopicPartition("t", 0)
 GROUPS = (slice(0, 3), slice(3, 7), slice(7, None))
@@ -34,41 +35,17 @@ GROUPS = (slice(0, 3), slice(3, 7), slice(7, None))
 FILES = RealFiles()
 
 
-class Suicidal(RealFiles):
+class Suicidal(CountedFiles):
     """Real files; instead of the operation after so many the process kills itself. -1: never."""
 
     def __init__(self, operations: int) -> None:
         self.done = 0
         self._last = operations
 
-    def _count(self) -> None:
+    def count(self) -> None:
         if self.done == self._last:
             os.kill(os.getpid(), signal.SIGKILL)
         self.done += 1
-
-    def write(self, path: str, data: bytes) -> None:
-        self._count()
-        super().write(path, data)
-
-    def fsync(self, path: str) -> None:
-        self._count()
-        super().fsync(path)
-
-    def rename(self, source: str, target: str) -> None:
-        self._count()
-        super().rename(source, target)
-
-    def unlink(self, path: str) -> None:
-        self._count()
-        super().unlink(path)
-
-    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
-        self._count()
-        super().set_mtime_ns(path, mtime_ns)
-
-    def adopt_owner(self, path: str, like: str) -> None:
-        self._count()
-        super().adopt_owner(path, like)
 
 
 def write_log(log_dir: Path, seed: int) -> None:

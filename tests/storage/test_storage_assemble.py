@@ -14,6 +14,7 @@ from cleanerd.format.txn_index import AbortedTxn, parse_txn_index
 from cleanerd.storage.assemble import Assembly, assemble
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import SourceSegment, StagedGroup, discard_staged, read_manifests, write_manifest
+from tests.sim.counted import CountedFiles
 
 FILES = RealFiles()
 MTIME_NS = 1_600_000_000_123_456_789
@@ -25,40 +26,16 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-class Killable(RealFiles):
+class Killable(CountedFiles):
     """Real files; instead of the operation after `left` changes the process ends."""
 
     def __init__(self, left: int) -> None:
         self.left = left
 
-    def _count(self) -> None:
+    def count(self) -> None:
         if self.left == 0:
             raise Killed
         self.left -= 1
-
-    def write(self, path: str, data: bytes) -> None:
-        self._count()
-        super().write(path, data)
-
-    def fsync(self, path: str) -> None:
-        self._count()
-        super().fsync(path)
-
-    def rename(self, source: str, target: str) -> None:
-        self._count()
-        super().rename(source, target)
-
-    def unlink(self, path: str) -> None:
-        self._count()
-        super().unlink(path)
-
-    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
-        self._count()
-        super().set_mtime_ns(path, mtime_ns)
-
-    def adopt_owner(self, path: str, like: str) -> None:
-        self._count()
-        super().adopt_owner(path, like)
 
 
 def name(base: int, kind: FileKind, suffix: Suffix = Suffix.LIVE) -> str:
