@@ -4,9 +4,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from .horizons import delete_horizon
 from .native import JIT, crc_step1, crc_step8, le64
-from .tables import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Bytes, Table
+from .tables import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Action, Bytes, Table
 
+_DROP, _EMPTY = int(Action.DROP), int(Action.EMPTY)
 _KEPT_ATTRIBUTES = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 
 
@@ -37,29 +39,46 @@ def digest_records(
 
 
 @njit(**JIT)
-def _digest_batches(crc, batches, dropped, horizons):
-    for i in range(len(batches)):
-        if dropped[i]:
-            continue
-        batch = batches[i]
-        crc = crc_step8(crc, np.uint64(batch.magic))
-        if batch.magic < 2:
-            continue
-        crc = crc_step8(crc, np.uint64(batch.attributes & _KEPT_ATTRIBUTES))
-        crc = crc_step8(crc, np.uint64(batch.base_offset))
-        crc = crc_step8(crc, np.uint64(batch.last_offset))
-        crc = crc_step8(crc, np.uint64(batch.leader_epoch))
-        crc = crc_step8(crc, np.uint64(batch.producer_id))
-        crc = crc_step8(crc, np.uint64(batch.producer_epoch))
-        crc = crc_step8(crc, np.uint64(batch.base_sequence))
-        crc = crc_step8(crc, np.uint64(horizons[i]))
+def _digest_batch(crc, batch, horizon):
+    crc = crc_step8(crc, np.uint64(batch.magic))
+    if batch.magic < 2:
+        return crc
+    crc = crc_step8(crc, np.uint64(batch.attributes & _KEPT_ATTRIBUTES))
+    crc = crc_step8(crc, np.uint64(batch.base_offset))
+    crc = crc_step8(crc, np.uint64(batch.last_offset))
+    crc = crc_step8(crc, np.uint64(batch.leader_epoch))
+    crc = crc_step8(crc, np.uint64(batch.producer_id))
+    crc = crc_step8(crc, np.uint64(batch.producer_epoch))
+    crc = crc_step8(crc, np.uint64(batch.base_sequence))
+    return crc_step8(crc, np.uint64(horizon))
+
+
+@njit(**JIT)
+def _digest_judged(crc, batches, begin, judged):
+    for j in range(len(judged)):
+        row = judged[j]
+        if row.action != _DROP:
+            crc = _digest_batch(
+                crc, batches[begin + j], np.int64(-1) if row.action == _EMPTY else row.horizon
+            )
     return crc
 
 
-def digest_batches(
-    digest: int, batches: Table, dropped: npt.NDArray[np.bool_], horizons: npt.NDArray[np.int64]
-) -> int:
-    """`digest` carried on over every batch that is not `dropped`: what no rewrite changes in it (rules 4.27, 4.30), and the
-    delete horizon that it has afterwards (-1 none). Of magic 0 and 1 that is the magic alone.
+@njit(**JIT)
+def _digest_batches(crc, batches):
+    for i in range(len(batches)):
+        crc = _digest_batch(crc, batches[i], delete_horizon(batches[i]))
+    return crc
+
+
+def digest_judged(digest: int, batches: Table, begin: int, judged: Table) -> int:
+    """What `digest_batches` will make of the batches that stay; `judged` belongs to `batches[begin:]`."""
+    return int(_digest_judged(np.uint32(digest), batches, begin, judged))
+
+
+def digest_batches(digest: int, batches: Table) -> int:
+    """`digest` carried on over every batch: what no rewrite changes in it (rules 4.27, 4.30), and its delete horizon.
+
+    Of magic 0 and 1 that is the magic alone.
     """
-    return int(_digest_batches(np.uint32(digest), batches, dropped, horizons))
+    return int(_digest_batches(np.uint32(digest), batches))

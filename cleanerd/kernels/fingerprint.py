@@ -2,6 +2,8 @@
 
 The key is drawn anew for every cleaning, so nobody who chooses record keys can make two of them meet; Kafka's MD5 lets
 one key delete another (rule 3.2). The all-zero fingerprint means "empty slot" in the set and is moved aside.
+
+Which bucket a record belongs to is told by a second, cheaper hash: the rewrite asks for the bucket only.
 """
 
 import numpy as np
@@ -13,6 +15,7 @@ from .tables import CONTROL, Bytes, Table
 
 Fingerprints = npt.NDArray[np.uint64]
 
+MAX_BUCKETS = 1 << 20
 _U = np.uint64
 
 
@@ -70,22 +73,67 @@ def siphash128(buffer, start, length, k0, k1):
 
 
 @njit(**JIT)
-def _fingerprint(raw, expanded, batches, records, aborted, k0, k1, out, rows):
+def bucket_hash(buffer, start, length, k0, k1):
+    """64 bits of `buffer[start:start+length]` whose top ones name a bucket: only the spread matters, so a fifth of the cost.
+
+    The key keeps whoever chooses record keys from filling one bucket only.
+    """
+    multiplier = k1 | _U(1)
+    mixed = k0 ^ _U(length)
+    position = np.int64(start)
+    end = start + length
+    while position + 8 <= end:
+        mixed = (mixed ^ le64(buffer, position)) * multiplier
+        mixed ^= mixed >> _U(32)
+        position += 8
+    if position < end:
+        word = _U(0)
+        for i in range(end - position):
+            word |= _U(buffer[position + i]) << _U(8 * i)
+        mixed = (mixed ^ word) * multiplier
+        mixed ^= mixed >> _U(32)
+    return mixed * multiplier
+
+
+@njit(**JIT)
+def bucket_of(hashed, shift):
+    """The bucket that the top `64 - shift` bits of a `bucket_hash` name."""
+    return np.int64(hashed >> shift) if shift < _U(64) else np.int64(0)
+
+
+@njit(**JIT)
+def competes(record, batch, aborted):
+    """Whether a record takes part in the contest for its key: see `fingerprint_records`."""
+    return record.key_length >= 0 and not batch.attributes & CONTROL and not aborted
+
+
+@njit(**JIT)
+def _fingerprint(raw, expanded, batches, records, aborted, first_dirty_offset, k0, k1, shift, out, buckets):
     filled = 0
+    clean = 0
     for i in range(len(records)):
         record = records[i]
         batch = batches[record.batch]
-        if record.key_length < 0 or batch.attributes & CONTROL or aborted[record.batch]:
+        if not competes(record, batch, aborted[record.batch]):
             continue
         buffer = expanded if batch.expanded else raw
-        low, high = siphash128(buffer, record.key_start, np.int64(record.key_length), k0, k1)
+        length = np.int64(record.key_length)
+        low, high = siphash128(buffer, record.key_start, length, k0, k1)
         if low == 0 and high == 0:
             low = _U(1)
         out[filled, 0] = low
         out[filled, 1] = high
-        rows[filled] = i
+        buckets[filled] = bucket_of(bucket_hash(buffer, record.key_start, length, k0, k1), shift)
         filled += 1
-    return filled
+        clean += record.offset < first_dirty_offset
+    return filled, clean
+
+
+def bucket_shift(buckets: int) -> np.uint64:
+    """How far to shift a `bucket_hash` so that its top bits name one of `buckets`, a power of two."""
+    assert buckets & (buckets - 1) == 0
+    assert 1 <= buckets <= MAX_BUCKETS
+    return _U(64 - (buckets.bit_length() - 1))
 
 
 def fingerprint_records(
@@ -94,14 +142,59 @@ def fingerprint_records(
     batches: Table,
     records: Table,
     aborted: npt.NDArray[np.bool_],
+    first_dirty_offset: int,
     key: tuple[int, int],
-) -> tuple[Fingerprints, npt.NDArray[np.int32]]:
-    """Fingerprints of the records that compete for their key, in offset order, and their rows in `records`.
+    buckets: int,
+) -> tuple[Fingerprints, npt.NDArray[np.int32], int]:
+    """Fingerprints of the records that compete for their key, in offset order.
 
     Left out: records without a key, control records (rule 4.51) and records of aborted transactions (3.12b).
-    `aborted` has one entry per batch row.
+    `aborted` has one entry per batch row. Returns (fingerprints, the bucket of each, how many lie below
+    `first_dirty_offset`).
     """
     out = np.empty((len(records), 2), np.uint64)
-    rows = np.empty(len(records), np.int32)
-    filled = _fingerprint(raw, expanded, batches, records, aborted, _U(key[0]), _U(key[1]), out, rows)
-    return out[:filled], rows[:filled]
+    numbers = np.empty(len(records), np.int32)
+    filled, clean = _fingerprint(
+        raw, expanded, batches, records, aborted, first_dirty_offset, _U(key[0]), _U(key[1]),
+        bucket_shift(buckets), out, numbers,
+    )  # fmt: skip
+    return out[:filled], numbers[:filled], int(clean)
+
+
+@njit(**JIT)
+def _look_up_answers(raw, expanded, batches, records, aborted, k0, k1, shift, answers, cursors, out):
+    for i in range(len(records)):
+        record = records[i]
+        batch = batches[record.batch]
+        out[i] = False
+        if competes(record, batch, aborted[record.batch]):
+            buffer = expanded if batch.expanded else raw
+            bucket = bucket_of(
+                bucket_hash(buffer, record.key_start, np.int64(record.key_length), k0, k1), shift
+            )
+            at = cursors[bucket]
+            out[i] = at < len(answers) and answers[at]
+            cursors[bucket] = at + 1
+
+
+def look_up_answers(
+    raw: Bytes,
+    expanded: Bytes,
+    batches: Table,
+    records: Table,
+    aborted: npt.NDArray[np.bool_],
+    key: tuple[int, int],
+    answers: npt.NDArray[np.bool_],
+    cursors: npt.NDArray[np.int64],
+) -> npt.NDArray[np.bool_]:
+    """One answer per record, False for those that do not compete: the answers of all buckets back in offset order.
+
+    `answers` holds those of bucket 0, then of bucket 1, ...; `cursors[b]` is the place of the next unused answer of
+    bucket b and is moved on: beyond the answers of its bucket when there were too few, which the caller checks at the end.
+    """
+    out = np.empty(len(records), np.bool_)
+    _look_up_answers(
+        raw, expanded, batches, records, aborted, _U(key[0]), _U(key[1]), bucket_shift(len(cursors)), answers,
+        cursors, out,
+    )  # fmt: skip
+    return out

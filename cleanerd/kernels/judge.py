@@ -8,8 +8,9 @@ from numba import njit
 
 from cleanerd.policy.verdicts import RecordVerdict
 
+from .horizons import delete_horizon
 from .native import JIT
-from .tables import CONTROL, DELETE_HORIZON, JUDGED, TRANSACTIONAL, Action, Table
+from .tables import CONTROL, JUDGED, TRANSACTIONAL, Action, Table
 
 _KEEP, _SUPERSEDED, _TOMBSTONE, _ABORTED, _CONTROL, _NO_KEY = (
     int(RecordVerdict.KEEP),
@@ -162,15 +163,14 @@ def _judge_batch(
     ids, epochs, last_data_offsets, markers, legacy_deletes, verdicts, row,
 ):  # fmt: skip
     control = batch.attributes & CONTROL != 0
-    has_horizon = batch.magic == 2 and batch.attributes & DELETE_HORIZON != 0 and batch.base_timestamp >= 0
-    horizon = batch.base_timestamp if has_horizon else np.int64(-1)
+    horizon = delete_horizon(batch)
     row.first_record = first
     row.end_record = end
     row.horizon = horizon
     discardable = _is_in(markers, batch.last_offset) if control else aborted
     all_dropped = _KEEP
     if control:
-        if discardable and has_horizon and horizon <= now_ms:
+        if discardable and 0 <= horizon <= now_ms:
             all_dropped = _CONTROL
     elif discardable:
         all_dropped = _ABORTED
@@ -186,7 +186,7 @@ def _judge_batch(
         return _COPY if batch.count == 0 else _EMPTY
     need_horizon = (
         batch.magic == 2
-        and not has_horizon
+        and horizon < 0
         and new_horizon >= 0
         and (tombstone_kept or (control and discardable))
     )

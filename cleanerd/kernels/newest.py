@@ -16,8 +16,6 @@ _U = np.uint64
 BYTES_PER_KEY = 16
 _LOAD = 0.6  # linear probing stays short; the budget counts the slots that this leaves empty
 BYTES_PER_SLOT_KEY = BYTES_PER_KEY / _LOAD
-MAX_BUCKETS = 1 << 20
-_RECENT_KEYS = 1 << 15  # half a MiB: stays in the second-level cache
 
 
 @njit(**JIT)
@@ -76,97 +74,37 @@ def mark_superseded(
 
 
 @njit(**JIT)
-def _mark_recent(fingerprints, insert_from, recent, superseded):
-    mask = _U(len(recent) - 1)
-    for i in range(len(fingerprints) - 1, -1, -1):
-        low, high = fingerprints[i, 0], fingerprints[i, 1]
-        cell = np.int64(low & mask)
-        superseded[i] = recent[cell, 0] == low and recent[cell, 1] == high
-        if i >= insert_from:
-            recent[cell, 0] = low
-            recent[cell, 1] = high
+def _survivors(fingerprints, superseded, out):
+    filled = 0
+    for i in range(len(fingerprints)):
+        if not superseded[i]:
+            out[filled, 0] = fingerprints[i, 0]
+            out[filled, 1] = fingerprints[i, 1]
+            filled += 1
 
 
-def mark_recent(fingerprints: Fingerprints, insert_from: int) -> npt.NDArray[np.bool_]:
-    """As `mark_superseded`, but by a small cache of recent keys: True is certain, False only means "ask further".
-
-    It takes the repeats of hot keys out before they travel.
-    """
-    superseded = np.zeros(len(fingerprints), np.bool_)
-    if insert_from < len(fingerprints):
-        _mark_recent(fingerprints, insert_from, np.zeros((_RECENT_KEYS, 2), np.uint64), superseded)
-    return superseded
+def survivors(fingerprints: Fingerprints, superseded: npt.NDArray[np.bool_]) -> Fingerprints:
+    """`fingerprints[~superseded]`, several times as fast."""
+    out = np.empty((len(fingerprints) - np.count_nonzero(superseded), 2), np.uint64)
+    _survivors(fingerprints, superseded, out)
+    return out
 
 
 @njit(**JIT)
-def _scatter(fingerprints, skip, shift, starts, out):
+def _scatter(fingerprints, numbers, starts, out):
     for i in range(len(fingerprints)):
-        if not skip[i]:
-            bucket = np.int64(fingerprints[i, 1] >> shift) if shift < _U(64) else np.int64(0)
-            at = starts[bucket]
-            out[at, 0] = fingerprints[i, 0]
-            out[at, 1] = fingerprints[i, 1]
-            starts[bucket] = at + 1
-
-
-@njit(**JIT)
-def _bucket_counts(fingerprints, skip, shift, counts):
-    for i in range(len(fingerprints)):
-        if not skip[i]:
-            counts[np.int64(fingerprints[i, 1] >> shift) if shift < _U(64) else np.int64(0)] += 1
-
-
-def _shift(buckets: int) -> np.uint64:
-    """How far to shift the high word so that its top bits name the bucket."""
-    assert buckets & (buckets - 1) == 0
-    assert 1 <= buckets <= MAX_BUCKETS
-    return _U(64 - (buckets.bit_length() - 1))
-
-
-def bucket_counts(
-    fingerprints: Fingerprints, skip: npt.NDArray[np.bool_], buckets: int
-) -> npt.NDArray[np.int64]:
-    """How many fingerprints, those marked in `skip` left out, fall into each bucket."""
-    counts = np.zeros(buckets, np.int64)
-    _bucket_counts(fingerprints, skip, _shift(buckets), counts)
-    return counts
+        at = starts[numbers[i]]
+        out[at, 0] = fingerprints[i, 0]
+        out[at, 1] = fingerprints[i, 1]
+        starts[numbers[i]] = at + 1
 
 
 def split_by_bucket(
-    fingerprints: Fingerprints, skip: npt.NDArray[np.bool_], buckets: int
+    fingerprints: Fingerprints, numbers: npt.NDArray[np.int32], buckets: int
 ) -> list[Fingerprints]:
-    """The fingerprints of each bucket in the order given, those marked in `skip` left out."""
-    counts = bucket_counts(fingerprints, skip, buckets)
+    """The fingerprints of each bucket in the order given; `numbers[i]` is the bucket of fingerprint i."""
+    counts = np.bincount(numbers, minlength=buckets)
     ends = np.cumsum(counts)
-    out = np.empty((int(ends[-1]), 2), np.uint64)
-    _scatter(fingerprints, skip, _shift(buckets), ends - counts, out)
+    out = np.empty_like(fingerprints)
+    _scatter(fingerprints, numbers, ends - counts, out)
     return [out[end - count : end] for end, count in zip(ends, counts, strict=True)]
-
-
-@njit(**JIT)
-def _gather_bits(fingerprints, skip, shift, bits, cursors, out):
-    for i in range(len(fingerprints)):
-        if skip[i]:
-            out[i] = True
-        else:
-            bucket = np.int64(fingerprints[i, 1] >> shift) if shift < _U(64) else np.int64(0)
-            at = cursors[bucket]
-            out[i] = at < len(bits) and bits[at]
-            cursors[bucket] = at + 1
-
-
-def gather_bits(
-    fingerprints: Fingerprints,
-    local: npt.NDArray[np.bool_],
-    bits: npt.NDArray[np.bool_],
-    cursors: npt.NDArray[np.int64],
-) -> npt.NDArray[np.bool_]:
-    """Superseded bits in offset order: True where `local` says so, else the next unused answer of the bucket.
-
-    `bits` holds the answers of bucket 0, then of bucket 1, ...; `cursors[b]` is the place of the next unused answer of
-    bucket b and is moved on: beyond the answers of its bucket when there were too few, which the caller checks at the end.
-    """
-    assert len(local) == len(fingerprints)
-    out = np.empty(len(fingerprints), np.bool_)
-    _gather_bits(fingerprints, local, _shift(len(cursors)), bits, cursors, out)
-    return out

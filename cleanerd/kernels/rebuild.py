@@ -82,6 +82,27 @@ def _write_message(out, at, buffer, record, batch, relative_offset, table):
 
 
 @njit(**JIT)
+def _bodies_bound(records, verdicts):
+    bound = np.int64(0)
+    for r in range(len(records)):
+        if verdicts[r] == 0:
+            bound += records[r].end - records[r].tail_start + _GROWTH_PER_RECORD
+    return bound
+
+
+@njit(**JIT)
+def _assembled_bound(batches, begin, judged, spans):
+    bound = np.int64(0)
+    for j in range(len(judged)):
+        bound += _HEADER
+        if judged[j].action == _REBUILD:
+            bound += spans[j, 1] - spans[j, 0]
+        elif judged[j].action == _COPY:
+            bound += batches[begin + j].size
+    return bound
+
+
+@njit(**JIT)
 def _write_bodies(raw, expanded, batches, begin, records, verdicts, judged, table, out, spans):
     at = np.int64(0)
     for j in range(len(judged)):
@@ -176,8 +197,7 @@ def write_bodies(
 
     `judged` belongs to `batches[begin:]`. Returns (buffer, spans): spans[j] = (start, end) of batch j in the buffer.
     """
-    tails = int((records["end"] - records["tail_start"]).sum())
-    out = np.empty(tails + _GROWTH_PER_RECORD * len(records), np.uint8)
+    out = np.empty(_bodies_bound(records, verdicts), np.uint8)
     spans = np.zeros((len(judged), 2), np.int64)
     _write_bodies(raw, expanded, batches, begin, records, verdicts, judged, IEEE_TABLE, out, spans)
     return out, spans
@@ -198,9 +218,7 @@ def assemble(
     The body of REBUILD batch j is `packed[spans[j]]` where `is_packed[j]` (compressed, or a whole legacy wrapper), else
     `bodies[spans[j]]`.
     """
-    sizes = batches["size"][begin : begin + len(judged)].astype(np.int64)
-    sizes = np.where(judged["action"] == _REBUILD, spans[:, 1] - spans[:, 0] + _HEADER, sizes)
-    out = np.empty(int(sizes.sum()) + _HEADER, np.uint8)
+    out = np.empty(_assembled_bound(batches, begin, judged, spans), np.uint8)
     written = np.zeros(len(judged), WRITTEN)
     size, count = _assemble(raw, bodies, packed, batches, begin, judged, spans, is_packed, out, written)
     return out[:size], written[:count]

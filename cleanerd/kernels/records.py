@@ -215,15 +215,34 @@ def _count_messages(buffer, start, end):
     return count
 
 
-def count_messages(buffer: Bytes, start: int, end: int) -> int:
-    """How many legacy entries lie in `buffer[start:end]` (an upper bound for the walk)."""
-    return int(_count_messages(buffer, start, end))
+@njit(**JIT)
+def _count_records(expanded, batches, begin, end):
+    rows = np.int64(0)
+    for i in range(begin, end):
+        batch = batches[i]
+        payload = batch.payload_end - batch.payload_start
+        if batch.count > payload or (batch.count < 0 and batch.magic == 2):
+            return rows, i
+        if batch.count >= 0:
+            rows += batch.count
+        else:
+            rows += _count_messages(expanded, batch.payload_start, batch.payload_end)
+    return rows, -1
+
+
+def count_records(expanded: Bytes, batches: Table, begin: int, end: int) -> tuple[int, int]:
+    """(records in `batches[begin:end]`, row of a batch whose header names a number that cannot be, -1 none).
+
+    For an expanded legacy wrapper the number is an upper bound.
+    """
+    rows, impossible = _count_records(expanded, batches, begin, end)
+    return int(rows), int(impossible)
 
 
 def walk_records(
     raw: Bytes, expanded: Bytes, batches: Table, begin: int, end: int, rows: int, previous_offset: int
 ) -> tuple[Table, Status, int, int]:
-    """Records of `batches[begin:end]`; `rows` is their number (an upper bound for legacy wrappers).
+    """Records of `batches[begin:end]`; `rows` is what `count_records` says.
 
     `previous_offset` is the last offset before `batches[0]`. Requires: `scan.first_bad_order` has nothing to say.
 

@@ -1,6 +1,7 @@
 """Walk the batches of a chunk of log: headers to `BATCH` rows, bounds and CRCs checked (spec disk B1, C1, C3)."""
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from .native import JIT, be16, be32, be64, crc32c
@@ -153,6 +154,29 @@ def _first_bad_order(batches, previous):
             return i
         previous = row.last_offset
     return -1
+
+
+@njit(**JIT)
+def _first_misplaced(batches, file_position, named):
+    row = 0
+    first = batches[0].position + file_position
+    end = batches[-1].position + batches[-1].size + file_position
+    at = np.searchsorted(named, first)
+    while at < len(named) and named[at] < end:
+        while row < len(batches) and batches[row].position + file_position < named[at]:
+            row += 1
+        if row == len(batches) or batches[row].position + file_position != named[at]:
+            return at
+        at += 1
+    return -1
+
+
+def first_misplaced(batches: Table, file_position: int, named: npt.NDArray[np.int64]) -> int:
+    """First of the ascending file positions `named` that lies inside one of `batches`, -1 if all are at their starts.
+
+    `batches`, at least one, are laid end to end; `file_position` is where their buffer begins in the file.
+    """
+    return int(_first_misplaced(batches, file_position, named))
 
 
 def scan_batches(buffer: Bytes, start: int, end: int) -> tuple[Table, int, Status]:

@@ -6,10 +6,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from .horizons import delete_horizon
 from .judge import Context
 from .native import JIT, be16
 from .records import read_varint
-from .tables import CODEC_MASK, CONTROL, DELETE_HORIZON, EVENT, TRANSACTIONAL, Bytes, EventKind, Table
+from .tables import CODEC_MASK, CONTROL, EVENT, TRANSACTIONAL, Bytes, EventKind, Table
 
 _DATA, _ABORTED_DATA, _ABORT, _COMMIT, _OTHER = (
     int(EventKind.DATA),
@@ -80,9 +81,9 @@ def _collect(buffer, batches, aborted, now_ms, new_horizon, ids, seen, out):
         event.offset = batch.last_offset
         event.producer_id = batch.producer_id
         event.kind = kind
-        has_horizon = batch.attributes & DELETE_HORIZON != 0 and batch.base_timestamp >= 0
-        expired = has_horizon and batch.base_timestamp <= now_ms
-        event.changes = 2 if expired else np.uint8(not has_horizon and new_horizon >= 0)
+        horizon = delete_horizon(batch)
+        expired = 0 <= horizon <= now_ms
+        event.changes = 2 if expired else np.uint8(horizon < 0 and new_horizon >= 0)
         count += 1
     return count
 

@@ -16,8 +16,8 @@ from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.codecs import Codec, decompress
 from cleanerd.format.errors import FormatError
 from cleanerd.format.offset_index import ENTRY_BYTES
-from cleanerd.kernels.records import count_messages, walk_records
-from cleanerd.kernels.scan import first_bad_crc, first_bad_order, scan_batches
+from cleanerd.kernels.records import count_records, walk_records
+from cleanerd.kernels.scan import first_bad_crc, first_bad_order, first_misplaced, scan_batches
 from cleanerd.kernels.tables import CODEC_MASK, Bytes, Status, Table
 
 PIECE_BYTES = 1 << 20
@@ -155,22 +155,18 @@ def _check(piece: Piece) -> None:
 
 def check_index(piece: Piece, work: ChunkWork) -> None:
     """Raise CorruptFile when an offset index entry does not point at the start of a batch of this piece."""
-    starts = piece.batches["position"] + piece.file_position
-    first, end = np.searchsorted(work.index_positions, [starts[0], piece.file_position + len(piece.raw)])
-    named = work.index_positions[first:end]
-    found = starts[np.minimum(np.searchsorted(starts, named), len(starts) - 1)] == named
-    if not found.all():
-        wrong = int(np.argmin(found))
+    wrong = first_misplaced(piece.batches, piece.file_position, work.index_positions)
+    if wrong >= 0:
         raise CorruptFile(
             work.index_path,
-            (work.index_first_entry + int(first) + wrong) * ENTRY_BYTES,
+            (work.index_first_entry + wrong) * ENTRY_BYTES,
             "positions of batch starts only",
-            f"position {int(named[wrong])}, inside a batch",
+            f"position {int(work.index_positions[wrong])}, inside a batch",
         )
 
 
 def _is_plain(batches: Table) -> bool:
-    return not np.any(batches["attributes"] & CODEC_MASK)
+    return not (batches["attributes"] & CODEC_MASK).any()
 
 
 def _expand(piece: Piece, begin: int) -> tuple[int, Bytes]:
@@ -220,43 +216,31 @@ def _int32(raw: Bytes, at: int) -> int:
     return int.from_bytes(raw[at : at + 4].tobytes(), "big", signed=True)
 
 
-def _plain_ends(batches: Table) -> list[int]:
-    """End rows of the slices of a piece without compression."""
-    total = np.cumsum(batches["size"], dtype=np.int64)
-    cuts = np.searchsorted(total, np.arange(SLICE_BYTES, int(total[-1]) + SLICE_BYTES, SLICE_BYTES)) + 1
-    return sorted({min(int(cut), len(batches)) for cut in cuts})
-
-
 def slices(piece: Piece) -> Iterator[Slice]:
     """Walk a piece slice by slice. Raises CorruptFile naming the byte of the batch that does not parse."""
-    batches = piece.batches
-    plain_ends = iter(_plain_ends(batches)) if len(batches) and _is_plain(batches) else None
+    rows = len(piece.batches)
+    if _is_plain(piece.batches):
+        yield _walk(piece, 0, rows, _NOTHING)
+        return
     begin = 0
-    while begin < len(batches):
-        if plain_ends is not None:
-            end, expanded = next(plain_ends), _NOTHING
-        else:
-            end, expanded = _expand(piece, begin)
+    while begin < rows:
+        end, expanded = _expand(piece, begin)
         yield _walk(piece, begin, end, expanded)
         begin = end
 
 
 def size_bytes(piece: Piece, part: Slice) -> int:
     """Size of a slice in the file."""
-    return int(piece.batches["size"][part.begin : part.end].sum(dtype=np.int64))
+    position, last = piece.batches["position"], part.end - 1
+    return int(position[last] + piece.batches["size"][last] - position[part.begin])
 
 
 def _walk(piece: Piece, begin: int, end: int, expanded: Bytes) -> Slice:
     batches = piece.batches
-    counts = batches["count"][begin:end].astype(np.int64)
-    payload = batches["payload_end"][begin:end] - batches["payload_start"][begin:end]
-    impossible = np.flatnonzero((counts > payload) | ((counts < 0) & (batches["magic"][begin:end] == 2)))
-    if len(impossible):
-        at = int(batches["position"][begin + int(impossible[0])])
-        raise corrupt(piece.source.path, piece.file_position + at, Status.BAD_COUNT)
-    rows = int(counts[counts > 0].sum())
-    for row in begin + np.flatnonzero(counts < 0):
-        rows += count_messages(expanded, int(batches["payload_start"][row]), int(batches["payload_end"][row]))
+    rows, impossible = count_records(expanded, batches, begin, end)
+    if impossible >= 0:
+        at = piece.file_position + int(batches["position"][impossible])
+        raise corrupt(piece.source.path, at, Status.BAD_COUNT)
     records, status, stopped, _ = walk_records(
         piece.raw, expanded, batches, begin, end, rows, piece.previous_offset
     )

@@ -32,10 +32,10 @@ def conclude(
     for summary, by_bucket in zip(log.summaries, bits, strict=True):
         answers = [by_bucket.get(bucket, nothing) for bucket in range(log.buckets)]
         counts = np.array([len(answer) for answer in answers], np.int64)
-        assert counts.sum() == summary.competing - summary.local_superseded
+        assert counts.sum() == summary.competing
         together = np.concatenate(answers)
-        log.verdicts.append(Verdicts(summary.local, summary.competing, np.packbits(together), counts))
-        log.superseded.append(summary.local_superseded + int(np.count_nonzero(together)))
+        log.verdicts.append(Verdicts(np.packbits(together), counts))
+        log.superseded.append(int(np.count_nonzero(together)))
     log.changed_groups = _changed_groups(log, _conclude_transactions(log))
     return log
 

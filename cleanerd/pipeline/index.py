@@ -1,10 +1,10 @@
 """Step 4 of a cleaning, index: a chunk of log to fingerprints, events and counts (architecture 3, 4).
 
-A Spark task calls `index_chunk` and ships its result as a block; nothing here knows Spark. Superseded records that can be
-told inside the chunk are told here (the combiner of a map-reduce), so a hot key costs one fingerprint per chunk.
+A Spark task indexes its chunks (`index_chunk`), tells what they can tell about each other (`combine`, the combiner of a
+map-reduce: a key costs one fingerprint a task, however hot it is) and ships the rest; `resolve` tells what is left to tell.
+Nothing here knows Spark.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,17 +12,17 @@ import numpy.typing as npt
 
 from cleanerd.errors import CorruptFile
 from cleanerd.kernels.fingerprint import Fingerprints, fingerprint_records
+from cleanerd.kernels.horizons import next_horizon
 from cleanerd.kernels.judge import AbortedTxns, Context, judge, mark_aborted
-from cleanerd.kernels.newest import bucket_counts, mark_recent, mark_superseded, new_set, split_by_bucket
-from cleanerd.kernels.tables import DELETE_HORIZON, EVENT, Table
+from cleanerd.kernels.newest import mark_superseded, new_set, split_by_bucket, survivors
+from cleanerd.kernels.tables import EVENT, Table
 from cleanerd.kernels.transactions import collect_events
 from cleanerd.policy.verdicts import RecordVerdict
 
+from .channel import Advance
 from .chunks import ChunkWork, Piece, Source, check_index, read_pieces, size_bytes, slices
 
 Bits = npt.NDArray[np.bool_]
-Advance = Callable[[int, int, int], None]
-"""Called with (read bytes, written bytes, records) since the last call; raises Aborted when the work is to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,36 +47,53 @@ class ChunkSummary:
     last_offset: int
     changed_anyway: int  # batches that change whatever the other chunks hold
     removed_anyway: npt.NDArray[np.int64]  # per RecordVerdict, before any superseded record is known
-    local: npt.NDArray[np.uint8]  # packed bits: superseded inside this chunk, one per competing record
-    competing: int
-    local_superseded: int
+    competing: int  # records that take part in the contest for their key
     events: Table
     next_horizon_ms: int  # the earliest delete horizon still to come that a batch carries already, -1 none
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Fingerprints of one bucket of one chunk in offset order; the first `clean` of them are only looked up."""
+    """The competing records of one bucket of one chunk, in offset order."""
 
-    fingerprints: Fingerprints
-    clean: int
+    superseded: npt.NDArray[np.uint8]  # packed bits, one per record: what is known to be superseded
+    records: int
+    fingerprints: Fingerprints  # of the others
+    clean: int  # the first so many fingerprints are of the clean section: they are only looked up
+
+    @staticmethod
+    def of(fingerprints: Fingerprints, clean: int) -> "Block":
+        """A block of which nothing is known."""
+        records = len(fingerprints)
+        return Block(np.packbits(np.zeros(records, np.bool_)), records, fingerprints, clean)
+
+    def answered(self, answers: Bits) -> Bits:
+        """Superseded or not, one entry per record, from the answers for its `fingerprints`."""
+        if len(answers) == self.records:
+            return answers
+        bits = np.unpackbits(self.superseded, count=self.records).view(np.bool_)
+        bits[~bits] = answers
+        return bits
 
 
 def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[ChunkSummary, list[Block]]:
     """Index one chunk: its summary and one block per bucket. Raises CorruptFile, SourceChanged, Aborted, OSError."""
     tally = _Tally()
-    parts: list[Fingerprints] = []
+    parts = [np.empty((0, 2), np.uint64)]
+    buckets = [np.empty(0, np.int32)]
     clean = 0
     for piece in read_pieces(work.source):
         check_index(piece, work)
         aborted = mark_aborted(piece.batches, log.aborted)
         events = collect_events(piece.raw, piece.batches, aborted, log.context)
         for part in slices(piece):
-            fingerprints, rows = fingerprint_records(
-                piece.raw, part.expanded, piece.batches, part.records, aborted, log.key
-            )
+            fingerprints, numbers, below = fingerprint_records(
+                piece.raw, part.expanded, piece.batches, part.records, aborted, log.first_dirty_offset, log.key,
+                log.buckets,
+            )  # fmt: skip
             parts.append(fingerprints)
-            clean += int(np.count_nonzero(part.records["offset"][rows] < log.first_dirty_offset))
+            buckets.append(numbers)
+            clean += below
             nothing_superseded = np.zeros(len(part.records), np.bool_)
             tally.changed += judge(
                 piece.batches, part.begin, part.end, part.records, nothing_superseded, aborted, log.context,
@@ -85,12 +102,14 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
             tally.records += len(part.records)
             advance(size_bytes(piece, part), 0, len(part.records))
         tally.add_batches(piece, events, log.context.now_ms)
-    fingerprints = np.concatenate(parts) if parts else np.empty((0, 2), np.uint64)
+    fingerprints, numbers = np.concatenate(parts), np.concatenate(buckets)
     if clean < len(fingerprints) and not work.is_dirty:
         beyond = f"offsets of the dirty section ({log.first_dirty_offset} and above)"
         raise CorruptFile(work.source.path, work.source.start, "offsets below the next segment's", beyond)
-    local, blocks = _combine(fingerprints, clean, log.buckets)
-    return tally.summary(work.source, local), blocks
+    clean_counts = np.bincount(numbers[:clean], minlength=log.buckets)
+    by_bucket = split_by_bucket(fingerprints, numbers, log.buckets)
+    blocks = [Block.of(part, int(count)) for part, count in zip(by_bucket, clean_counts, strict=True)]
+    return tally.summary(work.source, len(fingerprints)), blocks
 
 
 class _Tally:
@@ -105,15 +124,14 @@ class _Tally:
 
     def add_batches(self, piece: Piece, events: Table, now_ms: int) -> None:
         """Count the batches of a piece whose records were walked: legacy wrappers have no base offset before that."""
-        horizons = delete_horizons(piece.batches)
-        self._next_horizon_ms = earliest(self._next_horizon_ms, horizons[horizons > now_ms])
+        self._next_horizon_ms = next_horizon(piece.batches, self._next_horizon_ms, now_ms)
         if self._batches == 0:
             self._first_offset = int(piece.batches["base_offset"][0])
         self._last_offset = int(piece.batches["last_offset"][-1])
         self._batches += len(piece.batches)
         self._events.append(events)
 
-    def summary(self, source: Source, local: Bits) -> ChunkSummary:
+    def summary(self, source: Source, competing: int) -> ChunkSummary:
         """The result."""
         return ChunkSummary(
             bytes=source.end - source.start,
@@ -123,33 +141,10 @@ class _Tally:
             last_offset=self._last_offset,
             changed_anyway=self.changed,
             removed_anyway=self.removed,
-            local=np.packbits(local),
-            competing=len(local),
-            local_superseded=int(np.count_nonzero(local)),
+            competing=competing,
             events=np.concatenate(self._events) if self._events else np.zeros(0, EVENT),
             next_horizon_ms=self._next_horizon_ms,
         )
-
-
-def delete_horizons(batches: Table) -> npt.NDArray[np.int64]:
-    """Delete horizons, in ms, of those batches that have one (spec disk C1: it takes the place of the base timestamp)."""
-    has_horizon = (batches["magic"] == 2) & (batches["attributes"] & DELETE_HORIZON != 0)
-    horizons: npt.NDArray[np.int64] = batches["base_timestamp"][has_horizon]
-    return horizons
-
-
-def earliest(known_ms: int, horizons_ms: npt.NDArray[np.int64]) -> int:
-    """The earlier of `known_ms` (-1 none) and all `horizons_ms`; -1 when there is none."""
-    found = [*([known_ms] if known_ms >= 0 else []), *([int(horizons_ms.min())] if len(horizons_ms) else [])]
-    return min(found, default=-1)
-
-
-def _combine(fingerprints: Fingerprints, clean: int, buckets: int) -> tuple[Bits, list[Block]]:
-    """Tell what the chunk alone can tell, and split the rest by bucket."""
-    local = mark_recent(fingerprints, clean)
-    clean_counts = bucket_counts(fingerprints[:clean], local[:clean], buckets)
-    parts = split_by_bucket(fingerprints, local, buckets)
-    return local, [Block(part, int(count)) for part, count in zip(parts, clean_counts, strict=True)]
 
 
 def resolve(blocks: list[Block], table: Fingerprints | None = None) -> tuple[list[Bits], Fingerprints]:
@@ -159,5 +154,24 @@ def resolve(blocks: list[Block], table: Fingerprints | None = None) -> tuple[lis
     """
     if table is None:
         table = new_set(sum(len(block.fingerprints) - block.clean for block in blocks))
-    bits = [mark_superseded(block.fingerprints, block.clean, table) for block in reversed(blocks)]
+    bits = [
+        block.answered(mark_superseded(block.fingerprints, block.clean, table)) for block in reversed(blocks)
+    ]
     return bits[::-1], table
+
+
+def combine(blocks: list[Block]) -> list[Block]:
+    """The same blocks, new ones of one bucket in offset order, without the fingerprints that the others supersede.
+
+    What one of them supersedes outside is superseded by the newer one that stays as well.
+    """
+    bits, _ = resolve(blocks)
+    return [
+        Block(
+            np.packbits(superseded),
+            block.records,
+            survivors(block.fingerprints, superseded),
+            block.clean - int(np.count_nonzero(superseded[: block.clean])),
+        )
+        for block, superseded in zip(blocks, bits, strict=True)
+    ]

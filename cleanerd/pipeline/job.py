@@ -21,16 +21,25 @@ from pyspark import SparkContext
 
 from cleanerd.errors import CleanerdError
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix
-from cleanerd.kernels.fingerprint import Fingerprints
+from cleanerd.kernels.fingerprint import MAX_BUCKETS, Fingerprints
 from cleanerd.kernels.judge import Context
-from cleanerd.kernels.newest import BYTES_PER_KEY, BYTES_PER_SLOT_KEY, MAX_BUCKETS
+from cleanerd.kernels.newest import BYTES_PER_KEY, BYTES_PER_SLOT_KEY
 
 from .channel import Reporter
 from .conclude import conclude
 from .index import Bits, Block, ChunkSummary, LogContext, resolve
 from .rewrite import Part
 from .session import SparkSession
-from .tasks import IndexTask, Layout, PackedBits, RewriteTask, resolve_partition
+from .tasks import (
+    IndexTask,
+    Layout,
+    PackedBits,
+    RewriteTask,
+    each,
+    index_together,
+    resolve_partition,
+    rows,
+)
 from .work import IndexedLog, LogWork, RewrittenLog, WrittenPart
 
 BUCKET_RECORDS = 1 << 18
@@ -38,7 +47,7 @@ BUCKET_RECORDS = 1 << 18
 _PARTITION_BYTES = 8 << 20
 _TASKS_PER_CORE = 2
 _TASK_BYTES_MIN = 4 << 20  # a task costs some tens of ms, whatever it does
-_TASK_BYTES_MAX = 128 << 20  # of log; a task of the shuffle holds their fingerprints in memory until it ends
+_TASK_BYTES_MAX = 256 << 20  # of log; a broken task is done again
 
 Place = tuple[int, int]
 """(log number, chunk number)"""
@@ -81,7 +90,7 @@ class Pipeline:
         ]
         contexts = [_context(log, log.discardable_markers) for log in logs]
         result = [RewrittenLog(log, log.error) for log in logs]
-        for task, part in self._run(tasks, contexts, RewriteTask.run):
+        for task, part in self._run(tasks, contexts, each(RewriteTask.run)):
             log = result[task.log]
             if isinstance(part, CleanerdError):
                 log.error = log.error or part
@@ -99,14 +108,14 @@ class Pipeline:
         summaries: dict[Place, ChunkSummary | CleanerdError] = {}
         bits: dict[Place, dict[int, Bits]] = defaultdict(dict)
         blocks: dict[Place, list[Block]] = {}
-        for task, found in self._run(_index_tasks(indexed, dirty=True), contexts, IndexTask.run):
+        for task, found in self._run(_index_tasks(indexed, dirty=True), contexts, index_together):
             if isinstance(found, CleanerdError):
                 summaries[task.log, task.chunk] = found
             else:
                 summaries[task.log, task.chunk], blocks[task.log, task.chunk] = found
         tables = _resolve_here(indexed, blocks, bits)
         clean = _index_tasks(indexed, dirty=False)
-        for task, found in self._run(clean, contexts, IndexTask.look_up, tables):
+        for task, found in self._run(clean, contexts, each(IndexTask.look_up), tables):
             if isinstance(found, CleanerdError):
                 summaries[task.log, task.chunk] = found
             else:
@@ -125,7 +134,8 @@ class Pipeline:
 
         def job(spark: SparkContext) -> list[tuple[int, int, Any]]:
             shared = spark.broadcast(contexts)
-            blocks = _spread(spark, tasks).flatMap(lambda task: task.rows(shared.value, reporter, layout))
+            chunks = _spread(spark, tasks)
+            blocks = chunks.mapPartitions(lambda some: rows(some, shared.value, reporter, layout))
             buckets = blocks.partitionBy(layout.partitions, lambda partition: partition)
             return list(buckets.mapPartitions(resolve_partition).collect())
 
@@ -148,7 +158,7 @@ class Pipeline:
     def _run(
         self, tasks: list[Any], contexts: list[LogContext], step: Callable[..., Any], *more: Any
     ) -> Iterator[tuple[Any, Any]]:
-        """`step(task, contexts, reporter, *more)` for every task, in one Spark job; (task, answer) in order."""
+        """`step(tasks, contexts, reporter, *more)` in one Spark job; (task, answer) in order."""
         if not tasks:
             return
         reporter = self._reporter
@@ -156,11 +166,11 @@ class Pipeline:
         def job(spark: SparkContext) -> list[Any]:
             shared = spark.broadcast((contexts, *more))
 
-            def run(task: Any) -> Any:
+            def run(some: Any) -> Any:
                 contexts, *extra = shared.value
-                return step(task, contexts, reporter, *extra)
+                return step(some, contexts, reporter, *extra)
 
-            return list(_spread(spark, tasks).map(run).collect())
+            return list(_spread(spark, tasks).mapPartitions(run).collect())
 
         yield from zip(tasks, self._session.run(job), strict=True)
 

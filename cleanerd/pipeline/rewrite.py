@@ -15,15 +15,14 @@ import numpy.typing as npt
 from cleanerd.errors import LogUncleanable
 from cleanerd.format.codecs import Codec, compress
 from cleanerd.format.legacy import wrap_messages
-from cleanerd.kernels.digest import digest_batches, digest_records
-from cleanerd.kernels.fingerprint import fingerprint_records
+from cleanerd.kernels.digest import digest_batches, digest_judged, digest_records
+from cleanerd.kernels.fingerprint import look_up_answers
+from cleanerd.kernels.horizons import next_written_horizon
 from cleanerd.kernels.index_marks import index_marks
 from cleanerd.kernels.judge import judge, mark_aborted
-from cleanerd.kernels.newest import gather_bits
 from cleanerd.kernels.rebuild import assemble, write_bodies
 from cleanerd.kernels.tables import (
     CODEC_MASK,
-    DELETE_HORIZON,
     LOG_APPEND_TIME,
     WRITTEN,
     Action,
@@ -32,8 +31,9 @@ from cleanerd.kernels.tables import (
 )
 from cleanerd.policy.verdicts import RecordVerdict
 
+from .channel import Advance
 from .chunks import ChunkWork, Piece, Slice, Source, read_pieces, size_bytes, slices
-from .index import Advance, Bits, LogContext, earliest
+from .index import Bits, LogContext
 
 
 class VerificationFailed(LogUncleanable):
@@ -44,9 +44,9 @@ class VerificationFailed(LogUncleanable):
 class Verdicts:
     """What the driver knows of a chunk's records after the resolve step."""
 
-    local: npt.NDArray[np.uint8]  # packed, as `ChunkSummary.local`
-    competing: int
-    bits: npt.NDArray[np.uint8]  # packed: answers of bucket 0, 1, ... for the records that `local` leaves
+    superseded: npt.NDArray[
+        np.uint8
+    ]  # packed bits: of the competing records in bucket 0, then in bucket 1, ...
     bucket_counts: npt.NDArray[np.int64]
 
 
@@ -154,15 +154,9 @@ class _Tally:
         self._records_digest = digest_records(
             self._records_digest, piece.raw, part.expanded, piece.batches, part.records, kept
         )
-        self._batches_digest = digest_batches(
-            self._batches_digest,
-            piece.batches[part.begin : part.end],
-            judged["action"] == int(Action.DROP),
-            np.where(judged["action"] == int(Action.EMPTY), -1, judged["horizon"]),
-        )
+        self._batches_digest = digest_judged(self._batches_digest, piece.batches, part.begin, judged)
         self.records_read += len(part.records)
-        stays = (judged["action"] != int(Action.DROP)) & (judged["horizon"] >= 0)
-        self.next_horizon_ms = earliest(self.next_horizon_ms, judged["horizon"][stays])
+        self.next_horizon_ms = next_written_horizon(judged, self.next_horizon_ms)
         rows["position"] += self._size_bytes
         self._size_bytes += int(rows["size"].sum())
         self._written.append(rows)
@@ -189,28 +183,20 @@ class _Superseded:
     def __init__(self, verdicts: Verdicts, log: LogContext) -> None:
         counts = verdicts.bucket_counts
         self._log = log
-        self._local = np.unpackbits(verdicts.local, count=verdicts.competing).view(np.bool_)
-        self._bits = np.unpackbits(verdicts.bits, count=int(counts.sum())).view(np.bool_)
+        self._answers = np.unpackbits(verdicts.superseded, count=int(counts.sum())).view(np.bool_)
         self._cursors = np.cumsum(counts) - counts  # one per bucket
         self._ends = np.cumsum(counts)
-        self._used = 0
 
     def of(self, piece: Piece, part: Slice, aborted: Bits) -> Bits:
         """One entry per record of the slice."""
-        fingerprints, rows = fingerprint_records(
-            piece.raw, part.expanded, piece.batches, part.records, aborted, self._log.key
-        )
-        local = self._local[self._used : self._used + len(rows)]
-        self._used += len(rows)
-        if self._used > len(self._local):
-            raise self._mismatch(piece.source)
-        superseded = np.zeros(len(part.records), np.bool_)
-        superseded[rows] = gather_bits(fingerprints, local, self._bits, self._cursors)
-        return superseded
+        return look_up_answers(
+            piece.raw, part.expanded, piece.batches, part.records, aborted, self._log.key, self._answers,
+            self._cursors,
+        )  # fmt: skip
 
     def check_exhausted(self, source: Source) -> None:
         """Every answer was used exactly once, or index and rewrite saw different records. Raises VerificationFailed."""
-        if self._used != len(self._local) or not np.array_equal(self._cursors, self._ends):
+        if not np.array_equal(self._cursors, self._ends):
             raise self._mismatch(source)
 
     def _mismatch(self, source: Source) -> VerificationFailed:
@@ -316,18 +302,10 @@ def read_back(
             )
             records += len(part.records)
             verified(size_bytes(piece, part), 0, len(part.records))
-        batches_digest = digest_batches(
-            batches_digest, batches, np.zeros(len(batches), np.bool_), _delete_horizons(batches)
-        )
+        batches_digest = digest_batches(batches_digest, batches)
         starts.append(batches["position"] + piece.file_position)
         last_offsets.append(batches["last_offset"].copy())
     all_starts, all_last_offsets = np.concatenate(starts), np.concatenate(last_offsets)
     last_offset = int(all_last_offsets[-1]) if len(all_last_offsets) else -1
     proof = Proof(stat.st_size, len(all_starts), records, last_offset, records_digest, batches_digest)
     return proof, all_starts, all_last_offsets
-
-
-def _delete_horizons(batches: Table) -> npt.NDArray[np.int64]:
-    """Delete horizon of every batch, -1 none (rule 0.6)."""
-    is_set = (batches["magic"] == 2) & (batches["attributes"] & DELETE_HORIZON != 0)
-    return np.where(is_set, np.maximum(batches["base_timestamp"], -1), -1)

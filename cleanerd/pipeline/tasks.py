@@ -15,14 +15,15 @@ import numpy.typing as npt
 
 from cleanerd.errors import CleanerdError, LogUncleanable, from_os_error
 from cleanerd.kernels.fingerprint import Fingerprints
-from cleanerd.kernels.newest import mark_superseded
 
 from .channel import Phase, Reporter
 from .chunks import ChunkWork
-from .index import Bits, Block, ChunkSummary, LogContext, index_chunk, resolve
+from .index import Bits, Block, ChunkSummary, LogContext, combine, index_chunk, resolve
 from .rewrite import Part, Verdicts, rewrite_chunk
 
 _T = TypeVar("_T")
+
+_COMBINED_RECORDS = 1 << 22  # 64 MiB of fingerprints that one task holds until it ships what is left of them
 
 Answer = tuple[int, int, object]
 """(log number, chunk number, result or CleanerdError)."""
@@ -36,9 +37,18 @@ class PackedBits:
     count: int
     packed: npt.NDArray[np.uint8]
 
+    @staticmethod
+    def of(bucket: int, bits: Bits) -> "PackedBits":
+        """The answers, packed."""
+        return PackedBits(bucket, len(bits), np.packbits(bits))
+
     def unpack(self) -> Bits:
         """The bits."""
         return np.unpackbits(self.packed, count=self.count).view(np.bool_)
+
+
+Indexed = tuple[ChunkSummary, list[Block]] | CleanerdError
+"""An indexed chunk: its summary and one block per bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +60,14 @@ class IndexTask:
     work: ChunkWork
     first_bucket: int
 
-    def run(
-        self, contexts: list[LogContext], reporter: Reporter
-    ) -> tuple[ChunkSummary, list[Block]] | CleanerdError:
-        """Summary and one block per bucket."""
-        advance = reporter.advance(self.log, Phase.INDEX)
-        return guarded(lambda: index_chunk(self.work, contexts[self.log], advance), self.work.source.path)
+    def run(self, contexts: list[LogContext], reporter: Reporter) -> Indexed:
+        """The answer, told by this chunk alone."""
+
+        def index() -> Indexed:
+            with reporter.advance(self.log, Phase.INDEX) as advance:
+                return index_chunk(self.work, contexts[self.log], advance)
+
+        return guarded(index, self.work.source.path)
 
     def look_up(
         self, contexts: list[LogContext], reporter: Reporter, tables: dict[tuple[int, int], Fingerprints]
@@ -68,26 +80,62 @@ class IndexTask:
         bits = []
         for bucket, block in enumerate(blocks):
             assert block.clean == len(block.fingerprints), "a clean chunk has no dirty record"
-            superseded = mark_superseded(block.fingerprints, block.clean, tables[self.log, bucket])
-            bits.append(PackedBits(bucket, len(superseded), np.packbits(superseded)))
+            (superseded,), _ = resolve([block], tables[self.log, bucket])
+            bits.append(PackedBits.of(bucket, superseded))
         return summary, bits
 
-    def rows(
-        self, contexts: list[LogContext], reporter: Reporter, layout: "Layout"
-    ) -> Iterator[tuple[int, Answer]]:
-        """The same for the shuffle: a row per partition with all its blocks; the summary travels with the first."""
-        found = self.run(contexts, reporter)
+
+def each(step: Callable[..., _T]) -> Callable[..., Iterator[_T]]:
+    """`step` for every task of a Spark task, alone."""
+    return lambda tasks, *shared: (step(task, *shared) for task in tasks)
+
+
+def index_together(
+    tasks: Iterable[IndexTask], contexts: list[LogContext], reporter: Reporter
+) -> Iterator[Indexed]:
+    """The chunks of one Spark task, in order; what they tell about each other is told here."""
+    held: list[tuple[int, Indexed]] = []
+    competing = 0
+    for task in tasks:
+        found = task.run(contexts, reporter)
+        held.append((task.log, found))
+        competing += 0 if isinstance(found, CleanerdError) else found[0].competing
+        if competing >= _COMBINED_RECORDS:
+            yield from _combined(held)
+            held, competing = [], 0
+    yield from _combined(held)
+
+
+def _combined(held: list[tuple[int, Indexed]]) -> Iterator[Indexed]:
+    """Answers of (log, chunk) in order, without the fingerprints that are known to be superseded."""
+    logs: dict[int, list[list[Block]]] = defaultdict(list)
+    for log, found in held:
+        if not isinstance(found, CleanerdError):
+            logs[log].append(found[1])
+    for chunks in logs.values():
+        for bucket, blocks in enumerate(zip(*chunks, strict=True)):
+            for chunk, block in zip(chunks, combine(list(blocks)), strict=True):
+                chunk[bucket] = block
+    return (found for _, found in held)
+
+
+def rows(
+    tasks: Iterable[IndexTask], contexts: list[LogContext], reporter: Reporter, layout: "Layout"
+) -> Iterator[tuple[int, Answer]]:
+    """`index_together` for the shuffle: a row per partition with all its blocks; the summaries travel with the first."""
+    tasks = list(tasks)
+    for task, found in zip(tasks, index_together(tasks, contexts, reporter), strict=True):
         if isinstance(found, CleanerdError):
-            yield 0, (self.log, self.chunk, found)
-            return
+            yield 0, (task.log, task.chunk, found)
+            continue
         summary, blocks = found
-        yield 0, (self.log, self.chunk, summary)
-        rows: dict[int, list[tuple[int, Block]]] = defaultdict(list)
+        yield 0, (task.log, task.chunk, summary)
+        members: dict[int, list[tuple[int, Block]]] = defaultdict(list)
         for bucket, block in enumerate(blocks):
-            if len(block.fingerprints):
-                rows[layout.partition_of(self.first_bucket + bucket)].append((bucket, block))
-        for partition, members in rows.items():
-            yield partition, (self.log, self.chunk, members)
+            if block.records:
+                members[layout.partition_of(task.first_bucket + bucket)].append((bucket, block))
+        for partition, mine in members.items():
+            yield partition, (task.log, task.chunk, mine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +163,7 @@ def resolve_partition(rows: Iterable[tuple[int, Answer]]) -> Iterator[Answer]:
         members = sorted(buckets.pop((log, bucket)), key=lambda member: member[0])
         bits, _ = resolve([block for _, block in members])
         for (chunk, _), superseded in zip(members, bits, strict=True):
-            yield log, chunk, PackedBits(bucket, len(superseded), np.packbits(superseded))
+            yield log, chunk, PackedBits.of(bucket, superseded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +179,18 @@ class RewriteTask:
 
     def run(self, contexts: list[LogContext], reporter: Reporter) -> Part | CleanerdError:
         """The part."""
-        return guarded(
-            lambda: rewrite_chunk(
-                self.work,
-                contexts[self.log],
-                self.verdicts,
-                self.part_path,
-                self.index_interval_bytes,
-                reporter.advance(self.log, Phase.REWRITE),
-                reporter.advance(self.log, Phase.VERIFY),
-            ),
-            self.work.source.path,
-        )
+
+        def rewrite() -> Part:
+            with (
+                reporter.advance(self.log, Phase.REWRITE) as advance,
+                reporter.advance(self.log, Phase.VERIFY) as verified,
+            ):
+                return rewrite_chunk(
+                    self.work, contexts[self.log], self.verdicts, self.part_path, self.index_interval_bytes,
+                    advance, verified,
+                )  # fmt: skip
+
+        return guarded(rewrite, self.work.source.path)
 
 
 def guarded(step: Callable[[], _T], where: str) -> _T | CleanerdError:

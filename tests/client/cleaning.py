@@ -1,5 +1,6 @@
 """A cleaning in steps that can be interleaved with anything: cleanerd's own code, its Spark jobs run in this process."""
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,7 @@ from cleanerd.config.sources import read_sources
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError
 from cleanerd.format.names import TopicPartition
-from cleanerd.pipeline.channel import Phase
+from cleanerd.pipeline.channel import Advance, Phase
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.work import IndexedLog
 from cleanerd.storage.checkpoints import read_checkpoints
@@ -32,8 +33,8 @@ class _Shared:
 
 
 class _Rows(list[Any]):
-    def map(self, step: Callable[[Any], Any]) -> "_Rows":
-        return _Rows(map(step, self))
+    def mapPartitions(self, step: Callable[[Any], Any]) -> "_Rows":
+        return _Rows(step(iter(self)))
 
     def collect(self) -> list[Any]:
         return self
@@ -57,8 +58,8 @@ class InProcess:
 class Silent:
     """A reporter to whom nobody listens."""
 
-    def advance(self, log: int, phase: Phase) -> Callable[[int, int, int], None]:
-        return lambda *_: None
+    def advance(self, log: int, phase: Phase) -> contextlib.AbstractContextManager[Advance]:
+        return contextlib.nullcontext(lambda *_: None)
 
 
 @dataclass

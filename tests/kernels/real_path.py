@@ -13,12 +13,11 @@ from cleanerd.format.batch import iterate_batches
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import TopicPartition
 from cleanerd.kernels.judge import AbortedTxns, Context, Producers
-from cleanerd.kernels.newest import mark_superseded
 from cleanerd.kernels.reference import Cleaned, Facts, LastBatch
 from cleanerd.pipeline import chunks
 from cleanerd.pipeline.chunks import ChunkWork, Source
 from cleanerd.pipeline.conclude import conclude
-from cleanerd.pipeline.index import Bits, Block, ChunkSummary, LogContext, index_chunk, resolve
+from cleanerd.pipeline.index import Bits, Block, ChunkSummary, LogContext, combine, index_chunk, resolve
 from cleanerd.pipeline.rewrite import Part, rewrite_chunk
 from cleanerd.pipeline.work import IndexedLog, LogWork
 from cleanerd.policy.verdicts import RecordVerdict
@@ -37,6 +36,7 @@ class Layout:
     piece_bytes: int = chunks.PIECE_BYTES
     slice_bytes: int = chunks.SLICE_BYTES
     segments_per_group: int = 1
+    combined_chunks: int = 1  # so many dirty chunks, or clean ones with the shuffle, share a task
 
 
 class RealPath:
@@ -116,6 +116,7 @@ class RealPath:
         found = [index_chunk(chunk, context, _go_on) for chunk in self.work.chunks]
         summaries: list[ChunkSummary] = [summary for summary, _ in found]
         blocks = [blocks for _, blocks in found]
+        _combine_runs(self.work.chunks, blocks, self.layout.combined_chunks)
         answer = self._resolve_map_side if self.layout.map_side else self._resolve_all
         indexed = IndexedLog(self.work, KEY, self.layout.buckets)
         return conclude(indexed, summaries, answer(blocks))
@@ -137,7 +138,7 @@ class RealPath:
                 bits[number][bucket] = answer
             for number in set(range(len(blocks))) - set(dirty):
                 block = blocks[number][bucket]
-                bits[number][bucket] = mark_superseded(block.fingerprints, block.clean, table)
+                (bits[number][bucket],), _ = resolve([block], table)
         return bits
 
     def _rewrite(self, indexed: IndexedLog) -> Cleaned:
@@ -201,3 +202,16 @@ def _cuts(positions: list[int], size: int, chunk_bytes: int) -> list[tuple[int, 
         if position - cuts[-1] >= chunk_bytes:
             cuts.append(position)
     return list(zip(cuts, [*cuts[1:], size], strict=True)) if size else []
+
+
+def _combine_runs(chunks: Sequence[ChunkWork], blocks: list[list[Block]], run: int) -> None:
+    """What the tasks do: chunks that share one tell each other; clean and dirty ones of the map-side plan never do."""
+    for kind in (True, False):
+        numbers = [number for number, chunk in enumerate(chunks) if chunk.is_dirty == kind]
+        for first in range(0, len(numbers), run):
+            together = numbers[first : first + run]
+            for bucket in range(len(blocks[0])):
+                for number, block in zip(
+                    together, combine([blocks[n][bucket] for n in together]), strict=True
+                ):
+                    blocks[number][bucket] = block

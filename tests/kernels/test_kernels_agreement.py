@@ -40,6 +40,7 @@ def random_layout(rng: random.Random) -> Layout:
         piece_bytes=rng.choice((100, 1000, 1 << 22)),
         slice_bytes=rng.choice((1, 300, 1 << 22)),
         segments_per_group=rng.choice((1, 2)),
+        combined_chunks=rng.choice((1, 3, 100)),
     )
 
 

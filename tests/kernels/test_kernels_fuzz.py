@@ -16,11 +16,13 @@ import cleanerd
 from cleanerd.errors import CorruptFile
 from cleanerd.format.errors import FormatError
 from cleanerd.kernels import reference
-from cleanerd.kernels.fingerprint import fingerprint_records
+from cleanerd.kernels.digest import digest_batches
+from cleanerd.kernels.fingerprint import fingerprint_records, look_up_answers
+from cleanerd.kernels.horizons import next_horizon
 from cleanerd.kernels.judge import Context, mark_aborted
-from cleanerd.kernels.records import count_messages, walk_records
+from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.reference import Facts, Segment
-from cleanerd.kernels.scan import first_bad_crc, first_bad_order, scan_batches
+from cleanerd.kernels.scan import first_bad_crc, first_bad_order, first_misplaced, scan_batches
 from cleanerd.kernels.tables import Status
 from cleanerd.kernels.transactions import PRODUCER, ProducerState, collect_events, replay
 from tests.kernels.damage import damage, damage_inside_crc, guarded
@@ -97,14 +99,20 @@ def read_everything(data: bytes, rng: random.Random) -> Status:
     replay(ProducerState(np.zeros(0, PRODUCER), -1), raw, batches, 0, 10)
     aborted = mark_aborted(batches, aborted_columns([(n, 0, 1 << 40) for n in range(5)]))
     collect_events(raw, batches, aborted, _context())
-    plain = (batches["attributes"] & 7 == 0) & (batches["count"] >= 0)
-    plain &= batches["count"] <= batches["payload_end"] - batches["payload_start"]
-    if first_bad_order(batches, -1) >= 0 or not plain.all():
+    if len(batches):
+        assert first_misplaced(batches, 0, batches["position"].copy()) == -1
+        first_misplaced(batches, 0, np.sort(np.array([rng.randrange(-9, len(raw) + 9) for _ in range(5)])))
+        next_horizon(batches, -1, NOW_MS)
+        digest_batches(0, batches)
+    plain = (batches["attributes"] & 7 == 0).all()
+    rows, impossible = count_records(nothing, batches, 0, len(batches)) if plain else (0, 0)
+    if first_bad_order(batches, -1) >= 0 or impossible >= 0:
         return status
-    rows = int(batches["count"].sum())
     records, walked, _, _ = walk_records(raw, nothing, batches, 0, len(batches), rows, -1)
     if walked is Status.OK:
-        fingerprint_records(raw, nothing, batches, records, aborted, KEY)
+        fingerprint_records(raw, nothing, batches, records, aborted, 5, KEY, 4)
+        cursors = np.zeros(4, np.int64)
+        look_up_answers(raw, nothing, batches, records, aborted, KEY, np.ones(2, np.bool_), cursors)
     return walked
 
 
@@ -119,7 +127,8 @@ def expand_everything(data: bytes, rng: random.Random) -> Status:
     batches, _, _ = scan_batches(raw, 0, len(raw))
     expanded = guarded(data, at_start=rng.random() < 0.3)
     batches["expanded"], batches["payload_start"], batches["payload_end"] = 1, 0, len(data)
-    rows = count_messages(expanded, 0, len(data))
+    batches["count"] = -1
+    rows, _ = count_records(expanded, batches, 0, 1)
     assert rows * 26 <= len(data) + 26
     return walk_records(raw, expanded, batches, 0, 1, rows, -1)[1]
 

@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 from siphash24 import siphash24
 
 from cleanerd.format.record import decode_varint, encode_varint
-from cleanerd.kernels.fingerprint import Fingerprints, fingerprint_records, siphash128
+from cleanerd.kernels.fingerprint import (
+    Fingerprints,
+    bucket_hash,
+    fingerprint_records,
+    look_up_answers,
+    siphash128,
+)
 from cleanerd.kernels.index_marks import index_marks
 from cleanerd.kernels.native import be16, be32, be64, crc32c, crc_step1, crc_step8_table
-from cleanerd.kernels.newest import (
-    bucket_counts,
-    gather_bits,
-    mark_recent,
-    mark_superseded,
-    new_set,
-    split_by_bucket,
-)
+from cleanerd.kernels.newest import mark_superseded, new_set, split_by_bucket, survivors
 from cleanerd.kernels.rebuild import _varint_size, _write_varint
 from cleanerd.kernels.records import read_varint
 from cleanerd.kernels.scan import IEEE_TABLE, crc32_ieee
@@ -114,10 +113,52 @@ def test_fingerprints_leave_out_what_does_not_compete() -> None:
     records["key_length"] = [-1, 2, 2, 2]
     aborted = np.array([False, False, True])
     raw = array(b"ab")
-    found, rows = fingerprint_records(raw, array(b""), batches, records, aborted, (1, 2))
-    assert rows.tolist() == [1]
-    expected = plain_siphash(b"ab", (1).to_bytes(8, "little") + (2).to_bytes(8, "little"), 16)
-    assert found.tobytes() == expected
+    records["offset"] = [5, 6, 7, 8]
+    found, numbers, clean = fingerprint_records(raw, array(b""), batches, records, aborted, 7, (1, 2), 64)
+    assert found.tobytes() == plain_siphash(b"ab", (1).to_bytes(8, "little") + (2).to_bytes(8, "little"), 16)
+    assert numbers.tolist() == [plain_bucket_hash(b"ab", 1, 2) >> 58]
+    assert clean == 1
+    answers, cursors = np.array([True]), np.zeros(64, np.int64)
+    found = look_up_answers(raw, array(b""), batches, records, aborted, (1, 2), answers, cursors)
+    assert found.tolist() == [False, True, False, False]
+    assert cursors.sum() == cursors[numbers[0]] == 1
+
+
+def plain_bucket_hash(data: bytes, k0: int, k1: int) -> int:
+    """The same with numbers of any size."""
+    mixed = k0 ^ len(data)
+    for at in range(0, len(data), 8):
+        mixed = (mixed ^ int.from_bytes(data[at : at + 8], "little")) * (k1 | 1) & _MASK
+        mixed ^= mixed >> 32
+    return mixed * (k1 | 1) & _MASK
+
+
+@given(data=st.binary(max_size=40), k0=st.integers(0, _MASK), k1=st.integers(0, _MASK))
+@settings(max_examples=60, deadline=None)
+def test_bucket_hash_against_plain_numbers(data: bytes, k0: int, k1: int) -> None:
+    """At any length and any place in the buffer."""
+    buffer = array(b"xyz" + data)
+    assert int(bucket_hash(buffer, 3, len(data), np.uint64(k0), np.uint64(k1))) == plain_bucket_hash(
+        data, k0, k1
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["user-{}", "{:020d}", "{}", "prefix-that-is-the-same-{:08d}-and-a-suffix", "{:<16}", "big-endian"],
+)
+def test_keys_of_every_pattern_spread_over_the_buckets(name: str) -> None:
+    """No bucket holds much more than its share, or it would not fit the budget (architecture 4)."""
+    keys = [n.to_bytes(8, "big") if name == "big-endian" else name.format(n).encode() for n in range(16_384)]
+    buffer, at, counts = array(b"".join(keys)), 0, np.zeros(64, np.int64)
+    for key in keys:
+        hashed = bucket_hash(
+            buffer, at, len(key), np.uint64(0x0706050403020100), np.uint64(0x9E3779B97F4A7C15)
+        )
+        counts[int(hashed) >> 58] += 1
+        at += len(key)
+    assert counts.max() < 1.5 * 16_384 / 64
+    assert counts.min() > 0.5 * 16_384 / 64
 
 
 @given(data=st.binary(max_size=200), start=st.integers(0, 20))
@@ -215,21 +256,6 @@ def test_mark_superseded_against_a_dict(numbers: list[int], data: st.DataObject)
     assert [*older, *newer] == expected
 
 
-@given(numbers=st.lists(st.integers(0, 12), max_size=60), data=st.data())
-@settings(max_examples=60, deadline=None)
-def test_mark_recent_tells_no_lies(numbers: list[int], data: st.DataObject) -> None:
-    """What it marks is superseded; so few keys all stay in the cache, and then it marks all that are."""
-    clean = data.draw(st.integers(0, len(numbers)))
-    assert mark_recent(keyed(numbers), clean).tolist() == superseded_by_dict(numbers, clean)
-
-
-def test_mark_recent_with_keys_that_share_a_cell() -> None:
-    """Keys that push each other out of the cache are left to the set, never taken for one another."""
-    same_cell = np.array([[1 + (n << 32), n] for n in (1, 2, 1, 2, 2, 1)], np.uint64)
-    marked = mark_recent(same_cell, 0)
-    assert marked.tolist() == [False, False, False, True, False, False]
-
-
 def test_a_set_that_is_full_to_the_brim() -> None:
     """As many keys as it was made for, all in the same first slot."""
     clustered = np.array([[n, 7] for n in range(1, 1001)], np.uint64)
@@ -238,29 +264,26 @@ def test_a_set_that_is_full_to_the_brim() -> None:
     assert mark_superseded(clustered, 1000, table).all()
 
 
-@given(numbers=st.lists(st.integers(0, 1000), max_size=80), power=st.integers(0, 7), data=st.data())
+@given(numbers=st.lists(st.integers(0, 63), max_size=80), data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_split_and_gather_are_inverse(numbers: list[int], power: int, data: st.DataObject) -> None:
-    """An answer that is given per bucket comes back to the record that it is about."""
-    buckets = 1 << power
-    skip = np.array([data.draw(st.booleans()) for _ in numbers], np.bool_)
-    fingerprints = keyed(numbers)
-    parts = split_by_bucket(fingerprints, skip, buckets)
-    counts = bucket_counts(fingerprints, skip, buckets)
-    assert counts.tolist() == [len(part) for part in parts]
+def test_split_keeps_the_order_in_every_bucket(numbers: list[int], data: st.DataObject) -> None:
+    """And `survivors` is the mask that it says."""
+    fingerprints = keyed(list(range(len(numbers))))
+    parts = split_by_bucket(fingerprints, np.array(numbers, np.int32), 64)
     for bucket, part in enumerate(parts):
-        assert all(int(high) >> (64 - power) == bucket for high in part[:, 1])
-    odd = [part[:, 0] % 2 == 1 for part in parts]  # some answer that depends on the record only
-    cursors = np.cumsum(counts) - counts
-    found = gather_bits(fingerprints, skip, np.concatenate(odd), cursors)
-    assert found.tolist() == [s or bool(f[0] % 2) for s, f in zip(skip, fingerprints, strict=True)]
-    assert cursors.tolist() == np.cumsum(counts).tolist()
+        assert part.tolist() == [
+            f.tolist() for f, n in zip(fingerprints, numbers, strict=True) if n == bucket
+        ]
+    gone = np.array([data.draw(st.booleans()) for _ in numbers], np.bool_)
+    assert survivors(fingerprints, gone).tolist() == fingerprints[~gone].tolist()
 
 
-def test_gather_with_too_few_answers_stays_in_bounds() -> None:
+def test_looking_up_too_few_answers_stays_in_bounds() -> None:
     """It moves the cursor on, so that the caller can tell."""
-    cursors = np.zeros(1, np.int64)
-    found = gather_bits(keyed([1, 2, 3]), np.zeros(3, np.bool_), np.array([True]), cursors)
+    batches, records, cursors = np.zeros(1, BATCH), np.zeros(3, RECORD), np.zeros(1, np.int64)
+    records["key_length"] = 1
+    raw, aborted = array(b"k"), np.zeros(1, np.bool_)
+    found = look_up_answers(raw, raw, batches, records, aborted, (1, 2), np.array([True]), cursors)
     assert found.tolist() == [True, False, False]
     assert cursors.tolist() == [3]
 

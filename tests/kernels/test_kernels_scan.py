@@ -11,7 +11,7 @@ from cleanerd.format.codecs import Codec
 from cleanerd.format.control import ControlType, encode_end_txn_marker
 from cleanerd.format.legacy import encode_message, encode_wrapper, wrap_messages
 from cleanerd.format.record import encode_varint
-from cleanerd.kernels.records import count_messages, walk_records
+from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.scan import first_bad_crc, first_bad_order, scan_batches
 from cleanerd.kernels.tables import Bytes, Status, Table
 from tests.kernels.damage import guarded, sealed
@@ -47,7 +47,8 @@ def walk_wrapper(messages: bytes, wrapper: bytes, previous_offset: int = -1) -> 
     raw, batches, _, _ = scan(wrapper)
     expanded = guarded(messages)
     batches["expanded"], batches["payload_start"], batches["payload_end"] = 1, 0, len(messages)
-    rows = count_messages(expanded, 0, len(messages))
+    rows, impossible = count_records(expanded, batches, 0, 1)
+    assert impossible == -1
     records, status, _, _ = walk_records(raw, expanded, batches, 0, 1, rows, previous_offset)
     return batches, records, status
 

@@ -19,27 +19,34 @@ IN_ANOTHER_PROCESS = """
 import pickle, sys
 from cleanerd.pipeline.channel import Phase
 reporter = pickle.load(sys.stdin.buffer)
-advance = reporter.advance(7, Phase.REWRITE)
-advance(1 << 40, 2, 3)
-advance(4, 5, 6)
+with reporter.advance(7, Phase.REWRITE) as advance:
+    advance(1 << 40, 2, 3)
+    advance(4, 5, 6)
+    advance(10, 20, 30)
 """
 
 
 def test_a_report_arrives_whole_from_another_process() -> None:
-    """The reporter is a plain value: whoever holds it may report, wherever it was made."""
+    """The reporter is a plain value: whoever holds it may report, wherever it was made. Small steps are said together."""
     heard: list[tuple[int, ...]] = []
     with Channel(lambda *message: heard.append(message) is None) as channel:
         environment = {**os.environ, "PYTHONPATH": str(Path(cleanerd.__file__).parents[1])}
         command = [sys.executable, "-c", IN_ANOTHER_PROCESS]
         subprocess.run(command, input=pickle.dumps(channel.reporter), env=environment, check=True)
-    assert heard == [(7, Phase.REWRITE, 1 << 40, 2, 3), (7, Phase.REWRITE, 4, 5, 6)]
+    assert heard == [(7, Phase.REWRITE, 1 << 40, 2, 3), (7, Phase.REWRITE, 14, 25, 36)]
+
+
+def report_once(reporter: Reporter) -> None:
+    """What a task of one small step does."""
+    with reporter.advance(0, Phase.INDEX) as advance:
+        advance(1, 0, 1)
 
 
 def test_an_answer_held_back_is_a_brake() -> None:
     """A task goes on when it is told to, not before."""
     may_go_on = threading.Event()
     with Channel(lambda *_: may_go_on.wait(10)) as channel:
-        task = threading.Thread(target=channel.reporter.advance(0, Phase.INDEX), args=(1, 0, 1))
+        task = threading.Thread(target=report_once, args=(channel.reporter,))
         task.start()
         task.join(0.05)
         assert task.is_alive()
@@ -48,26 +55,43 @@ def test_an_answer_held_back_is_a_brake() -> None:
         assert not task.is_alive()
 
 
+def failing_task(reporter: Reporter) -> None:
+    """It did something, and then its disk broke."""
+    with reporter.advance(0, Phase.INDEX) as advance:
+        advance(1, 0, 1)
+        raise OSError("disk")
+
+
+def test_a_task_that_failed_says_nothing_more() -> None:
+    """Its error is the answer; what it had not reported yet does not hide it."""
+    heard: list[object] = []
+    with (
+        Channel(lambda *message: heard.append(message) is None) as channel,
+        pytest.raises(OSError, match="disk"),
+    ):
+        failing_task(channel.reporter)
+    assert heard == []
+
+
 def test_a_wrong_token_is_not_answered() -> None:
     """Others on the machine can connect; they are not heard."""
     heard: list[object] = []
     with Channel(lambda *message: heard.append(message) is None) as channel:
         reporter = Reporter(channel.reporter.host, channel.reporter.port, bytes(16))
         with pytest.raises(Aborted, match="does not answer"):
-            reporter.advance(0, Phase.INDEX)(1, 0, 1)
+            report_once(reporter)
     assert heard == []
 
 
 def test_a_lost_connection_costs_one_task() -> None:
     """The next task of the same worker process connects anew."""
     with Channel(lambda *_: True) as channel:
-        advance = channel.reporter.advance(0, Phase.INDEX)
-        advance(1, 0, 1)
+        report_once(channel.reporter)
         for connection in channel._connections:
             connection.shutdown(2)
         with pytest.raises(Aborted, match="does not answer"):
-            advance(1, 0, 1)
-        advance(1, 0, 1)
+            report_once(channel.reporter)
+        report_once(channel.reporter)
 
 
 @pytest.mark.parametrize("write", [True, False])
