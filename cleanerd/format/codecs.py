@@ -36,13 +36,21 @@ ZSTD_LEVEL = 3
 _GZIP_WBITS = 31
 _ISAL_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # its stub declares an instance
 
+MAX_EXPANDED_BYTES = 512 << 20
+"""What one blob may expand to: a few KiB of zstd or gzip can stand for gigabytes, and every one costs the same memory."""
+
 XERIAL_MAGIC = bytes.fromhex("82534e4150505900")
 XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 XERIAL_BLOCK_BYTES = 32 * 1024
 _SNAPPY_MAX_RATIO = 24  # three bytes of snappy can stand for 64 at most
 
+_ZSTD_BLOCK_MAX = 128 << 10
+_ZSTD_BLOCK_MIN = 4  # a header of three bytes and at least one more
+_ZSTD_RLE, _ZSTD_COMPRESSED = 1, 2
+
 _LZ4_MAGIC = bytes.fromhex("04224d18")
 _LZ4_FLG, _LZ4_BD = 4, 5
+_LZ4_MAX_RATIO = 255
 _LZ4_HC_OF_60_40 = 0x82
 _LZ4_QUIRK_HC_OF_60_40 = 0x1A
 
@@ -79,13 +87,14 @@ def compress(codec: Codec, data: Data, magic: int = 2) -> bytes:
 def decompress(codec: Codec, data: Data, magic: int = 2) -> bytes:
     """Decompress the whole of `data`.
 
-    Raises: `FormatError` for anything that is not exactly one complete blob of the codec.
+    Raises: `FormatError` for anything that is not exactly one complete blob of the codec, or one that expands to more than
+    `MAX_EXPANDED_BYTES`, which are never allocated.
     """
     match codec:
         case Codec.NONE:
             return bytes(data)
         case Codec.GZIP:
-            return _decompress_members("gzip", lambda: isal_zlib.decompressobj(_GZIP_WBITS), data)
+            return _decompress_members("gzip", _GzipMember, data)
         case Codec.SNAPPY:
             return _decompress_snappy(data)
         case Codec.LZ4:
@@ -93,7 +102,7 @@ def decompress(codec: Codec, data: Data, magic: int = 2) -> bytes:
         case Codec.ZSTD:
             if magic < 2:
                 raise FormatError(0, "a codec of magic 0 or 1", "zstd")
-            return _decompress_members("zstd", _engines.zstd_decompressor.decompressobj, data)
+            return _decompress_members("zstd", _ZstdMember, data)
 
 
 class _Engines(threading.local):
@@ -119,6 +128,72 @@ class _Member(Protocol):
     def decompress(self, data: Data, /) -> bytes: ...
 
 
+class _GzipMember:
+    """A gzip member that stops where it gets too large."""
+
+    def __init__(self) -> None:
+        self._stream = isal_zlib.decompressobj(_GZIP_WBITS)
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._stream.eof)
+
+    @property
+    def unused_data(self) -> bytes:
+        return bytes(self._stream.unused_data)
+
+    def decompress(self, data: Data, /) -> bytes:
+        content = bytes(self._stream.decompress(data, MAX_EXPANDED_BYTES + 1))
+        _check_size(len(content))
+        return content
+
+
+class _ZstdMember:
+    """A zstd frame that is refused before it is expanded when it may get too large."""
+
+    def __init__(self) -> None:
+        self._stream = _engines.zstd_decompressor.decompressobj()
+
+    @property
+    def eof(self) -> bool:
+        return self._stream.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._stream.unused_data
+
+    def decompress(self, data: Data, /) -> bytes:
+        _check_zstd_blocks(memoryview(data))
+        return self._stream.decompress(data)
+
+
+def _check_size(expanded_bytes: int) -> None:
+    if expanded_bytes > MAX_EXPANDED_BYTES:
+        raise FormatError(
+            0, f"a blob that expands to {MAX_EXPANDED_BYTES} bytes at most", f"{expanded_bytes} or more"
+        )
+
+
+def _check_zstd_blocks(data: memoryview) -> None:
+    """Raise FormatError when the blocks of a frame may expand beyond the limit (RFC 8878: 128 KiB each).
+
+    zstd can neither stop at a size nor tell it: Kafka writes frames without content size.
+    """
+    if len(data) // _ZSTD_BLOCK_MIN * _ZSTD_BLOCK_MAX <= MAX_EXPANDED_BYTES:
+        return  # too short to hold so many blocks
+    try:
+        position = zstandard.frame_header_size(data)
+    except zstandard.ZstdError:
+        return  # no frame at all: the decompressor says so
+    expanded, last = 0, False
+    while not last and position + 3 <= len(data):
+        header = int.from_bytes(data[position : position + 3], "little")
+        last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
+        expanded += _ZSTD_BLOCK_MAX if kind == _ZSTD_COMPRESSED else size
+        position += 3 + (1 if kind == _ZSTD_RLE else size)
+    _check_size(expanded)
+
+
 def _decompress_members(name: str, new_member: Callable[[], _Member], data: Data) -> bytes:
     """Decompress concatenated members until the input is used up, as the JVM's input streams do."""
     parts: list[bytes] = []
@@ -132,6 +207,7 @@ def _decompress_members(name: str, new_member: Callable[[], _Member], data: Data
             raise FormatError(position, f"a {name} member", problem) from problem
         if not member.eof:
             raise FormatError(position, f"a complete {name} member", f"{len(rest)} bytes without its end")
+        _check_size(sum(map(len, parts)))
         rest = member.unused_data
         if not rest:
             return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -154,7 +230,7 @@ def _decompress_snappy(data: Data) -> bytes:
     if len(view) < len(XERIAL_HEADER) or struct.unpack_from(">i", view, 12)[0] != 1:
         raise FormatError(8, "snappy framing compatible with version 1", bytes(view[8:16]).hex())
     parts: list[bytes] = []
-    position = len(XERIAL_HEADER)
+    position, expanded = len(XERIAL_HEADER), 0
     while position < len(view):
         start = position + 4
         size = struct.unpack_from(">i", view, position)[0] if start <= len(view) else -1
@@ -162,6 +238,8 @@ def _decompress_snappy(data: Data) -> bytes:
             raise FormatError(position, f"a snappy block of at most {len(view) - start} bytes", size)
         position = start + size
         parts.append(_decompress_raw_snappy(view[start:position], start))
+        expanded += len(parts[-1])
+        _check_size(expanded)
     return b"".join(parts)
 
 
@@ -170,6 +248,7 @@ def _decompress_raw_snappy(block: memoryview, position: int) -> bytes:
         size_bytes = cramjam.snappy.decompress_raw_len(block)
         if size_bytes > _SNAPPY_MAX_RATIO * len(block):  # never allocate what cannot be there
             raise FormatError(position, "a plausible snappy length", size_bytes)
+        _check_size(size_bytes)
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as problem:
         raise FormatError(position, "a snappy block", problem) from problem
@@ -196,6 +275,9 @@ def _decompress_lz4(data: Data, magic: int) -> bytes:
     _check_lz4_descriptor(frame)
     try:
         source = _with_right_checksum(frame) if magic == 0 else frame
+        if len(source) * _LZ4_MAX_RATIO > MAX_EXPANDED_BYTES:
+            stream = lz4.frame.LZ4FrameDecompressor()
+            _check_size(len(stream.decompress(source, max_length=MAX_EXPANDED_BYTES + 1)))
         content, used = lz4.frame.decompress(source, return_bytes_read=True)
     except RuntimeError as problem:
         raise FormatError(0, "an lz4 frame", problem) from problem

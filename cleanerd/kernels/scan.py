@@ -7,12 +7,11 @@ from numba import njit
 from .native import JIT, be16, be32, be64, crc32c
 from .tables import BATCH, CODEC_MASK, LOG_APPEND_TIME, Bytes, Status, Table
 
-_OK, _TORN, _BAD_SIZE, _BAD_MAGIC, _BAD_CRC = (
+_OK, _TORN, _BAD_SIZE, _BAD_MAGIC = (
     int(Status.OK),
     int(Status.TORN),
     int(Status.BAD_SIZE),
     int(Status.BAD_MAGIC),
-    int(Status.BAD_CRC),
 )
 _LOG_OVERHEAD = 12
 _MIN_LEGACY = 14
@@ -129,17 +128,19 @@ IEEE_TABLE = _ieee_table()
 
 
 @njit(**JIT)
+def _crcs(buffer, row, table):
+    """(CRC that a batch carries, CRC of its bytes)."""
+    end = row.position + row.size
+    if row.magic == 2:
+        return np.uint32(be32(buffer, row.position + 17)), crc32c(buffer, row.position + 21, end)
+    return np.uint32(be32(buffer, row.position + 12)), crc32_ieee(table, buffer, row.position + 16, end)
+
+
+@njit(**JIT)
 def _first_bad_crc(buffer, batches, table):
     for i in range(len(batches)):
-        row = batches[i]
-        end = row.position + row.size
-        if row.magic == 2:
-            computed = crc32c(buffer, row.position + 21, end)
-            stored = np.uint32(be32(buffer, row.position + 17))
-        else:
-            computed = crc32_ieee(table, buffer, row.position + 16, end)
-            stored = np.uint32(be32(buffer, row.position + 12))
-        if computed != stored:
+        carried, computed = _crcs(buffer, batches[i], table)
+        if carried != computed:
             return i
     return -1
 
@@ -195,6 +196,12 @@ def scan_batches(buffer: Bytes, start: int, end: int) -> tuple[Table, int, Statu
 def first_bad_crc(buffer: Bytes, batches: Table) -> int:
     """Row of the first batch whose CRC is wrong, -1 if all are right."""
     return int(_first_bad_crc(buffer, batches, IEEE_TABLE))
+
+
+def crcs(buffer: Bytes, batches: Table, row: int) -> tuple[int, int]:
+    """(CRC that batch `row` carries, CRC of its bytes)."""
+    carried, computed = _crcs(buffer, batches[row], IEEE_TABLE)
+    return int(carried), int(computed)
 
 
 def first_bad_order(batches: Table, previous_last_offset: int) -> int:

@@ -126,11 +126,10 @@ class Status(IntEnum):
     TORN = 1  # the last batch is cut off
     BAD_SIZE = 2
     BAD_MAGIC = 3
-    BAD_CRC = 4
-    BAD_RECORD = 5  # a length or varint leads out of the batch
-    BAD_COUNT = 6  # record count of the header is not what is there
-    BAD_OFFSET = 7  # offsets do not rise
-    BAD_CONTROL = 8  # control record without a control key
+    BAD_RECORD = 4  # a length or varint leads out of the batch
+    BAD_COUNT = 5  # record count of the header is not what is there
+    BAD_OFFSET = 6  # offsets do not rise
+    BAD_CONTROL = 7  # control record without a control key
 
 
 class Action(IntEnum):

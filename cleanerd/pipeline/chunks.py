@@ -17,7 +17,7 @@ from cleanerd.format.codecs import Codec, decompress
 from cleanerd.format.errors import FormatError
 from cleanerd.format.offset_index import ENTRY_BYTES
 from cleanerd.kernels.records import count_records, walk_records
-from cleanerd.kernels.scan import first_bad_crc, first_bad_order, first_misplaced, scan_batches
+from cleanerd.kernels.scan import crcs, first_bad_crc, first_bad_order, first_misplaced, scan_batches
 from cleanerd.kernels.tables import CODEC_MASK, Bytes, Status, Table
 
 PIECE_BYTES = 1 << 20
@@ -28,7 +28,6 @@ _EXPECTED = {
     Status.TORN: ("a whole batch", "the end of the range inside a batch"),
     Status.BAD_SIZE: ("a batch size that a batch can have", "a smaller or negative one"),
     Status.BAD_MAGIC: ("magic 0, 1 or 2", "another magic byte"),
-    Status.BAD_CRC: ("the CRC that the batch carries", "another CRC of its bytes"),
     Status.BAD_RECORD: ("a record that ends inside its batch", "a length that leads out of it"),
     Status.BAD_COUNT: ("as many records as the batch header says", "more or fewer"),
     Status.BAD_OFFSET: ("offsets that rise within the bounds of batch and segment", "one that does not"),
@@ -143,14 +142,17 @@ def read_pieces(source: Source) -> Iterator[Piece]:
 
 
 def _check(piece: Piece) -> None:
-    for row, status in (
-        (first_bad_crc(piece.raw, piece.batches), Status.BAD_CRC),
-        (first_bad_order(piece.batches, piece.previous_offset), Status.BAD_OFFSET),
-    ):
-        if row >= 0:
-            raise corrupt(
-                piece.source.path, piece.file_position + int(piece.batches["position"][row]), status
-            )
+    bad = first_bad_crc(piece.raw, piece.batches)
+    if bad >= 0:
+        carried, computed = crcs(piece.raw, piece.batches, bad)
+        at = piece.file_position + int(piece.batches["position"][bad])
+        raise CorruptFile(
+            piece.source.path, at, f"a batch with CRC {carried:08x}", f"bytes with CRC {computed:08x}"
+        )
+    bad = first_bad_order(piece.batches, piece.previous_offset)
+    if bad >= 0:
+        at = piece.file_position + int(piece.batches["position"][bad])
+        raise corrupt(piece.source.path, at, Status.BAD_OFFSET)
 
 
 def check_index(piece: Piece, work: ChunkWork) -> None:

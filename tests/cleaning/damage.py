@@ -5,10 +5,14 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import zstandard
+
 from cleanerd.env.files import RealFiles
 from cleanerd.format.batch import iterate_batches
+from cleanerd.format.codecs import Codec
 from cleanerd.format.names import FileKind
 from tests.cleaning.logs import segment
+from tests.kernels.damage import sealed
 
 
 def batch_starts(path: Path) -> list[int]:
@@ -48,6 +52,19 @@ def zeros(partition: Path) -> str:
     log = segment(partition, 1)
     start = batch_starts(log)[4]
     overwrite(log, start, bytes(200))
+    return f"{log}: at byte {start}"
+
+
+def zstd_bomb(partition: Path) -> str:
+    """The last batch of a closed segment: 32 KiB that stand for a GiB."""
+    log = segment(partition, 1)
+    start = batch_starts(log)[-1]
+    header = bytearray(log.read_bytes()[start : start + 61])
+    bomb = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1 << 30))
+    header[8:12] = (len(header) - 12 + len(bomb)).to_bytes(4)
+    header[21:23] = int(Codec.ZSTD).to_bytes(2)
+    os.truncate(log, start)
+    overwrite(log, start, sealed(bytes(header) + bomb))
     return f"{log}: at byte {start}"
 
 
@@ -130,6 +147,7 @@ DAMAGES: tuple[Callable[[Path], str], ...] = (
     torn_batch,
     wrong_magic,
     zeros,
+    zstd_bomb,
     half_index_entry,
     half_time_index_entry,
     shifted_index,

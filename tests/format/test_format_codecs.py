@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import random
+import resource
 import struct
 import threading
 
@@ -13,6 +14,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cleanerd.format import codecs
 from cleanerd.format.codecs import XERIAL_HEADER, Codec, compress, decompress
 from cleanerd.format.errors import FormatError
 
@@ -189,6 +191,42 @@ def test_noise_is_a_format_error_and_nothing_else(codec, magic, noise):
     """Bytes that were never compressed; snappy may take a few for a block."""
     with contextlib.suppress(FormatError):
         decompress(codec, noise, magic)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_what_expands_too_far_is_refused(codec, monkeypatch):
+    """At the limit it is read; beyond, also in many members or blocks, it is not."""
+    monkeypatch.setattr(codecs, "MAX_EXPANDED_BYTES", 1 << 20)
+    content = bytes(1 << 20)
+    blob = compress(codec, content)
+    assert decompress(codec, blob) == content
+    more = [compress(codec, content + b"x" * (200 << 10))]
+    if codec in (Codec.GZIP, Codec.ZSTD):
+        more.append(blob + compress(codec, b"y"))
+    if codec is Codec.SNAPPY:
+        more.append(bytes(cramjam.snappy.compress_raw(content + b"x")))
+    for bomb in more:
+        with pytest.raises(FormatError, match="expands to 1048576 bytes at most"):
+            decompress(codec, bomb)
+
+
+@pytest.mark.parametrize("kind", ["rle", "compressed"])
+def test_a_zstd_bomb_is_refused_before_it_is_expanded(kind):
+    """32 KiB for a GiB (RFC 8878): no memory is taken for it."""
+    if kind == "rle":
+        header = zstandard.ZstdCompressor(write_content_size=False).compress(b"")[:6]
+        block, last = (
+            ((128 << 10) << 3 | 2).to_bytes(3, "little") + b"0",
+            ((128 << 10) << 3 | 3).to_bytes(3, "little"),
+        )
+        bomb = header + 8191 * block + last + b"0"
+    else:
+        bomb = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1 << 30))
+    assert len(bomb) < 33 << 10
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(FormatError, match="expands to 536870912 bytes at most, found 1073741824 or more"):
+        decompress(Codec.ZSTD, bomb)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # KiB
 
 
 def test_threads_do_not_share_engines():
