@@ -10,6 +10,7 @@ from cleanerd.config.sources import read_sources
 
 PACKAGE = Path(cleanerd.__file__).parent
 SAMPLE = PACKAGE.parent / "etc" / "cleanerd.properties"
+TOPIC_SAMPLE = SAMPLE.parent / "topics.d" / "TOPIC.properties"
 PAIR = re.compile(r"((?:# .*\n)+)#([a-z.]+)=(.*)\n")
 DERIVED = {"log.dirs", "log.dir", "metadata.log.dir", "node.id"}
 """These feed the log directories and the choice of the broker's dynamic values."""
@@ -62,3 +63,24 @@ def test_sample_with_every_key_set_is_valid_and_changes_nothing_for_topics(tmp_p
     path = tmp_path / "server.properties"
     path.write_text("".join(f"{key}={value}\n" for key, (_, value) in pairs().items()))
     assert resolve(read_sources(str(path))).topic("t") == resolve(read_sources()).topic("t")
+
+
+def test_sample_of_a_topic_has_the_keys_that_something_reads_as_the_table_has_them(tmp_path: Path) -> None:
+    """All comment signs taken away it is valid, and changes nothing."""
+    modules = [path.read_text() for path in PACKAGE.rglob("*.py") if path.parent.name != "config"]
+    read = {
+        name
+        for name, key in TOPIC_KEYS.items()
+        if key.field and any(re.search(rf"\.{key.field}\b", module) for module in modules)
+    }
+    found = {key: (comment, value) for comment, key, value in PAIR.findall(TOPIC_SAMPLE.read_text())}
+    assert set(found) == read
+    for key, (comment, _) in found.items():
+        assert TOPIC_KEYS[key].doc in comment, key
+    (tmp_path / "topics.d").mkdir()
+    (tmp_path / "topics.d" / "t.properties").write_text(
+        "".join(f"{key}={value}\n" for key, (_, value) in found.items())
+    )
+    config = tmp_path / "server.properties"
+    config.write_text("")
+    assert resolve(read_sources(str(config))).topic("t") == resolve(read_sources()).topic("t")
