@@ -8,6 +8,7 @@ import numpy as np
 
 from cleanerd.cleaning.choose import Candidate
 from cleanerd.cleaning.commit import commit_staged, record_unchanged
+from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
 from cleanerd.cleaning.result import CleanRequest, LogResult, Outcome, Progress
 from cleanerd.cleaning.stage import stage_log
@@ -63,9 +64,26 @@ class Cleaner:
         Tasks report to `reporter`, with the place of their log among those that `Progress.planned` was told of; without
         one they report to the progress of this object.
         """
-        started = self._clock.monotonic_s()
-        results: list[LogResult] = []
+        watch = Stopwatch(self._clock)
+        with watch.phase("plan"):
+            logs, results = self._plan(candidates, watch)
+        try:
+            try:
+                self._run_pipeline(logs, reporter, watch)
+            except SparkFailed as error:
+                for log in logs:
+                    log.error = log.error or error
+            results += [self._finish(log, watch.split()) for log in logs]
+        except BaseException:
+            for log in logs:
+                self._discard(log)
+            raise
+        return results
+
+    def _plan(self, candidates: Sequence[Candidate], watch: Stopwatch) -> tuple[list[_Log], list[LogResult]]:
+        """Logs to go on with, and results of those that end here."""
         logs: list[_Log] = []
+        failed: list[LogResult] = []
         for candidate in candidates:
             try:
                 if not self._request.dry_run:
@@ -80,28 +98,17 @@ class Cleaner:
                 )
                 logs.append(_Log(plan))
             except (CleanerdError, OSError) as error:
-                results.append(self._failed(candidate, _own(error, candidate), started))
-        try:
-            try:
-                self._run_pipeline(logs, reporter)
-            except SparkFailed as error:
-                for log in logs:
-                    log.error = log.error or error
-            results += [self._finish(log, started) for log in logs]
-        except BaseException:
-            for log in logs:
-                self._discard(log)
-            raise
-        return results
+                failed.append(self._failed(candidate, _own(error, candidate), watch))
+        return logs, failed
 
-    def _run_pipeline(self, logs: list[_Log], reporter: Reporter | None) -> None:
+    def _run_pipeline(self, logs: list[_Log], reporter: Reporter | None, watch: Stopwatch) -> None:
         for log in logs:
             tp = log.plan.candidate.snapshot.topic_partition
             self._progress.planned(
                 tp, sum(chunk.source.end - chunk.source.start for chunk in log.plan.work.chunks)
             )
         if reporter is not None:
-            self._run_steps(logs, reporter)
+            self._run_steps(logs, reporter, watch)
             return
         partitions = [log.plan.candidate.snapshot.topic_partition for log in logs]
 
@@ -112,13 +119,18 @@ class Cleaner:
             return True
 
         with Channel(advanced, driver_host(self._session.master)) as channel:
-            self._run_steps(logs, channel.reporter)
+            self._run_steps(logs, channel.reporter, watch)
 
-    def _run_steps(self, logs: list[_Log], reporter: Reporter) -> None:
+    def _run_steps(self, logs: list[_Log], reporter: Reporter, watch: Stopwatch) -> None:
         pipeline = Pipeline(self._session, self._budget(), reporter)
         keys = [_fingerprint_key(self._entropy) for _ in logs]
-        for log, indexed in zip(logs, pipeline.index([log.plan.work for log in logs], keys), strict=True):
-            log.indexed, log.error = indexed, indexed.error
+        with watch.phase("index"):
+            for log, indexed in zip(logs, pipeline.index([log.plan.work for log in logs], keys), strict=True):
+                log.indexed, log.error = indexed, indexed.error
+        with watch.phase("rewrite"):
+            self._rewrite(logs, pipeline)
+
+    def _rewrite(self, logs: list[_Log], pipeline: Pipeline) -> None:
         dry_run = self._request.dry_run
         if not dry_run:
             self._check_space(logs, pipeline)
@@ -154,27 +166,29 @@ class Cleaner:
             elif log.error is None:
                 free -= peak
 
-    def _finish(self, log: _Log, started: float) -> LogResult:
+    def _finish(self, log: _Log, watch: Stopwatch) -> LogResult:
         """Stage and commit one log, or say why not."""
         candidate, files = log.plan.candidate, self._files
         if log.error is not None or log.rewritten is None:
             self._discard(log)
-            return self._failed(candidate, log.error or Aborted("stopped"), started)
+            return self._failed(candidate, log.error or Aborted("stopped"), watch)
         if self._request.dry_run:
-            return self._result(log, "planned", None, started)
+            return self._result(log, "planned", None, watch)
         try:
-            staged = stage_log(files, log.plan, log.rewritten)
+            with watch.phase("stage"):
+                staged = stage_log(files, log.plan, log.rewritten)
             if not self._request.stage_only:
-                self._commit(log, staged)
+                with watch.phase("commit" if staged else "checkpoint"):
+                    self._commit(log, staged)
         except LockHeld as error:
             outcome: Outcome = "staged" if staged else "unchanged"
             reason = f"waits for the lock: {error}" if staged else f"checkpoint not written: {error}"
-            return self._result(log, outcome, reason, started)
+            return self._result(log, outcome, reason, watch)
         except (CleanerdError, OSError) as error:
             self._discard(log)
-            return self._failed(candidate, _own(error, candidate), started)
+            return self._failed(candidate, _own(error, candidate), watch)
         done: Outcome = "staged" if self._request.stage_only else "committed"
-        return self._result(log, done if staged else "unchanged", None, started)
+        return self._result(log, done if staged else "unchanged", None, watch)
 
     def _commit(self, log: _Log, staged: int) -> None:
         snapshot, round_end = log.plan.candidate.snapshot, log.plan.work.round_end
@@ -195,7 +209,7 @@ class Cleaner:
         if not self._request.dry_run:
             discard_staged(self._files, log.plan.candidate.snapshot.directory)
 
-    def _failed(self, candidate: Candidate, error: CleanerdError, started: float) -> LogResult:
+    def _failed(self, candidate: Candidate, error: CleanerdError, watch: Stopwatch) -> LogResult:
         snapshot = candidate.snapshot
         return LogResult(
             topic=snapshot.topic_partition.topic,
@@ -211,10 +225,11 @@ class Cleaner:
             bytes_after=snapshot.size_bytes,
             segments_before=len(snapshot.segments),
             segments_after=len(snapshot.segments),
-            seconds=self._clock.monotonic_s() - started,
+            seconds=watch.seconds,
+            phase_seconds=watch.phase_seconds,
         )
 
-    def _result(self, log: _Log, outcome: Outcome, reason: str | None, started: float) -> LogResult:
+    def _result(self, log: _Log, outcome: Outcome, reason: str | None, watch: Stopwatch) -> LogResult:
         assert log.indexed is not None
         assert log.rewritten is not None
         snapshot, plan = log.plan.candidate.snapshot, log.plan
@@ -239,7 +254,8 @@ class Cleaner:
             removed={v.reason: int(removed[v]) for v in REMOVED_VERDICTS if removed[v]},
             segments_before=len(snapshot.segments),
             segments_after=len(snapshot.segments) - sum(len(group.sources) - 1 for group in changed),
-            seconds=self._clock.monotonic_s() - started,
+            seconds=watch.seconds,
+            phase_seconds=watch.phase_seconds,
             peak_extra_bytes=written + _overhead(log),
             next_horizon_ms=_next_horizon_ms(log.rewritten),
             basis=plan.candidate.basis,

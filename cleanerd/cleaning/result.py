@@ -14,9 +14,10 @@ aborted      was left as it was because somebody asked to stop
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
+from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.config.model import CleanerdConfig, TopicConfig
 from cleanerd.format.names import TopicPartition
 
@@ -44,7 +45,7 @@ class LogResult:
     by reason. `error` is the class of what went wrong; with `is_retryable` the same work may succeed later without
     anybody's doing. `next_horizon_ms`: when the earliest tombstone or marker that stays may go.
     `peak_extra_bytes` is the disk space that new files need while the old ones are still there. `basis` is what the
-    checkpoint needs to move.
+    checkpoint needs to move. `phase_seconds` by the names in `phases`: part of `seconds`, but for `examine`.
     """
 
     topic: str
@@ -63,11 +64,21 @@ class LogResult:
     segments_before: int = 0
     segments_after: int = 0
     seconds: float = 0.0
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
     peak_extra_bytes: int = 0
     error: str | None = None
     is_retryable: bool = False
     next_horizon_ms: int | None = None
     basis: Basis | None = None
+
+    def after(self, watch: Stopwatch, outcome: Outcome | None = None) -> "LogResult":
+        """The result once more was done to the log, as measured by `watch`."""
+        return replace(
+            self,
+            outcome=outcome or self.outcome,
+            seconds=self.seconds + sum(watch.phase_seconds.values()),
+            phase_seconds={**self.phase_seconds, **watch.phase_seconds},
+        )
 
     @property
     def mb_per_s(self) -> float:

@@ -35,6 +35,7 @@ RESULT_FIELDS = (
     "seconds",
     "mb_per_s",
     "records_per_s",
+    "phase_seconds",
 )
 
 
@@ -51,6 +52,7 @@ def results_document(results: "Iterable[LogResult]") -> str:
 def _result(result: "LogResult") -> dict[str, object]:
     values = {name: getattr(result, name) for name in RESULT_FIELDS}
     values["removed"] = dict(result.removed)
+    values["phase_seconds"] = {name: round(seconds, 3) for name, seconds in result.phase_seconds.items()}
     for name in ("seconds", "mb_per_s", "records_per_s"):
         values[name] = round(getattr(result, name), 3)
     if result.outcome == "planned":

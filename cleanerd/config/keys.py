@@ -261,6 +261,8 @@ _BROKER_ROWS = (
               "log_format", "Form of the log; auto: console on a terminal, else json."),
     BrokerKey("cleanerd.log.level", STRING, "info", one_of("debug", "info", "warning", "error"), CLUSTER, "",
               "log_level", "Lowest level that is logged."),
+    BrokerKey("cleanerd.log.kafka.summary", BOOLEAN, False, ANY, CLUSTER, "",
+              "log_kafka_summary", "Also the summary of each committed cleaning in the words of Kafka's cleaner."),
 )
 # fmt: on
 

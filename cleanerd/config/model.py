@@ -87,6 +87,7 @@ class CleanerdConfig:
     metrics_jmx_compat: bool
     log_format: str
     log_level: str
+    log_kafka_summary: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

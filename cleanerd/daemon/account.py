@@ -10,13 +10,14 @@ from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.retain import Retained
 from cleanerd.daemon.history import History
 from cleanerd.daemon.jobs import Job
+from cleanerd.daemon.kafka_summary import kafka_summary
+from cleanerd.daemon.log_table import EVENTS
 from cleanerd.daemon.model import LogId
 from cleanerd.daemon.operations import EventKind, HistoryEvent
 from cleanerd.env.clock import Clock
 
 Listener = Callable[[HistoryEvent], None]
 _log = structlog.get_logger("cleanerd")
-_LOUD = ("failed", "uncleanable", "dropped", "rejected", "expired", "offline")
 
 
 class Account:
@@ -36,7 +37,10 @@ class Account:
 
     def cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
         """A log went through a cleaning."""
-        fields = asdict(result)
+        fields = asdict(result) | {
+            "seconds": round(result.seconds, 3),
+            "phase_seconds": {name: round(seconds, 3) for name, seconds in result.phase_seconds.items()},
+        }
         self._tell(
             HistoryEvent.model_validate(
                 {
@@ -57,6 +61,10 @@ class Account:
             segments=[result.segments_before, result.segments_after],
             error=result.error,
         )
+
+    def summarized(self, thread: int, result: LogResult, buffer_ratio: float) -> None:
+        """A cleaning in Kafka's words: for the log alone."""
+        _log.info("kafka_summary", message=kafka_summary(thread, result, buffer_ratio))
 
     def retained(self, log: LogId, retained: Retained | None, reason: str | None) -> None:
         """Retention took segments from a log, or failed."""
@@ -97,12 +105,13 @@ class Account:
         self._listener(event)
         fields = event.model_dump(exclude_defaults=True, exclude={"time_ms", "kind"})
         known = {name: value for name, value in more.items() if value is not None}
-        say = _log.warning if event.outcome in _LOUD else _log.info
+        say = getattr(_log, EVENTS[event.kind].level_of(event.outcome))
         say(event.kind, **fields, **known)
 
 
 _MEASURES = (
     "seconds",
+    "phase_seconds",
     "bytes_read",
     "bytes_before",
     "bytes_after",

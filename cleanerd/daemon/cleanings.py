@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from cleanerd.cleaning.commit import commit_staged, record_unchanged
 from cleanerd.cleaning.lock import commit_lock
+from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.spark_master import spark_master
 from cleanerd.config.load import Configuration
@@ -21,7 +23,6 @@ from cleanerd.daemon.engine_calls import CleanCall, Planned
 from cleanerd.daemon.jobs import Job, Jobs
 from cleanerd.daemon.metrics import Metrics
 from cleanerd.daemon.model import LogId
-from cleanerd.daemon.phases import PhaseTimer
 from cleanerd.daemon.states import PartitionStates
 from cleanerd.daemon.throttle import Throttle
 from cleanerd.env.clock import Clock
@@ -58,9 +59,10 @@ class Cleanings:
         busy = list(job.logs)
         try:
             for log, staged in self._stage(job).items():
-                result = self._settle(log, staged)
-                results.append(result)
-                self.done(job, log, result)
+                with bound_contextvars(**log.fields()):
+                    result = self._settle(log, staged)
+                    results.append(result)
+                    self.done(job, log, result)
                 busy.remove(log)
                 self.states.done_cleaning(log)  # one by one: nobody waits for the other logs of the job
         finally:
@@ -73,14 +75,13 @@ class Cleanings:
     def _stage(self, job: Job) -> dict[LogId, LogResult]:
         """What the engine makes of the job. Its own failure is that of every log."""
         log_dir, configuration = job.logs[0].log_dir, self.configuration()
-        phases = PhaseTimer(self.clock)
+        watch = Stopwatch(self.clock)
 
         def planned(news: Planned) -> None:
-            phases.planned()
             self.jobs.plan(job, LogId(log_dir, news.topic_partition), news.total_bytes)
 
         host = driver_host(spark_master(configuration.broker))
-        with Channel(lambda *report: self._answer(job, phases, *report), host) as channel:
+        with Channel(lambda *report: self._answer(job, *report), host) as channel:
             call = CleanCall(
                 log_dir=log_dir,
                 partitions=tuple(log.topic_partition for log in job.logs),
@@ -94,12 +95,11 @@ class Cleanings:
                 reporter=channel.reporter,
             )
             try:
-                found = self.engine.clean(call, planned)
+                answers = self.engine.clean(call, planned)
+                found = _with_examination(answers, watch.seconds)
             except CleanerdError as error:
                 self._discard(job)
                 return {log: _failed(log, error) for log in job.logs}
-        for phase, seconds in phases.ended():
-            self.metrics.phase_took(phase, seconds)
         self.metrics.staged(found, configuration.broker)
         by_name = {(result.topic, result.partition): result for result in found}
         return {log: by_name[log.topic_partition.topic, log.topic_partition.partition] for log in job.logs}
@@ -107,7 +107,6 @@ class Cleanings:
     def _answer(
         self,
         job: Job,
-        phases: PhaseTimer,
         number: int,
         phase: Phase,
         read_bytes: int,
@@ -121,7 +120,6 @@ class Cleanings:
         if phase is not Phase.VERIFY:  # what it reads was counted when it was written
             self.jobs.advance(job, phase.name.lower(), read_bytes, written_bytes, records)
         self.beat(job)
-        phases.reported(phase)
         self.metrics.moved(log.log_dir, phase.name.lower(), read_bytes, written_bytes)
         with self.metrics.throttled(job.id, log.log_dir):
             self.throttle.charge(
@@ -135,20 +133,21 @@ class Cleanings:
             return result
         if self.is_yielding(log.log_dir):
             return replace(result, reason="waits for a broker that is about to start")
-        is_kafka = is_kafka_dir(self.files, log.log_dir)
+        is_kafka, watch = is_kafka_dir(self.files, log.log_dir), Stopwatch(self.clock)
         try:
             if result.outcome == "staged":
                 before = lambda: self.states.begin_commit(log)  # noqa: E731
-                with self.metrics.phase("commit"):
+                with watch.phase("commit"):
                     commit_staged(
                         self.files, log.log_dir, log.topic_partition, is_kafka=is_kafka, before=before,
                         swapped=lambda group: self.metrics.swapped(log.log_dir, group),
                     )  # fmt: skip
-                return replace(result, outcome="committed")
+                self.metrics.phases_took(watch.phase_seconds)
+                return result.after(watch, "committed")
             assert result.end_offset is not None
             assert result.basis is not None
             self.states.begin_commit(log)
-            with self.metrics.phase("checkpoint"):
+            with watch.phase("checkpoint"):
                 record_unchanged(
                     self.files,
                     log.log_dir,
@@ -157,6 +156,8 @@ class Cleanings:
                     is_kafka=is_kafka,
                     basis=result.basis,
                 )
+            self.metrics.phases_took(watch.phase_seconds)
+            return result.after(watch)
         except LockHeld as error:
             return replace(result, reason=f"waits for the lock: {error}")
         except Aborted as error:
@@ -165,7 +166,6 @@ class Cleanings:
         except (CleanerdError, OSError) as error:
             self.mend(log, is_kafka=is_kafka)
             return _worse(result, _own(error, log))
-        return result
 
     def mend(self, log: LogId, *, is_kafka: bool) -> None:
         """After a commit that went wrong: finish it or take it back, if the disk lets us; else the next start will."""
@@ -174,13 +174,21 @@ class Cleanings:
                 acted = functools.partial(self.metrics.recovered, log.log_dir)
                 recover(self.files, log.directory, is_kafka=is_kafka, acted=acted)
         except (CleanerdError, OSError) as error:
-            _log.error("recovery_failed", log=str(log), log_dir=log.log_dir, reason=str(error))
+            _log.error("recovery_failed", **log.fields(), reason=str(error))
 
     def _discard(self, job: Job) -> None:
         """An engine that died may have staged some groups of a log and not others."""
         for log in job.logs:
             with contextlib.suppress(OSError):
                 discard_staged(self.files, log.directory)
+
+
+def _with_examination(results: list[LogResult], seconds: float) -> list[LogResult]:
+    """Results of a job whose call took so long: what the cleaning did not take went by before it."""
+    examine_s = max(seconds - max((result.seconds for result in results), default=0.0), 0.0)
+    return [
+        replace(result, phase_seconds={"examine": examine_s, **result.phase_seconds}) for result in results
+    ]
 
 
 def _own(error: CleanerdError | OSError, log: LogId) -> CleanerdError:

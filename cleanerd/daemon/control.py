@@ -18,7 +18,6 @@ request that would change something is handed to `audit`, whatever became of it.
 import contextlib
 import io
 import json
-import logging
 import select
 import socket
 import socketserver
@@ -30,6 +29,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, unquote
 
+import structlog
 from pydantic import ValidationError
 
 from cleanerd import __version__
@@ -39,7 +39,7 @@ from cleanerd.daemon.control_socket import Listening, Peer, group_of, may_change
 from cleanerd.daemon.operations import Invalid, OperationError, Operations
 from cleanerd.env.clock import Clock, SystemClock
 
-_logger = logging.getLogger(__name__)
+_log = structlog.get_logger("cleanerd")
 _HEAD_BYTES = 16_384
 _MAX_QUERY_FIELDS = 16
 _ACCEPT_PAUSE_MS = 100
@@ -170,8 +170,8 @@ class _Dispatcher:
     def _record(self, entry: AuditEntry) -> None:
         try:
             self._audit(entry)
-        except Exception:
-            _logger.exception("audit entry lost: %s", entry)
+        except Exception:  # noqa: BLE001  # the request is answered all the same
+            _log.exception("audit_lost", entry=str(entry))
 
 
 def _refuse(status: int, code: str, message: str) -> NoReturn:
@@ -265,7 +265,7 @@ class _Server(socketserver.ThreadingUnixStreamServer):
             except (BlockingIOError, ConnectionAbortedError):
                 continue
             except OSError as error:  # too many open files, for example: it stays readable, so do not spin
-                _logger.error("control socket cannot accept: %s", error)
+                _log.error("control_accept_failed", reason=str(error))
                 stopped.poll(_ACCEPT_PAUSE_MS)
                 continue
             self.process_request(connection, "")
@@ -296,7 +296,7 @@ class _Server(socketserver.ThreadingUnixStreamServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         """Log what a connection died of."""
-        _logger.exception("control connection failed")
+        _log.exception("control_connection_failed")
 
     def drain(self, timeout_s: float) -> None:
         """Wait until no request is in progress any more."""
@@ -345,8 +345,8 @@ class _Connection(BaseHTTPRequestHandler):
                 self.send_error(unreadable.status)
         except OperationError as error:
             self.answer = _error(error.status, error.code, str(error))
-        except Exception:
-            _logger.exception("control request failed: %s", self.raw_requestline)
+        except Exception:  # noqa: BLE001  # the boundary of a request
+            _log.exception("control_request_failed", request=repr(self.raw_requestline))
             self.answer = _error(500, "internal", "internal error; the daemon's log says more")
 
     def finish(self) -> None:
@@ -358,7 +358,7 @@ class _Connection(BaseHTTPRequestHandler):
             try:
                 _send(self.connection, self.answer, self.server.limits.answer_s)
             except OSError as error:
-                _logger.info("control answer not delivered: %s", error)
+                _log.info("control_answer_lost", reason=str(error))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
         """Answer to a request that is not even HTTP, or not within the limits."""

@@ -15,7 +15,6 @@ nothing can be written, as on a full disk, events are lost and counted, and stat
 
 import contextlib
 import json
-import logging
 import math
 import os
 import sqlite3
@@ -23,6 +22,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import structlog
 from pydantic import ValidationError
 
 from cleanerd.daemon.operations import HistoryEvent
@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS state (
 """
 _BUSY_TIMEOUT_S = 2.0
 _PRUNE_TO = 0.9  # of the limit, so that there is something to do once in a while and not every time
-_logger = logging.getLogger(__name__)
+_log = structlog.get_logger("cleanerd")
 
 _Key = tuple[str, str]
 _Action = Callable[[sqlite3.Connection], None]
@@ -92,7 +92,7 @@ class History:
                 connection.create_function("log_matches", 2, lambda t, p: matches(pattern, t, p))
                 rows = connection.execute(query, (since_ms or 0, limit)).fetchall()
         except sqlite3.Error as error:
-            _logger.error("history %s cannot be read: %s", self._path, error)
+            _log.error("history_unreadable", path=self._path, reason=str(error))
             return ()
         return tuple(event for (text,) in rows if (event := _parsed(text)) is not None)
 
@@ -180,12 +180,12 @@ class History:
             self._attempt_once(action)
         except sqlite3.Error as error:
             if not self._is_failing:
-                _logger.error("history %s cannot be written, events are lost: %s", self._path, error)
+                _log.error("history_unwritable", path=self._path, reason=str(error))
             self._is_failing = True
             self._disconnect()
             return False
         if self._is_failing:
-            _logger.warning("history %s is written again; %d events lost", self._path, self._lost_events)
+            _log.warning("history_writable", path=self._path, lost_events=self._lost_events)
         self._is_failing = False
         return True
 
@@ -220,16 +220,17 @@ class History:
 
     def _set_aside(self, damage: sqlite3.Error) -> None:
         """Make room for a new file, which will get all state that memory or the damaged one has."""
-        _logger.error("history %s is damaged and moved to %s.damaged: %s", self._path, self._path, damage)
+        moved_to = f"{self._path}.damaged"
+        _log.error("history_damaged", path=self._path, moved_to=moved_to, reason=str(damage))
         self._disconnect()
         try:
             with contextlib.closing(sqlite3.connect(self._path)) as connection:
                 self._load_state(connection)
         except sqlite3.Error as error:
-            _logger.error("history %s: holds and other state in it may be lost: %s", self._path, error)
+            _log.error("history_state_lost", path=self._path, reason=str(error))
         self._unsaved |= self._state.keys()
         try:
-            _rename_all(self._path, f"{self._path}.damaged")
+            _rename_all(self._path, moved_to)
         except OSError as error:
             raise sqlite3.OperationalError(f"cannot be moved aside: {error}") from error
 

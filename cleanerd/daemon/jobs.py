@@ -4,7 +4,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from cleanerd.daemon.model import LogId
 from cleanerd.daemon.operations import JobView, Trigger
@@ -33,6 +33,11 @@ class Job:
         self.ended_ms: int | None = None
         self.outcome: str | None = None
         self.reason: str | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """What is the same for all that happens in it, by the names that history and API use."""
+        of_logs = self.logs[0].fields() if len(self.logs) == 1 else {"log_dir": self.logs[0].log_dir}
+        return {"job_id": self.id, **of_logs}
 
 
 class Jobs:

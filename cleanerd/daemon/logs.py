@@ -8,7 +8,8 @@ from typing import IO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-_PRIORITIES = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}  # sd-daemon(3)
+_PRIORITIES = {"critical": 2, "exception": 3, "error": 3, "warning": 4, "info": 6, "debug": 7}
+"""sd-daemon(3), by the method that was called."""
 
 
 def configure(log_format: str, level: str, stream: IO[str] = sys.stderr) -> None:
@@ -28,7 +29,8 @@ def configure(log_format: str, level: str, stream: IO[str] = sys.stderr) -> None
         if is_console
         else structlog.processors.JSONRenderer()
     )
-    last: list[Processor] = [renderer, *([_priority] if _is_journal(stream) else [])]
+    first: list[Processor] = [_message_as_text] if is_console else []
+    last: list[Processor] = [*first, renderer, *([_priority] if _is_journal(stream) else [])]
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -52,6 +54,13 @@ def configure(log_format: str, level: str, stream: IO[str] = sys.stderr) -> None
 
 
 def _as_it_is(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    return event
+
+
+def _message_as_text(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """A text for people takes the place of the event's name where people read."""
+    if "message" in event:
+        event["event"] = event.pop("message")
     return event
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import get_args
 
+from cleanerd.cleaning.phases import JOB_PHASES, LOG_PHASES
 from cleanerd.daemon.operations import State
 from cleanerd.policy.verdicts import REMOVED_VERDICTS
 
@@ -28,7 +29,7 @@ CAUSES = (
 )
 """Classes of errors that end a cleaning."""
 STATES: tuple[str, ...] = get_args(State)
-PHASES = ("scan", "plan", "index", "rewrite", "stage", "commit", "checkpoint")
+PHASES = ("scan", *JOB_PHASES, *LOG_PHASES)
 
 
 class Kind(Enum):
@@ -172,11 +173,12 @@ CLEANING_SECONDS = _histogram("cleanerd_cleaning_duration_seconds", "log_dir",
                               "with every cleaning but those skipped; exemplars have the job_id",
                               (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400))
 PHASE_SECONDS = _histogram("cleanerd_phase_duration_seconds", "phase",
-                           "How long phases took. scan: a full scan, which belongs to no job; plan: an exact look at the "
-                           "logs, and the start of the engine if it was not up; index: reading keys; rewrite: copying and "
-                           "verifying; stage: joining and syncing files; commit: swapping them and writing the checkpoint; "
-                           "checkpoint: writing it where nothing had to go.",
-                           "at the end of each phase; commit and checkpoint once for each log",
+                           "How long phases took. scan: a full scan, which belongs to no job; examine: an exact look at "
+                           "the logs, and the start of the engine if it was not up; plan: dividing the work; index: reading "
+                           "keys; rewrite: copying and verifying; stage: joining and syncing files; commit: swapping them "
+                           "and writing the checkpoint; checkpoint: writing it where nothing had to go. The same seconds "
+                           "are `phase_seconds` of the log line and of the history.",
+                           "when the engine is done with a job; stage, commit and checkpoint once for each log",
                            (0.01, 0.1, 0.5, 1, 5, 30, 120, 600, 3600), phase=PHASES)
 READ_BYTES = _counter("cleanerd_read_bytes_total", "log_dir phase", "Bytes that cleanings read.",
                       "while they run; verify reads what rewrite wrote", phase=("index", "rewrite", "verify"))

@@ -25,6 +25,7 @@ from prometheus_client import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
+from cleanerd.cleaning.phases import JOB_PHASES, Stopwatch
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.retain import Retained
 from cleanerd.config.model import CleanerdConfig
@@ -88,13 +89,15 @@ class Metrics:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Measures a phase; one that ends in an error has none."""
-        began_s = self._clock.monotonic_s()
-        yield
-        self.phase_took(name, self._clock.monotonic_s() - began_s)
+        watch = Stopwatch(self._clock)
+        with watch.phase(name):
+            yield
+        self.phases_took(watch.phase_seconds)
 
-    def phase_took(self, name: str, seconds: float) -> None:
-        """A phase is over."""
-        self._histograms[table.PHASE_SECONDS].labels(name).observe(seconds)
+    def phases_took(self, phase_seconds: Mapping[str, float]) -> None:
+        """Phases are over."""
+        for name, seconds in phase_seconds.items():
+            self._histograms[table.PHASE_SECONDS].labels(name).observe(seconds)
 
     def moved(self, log_dir: str, phase: str, read_bytes: int, written_bytes: int) -> None:
         """A task did some I/O."""
@@ -120,15 +123,17 @@ class Metrics:
         with self._mutex:
             return set(self._waiting)
 
-    def staged(self, results: Iterable[LogResult], config: CleanerdConfig) -> None:
-        """The engine is done with a job. Every offset may have a key of its own."""
-        ranges = [
-            (r.first_dirty_offset, r.end_offset) for r in results if r.outcome not in ("skipped", "planned")
-        ]
-        offsets = sum(max(end - start, 0) for start, end in ranges if start is not None and end is not None)
-        if ranges:
-            budget_bytes = config.dedupe_buffer_size_bytes * config.io_buffer_load_factor
-            self.dedupe_ratio = offsets * BYTES_PER_KEY / budget_bytes
+    def staged(self, results: Sequence[LogResult], config: CleanerdConfig) -> None:
+        """The engine is done with a job."""
+        common: dict[str, float] = {}
+        for result in results:
+            of_job, own = _phases_of(result)
+            common |= of_job
+            self.phases_took(own)
+        self.phases_took(common)
+        cleaned = [result for result in results if result.outcome not in ("skipped", "planned")]
+        if cleaned:
+            self.dedupe_ratio = dedupe_ratio(cleaned, config)
             self._gauges[table.DEDUPE_RATIO].set(self.dedupe_ratio)
 
     def swapped(self, log_dir: str, group: StagedGroup) -> None:
@@ -207,6 +212,19 @@ class Metrics:
             if metric.labels and all(label in known for label in metric.labels):
                 for values in product(*(known[label] for label in metric.labels)):
                     counter.labels(*values)
+
+
+def dedupe_ratio(results: Iterable[LogResult], config: CleanerdConfig) -> float:
+    """How much of the dedupe buffer these logs need at most together: every offset may have a key of its own."""
+    ranges = [(result.first_dirty_offset, result.end_offset) for result in results]
+    offsets = sum(max(end - start, 0) for start, end in ranges if start is not None and end is not None)
+    return offsets * BYTES_PER_KEY / (config.dedupe_buffer_size_bytes * config.io_buffer_load_factor)
+
+
+def _phases_of(result: LogResult) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds by phase: those of the whole job, those of this log alone."""
+    found = result.phase_seconds.items()
+    return {n: s for n, s in found if n in JOB_PHASES}, {n: s for n, s in found if n not in JOB_PHASES}
 
 
 def cause_of(error: str | None) -> str:

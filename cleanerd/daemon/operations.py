@@ -79,7 +79,8 @@ Trigger = Literal["schedule", "request", "horizon", "max lag"]
 class HistoryEvent(View):
     """Something that happened: to a log, or to the daemon where topic and partition are None.
 
-    `removed` counts records by reason. `seconds` is how long it took.
+    `removed` counts records by reason. `seconds` is how long it took, `phase_seconds` how long the phases of a cleaning
+    did; logs of the same job share some of them (`cleaning.phases`).
     """
 
     time_ms: int
@@ -91,6 +92,7 @@ class HistoryEvent(View):
     partition: int | None = None
     job_id: str | None = None
     seconds: float | None = None
+    phase_seconds: Mapping[str, float] = Field(default_factory=dict)
     bytes_read: int | None = None
     bytes_before: int | None = None
     bytes_after: int | None = None

@@ -28,6 +28,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 
 import structlog
+from structlog.contextvars import bind_contextvars, unbind_contextvars
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.retain import Retained
@@ -44,7 +45,7 @@ from cleanerd.daemon.history import HOLD, History
 from cleanerd.daemon.holds import Hold
 from cleanerd.daemon.inventory import Inventory, ScanReport
 from cleanerd.daemon.jobs import Job, Jobs
-from cleanerd.daemon.metrics import Metrics
+from cleanerd.daemon.metrics import Metrics, dedupe_ratio
 from cleanerd.daemon.model import LogId
 from cleanerd.daemon.ownership import Ownership
 from cleanerd.daemon.reload import ReloadOutcome, ReloadStatus
@@ -242,10 +243,12 @@ class Supervisor:
         worker = self.workers.current()
         if worker is not None:
             self._workers_of[job.id] = worker
+        bind_contextvars(**job.fields())
         try:
             cleanings.run(job)
         finally:
             self._workers_of.pop(job.id, None)
+        unbind_contextvars(*job.fields())  # not of a thread that dies of it: that tells its job
         self._refresh()
         return not self.is_stopping.is_set()
 
@@ -261,6 +264,8 @@ class Supervisor:
         self._touch(log)
         self.metrics.cleaned(job.id, log, result)
         self.account.cleaned(job, log, result)
+        if result.outcome == "committed" and config.log_kafka_summary:
+            self.account.summarized(self.workers.number(), result, dedupe_ratio([result], config))
         if result.outcome == "failed":
             trouble = self.troubles.failed(log, result, self.stamp(log), config, now_ms)
             if trouble.is_uncleanable:
@@ -351,10 +356,10 @@ class Supervisor:
                 self.ignored.pop(log, None)
             elif self.ignored.get(log) != reason:
                 self.ignored[log] = reason
-                _log.warning("ignored", log=str(log), log_dir=log.log_dir, reason=reason)
+                _log.warning("ignored", **log.fields(), reason=reason)
         for trouble in self.troubles.all():
             if self.troubles.changed(trouble.log, self.stamp(trouble.log)):
-                _log.info("tried_again", log=str(trouble.log), log_dir=trouble.log_dir, reason="it changed")
+                _log.info("tried_again", **trouble.log.fields(), reason="it changed")
 
     def _scan_step(self) -> bool:
         if self.clock.monotonic_s() - self._scanned_s < self._scan_pause_s():

@@ -77,7 +77,9 @@ class LogDirWatcher:
 
     def start(self) -> None:
         """Begin; where that is not possible there are scans and a warning."""
-        logging.getLogger("watchdog").addHandler(self._complaints)
+        library = logging.getLogger("watchdog")
+        library.addHandler(self._complaints)
+        library.propagate = False  # what it says is told as `events_lost`, and once is enough
         try:
             observer = self._make_observer()
             observer.start()
@@ -105,11 +107,14 @@ class LogDirWatcher:
 
     def stop(self) -> None:
         """No more calls."""
-        logging.getLogger("watchdog").removeHandler(self._complaints)
+        self._complaints.setLevel(logging.CRITICAL)  # what it says of its end is no news
         observer, self._observer = self._observer, None
         if observer is not None:
             observer.stop()
             observer.join()
+        library = logging.getLogger("watchdog")
+        library.removeHandler(self._complaints)
+        library.propagate = True
 
     def _watch(self, observer: BaseObserver, key: tuple[str, int]) -> None:
         log_dir = key[0]

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 import structlog
+from structlog.contextvars import bind_contextvars, clear_contextvars
 
 from cleanerd.env.clock import Clock
 
@@ -96,12 +97,14 @@ class Worker:
         pause_s = self._restart_pause_s
         while not self._stopping.is_set():
             began_s = self._clock.monotonic_s()
+            clear_contextvars()  # of what it worked on when it died, which `worker_died` tells
+            bind_contextvars(worker=self.name)
             try:
                 self._loop()
             except Exception:  # noqa: BLE001  # the boundary of a thread: it is started again
                 self.deaths += 1
                 self.is_dead = True
-                _log.exception("worker_died", worker=self.name, deaths=self.deaths, restart_in_s=pause_s)
+                _log.exception("worker_died", deaths=self.deaths, restart_in_s=pause_s)
                 self._stopping.wait(pause_s)
                 self.is_dead = False
                 lived_s = self._clock.monotonic_s() - began_s
@@ -179,6 +182,11 @@ class Workers:
         """The worker whose thread this is."""
         name = threading.current_thread().name
         return next((worker for worker in self.all() if worker.name == name), None)
+
+    def number(self) -> int:
+        """Of the worker whose thread this is; the express one comes after the others."""
+        workers, current = self.all(), self.current()
+        return workers.index(current) if current is not None else len(workers)
 
     @property
     def deaths(self) -> int:

@@ -31,6 +31,7 @@ COMMITTED = LogResult(
     segments_before=4,
     segments_after=2,
     seconds=2.50049,
+    phase_seconds={"plan": 0.0004, "index": 1.25049},
     peak_extra_bytes=1_000_000,
 )
 FAILED = LogResult("bad", 0, "/data", "failed", "/data/bad-0/0.log: at byte 3: expected [x], found y")
@@ -66,6 +67,7 @@ def test_json_document_is_exactly_the_published_shape(run: Run, cleaning: FakeCl
                 "seconds": 2.5,
                 "mb_per_s": 2.0,
                 "records_per_s": 399.922,
+                "phase_seconds": {"plan": 0.0, "index": 1.25},
             },
             {
                 "topic": "bad",
@@ -86,6 +88,7 @@ def test_json_document_is_exactly_the_published_shape(run: Run, cleaning: FakeCl
                 "seconds": 0.0,
                 "mb_per_s": 0.0,
                 "records_per_s": 0.0,
+                "phase_seconds": {},
             },
         ],
     }

@@ -109,6 +109,7 @@ OWN_DEFAULTS = {
     "metrics.jmx.compat": False,
     "log.format": "auto",
     "log.level": "info",
+    "log.kafka.summary": False,
     "spark.master": "",
     "chunk.bytes": 67_108_864,
 }

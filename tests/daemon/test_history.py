@@ -5,9 +5,12 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from cleanerd.daemon.history import HOLD, History
 from cleanerd.daemon.operations import EventKind, HistoryEvent
@@ -32,6 +35,17 @@ def event(
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     return str(tmp_path / "history.db")
+
+
+@pytest.fixture
+def told() -> Iterator[list[dict[str, Any]]]:
+    """Lines that are logged."""
+    with capture_logs() as lines:
+        yield lines  # type: ignore[misc]
+
+
+def events_of(lines: list[dict[str, Any]]) -> list[str]:
+    return [line["event"] for line in lines]
 
 
 def opened(path: str, *, max_age_ms: int = DAY_MS, max_bytes: int = SIZE) -> History:
@@ -171,9 +185,7 @@ def test_prune_with_a_limit_that_nothing_can_meet(path: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["not a database", "empty", "cut", "schema"])
-def test_a_damaged_file_is_moved_aside_at_start(
-    path: str, damage: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_file_is_moved_aside_at_start(path: str, damage: str, told: list[dict[str, Any]]) -> None:
     """Said loudly; a new file works."""
     history = opened(path)
     for number in range(200):
@@ -192,7 +204,7 @@ def test_a_damaged_file_is_moved_aside_at_start(
     assert again.put(HOLD, "h", {})
     assert times(again) == [7]
     if damage != "empty":  # which SQLite takes for a new one
-        assert "damaged" in caplog.text
+        assert "history_damaged" in events_of(told)
         assert Path(path + ".damaged").read_bytes() == overwritten
     assert opened(path).all(HOLD) == {"h": {}}
 
@@ -214,7 +226,7 @@ def test_holds_are_saved_from_a_file_whose_events_are_damaged(path: str) -> None
     assert opened(path).all(HOLD) == {"h": {"pattern": "orders"}}
 
 
-def test_a_file_that_is_damaged_while_it_is_used(path: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_is_damaged_while_it_is_used(path: str, told: list[dict[str, Any]]) -> None:
     """The next event goes to a new file, with all state, which memory has."""
     history = opened(path)
     history.put(HOLD, "h", {"pattern": "orders"})
@@ -225,15 +237,13 @@ def test_a_file_that_is_damaged_while_it_is_used(path: str, caplog: pytest.LogCa
         Path(path + suffix).unlink(missing_ok=True)
     history._disconnect()
     history.record(event(9))
-    assert "damaged" in caplog.text
+    assert "history_damaged" in events_of(told)
     history.close()
     again = opened(path)
     assert (times(again), again.all(HOLD)) == ([9], {"h": {"pattern": "orders"}})
 
 
-def test_a_directory_that_cannot_be_used_costs_rows_only(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_directory_that_cannot_be_used_costs_rows_only(tmp_path: Path, told: list[dict[str, Any]]) -> None:
     """State is kept in memory and said not to be durable; both work as soon as the directory does."""
     path = tmp_path / "state" / "history.db"
     history = opened(str(path))
@@ -243,13 +253,13 @@ def test_a_directory_that_cannot_be_used_costs_rows_only(
     assert not history.delete("log", "x")
     assert (history.lost_events, times(history)) == (3, [])
     assert history.all(HOLD) == {"h": {"pattern": "orders"}}
-    assert len([record for record in caplog.records if "cannot be written" in record.message]) == 1
+    assert events_of(told) == ["history_unwritable", "history_unreadable"]
     path.parent.mkdir()
     history.prune(1)
     history.record(event(4))
     assert times(history) == [4]
     assert opened(str(path)).all(HOLD) == {"h": {"pattern": "orders"}}
-    assert "is written again; 3 events lost" in caplog.text
+    assert [one["lost_events"] for one in told if one["event"] == "history_writable"] == [3]
 
 
 def test_a_full_disk_costs_the_row_only(path: str) -> None:

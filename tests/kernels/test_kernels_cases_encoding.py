@@ -348,7 +348,9 @@ def test_d09_wrong_crc_is_refused(delta: int, tmp_path: Path) -> None:
     data = encode_batch(keyed(0, 1, drop=(0,) if delta else ()), base_offset=0) * 1
     good = encode_batch(keyed(2), base_offset=2)
     damaged = data + good[:-1] + bytes([good[-1] ^ 1])
-    with pytest.raises(CorruptFile, match=r"\.log: at byte \d+: expected a batch with CRC \w{8}, found bytes with") as caught:
+    with pytest.raises(
+        CorruptFile, match=r"\.log: at byte \d+: expected a batch with CRC \w{8}, found bytes with"
+    ) as caught:
         clean(tmp_path, damaged)
     assert caught.value.position == len(data)
 

@@ -1,0 +1,52 @@
+"""How long the phases of a cleaning take. Logs that share a job go through plan, index and rewrite together.
+
+==========  ==========================================================================================
+phase       what is done
+==========  ==========================================================================================
+examine     an exact look at the logs of a job, before its seconds begin; measured by the daemon alone,
+            with the start of the engine if it was not up
+plan        what a cleaning needs to know beside the records is read, the work is divided
+index       keys are read, and the newest record of each is found; the first job also starts Spark
+rewrite     records are copied and the copy is verified; counted beforehand where disk space is short
+stage       the parts of one log are joined and synced
+commit      its segments are swapped, its checkpoint is written
+checkpoint  that is written alone, where nothing had to go
+==========  ==========================================================================================
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cleanerd.env.clock import Clock
+
+JOB_PHASES = ("examine", "plan", "index", "rewrite")
+"""Phases of a whole job: each of its logs is told the same seconds."""
+LOG_PHASES = ("stage", "commit", "checkpoint")
+
+
+class Stopwatch:
+    """Runs from its making on."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began_s = clock.monotonic_s()
+        self.phase_seconds: dict[str, float] = {}
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return self._clock.monotonic_s() - self._began_s
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Measures a phase; one that ends in an error has none."""
+        began_s = self._clock.monotonic_s()
+        yield
+        self.phase_seconds[name] = self._clock.monotonic_s() - began_s
+
+    def split(self) -> "Stopwatch":
+        """One that began when this one did and knows its phases: for what one log of a job goes through alone."""
+        own = Stopwatch(self._clock)
+        own._began_s = self._began_s
+        own.phase_seconds = dict(self.phase_seconds)
+        return own

@@ -1,0 +1,157 @@
+"""Every event that the daemon logs: the one place for its level, fields and meaning. The reference is made from it.
+
+One line an event, and events are rare: one for each log of a cleaning, none for a record or a batch. Nothing below the
+daemon logs at all.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["debug", "info", "warning", "error"]
+
+BOUND = {
+    "worker": "the thread; scanner, committer, retention and housekeeper have it too",
+    "job_id": "the cleaning job that the thread works on",
+    "log_dir": "its log directory",
+    "topic": "of the log, as soon as the thread works on one alone",
+    "partition": "the same",
+}
+"""Fields of every line that is logged while a worker is at work on a job, beside those of the event."""
+
+_LOG = ("log_dir", "topic", "partition")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A row. `to_do` is for the operator, empty where there is nothing to do.
+
+    With `outcomes` it is an event of the account, which has that field, and a warning where the outcome is in `loud`.
+    """
+
+    name: str
+    level: Level
+    fields: tuple[str, ...]
+    doc: str
+    to_do: str = ""
+    outcomes: tuple[str, ...] = ()
+    loud: tuple[str, ...] = ()
+
+    def level_of(self, outcome: str) -> Level:
+        """Of a line with this outcome."""
+        return "warning" if outcome in self.loud else self.level
+
+
+EVENTS: dict[str, Event] = {}
+"""All rows by name, in the order of the reference."""
+
+
+def _row(
+    name: str,
+    level: Level,
+    fields: Iterable[str],
+    doc: str,
+    to_do: str = "",
+    outcomes: str = "",
+    loud: str = "",
+) -> None:
+    row = Event(name, level, tuple(fields), doc, to_do, _words(outcomes), _words(loud))
+    EVENTS[name] = row
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(", ")) if text else ()
+
+
+# fmt: off
+# -- what becomes of logs: the account, which the history tells too -----------------------------------------------------
+
+_row("cleaning", "info",
+     ("outcome", "reason", *_LOG, "job_id", "trigger", "range", "seconds", "phase_seconds", "mb_per_s",
+      "records_per_s", "bytes_read", "bytes_before", "bytes_after", "records_read", "records_kept", "removed",
+      "segments", "error", "failures"),
+     "A log went through a cleaning; one line for each log of a job. `range`: first dirty offset and end; `removed`: "
+     "records by reason; `phase_seconds`: those of the job for examine, plan, index and rewrite, which its logs share; "
+     "`segments`: before and after; uncleanable: it has failed `failures` times and is given up.",
+     "failed: it is tried again by itself. uncleanable: mend the file that the reason names, or `cleanerctl retry`.",
+     outcomes="committed, staged, unchanged, skipped, aborted, failed, uncleanable", loud="failed, uncleanable")
+_row("kafka_summary", "info", ("message",),
+     "After each cleaning that is committed, with `cleanerd.log.kafka.summary`: `message` is the summary in the words of "
+     "Kafka's cleaner, of several lines. On a terminal it is printed as it is.")
+_row("commit", "info", ("outcome", "reason", *_LOG),
+     "What became of a result that was staged because a broker owned the log directory.",
+     "dropped: nothing, the log has changed and will be cleaned again. failed: look at the disk.",
+     outcomes="committed, dropped, failed", loud="dropped, failed")
+_row("retention", "info", ("outcome", "reason", *_LOG, "bytes"), "Retention took segments from a log.",
+     "failed: look at the file that the reason names.", outcomes="deleted, failed", loud="failed")
+_row("recovery", "info", ("outcome", "reason"), "Leftovers of an interrupted commit could not be mended.",
+     "Look at the files that the reason names; the log is left alone until then.", outcomes="failed", loud="failed")
+_row("control", "info", ("outcome", "reason", "pid", "uid", "gid"),
+     "Somebody changed something over the control API: who, the verb with its parameters, and `ok` or why not. "
+     "expired: a hold came to its end without its owner.",
+     "expired: see whether its owner still needs the logs left alone.", outcomes="ok, expired", loud="expired")
+_row("reload", "info", ("outcome", "reason", "trigger", "changes"), "The configuration was read again.",
+     "rejected: mend what the reason names; the old configuration holds.", outcomes="accepted, rejected",
+     loud="rejected")
+_row("daemon", "info", ("outcome", "reason", "logs", "log_dirs"), "The daemon works, or works no more.",
+     "cut off: nothing, the next start mends what was left; if it recurs, raise cleanerd.shutdown.timeout.ms.",
+     outcomes="started, stopped, cut off", loud="cut off")
+
+# -- the process --------------------------------------------------------------------------------------------------------
+
+_row("ready", "info", ("version", "pid", "control_socket"), "Everything has started.")
+_row("stopping", "info", (), "A signal said so.")
+_row("stopped", "info", ("drained",), "The last line. Not drained: work was cut off.")
+_row("metrics_listening", "info", ("address",), "Where the metrics are.")
+_row("engine_stopped", "info", ("reason",), "The engine had nothing to do and gave its memory back.")
+_row("worker_died", "error", ("deaths", "restart_in_s", "exception"),
+     "An internal error ended a thread, which is started again; what it worked on is in the context.",
+     "Report it, with the traceback in `exception`.")
+
+# -- log directories and logs -------------------------------------------------------------------------------------------
+
+_row("owned_by_another", "info", ("log_dir", "pid"), "A broker owns a log directory at the start: results will be staged.")
+_row("recovery_postponed", "warning", ("log_dir", "reason"),
+     "A log directory could not be searched for leftovers of interrupted commits; nothing is committed there until it was.",
+     "Look at the disk.")
+_row("recovery_failed", "error", (*_LOG, "reason"), "A commit went wrong and could be neither finished nor taken back.",
+     "Look at the disk; the next start tries again, and until then the log may be refused as damaged.")
+_row("leftovers_not_read", "warning", ("directory", "reason"),
+     "Which retired files of a log wait for their deletion is not known.",
+     "Look at the directory; the next start tries again.")
+_row("ignored", "warning", (*_LOG, "reason"), "A log is left alone: it is not one of the cluster's.",
+     "Remove the directory if it is a stray one.")
+_row("tried_again", "info", (*_LOG, "reason"), "What ailed a log may be over.")
+_row("retention_skipped", "warning", ("log_dir", "reason"), "A log directory had no retention pass.",
+     "Look at the file that the reason names.")
+_row("deleted_files", "info", ("files", "bytes", "failures"),
+     "Retired files whose delay is over are gone; `failures`: those that are not, which are tried again.")
+_row("events_missing", "warning", ("log_dir", "reason"),
+     "Changes in a log directory are seen by scans only, every cleanerd.scan.interval.ms.",
+     "Raise fs.inotify.max_user_watches if the reason says so.")
+_row("events_lost", "warning", ("reason",), "The kernel dropped news of changes; everything is scanned at once.",
+     "If it recurs, raise fs.inotify.max_queued_events.")
+
+# -- history ------------------------------------------------------------------------------------------------------------
+
+_row("history_unwritable", "error", ("path", "reason"), "Events are not remembered; once, until it works again.",
+     "Make room in cleanerd.state.dir, or mend it.")
+_row("history_writable", "warning", ("path", "lost_events"), "They are again; how many were not.")
+_row("history_unreadable", "error", ("path", "reason"), "Somebody asked for the history and got nothing.",
+     "Look at cleanerd.state.dir.")
+_row("history_damaged", "error", ("path", "moved_to", "reason"), "The file is damaged; a new one is begun.",
+     "`moved_to` may be deleted.")
+_row("history_state_lost", "error", ("path", "reason"), "Holds and other state in the damaged file may be lost.",
+     "See with `cleanerctl holds` whether all are there.")
+
+# -- control API and metrics --------------------------------------------------------------------------------------------
+
+_row("audit_lost", "error", ("entry", "exception"), "A request could not be told of.", "Report it.")
+_row("control_accept_failed", "error", ("reason",), "The control socket takes no connection for the moment.",
+     "Too many open files: raise LimitNOFILE.")
+_row("control_connection_failed", "error", ("exception",), "An internal error in a connection.", "Report it.")
+_row("control_request_failed", "error", ("request", "exception"), "An internal error in a request.", "Report it.")
+_row("control_answer_lost", "info", ("reason",), "The client did not wait for its answer.")
+_row("metrics_page_failed", "error", ("path", "exception"), "An internal error in the metrics.", "Report it.")
+_row("metrics_request_failed", "debug", ("client", "exception"), "A scraper went away, or spoke no HTTP.")
+# fmt: on

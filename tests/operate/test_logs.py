@@ -1,0 +1,384 @@
+"""Log lines: their table and the code, their form, and what real lines of a daemon at work carry."""
+
+import ast
+import io
+import json
+import logging
+import os
+import pty
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import pytest
+import structlog
+from structlog.contextvars import bound_contextvars, merge_contextvars
+from structlog.testing import capture_logs
+
+import cleanerd
+from cleanerd.cleaning.phases import JOB_PHASES, LOG_PHASES
+from cleanerd.cleaning.result import LogResult, Outcome
+from cleanerd.daemon import logs
+from cleanerd.daemon.log_table import BOUND, EVENTS, Event
+from cleanerd.daemon.logs_reference import render_logs_reference
+from cleanerd.daemon.operations import EventKind
+from cleanerd.daemon.reload import ReloadStatus
+from tests.cleaning.logs import segment, write_logs
+from tests.daemon.processes import DaemonProcess, running, wait_until
+from tests.operate.scrape import Scrape, get, parse
+from tests.operate.tools import ROOT
+from tests.operate.world import World
+
+PACKAGE = Path(cleanerd.__file__).parent
+ACCOUNT = PACKAGE / "daemon" / "account.py"
+FORM = {"event", "level", "timestamp"}
+LEVELS = {"debug", "info", "warning", "error", "exception"}
+
+
+class Call(NamedTuple):
+    """A line of code that logs."""
+
+    where: str
+    event: str
+    level: str
+    fields: frozenset[str]
+
+
+# -- the table and the code -----------------------------------------------------------------------------------------
+
+
+def loggers(tree: ast.Module) -> set[str]:
+    """Names that stand for a logger of structlog."""
+    return {
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("structlog.get_logger(")
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def logging_calls(path: Path) -> Iterator[Call]:
+    """All of a module; whatever else it does with a logger is an error, but in the account."""
+    tree = ast.parse(path.read_text())
+    names = loggers(tree)
+    understood = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id=name) as logger, attr=level),
+                args=[ast.Constant(value=str(event))],
+            ) if name in names and level in LEVELS:
+                understood.add(logger)
+                fields = {field for keyword in node.keywords for field in fields_of(keyword)}
+                if level == "exception":
+                    fields, level = fields | {"exception"}, "error"
+                yield Call(f"{path.name}:{node.lineno}", event, level, frozenset(fields))
+    others = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
+        if node not in understood
+    ]
+    assert not others or path == ACCOUNT, f"{path}: lines {others}: what is logged there?"
+
+
+def fields_of(keyword: ast.keyword) -> set[str]:
+    if keyword.arg is None:  # **log.fields()
+        assert ast.unparse(keyword.value).endswith("log.fields()")
+        return {"log_dir", "topic", "partition"}
+    return {"exception" if keyword.arg == "exc_info" else keyword.arg}
+
+
+CALLS = [call for path in sorted(PACKAGE.rglob("*.py")) for call in logging_calls(path)]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.event}-{call.where}")
+def test_whatever_is_logged_is_in_the_table_with_its_level_and_fields(call: Call) -> None:
+    event = EVENTS[call.event]
+    assert (call.level, call.fields) == (event.level, set(event.fields))
+    assert not event.outcomes, "those are the account's"
+
+
+def test_whatever_is_in_the_table_is_logged() -> None:
+    assert list(EVENTS) == [event.name for event in EVENTS.values()]
+    of_account = {event.name for event in EVENTS.values() if event.outcomes}
+    assert of_account == set(get_args(EventKind))
+    assert EVENTS.keys() - of_account == {call.event for call in CALLS}
+
+
+def told_outcomes() -> Iterator[tuple[str, str]]:
+    """Event and outcome of what is told to the account by name."""
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(attr="event" | "log_event"),
+                    args=[ast.Constant(value=str(kind)), outcome, *_],
+                ):
+                    constants = (part for part in ast.walk(outcome) if isinstance(part, ast.Constant))
+                    yield from ((kind, str(part.value)) for part in constants if isinstance(part.value, str))
+
+
+def test_outcomes_are_those_of_the_code() -> None:
+    told = set(told_outcomes())
+    assert ("recovery", "failed") in told
+    assert [(kind, outcome) for kind, outcome in told if outcome not in EVENTS[kind].outcomes] == []
+    assert set(EVENTS["cleaning"].outcomes) == set(get_args(Outcome)) - {"planned"} | {"uncleanable"}
+    assert set(EVENTS["reload"].outcomes) == {s.value for s in ReloadStatus} - {"unchanged"}
+    for event in EVENTS.values():
+        assert set(event.loud) <= set(event.outcomes)
+
+
+def test_nothing_below_the_daemon_logs() -> None:
+    """So that no record and no batch ever has a line."""
+    below = [path for path in PACKAGE.rglob("*.py") if path.parent.name not in ("daemon", "cli")]
+    assert [
+        path for path in below if "structlog" in (text := path.read_text()) or "import logging" in text
+    ] == []
+
+
+def test_committed_reference_is_current() -> None:
+    """`render_logs_reference()` makes etc/reference/logs.md."""
+    assert (ROOT / "etc/reference/logs.md").read_text().rstrip() == render_logs_reference().rstrip()
+
+
+@pytest.mark.parametrize("event", [e for e in EVENTS.values() if e.outcomes], ids=lambda event: event.name)
+def test_the_account_logs_at_the_level_of_the_outcome(event: Event, tmp_path: Path) -> None:
+    world = World(tmp_path)
+    with capture_logs() as lines:
+        for outcome in event.outcomes:
+            world.daemon.account.event(event.name, outcome)  # type: ignore[arg-type]
+    world.close()
+    found = {line["outcome"]: line["log_level"] for line in lines if line["event"] == event.name}
+    assert {o: found[o] for o in event.outcomes} == {
+        o: "warning" if o in event.loud else "info" for o in event.outcomes
+    }
+
+
+# -- form -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def as_it_was() -> Iterator[None]:
+    """Logging of this process is left as it was found."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = before
+    structlog.reset_defaults()
+
+
+@pytest.mark.usefixtures("as_it_was")
+def test_json_where_nobody_watches() -> None:
+    stream = io.StringIO()
+    logs.configure("auto", "info", stream)
+    with bound_contextvars(worker="w"):
+        structlog.get_logger("test").info("cleaning", outcome="committed")
+    structlog.get_logger("test").debug("too low")
+    logging.getLogger("library").warning("said %s", "something")
+    ours, foreign = map(json.loads, stream.getvalue().splitlines())
+    assert ours.pop("timestamp") < foreign.pop("timestamp")
+    assert ours == {"event": "cleaning", "level": "info", "outcome": "committed", "worker": "w"}
+    assert foreign == {"event": "said something", "level": "warning"}
+
+
+@pytest.mark.usefixtures("as_it_was")
+def test_text_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And Kafka's summary as Kafka prints it."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    ours, terminal = pty.openpty()
+    with open(terminal, "w") as stream:
+        logs.configure("auto", "info", stream)
+        structlog.get_logger("test").info("kafka_summary", message="[kafka]: \n\tLog cleaner thread 0\n")
+        structlog.get_logger("test").info("cleaning", outcome="committed")
+        text = ""
+        while "outcome=committed" not in text:
+            text += os.read(ours, 10_000).decode().replace("\r\n", "\n")
+    os.close(ours)
+    assert "[kafka]: \n\tLog cleaner thread 0\n" in text
+    assert "kafka_summary" not in text
+
+
+@pytest.mark.usefixtures("as_it_was")
+def test_priorities_under_journald(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sd-daemon(3); a traceback is in its line, so that it has a priority too."""
+    with (tmp_path / "journal").open("w") as stream:
+        stat = os.fstat(stream.fileno())
+        monkeypatch.setenv("JOURNAL_STREAM", f"{stat.st_dev}:{stat.st_ino}")
+        logs.configure("auto", "debug", stream)
+        log = structlog.get_logger("test")
+        for say in (log.debug, log.info, log.warning, log.error):
+            say("something")
+        try:
+            raise ZeroDivisionError
+        except ZeroDivisionError:
+            log.exception("something")
+    lines = (tmp_path / "journal").read_text().splitlines()
+    assert [line[:3] for line in lines] == ["<7>", "<6>", "<4>", "<3>", "<3>"]
+    assert "ZeroDivisionError" in json.loads(lines[-1][3:])["exception"]
+
+
+# -- a daemon at work -----------------------------------------------------------------------------------------------
+
+
+class Worked(NamedTuple):
+    """What a daemon has said."""
+
+    lines: list[dict[str, Any]]
+    history: list[dict[str, Any]]
+    scrape: Scrape
+
+    def of(self, event: str, **fields: object) -> list[dict[str, Any]]:
+        return [
+            line
+            for line in self.lines
+            if line["event"] == event and all(line.get(name) == value for name, value in fields.items())
+        ]
+
+
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory: pytest.TempPathFactory) -> Worked:
+    """Two logs were cleaned in one job, one was given up, the configuration was read again; it was told to stop."""
+    place = tmp_path_factory.mktemp("logs")
+    log_dir = write_logs(place / "logs", "first", "second", "bad")
+    damaged = segment(log_dir / "bad-0", 1)
+    damaged.write_bytes(damaged.read_bytes()[:-5] + b"\xff" + damaged.read_bytes()[-4:])
+    settings = {
+        "cleanerd_log_kafka_summary": "true",
+        "cleanerd_retry_max": 2,
+        "cleanerd_metrics_listen": "127.0.0.1:0",
+    }
+    with running(place / "d", log_dir, **settings) as daemon:
+        wait_until(lambda: daemon.outcomes("bad-0")[-1:] == ["uncleanable"], 90, daemon.output)
+        wait_until(lambda: all("committed" in daemon.outcomes(f"{t}-0") for t in ("first", "second")), 60)
+        (address,) = (e["address"] for e in daemon.events() if e["event"] == "metrics_listening")
+        scrape = parse(get(address)[2])
+        history = daemon.history("*")
+        daemon.configure(cleanerd_retry_max=-1)
+        wait_until(lambda: _has(daemon, "reload"), 20, daemon.output)
+        assert daemon.stop() == 0
+        return Worked(daemon.events(), history, scrape)
+
+
+def _has(daemon: DaemonProcess, event: str) -> bool:
+    return event in {line["event"] for line in daemon.events()}
+
+
+def test_every_line_is_as_the_table_says(worked: Worked) -> None:
+    """Name, level and fields; those of the context come from the thread."""
+    for line in worked.lines:
+        event = EVENTS[line["event"]]
+        assert line["level"] == (event.level_of(line["outcome"]) if event.outcomes else event.level), line
+        assert line.keys() <= FORM | set(event.fields) | BOUND.keys(), line
+    assert {"ready", "daemon", "cleaning", "kafka_summary", "reload", "stopping", "stopped"} <= {
+        line["event"] for line in worked.lines
+    }
+
+
+def test_every_line_about_a_job_has_its_context(worked: Worked) -> None:
+    """Also those that are not told what they are about: a log that is given up, Kafka's summary."""
+    lines = worked.of("cleaning") + worked.of("kafka_summary")
+    assert len(lines) >= 3 + 1 + 1 + 2
+    jobs = {(job["job_id"], job["worker"]) for job in worked.of("cleaning")}
+    for line in lines:
+        assert BOUND.keys() <= line.keys(), line
+        assert (line["job_id"], line["worker"]) in jobs
+        assert line["worker"] in ("cleanerd-worker-0", "cleanerd-worker-express")
+        assert line["partition"] == 0
+    assert {line["topic"] for line in worked.of("kafka_summary")} == {"first", "second"}
+    assert {line["topic"] for line in worked.of("cleaning", outcome="uncleanable")} == {"bad"}
+    assert len(worked.of("cleaning", topic="first")) == 1
+
+
+def test_lines_that_are_not_about_a_job_have_nothing_of_one(worked: Worked) -> None:
+    for line in worked.of("reload") + worked.of("daemon") + worked.of("stopped"):
+        assert not line.keys() & (BOUND.keys() - {"worker"}), line
+
+
+def test_the_line_of_a_cleaning_has_everything_that_matters(worked: Worked) -> None:
+    for topic in ("first", "second"):
+        (line,) = worked.of("cleaning", topic=topic)
+        start, end = line["range"]
+        assert (start, line["trigger"], line["outcome"]) == (0, "schedule", "committed")
+        assert 0 < line["records_kept"] == line["records_read"] - sum(line["removed"].values()) < end
+        assert 0 < line["bytes_after"] < line["bytes_before"] > line["bytes_read"] > 0
+        assert line["segments"][0] > line["segments"][1]
+        assert {"mb_per_s", "records_per_s", "seconds", "removed"} <= line.keys()
+        phases = line["phase_seconds"]
+        assert set(phases) == {"examine", "plan", "index", "rewrite", "stage", "commit"}
+        assert 0 < sum(phases.values()) - phases["examine"] <= line["seconds"] + 0.01
+
+
+def test_phases_are_the_same_in_history_and_metrics(worked: Worked) -> None:
+    """Those of a job count once, though each of its logs is told them."""
+    lines = [line for line in worked.of("cleaning") if "phase_seconds" in line]
+    told = {
+        (event["topic"], event["time_ms"]): event for event in worked.history if event["kind"] == "cleaning"
+    }
+    assert [event["phase_seconds"] for event in told.values() if event["outcome"] == "committed"] == [
+        line["phase_seconds"] for line in reversed(lines) if line["outcome"] == "committed"
+    ]
+    of_jobs = {line["job_id"]: line["phase_seconds"] for line in lines}
+    for line in lines:  # the most that any log of the job went through
+        of_jobs[line["job_id"]] = of_jobs[line["job_id"]] | line["phase_seconds"]
+    for phase in (*JOB_PHASES, *LOG_PHASES):
+        rows = of_jobs.values() if phase in JOB_PHASES else [line["phase_seconds"] for line in lines]
+        found = [row[phase] for row in rows if phase in row]
+        assert worked.scrape.total("cleanerd_phase_duration_seconds_count", phase=phase) == len(found)
+        total = worked.scrape.total("cleanerd_phase_duration_seconds_sum", phase=phase)
+        assert total == pytest.approx(sum(found), abs=0.001 * len(found) + 1e-9), phase
+
+
+def test_summary_in_kafkas_words_is_that_of_the_cleaning(worked: Worked) -> None:
+    for summary in worked.of("kafka_summary"):
+        (line,) = worked.of("cleaning", topic=summary["topic"])
+        rows = summary["message"].splitlines()
+        start, end = line["range"]
+        assert rows[0] == "[kafka-log-cleaner-thread-0]: "
+        assert (
+            rows[1]
+            == f"\tLog cleaner thread 0 cleaned log {line['topic']}-0 (dirty section = [{start}, {end}])"
+        )
+        assert rows[6].endswith(f"({line['records_read']:,} messages)")
+        assert rows[7].endswith(f"({line['records_kept']:,} messages)")
+
+
+def test_summary_is_for_who_asks_for_it_at_any_time(world: World) -> None:
+    """And for what was committed alone."""
+    daemon, log = world.daemon, world.log("one")
+    job = daemon.jobs.start("schedule", [log])
+    done = LogResult("one", 0, str(world.a), "committed", first_dirty_offset=0, end_offset=9, seconds=1)
+    with capture_logs() as lines:
+        daemon._cleaned(job, log, done)
+        world.configure(cleanerd_log_kafka_summary="true")
+        daemon._cleaned(job, log, done)
+        daemon._cleaned(job, log, replace(done, outcome="staged"))
+    assert [line["event"] for line in lines if line["event"] != "reload"] == [
+        "cleaning", "cleaning", "kafka_summary", "cleaning",
+    ]  # fmt: skip
+
+
+def test_a_thread_that_dies_tells_of_which_job_and_its_next_life_does_not(world: World) -> None:
+    daemon = world.daemon
+
+    class Broken:
+        def run(self, _: object) -> None:
+            raise ZeroDivisionError("as in a bug")
+
+    daemon.cleanings = Broken()  # type: ignore[assignment]
+    with capture_logs([merge_contextvars]) as lines:
+        daemon.start()
+        wait_until(lambda: "worker_died" in {line["event"] for line in lines}, 10)
+        daemon.stop()
+    died = next(line for line in lines if line["event"] == "worker_died")
+    assert died["worker"] == "cleanerd-worker-0"
+    assert (died["log_dir"], died["job_id"]) == (str(world.a), daemon.jobs.views()[0].id)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.close()
