@@ -1,0 +1,95 @@
+"""What the chunks of one Spark task tell about each other before anything is shipped."""
+
+import os
+import random
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from cleanerd.errors import CorruptFile
+from cleanerd.pipeline import tasks
+from cleanerd.pipeline.channel import Reporter
+from cleanerd.pipeline.chunks import ChunkWork
+from cleanerd.pipeline.index import resolve
+from cleanerd.pipeline.tasks import Indexed, IndexTask, index_together
+from tests.client.cleaning import Silent
+from tests.kernels.random_log import LogSegment, RandomLog, random_facts
+from tests.kernels.real_path import Layout, RealPath
+
+BUCKETS = 4
+
+
+def logs(tmp_path: Path) -> tuple[list[IndexTask], list[Any]]:
+    """Tasks for the chunks of two logs, and the contexts of these."""
+    work, contexts = [], []
+    for number in range(2):
+        rng = random.Random(number)
+        log = RandomLog(rng, kinds=("plain",), keys=[b"a", b"b", b"c", b"d"]).append(60)
+        segment = LogSegment(0, b"".join(placed.data for placed in log.batches))
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        path = RealPath(
+            directory, [segment], random_facts(rng, log), Layout(chunk_bytes=700, buckets=BUCKETS)
+        )
+        work += [IndexTask(number, chunk, one, 0) for chunk, one in enumerate(path.work.chunks)]
+        contexts.append(path._context(()))
+    return work, contexts
+
+
+def run(work: list[IndexTask], contexts: list[Any]) -> list[Indexed]:
+    return list(index_together(work, contexts, cast(Reporter, Silent())))
+
+
+def bits(work: list[IndexTask], found: list[Indexed], log: int) -> list[list[bool]]:
+    """Superseded or not, per bucket, over all chunks of a log that could be read."""
+    mine = [answer for task, answer in zip(work, found, strict=True) if task.log == log]
+    read = [answer[1] for answer in mine if not isinstance(answer, CorruptFile)]  # type: ignore[index]
+    return [
+        np.concatenate(resolve([blocks[bucket] for blocks in read])[0]).tolist() for bucket in range(BUCKETS)
+    ]
+
+
+def shipped(found: list[Indexed]) -> int:
+    """Fingerprints that travel."""
+    return sum(
+        len(block.fingerprints) for answer in found if isinstance(answer, tuple) for block in answer[1]
+    )
+
+
+@pytest.mark.parametrize("held", [1, 30, 1 << 22])
+def test_answers_are_those_of_each_chunk_alone(
+    held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many records are held before they are combined: in order, each log by itself."""
+    work, contexts = logs(tmp_path)
+    assert len(work) > 8
+    alone = [task.run(contexts, cast(Reporter, Silent())) for task in work]
+    monkeypatch.setattr(tasks, "_COMBINED_RECORDS", held)
+    together = run(work, contexts)
+    for log in range(2):
+        assert bits(work, together, log) == bits(work, alone, log)
+    assert [answer[0].first_offset for answer in together if isinstance(answer, tuple)] == [
+        answer[0].first_offset for answer in alone if isinstance(answer, tuple)
+    ]
+    assert shipped(together) < shipped(alone)
+    if held > 30:
+        assert (
+            shipped(together) <= 2 * 4 * 2
+        )  # the keys of two logs; at most one clean and one dirty record of each
+
+
+def test_a_damaged_chunk_is_an_answer_among_the_others(tmp_path: Path) -> None:
+    """Its log fails; the chunks around it, of this log and of the other, are indexed."""
+    work, contexts = logs(tmp_path)
+    broken: ChunkWork = work[2].work
+    with open(broken.source.path, "r+b") as file:
+        file.seek(broken.source.start + 16)
+        file.write(b"\x07")
+    os.utime(broken.source.path, ns=(broken.source.mtime_ns, broken.source.mtime_ns))
+    found = run(work, contexts)
+    assert [number for number, answer in enumerate(found) if isinstance(answer, CorruptFile)] == [2]
+    assert bits(work, found, 1) == bits(
+        work, [task.run(contexts, cast(Reporter, Silent())) for task in work], 1
+    )
