@@ -160,7 +160,9 @@ def test_the_idle_daemon_is_small_and_holds_no_compiler(place: Path) -> None:
         wait_until(lambda: not daemon.ask("status")["status"]["spark_session_up"], 20, daemon.output)
         assert daemon.process is not None
         alone = [daemon.process.pid]
-        wait_until(lambda: descendants(alone[0]) == alone, 20, daemon.output)  # the engine is given time to end
+        wait_until(
+            lambda: descendants(alone[0]) == alone, 20, daemon.output
+        )  # the engine is given time to end
         status = Path(f"/proc/{daemon.process.pid}/status").read_text()
         (rss_kib,) = (int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
         assert rss_kib / 1024 < IDLE_RSS_MIB_MAX
