@@ -144,9 +144,7 @@ crc_step8 = _choose_step8()
 
 
 @njit(**JIT)
-def crc32c(buffer, start, end):
-    """CRC-32C of `buffer[start:end]` (u1 array) as uint32."""
-    crc = np.uint32(0xFFFFFFFF)
+def _crc32c_from(crc, buffer, start, end):
     position = np.int64(start)
     while position + 8 <= end:
         crc = crc_step8(crc, le64(buffer, position))
@@ -155,6 +153,29 @@ def crc32c(buffer, start, end):
         crc = crc_step1(crc, buffer[position])
         position += 1
     return crc ^ np.uint32(0xFFFFFFFF)
+
+
+@njit(**JIT)
+def crc32c(buffer, start, end):
+    """CRC-32C of `buffer[start:end]` (u1 array) as uint32."""
+    return _crc32c_from(np.uint32(0xFFFFFFFF), buffer, start, end)
+
+
+@njit(**JIT)
+def crc32c_of_three(buffer, first, first_end, second, second_end, third, third_end):
+    """`crc32c` of three runs of bytes at once: the instruction takes three cycles, but a new one can begin in each."""
+    a = b = c = np.uint32(0xFFFFFFFF)
+    words = min(first_end - first, second_end - second, third_end - third) >> 3
+    for i in range(0, 8 * words, 8):
+        a = crc_step8(a, le64(buffer, first + i))
+        b = crc_step8(b, le64(buffer, second + i))
+        c = crc_step8(c, le64(buffer, third + i))
+    done = 8 * words
+    return (
+        _crc32c_from(a, buffer, first + done, first_end),
+        _crc32c_from(b, buffer, second + done, second_end),
+        _crc32c_from(c, buffer, third + done, third_end),
+    )
 
 
 @njit(**JIT)

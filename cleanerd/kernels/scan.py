@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from .native import JIT, be16, be32, be64, crc32c
+from .native import JIT, be16, be32, be64, crc32c, crc32c_of_three
 from .tables import BATCH, CODEC_MASK, LOG_APPEND_TIME, Bytes, Status, Table
 
 _OK, _TORN, _BAD_SIZE, _BAD_MAGIC = (
@@ -128,20 +128,45 @@ IEEE_TABLE = _ieee_table()
 
 
 @njit(**JIT)
-def _crcs(buffer, row, table):
-    """(CRC that a batch carries, CRC of its bytes)."""
+def _carried(buffer, row):
+    return np.uint32(be32(buffer, row.position + (17 if row.magic == 2 else 12)))
+
+
+@njit(**JIT)
+def _computed(buffer, row, table):
     end = row.position + row.size
     if row.magic == 2:
-        return np.uint32(be32(buffer, row.position + 17)), crc32c(buffer, row.position + 21, end)
-    return np.uint32(be32(buffer, row.position + 12)), crc32_ieee(table, buffer, row.position + 16, end)
+        return crc32c(buffer, row.position + 21, end)
+    return crc32_ieee(table, buffer, row.position + 16, end)
+
+
+@njit(**JIT)
+def _first_bad_of_three(buffer, a, b, c):
+    """Which of three batches of magic 2 has a wrong CRC first, 3 none."""
+    crc_a, crc_b, crc_c = crc32c_of_three(
+        buffer, a.position + 21, a.position + a.size, b.position + 21, b.position + b.size,
+        c.position + 21, c.position + c.size,
+    )  # fmt: skip
+    if crc_a != _carried(buffer, a):
+        return 0
+    if crc_b != _carried(buffer, b):
+        return 1
+    return 2 if crc_c != _carried(buffer, c) else 3
 
 
 @njit(**JIT)
 def _first_bad_crc(buffer, batches, table):
-    for i in range(len(batches)):
-        carried, computed = _crcs(buffer, batches[i], table)
-        if carried != computed:
-            return i
+    i = 0
+    while i < len(batches):
+        if i + 2 < len(batches) and batches[i].magic + batches[i + 1].magic + batches[i + 2].magic == 6:
+            bad = _first_bad_of_three(buffer, batches[i], batches[i + 1], batches[i + 2])
+            if bad < 3:
+                return i + bad
+            i += 3
+        else:
+            if _computed(buffer, batches[i], table) != _carried(buffer, batches[i]):
+                return i
+            i += 1
     return -1
 
 
@@ -200,8 +225,7 @@ def first_bad_crc(buffer: Bytes, batches: Table) -> int:
 
 def crcs(buffer: Bytes, batches: Table, row: int) -> tuple[int, int]:
     """(CRC that batch `row` carries, CRC of its bytes)."""
-    carried, computed = _crcs(buffer, batches[row], IEEE_TABLE)
-    return int(carried), int(computed)
+    return int(_carried(buffer, batches[row])), int(_computed(buffer, batches[row], IEEE_TABLE))
 
 
 def first_bad_order(batches: Table, previous_last_offset: int) -> int:

@@ -20,8 +20,8 @@ from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.scan import crcs, first_bad_crc, first_bad_order, first_misplaced, scan_batches
 from cleanerd.kernels.tables import CODEC_MASK, Bytes, Status, Table
 
-PIECE_BYTES = 1 << 20
-SLICE_BYTES = 1 << 20
+PIECE_BYTES = 2 << 20
+SLICE_BYTES = 2 << 20
 _NOTHING = np.empty(0, np.uint8)
 
 _EXPECTED = {

@@ -142,7 +142,8 @@ class KafkaBroker:
     """One broker over `log_dirs`, started and stopped as often as a test likes.
 
     `properties` are added to all others and win. `work_dir` receives configuration and logs. `ports`: of broker and
-    controller, so that clients find it again after a restart; new ones at every start by default.
+    controller, so that clients find it again after a restart; new ones at every start by default. `jvm_options` win over
+    those that make a broker start fast.
     """
 
     def __init__(
@@ -152,7 +153,9 @@ class KafkaBroker:
         properties: Mapping[str, str] | None = None,
         *,
         ports: tuple[int, int] | None = None,
+        jvm_options: Sequence[str] = (),
     ) -> None:
+        self._jvm_options = tuple(jvm_options)
         self.log_dirs = tuple(log_dirs)
         self.properties = {**PROPERTIES, **(properties or {})}
         self.bootstrap = ""
@@ -195,7 +198,7 @@ class KafkaBroker:
         self._work_dir.mkdir(parents=True, exist_ok=True)
         config = self._write_configuration()
         self._format(config)
-        options = [f"-Dlog4j2.configurationFile={self._write_log4j()}"]
+        options = [f"-Dlog4j2.configurationFile={self._write_log4j()}", *self._jvm_options]
         with self._console.open("wb") as console:
             self._process = subprocess.Popen(
                 java_command("kafka.Kafka", str(config), heap="512m", options=options),

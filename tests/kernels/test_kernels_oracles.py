@@ -19,7 +19,7 @@ from cleanerd.kernels.fingerprint import (
     siphash128,
 )
 from cleanerd.kernels.index_marks import index_marks
-from cleanerd.kernels.native import be16, be32, be64, crc32c, crc_step1, crc_step8_table
+from cleanerd.kernels.native import be16, be32, be64, crc32c, crc32c_of_three, crc_step1, crc_step8_table
 from cleanerd.kernels.newest import mark_superseded, new_set, split_by_bucket, survivors
 from cleanerd.kernels.rebuild import _varint_size, _write_varint
 from cleanerd.kernels.records import read_varint
@@ -159,6 +159,16 @@ def test_keys_of_every_pattern_spread_over_the_buckets(name: str) -> None:
         at += len(key)
     assert counts.max() < 1.5 * 16_384 / 64
     assert counts.min() > 0.5 * 16_384 / 64
+
+
+@given(runs=st.lists(st.binary(max_size=90), min_size=3, max_size=3), gap=st.integers(0, 9))
+@settings(max_examples=100, deadline=None)
+def test_three_crc32c_at_once_are_those_of_each(runs: list[bytes], gap: int) -> None:
+    """Of any lengths, in any places."""
+    buffer = array(bytes(gap) + b"".join(run + b"?" for run in runs))
+    starts = [gap, gap + len(runs[0]) + 1, gap + len(runs[0]) + len(runs[1]) + 2]
+    places = [place for start, run in zip(starts, runs, strict=True) for place in (start, start + len(run))]
+    assert list(map(int, crc32c_of_three(buffer, *places))) == [crc32c_package.crc32c(run) for run in runs]
 
 
 @given(data=st.binary(max_size=200), start=st.integers(0, 20))

@@ -380,3 +380,19 @@ def test_a_part_of_the_batches() -> None:
     raw, batches, _, _ = scan(V2 + V1 + torn)
     records, status, stopped, position = walk_records(raw, NOTHING, batches, 1, 3, 2, -1)
     assert (status, stopped, position) == (Status.BAD_RECORD, 2, len(V2 + V1))
+
+
+@pytest.mark.parametrize("bad", range(8))
+def test_the_first_wrong_crc_is_named_wherever_it_is(bad: int) -> None:
+    """Batches of magic 2 are checked three at a time, others one by one."""
+    whole = [
+        encode_batch([Record(offset, offset, b"k", b"v" * 30 * (1 + offset % 3))], base_offset=offset)
+        for offset in range(8)
+    ]
+    whole[3] = sealed(encode_message(Record(3, 3, b"k", b"v"), magic=1))
+    damaged = [*whole[:bad], *(batch[:-1] + bytes([batch[-1] ^ 1]) for batch in whole[bad:])]
+    raw, batches, _, status = scan(b"".join(damaged))
+    assert status is Status.OK
+    assert first_bad_crc(raw, batches) == bad
+    raw, batches, _, _ = scan(b"".join(whole))
+    assert first_bad_crc(raw, batches) == -1
