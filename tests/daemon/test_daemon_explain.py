@@ -1,6 +1,7 @@
 """What a daemon tells people: why a log is not cleaned and what to do about it, which name was meant, what was asked."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -98,3 +99,20 @@ def test_history_tells_what_was_asked(daemon: DaemonProcess) -> None:
 def test_status_counts_states_as_the_logs_have_them(daemon: DaemonProcess) -> None:
     counts = daemon.ask("status")["status"]["logs_by_state"]
     assert counts == {"clean": 1, "uncleanable": 1, "paused": 1, "ignored": 1, "staged": 1}
+
+
+def test_a_log_that_is_tried_again_says_when(tmp_path: Path) -> None:
+    """Between two tries no worker is what it waits for."""
+    logs = write_logs(tmp_path / "logs", "torn")
+    damaged = segment(logs / "torn-0", 0)
+    content = bytearray(damaged.read_bytes())
+    content[100] ^= 0xFF
+    damaged.write_bytes(content)
+    with running(
+        tmp_path / "d", logs, topics={"torn": "compact"}, cleanerd_retry_backoff_ms=600_000
+    ) as daemon:
+        wait_until(lambda: daemon.log("torn-0")["failures"] == 1, 60, daemon.output)
+        decision, facts = explained(daemon, "torn-0")
+    assert decision.startswith(f"not cleaned: backing off: {damaged}: at byte ")
+    assert facts["what to do"].startswith("it is tried again at 20")
+    assert "`cleanerctl retry torn-0`" in facts["what to do"]
