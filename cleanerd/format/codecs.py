@@ -197,7 +197,7 @@ def _check_zstd_blocks(data: memoryview) -> None:
 def _decompress_members(name: str, new_member: Callable[[], _Member], data: Data) -> bytes:
     """Decompress concatenated members until the input is used up, as the JVM's input streams do."""
     parts: list[bytes] = []
-    rest = data
+    rest, expanded = data, 0
     while True:
         position = len(data) - len(rest)
         member = new_member()
@@ -207,7 +207,8 @@ def _decompress_members(name: str, new_member: Callable[[], _Member], data: Data
             raise FormatError(position, f"a {name} member", problem) from problem
         if not member.eof:
             raise FormatError(position, f"a complete {name} member", f"{len(rest)} bytes without its end")
-        _check_size(sum(map(len, parts)))
+        expanded += len(parts[-1])
+        _check_size(expanded)
         rest = member.unused_data
         if not rest:
             return parts[0] if len(parts) == 1 else b"".join(parts)
