@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from .native import JIT, be32, be64
+from .native import INLINE, JIT, be32, be64, u8
 from .tables import CODEC_MASK, CONTROL, LOG_APPEND_TIME, RECORD, Bytes, Status, Table
 
 _OK, _BAD_RECORD, _BAD_COUNT, _BAD_OFFSET, _BAD_CONTROL = (
@@ -18,12 +18,8 @@ _MAX_VARLONG = 10
 
 
 @njit(**JIT)
-def read_varint(buffer, position, end, max_bytes):
-    """(value, next position) of a zig-zag varint; next position -1 when it is not one."""
-    if position < end:  # most are one byte
-        first = np.int64(buffer[position])
-        if first < 0x80:
-            return (first >> 1) ^ -(first & 1), np.int64(position + 1)
+def _read_long_varint(buffer, position, end, max_bytes):
+    """`read_varint` for any length."""
     raw = np.uint64(0)
     shift = np.uint64(0)
     for i in range(max_bytes):
@@ -39,11 +35,23 @@ def read_varint(buffer, position, end, max_bytes):
     return np.int64(0), np.int64(-1)
 
 
+@njit(**INLINE)
+def read_varint(buffer, position, end, max_bytes):
+    """(value, next position) of a zig-zag varint; next position -1 when it is not one."""
+    if position + 2 <= end:  # most are one or two bytes
+        first = np.int64(u8(buffer, np.int64(position)))
+        if first < 0x80:
+            return (first >> 1) ^ -(first & 1), np.int64(position + 1)
+        second = np.int64(u8(buffer, np.int64(position + 1)))
+        if second < 0x80:
+            raw = (first & 0x7F) | (second << 7)
+            return (raw >> 1) ^ -(raw & 1), np.int64(position + 2)
+    return _read_long_varint(buffer, position, end, max_bytes)
+
+
 @njit(**JIT)
 def _skip_headers(buffer, position, end):
     """First byte after the headers at `position`, or -1."""
-    if position == end - 1 and buffer[position] == 0:
-        return end
     count, at = read_varint(buffer, position, end, _MAX_VARINT)
     if at < 0 or count < 0:
         return np.int64(-1)
@@ -56,7 +64,7 @@ def _skip_headers(buffer, position, end):
     return at
 
 
-@njit(**JIT)
+@njit(**INLINE)
 def _walk_v2_record(buffer, position, limit, batch, row):
     """Fill `row` from the record at `position`; return its end, or -1."""
     length, at = read_varint(buffer, position, limit, _MAX_VARINT)
@@ -78,7 +86,9 @@ def _walk_v2_record(buffer, position, limit, batch, row):
     value_length, at = read_varint(buffer, at + max(key_length, 0), end, _MAX_VARINT)
     if at < 0 or value_length < -1 or at + max(value_length, 0) > end:
         return np.int64(-1)
-    if _skip_headers(buffer, at + max(value_length, 0), end) != end:
+    at += max(value_length, 0)
+    has_no_headers = at == end - 1 and u8(buffer, at) == 0
+    if not has_no_headers and _skip_headers(buffer, at, end) != end:
         return np.int64(-1)
     row.value_is_null = value_length < 0
     row.offset = batch.base_offset + offset_delta
@@ -93,12 +103,12 @@ def _walk_v2_record(buffer, position, limit, batch, row):
 
 @njit(**JIT)
 def _walk_v2(buffer, batch, index, records, filled):
-    position = batch.payload_start
+    position, limit = np.int64(batch.payload_start), np.int64(batch.payload_end)
     previous = batch.base_offset - 1
     for _ in range(batch.count):
         row = records[filled]
         row.batch = index
-        end = _walk_v2_record(buffer, position, batch.payload_end, batch, row)
+        end = _walk_v2_record(buffer, position, limit, batch, row)
         if end < 0:
             return filled, _BAD_RECORD, position
         if row.offset <= previous or row.offset > batch.last_offset:
@@ -108,7 +118,7 @@ def _walk_v2(buffer, batch, index, records, filled):
         previous = row.offset
         filled += 1
         position = end
-    if position != batch.payload_end:
+    if position != limit:
         return filled, _BAD_COUNT, position
     return filled, _OK, position
 
