@@ -1,6 +1,5 @@
 """One cleaning of one or several logs, from candidates to results: steps 3 to 9 of architecture 3."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from cleanerd.cleaning.result import CleanRequest, LogResult, Outcome, Progress
 from cleanerd.cleaning.stage import stage_log
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
+from cleanerd.env.space import space_of, wait_for_deleted
 from cleanerd.errors import Aborted, CleanerdError, DirOffline, LockHeld, NoSpace, Retryable, from_os_error
 from cleanerd.pipeline.channel import Channel, Phase, Reporter, driver_host
 from cleanerd.pipeline.job import Budget, Pipeline
@@ -147,9 +147,12 @@ class Cleaner:
         alive = [log for log in logs if log.is_alive]
         if not alive:
             return
-        stat = os.statvfs(alive[0].plan.candidate.snapshot.directory)
-        free = stat.f_bavail * stat.f_frsize
-        if sum(map(_peak_bound, alive)) <= free:
+        directory, wanted = alive[0].plan.candidate.snapshot.directory, sum(map(_peak_bound, alive))
+        if wanted <= space_of(directory).free_bytes:
+            return
+        wait_for_deleted()
+        free = space_of(directory).free_bytes
+        if wanted <= free:
             return
         indexed = [log.indexed for log in alive if log.indexed is not None]
         for log, counted in zip(alive, pipeline.rewrite(indexed, write=False), strict=True):

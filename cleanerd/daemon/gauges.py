@@ -1,7 +1,6 @@
 """What metrics say of the daemon as it is when somebody asks. One pass over all logs, with numbers that scans have left."""
 
 import contextlib
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -15,6 +14,7 @@ from cleanerd.daemon.reload import Reloader, ReloadStatus
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.throttle import Limit
 from cleanerd.daemon.totals import Totals
+from cleanerd.env.space import space_of
 from cleanerd.policy.lifecycle import Status
 
 _LIMITS = {Limit.TOTAL: "total", Limit.READ: "read", Limit.WRITE: "write"}
@@ -123,10 +123,10 @@ def _log_dir(
     yield table.LARGEST_BYTES, (log_dir,), totals.largest_bytes
     with contextlib.suppress(OSError):  # the next scan takes it offline
         staged = daemon.commits.staged_bytes(log_dir)
-        stat = os.statvfs(log_dir)
+        space = space_of(log_dir)
         yield table.STAGED_BYTES, (log_dir,), staged
-        yield table.FREE_BYTES, (log_dir,), stat.f_bavail * stat.f_frsize
-        yield table.DIR_BYTES, (log_dir,), stat.f_blocks * stat.f_frsize
+        yield table.FREE_BYTES, (log_dir,), space.free_bytes
+        yield table.DIR_BYTES, (log_dir,), space.total_bytes
 
 
 def _uncleanable_bytes(daemon: Supervisor, apart: dict[LogId, State]) -> Counter[str]:

@@ -40,6 +40,7 @@ from cleanerd.daemon.reload import Reloader, ReloadOutcome, ReloadStatus, Trigge
 from cleanerd.daemon.states import StillRunning
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.views import limits_view, log_views, rates_of, states
+from cleanerd.env.space import space_of
 from cleanerd.errors import CleanerdError, LockHeld
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.lifecycle import Status
@@ -359,8 +360,7 @@ class Service(Operations):
         free_bytes, owner, staged = None, None, 0
         if reason is None:
             try:
-                stat = os.statvfs(log_dir)
-                free_bytes = stat.f_bavail * stat.f_frsize
+                free_bytes = space_of(log_dir).free_bytes
                 owner = daemon.ownership.owner_of(log_dir)
                 staged = daemon.commits.staged_bytes(log_dir)
             except OSError as error:

@@ -9,6 +9,8 @@ import os
 from dataclasses import dataclass
 from typing import Protocol
 
+from . import space
+
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
@@ -59,7 +61,7 @@ class Files(Protocol):
         ...
 
     def unlink(self, path: str) -> None:
-        """Remove a name."""
+        """Remove a name. The space of a large file may come back a little later (`space.wait_for_deleted`)."""
         ...
 
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
@@ -118,8 +120,8 @@ class RealFiles:
         os.replace(source, target)
 
     def unlink(self, path: str) -> None:
-        """Remove a name."""
-        os.unlink(path)
+        """Remove a name. The space of a large file comes back a little later (`space.wait_for_deleted`)."""
+        space.unlink(path)
 
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         """Set the modification time (rule 4.12)."""

@@ -5,11 +5,23 @@ import numpy.typing as npt
 from numba import njit
 
 from .horizons import delete_horizon
-from .native import JIT, crc_step1, crc_step8, le64
+from .native import INLINE, JIT, crc_step8, last_bytes, le64
 from .tables import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Action, Bytes, Table
 
 _DROP, _EMPTY = int(Action.DROP), int(Action.EMPTY)
 _KEPT_ATTRIBUTES = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
+
+
+@njit(**INLINE)
+def _digest_record(buffer, record):
+    """Begins anew for every record: the processor then works at several of them at a time."""
+    crc = crc_step8(np.uint32(0xFFFFFFFF), np.uint64(record.offset))
+    crc = crc_step8(crc, np.uint64(record.timestamp))
+    start = record.tail_start
+    length = record.end - start
+    for at in range(start, start + (length & ~7), 8):
+        crc = crc_step8(crc, le64(buffer, np.int64(at)))
+    return crc_step8(crc, last_bytes(buffer, start, length))
 
 
 @njit(**JIT)
@@ -17,17 +29,8 @@ def _digest_records(crc, raw, expanded, batches, records, verdicts):
     for i in range(len(records)):
         if verdicts[i] != 0:
             continue
-        record = records[i]
-        buffer = expanded if batches[record.batch].expanded else raw
-        crc = crc_step8(crc, np.uint64(record.offset))
-        crc = crc_step8(crc, np.uint64(record.timestamp))
-        position = record.tail_start
-        while position + 8 <= record.end:
-            crc = crc_step8(crc, le64(buffer, position))
-            position += 8
-        while position < record.end:
-            crc = crc_step1(crc, buffer[position])
-            position += 1
+        buffer = expanded if batches[records[i].batch].expanded else raw
+        crc = crc_step8(crc, np.uint64(_digest_record(buffer, records[i])))
     return crc
 
 

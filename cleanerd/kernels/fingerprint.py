@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from .native import JIT, le64
+from .native import INLINE, JIT, last_bytes, le64
 from .tables import CONTROL, Bytes, Table
 
 Fingerprints = npt.NDArray[np.uint64]
@@ -19,12 +19,12 @@ MAX_BUCKETS = 1 << 20
 _U = np.uint64
 
 
-@njit(**JIT)
+@njit(**INLINE)
 def _rotl(x, b):
     return (x << _U(b)) | (x >> _U(64 - b))
 
 
-@njit(**JIT)
+@njit(**INLINE)
 def _round(v0, v1, v2, v3):
     v0 += v1
     v1 = _rotl(v1, 13) ^ v0
@@ -39,7 +39,7 @@ def _round(v0, v1, v2, v3):
     return v0, v1, v2, v3
 
 
-@njit(**JIT)
+@njit(**INLINE)
 def siphash128(buffer, start, length, k0, k1):
     """SipHash-2-4-128 of `buffer[start:start+length]`: (low, high) words of the little-endian digest."""
     v0 = k0 ^ _U(0x736F6D6570736575)
@@ -55,9 +55,7 @@ def siphash128(buffer, start, length, k0, k1):
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
         v0 ^= word
         position += 8
-    word = _U(length & 0xFF) << _U(56)
-    for i in range(length & 7):
-        word |= _U(buffer[position + i]) << _U(8 * i)
+    word = (_U(length & 0xFF) << _U(56)) | last_bytes(buffer, start, length)
     v3 ^= word
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)
     v0, v1, v2, v3 = _round(v0, v1, v2, v3)
@@ -72,7 +70,7 @@ def siphash128(buffer, start, length, k0, k1):
     return low, v0 ^ v1 ^ v2 ^ v3
 
 
-@njit(**JIT)
+@njit(**INLINE)
 def bucket_hash(buffer, start, length, k0, k1):
     """64 bits of `buffer[start:start+length]` whose top ones name a bucket: only the spread matters, so a fifth of the cost.
 
@@ -87,21 +85,18 @@ def bucket_hash(buffer, start, length, k0, k1):
         mixed ^= mixed >> _U(32)
         position += 8
     if position < end:
-        word = _U(0)
-        for i in range(end - position):
-            word |= _U(buffer[position + i]) << _U(8 * i)
-        mixed = (mixed ^ word) * multiplier
+        mixed = (mixed ^ last_bytes(buffer, start, length)) * multiplier
         mixed ^= mixed >> _U(32)
     return mixed * multiplier
 
 
-@njit(**JIT)
+@njit(**INLINE)
 def bucket_of(hashed, shift):
     """The bucket that the top `64 - shift` bits of a `bucket_hash` name."""
     return np.int64(hashed >> shift) if shift < _U(64) else np.int64(0)
 
 
-@njit(**JIT)
+@njit(**INLINE)
 def competes(record, batch, aborted):
     """Whether a record takes part in the contest for its key: see `fingerprint_records`."""
     return record.key_length >= 0 and not batch.attributes & CONTROL and not aborted

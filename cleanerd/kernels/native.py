@@ -189,6 +189,20 @@ def crc32c_of_three(buffer, first, first_end, second, second_end, third, third_e
     )
 
 
+@njit(**INLINE)
+def last_bytes(buffer, start, length):
+    """The last `length % 8` bytes of `buffer[start:start+length]` as a little-endian word."""
+    count = length & 7
+    if count == 0:
+        return np.uint64(0)
+    if length >= 8:  # one load that begins among the bytes before
+        return le64(buffer, np.int64(start + length - 8)) >> np.uint64(8 * (8 - count))
+    word = np.uint64(0)
+    for i in range(count):
+        word |= np.uint64(u8(buffer, np.int64(start + i))) << np.uint64(8 * i)
+    return word
+
+
 @njit(**JIT)
 def be64(buffer, position):
     """Signed big-endian int64 at `position`."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from numba import njit
 
 from .fingerprint import Fingerprints
-from .native import JIT
+from .native import INLINE, JIT
 
 _U = np.uint64
 BYTES_PER_KEY = 16
@@ -18,38 +18,36 @@ _LOAD = 0.6  # linear probing stays short; the budget counts the slots that this
 BYTES_PER_SLOT_KEY = BYTES_PER_KEY / _LOAD
 
 
-@njit(**JIT)
+@njit(**INLINE)
 def _slot(low, slots):
     return np.int64(((low >> _U(32)) * slots) >> _U(32))
 
 
-@njit(**JIT)
+@njit(**INLINE)
 def _probe(table, low, high):
     """Slot of the fingerprint, or of the empty slot where it belongs."""
-    slots = _U(len(table))
-    at = _slot(low, slots)
+    slots = np.int64(len(table))
+    at = _slot(low, _U(slots))
     while True:
-        if table[at, 0] == low and table[at, 1] == high:
-            return at, True
-        if table[at, 0] == 0 and table[at, 1] == 0:
-            return at, False
+        there_low, there_high = table[at, 0], table[at, 1]
+        found = (there_low == low) & (there_high == high)
+        # One way out for both answers: which it will be nobody can predict.
+        if found | ((there_low | there_high) == _U(0)):
+            return at, found
         at += 1
-        if at == len(table):
-            at = 0
+        if at == slots:
+            at = np.int64(0)
 
 
 @njit(**JIT)
 def _mark_superseded(fingerprints, insert_from, table, superseded):
-    inserted = 0
-    for i in range(len(fingerprints) - 1, -1, -1):
+    for i in range(len(fingerprints) - 1, insert_from - 1, -1):
         low, high = fingerprints[i, 0], fingerprints[i, 1]
-        at, found = _probe(table, low, high)
-        superseded[i] = found
-        if not found and i >= insert_from:
-            table[at, 0] = low
-            table[at, 1] = high
-            inserted += 1
-    return inserted
+        at, superseded[i] = _probe(table, low, high)
+        table[at, 0] = low
+        table[at, 1] = high
+    for i in range(insert_from - 1, -1, -1):
+        superseded[i] = _probe(table, fingerprints[i, 0], fingerprints[i, 1])[1]
 
 
 def new_set(keys: int) -> Fingerprints:

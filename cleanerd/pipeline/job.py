@@ -45,7 +45,8 @@ from .work import IndexedLog, LogWork, RewrittenLog, WrittenPart
 BUCKET_RECORDS = 1 << 18
 """A set of this many keys stays in the caches, which makes it ten times as fast as one large set."""
 _PARTITION_BYTES = 8 << 20
-_TASKS_PER_CORE = 2
+_INDEX_TASKS_PER_CORE = 2  # what a task can tell by itself need not be shuffled: the fewer, the better
+_REWRITE_TASKS_PER_CORE = 4  # the newest chunks have most to write: smaller tasks end together
 _TASK_BYTES_MIN = 4 << 20  # a task costs some tens of ms, whatever it does
 _TASK_BYTES_MAX = 256 << 20  # of log; a broken task is done again
 
@@ -90,7 +91,7 @@ class Pipeline:
         ]
         contexts = [_context(log, log.discardable_markers) for log in logs]
         result = [RewrittenLog(log, log.error) for log in logs]
-        for task, part in self._run(tasks, contexts, each(RewriteTask.run)):
+        for task, part in self._run(tasks, contexts, _REWRITE_TASKS_PER_CORE, each(RewriteTask.run)):
             log = result[task.log]
             if isinstance(part, CleanerdError):
                 log.error = log.error or part
@@ -108,14 +109,15 @@ class Pipeline:
         summaries: dict[Place, ChunkSummary | CleanerdError] = {}
         bits: dict[Place, dict[int, Bits]] = defaultdict(dict)
         blocks: dict[Place, list[Block]] = {}
-        for task, found in self._run(_index_tasks(indexed, dirty=True), contexts, index_together):
+        dirty = _index_tasks(indexed, dirty=True)
+        for task, found in self._run(dirty, contexts, _INDEX_TASKS_PER_CORE, index_together):
             if isinstance(found, CleanerdError):
                 summaries[task.log, task.chunk] = found
             else:
                 summaries[task.log, task.chunk], blocks[task.log, task.chunk] = found
         tables = _resolve_here(indexed, blocks, bits)
         clean = _index_tasks(indexed, dirty=False)
-        for task, found in self._run(clean, contexts, each(IndexTask.look_up), tables):
+        for task, found in self._run(clean, contexts, _INDEX_TASKS_PER_CORE, each(IndexTask.look_up), tables):
             if isinstance(found, CleanerdError):
                 summaries[task.log, task.chunk] = found
             else:
@@ -134,7 +136,7 @@ class Pipeline:
 
         def job(spark: SparkContext) -> list[tuple[int, int, Any]]:
             shared = spark.broadcast(contexts)
-            chunks = _spread(spark, tasks)
+            chunks = _spread(spark, tasks, _INDEX_TASKS_PER_CORE)
             blocks = chunks.mapPartitions(lambda some: rows(some, shared.value, reporter, layout))
             buckets = blocks.partitionBy(layout.partitions, lambda partition: partition)
             return list(buckets.mapPartitions(resolve_partition).collect())
@@ -156,7 +158,12 @@ class Pipeline:
         return Layout(buckets, min(max(fitting, 2 * self._session.cores()), buckets))
 
     def _run(
-        self, tasks: list[Any], contexts: list[LogContext], step: Callable[..., Any], *more: Any
+        self,
+        tasks: list[Any],
+        contexts: list[LogContext],
+        per_core: int,
+        step: Callable[..., Any],
+        *more: Any,
     ) -> Iterator[tuple[Any, Any]]:
         """`step(tasks, contexts, reporter, *more)` in one Spark job; (task, answer) in order."""
         if not tasks:
@@ -170,15 +177,15 @@ class Pipeline:
                 contexts, *extra = shared.value
                 return step(some, contexts, reporter, *extra)
 
-            return list(_spread(spark, tasks).mapPartitions(run).collect())
+            return list(_spread(spark, tasks, per_core).mapPartitions(run).collect())
 
         yield from zip(tasks, self._session.run(job), strict=True)
 
 
-def _spread(spark: SparkContext, tasks: list[Any]) -> Any:
+def _spread(spark: SparkContext, tasks: list[Any], per_core: int) -> Any:
     """Enough Spark tasks to keep all cores busy, none so small that starting it is most of its cost."""
     size = sum(task.work.source.end - task.work.source.start for task in tasks)
-    busy = min(_TASKS_PER_CORE * spark.defaultParallelism, -(-size // _TASK_BYTES_MIN))
+    busy = min(per_core * spark.defaultParallelism, -(-size // _TASK_BYTES_MIN))
     return spark.parallelize(tasks, max(min(len(tasks), max(busy, -(-size // _TASK_BYTES_MAX))), 1))
 
 

@@ -1,0 +1,75 @@
+"""Space of file systems: how much is free, and deleted files whose space is on its way back.
+
+A file system frees a file when the last who has it open lets go. For a GiB that takes a tenth of a second, and twice that
+where the disk is told (mount option `discard`). So the name of a large file goes at once, and a thread of its own lets the
+file go: nobody waits for it, least of all with a `.lock` held.
+"""
+
+import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+_LARGE_BYTES = 16 << 20
+_MAX_PENDING = 64  # each of them is an open file
+
+_mutex = threading.Lock()
+_pending: set[Future[None]] = set()
+_thread = ThreadPoolExecutor(1, thread_name_prefix="cleanerd-space")  # ends with the process, its work done
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What `statvfs` says of a file system."""
+
+    total_bytes: int
+    free_bytes: int  # for users without privileges, as `df` counts
+
+
+def space_of(path: str) -> Space:
+    """Space of the file system of `path` now. Raises OSError."""
+    stat = os.statvfs(path)
+    return Space(stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize)
+
+
+def wait_for_deleted() -> None:
+    """Return when the space of all that this process has deleted has come back: before free space decides something."""
+    with _mutex:
+        pending = set(_pending)
+    wait(pending)
+
+
+def unlink(path: str) -> None:
+    """Remove a name. The space of a large file comes back a little later: `wait_for_deleted`. Raises OSError."""
+    fd = _open_large(path)
+    try:
+        os.unlink(path)
+    finally:
+        if fd is not None:
+            _let_go(fd)
+
+
+def _open_large(path: str) -> int | None:
+    """A large file, open, so that it outlives its name; None where it need not or cannot."""
+    try:
+        if len(_pending) >= _MAX_PENDING or os.lstat(path).st_size < _LARGE_BYTES:
+            return None
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return None  # `unlink` says what is wrong, if anything is
+
+
+def _let_go(fd: int) -> None:
+    try:
+        with _mutex:
+            future = _thread.submit(os.close, fd)
+            _pending.add(future)
+    except RuntimeError:  # the process is ending
+        os.close(fd)
+        return
+    future.add_done_callback(_forget)
+
+
+def _forget(future: Future[None]) -> None:
+    with _mutex:
+        _pending.discard(future)
