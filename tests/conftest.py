@@ -21,7 +21,7 @@ from cleanerd.pipeline.session import SparkSession
 
 SWITCHES = {
     "broker": "run the tests that start a real Kafka broker",
-    "soak": "run the long randomized and kill -9 tests",
+    "soak": "run the tests that take many seconds each",
     "bench": "run the measurements",
 }
 

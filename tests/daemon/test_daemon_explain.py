@@ -101,6 +101,7 @@ def test_status_counts_states_as_the_logs_have_them(daemon: DaemonProcess) -> No
     assert counts == {"clean": 1, "uncleanable": 1, "paused": 1, "ignored": 1, "staged": 1}
 
 
+@pytest.mark.soak
 def test_a_log_that_is_tried_again_says_when(tmp_path: Path) -> None:
     """Between two tries no worker is what it waits for."""
     logs = write_logs(tmp_path / "logs", "torn")

@@ -171,6 +171,7 @@ def test_the_idle_daemon_is_small_and_holds_no_compiler(place: Path) -> None:
         assert daemon.stop() == 0
 
 
+@pytest.mark.soak
 def test_an_uncleanable_log_keeps_its_reason_and_comes_back_when_it_is_mended(place: Path) -> None:
     """Rules 7.14, 1.33 with cleanerd's three strikes: other logs go on, a mended file is tried again."""
     logs = write_logs(place / "ill", "good", "bad")
@@ -192,6 +193,7 @@ def test_an_uncleanable_log_keeps_its_reason_and_comes_back_when_it_is_mended(pl
         assert len(newest(logs / "bad-0")) == 7
 
 
+@pytest.mark.soak
 def test_a_broker_directory_without_metadata_log_is_left_alone_but_for_named_topics(place: Path) -> None:
     """Kafka's defaults would delete what its cluster compacts: whoever does not know the policy touches nothing."""
     logs = write_logs(place / "unknown", "named", "nameless")

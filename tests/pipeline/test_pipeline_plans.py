@@ -172,6 +172,7 @@ def test_the_death_of_the_jvm_costs_one_retry(spark: SparkSession, tmp_path: Pat
     np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
 
 
+@pytest.mark.soak
 def test_executors_in_processes_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
     """`local-cluster[2,1,1024]`: a master, two workers and their executors, over sockets as on a cluster."""
     spark.stop()  # a process has one Spark context at a time; the shared one comes back when it is used
