@@ -44,6 +44,8 @@ XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 XERIAL_BLOCK_BYTES = 32 * 1024
 _SNAPPY_MAX_RATIO = 24  # three bytes of snappy can stand for 64 at most
 
+_MEMBER_WINDOW_BYTES = 512
+
 _ZSTD_BLOCK_MAX = 128 << 10
 _ZSTD_BLOCK_MIN = 4  # a header of three bytes and at least one more
 _ZSTD_RLE, _ZSTD_COMPRESSED = 1, 2
@@ -131,7 +133,7 @@ class _Member(Protocol):
 class _GzipMember:
     """A gzip member that stops where it gets too large."""
 
-    def __init__(self) -> None:
+    def __init__(self, _: memoryview) -> None:
         self._stream = isal_zlib.decompressobj(_GZIP_WBITS)
 
     @property
@@ -151,7 +153,8 @@ class _GzipMember:
 class _ZstdMember:
     """A zstd frame that is refused before it is expanded when it may get too large."""
 
-    def __init__(self) -> None:
+    def __init__(self, data: memoryview) -> None:
+        _check_zstd_blocks(data)
         self._stream = _engines.zstd_decompressor.decompressobj()
 
     @property
@@ -163,7 +166,6 @@ class _ZstdMember:
         return self._stream.unused_data
 
     def decompress(self, data: Data, /) -> bytes:
-        _check_zstd_blocks(memoryview(data))
         return self._stream.decompress(data)
 
 
@@ -194,24 +196,36 @@ def _check_zstd_blocks(data: memoryview) -> None:
     _check_size(expanded)
 
 
-def _decompress_members(name: str, new_member: Callable[[], _Member], data: Data) -> bytes:
-    """Decompress concatenated members until the input is used up, as the JVM's input streams do."""
-    parts: list[bytes] = []
-    rest, expanded = data, 0
+def _decompress_members(name: str, new_member: Callable[[memoryview], _Member], data: Data) -> bytes:
+    """Decompress concatenated members until the input is used up, as the JVM's input streams do.
+
+    A member that has ended copies what it was given too much. So the first, mostly the only one, is given all, a later one
+    a window that doubles: a blob of a hundred thousand tiny members costs no more than one of their size.
+    """
+    view, parts = memoryview(data), []
+    position, expanded, window = 0, 0, len(data)
     while True:
-        position = len(data) - len(rest)
-        member = new_member()
+        start = position
         try:
-            parts.append(member.decompress(rest))
+            member = new_member(view[start:])
+            while True:
+                parts.append(member.decompress(view[position : position + window]))
+                position = min(position + window, len(view))
+                expanded += len(parts[-1])
+                _check_size(expanded)
+                if member.eof or position == len(view):
+                    break
+                window *= 2
         except (_ISAL_ERROR, zstandard.ZstdError) as problem:
-            raise FormatError(position, f"a {name} member", problem) from problem
+            raise FormatError(start, f"a {name} member", problem) from problem
         if not member.eof:
-            raise FormatError(position, f"a complete {name} member", f"{len(rest)} bytes without its end")
-        expanded += len(parts[-1])
-        _check_size(expanded)
-        rest = member.unused_data
-        if not rest:
+            raise FormatError(
+                start, f"a complete {name} member", f"{len(view) - start} bytes without its end"
+            )
+        position -= len(member.unused_data)
+        if position == len(view):
             return parts[0] if len(parts) == 1 else b"".join(parts)
+        window = _MEMBER_WINDOW_BYTES
 
 
 def _compress_xerial(data: Data) -> bytes:

@@ -152,6 +152,38 @@ def test_members_in_a_row_are_all_read(codec):
     assert decompress(codec, blob) == b"one two"
 
 
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 200, 480, 511, 512, 513, 1024, 5000]), min_size=1, max_size=12),
+    cut=st.integers(1, 9),
+)
+def test_members_of_any_size_are_all_read_or_named(codec, sizes, cut):
+    """Wherever the ends of members fall; one that is cut off is named by its first byte."""
+    contents = [random.Random(number).randbytes(size) for number, size in enumerate(sizes)]
+    blobs = [compress(codec, content) for content in contents]
+    assert decompress(codec, b"".join(blobs)) == b"".join(contents)
+    with pytest.raises(FormatError) as raised:
+        decompress(codec, b"".join(blobs)[:-cut])
+    assert raised.value.position == sum(map(len, blobs[:-1]))
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
+def test_members_behind_are_not_copied_for_every_member(codec, monkeypatch):
+    """A blob of tiny members costs as much as they are: nothing is given that comes back in full."""
+    given = []
+    name = "_GzipMember" if codec is Codec.GZIP else "_ZstdMember"
+
+    class Counting(getattr(codecs, name)):
+        def decompress(self, data):
+            given.append(len(data))
+            return super().decompress(data)
+
+    monkeypatch.setattr(codecs, name, Counting)
+    blob = compress(codec, b"a") * 5000
+    assert decompress(codec, blob) == b"a" * 5000
+    assert max(given[1:]) <= codecs._MEMBER_WINDOW_BYTES
+
+
 def test_gzip_of_others_is_read_and_ours_is_deterministic():
     """No time stamp in the header: a rewrite gives the same bytes every time."""
     content = payload(100000)
