@@ -89,6 +89,21 @@ def survivors(fingerprints: Fingerprints, superseded: npt.NDArray[np.bool_]) -> 
 
 
 @njit(**JIT)
+def _answer_rest(superseded, answers):
+    used = 0
+    for i in range(len(superseded)):
+        if not superseded[i]:
+            superseded[i] = answers[used]
+            used += 1
+
+
+def answer_rest(superseded: npt.NDArray[np.bool_], answers: npt.NDArray[np.bool_]) -> None:
+    """`superseded[~superseded] = answers`, several times as fast."""
+    assert len(answers) == len(superseded) - np.count_nonzero(superseded)
+    _answer_rest(superseded, answers)
+
+
+@njit(**JIT)
 def _scatter(fingerprints, numbers, starts, out):
     for i in range(len(fingerprints)):
         at = starts[numbers[i]]

@@ -14,7 +14,7 @@ from cleanerd.errors import CorruptFile
 from cleanerd.kernels.fingerprint import Fingerprints, fingerprint_records
 from cleanerd.kernels.horizons import next_horizon
 from cleanerd.kernels.judge import AbortedTxns, Context, judge, mark_aborted
-from cleanerd.kernels.newest import mark_superseded, new_set, split_by_bucket, survivors
+from cleanerd.kernels.newest import answer_rest, mark_superseded, new_set, split_by_bucket, survivors
 from cleanerd.kernels.tables import EVENT, Table
 from cleanerd.kernels.transactions import collect_events
 from cleanerd.policy.verdicts import RecordVerdict
@@ -53,26 +53,41 @@ class ChunkSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class PackedBits:
+    """Bits, eight to a byte: what travels."""
+
+    count: int
+    packed: npt.NDArray[np.uint8]
+
+    @staticmethod
+    def of(bits: Bits) -> "PackedBits":
+        """The bits, packed."""
+        return PackedBits(len(bits), np.packbits(bits))
+
+    def unpack(self) -> Bits:
+        """The bits."""
+        return np.unpackbits(self.packed, count=self.count).view(np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """The competing records of one bucket of one chunk, in offset order."""
 
-    superseded: npt.NDArray[np.uint8]  # packed bits, one per record: what is known to be superseded
-    records: int
-    fingerprints: Fingerprints  # of the others
+    superseded: PackedBits | None  # one per record: what is known to be; None: nothing is known
+    fingerprints: Fingerprints  # of the records that are not
     clean: int  # the first so many fingerprints are of the clean section: they are only looked up
 
-    @staticmethod
-    def of(fingerprints: Fingerprints, clean: int) -> "Block":
-        """A block of which nothing is known."""
-        records = len(fingerprints)
-        return Block(np.packbits(np.zeros(records, np.bool_)), records, fingerprints, clean)
+    @property
+    def records(self) -> int:
+        """How many there are."""
+        return len(self.fingerprints) if self.superseded is None else self.superseded.count
 
     def answered(self, answers: Bits) -> Bits:
         """Superseded or not, one entry per record, from the answers for its `fingerprints`."""
-        if len(answers) == self.records:
+        if self.superseded is None:
             return answers
-        bits = np.unpackbits(self.superseded, count=self.records).view(np.bool_)
-        bits[~bits] = answers
+        bits = self.superseded.unpack()
+        answer_rest(bits, answers)
         return bits
 
 
@@ -108,7 +123,7 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
         raise CorruptFile(work.source.path, work.source.start, "offsets below the next segment's", beyond)
     clean_counts = np.bincount(numbers[:clean], minlength=log.buckets)
     by_bucket = split_by_bucket(fingerprints, numbers, log.buckets)
-    blocks = [Block.of(part, int(count)) for part, count in zip(by_bucket, clean_counts, strict=True)]
+    blocks = [Block(None, part, int(count)) for part, count in zip(by_bucket, clean_counts, strict=True)]
     return tally.summary(work.source, len(fingerprints)), blocks
 
 
@@ -168,8 +183,7 @@ def combine(blocks: list[Block]) -> list[Block]:
     bits, _ = resolve(blocks)
     return [
         Block(
-            np.packbits(superseded),
-            block.records,
+            PackedBits.of(superseded),
             survivors(block.fingerprints, superseded),
             block.clean - int(np.count_nonzero(superseded[: block.clean])),
         )

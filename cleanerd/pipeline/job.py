@@ -33,7 +33,7 @@ from .session import SparkSession
 from .tasks import (
     IndexTask,
     Layout,
-    PackedBits,
+    Resolved,
     RewriteTask,
     each,
     index_together,
@@ -121,8 +121,8 @@ class Pipeline:
             if isinstance(found, CleanerdError):
                 summaries[task.log, task.chunk] = found
             else:
-                summaries[task.log, task.chunk], packed = found
-                bits[task.log, task.chunk] = {answer.bucket: answer.unpack() for answer in packed}
+                summaries[task.log, task.chunk], answers = found
+                bits[task.log, task.chunk] = {one.bucket: one.superseded.unpack() for one in answers}
         return _conclude_all(indexed, summaries, bits)
 
     def _index_by_shuffle(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
@@ -144,8 +144,8 @@ class Pipeline:
         summaries: dict[Place, ChunkSummary | CleanerdError] = {}
         bits: dict[Place, dict[int, Bits]] = defaultdict(dict)
         for log, chunk, value in self._session.run(job) if tasks else ():
-            if isinstance(value, PackedBits):
-                bits[log, chunk][value.bucket] = value.unpack()
+            if isinstance(value, Resolved):
+                bits[log, chunk][value.bucket] = value.superseded.unpack()
             else:
                 summaries[log, chunk] = value
         return _conclude_all(indexed, summaries, bits)

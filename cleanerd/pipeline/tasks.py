@@ -10,15 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from cleanerd.errors import CleanerdError, LogUncleanable, from_os_error
 from cleanerd.kernels.fingerprint import Fingerprints
 
 from .channel import Phase, Reporter
 from .chunks import ChunkWork
-from .index import Bits, Block, ChunkSummary, LogContext, combine, index_chunk, resolve
+from .index import Block, ChunkSummary, LogContext, PackedBits, combine, index_chunk, resolve
 from .rewrite import Part, Verdicts, rewrite_chunk
 
 _T = TypeVar("_T")
@@ -30,21 +27,11 @@ Answer = tuple[int, int, object]
 
 
 @dataclass(frozen=True, slots=True)
-class PackedBits:
-    """Answers of one bucket for one chunk, eight to a byte."""
+class Resolved:
+    """Which competing records of one bucket of one chunk are superseded."""
 
     bucket: int
-    count: int
-    packed: npt.NDArray[np.uint8]
-
-    @staticmethod
-    def of(bucket: int, bits: Bits) -> "PackedBits":
-        """The answers, packed."""
-        return PackedBits(bucket, len(bits), np.packbits(bits))
-
-    def unpack(self) -> Bits:
-        """The bits."""
-        return np.unpackbits(self.packed, count=self.count).view(np.bool_)
+    superseded: PackedBits
 
 
 Indexed = tuple[ChunkSummary, list[Block]] | CleanerdError
@@ -71,7 +58,7 @@ class IndexTask:
 
     def look_up(
         self, contexts: list[LogContext], reporter: Reporter, tables: dict[tuple[int, int], Fingerprints]
-    ) -> tuple[ChunkSummary, list[PackedBits]] | CleanerdError:
+    ) -> tuple[ChunkSummary, list[Resolved]] | CleanerdError:
         """For a clean chunk: summary, and whether the dirty section (`tables`) has a newer record of each key."""
         found = self.run(contexts, reporter)
         if isinstance(found, CleanerdError):
@@ -81,7 +68,7 @@ class IndexTask:
         for bucket, block in enumerate(blocks):
             assert block.clean == len(block.fingerprints), "a clean chunk has no dirty record"
             (superseded,), _ = resolve([block], tables[self.log, bucket])
-            bits.append(PackedBits.of(bucket, superseded))
+            bits.append(Resolved(bucket, PackedBits.of(superseded)))
         return summary, bits
 
 
@@ -107,7 +94,7 @@ def index_together(
 
 
 def _combined(held: list[tuple[int, Indexed]]) -> Iterator[Indexed]:
-    """Answers of (log, chunk) in order, without the fingerprints that are known to be superseded."""
+    """Resolved of (log, chunk) in order, without the fingerprints that are known to be superseded."""
     logs: dict[int, list[list[Block]]] = defaultdict(list)
     for log, found in held:
         if not isinstance(found, CleanerdError):
@@ -163,7 +150,7 @@ def resolve_partition(rows: Iterable[tuple[int, Answer]]) -> Iterator[Answer]:
         members = sorted(buckets.pop((log, bucket)), key=lambda member: member[0])
         bits, _ = resolve([block for _, block in members])
         for (chunk, _), superseded in zip(members, bits, strict=True):
-            yield log, chunk, PackedBits.of(bucket, superseded)
+            yield log, chunk, Resolved(bucket, PackedBits.of(superseded))
 
 
 @dataclass(frozen=True, slots=True)

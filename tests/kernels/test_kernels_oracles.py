@@ -20,7 +20,7 @@ from cleanerd.kernels.fingerprint import (
 )
 from cleanerd.kernels.index_marks import index_marks
 from cleanerd.kernels.native import be16, be32, be64, crc32c, crc32c_of_three, crc_step1, crc_step8_table
-from cleanerd.kernels.newest import mark_superseded, new_set, split_by_bucket, survivors
+from cleanerd.kernels.newest import answer_rest, mark_superseded, new_set, split_by_bucket, survivors
 from cleanerd.kernels.rebuild import _varint_size, _write_varint
 from cleanerd.kernels.records import read_varint
 from cleanerd.kernels.scan import IEEE_TABLE, crc32_ieee
@@ -277,7 +277,7 @@ def test_a_set_that_is_full_to_the_brim() -> None:
 @given(numbers=st.lists(st.integers(0, 63), max_size=80), data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_split_keeps_the_order_in_every_bucket(numbers: list[int], data: st.DataObject) -> None:
-    """And `survivors` is the mask that it says."""
+    """And `survivors` and `answer_rest` are the masks that they say."""
     fingerprints = keyed(list(range(len(numbers))))
     parts = split_by_bucket(fingerprints, np.array(numbers, np.int32), 64)
     for bucket, part in enumerate(parts):
@@ -286,6 +286,11 @@ def test_split_keeps_the_order_in_every_bucket(numbers: list[int], data: st.Data
         ]
     gone = np.array([data.draw(st.booleans()) for _ in numbers], np.bool_)
     assert survivors(fingerprints, gone).tolist() == fingerprints[~gone].tolist()
+    answers = np.array([data.draw(st.booleans()) for _ in range(np.count_nonzero(~gone))], np.bool_)
+    expected = gone.copy()
+    expected[~gone] = answers
+    answer_rest(gone, answers)
+    assert gone.tolist() == expected.tolist()
 
 
 def test_looking_up_too_few_answers_stays_in_bounds() -> None:
