@@ -20,7 +20,7 @@ from tests.broker.workload import create_topics
 from tests.cleaning.silent import Silent
 from tests.synthetic import Shape, write_log
 
-ROUNDS = 3
+ROUNDS = 6
 DEFAULTS = {
     "log.cleaner.enable": "true",
     "log.cleaner.dedupe.buffer.size": str(128 << 20),
