@@ -1,13 +1,18 @@
 """The whole path, index to rewrite, against the plain twin: equal bytes, equal counts, however the work is cut."""
 
+import pkgutil
 import random
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numba import types
+from numba.core.dispatcher import Dispatcher
 
+from cleanerd import kernels
 from cleanerd.kernels import reference
 from cleanerd.kernels.reference import Cleaned, Facts, Segment
 from cleanerd.policy.verdicts import RecordVerdict
@@ -106,6 +111,21 @@ def test_the_random_logs_meet_every_rule(tmp_path: Path) -> None:
     assert set(verdicts) == set(RecordVerdict)
     assert markers > 0
     assert aborted > 0
+
+
+def test_no_kernel_returns_an_array(tmp_path: Path) -> None:
+    """Kernels count no references (`native.JIT`): what an array of theirs points to could be gone."""
+    rng = random.Random(1)
+    log = RandomLog(rng).append(60)
+    RealPath(tmp_path, cut_segments(rng, log.batches, 2), random_facts(rng, log)).clean()
+    names = [module.name for module in pkgutil.iter_modules(kernels.__path__)]
+    members = [one for name in names for one in vars(import_module(f"{kernels.__name__}.{name}")).values()]
+    compiled = {one: one.nopython_signatures for one in members if isinstance(one, Dispatcher)}
+    returned = [signature.return_type for signatures in compiled.values() for signature in signatures]
+    assert len(returned) > 20
+    for answer in returned:
+        parts = answer.types if isinstance(answer, types.BaseTuple) else (answer,)
+        assert not any(isinstance(part, types.Array) for part in parts)
 
 
 KINDS = ("plain", "idempotent", "transactional", "marker", "wrapper")
