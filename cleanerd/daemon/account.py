@@ -29,6 +29,9 @@ class Account:
         self._listener = listener
         self._mutex = threading.Lock()
         self._last: dict[LogId, HistoryEvent] = {}
+        self._summaries: dict[
+            LogId, str
+        ] = {}  # of results that wait staged; one that an earlier process staged has none
 
     def last(self, log: LogId) -> HistoryEvent | None:
         """The newest event of a log."""
@@ -62,9 +65,29 @@ class Account:
             error=result.error,
         )
 
-    def summarized(self, thread: int, result: LogResult, buffer_ratio: float) -> None:
-        """A cleaning in Kafka's words: for the log alone."""
-        _log.info("kafka_summary", message=kafka_summary(thread, result, buffer_ratio))
+    def summarized(self, thread: int, log: LogId, result: LogResult, buffer_ratio: float) -> None:
+        """A cleaning in Kafka's words, for the log alone: told when it takes effect, a staged one with `committed`."""
+        with self._mutex:
+            self._summaries[log] = kafka_summary(thread, result, buffer_ratio)
+        if result.outcome == "committed":
+            self._tell_summary(log)
+
+    def committed(self, log: LogId, round_end: int) -> None:
+        """A staged result has taken the place of its sources."""
+        self.log_event("commit", "committed", log, f"cleaned up to offset {round_end}")
+        self._tell_summary(log)
+
+    def dropped(self, log: LogId, reason: str) -> None:
+        """A staged result no longer fitted its log."""
+        self.log_event("commit", "dropped", log, reason)
+        with self._mutex:
+            self._summaries.pop(log, None)
+
+    def _tell_summary(self, log: LogId) -> None:
+        with self._mutex:
+            summary = self._summaries.pop(log, None)
+        if summary is not None:
+            _log.info("kafka_summary", message=summary, **log.fields())
 
     def retained(self, log: LogId, retained: Retained | None, reason: str | None) -> None:
         """Retention took segments from a log, or failed."""

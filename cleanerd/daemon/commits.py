@@ -105,7 +105,7 @@ class Commits:
             pid = error.pid if isinstance(error, LockHeld) else None
             return _view(log, "waiting", str(error), pid)
         except CleanerdError as error:  # stale: it has been dropped
-            self.account.log_event("commit", "dropped", log, str(error))
+            self.account.dropped(log, str(error))
             return _view(log, "dropped", str(error))
         except OSError as error:
             self.mend(log)
@@ -113,7 +113,7 @@ class Commits:
             return _view(log, "failed", str(error))
         if round_end is None:
             return self._already(log)
-        self.account.log_event("commit", "committed", log, f"cleaned up to offset {round_end}")
+        self.account.committed(log, round_end)
         return _view(log, "committed", None)
 
     def _already(self, log: LogId) -> CommitView:

@@ -75,9 +75,10 @@ _row("cleaning", "info",
      "`segments`: before and after; uncleanable: it has failed `failures` times and is given up.",
      "failed: it is tried again by itself. uncleanable: mend the file that the reason names, or `cleanerctl retry`.",
      outcomes="committed, staged, unchanged, skipped, aborted, failed, uncleanable", loud="failed, uncleanable")
-_row("kafka_summary", "info", ("message",),
-     "After each cleaning that is committed, with `cleanerd.log.kafka.summary`: `message` is the summary in the words of "
-     "Kafka's cleaner, of several lines. On a terminal it is printed as it is.")
+_row("kafka_summary", "info", ("message", *_LOG),
+     "When a cleaning takes effect, with `cleanerd.log.kafka.summary`: `message` is the summary in the words of Kafka's "
+     "cleaner, of several lines. On a terminal it is printed as it is. A result that was staged before the daemon started "
+     "has none.")
 _row("commit", "info", ("outcome", "reason", *_LOG),
      "What became of a result that was staged because a broker owned the log directory.",
      "dropped: nothing, the log has changed and will be cleaned again. failed: look at the disk.",

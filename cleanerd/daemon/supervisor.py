@@ -264,8 +264,8 @@ class Supervisor:
         self._touch(log)
         self.metrics.cleaned(job.id, log, result)
         self.account.cleaned(job, log, result)
-        if result.outcome == "committed" and config.log_kafka_summary:
-            self.account.summarized(self.workers.number(), result, dedupe_ratio([result], config))
+        if result.outcome in ("committed", "staged") and config.log_kafka_summary:
+            self.account.summarized(self.workers.number(), log, result, dedupe_ratio([result], config))
         if result.outcome == "failed":
             trouble = self.troubles.failed(log, result, self.stamp(log), config, now_ms)
             if trouble.is_uncleanable:

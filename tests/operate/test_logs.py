@@ -346,7 +346,7 @@ def test_summary_in_kafkas_words_is_that_of_the_cleaning(worked: Worked) -> None
 
 
 def test_summary_is_for_who_asks_for_it_at_any_time(world: World) -> None:
-    """And for what was committed alone."""
+    """When the cleaning takes effect: a staged one, when it is committed."""
     daemon, log = world.daemon, world.log("one")
     job = daemon.jobs.start("schedule", [log])
     done = LogResult("one", 0, str(world.a), "committed", first_dirty_offset=0, end_offset=9, seconds=1)
@@ -355,9 +355,15 @@ def test_summary_is_for_who_asks_for_it_at_any_time(world: World) -> None:
         world.configure(cleanerd_log_kafka_summary="true")
         daemon._cleaned(job, log, done)
         daemon._cleaned(job, log, replace(done, outcome="staged"))
+        daemon.account.dropped(log, "the log has changed")
+        daemon._cleaned(job, log, replace(done, outcome="staged", end_offset=12))
+        daemon.account.committed(log, 12)
+        daemon.account.committed(log, 15)  # staged by an earlier process: nobody knows
     assert [line["event"] for line in lines if line["event"] != "reload"] == [
-        "cleaning", "cleaning", "kafka_summary", "cleaning",
+        "cleaning", "cleaning", "kafka_summary", "cleaning", "commit", "cleaning", "commit", "kafka_summary", "commit",
     ]  # fmt: skip
+    assert "(dirty section = [0, 12])" in lines[-2]["message"]
+    assert lines[-2]["topic"] == "one"
 
 
 def test_a_thread_that_dies_tells_of_which_job_and_its_next_life_does_not(world: World) -> None:
