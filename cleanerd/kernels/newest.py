@@ -66,6 +66,7 @@ def mark_superseded(
     are only looked up, as Kafka's map holds only keys of the dirty section (rules 3.9, 4.19). `table` may already hold
     the keys of newer rows.
     """
+    assert 0 <= insert_from <= len(fingerprints)
     superseded = np.empty(len(fingerprints), np.bool_)
     _mark_superseded(fingerprints, insert_from, table, superseded)
     return superseded

@@ -94,7 +94,7 @@ def index_together(
 
 
 def _combined(held: list[tuple[int, Indexed]]) -> Iterator[Indexed]:
-    """Resolved of (log, chunk) in order, without the fingerprints that are known to be superseded."""
+    """Answers of (log, chunk) in order, without the fingerprints that are known to be superseded."""
     logs: dict[int, list[list[Block]]] = defaultdict(list)
     for log, found in held:
         if not isinstance(found, CleanerdError):
