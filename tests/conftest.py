@@ -10,14 +10,20 @@ marker      environment              without it
 
 Two more are about programs of the system (`tests.operate.tools`): with CLEANERD_TEST_OPERATE=1 a test whose program
 is missing fails instead of being skipped, with CLEANERD_TEST_CONTAINER=1 the container image is built and run.
+
+Property tests draw the same examples in every run; `--hypothesis-seed=N` draws others.
 """
 
 import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from cleanerd.pipeline.session import SparkSession
+
+settings.register_profile("same", derandomize=True)
+settings.load_profile("same")
 
 SWITCHES = {
     "broker": "run the tests that start a real Kafka broker",

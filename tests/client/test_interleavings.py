@@ -276,7 +276,7 @@ def play(script: Iterable[tuple[object, ...]]) -> World:
         return world
 
 
-@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scripts)
 def test_any_interleaving_loses_nothing_and_brings_nothing_back(script: list[tuple[object, ...]]) -> None:
     HAPPENED.update(play(script).happened)

@@ -155,7 +155,7 @@ def test_members_in_a_row_are_all_read(codec):
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
 @given(
     sizes=st.lists(st.sampled_from([0, 1, 200, 480, 511, 512, 513, 1024, 5000]), min_size=1, max_size=12),
-    cut=st.integers(1, 9),
+    cut=st.integers(1, 8),  # an empty zstd frame has nine bytes
 )
 def test_members_of_any_size_are_all_read_or_named(codec, sizes, cut):
     """Wherever the ends of members fall; one that is cut off is named by its first byte."""
