@@ -29,9 +29,8 @@ class Account:
         self._listener = listener
         self._mutex = threading.Lock()
         self._last: dict[LogId, HistoryEvent] = {}
-        self._summaries: dict[
-            LogId, str
-        ] = {}  # of results that wait staged; one that an earlier process staged has none
+        # Of results that wait staged. One that an earlier process staged has none.
+        self._summaries: dict[LogId, str] = {}
 
     def last(self, log: LogId) -> HistoryEvent | None:
         """The newest event of a log."""
@@ -39,7 +38,8 @@ class Account:
             return self._last.get(log)
 
     def cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
-        """A log went through a cleaning."""
+        """A log went through a cleaning: what an earlier one left staged is not what will be committed."""
+        self._take_summary(log)
         fields = asdict(result) | {
             "seconds": round(result.seconds, 3),
             "phase_seconds": {name: round(seconds, 3) for name, seconds in result.phase_seconds.items()},
@@ -80,14 +80,16 @@ class Account:
     def dropped(self, log: LogId, reason: str) -> None:
         """A staged result no longer fitted its log."""
         self.log_event("commit", "dropped", log, reason)
-        with self._mutex:
-            self._summaries.pop(log, None)
+        self._take_summary(log)
 
     def _tell_summary(self, log: LogId) -> None:
-        with self._mutex:
-            summary = self._summaries.pop(log, None)
+        summary = self._take_summary(log)
         if summary is not None:
             _log.info("kafka_summary", message=summary, **log.fields())
+
+    def _take_summary(self, log: LogId) -> str | None:
+        with self._mutex:
+            return self._summaries.pop(log, None)
 
     def retained(self, log: LogId, retained: Retained | None, reason: str | None) -> None:
         """Retention took segments from a log, or failed."""

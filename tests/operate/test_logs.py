@@ -359,11 +359,17 @@ def test_summary_is_for_who_asks_for_it_at_any_time(world: World) -> None:
         daemon._cleaned(job, log, replace(done, outcome="staged", end_offset=12))
         daemon.account.committed(log, 12)
         daemon.account.committed(log, 15)  # staged by an earlier process: nobody knows
+        daemon._cleaned(job, log, replace(done, outcome="staged"))
+        world.configure(cleanerd_log_kafka_summary="false")
+        daemon._cleaned(job, log, replace(done, outcome="staged", end_offset=20))
+        daemon.account.committed(log, 20)  # nobody asked for its summary
     assert [line["event"] for line in lines if line["event"] != "reload"] == [
         "cleaning", "cleaning", "kafka_summary", "cleaning", "commit", "cleaning", "commit", "kafka_summary", "commit",
+        "cleaning", "cleaning", "commit",
     ]  # fmt: skip
-    assert "(dirty section = [0, 12])" in lines[-2]["message"]
-    assert lines[-2]["topic"] == "one"
+    staged = [line for line in lines if line["event"] == "kafka_summary"][1]
+    assert "(dirty section = [0, 12])" in staged["message"]
+    assert staged["topic"] == "one"
 
 
 def test_a_thread_that_dies_tells_of_which_job_and_its_next_life_does_not(world: World) -> None:
