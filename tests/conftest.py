@@ -20,6 +20,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+import cleanerd.kernels  # noqa: F401  # settles where compiled kernels are kept, before a test imports numba
 from cleanerd.pipeline.session import SparkSession
 
 settings.register_profile("same", derandomize=True)
