@@ -13,7 +13,7 @@ from cleanerd.cleaning.result import CleanRequest, LogResult, Outcome, Progress
 from cleanerd.cleaning.stage import stage_log
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.env.space import space_of, wait_for_deleted
+from cleanerd.env.space import space_for
 from cleanerd.errors import Aborted, CleanerdError, DirOffline, LockHeld, NoSpace, Retryable, from_os_error
 from cleanerd.pipeline.channel import Channel, Phase, Reporter, driver_host
 from cleanerd.pipeline.job import Budget, Pipeline
@@ -148,10 +148,7 @@ class Cleaner:
         if not alive:
             return
         directory, wanted = alive[0].plan.candidate.snapshot.directory, sum(map(_peak_bound, alive))
-        if wanted <= space_of(directory).free_bytes:
-            return
-        wait_for_deleted()
-        free = space_of(directory).free_bytes
+        free = space_for(directory, lambda space: wanted <= space.free_bytes).free_bytes
         if wanted <= free:
             return
         indexed = [log.indexed for log in alive if log.indexed is not None]

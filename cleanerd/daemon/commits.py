@@ -13,7 +13,7 @@ from cleanerd.daemon.operations import CommitView
 from cleanerd.daemon.ownership import Ownership
 from cleanerd.daemon.states import PartitionStates
 from cleanerd.env.files import Files
-from cleanerd.env.space import space_of, wait_for_deleted
+from cleanerd.env.space import space_for
 from cleanerd.errors import Aborted, CleanerdError, LockHeld
 from cleanerd.storage.scan import is_kafka_dir
 from cleanerd.storage.staged import staged_bytes
@@ -57,12 +57,11 @@ class Commits:
         limit_bytes = config.staged_max_bytes
         if limit_bytes >= 0 and (staged := self.staged_bytes(log_dir)) >= limit_bytes:
             return f"{staged} bytes wait staged in {log_dir}, cleanerd.staged.max.bytes is {limit_bytes}"
-        wait_for_deleted()
-        space = space_of(log_dir)
-        free_ratio = space.free_bytes / max(space.total_bytes, 1)
-        if free_ratio < config.staged_min_free_ratio:
-            least = f"cleanerd.staged.min.free.ratio is {config.staged_min_free_ratio}"
-            return f"{free_ratio:.1%} of the file system of {log_dir} is free, {least}"
+        least_ratio = config.staged_min_free_ratio
+        space = space_for(log_dir, lambda space: space.free_ratio >= least_ratio)
+        if space.free_ratio < least_ratio:
+            least = f"cleanerd.staged.min.free.ratio is {least_ratio}"
+            return f"{space.free_ratio:.1%} of the file system of {log_dir} is free, {least}"
         return None
 
     def try_all(self, logs: Iterable[LogId]) -> list[CommitView]:

@@ -7,6 +7,7 @@ file go: nobody waits for it, least of all with a `.lock` held.
 
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
@@ -25,6 +26,11 @@ class Space:
     total_bytes: int
     free_bytes: int  # for users without privileges, as `df` counts
 
+    @property
+    def free_ratio(self) -> float:
+        """Share of the whole that is free."""
+        return self.free_bytes / max(self.total_bytes, 1)
+
 
 def space_of(path: str) -> Space:
     """Space of the file system of `path` now. Raises OSError."""
@@ -32,8 +38,17 @@ def space_of(path: str) -> Space:
     return Space(stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize)
 
 
+def space_for(path: str, suffices: Callable[[Space], bool]) -> Space:
+    """Space that something is decided by: unless it suffices, what this process deleted has come back. Raises OSError."""
+    space = space_of(path)
+    if suffices(space):
+        return space
+    wait_for_deleted()
+    return space_of(path)
+
+
 def wait_for_deleted() -> None:
-    """Return when the space of all that this process has deleted has come back: before free space decides something."""
+    """Return when the space of all that this process has deleted has come back."""
     with _mutex:
         pending = set(_pending)
     wait(pending)

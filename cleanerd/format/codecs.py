@@ -208,13 +208,11 @@ def _decompress_members(name: str, new_member: Callable[[memoryview], _Member], 
         start = position
         try:
             member = new_member(view[start:])
-            while True:
+            while not member.eof and position < len(view):
                 parts.append(member.decompress(view[position : position + window]))
-                position = min(position + window, len(view))
                 expanded += len(parts[-1])
                 _check_size(expanded)
-                if member.eof or position == len(view):
-                    break
+                position = min(position + window, len(view))
                 window *= 2
         except (_ISAL_ERROR, zstandard.ZstdError) as problem:
             raise FormatError(start, f"a {name} member", problem) from problem

@@ -9,7 +9,7 @@ from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.tables import EVENT, EventKind, Table
 from cleanerd.kernels.transactions import empty_transactions
 
-from .index import Bits, ChunkSummary
+from .index import Bits, ChunkSummary, PackedBits
 from .rewrite import Verdicts
 from .work import IndexedLog
 
@@ -34,7 +34,7 @@ def conclude(
         counts = np.array([len(answer) for answer in answers], np.int64)
         assert counts.sum() == summary.competing
         together = np.concatenate(answers)
-        log.verdicts.append(Verdicts(np.packbits(together), counts))
+        log.verdicts.append(Verdicts(PackedBits.of(together), counts))
         log.superseded.append(int(np.count_nonzero(together)))
     log.changed_groups = _changed_groups(log, _conclude_transactions(log))
     return log

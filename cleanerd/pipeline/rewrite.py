@@ -33,7 +33,7 @@ from cleanerd.policy.verdicts import RecordVerdict
 
 from .channel import Advance
 from .chunks import ChunkWork, Piece, Slice, Source, read_pieces, size_bytes, slices
-from .index import Bits, LogContext
+from .index import Bits, LogContext, PackedBits
 
 
 class VerificationFailed(LogUncleanable):
@@ -44,9 +44,7 @@ class VerificationFailed(LogUncleanable):
 class Verdicts:
     """What the driver knows of a chunk's records after the resolve step."""
 
-    superseded: npt.NDArray[
-        np.uint8
-    ]  # packed bits: of the competing records in bucket 0, then in bucket 1, ...
+    superseded: PackedBits  # of the competing records in bucket 0, then in bucket 1, ...
     bucket_counts: npt.NDArray[np.int64]
 
 
@@ -183,7 +181,7 @@ class _Superseded:
     def __init__(self, verdicts: Verdicts, log: LogContext) -> None:
         counts = verdicts.bucket_counts
         self._log = log
-        self._answers = np.unpackbits(verdicts.superseded, count=int(counts.sum())).view(np.bool_)
+        self._answers = verdicts.superseded.unpack()
         self._cursors = np.cumsum(counts) - counts  # one per bucket
         self._ends = np.cumsum(counts)
 

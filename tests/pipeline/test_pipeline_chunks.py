@@ -17,7 +17,7 @@ from cleanerd.format.legacy import encode_wrapper
 from cleanerd.kernels.reference import Facts
 from cleanerd.pipeline import chunks
 from cleanerd.pipeline.chunks import ChunkWork, Source, read_pieces, slices
-from cleanerd.pipeline.index import index_chunk
+from cleanerd.pipeline.index import PackedBits, index_chunk
 from cleanerd.pipeline.rewrite import (
     Proof,
     Verdicts,
@@ -236,7 +236,7 @@ def test_verdicts_of_another_chunk(tmp_path: Path) -> None:
     assert answers > 1
     for wrong in (
         replace(verdicts, bucket_counts=np.array([answers - 1], np.int64)),
-        Verdicts(np.zeros(answers, np.uint8), np.array([answers + 1], np.int64)),
+        Verdicts(PackedBits.of(np.zeros(answers + 1, np.bool_)), np.array([answers + 1], np.int64)),
     ):
         with pytest.raises(VerificationFailed, match="other keys than when they were indexed"):
             rewrite_chunk(chunk, context, wrong, None, 200, go_on, go_on)
