@@ -14,7 +14,7 @@ from cleanerd.format import names
 from cleanerd.format.names import FileKind, SegmentFileName, TopicPartition
 from cleanerd.policy.commit_plan import epochs_contradiction
 from cleanerd.storage.checkpoints import read_leader_epochs, read_offsets, update_cleaner_checkpoint
-from cleanerd.storage.commit import commit_group, revalidate
+from cleanerd.storage.commit import commit_group, live_logs, revalidate
 from cleanerd.storage.generation import check_generation
 from cleanerd.storage.staged import StagedGroup, discard_staged, manifest_names, read_manifests
 
@@ -51,10 +51,11 @@ def commit_staged(
     with commit_lock(log_dir, is_kafka=is_kafka) as lock:
         try:
             groups = _whole_cleaning(files, directory)
+            live = live_logs(files, directory)
             for group in groups:
                 basis = Basis(group.generation, group.checkpoint, group.leader_epochs)
                 _check_basis(files, log_dir, tp, basis)
-                revalidate(files, directory, group)
+                revalidate(files, directory, group, live)
                 _check_reach(files, directory, basis, group.round_end)
         except (SourceChanged, CorruptFile):
             discard_staged(files, directory)
@@ -64,7 +65,7 @@ def commit_staged(
         before()
         for group in groups:
             lock.check()
-            _commit(files, directory, group)
+            _commit(files, directory, group, live)
             swapped(group)
         update_cleaner_checkpoint(files, log_dir, {tp: groups[-1].round_end})
     return groups[-1].round_end
@@ -117,9 +118,9 @@ def _whole_cleaning(files: Files, directory: str) -> list[StagedGroup]:
     return groups
 
 
-def _commit(files: Files, directory: str, group: StagedGroup) -> None:
+def _commit(files: Files, directory: str, group: StagedGroup, live: list[int]) -> None:
     try:
-        commit_group(files, directory, group)
+        commit_group(files, directory, group, live)
     except LockHeld:
         raise
     except CleanerdError:

@@ -12,14 +12,21 @@ from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
 def stage_log(files: Files, plan: CleaningPlan, rewritten: RewrittenLog) -> int:
     """Assemble and declare every changed group, ascending; returns how many. Raises OSError, SourceChanged."""
     changed = sorted(rewritten.parts)
+    before: StagedGroup | None = None
     for number in changed:
-        _stage_group(files, plan, number, rewritten, is_last=number == changed[-1])
+        before = _stage_group(files, plan, number, rewritten, before, is_last=number == changed[-1])
     return len(changed)
 
 
 def _stage_group(
-    files: Files, plan: CleaningPlan, number: int, rewritten: RewrittenLog, *, is_last: bool
-) -> None:
+    files: Files,
+    plan: CleaningPlan,
+    number: int,
+    rewritten: RewrittenLog,
+    before: StagedGroup | None,
+    *,
+    is_last: bool,
+) -> StagedGroup:
     snapshot, group, parts = plan.candidate.snapshot, plan.groups[number], rewritten.parts[number]
     first, last = group.sources[0], group.sources[-1]
     offset_index, time_index = join_entries([written.part for written in parts])
@@ -49,4 +56,4 @@ def _stage_group(
         generation=basis.generation,
         checkpoint=basis.checkpoint,
     )
-    write_manifest(files, snapshot.directory, staged)
+    return write_manifest(files, snapshot.directory, staged, before)

@@ -28,7 +28,7 @@ from cleanerd.policy.cleanable import (
     SegmentFacts,
     cleanable_range,
 )
-from cleanerd.storage.scan import Checkpoints, SegmentOnDisk, quick_log_end_offset
+from cleanerd.storage.scan import Checkpoints, SegmentOnDisk, live_kinds, quick_log_end_offset
 
 _EVER_MS = -1  # largest timestamp of a segment that no minimum lag holds back
 
@@ -163,10 +163,7 @@ def read_contents(files: Files, directory: str, before: Contents | None) -> Cont
     Raises OSError.
     """
     parsed = [name for name in map(parse_segment_file, files.list_names(directory)) if name is not None]
-    kinds: dict[int, set[FileKind]] = {}
-    for name in parsed:
-        if name.suffix is Suffix.LIVE:
-            kinds.setdefault(name.base_offset, set()).add(name.kind)
+    kinds = live_kinds(parsed)
     bases = sorted(base for base, found in kinds.items() if FileKind.LOG in found)
     if not bases:
         return None

@@ -3,21 +3,23 @@
 Every `..._contradiction` returns what speaks against the commit in words, or None.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 
 def segments_contradiction(
     planned: Sequence[int], live: Sequence[int], *, base_offset: int, next_base_offset: int
 ) -> str | None:
-    """Compare base offsets: `planned` sources, and all `live` segments of the log.
+    """Compare base offsets: `planned` sources, and all `live` segments of the log, both ascending.
 
     The sources must be exactly what lies in [base_offset, next_base_offset), and a segment must follow them: the last
     segment of a log is written to, and a broker deletes it if the new segment reaches into it (spec disk D4.4).
     """
-    inside = sorted(base for base in live if base_offset <= base < next_base_offset)
+    end = bisect_left(live, next_base_offset)
+    inside = list(live[bisect_left(live, base_offset) : end])
     if inside != list(planned):
         return f"the segments in the group were {list(planned)}, are {inside}"
-    if next_base_offset not in live:
+    if end == len(live) or live[end] != next_base_offset:
         return f"segment {next_base_offset}, which follows the group, is gone"
     return None
 

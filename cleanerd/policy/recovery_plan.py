@@ -61,7 +61,7 @@ class Leftovers:
     @property
     def first_cleaned(self) -> int | None:
         """From here on, swap files are not complete (rule 5.12)."""
-        return min(self.cleaned, default=None)
+        return self.cleaned[0] if self.cleaned else None
 
     def is_valid(self, swap_base: int) -> bool:
         """Whether a swap file is to be adopted (rule 5.12)."""

@@ -59,19 +59,18 @@ def plan_retention(
     high_watermark: int,
 ) -> RetentionPlan:
     """Apply log start, then size, then time, each as a scan from the oldest remaining segment (6.1, 6.2)."""
-    remaining = list(segments)
     deletions: list[tuple[SegmentFacts, Breach]] = []
 
     def scan(breach: Breach, breaches: Callable[[SegmentFacts, SegmentFacts | None], bool]) -> None:
-        while remaining:
-            segment, following = remaining[0], remaining[1] if len(remaining) > 1 else None
+        while (gone := len(deletions)) < len(segments):
+            segment, following = segments[gone], segments[gone + 1] if gone + 1 < len(segments) else None
             upper = following.base_offset if following else log_end_offset
             empty_last = following is None and (
                 segment.size_bytes == 0 or segment.base_offset == log_end_offset
             )
             if high_watermark < upper or empty_last or not breaches(segment, following):
                 return
-            deletions.append((remaining.pop(0), breach))
+            deletions.append((segment, breach))
 
     start = log_start_offset
     scan(
@@ -79,7 +78,7 @@ def plan_retention(
     )
     if config.delete:
         if config.retention_bytes >= 0:
-            excess = sum(s.size_bytes for s in remaining) - config.retention_bytes
+            excess = sum(s.size_bytes for s in segments[len(deletions) :]) - config.retention_bytes
 
             def too_big(segment: SegmentFacts, _: SegmentFacts | None) -> bool:
                 nonlocal excess
@@ -91,8 +90,9 @@ def plan_retention(
             scan(Breach.SIZE, too_big)
         if config.retention_ms >= 0:
             scan(Breach.TIME, lambda s, _: now_ms - s.largest_timestamp_ms > config.retention_ms)
-    new_start = remaining[0].base_offset if remaining else log_end_offset
-    return RetentionPlan(tuple(deletions), max(start, new_start), roll=bool(deletions) and not remaining)
+    is_emptied = len(deletions) == len(segments)
+    new_start = log_end_offset if is_emptied else segments[len(deletions)].base_offset
+    return RetentionPlan(tuple(deletions), max(start, new_start), roll=bool(deletions) and is_emptied)
 
 
 def epochs_from(epochs: Sequence[tuple[int, int]], log_start_offset: int) -> tuple[tuple[int, int], ...]:

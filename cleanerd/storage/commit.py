@@ -41,6 +41,7 @@ the cleaning and overlap nothing, so such a log is right, only not yet as short 
 """
 
 import os
+from bisect import bisect_left
 
 from cleanerd.env.files import Files
 from cleanerd.errors import LogUncleanable, SourceChanged
@@ -52,32 +53,46 @@ from .generation import check_generation
 from .staged import SourceSegment, StagedGroup, segment_files, staged_flaw
 
 _INDEX_KINDS = SEGMENT_KINDS[1:]
+_RETIRED_KINDS = sorted((*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT), key=lambda kind: kind.value)
 
 
-def revalidate(files: Files, directory: str, group: StagedGroup) -> None:
+def live_logs(files: Files, directory: str) -> list[int]:
+    """Base offsets of the live segments, ascending: listed once for all groups of a cleaning, with `.lock` held.
+
+    Raises SourceChanged while another cleaning exchanges segments, and when the directory is gone; OSError.
+    """
+    try:
+        found = segment_files(files, directory)
+    except FileNotFoundError as error:
+        raise SourceChanged(f"{directory}: is gone") from error
+    for name in found:
+        if name.suffix in {Suffix.CLEANED, Suffix.SWAP}:
+            raise SourceChanged(f"{directory}: {name} is there: another cleaning is or was under way")
+    return sorted(n.base_offset for n in found if n.kind is FileKind.LOG and n.suffix is Suffix.LIVE)
+
+
+def revalidate(files: Files, directory: str, group: StagedGroup, live: list[int] | None = None) -> None:
     """Step 0. Raises SourceChanged with the reason when the group no longer fits the log (spec disk D4, G).
 
-    Whether the group before it is committed is not asked here but by `commit_group`: all groups of a cleaning can be
-    revalidated before the first is committed.
+    `live`: `live_logs`, where they are known. Whether the group before it is committed is not asked here but by
+    `commit_group`: all groups of a cleaning can be revalidated before the first is committed.
     """
     check_generation(files, directory, group.generation)
     try:
-        reason = _contradiction(files, directory, group)
+        reason = _contradiction(
+            files, directory, group, live_logs(files, directory) if live is None else live
+        )
     except FileNotFoundError as error:
         reason = f"{error.filename} is gone"
     if reason is not None:
         raise SourceChanged(f"{directory}: {reason}")
 
 
-def _contradiction(files: Files, directory: str, group: StagedGroup) -> str | None:
-    found = segment_files(files, directory)
-    for name in found:
-        if name.suffix in {Suffix.CLEANED, Suffix.SWAP}:
-            return f"{name} is there: another cleaning is or was under way"
+def _contradiction(files: Files, directory: str, group: StagedGroup, live: list[int]) -> str | None:
     return (
         segments_contradiction(
             [source.base_offset for source in group.sources],
-            _live_bases(found),
+            live,
             base_offset=group.base_offset,
             next_base_offset=group.next_base_offset,
         )
@@ -89,10 +104,6 @@ def _contradiction(files: Files, directory: str, group: StagedGroup) -> str | No
         )
         or staged_flaw(files, directory, group)
     )
-
-
-def _live_bases(found: list[SegmentFileName]) -> list[int]:
-    return sorted(n.base_offset for n in found if n.kind is FileKind.LOG and n.suffix is Suffix.LIVE)
 
 
 def _changed_source(files: Files, directory: str, group: StagedGroup) -> str | None:
@@ -108,14 +119,17 @@ def _identity(files: Files, directory: str, base_offset: int) -> SourceSegment:
     return SourceSegment(base_offset, stat.inode, stat.size_bytes, stat.mtime_ns)
 
 
-def commit_group(files: Files, directory: str, group: StagedGroup) -> None:
+def commit_group(files: Files, directory: str, group: StagedGroup, live: list[int] | None = None) -> None:
     """Steps 0 to 8. Raises SourceChanged before anything is touched; an OSError later is for `recover` to mend.
+
+    `live`: `live_logs`, which the commit keeps up to date for the next group.
 
     Requires: `write_manifest` has returned, or `recover` since. After SourceChanged the later groups of the cleaning
     are worthless too: `discard_staged`.
     """
-    revalidate(files, directory, group)
-    _check_previous(files, directory, group)
+    live = live_logs(files, directory) if live is None else live
+    revalidate(files, directory, group, live)
+    _check_previous(files, directory, group, live)
     guard = group.name(FileKind.LOG, Suffix.CLEANED)
     _rename(files, directory, group.staged(FileKind.LOG), guard)
     files.fsync_dir(directory)
@@ -127,17 +141,17 @@ def commit_group(files: Files, directory: str, group: StagedGroup) -> None:
     _rename(files, directory, guard, guard.with_suffix(Suffix.SWAP))
     files.fsync_dir(directory)
     finish(files, directory, group)
+    del live[bisect_left(live, group.base_offset + 1) : bisect_left(live, group.next_base_offset)]
 
 
-def _check_previous(files: Files, directory: str, group: StagedGroup) -> None:
+def _check_previous(files: Files, directory: str, group: StagedGroup, live: list[int]) -> None:
     """(E) The group staged before this one is committed, or retention has taken all of it since."""
     before = group.previous
     if before is None:
         return
-    live = _live_bases(segment_files(files, directory))
     if not live or live[0] >= before.next_base_offset:
         return
-    inside = [base for base in live if before.log.base_offset <= base < before.next_base_offset]
+    inside = live[bisect_left(live, before.log.base_offset) : bisect_left(live, before.next_base_offset)]
     if inside == [before.log.base_offset] and _identity(files, directory, inside[0]) == before.log:
         return
     raise SourceChanged(
@@ -207,10 +221,11 @@ def _check_retirable(files: Files, directory: str, source: SourceSegment) -> Non
 
 def _clear(files: Files, directory: str, group: StagedGroup) -> None:
     """Step 8. The manifest goes last: without it nobody would know whose `.deleted` files these are."""
-    bases = {source.base_offset for source in group.sources}
-    for name in segment_files(files, directory):
-        if name.suffix is Suffix.DELETED and name.base_offset in bases:
-            files.unlink(_path(directory, name))
+    for source in group.sources:
+        for kind in _RETIRED_KINDS:
+            name = SegmentFileName(source.base_offset, kind, Suffix.DELETED)
+            if _exists(files, directory, name):
+                files.unlink(_path(directory, name))
     files.fsync_dir(directory)
     if _exists(files, directory, group.manifest):
         files.unlink(_path(directory, group.manifest))

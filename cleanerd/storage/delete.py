@@ -42,10 +42,10 @@ def retire_segments(files: Files, directory: str, base_offsets: Sequence[int]) -
     attempt left included. Raises SourceChanged before anything is touched if another segment lies among them; OSError:
     the log is whole then, if not as short as asked for, and calling again goes on.
     """
-    last = base_offsets[-1]
+    last, going = base_offsets[-1], set(base_offsets)
     files.fsync_dir(directory)
     for log in _up_to(files, directory, last, Suffix.LIVE, {FileKind.LOG}):
-        if log.base_offset not in base_offsets:
+        if log.base_offset not in going:
             raise SourceChanged(f"{directory}/{log}: is older than segments that should go before it")
     for base in base_offsets:
         log = SegmentFileName(base, FileKind.LOG)

@@ -7,7 +7,7 @@ Kernels are imported by the first who walks many batches: a process that only wa
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -113,13 +113,13 @@ def scan_partition(
     for name in parsed:
         if name.suffix in {Suffix.CLEANED, Suffix.SWAP}:
             raise SourceChanged(f"{directory}/{name}: another cleaning is under way, or was interrupted")
-    live = [name for name in parsed if name.suffix is Suffix.LIVE]
-    bases = sorted(name.base_offset for name in live if name.kind is FileKind.LOG)
+    kinds = live_kinds(parsed)
+    bases = sorted(base for base, found in kinds.items() if FileKind.LOG in found)
     if not bases:
         return None
     segments = tuple(
         _segment(
-            files, directory, base, frozenset(name.kind for name in live if name.base_offset == base),
+            files, directory, base, frozenset(kinds[base]),
             is_active=base == bases[-1], first_batch_timestamp=first_batch_timestamps,
         )
         for base in bases
@@ -136,7 +136,7 @@ def scan_partition(
         is_kafka=is_kafka,
         segments=segments,
         producer_snapshots=tuple(
-            sorted(name.base_offset for name in live if name.kind is FileKind.PRODUCER_SNAPSHOT)
+            sorted(base for base, found in kinds.items() if FileKind.PRODUCER_SNAPSHOT in found)
         ),
         log_start_offset=start,
         log_end_offset=end,
@@ -145,6 +145,15 @@ def scan_partition(
         checkpoint=checkpoints.cleaner.get(topic_partition),
         generation=generation,
     )
+
+
+def live_kinds(parsed: Iterable[SegmentFileName]) -> dict[int, set[FileKind]]:
+    """Base offset -> which live files there are, whatever the number of names in one pass over them."""
+    kinds: dict[int, set[FileKind]] = {}
+    for name in parsed:
+        if name.suffix is Suffix.LIVE:
+            kinds.setdefault(name.base_offset, set()).add(name.kind)
+    return kinds
 
 
 def _segment(

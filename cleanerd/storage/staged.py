@@ -102,13 +102,20 @@ class StagedGroup:
         return self.staged(FileKind.MANIFEST)
 
 
-def write_manifest(files: Files, directory: str, group: StagedGroup) -> None:
-    """Declare the staged files of a group complete. Raises CorruptFile for a damaged manifest of an earlier group.
+def write_manifest(
+    files: Files, directory: str, group: StagedGroup, before: StagedGroup | None = None
+) -> StagedGroup:
+    """Declare the staged files of a group complete; returns it as it was written.
+
+    `before`: the group declared before this one, if there is any; without it the directory is searched for one.
+    Raises CorruptFile for a damaged manifest of an earlier group, OSError.
 
     Requires: each file is written and synced; groups of a cleaning are declared in ascending order.
     """
     log = files.stat(os.path.join(directory, str(group.staged(FileKind.LOG))))
-    linked = replace(group, log_inode=log.inode, previous=_previous(files, directory, group))
+    before = before or _declared_before(files, directory, group)
+    previous = None if before is None else _as_previous(files, directory, before)
+    linked = replace(group, log_inode=log.inode, previous=previous)
     path = os.path.join(directory, str(group.manifest))
     unfinished = path.removesuffix(_MANIFEST_END) + _UNFINISHED_END
     source = os.path.join(directory, str(group.name(FileKind.LOG, Suffix.LIVE)))
@@ -117,13 +124,15 @@ def write_manifest(files: Files, directory: str, group: StagedGroup) -> None:
     files.fsync(unfinished)
     files.rename(unfinished, path)
     files.fsync_dir(directory)
+    return linked
 
 
-def _previous(files: Files, directory: str, group: StagedGroup) -> PreviousGroup | None:
+def _declared_before(files: Files, directory: str, group: StagedGroup) -> StagedGroup | None:
     earlier = [name for name in manifest_names(files, directory) if name.base_offset < group.base_offset]
-    if not earlier:
-        return None
-    before = read_manifest(files, directory, earlier[-1])
+    return read_manifest(files, directory, earlier[-1]) if earlier else None
+
+
+def _as_previous(files: Files, directory: str, before: StagedGroup) -> PreviousGroup:
     stat = files.stat(os.path.join(directory, str(before.staged(FileKind.LOG))))
     log = SourceSegment(before.base_offset, stat.inode, stat.size_bytes, stat.mtime_ns)
     return PreviousGroup(log, before.next_base_offset)
