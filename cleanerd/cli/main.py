@@ -77,7 +77,7 @@ def _run(arguments: argparse.Namespace, clean_once: "CleanOnce | None") -> int:
 
             return run.run(arguments)
         case "demo":
-            from cleanerd.cli import demo  # noqa: PLC0415
+            from cleanerd.cli.demo import run as demo  # noqa: PLC0415
 
             return demo.run(arguments.directory)
         case "completion":

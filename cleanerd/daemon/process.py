@@ -23,17 +23,18 @@ from cleanerd import __version__
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import KraftMetadata
 from cleanerd.config.reload import ReloadPlan
-from cleanerd.daemon import gauges, logs
-from cleanerd.daemon.config_watch import ConfigWatcher
-from cleanerd.daemon.control import AuditEntry, ControlServer
-from cleanerd.daemon.control_socket import listen
-from cleanerd.daemon.history import History
-from cleanerd.daemon.metrics_server import MetricsServer, pages
+from cleanerd.daemon.api.control_server import AuditEntry, ControlServer
+from cleanerd.daemon.api.control_socket import listen
+from cleanerd.daemon.api.metrics_server import MetricsServer, pages
+from cleanerd.daemon.api.service import Service
+from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus, Trigger
+from cleanerd.daemon.configuration.watch import ConfigWatcher
 from cleanerd.daemon.notify import ServiceManager
-from cleanerd.daemon.reload import Reloader, ReloadStatus, Trigger
-from cleanerd.daemon.service import Service
-from cleanerd.daemon.status_line import StatusLine
+from cleanerd.daemon.reports import gauges
+from cleanerd.daemon.reports.status_line import StatusLine
 from cleanerd.daemon.supervisor import Supervisor
+from cleanerd.daemon.telemetry import log_setup as logs
+from cleanerd.daemon.telemetry.history import History
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import Fatal

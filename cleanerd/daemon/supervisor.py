@@ -35,26 +35,27 @@ from cleanerd.cleaning.retain import Retained
 from cleanerd.cleaning.spark_master import express_master, spark_master
 from cleanerd.config.load import Configuration
 from cleanerd.config.reload import ReloadPlan
-from cleanerd.daemon.account import Account
-from cleanerd.daemon.cleanings import Cleanings
-from cleanerd.daemon.commits import Commits
-from cleanerd.daemon.deletions import Deleted, PendingDeletions
-from cleanerd.daemon.engine import Engine
-from cleanerd.daemon.foreign import why_foreign
-from cleanerd.daemon.history import HOLD, History
-from cleanerd.daemon.holds import Hold
-from cleanerd.daemon.inventory import Inventory, ScanReport
-from cleanerd.daemon.jobs import Job, Jobs
-from cleanerd.daemon.metrics import Metrics, dedupe_ratio
-from cleanerd.daemon.model import LogId
-from cleanerd.daemon.ownership import Ownership
-from cleanerd.daemon.reload import ReloadOutcome, ReloadStatus
-from cleanerd.daemon.retention import Retention
-from cleanerd.daemon.schedule import Schedule
-from cleanerd.daemon.states import PartitionStates
-from cleanerd.daemon.throttle import Throttle
-from cleanerd.daemon.troubles import Troubles
-from cleanerd.daemon.watch import LogDirWatcher
+from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus
+from cleanerd.daemon.engine.client import Engine
+from cleanerd.daemon.inventory.ignored import why_foreign
+from cleanerd.daemon.inventory.inventory import Inventory, ScanReport
+from cleanerd.daemon.inventory.watch import LogDirWatcher
+from cleanerd.daemon.telemetry.event_log import Account
+from cleanerd.daemon.telemetry.history import HOLD, History
+from cleanerd.daemon.telemetry.metrics import Metrics, dedupe_ratio
+from cleanerd.daemon.values.job import Job
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.cleanings import Cleanings
+from cleanerd.daemon.work.commits import Commits
+from cleanerd.daemon.work.deletions import Deleted, PendingDeletions
+from cleanerd.daemon.work.failures import Troubles
+from cleanerd.daemon.work.holds import Hold
+from cleanerd.daemon.work.jobs import Jobs
+from cleanerd.daemon.work.ownership import Ownership
+from cleanerd.daemon.work.retention import Retention
+from cleanerd.daemon.work.schedule import Schedule
+from cleanerd.daemon.work.states import PartitionStates
+from cleanerd.daemon.work.throttle import Throttle
 from cleanerd.daemon.workers import Bell, Worker, Workers
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files

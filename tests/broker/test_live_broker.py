@@ -109,7 +109,7 @@ def test_results_wait_for_the_end_of_the_broker(place: Place) -> None:
 
 def start_waiting_commit(place: Place, pattern: str) -> "subprocess.Popen[str]":
     """`cleanerctl commit --wait`, as an ExecStartPre of the broker's unit would run it."""
-    command = [sys.executable, "-m", "cleanerd.cli.ctl", "--socket", str(place.daemon.socket)]
+    command = [sys.executable, "-m", "cleanerd.cli.ctl.main", "--socket", str(place.daemon.socket)]
     command += ["commit", pattern, "--wait", "--timeout", "60", "-o", "json"]
     return subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True)
 

@@ -381,7 +381,7 @@ def test_5_8_the_daemon_deletes_later(tmp_path: Path) -> None:
 def test_the_parent_process_of_the_daemon_can_afford_it() -> None:
     """Neither numba nor Spark, also when a log is scanned and rolled."""
     code = (
-        "import sys, cleanerd.cleaning.retain, cleanerd.cleaning.delete_records, cleanerd.daemon.deletions;"
+        "import sys, cleanerd.cleaning.retain, cleanerd.cleaning.delete_records, cleanerd.daemon.work.deletions;"
         "print([name for name in ('numba', 'pyspark') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

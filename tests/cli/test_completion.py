@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cli.completion import script
-from cleanerd.cli.ctl_parser import make_parser as make_ctl_parser
+from cleanerd.cli.ctl.parser import make_parser as make_ctl_parser
 from cleanerd.cli.main import make_parser
 from cleanerd.cli.parser import SHELLS
 from tests.cli.conftest import ENVIRONMENT
@@ -130,7 +130,7 @@ def test_a_daemon_that_is_away_or_hangs_costs_no_more_than_a_moment(tmp_path: Pa
 @pytest.mark.parametrize("shell_name", SHELLS)
 def test_scripts_are_printed_and_parse(prog: str, shell_name: str, tmp_path: Path) -> None:
     """By the shell that they are for, where it is installed."""
-    module = {"cleanerctl": "cleanerd.cli.ctl", "cleanerd": "cleanerd.cli.main"}[prog]
+    module = {"cleanerctl": "cleanerd.cli.ctl.main", "cleanerd": "cleanerd.cli.main"}[prog]
     command = [sys.executable, "-m", module, "completion", shell_name]
     printed = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
     assert printed == script(PARSERS[prog](), shell_name)

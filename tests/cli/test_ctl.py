@@ -18,14 +18,16 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cli import ctl_tables, ctl_verbs, units
-from cleanerd.cli.ctl_parser import make_parser
-from cleanerd.daemon import operations as op
-from cleanerd.daemon.control import Limits
+from cleanerd.cli import units
+from cleanerd.cli.ctl import tables as ctl_tables
+from cleanerd.cli.ctl import verbs as ctl_verbs
+from cleanerd.cli.ctl.parser import make_parser
+from cleanerd.daemon.api.control_server import Limits
+from cleanerd.daemon.values import models
 from tests.cli.conftest import ENVIRONMENT
 from tests.daemon.fake_daemon import FakeOperations, serve
 
-CTL = [sys.executable, "-m", "cleanerd.cli.ctl"]
+CTL = [sys.executable, "-m", "cleanerd.cli.ctl.main"]
 
 
 class Daemon:
@@ -220,7 +222,7 @@ def test_exit_77_without_permission(open_dir: Path) -> None:
     open_dir.chmod(0o755)
     daemon = Daemon(open_dir / "control.sock")
     script = (
-        "import os, sys; from cleanerd.cli.ctl import main\n"
+        "import os, sys; from cleanerd.cli.ctl.main import main\n"
         "main(['--socket', '/nowhere', 'status'])  # imports all while Python can be read\n"
         "os.setgroups([]); os.setgid(4711); os.setuid(4711); sys.exit(main())"
     )
@@ -325,7 +327,7 @@ def test_starts_quickly_because_it_imports_little() -> None:
     """None of the heavy packages, and not the HTTP client either; the time itself depends on the machine."""
     script = (
         "import sys\n"
-        "from cleanerd.cli.ctl import main\n"
+        "from cleanerd.cli.ctl.main import main\n"
         "main(['--socket', '/nowhere', 'status'])\n"
         "heavy = {'pydantic', 'numpy', 'numba', 'pyspark', 'rich', 'structlog', 'http.client', 'ssl', 'sqlite3'}\n"
         "print(sorted(heavy & set(sys.modules)), len(sys.modules))\n"
@@ -484,7 +486,7 @@ def test_timeout_bounds_the_answer_of_verbs_that_look(tmp_path: Path) -> None:
 
 def test_tables_fit_the_terminal() -> None:
     """Less important columns go, then names and reasons are shortened; a pipe gets everything."""
-    row = op.LogView(
+    row = models.LogView(
         topic="a-topic-with-a-name-that-is-long",
         partition=12,
         log_dir="/var/lib/kafka-logs",

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cleanerd.cli import ctl_verbs
-from cleanerd.cli.ctl_client import NO_SUCH_LOG, Client, ControlError
+from cleanerd.cli.ctl import verbs as ctl_verbs
+from cleanerd.cli.ctl.client import NO_SUCH_LOG, Client, ControlError
 
 WAITING = {
     "topic": "orders", "partition": 0, "log_dir": "/logs", "outcome": "waiting", "reason": "held", "lock_owner_pid": 7,

@@ -20,9 +20,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanerd.cli.ctl_tables import STATES
-from cleanerd.cli.ctl_top_screen import Look, _cells, screen
-from cleanerd.daemon import operations as op
+from cleanerd.cli.ctl.tables import STATES
+from cleanerd.cli.ctl.top_screen import Look, _cells, screen
+from cleanerd.daemon.values import models
 from tests.cli.conftest import ENVIRONMENT
 from tests.cli.test_ctl import CTL, Daemon, ctl
 
@@ -32,30 +32,35 @@ BARS = {"clean_bytes": 10, "cleanable_bytes": 20, "uncleanable_bytes": 30, "acti
 
 def log(topic: str = "orders", state: str = "clean", partition: int = 0, **more: Any) -> dict[str, Any]:
     fields = {"log_dir": "/d", "policy": "compact", "size_bytes": 100, "segments": 2, **BARS, **more}
-    return op.LogView(topic=topic, partition=partition, state=state, **fields).model_dump()
+    return models.LogView(topic=topic, partition=partition, state=state, **fields).model_dump()
 
 
 def job(*logs: str, **more: Any) -> dict[str, Any]:
     fields = {"state": "running", "started_ms": NOW_MS - 10_000, "bytes_done": 50_000_000, **more}
-    return op.JobView(id="j1", trigger="schedule", logs=logs, bytes_total=100_000_000, **fields).model_dump()
+    return models.JobView(
+        id="j1", trigger="schedule", logs=logs, bytes_total=100_000_000, **fields
+    ).model_dump()
 
 
 def document(*logs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    throttle = op.ThrottleView(
-        limits=op.ThrottleLimits(io_bytes_per_s=1e6), read_bytes_per_s=5e5, write_bytes_per_s=0, waited_s=0
+    throttle = models.ThrottleView(
+        limits=models.ThrottleLimits(io_bytes_per_s=1e6),
+        read_bytes_per_s=5e5,
+        write_bytes_per_s=0,
+        waited_s=0,
     )
-    status = op.StatusView(
+    status = models.StatusView(
         version="1.2",
         pid=7,
         uptime_s=65.0,
         ready=True,
-        log_dirs=(op.LogDirView(path="/d", online=True, free_bytes=10**12),),
+        log_dirs=(models.LogDirView(path="/d", online=True, free_bytes=10**12),),
         logs_by_state={},
         workers_busy=1,
         workers_total=2,
         spark_session_up=True,
         throttle=throttle,
-        configuration=op.ReloadView(applied=True, time_ms=1),
+        configuration=models.ReloadView(applied=True, time_ms=1),
         holds=0,
     )
     plain = status.model_dump() | more.pop("status", {})
@@ -120,8 +125,12 @@ some_logs = st.lists(
 @given(logs=some_logs, width=st.integers(20, 200), height=st.integers(6, 60), jobs=st.integers(0, 9))
 def test_it_fits_every_terminal_and_obeys_no_name(logs: Any, width: int, height: int, jobs: int) -> None:
     """Whatever is in names and reasons: no line is longer or later than there is room for, none moves the cursor."""
-    hold = op.HoldView(id="h", pattern="*", owner="anna\x1b[2J", reason="x" * 300, created_ms=0).model_dump()
-    event = op.HistoryEvent(time_ms=0, kind="cleaning", outcome="failed", reason="r\r\n" * 99).model_dump()
+    hold = models.HoldView(
+        id="h", pattern="*", owner="anna\x1b[2J", reason="x" * 300, created_ms=0
+    ).model_dump()
+    event = models.HistoryEvent(
+        time_ms=0, kind="cleaning", outcome="failed", reason="r\r\n" * 99
+    ).model_dump()
     found = document(*logs, jobs=[job("orders-0")] * jobs, holds=[hold] * jobs, events=[event] * (3 * jobs))
     lines = screen(found, Look(width, height), NOW_MS)
     assert len(lines) <= height
@@ -165,10 +174,10 @@ def test_jobs_have_progress_rate_and_time_left_and_queued_ones_wait() -> None:
 def test_head_tells_what_is_wrong_with_the_daemon() -> None:
     """Starting, a refused configuration, a log directory that is offline, a live broker, staged bytes."""
     dirs = [
-        op.LogDirView(
+        models.LogDirView(
             path="/a", online=True, free_bytes=5, staged_bytes=7, lock_owner_pid=9, broker_is_live=True
         ),
-        op.LogDirView(path="/b", online=False, reason="Input/output error"),
+        models.LogDirView(path="/b", online=False, reason="Input/output error"),
     ]
     status = {
         "ready": False,
@@ -325,7 +334,7 @@ def test_colours_only_where_they_are_wanted(daemon: Daemon) -> None:
 
 def test_only_top_imports_rich() -> None:
     """The other verbs start in a moment; `test_ctl.py` holds them to it."""
-    script = "import sys, cleanerd.cli.ctl_verbs; print('rich' in sys.modules, 'termios' in sys.modules)"
+    script = "import sys, cleanerd.cli.ctl.verbs; print('rich' in sys.modules, 'termios' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True)
     assert ran.stdout == "False False\n"
     assert ctl("top", "--interval", "soon").returncode == 2

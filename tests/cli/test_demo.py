@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cli import demo
-from cleanerd.cli.demo_reader import read_and_compare
-from cleanerd.cli.demo_topics import ORDERS, PROFILES, TOPICS, Feed, Topic
+from cleanerd.cli.demo import run as demo
+from cleanerd.cli.demo.reader import read_and_compare
+from cleanerd.cli.demo.topics import ORDERS, PROFILES, TOPICS, Feed, Topic
 from cleanerd.client.reader import read_records
 from cleanerd.format.batch import Record
 from cleanerd.pipeline.session import SparkSession

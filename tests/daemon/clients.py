@@ -4,9 +4,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from cleanerd.daemon.holds import Hold
-from cleanerd.daemon.model import LogId
-from cleanerd.daemon.states import PartitionStates
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.holds import Hold
+from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.errors import CleanerdError
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.lifecycle import ABORTED, IllegalTransition, State, Status

@@ -7,10 +7,12 @@ import os
 import sys
 from pathlib import Path
 
-from cleanerd.daemon import operations as op
-from cleanerd.daemon.control import AuditEntry, ControlServer, Limits, Page
-from cleanerd.daemon.control_socket import listen
-from cleanerd.daemon.patterns import matches
+from cleanerd.daemon.api import operations as op
+from cleanerd.daemon.api.control_server import AuditEntry, ControlServer
+from cleanerd.daemon.api.control_socket import listen
+from cleanerd.daemon.api.http import Limits, Page
+from cleanerd.daemon.values import models
+from cleanerd.daemon.values.patterns import matches
 from cleanerd.format.names import TopicPartition
 
 LOG_DIR = "/logs"
@@ -21,17 +23,17 @@ class FakeOperations:
     """Two partitions of one topic; some names make verbs go wrong."""
 
     def __init__(self) -> None:
-        self.limits = op.ThrottleLimits()
-        self.held: dict[str, op.HoldView] = {}
+        self.limits = models.ThrottleLimits()
+        self.held: dict[str, models.HoldView] = {}
         self.job_polls = 0
         self.commit_polls = 0
         self.is_valid = True
         self.offsets: list[int] = []
 
-    def _view(self, tp: TopicPartition) -> op.LogView:
+    def _view(self, tp: TopicPartition) -> models.LogView:
         holds = tuple(hold.id for hold in self.held.values() if matches(hold.pattern, tp.topic, tp.partition))
-        last = op.HistoryEvent(time_ms=1, kind="cleaning", outcome="committed", removed={"superseded": 7})
-        return op.LogView(
+        last = models.HistoryEvent(time_ms=1, kind="cleaning", outcome="committed", removed={"superseded": 7})
+        return models.LogView(
             topic=tp.topic,
             partition=tp.partition,
             log_dir=LOG_DIR,
@@ -54,14 +56,14 @@ class FakeOperations:
             raise op.NotFound(f"no log matches {pattern}")
         return found
 
-    def status(self) -> op.StatusView:
-        return op.StatusView(
+    def status(self) -> models.StatusView:
+        return models.StatusView(
             version="1",
             pid=os.getpid(),
             uptime_s=3700.0,
             ready=True,
             log_dirs=(
-                op.LogDirView(
+                models.LogDirView(
                     path=LOG_DIR, online=True, free_bytes=10**12, lock_owner_pid=7, broker_is_live=True
                 ),
             ),
@@ -74,30 +76,30 @@ class FakeOperations:
             holds=len(self.held),
         )
 
-    def logs(self, pattern: str | None, state: op.State | None) -> tuple[op.LogView, ...]:
+    def logs(self, pattern: str | None, state: models.State | None) -> tuple[models.LogView, ...]:
         views = [self._view(tp) for tp in ORDERS if matches(pattern, tp.topic, tp.partition)]
         return tuple(view for view in views if state in (None, view.state))
 
-    def log(self, topic_partition: TopicPartition) -> tuple[op.LogView, ...]:
+    def log(self, topic_partition: TopicPartition) -> tuple[models.LogView, ...]:
         return tuple(self._view(tp) for tp in self._found(str(topic_partition)))
 
-    def clean(self, pattern: str, force: bool) -> tuple[op.JobView, ...]:
+    def clean(self, pattern: str, force: bool) -> tuple[models.JobView, ...]:
         names = tuple(map(str, self._found(pattern)))
-        return (op.JobView(id="j1", trigger="request", state="queued", logs=names),)
+        return (models.JobView(id="j1", trigger="request", state="queued", logs=names),)
 
-    def jobs(self) -> tuple[op.JobView, ...]:
+    def jobs(self) -> tuple[models.JobView, ...]:
         return (
-            op.JobView(
+            models.JobView(
                 id="j1", trigger="request", state="running", logs=("orders-3",), bytes_done=5, bytes_total=10
             ),
         )
 
-    def job(self, job_id: str) -> op.JobView:
+    def job(self, job_id: str) -> models.JobView:
         if job_id != "j1":
             raise op.NotFound(f"no job {job_id}")
         return self.jobs()[0]
 
-    def wait_job(self, job_id: str, timeout_ms: int) -> op.JobView:
+    def wait_job(self, job_id: str, timeout_ms: int) -> models.JobView:
         """Done at the second time of asking, and failed if nobody has a hold."""
         self.job_polls += 1
         if self.job_polls < 2:
@@ -107,48 +109,49 @@ class FakeOperations:
 
     def pause(
         self, pattern: str, owner: str, reason: str, ttl_ms: int | None, timeout_ms: int
-    ) -> op.HoldView:
+    ) -> models.HoldView:
         if timeout_ms == 0:
             raise op.Timeout("orders-3 is still being cleaned")
         expires_ms = None if ttl_ms is None else ttl_ms
-        hold = op.HoldView(
+        hold = models.HoldView(
             id="h1", pattern=pattern, owner=owner, reason=reason, created_ms=0, expires_ms=expires_ms
         )
         self.held["h1"] = hold
         return hold
 
-    def resume(self, selector: str) -> tuple[op.HoldView, ...]:
+    def resume(self, selector: str) -> tuple[models.HoldView, ...]:
         if selector not in self.held:
             raise op.NotFound(f"no hold {selector}")
         return (self.held.pop(selector),)
 
-    def holds(self) -> tuple[op.HoldView, ...]:
+    def holds(self) -> tuple[models.HoldView, ...]:
         return tuple(self.held.values())
 
-    def _refs(self, pattern: str) -> tuple[op.LogRef, ...]:
+    def _refs(self, pattern: str) -> tuple[models.LogRef, ...]:
         return tuple(
-            op.LogRef(topic=tp.topic, partition=tp.partition, log_dir=LOG_DIR) for tp in self._found(pattern)
+            models.LogRef(topic=tp.topic, partition=tp.partition, log_dir=LOG_DIR)
+            for tp in self._found(pattern)
         )
 
-    def abort(self, pattern: str, timeout_ms: int) -> tuple[op.LogRef, ...]:
+    def abort(self, pattern: str, timeout_ms: int) -> tuple[models.LogRef, ...]:
         return self._refs(pattern)
 
-    def commit(self, pattern: str | None, wait_ms: int) -> tuple[op.CommitView, ...]:
+    def commit(self, pattern: str | None, wait_ms: int) -> tuple[models.CommitView, ...]:
         """orders-0 is committed at once, orders-3 at the second time of asking."""
         self.commit_polls += 1
         outcomes = ("committed", "waiting") if self.commit_polls == 1 else ("nothing", "committed")
         return tuple(
-            op.CommitView(topic=tp.topic, partition=tp.partition, log_dir=LOG_DIR, outcome=outcome)  # type: ignore[arg-type]
+            models.CommitView(topic=tp.topic, partition=tp.partition, log_dir=LOG_DIR, outcome=outcome)  # type: ignore[arg-type]
             for tp, outcome in zip(ORDERS, outcomes, strict=True)
         )
 
-    def retry(self, pattern: str) -> tuple[op.LogRef, ...]:
+    def retry(self, pattern: str) -> tuple[models.LogRef, ...]:
         return self._refs(pattern)
 
-    def explain(self, topic_partition: TopicPartition) -> tuple[op.Explanation, ...]:
-        facts = (op.Fact(name="dirty ratio", value="0.25, at most 0.50", blocks=True, rule="1.21"),)
+    def explain(self, topic_partition: TopicPartition) -> tuple[models.Explanation, ...]:
+        facts = (models.Fact(name="dirty ratio", value="0.25, at most 0.50", blocks=True, rule="1.21"),)
         return tuple(
-            op.Explanation(
+            models.Explanation(
                 topic=tp.topic,
                 partition=tp.partition,
                 log_dir=LOG_DIR,
@@ -158,32 +161,36 @@ class FakeOperations:
             for tp in self._found(str(topic_partition))
         )
 
-    def history(self, pattern: str | None, limit: int, since_ms: int | None) -> tuple[op.HistoryEvent, ...]:
-        event = op.HistoryEvent(
+    def history(
+        self, pattern: str | None, limit: int, since_ms: int | None
+    ) -> tuple[models.HistoryEvent, ...]:
+        event = models.HistoryEvent(
             time_ms=1, kind="cleaning", outcome="committed", reason="a\x1b[2Jb\nc", removed={"superseded": 7}
         )
         return (event,) * min(limit, 2)
 
-    def throttle(self) -> op.ThrottleView:
-        return op.ThrottleView(
+    def throttle(self) -> models.ThrottleView:
+        return models.ThrottleView(
             limits=self.limits, read_bytes_per_s=1.5e6, write_bytes_per_s=0.0, waited_s=0.0
         )
 
-    def set_throttle(self, change: op.ThrottleChange) -> op.ThrottleView:
+    def set_throttle(self, change: models.ThrottleChange) -> models.ThrottleView:
         self.limits = change.applied_to(self.limits)
         return self.throttle()
 
-    def _reloaded(self) -> op.ReloadView:
+    def _reloaded(self) -> models.ReloadView:
         problems = () if self.is_valid else ("log.cleaner.threads: 0 is not at least 1",)
-        return op.ReloadView(applied=self.is_valid, time_ms=1, changed=(), problems=problems)
+        return models.ReloadView(applied=self.is_valid, time_ms=1, changed=(), problems=problems)
 
-    def reload(self) -> op.ReloadView:
+    def reload(self) -> models.ReloadView:
         self.is_valid = not self.is_valid
         return self._reloaded()
 
-    def delete_records(self, topic_partition: TopicPartition, offset: int) -> tuple[op.DeletedRecords, ...]:
+    def delete_records(
+        self, topic_partition: TopicPartition, offset: int
+    ) -> tuple[models.DeletedRecords, ...]:
         return tuple(
-            op.DeletedRecords(
+            models.DeletedRecords(
                 topic=tp.topic,
                 partition=tp.partition,
                 log_dir=LOG_DIR,
@@ -196,7 +203,7 @@ class FakeOperations:
 
     def await_cleaned(
         self, topic_partition: TopicPartition, offset: int, timeout_ms: int
-    ) -> tuple[op.LogView, ...]:
+    ) -> tuple[models.LogView, ...]:
         """Reached at the third time of asking."""
         self.offsets.append(offset)
         if len(self.offsets) < 3:

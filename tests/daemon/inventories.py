@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cleanerd.config.model import TopicConfig
-from cleanerd.daemon.due import FOREVER_MS, Due
-from cleanerd.daemon.inventory import Inventory
-from cleanerd.daemon.model import LogId
+from cleanerd.daemon.inventory.inventory import Inventory
+from cleanerd.daemon.inventory.urgency import FOREVER_MS, Due
+from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import FileStat, RealFiles
 from cleanerd.format import names

@@ -102,7 +102,7 @@ class DaemonProcess:
     def ctl(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         """Run cleanerctl with JSON output."""
         done = subprocess.run(
-            [sys.executable, "-m", "cleanerd.cli.ctl", "--socket", str(self.socket), *arguments, "-o", "json"],
+            [sys.executable, "-m", "cleanerd.cli.ctl.main", "--socket", str(self.socket), *arguments, "-o", "json"],
             cwd=ROOT, capture_output=True, text=True, timeout=90, check=False, env=environment(),
         )  # fmt: skip
         assert not check or done.returncode == 0, (arguments, done.stdout, done.stderr, self.output()[-3000:])

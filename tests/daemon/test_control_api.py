@@ -15,11 +15,13 @@ import pytest
 from structlog.processors import format_exc_info
 from structlog.testing import capture_logs
 
-from cleanerd.daemon.control import Answer, AuditEntry, Limits
-from cleanerd.daemon.control_routes import ROUTES, Route
-from cleanerd.daemon.control_socket import Peer, SocketUnusable, bind
-from cleanerd.daemon.openapi import document
-from cleanerd.daemon.operations import MAX_WAIT_MS, Operations, ThrottleChange, ThrottleLimits
+from cleanerd.daemon.api.control_server import AuditEntry
+from cleanerd.daemon.api.control_socket import Peer, SocketUnusable, bind
+from cleanerd.daemon.api.http import Answer, Limits
+from cleanerd.daemon.api.openapi import document
+from cleanerd.daemon.api.operations import MAX_WAIT_MS, Operations
+from cleanerd.daemon.api.routes import ROUTES, Route
+from cleanerd.daemon.values.models import ThrottleChange, ThrottleLimits
 from tests.daemon.fake_daemon import FakeOperations, serve
 
 EXAMPLES: dict[str, tuple[str, dict[str, object] | None]] = {
@@ -277,7 +279,7 @@ def test_other_pages_are_served_for_get(api: Api) -> None:
 def test_others_may_look_but_not_change(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """403 for a change, audited; looking works."""
     stranger = Peer(4711, uid=12_345, gid=12_345)
-    monkeypatch.setattr("cleanerd.daemon.control.peer_of", lambda _: stranger)
+    monkeypatch.setattr("cleanerd.daemon.api.control_server.peer_of", lambda _: stranger)
     assert api.error("POST", "/v1/reload")[:2] == (403, "forbidden")
     assert api.ask("GET", "/v1/status")[0] == 200
     assert api.audit[0].peer == stranger

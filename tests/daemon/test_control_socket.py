@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.daemon.control_socket import Peer, SocketUnusable, bind, listen, may_change, peer_of
+from cleanerd.daemon.api.control_socket import Peer, SocketUnusable, bind, listen, may_change, peer_of
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ import os, sys
 for fd, target in zip(sys.argv[3:], (103, 104)):
     os.dup2(int(fd), target)
 os.dup2(103, 3), os.dup2(104, 4)  # as a service manager does it
-from cleanerd.daemon.control_socket import listen
+from cleanerd.daemon.api.control_socket import listen
 os.environ["LISTEN_PID"] = str(os.getpid() + int(sys.argv[1]))
 os.environ["LISTEN_FDS"] = "2"
 got = listen(sys.argv[2], os.environ)

@@ -17,8 +17,8 @@ from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.model import KraftMetadata
 from cleanerd.config.reload import ReloadPlan
 from cleanerd.config.sources import read_sources
-from cleanerd.daemon.config_watch import SETTLE_S, ConfigWatcher
-from cleanerd.daemon.reload import Reloader, Trigger
+from cleanerd.daemon.configuration.reload import Reloader, Trigger
+from cleanerd.daemon.configuration.watch import SETTLE_S, ConfigWatcher
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format.batch import Record, encode_batch, iterate_batches

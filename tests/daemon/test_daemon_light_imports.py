@@ -9,8 +9,8 @@ import cleanerd
 MODULES = (
     "cleanerd.cli.configuration",
     "cleanerd.config.reload",
-    "cleanerd.daemon.config_watch",
-    "cleanerd.daemon.reload",
+    "cleanerd.daemon.configuration.watch",
+    "cleanerd.daemon.configuration.reload",
     "cleanerd.storage.metadata_log",
     "cleanerd.storage.metadata_tail",
     "cleanerd.storage.topic_id",

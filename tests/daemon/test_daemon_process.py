@@ -120,7 +120,7 @@ def test_a_rejected_reload_changes_nothing_and_names_all_problems(daemon: Daemon
 
 def test_killed_jvm_costs_a_retry_and_a_killed_engine_too(daemon: DaemonProcess, place: Path) -> None:
     wait_until(lambda: committed(daemon, "second-0"), 60, daemon.output)
-    for number, victim in enumerate(["java", "engine_process"]):
+    for number, victim in enumerate(["java", "engine.process"]):
         daemon.ask("pause", "second-0", "--owner", "test", "--reason", "nobody else")
         with LogWriter(str(place / "logs"), "second", 0, segment_bytes=SEGMENT_BYTES) as writer:
             Producer(writer).put(b"key 1", b"after %d" % number, 9_000)

@@ -12,7 +12,7 @@ from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.model import KraftMetadata
 from cleanerd.config.reload import ReloadPlan
 from cleanerd.config.sources import read_sources
-from cleanerd.daemon.reload import Reloader, ReloadOutcome, ReloadStatus, Trigger
+from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadStatus, Trigger
 from cleanerd.env.clock import FixedNow
 from cleanerd.errors import DirOffline
 

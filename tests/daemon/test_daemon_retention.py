@@ -11,10 +11,10 @@ import pytest
 from cleanerd.cleaning.retain import Retained
 from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.sources import read_sources
-from cleanerd.daemon.deletions import PendingDeletions
-from cleanerd.daemon.model import LogId
-from cleanerd.daemon.retention import Retention
-from cleanerd.daemon.states import PartitionStates
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.deletions import PendingDeletions
+from cleanerd.daemon.work.retention import Retention
+from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names

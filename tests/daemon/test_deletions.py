@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.retain import retain
-from cleanerd.daemon.deletions import RETRY_MS, Deleted, PendingDeletions
+from cleanerd.daemon.work.deletions import RETRY_MS, Deleted, PendingDeletions
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
 from cleanerd.storage.lock import LogDirLock

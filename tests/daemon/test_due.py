@@ -15,9 +15,15 @@ from hypothesis import strategies as st
 from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
 from cleanerd.config.model import TopicConfig
-from cleanerd.daemon.due import FOREVER_MS, Due, DueReason, estimate
-from cleanerd.daemon.known_log import ClosedSegment, Contents, KnownLog, compaction_config, offsets_of
-from cleanerd.daemon.model import LogId
+from cleanerd.daemon.inventory.known_log import (
+    ClosedSegment,
+    Contents,
+    KnownLog,
+    compaction_config,
+    offsets_of,
+)
+from cleanerd.daemon.inventory.urgency import FOREVER_MS, Due, DueReason, estimate
+from cleanerd.daemon.values.log_id import LogId
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.cleanable import (
@@ -579,7 +585,7 @@ def test_clock_that_goes_back_is_believed(fixture: Fixture) -> None:
 def test_first_batches_are_read_once(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not at all where nobody asks for max.compaction.lag.ms."""
     read = itertools.count()
-    monkeypatch.setattr("cleanerd.daemon.inventory.first_batch_timestamp_ms", lambda _: next(read))
+    monkeypatch.setattr("cleanerd.daemon.inventory.inventory.first_batch_timestamp_ms", lambda _: next(read))
     log_of(fixture, "log20-0", 20)
     fixture.scan()
     fixture.due()

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cleanerd.daemon.history import HOLD, History
-from cleanerd.daemon.operations import EventKind, HistoryEvent
+from cleanerd.daemon.telemetry.history import HOLD, History
+from cleanerd.daemon.values.models import EventKind, HistoryEvent
 
 DAY_MS = 86_400_000
 SIZE = 1 << 20
@@ -121,7 +121,7 @@ def test_a_hold_survives_kill_9_at_once(path: str) -> None:
     """Nothing is left for an orderly end to write; the process kills itself right after `put` has answered True."""
     child = (
         "import os, sys\n"
-        "from cleanerd.daemon.history import HOLD, History\n"
+        "from cleanerd.daemon.telemetry.history import HOLD, History\n"
         "history = History(sys.argv[1], max_age_ms=1, max_bytes=1)\n"
         "assert history.put(HOLD, 'h1', {'pattern': 'orders'})\n"
         "os.kill(os.getpid(), 9)\n"
@@ -284,7 +284,7 @@ def test_a_full_disk_costs_the_row_only(path: str) -> None:
 
 def test_a_locked_file_costs_the_row_only(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody who has the file open for writing does not block the daemon for long."""
-    monkeypatch.setattr("cleanerd.daemon.history._BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("cleanerd.daemon.telemetry.history._BUSY_TIMEOUT_S", 0.01)
     history = opened(path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 import pytest
 
-from cleanerd.daemon.holds import Hold, Holds
-from cleanerd.daemon.states import PartitionStates
+from cleanerd.daemon.work.holds import Hold, Holds
+from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import SystemClock
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.lifecycle import ABORTED, NONE, IllegalTransition, paused

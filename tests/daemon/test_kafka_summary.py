@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from cleanerd.cleaning.result import LogResult
-from cleanerd.daemon.kafka_summary import kafka_summary
+from cleanerd.daemon.telemetry.kafka_summary import kafka_summary
 
 MB = 1 << 20
 RESULT = LogResult(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cleanerd.daemon.patterns import matches, similar
+from cleanerd.daemon.values.patterns import matches, similar
 from cleanerd.format.names import TopicPartition
 
 

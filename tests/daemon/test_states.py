@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cleanerd.daemon.states import LogVanished, PartitionStates, StillRunning
+from cleanerd.daemon.work.states import LogVanished, PartitionStates, StillRunning
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import Aborted
 from cleanerd.policy.lifecycle import ABORTED, IN_PROGRESS, NONE, IllegalTransition, State, paused

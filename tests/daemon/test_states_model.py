@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from cleanerd.daemon.holds import Hold
-from cleanerd.daemon.model import LogId
-from cleanerd.daemon.states import LogVanished, PartitionStates, StillRunning
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.holds import Hold
+from cleanerd.daemon.work.states import LogVanished, PartitionStates, StillRunning
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import Aborted
 from cleanerd.policy.lifecycle import ABORTED, IN_PROGRESS, NONE, IllegalTransition, State, paused

@@ -9,9 +9,9 @@ from cleanerd.cleaning.result import LogResult
 from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.reload import plan_reload
 from cleanerd.config.sources import read_sources
-from cleanerd.daemon.history import History
-from cleanerd.daemon.model import LogId
 from cleanerd.daemon.supervisor import Supervisor
+from cleanerd.daemon.telemetry.history import History
+from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleanerd.daemon.throttle import BURST_S, Limit, Throttle
+from cleanerd.daemon.work.throttle import BURST_S, Limit, Throttle
 from cleanerd.env.clock import SystemClock
 
 MB = 1_000_000

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.daemon import watch
-from cleanerd.daemon.watch import LogDirWatcher
+from cleanerd.daemon.inventory import watch
+from cleanerd.daemon.inventory.watch import LogDirWatcher
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix
 from tests.daemon.inventories import file_name, write_checkpoint, write_log

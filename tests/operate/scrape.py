@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from cleanerd.daemon.metric_table import Kind, Metric
+from cleanerd.daemon.telemetry.metric_table import Kind, Metric
 
 Series = tuple[str, frozenset[tuple[str, str]]]
 

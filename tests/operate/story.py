@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cleanerd.daemon import metric_table as table
+from cleanerd.daemon.telemetry import metric_table as table
 from tests.cleaning.logs import lock_of_another, segment, write_logs
 from tests.daemon.processes import DaemonProcess, running, wait_until
 from tests.operate.scrape import Scrape, get, parse

@@ -22,7 +22,8 @@ from typing import Any
 
 import pytest
 
-from cleanerd.cli import ctl_parser, main
+from cleanerd.cli import main
+from cleanerd.cli.ctl import parser as ctl_parser
 from cleanerd.config.sources import read_sources
 from cleanerd.format.names import META_PROPERTIES
 from tests.cleaning.logs import assert_settled, newest, write_logs

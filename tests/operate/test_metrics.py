@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.result import LogResult
-from cleanerd.daemon import metric_table as table
-from cleanerd.daemon.control import Answer, Limits
-from cleanerd.daemon.engine import EngineDied
-from cleanerd.daemon.holds import Hold
-from cleanerd.daemon.metric_table import METRICS, Kind, Metric, When
-from cleanerd.daemon.metrics import BYTES_PER_KEY, Metrics, cause_of
-from cleanerd.daemon.metrics_reference import render_metrics_reference
-from cleanerd.daemon.metrics_server import MetricsServer, pages
-from cleanerd.daemon.operations import ThrottleChange
-from cleanerd.daemon.reload import ReloadStatus
-from cleanerd.daemon.service import Service
-from cleanerd.daemon.views import states
+from cleanerd.daemon.api.http import Answer, Limits
+from cleanerd.daemon.api.metrics_server import MetricsServer, pages
+from cleanerd.daemon.api.service import Service
+from cleanerd.daemon.configuration.reload import ReloadStatus
+from cleanerd.daemon.engine.client import EngineDied
+from cleanerd.daemon.reports.log_views import states
+from cleanerd.daemon.telemetry import metric_table as table
+from cleanerd.daemon.telemetry.metric_table import METRICS, Kind, Metric, When
+from cleanerd.daemon.telemetry.metrics import BYTES_PER_KEY, Metrics, cause_of
+from cleanerd.daemon.telemetry.metrics_reference import render_metrics_reference
+from cleanerd.daemon.values.models import ThrottleChange
+from cleanerd.daemon.work.holds import Hold
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import CorruptFile, DirOffline, Fatal, LogUncleanable, NoSpace, SourceChanged
 from cleanerd.kernels import newest

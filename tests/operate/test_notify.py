@@ -12,12 +12,12 @@ import pytest
 from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.model import KraftMetadata
 from cleanerd.config.sources import read_sources
-from cleanerd.daemon.history import History
-from cleanerd.daemon.jobs import Job
+from cleanerd.daemon.configuration.reload import Reloader, Trigger
 from cleanerd.daemon.notify import EXTENSION_S, ServiceManager
-from cleanerd.daemon.reload import Reloader, Trigger
-from cleanerd.daemon.status_line import StatusLine
+from cleanerd.daemon.reports.status_line import StatusLine
 from cleanerd.daemon.supervisor import Supervisor
+from cleanerd.daemon.telemetry.history import History
+from cleanerd.daemon.values.job import Job
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import META_PROPERTIES
 from tests.cleaning.logs import write_logs

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.daemon.metric_table import METRICS, When
+from cleanerd.daemon.telemetry.metric_table import METRICS, When
 from tests.daemon.processes import wait_until
 from tests.operate.scrape import get, has_moved, parse
 from tests.operate.server import DASHBOARD, RULES, Prometheus, filled, names_in, panels, queries, scraping

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cli import ctl_parser, main
+from cleanerd.cli import main
+from cleanerd.cli.ctl import parser as ctl_parser
 from cleanerd.config.keys import BROKER_KEYS
 from cleanerd.env.cache import cache_directory
 from tests.operate.tools import ROOT, need, run

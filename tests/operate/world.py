@@ -5,11 +5,11 @@ from pathlib import Path
 from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.model import KraftMetadata
 from cleanerd.config.sources import read_sources
-from cleanerd.daemon import gauges
-from cleanerd.daemon.history import History
-from cleanerd.daemon.model import LogId
-from cleanerd.daemon.reload import Reloader, ReloadOutcome, Trigger
+from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, Trigger
+from cleanerd.daemon.reports import gauges
 from cleanerd.daemon.supervisor import Supervisor
+from cleanerd.daemon.telemetry.history import History
+from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import META_PROPERTIES, TopicPartition
 from tests.cleaning.logs import write_logs

@@ -164,8 +164,8 @@ SMALL = [
     *(f"cleanerd.storage.{name}" for name in ("scan", "checkpoints", "commit", "recover", "staged", "delete", "lock")),
     *(f"cleanerd.policy.{name}" for name in ("cleanable", "commit_plan", "grouping", "recovery_plan", "retention")),
     *(f"cleanerd.config.{name}" for name in ("keys", "load", "model", "sources", "values")),
-    "cleanerd.daemon.inventory",
-    "cleanerd.daemon.watch",
+    "cleanerd.daemon.inventory.inventory",
+    "cleanerd.daemon.inventory.watch",
 ]  # fmt: skip
 
 PROGRAM = """

@@ -1,0 +1,1 @@
+"""`cleanerctl`: talks to the daemon over its control socket."""

@@ -1,0 +1,127 @@
+"""Entry point of `cleanerctl`: what an operator says to a running daemon.
+
+=====  =============================================================================
+exit   meaning
+=====  =============================================================================
+0      done
+1      failed: the daemon could not, or a job, commit or reload failed
+2      usage: the command line makes no sense
+3      no daemon answers
+4      no such partition, job or hold
+75     busy, or the time limit is over: try again (EX_TEMPFAIL)
+77     no permission (EX_NOPERM)
+130    interrupted (SIGINT); what was begun goes on
+=====  =============================================================================
+
+Imports nothing but light modules of the standard library, so that it starts in well under 100 ms.
+"""
+
+import argparse
+import json
+import select
+import sys
+from collections.abc import Sequence
+
+from cleanerd.cli.ctl import verbs as ctl_verbs
+from cleanerd.cli.ctl.client import (
+    BUSY,
+    FAILED,
+    NO_PERMISSION,
+    NO_SUCH_LOG,
+    NOT_RUNNING,
+    Client,
+    ControlError,
+)
+from cleanerd.cli.ctl.parser import make_parser
+from cleanerd.cli.output import open_missing_streams, write
+from cleanerd.errors import CleanerdError
+
+INTERRUPTED = 130
+_LEAST_PAUSE_S = 0.1
+_CLEAR_SCREEN = "\x1b[H\x1b[2J"
+_HINTS = {
+    NOT_RUNNING: "start it: `systemctl start cleanerd`, or `cleanerd run --config FILE`;\n"
+    "  or name its socket: --socket PATH, or CLEANERD_SOCKET",
+    NO_SUCH_LOG: "`cleanerctl logs`, `jobs` and `holds` show what there is",
+    BUSY: "try again later; verbs that wait do so longer with --timeout",
+    NO_PERMISSION: "run it as root, as the user of the daemon, or as a member of the group of the socket",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb and return its exit code."""
+    open_missing_streams()
+    try:
+        options = make_parser().parse_args(argv)
+        return _watch(options) if options.watch is not None else _run_once(options)
+    except SystemExit as stop:  # argparse: 0 after --help and --version, 2 for usage
+        return int(stop.code or 0)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except ControlError as error:
+        hint = _hint(error)
+        _say(f"{error}\n  {hint}" if hint else str(error))
+        return error.exit_code
+    except CleanerdError as error:
+        _say(str(error))
+        return FAILED
+
+
+def _hint(error: ControlError) -> str:
+    """What to do next, where the message does not say so itself; a conflict has causes of all kinds."""
+    has_one = "cleanerctl" in str(error) or "did you mean" in str(error) or error.code == "conflict"
+    return "" if has_one else _HINTS.get(error.exit_code, "")
+
+
+def _run_once(options: argparse.Namespace) -> int:
+    if options.verb == "delete-records" and not _is_confirmed(options):
+        _say("nothing was deleted")
+        return FAILED
+    reply = options.run(_client(options), options)
+    write(_shown(reply, options, indent=2))
+    return int(reply.exit_code)
+
+
+def _watch(options: argparse.Namespace) -> int:
+    """The answer again and again until it is interrupted, which is no failure; as JSON one document a line."""
+    is_screen = options.output == "table" and sys.stdout.isatty()
+    try:
+        while True:
+            shown = _shown(options.run(_client(options), options), options, indent=None)
+            if not write(_CLEAR_SCREEN + shown if is_screen else shown):
+                return 0
+            select.select([], [], [], max(options.watch, _LEAST_PAUSE_S))
+    except KeyboardInterrupt:
+        return 0
+
+
+def _shown(reply: ctl_verbs.Reply, options: argparse.Namespace, indent: int | None) -> str:
+    return (
+        json.dumps(reply.document, indent=indent) + "\n"
+        if options.output == "json"
+        else reply.text(reply.document)
+    )
+
+
+def _client(options: argparse.Namespace) -> Client:
+    """For verbs that look, --timeout is how long the daemon may take to answer."""
+    return Client(options.socket, options.timeout if options.is_look else None)
+
+
+def _say(text: str) -> None:
+    print(f"cleanerctl: {text}", file=sys.stderr)
+
+
+def _is_confirmed(options: argparse.Namespace) -> bool:
+    if options.yes or not sys.stdin.isatty():
+        return True
+    print(
+        f"Delete the records of {options.log} below offset {options.offset} for good? [y/N] ",
+        end="",
+        file=sys.stderr,
+    )
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,307 @@
+"""The command line of cleanerctl: verbs, arguments, options, help."""
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from cleanerd import __version__
+from cleanerd.cli import units
+from cleanerd.cli.ctl import verbs as ctl_verbs
+from cleanerd.cli.ctl.tables import STATES
+from cleanerd.cli.options import number
+from cleanerd.cli.parser import SHELLS, Parser, sentence
+
+DEFAULT_SOCKET = "/run/cleanerd/control.sock"
+_PATTERN = "a log (orders-3), a topic (orders) or a glob ('orders-*')"
+_ARGUMENTS = {
+    "log": "a partition, like orders-3",
+    "pattern": _PATTERN,
+    "[pattern]": f"{_PATTERN}; default: all",
+    "[job]": "id of a job; default: all that are remembered",
+    "hold": "id of a hold, or its pattern",
+    "offset": "the offset",
+}
+_EXAMPLES = (
+    "cleanerctl status",
+    "cleanerctl top",
+    "cleanerctl explain orders-3",
+    "cleanerctl clean orders-3 --wait",
+    "cleanerctl pause orders --reason restore --ttl 2h",
+)
+_EXIT_CODES = """
+exit codes:
+  0    done
+  1    failed: the daemon could not, or a job, commit or reload failed
+  2    usage: the command line makes no sense
+  3    no daemon answers
+  4    no such log, job or hold
+  75   busy, or the time limit is over: try again
+  77   no permission
+  130  interrupted (Ctrl-C); what was begun goes on
+
+`cleanerctl VERB --help` explains a verb. As JSON (-o json), answers have a key apiVersion.
+"""
+
+
+def make_parser() -> Parser:
+    """The parser; `run` of what it finds is the `ctl_verbs.Verb` to run."""
+    parser = Parser(
+        prog="cleanerctl",
+        description="Asks a running cleanerd what it does, and tells it what to do.",
+        examples=_EXAMPLES,
+        more=_EXIT_CODES,
+    )
+    parser.add_argument("--version", action="version", version=f"cleanerctl {__version__}")
+    _add_common(parser, is_top=True)
+    verbs = _Verbs(parser)
+    _add_overviews(verbs)
+    _add_looking(verbs)
+    _add_waiting(verbs)
+    _add_changing(verbs)
+    _add_completion(verbs)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser, *, is_top: bool) -> None:
+    """Options of every verb; they may stand before or after it."""
+
+    def default(value: object) -> object:
+        return value if is_top else argparse.SUPPRESS
+
+    socket = os.environ.get("CLEANERD_SOCKET") or DEFAULT_SOCKET
+    parser.add_argument(
+        "--socket",
+        metavar="PATH",
+        default=default(socket),
+        help=f"control socket of the daemon; default: CLEANERD_SOCKET, else {DEFAULT_SOCKET}",
+    )
+    parser.add_argument(
+        "-o", "--output", choices=("table", "json"), default=default("table"), help="default: table"
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="TIME",
+        type=_duration,
+        default=default(None),
+        help="how long to wait, like 30s or 5m",
+    )
+    if is_top:
+        parser.set_defaults(watch=None, is_look=False)
+
+
+class _Verbs:
+    """Adds verbs to the parser."""
+
+    def __init__(self, parser: Parser) -> None:
+        self._subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+
+    def add(
+        self, name: str, run: ctl_verbs.Verb, text: str, *positional: str, examples: Sequence[str] = ()
+    ) -> Parser:
+        """A verb with its positional arguments; one in brackets may be left out."""
+        verb = self._subparsers.add_parser(
+            name, help=text, description=sentence(text), examples=[f"cleanerctl {line}" for line in examples]
+        )
+        for argument in positional:
+            stripped = argument.strip("[]")
+            verb.add_argument(
+                stripped,
+                metavar=stripped.upper(),
+                nargs="?" if argument != stripped else None,
+                type=_TYPES.get(argument, str),
+                help=_ARGUMENTS[argument],
+            )
+        _add_common(verb, is_top=False)
+        verb.set_defaults(run=run)
+        return verb
+
+    def look(
+        self, name: str, run: ctl_verbs.Verb, text: str, *positional: str, examples: Sequence[str] = ()
+    ) -> Parser:
+        """A verb that changes nothing, and so can be watched."""
+        verb = self.add(name, run, text, *positional, examples=examples)
+        verb.add_argument(
+            "--watch", metavar="TIME", type=_duration, help="ask again and again, every TIME, like 2s"
+        )
+        verb.set_defaults(is_look=True)
+        return verb
+
+    def hidden(self, name: str, run: ctl_verbs.Verb) -> Parser:
+        """A verb for scripts, which no list of verbs shows."""
+        verb: Parser = self._subparsers.add_parser(name)
+        verb.set_defaults(run=run)
+        return verb
+
+
+def _add_overviews(verbs: _Verbs) -> None:
+    verbs.look(
+        "status", ctl_verbs.status, "show the daemon as a whole", examples=("status", "status --watch 2s")
+    )
+    top = verbs.add(
+        "top",
+        ctl_verbs.top,
+        "watch logs, jobs and results on the whole screen; without a terminal, print them once",
+        examples=("top", "top --interval 5s"),
+    )
+    top.add_argument("--interval", metavar="TIME", type=_duration, default=1.0, help="default: 1s")
+    logs = verbs.look(
+        "logs",
+        ctl_verbs.logs,
+        "list logs and their state",
+        "[pattern]",
+        examples=("logs", "logs 'orders-*' --state uncleanable", "logs -o json"),
+    )
+    logs.add_argument("--state", choices=STATES, metavar="STATE", help=f"only these: {', '.join(STATES)}")
+
+
+def _add_looking(verbs: _Verbs) -> None:
+    verbs.look("log", ctl_verbs.log, "show everything about one log", "log", examples=("log orders-3",))
+    verbs.look(
+        "explain",
+        ctl_verbs.explain,
+        "say why a log is cleaned now, or why not",
+        "log",
+        examples=("explain orders-3",),
+    )
+    verbs.look("jobs", ctl_verbs.jobs, "list cleaning jobs, the youngest last", "[job]", examples=("jobs",))
+    verbs.look("holds", ctl_verbs.holds, "list the pauses in force", examples=("holds",))
+    history = verbs.look(
+        "history",
+        ctl_verbs.history,
+        "list what happened, the youngest first",
+        "[pattern]",
+        examples=("history --since 1h", "history orders-3 --limit 5"),
+    )
+    history.add_argument("--limit", metavar="N", type=int, default=50, help="default: 50")
+    history.add_argument("--since", metavar="TIME", type=_duration, help="how far back, like 12h or 7d")
+
+
+def _add_waiting(verbs: _Verbs) -> None:
+    clean = verbs.add(
+        "clean",
+        ctl_verbs.clean,
+        "clean now",
+        "pattern",
+        examples=("clean orders-3 --wait", "clean orders --force"),
+    )
+    clean.add_argument(
+        "--force", action="store_true", help="whatever the dirty ratio; never past a safety bound"
+    )
+    clean.add_argument("--wait", action="store_true", help="until the jobs are done; exit 1 if one failed")
+    commit = verbs.add(
+        "commit",
+        ctl_verbs.commit,
+        "put staged results in place, where no broker holds the lock",
+        "[pattern]",
+        examples=("commit", "commit orders-3 --wait --timeout 2m"),
+    )
+    commit.add_argument("--wait", action="store_true", help="until no lock is in the way")
+    verbs.add(
+        "await",
+        ctl_verbs.await_cleaned,
+        "wait until a log is cleaned up to an offset",
+        "log",
+        "offset",
+        examples=("await orders-3 150000 --timeout 10m",),
+    )
+
+
+def _add_changing(verbs: _Verbs) -> None:
+    pause = verbs.add(
+        "pause",
+        ctl_verbs.pause,
+        "stop cleaning what matches, now and later",
+        "pattern",
+        examples=("pause orders --reason restore --ttl 2h", "pause '*'"),
+    )
+    pause.add_argument("--reason", metavar="TEXT", default="", help="for those who wonder later")
+    pause.add_argument("--owner", metavar="NAME", help="default: your user name")
+    pause.add_argument("--ttl", metavar="TIME", type=_duration, help="resume by itself after TIME, like 2h")
+    verbs.add("resume", ctl_verbs.resume, "end a pause", "hold", examples=("resume orders",))
+    verbs.add(
+        "abort", ctl_verbs.abort, "stop cleanings that run now; they may start again", "pattern",
+        examples=("abort orders-3",),
+    )  # fmt: skip
+    verbs.add(
+        "retry",
+        ctl_verbs.retry,
+        "forget the failures of uncleanable logs",
+        "pattern",
+        examples=("retry '*'",),
+    )
+    _add_throttle(verbs)
+    verbs.add(
+        "reload", ctl_verbs.reload, "read the configuration again, all or nothing", examples=("reload",)
+    )
+    delete = verbs.add(
+        "delete-records",
+        ctl_verbs.delete_records,
+        "delete the records of a log below an offset, for good",
+        "log",
+        "offset",
+        examples=("delete-records orders-3 150000",),
+    )
+    delete.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _add_throttle(verbs: _Verbs) -> None:
+    throttle = verbs.add(
+        "throttle",
+        ctl_verbs.throttle,
+        "show the I/O limits, or change them until the next change or reload",
+        examples=("throttle", "throttle --io 50MB", "throttle --io unlimited"),
+    )
+    for name, what in (("io", "reads plus writes"), ("read", "reads"), ("write", "writes")):
+        throttle.add_argument(
+            f"--{name}", metavar="RATE", type=_rate, help=f"{what} per second, like 50MB, or unlimited"
+        )
+
+
+def _add_completion(verbs: _Verbs) -> None:
+    completion = verbs.add(
+        "completion",
+        ctl_verbs.completion,
+        "print a script that completes verbs, options and names of logs in a shell",
+        examples=(
+            "completion bash > /etc/bash_completion.d/cleanerctl",
+            "completion fish > ~/.config/fish/completions/cleanerctl.fish",
+            "completion zsh > ~/.cleanerctl.zsh  # and in ~/.zshrc: source ~/.cleanerctl.zsh",
+        ),
+    )
+    completion.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
+    names = verbs.hidden("_names", ctl_verbs.names)
+    names.add_argument("kind")
+    names.add_argument("start", nargs="?", default="")
+
+
+def _argument(parse: Callable[[str], float]) -> Callable[[str], float]:
+    def parsed(text: str) -> float:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
+
+
+def _log(text: str) -> str:
+    if not re.fullmatch(r".+-\d+", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a partition, which is like orders-3; `cleanerctl logs {text}` lists those of a topic"
+        )
+    return text
+
+
+_TYPES: Mapping[str, Callable[[str], object]] = {"log": _log, "offset": number}
+_duration = _argument(units.parse_duration)
+_size = _argument(units.parse_size)
+
+
+def _rate(text: str) -> float | str:
+    rate = text if text == "unlimited" else _size(text)
+    if not rate:
+        raise argparse.ArgumentTypeError(
+            "expected more than 0, or unlimited; `cleanerctl pause '*'` stops everything"
+        )
+    return rate

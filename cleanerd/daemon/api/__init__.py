@@ -1,0 +1,1 @@
+"""The control API and the metrics pages: HTTP servers, routes, and the verbs behind them."""

@@ -1,0 +1,183 @@
+"""/metrics, /healthz and /readyz over HTTP, for Prometheus and whoever watches over the process.
+
+========  ======================================================================================================
+path      answer
+========  ======================================================================================================
+/metrics  all metrics, in the format that the Accept header asks for
+/healthz  200 while no thread hangs, else 503. Says nothing about disks: a restart would not mend them
+/readyz   200 when the log directories are recovered and scanned, 503 before that and while the daemon stops
+========  ======================================================================================================
+
+One request on each connection, from whoever reaches the address: nothing can be changed here, but the paths of log
+directories can be read. A connection beyond `Limits.max_connections` is closed at once, any after `Limits.request_s`.
+"""
+
+import contextlib
+import re
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import structlog
+
+from cleanerd.daemon.api.http import Answer, Limits, Page
+from cleanerd.daemon.telemetry.metrics import Metrics
+from cleanerd.env.clock import Clock, SystemClock
+from cleanerd.errors import Fatal
+
+_log = structlog.get_logger("cleanerd")
+_ADDRESS = re.compile(r"\[?([^\]]+)\]?:([0-9]+)")
+_TEXT = "text/plain; charset=utf-8"
+_POLL_S = 0.5
+
+
+def pages(metrics: Metrics, is_alive: Callable[[], bool], is_ready: Callable[[], bool]) -> Mapping[str, Page]:
+    """The pages by path, for this server as for the control socket."""
+
+    def metrics_page(accept: str) -> Answer:
+        body, content_type = metrics.page(accept)
+        return Answer(body, content_type=content_type)
+
+    return {
+        "/metrics": metrics_page,
+        "/healthz": lambda _: _yes_or_no(is_alive(), "alive", "a thread hangs; SIGUSR1 tells where"),
+        "/readyz": lambda _: _yes_or_no(is_ready(), "ready", "not ready"),
+    }
+
+
+def _yes_or_no(is_so: bool, yes: str, no: str) -> Answer:
+    return Answer(f"{yes if is_so else no}\n".encode(), 200 if is_so else 503, _TEXT)
+
+
+class MetricsServer:
+    """Serves pages at `host:port` (IPv6 in brackets; port 0: any) in threads of its own, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        listen: str,
+        pages: Mapping[str, Page],
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Raises Fatal when the address cannot be listened on."""
+        found = _ADDRESS.fullmatch(listen)
+        assert found is not None, "the table of keys has checked it"
+        address, port = found[1], int(found[2])
+        try:
+            family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
+            self._server = _server(family)((address, port), pages, limits or Limits(), clock or SystemClock())
+        except OSError as error:
+            raise Fatal(
+                f"cleanerd.metrics.listen: cannot listen on {listen}: {error.strerror}; choose another address, or leave "
+                f"it empty for none"
+            ) from error
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_S,), name="metrics", daemon=True
+        )
+
+    @property
+    def address(self) -> str:
+        """Where it listens, with the port that was chosen."""
+        host, port = self._server.server_address[:2]
+        return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+        _log.info("metrics_listening", address=self.address)
+
+    def stop(self) -> None:
+        """Stop accepting; requests in progress end by themselves."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    """Each connection in a thread, only so many of them, none for long."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(
+        self, address: tuple[str, int], pages: Mapping[str, Page], limits: Limits, clock: Clock
+    ) -> None:
+        self.pages = pages
+        self._limits = limits
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._open: dict[socket.socket, float] = {}
+        super().__init__(address, _Connection)
+
+    def server_bind(self) -> None:
+        """Without the look at the name service that http.server takes."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002
+        """Whether there is room for one more."""
+        with self._mutex:
+            has_room = len(self._open) < self._limits.max_connections
+            if has_room:
+                self._open[request] = self._clock.monotonic_s()
+            return has_room
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection."""
+        with self._mutex:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Several times a second: cut off who takes too long, reading or being read."""
+        since_s = self._clock.monotonic_s() - self._limits.request_s
+        with self._mutex:
+            late = [connection for connection, began_s in self._open.items() if began_s < since_s]
+        for connection in late:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        """A client that went away is nobody's concern."""
+        _log.debug("metrics_request_failed", client=str(client_address), exc_info=True)
+
+
+def _server(family: socket.AddressFamily) -> type[_Server]:
+    return type("_Server", (_Server,), {"address_family": family})
+
+
+class _Connection(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: _Server
+    server_version = "cleanerd"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """A page, or 404."""
+        page = self.server.pages.get(self.path.partition("?")[0])
+        self._send(Answer(b"not found\n", 404, _TEXT) if page is None else self._answer(page))
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def _answer(self, page: Page) -> Answer:
+        try:
+            return page(self.headers.get("Accept", ""))
+        except Exception:  # noqa: BLE001  # the boundary of a request
+            _log.exception("metrics_page_failed", path=self.path)
+            return Answer(b"internal error; the daemon's log says more\n", 500, _TEXT)
+
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Nothing."""

@@ -1,0 +1,407 @@
+"""The verbs of the control API, done by the parts of the supervisor (`operations.Operations`)."""
+
+import os
+import uuid
+from collections import Counter
+from collections.abc import Iterable
+
+from cleanerd import __version__
+from cleanerd.cleaning.delete_records import OffsetOutOfRange, delete_records
+from cleanerd.daemon.api.operations import (
+    Conflict,
+    Invalid,
+    NotFound,
+    OperationError,
+    Operations,
+    Timeout,
+    Unavailable,
+)
+from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadStatus, Trigger
+from cleanerd.daemon.reports import explain as explaining
+from cleanerd.daemon.reports.log_views import limits_view, log_views, rates_of, states
+from cleanerd.daemon.supervisor import Supervisor
+from cleanerd.daemon.telemetry.history import HOLD
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.values.models import (
+    CommitView,
+    DeletedRecords,
+    Explanation,
+    HistoryEvent,
+    HoldView,
+    JobView,
+    LogDirView,
+    LogRef,
+    LogView,
+    ReloadView,
+    State,
+    StatusView,
+    ThrottleChange,
+    ThrottleLimits,
+    ThrottleView,
+)
+from cleanerd.daemon.values.patterns import matches, similar
+from cleanerd.daemon.work.holds import Hold
+from cleanerd.daemon.work.states import StillRunning
+from cleanerd.env.space import space_of
+from cleanerd.errors import CleanerdError, LockHeld
+from cleanerd.format.names import TopicPartition
+from cleanerd.policy.lifecycle import Status
+from cleanerd.storage.scan import is_kafka_dir
+
+_POLL_S = 0.1
+_BROKER_START_S = 60.0
+"""How long `.lock` is left alone for a broker that has waited for a commit."""
+
+
+class Service(Operations):
+    """`Operations` for a supervisor and its reloader."""
+
+    def __init__(self, supervisor: Supervisor, reloader: Reloader) -> None:
+        self._daemon = supervisor
+        self._reloader = reloader
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def status(self) -> StatusView:
+        """The daemon as a whole."""
+        daemon = self._daemon
+        workers = daemon.workers.all()
+        return StatusView(
+            version=__version__,
+            pid=os.getpid(),
+            uptime_s=daemon.clock.monotonic_s() - daemon.started_s,
+            ready=daemon.is_ready,
+            log_dirs=tuple(map(self._log_dir, daemon.log_dirs)),
+            logs_by_state=Counter(states(daemon, daemon.inventory.logs())),
+            workers_busy=len(daemon.jobs.running()),
+            workers_total=len(workers) - 1,  # the express one is extra
+            spark_session_up=daemon.engine.pid is not None,
+            throttle=self.throttle(),
+            configuration=_reload_view(self._reloader.last, self._reloader.last_success_ms),
+            holds=len(daemon.states.holds()),
+        )
+
+    def logs(self, pattern: str | None, state: State | None) -> tuple[LogView, ...]:
+        """Every log that matches."""
+        views = log_views(self._daemon, self._matching(pattern))
+        return tuple(view for view in views if state is None or view.state == state)
+
+    def log(self, topic_partition: TopicPartition) -> tuple[LogView, ...]:
+        """One partition, in each log directory that has it."""
+        return tuple(log_views(self._daemon, self._of(topic_partition)))
+
+    def explain(self, topic_partition: TopicPartition) -> tuple[Explanation, ...]:
+        """Why a log is or is not cleaned now."""
+        return tuple(explaining.explain(self._daemon, log) for log in self._of(topic_partition))
+
+    def history(self, pattern: str | None, limit: int, since_ms: int | None) -> tuple[HistoryEvent, ...]:
+        """The youngest events."""
+        return self._daemon.history.events(pattern, limit, since_ms)
+
+    def jobs(self) -> tuple[JobView, ...]:
+        """Jobs that are remembered."""
+        return self._daemon.jobs.views()
+
+    def job(self, job_id: str) -> JobView:
+        """One job."""
+        try:
+            return self._daemon.jobs.view(job_id)
+        except KeyError:
+            raise NotFound(
+                f"there is no job {job_id}; `cleanerctl jobs` lists those that are remembered"
+            ) from None
+
+    def wait_job(self, job_id: str, timeout_ms: int) -> JobView:
+        """One job, when it is done."""
+        self.job(job_id)
+        if not self._daemon.jobs.wait(job_id, timeout_ms / 1000):
+            raise Timeout(f"job {job_id} is not done after {timeout_ms} ms; it goes on")
+        return self.job(job_id)
+
+    # -- acting -------------------------------------------------------------------------------------------------
+
+    def clean(self, pattern: str, force: bool) -> tuple[JobView, ...]:
+        """Clean now."""
+        daemon, views, obstacles = self._daemon, [], []
+        for log in self._some(pattern):
+            running = daemon.jobs.of(log)
+            obstacle = self._hard_obstacle(log)
+            if running is not None:
+                views.append(running.id)
+            elif obstacle is not None:
+                obstacles.append(f"{log}: {obstacle}")
+            else:
+                views.append(daemon.jobs.request([log], force=force).id)
+        if not views:
+            raise Conflict("; ".join(obstacles[:5]))
+        daemon.bell.ring()
+        return tuple(daemon.jobs.view(job_id) for job_id in views)
+
+    def _hard_obstacle(self, log: LogId) -> str | None:
+        """What stands against even a request; a failure does not, for the request is a retry."""
+        daemon = self._daemon
+        if not daemon.configuration().topic(log.topic_partition.topic).compact:
+            return "its cleanup.policy does not contain compact"
+        if daemon.states.state(log).status is Status.PAUSED:
+            return "it is paused; `cleanerctl holds` tells by whom"
+        daemon.troubles.retry([log])
+        reason = daemon.obstacle(log)
+        known = daemon.inventory.facts(log)
+        if reason is not None and known is not None and known.contents.is_staged:
+            return f"{reason}; `cleanerctl commit {log}` commits it once its broker has stopped"
+        return reason
+
+    def pause(self, pattern: str, owner: str, reason: str, ttl_ms: int | None, timeout_ms: int) -> HoldView:
+        """Abort and pause what matches, now and later."""
+        daemon, now_ms = self._daemon, self._daemon.clock.now_ms()
+        expires_ms = None if ttl_ms is None else now_ms + ttl_ms
+        hold = Hold(uuid.uuid4().hex[:12], pattern, owner, reason, now_ms, expires_ms)
+        running = daemon.states.hold(hold, timeout_ms / 1000)
+        if running:
+            daemon.states.release(hold.id)
+            raise Timeout(
+                f"still being cleaned after {timeout_ms} ms: {_some_names(running)}; nothing is paused"
+            )
+        if not daemon.keep_hold(hold):
+            daemon.states.release(hold.id)
+            raise Unavailable("the hold would not survive a restart: the state directory cannot be written")
+        return self._hold_view(hold)
+
+    def resume(self, selector: str) -> tuple[HoldView, ...]:
+        """Lift holds."""
+        daemon = self._daemon
+        found = [hold for hold in daemon.states.holds() if selector in (hold.id, hold.pattern)]
+        if not found:
+            raise NotFound(
+                f"there is no hold with the id or the pattern {selector}; `cleanerctl holds` lists them"
+            )
+        views = tuple(map(self._hold_view, found))
+        for hold in found:
+            daemon.states.release(hold.id)
+            daemon.history.delete(HOLD, hold.id)
+        daemon.bell.ring()
+        daemon.commit_bell.ring()
+        return views
+
+    def holds(self) -> tuple[HoldView, ...]:
+        """Holds in force."""
+        return tuple(map(self._hold_view, self._daemon.states.holds()))
+
+    def abort(self, pattern: str, timeout_ms: int) -> tuple[LogRef, ...]:
+        """Stop the cleanings of what matches."""
+        daemon, deadline_s = self._daemon, self._daemon.clock.monotonic_s() + timeout_ms / 1000
+        busy = [log for log in self._some(pattern) if daemon.states.state(log).status is Status.IN_PROGRESS]
+        for log in busy:
+            daemon.states.stop(log)
+        for log in busy:
+            try:
+                daemon.states.abort(log, max(deadline_s - daemon.clock.monotonic_s(), 0))
+            except StillRunning as error:
+                raise Timeout(f"{error}; it stops at its next buffer") from error
+            except ValueError as error:  # another client aborts it
+                raise Conflict(str(error)) from error
+            except CleanerdError as error:
+                raise Unavailable(str(error)) from error
+        return tuple(map(_ref, busy))
+
+    def commit(self, pattern: str | None, wait_ms: int) -> tuple[CommitView, ...]:
+        """Commit staged results."""
+        daemon, deadline_s = self._daemon, self._daemon.clock.monotonic_s() + wait_ms / 1000
+        logs = self._matching(pattern) if pattern is None else self._some(pattern)
+        daemon.scan()
+        staged = set(daemon.inventory.staged())
+        views: dict[tuple[str, int, str], CommitView] = {}
+        waiting = [log for log in logs if log in staged]
+        while waiting:
+            for view in daemon.commits.try_all(waiting):
+                views[view.topic, view.partition, view.log_dir] = view
+            waiting = [log for log in waiting if views[_key(log)].outcome == "waiting"]
+            if daemon.clock.monotonic_s() >= deadline_s or daemon.is_stopping.wait(_POLL_S):
+                break
+        if wait_ms:
+            self._make_way()
+        daemon.scan()
+        return tuple(views.values())
+
+    def _make_way(self) -> None:
+        """Who waits for a commit is a broker that is about to start: it would not, if it met `.lock` taken by us."""
+        daemon = self._daemon
+        for log_dir in daemon.log_dirs:
+            if is_kafka_dir(daemon.files, log_dir) and daemon.ownership.owner_of(log_dir) is None:
+                daemon.ownership.yield_to_broker(log_dir, _BROKER_START_S)
+
+    def retry(self, pattern: str) -> tuple[LogRef, ...]:
+        """Forget failures."""
+        freed = self._daemon.troubles.retry(self._some(pattern))
+        self._daemon.bell.ring()
+        return tuple(map(_ref, freed))
+
+    def throttle(self) -> ThrottleView:
+        """Limits and measured rates."""
+        read, written = rates_of(self._daemon)
+        waited_s = sum(self._daemon.throttle.waited_s().values())
+        return ThrottleView(
+            limits=limits_view(self._daemon.throttle),
+            read_bytes_per_s=read,
+            write_bytes_per_s=written,
+            waited_s=waited_s,
+        )
+
+    def set_throttle(self, change: ThrottleChange) -> ThrottleView:
+        """Change limits at once."""
+        limits: ThrottleLimits = change.applied_to(limits_view(self._daemon.throttle))
+        unlimited = float("inf")
+        self._daemon.throttle.set_limits(
+            total=limits.io_bytes_per_s or unlimited,
+            read=limits.read_bytes_per_s or unlimited,
+            write=limits.write_bytes_per_s or unlimited,
+        )
+        return self.throttle()
+
+    def reload(self) -> ReloadView:
+        """Read the configuration again."""
+        outcome = self._reloader.reload(Trigger.REQUEST)
+        self._daemon.reloaded(outcome)
+        return _reload_view(outcome, self._reloader.last_success_ms)
+
+    def delete_records(self, topic_partition: TopicPartition, offset: int) -> tuple[DeletedRecords, ...]:
+        """Raise the log start offset, delete the segments below it."""
+        return tuple(self._delete_records(log, offset) for log in self._of(topic_partition))
+
+    def _delete_records(self, log: LogId, offset: int) -> DeletedRecords:
+        daemon = self._daemon
+        if not daemon.configuration().topic(log.topic_partition.topic).delete:
+            raise Invalid(f"{log}: its cleanup.policy does not contain delete, and Kafka asks for that, too")
+        before = daemon.inventory.facts(log)
+        try:
+            daemon.states.abort_and_pause(log, 30)
+        except (CleanerdError, ValueError) as error:
+            raise Conflict(str(error)) from error
+        try:
+            start = delete_records(daemon.files, log.log_dir, log.topic_partition, offset)
+        except OffsetOutOfRange as error:
+            raise Invalid(str(error)) from error
+        except LockHeld as error:
+            raise Conflict(f"{error}: ask its broker (kafka-delete-records.sh)") from error
+        except (CleanerdError, OSError) as error:
+            raise OperationError(str(error)) from error
+        finally:
+            daemon.states.resume(log)
+        daemon.retention.run([log])
+        daemon.scan()
+        after = daemon.inventory.facts(log)
+        segments = len(before.contents.closed) - len(after.contents.closed) if before and after else 0
+        size = before.contents.size_bytes - after.contents.size_bytes if before and after else 0
+        return DeletedRecords(
+            **_ref(log).model_dump(),
+            log_start_offset=start,
+            segments_deleted=segments,
+            bytes_deleted=max(size, 0),
+        )
+
+    def await_cleaned(
+        self, topic_partition: TopicPartition, offset: int, timeout_ms: int
+    ) -> tuple[LogView, ...]:
+        """The log, when its first dirty offset has reached `offset`."""
+        daemon, deadline_s = self._daemon, self._daemon.clock.monotonic_s() + timeout_ms / 1000
+        logs = self._of(topic_partition)
+        while not all(self._cleaned_up_to(log) >= offset for log in logs):
+            left_s = deadline_s - daemon.clock.monotonic_s()
+            if left_s <= 0:
+                raise Timeout(f"{topic_partition} is not cleaned up to offset {offset} after {timeout_ms} ms")
+            if daemon.is_stopping.is_set():
+                raise Unavailable("the daemon stops")
+            with daemon.progressed:
+                daemon.progressed.wait(min(left_s, 1.0))
+        return tuple(log_views(daemon, logs))
+
+    def _cleaned_up_to(self, log: LogId) -> int:
+        known = self._daemon.inventory.facts(log)
+        return -1 if known is None or known.offsets.checkpoint is None else known.offsets.checkpoint
+
+    # -- helping ------------------------------------------------------------------------------------------------
+
+    def _matching(self, pattern: str | None) -> list[LogId]:
+        return [
+            log
+            for log in self._daemon.inventory.logs()
+            if matches(pattern, log.topic_partition.topic, log.topic_partition.partition)
+        ]
+
+    def _some(self, pattern: str) -> list[LogId]:
+        found = self._matching(pattern)
+        if not found:
+            raise NotFound(f"no log matches {pattern}; {self._instead_of(pattern)}")
+        return found
+
+    def _of(self, tp: TopicPartition) -> list[LogId]:
+        found = [log for log in self._daemon.inventory.logs() if log.topic_partition == tp]
+        if not found:
+            raise NotFound(f"there is no log {tp}; {self._instead_of(str(tp))}")
+        return found
+
+    def _instead_of(self, pattern: str) -> str:
+        near = similar(pattern, (log.topic_partition for log in self._daemon.inventory.logs()))
+        return f"did you mean {' or '.join(near)}?" if near else "`cleanerctl logs` lists them"
+
+    def _hold_view(self, hold: Hold) -> HoldView:
+        logs = [str(log) for log in self._daemon.inventory.logs() if hold.matches(log.topic_partition)]
+        return HoldView(
+            id=hold.id,
+            pattern=hold.pattern,
+            owner=hold.owner,
+            reason=hold.reason,
+            created_ms=hold.created_ms,
+            expires_ms=hold.expires_ms,
+            logs=tuple(logs),
+        )
+
+    def _log_dir(self, log_dir: str) -> LogDirView:
+        daemon = self._daemon
+        reason = daemon.offline.get(log_dir)
+        free_bytes, owner, staged = None, None, 0
+        if reason is None:
+            try:
+                free_bytes = space_of(log_dir).free_bytes
+                owner = daemon.ownership.owner_of(log_dir)
+                staged = daemon.commits.staged_bytes(log_dir)
+            except OSError as error:
+                reason = str(error)
+        return LogDirView(
+            path=log_dir,
+            online=reason is None,
+            reason=reason,
+            free_bytes=free_bytes,
+            staged_bytes=staged,
+            lock_owner_pid=owner or None,
+            broker_is_live=owner is not None and is_kafka_dir(daemon.files, log_dir),
+        )
+
+
+def _reload_view(outcome: ReloadOutcome | None, success_ms: int) -> ReloadView:
+    if outcome is None:
+        return ReloadView(applied=True, time_ms=success_ms)
+    plan = outcome.plan
+    topics = (
+        [f"{topic}: {change}" for topic, changes in plan.topics.items() for change in changes] if plan else []
+    )
+    return ReloadView(
+        applied=outcome.status is not ReloadStatus.REJECTED,
+        time_ms=outcome.at_ms,
+        changed=(*map(str, plan.changes), *topics) if plan else (),
+        problems=outcome.problems,
+    )
+
+
+def _ref(log: LogId) -> LogRef:
+    return LogRef(
+        topic=log.topic_partition.topic, partition=log.topic_partition.partition, log_dir=log.log_dir
+    )
+
+
+def _key(log: LogId) -> tuple[str, int, str]:
+    return log.topic_partition.topic, log.topic_partition.partition, log.log_dir
+
+
+def _some_names(logs: Iterable[LogId]) -> str:
+    return ", ".join(sorted(map(str, logs))[:10])

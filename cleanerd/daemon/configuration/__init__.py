@@ -1,0 +1,1 @@
+"""The configuration while the daemon runs: watching its files and reloading it, all or nothing."""

@@ -1,0 +1,243 @@
+"""When to reload: watches the config file, its topic files and the metadata log.
+
+What decides is a fingerprint of the files (identity, size, time of change, through all symbolic links), taken
+every few seconds; inotify only makes that quick. So nothing is missed where events are: full queues, network
+file systems, links to elsewhere, no inotify left (then the fingerprint is taken more often). Editors that
+write beside and rename, files that come and go, and the switch of a Kubernetes ConfigMap's `..data` are all
+the same: a directory had an event, a fingerprint is another.
+
+A file is only believed when it stands still for `SETTLE_S`: a half-written topic file would say that the topic
+has no policy.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from watchdog.events import (
+    DirCreatedEvent,
+    DirDeletedEvent,
+    DirMovedEvent,
+    FileClosedEvent,
+    FileCreatedEvent,
+    FileDeletedEvent,
+    FileModifiedEvent,
+    FileMovedEvent,
+    FileSystemEvent,
+    FileSystemEventHandler,
+)
+from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver, ObservedWatch
+
+from cleanerd.config.sources import topic_directory
+from cleanerd.daemon.configuration.reload import Trigger
+from cleanerd.env.clock import Clock, SystemClock
+from cleanerd.env.files import RealFiles
+from cleanerd.format.names import CLUSTER_METADATA_TOPIC
+from cleanerd.storage.metadata_tail import MetadataTail
+
+SETTLE_S = 0.2
+POLL_S = 5.0
+"""How often everything is looked at, and at most how often the metadata log is."""
+POLL_WITHOUT_INOTIFY_S = 1.0
+RETRY_MAX_S = 300.0
+"""Longest pause between attempts to adopt a metadata log that was refused."""
+
+_EVENTS: list[type[FileSystemEvent]] = [  # not opening and reading: the watcher does that itself
+    FileCreatedEvent,
+    FileModifiedEvent,
+    FileClosedEvent,
+    FileMovedEvent,
+    FileDeletedEvent,
+    DirCreatedEvent,
+    DirMovedEvent,
+    DirDeletedEvent,
+]
+_LINKS_MAX = 40
+_Fingerprint = tuple[tuple[str, int, int, int, int], ...]
+
+
+class ConfigWatcher:
+    """Calls `reload(trigger)`, which says whether the reload was adopted, when there may be something new.
+
+    Begins with one reload of files and metadata log, as far as they are there: what happened since the
+    configuration was read is not known. One of `log_dirs` may hold a metadata log; the first that does counts.
+    `reload` must not raise; it runs in the watcher's own thread. A metadata log that was refused is tried
+    again, with growing pauses.
+    """
+
+    def __init__(
+        self,
+        config_file: str | None,
+        log_dirs: Sequence[str],
+        reload: Callable[[Trigger], bool],
+        *,
+        clock: Clock | None = None,
+        poll_s: float = POLL_S,
+        observer: Callable[[], BaseObserver] = Observer,
+    ) -> None:
+        self._config_file = config_file
+        self._tail = MetadataTail(
+            RealFiles(), [os.path.join(log_dir, f"{CLUSTER_METADATA_TOPIC}-0") for log_dir in log_dirs]
+        )
+        self._reload = reload
+        self._clock = clock or SystemClock()
+        self._poll_s = poll_s
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._observer = observer
+        self._seen: _Fingerprint = ()
+        self._metadata_due_s = self._clock.monotonic_s()
+        self._retry_s = 0.0  # pause before the next attempt; 0: the last one was adopted
+        self._thread = threading.Thread(target=self._run, name="config-watcher", daemon=True)
+
+    def start(self) -> None:
+        """Begin watching."""
+        self._watches = _Watches(self._observer, self._wake)
+        self._watches.follow(_watch_points(self._config_file))
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End watching; waits for a reload in progress."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._look_at_files()
+            self._look_at_metadata()
+            pause_s = self._poll_s if self._watches.is_complete else POLL_WITHOUT_INOTIFY_S
+            if self._wake.wait(min(pause_s, self._poll_s)):
+                self._stopping.wait(SETTLE_S)  # a burst of events is one
+            self._wake.clear()
+            self._watches.follow(_watch_points(self._config_file))  # before looking: no gap between
+        self._watches.close()
+
+    def _look_at_files(self) -> None:
+        found = self._fingerprint()
+        if found == self._seen:
+            return
+        while not self._stopping.wait(SETTLE_S):
+            before, found = found, self._fingerprint()
+            if before == found:
+                self._seen = found
+                self._reload(Trigger.FILES)
+                return
+
+    def _look_at_metadata(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._stopping.is_set() or now_s < self._metadata_due_s:
+            return
+        self._metadata_due_s = now_s + self._poll_s
+        if not (self._tail.has_news() or self._retry_s):
+            return
+        adopted = self._reload(Trigger.METADATA)
+        self._retry_s = 0.0 if adopted else min(max(2 * self._retry_s, self._poll_s), RETRY_MAX_S)
+        self._metadata_due_s = self._clock.monotonic_s() + max(self._retry_s, self._poll_s)
+
+    def _fingerprint(self) -> _Fingerprint:
+        return tuple(_identity(path) for path in _files(self._config_file))
+
+
+class _Watches:
+    """Directories that inotify tells about, as far as it can."""
+
+    def __init__(self, observer: Callable[[], BaseObserver], wake: threading.Event) -> None:
+        self._handler = _Waker(wake)
+        self._watches: dict[tuple[str, int], ObservedWatch] = {}
+        self._observer: BaseObserver | None = None
+        self.is_complete = False
+        try:
+            self._observer = observer()
+            self._observer.start()
+        except OSError:  # no inotify instance left
+            self._observer = None
+
+    def follow(self, directories: set[str]) -> None:
+        """Watch these and no others. `is_complete` tells whether all of them are."""
+        if self._observer is None:
+            return
+        wanted = {(directory, _inode(directory)) for directory in directories}
+        for gone in self._watches.keys() - wanted:
+            self._observer.unschedule(self._watches.pop(gone))
+        for key in sorted(wanted - self._watches.keys()):
+            try:
+                watch = self._observer.schedule(self._handler, key[0], event_filter=_EVENTS)
+            except OSError:  # no inotify watch left, or the directory is gone
+                continue
+            self._watches[key] = watch
+        self.is_complete = self._watches.keys() == wanted
+
+    def close(self) -> None:
+        """End it."""
+        if self._observer is not None:
+            self._observer.stop()
+            self._observer.join()
+
+
+class _Waker(FileSystemEventHandler):
+    """Any event is only a reason to look."""
+
+    def __init__(self, wake: threading.Event) -> None:
+        self._wake = wake
+
+    def on_any_event(self, event: FileSystemEvent) -> None:  # noqa: ARG002 - watchdog's signature
+        self._wake.set()
+
+
+def _files(config_file: str | None) -> list[str]:
+    """Files that `read_sources` reads for a config file."""
+    if config_file is None:
+        return []
+    directory = topic_directory(config_file)
+    try:
+        names = sorted(name for name in os.listdir(directory) if name.endswith(".properties"))
+    except OSError:
+        names = []
+    return [config_file, *(os.path.join(directory, name) for name in names)]
+
+
+def _identity(path: str) -> tuple[str, int, int, int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return path, -1, -1, -1, -1
+    return path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return -1
+
+
+def _watch_points(config_file: str | None) -> set[str]:
+    """Directories in which an entry decides what the configuration's paths lead to."""
+    if config_file is None:
+        return set()
+    any_topic_file = os.path.join(topic_directory(config_file), "any")
+    return _points_of(os.path.abspath(config_file)) | _points_of(any_topic_file)
+
+
+def _points_of(path: str) -> set[str]:
+    """Directories of the links on the way, and of the last entry: or of the first that is not there."""
+    points: set[str] = set()
+    current, rest, links = "/", deque(path.split("/")), 0
+    while rest:
+        name = rest.popleft()
+        entry = os.path.normpath(os.path.join(current, name))
+        if os.path.islink(entry) and links < _LINKS_MAX:
+            links += 1
+            points.add(current)
+            target = os.readlink(entry)
+            current = "/" if os.path.isabs(target) else current
+            rest.extendleft(reversed(target.split("/")))
+        elif not any(rest) or not os.path.isdir(entry):
+            return points | {current}
+        else:
+            current = entry
+    return points | {current}

@@ -1,0 +1,165 @@
+"""The engine: the child process that examines, cleans and stages, and owns the Spark session.
+
+It is a process of its own so that its memory (kernels, Spark's driver, the JVM) goes back to the machine when there is
+nothing to do, and so that its death costs a retry and never the daemon. It holds no `.lock`, commits nothing, and ends when
+the daemon's end of the pipe is closed, however that came about.
+
+Wire: pickled `Call` one way, pickled `Planned` and `Reply` the other, over one socket pair; several calls at a time.
+"""
+
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from multiprocessing.connection import Connection
+
+from cleanerd.cleaning.choose import Candidate, examine
+from cleanerd.cleaning.clean import Cleaner
+from cleanerd.cleaning.result import CleanRequest, LogResult
+from cleanerd.daemon.engine.calls import Call, CleanCall, ExamineCall, Planned, Reply
+from cleanerd.env.clock import SystemClock
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import CleanerdError, LogUncleanable, from_os_error
+from cleanerd.format.names import TopicPartition
+from cleanerd.pipeline.session import SparkSession
+from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.scan import is_kafka_dir
+
+_CALLS_AT_ONCE = 64  # more than workers; an explanation does not wait for a cleaning
+
+
+class _Planning:
+    """Tells the daemon which logs the tasks of a job will report about, before the first of them does."""
+
+    def __init__(self, send: "_Sender", call_id: int) -> None:
+        self._send = send
+        self._call_id = call_id
+
+    def planned(self, tp: TopicPartition, total_bytes: int) -> None:
+        """One more log of the job."""
+        self._send(Planned(self._call_id, tp, total_bytes))
+
+    def advanced(self, *_: object) -> None:
+        """Tasks report to the daemon itself."""
+
+    def finished(self, result: LogResult) -> None:
+        """Results travel with the reply."""
+
+
+class _Sender:
+    """The engine's end of the pipe, for all threads."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._mutex = threading.Lock()
+
+    def __call__(self, message: Planned | Reply) -> None:
+        with self._mutex:
+            self._connection.send(message)
+
+
+class EngineProcess:
+    """Serves calls until the pipe is closed."""
+
+    def __init__(self, connection: Connection, spark_master: str) -> None:
+        self._connection = connection
+        self._send = _Sender(connection)
+        self._session = SparkSession(spark_master)
+        self._files = RealFiles()
+        self._clock = SystemClock()
+
+    def serve(self) -> None:
+        """Read calls; each runs in a thread of its own."""
+        pool = ThreadPoolExecutor(_CALLS_AT_ONCE, thread_name_prefix="cleanerd-call")
+        try:
+            while True:
+                pool.submit(self._answer, self._connection.recv())
+        except (EOFError, ConnectionError):
+            return
+
+    def _answer(self, call: Call) -> None:
+        try:
+            value: object = self._do(call)
+        except CleanerdError as error:
+            value = error
+        except Exception as error:  # noqa: BLE001  # the failure boundary of a call: the daemon must hear of it
+            value = LogUncleanable(f"internal error in the engine: {type(error).__name__}: {error}")
+        self._send(Reply(call.id, value))
+
+    def _do(self, call: Call) -> object:
+        match call.task:
+            case CleanCall() as task:
+                return self._clean(call.id, task)
+            case ExamineCall() as task:
+                return self._examine(task)
+
+    def _examine(self, task: ExamineCall) -> LogResult:
+        (answer,) = self._examine_all(task, _request(task))
+        if isinstance(answer, LogResult):
+            return answer
+        snapshot, found = answer.snapshot, answer.range
+        return LogResult(
+            snapshot.topic_partition.topic,
+            snapshot.topic_partition.partition,
+            snapshot.log_dir,
+            "planned",
+            f"dirty ratio {found.dirty_ratio:.3f}, {found.cleanable_bytes} bytes to clean, "
+            f"limited by the {found.limit.value}",
+            first_dirty_offset=found.first_dirty_offset,
+            end_offset=found.first_uncleanable_offset,
+            bytes_before=snapshot.size_bytes,
+            bytes_after=snapshot.size_bytes,
+            segments_before=len(snapshot.segments),
+            segments_after=len(snapshot.segments),
+        )
+
+    def _clean(self, call_id: int, task: CleanCall) -> list[LogResult]:
+        request = replace(_request(task), force=task.force, horizons=task.horizons, stage_only=True)
+        answers = self._examine_all(task, request)
+        progress = _Planning(self._send, call_id)
+        cleaner = Cleaner(request, progress, self._clock, self._files, self._session, os.urandom)
+        candidates = [answer for answer in answers if isinstance(answer, Candidate)]
+        skipped = [answer for answer in answers if isinstance(answer, LogResult)]
+        return skipped + (cleaner.clean(candidates, task.reporter) if candidates else [])
+
+    def _examine_all(
+        self, task: CleanCall | ExamineCall, request: CleanRequest
+    ) -> list[Candidate | LogResult]:
+        try:
+            checkpoints = read_checkpoints(self._files, task.log_dir)
+            is_kafka = is_kafka_dir(self._files, task.log_dir)
+        except OSError as error:
+            raise from_os_error(error, task.log_dir) from error
+        return [
+            examine(
+                self._files,
+                task.log_dir,
+                tp,
+                checkpoints,
+                request,
+                is_kafka=is_kafka,
+                now_ms=self._clock.now_ms(),
+            )
+            for tp in task.partitions
+        ]
+
+
+def _request(task: CleanCall | ExamineCall) -> CleanRequest:
+    return CleanRequest(
+        config=task.config, topic_config=task.topic_configs.__getitem__, log_dirs=(task.log_dir,)
+    )
+
+
+def main() -> None:
+    """`python -m cleanerd.daemon.engine.process FD SPARK_MASTER`, started by `engine.Engine`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the daemon, which then tells us
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Connection(int(sys.argv[1])) as connection:
+        EngineProcess(connection, sys.argv[2]).serve()
+    os._exit(0)  # whatever still runs stages nothing that anybody will commit; the JVM ends with us
+
+
+if __name__ == "__main__":
+    main()

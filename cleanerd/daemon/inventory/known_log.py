@@ -1,0 +1,212 @@
+"""What is known of a log at the price of a directory listing, and how dirty it can be at most.
+
+What an exact examination adds can only make less of the log cleanable, never more:
+
+==========================  =====================================================================================
+what is not known           what is taken for it
+==========================  =====================================================================================
+last stable offset          the high watermark, which it never passes (A.3)
+log end offset              the base of the active segment. Where a checkpoint lies above it, the log end is read
+                            once; what nobody can tell quickly counts as beyond the end: reset, all dirty (1.5b)
+time index that is broken   that all of the segment is old enough (the examination will name the damage)
+==========================  =====================================================================================
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from cleanerd.config.model import TopicConfig
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.env.files import Files
+from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition, parse_segment_file
+from cleanerd.format.time_index import ENTRY as TIME_INDEX_ENTRY
+from cleanerd.policy.cleanable import (
+    CleanableRange,
+    CompactionConfig,
+    LogFacts,
+    SegmentFacts,
+    cleanable_range,
+)
+from cleanerd.storage.scan import Checkpoints, SegmentOnDisk, live_kinds, quick_log_end_offset
+
+_EVER_MS = -1  # largest timestamp of a segment that no minimum lag holds back
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedSegment:
+    """A segment that only changes by being replaced. `facts` have no first batch timestamp: that takes a read."""
+
+    inode: int
+    mtime_ns: int
+    facts: SegmentFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What the names, sizes and times in a partition directory say. Appending to the log does not change it."""
+
+    closed: tuple[ClosedSegment, ...]  # ascending
+    active_base_offset: int
+    active_bytes: int = field(compare=False)  # when it was last looked at
+    is_staged: bool  # results wait for their commit
+    in_transition: bool  # segments are being exchanged (`.cleaned`, `.swap`): nobody may look at the log now
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all `.log` files, as far as they are known."""
+        return sum(segment.facts.size_bytes for segment in self.closed) + self.active_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """What the checkpoint files say of a log, as far as it decides anything about closed segments."""
+
+    log_start: int
+    log_end: int  # the log reaches at least to here
+    high_watermark: int  # the base of the active segment or below, or the log start
+    recovery_point: int | None  # None: nobody will recover this log
+    checkpoint: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLog:
+    """A log at the last scan. Two are equal when the same may be cleaned in both."""
+
+    log: LogId
+    contents: Contents
+    offsets: Offsets
+
+    def facts(self, first_batches_ms: Mapping[int, int | None]) -> LogFacts:
+        """For policy, see the head of this module; the first batch timestamps by base offset, where they matter."""
+        active_base = self.contents.active_base_offset
+        closed = (
+            SegmentFacts(
+                facts.base_offset, facts.size_bytes, facts.offset_index_bytes, facts.time_index_bytes,
+                facts.largest_timestamp_ms, first_batches_ms.get(facts.base_offset),
+            )
+            for facts in (segment.facts for segment in self.contents.closed)
+        )  # fmt: skip
+        active = SegmentFacts(active_base, self.contents.active_bytes, 0, 0, _EVER_MS, None)
+        return LogFacts(
+            segments=(*closed, active),
+            log_start_offset=self.offsets.log_start,
+            log_end_offset=self.offsets.log_end,
+            last_stable_offset=self.offsets.high_watermark,
+            recovery_point=self.offsets.recovery_point,
+            checkpoint=self.offsets.checkpoint,
+        )
+
+    def upper_bound(
+        self, config: TopicConfig, now_ms: int, first_batches_ms: Mapping[int, int | None] | None = None
+    ) -> CleanableRange:
+        """The most that can be cleanable: dirty ratio, cleanable bytes and delay are never below the true ones.
+
+        Without the first batch timestamps the delay is 0.
+        """
+        return cleanable_range(self.facts(first_batches_ms or {}), compaction_config(config), now_ms)
+
+
+def compaction_config(config: TopicConfig) -> CompactionConfig:
+    """The settings that decide on compaction."""
+    return CompactionConfig(
+        config.min_cleanable_dirty_ratio, config.min_compaction_lag_ms, config.max_compaction_lag_ms
+    )
+
+
+def offsets_of(
+    tp: TopicPartition,
+    contents: Contents,
+    checkpoints: Checkpoints,
+    *,
+    is_kafka: bool,
+    reaches: Callable[[int], bool],
+) -> Offsets:
+    """Bounds as `storage.scan.scan_partition` takes them (A.1, A.2, spec disk G).
+
+    `reaches` is asked whether the log is known to go up to a checkpoint that lies in the active segment or beyond.
+    """
+    active_base = contents.active_base_offset
+    first_base = contents.closed[0].facts.base_offset if contents.closed else active_base
+    checkpoint = checkpoints.cleaner.get(tp)
+    start = max(checkpoints.log_start.get(tp, 0), first_base)
+    end = max(active_base, start)
+    if checkpoint is not None and checkpoint > end and reaches(checkpoint):
+        end = checkpoint
+    if not is_kafka:
+        return Offsets(start, end, end, None, checkpoint)
+    return Offsets(
+        log_start=start,
+        log_end=end,
+        high_watermark=max(min(checkpoints.high_watermark.get(tp, 0), active_base), start),
+        recovery_point=min(checkpoints.recovery_point.get(tp, 0), active_base),
+        checkpoint=checkpoint,
+    )
+
+
+def reaches(files: Files, directory: str, contents: Contents, offset: int) -> bool:
+    """Whether the log is known to go up to `offset`; False where that takes more than a short look. Raises nothing."""
+    path = os.path.join(directory, str(SegmentFileName(contents.active_base_offset, FileKind.LOG)))
+    try:
+        found = files.stat(path)
+        facts = SegmentFacts(contents.active_base_offset, found.size_bytes, 0, 0, _EVER_MS, None)
+        kinds = frozenset({FileKind.LOG, FileKind.OFFSET_INDEX})
+        end = quick_log_end_offset(files, SegmentOnDisk(path, found.inode, found.mtime_ns, kinds, facts))
+    except OSError:
+        return False
+    return end is not None and offset <= end
+
+
+def read_contents(files: Files, directory: str, before: Contents | None) -> Contents | None:
+    """List a partition directory; None when it holds no segment. What did not change since `before` is not read again.
+
+    Raises OSError.
+    """
+    parsed = [name for name in map(parse_segment_file, files.list_names(directory)) if name is not None]
+    kinds = live_kinds(parsed)
+    bases = sorted(base for base, found in kinds.items() if FileKind.LOG in found)
+    if not bases:
+        return None
+    known = {segment.facts.base_offset: segment for segment in before.closed} if before else {}
+    active = files.stat(os.path.join(directory, str(SegmentFileName(bases[-1], FileKind.LOG))))
+    return Contents(
+        closed=tuple(
+            _closed_segment(files, directory, base, kinds[base], known.get(base)) for base in bases[:-1]
+        ),
+        active_base_offset=bases[-1],
+        active_bytes=active.size_bytes,
+        is_staged=any(name.kind is FileKind.MANIFEST and name.suffix is Suffix.STAGED for name in parsed),
+        in_transition=any(name.suffix in {Suffix.CLEANED, Suffix.SWAP} for name in parsed),
+    )
+
+
+def _closed_segment(
+    files: Files, directory: str, base: int, kinds: set[FileKind], before: ClosedSegment | None
+) -> ClosedSegment:
+    paths = {kind: os.path.join(directory, str(SegmentFileName(base, kind))) for kind in kinds}
+    log = files.stat(paths[FileKind.LOG])
+    offset_index_bytes, time_index_bytes = (
+        files.stat(paths[kind]).size_bytes if kind in kinds else 0
+        for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
+    )
+    if before is not None and (before.inode, before.mtime_ns) == (log.inode, log.mtime_ns):
+        old = before.facts
+        sizes = (old.size_bytes, old.offset_index_bytes, old.time_index_bytes)
+        if sizes == (log.size_bytes, offset_index_bytes, time_index_bytes):
+            return before
+    largest = log.mtime_ns // 1_000_000  # rule 1.10
+    if time_index_bytes:
+        largest = _last_timestamp_ms(paths[FileKind.TIME_INDEX], time_index_bytes)
+    facts = SegmentFacts(base, log.size_bytes, offset_index_bytes, time_index_bytes, largest, None)
+    return ClosedSegment(log.inode, log.mtime_ns, facts)
+
+
+def _last_timestamp_ms(path: str, size_bytes: int) -> int:
+    """Of the last entry of the time index of a closed segment, which is as long as its entries (spec disk B3)."""
+    with open(path, "rb") as file:
+        file.seek(max(size_bytes - TIME_INDEX_ENTRY.size, 0))
+        entry = file.read(TIME_INDEX_ENTRY.size)
+    if size_bytes % TIME_INDEX_ENTRY.size or len(entry) < TIME_INDEX_ENTRY.size:
+        return _EVER_MS
+    timestamp_ms, _ = TIME_INDEX_ENTRY.unpack(entry)
+    return int(timestamp_ms)

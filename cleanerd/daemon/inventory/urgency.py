@@ -1,0 +1,98 @@
+"""When a log is due for a visit, and why: arithmetic on what is known of it (rules 1.9-1.25)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from cleanerd.config.model import TopicConfig
+from cleanerd.daemon.inventory.known_log import KnownLog
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.policy.cleanable import CleanableRange, non_active_from
+
+FOREVER_MS = 2**63 - 1
+"""As a lag: none. As an instant: never."""
+
+
+class DueReason(Enum):
+    """Why a log is worth a visit; the value is for people."""
+
+    MAX_LAG = "older than max.compaction.lag.ms"
+    RATIO = "dirty ratio above min.cleanable.dirty.ratio"
+    HORIZON = "a delete horizon has passed"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The most that may be cleanable, and until when that stands if nothing else changes.
+
+    `deadline_ms`: first instant at which a dirty segment is older than max.compaction.lag.ms (1.18), FOREVER_MS if none is.
+    """
+
+    known: KnownLog
+    config: TopicConfig
+    range: CleanableRange
+    deadline_ms: int
+    from_ms: int
+    until_ms: int
+
+    def holds(self, known: KnownLog, config: TopicConfig, now_ms: int) -> bool:
+        """Whether a new one would be the same."""
+        return self.known is known and self.from_ms <= now_ms < self.until_ms and self.config == config
+
+    def reason(self, now_ms: int) -> DueReason | None:
+        """Whether the log qualifies, as `policy.cleanable.is_filthy` (1.21)."""
+        if self.range.is_empty:
+            return None
+        if now_ms >= self.deadline_ms:
+            return DueReason.MAX_LAG
+        return DueReason.RATIO if self.range.dirty_ratio > self.config.min_cleanable_dirty_ratio else None
+
+    def next_change_ms(self, now_ms: int) -> int:
+        """The next instant at which `reason` may be another one by the mere passing of time, FOREVER_MS if none."""
+        deadlines = [] if self.range.is_empty else [self.deadline_ms]
+        return min((at for at in [*deadlines, self.until_ms] if at > now_ms), default=FOREVER_MS)
+
+
+def estimate(
+    known: KnownLog, config: TopicConfig, now_ms: int, first_batches_ms: Mapping[int, int | None]
+) -> Estimate:
+    """The upper bound at `now_ms`. `first_batches_ms`: by base offset, needed only with max.compaction.lag.ms."""
+    found = known.upper_bound(config, now_ms, first_batches_ms)
+    facts = known.facts(first_batches_ms)
+    dirty = non_active_from(facts.segments, found.first_dirty_offset)
+    stamped = [s.first_batch_timestamp_ms for s in dirty if (s.first_batch_timestamp_ms or 0) > 0]
+    oldest_ms = min((at for at in stamped if at is not None), default=FOREVER_MS)
+    min_lag_ms = max(config.min_compaction_lag_ms, 0)
+    young = (
+        s.largest_timestamp_ms + min_lag_ms for s in dirty if s.largest_timestamp_ms > now_ms - min_lag_ms
+    )
+    return Estimate(
+        known=known,
+        config=config,
+        range=found,
+        deadline_ms=min(oldest_ms + max(config.max_compaction_lag_ms, 0) + 1, FOREVER_MS),
+        from_ms=now_ms,
+        until_ms=next(young, FOREVER_MS) if min_lag_ms else FOREVER_MS,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A log that may be worth a visit.
+
+    `range` is an upper bound. `at_ms`: since when, for MAX_LAG and HORIZON. `late_s`: for how much longer than it should a
+    reserved log has been waiting; None for all others.
+    """
+
+    log: LogId
+    reason: DueReason
+    range: CleanableRange
+    at_ms: int | None
+    late_s: float | None = None
+
+    @property
+    def urgency(self) -> tuple[float, int, int, float, LogId]:
+        """Sort key, most urgent first: late ones, then as `policy.cleanable.urgency` (1.23, 1.24), then horizons by age."""
+        late = 0.0 if self.late_s is None else -1.0 - self.late_s
+        order = (DueReason.MAX_LAG, DueReason.RATIO, DueReason.HORIZON).index(self.reason)
+        return (late, order, self.at_ms or 0, -self.range.dirty_ratio, self.log)

@@ -1,0 +1,1 @@
+"""What the daemon tells of its logs: views, explanations, gauges, the line for systemd."""

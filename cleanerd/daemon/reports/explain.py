@@ -1,0 +1,164 @@
+"""Why a log is or is not cleaned now, fact by fact, in the order in which they decide."""
+
+from datetime import UTC, datetime
+
+from cleanerd.cleaning.result import LogResult
+from cleanerd.daemon.engine.calls import ExamineCall
+from cleanerd.daemon.inventory.urgency import FOREVER_MS
+from cleanerd.daemon.supervisor import Supervisor
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.values.models import Explanation, Fact
+from cleanerd.daemon.work.holds import Hold
+from cleanerd.errors import CleanerdError
+from cleanerd.policy.lifecycle import Status
+from cleanerd.storage.scan import is_kafka_dir
+
+_EXAMINATION = "examination"
+_STATES = {
+    Status.NONE: "neither being cleaned nor paused",
+    Status.IN_PROGRESS: "in progress",
+    Status.ABORTED: "told to stop, not stopped yet",
+    Status.PAUSED: "paused",
+}
+
+
+def explain(daemon: Supervisor, log: LogId) -> Explanation:
+    """Looks at the log as exactly as a cleaning would; takes a second when the engine has to start for it."""
+    facts = _about_daemon(daemon, log)
+    if not facts[0].blocks:  # else there is no dirty section to speak of
+        facts += _about_files(daemon, log)
+    blocking = [fact for fact in facts if fact.blocks]
+    if not blocking:
+        facts.append(_examined(daemon, log))
+        blocking = facts[-1:] if facts[-1].blocks else []
+    if blocking:
+        decision = f"not cleaned: {_said(blocking[0])}"
+    elif daemon.jobs.of(log) is not None:
+        decision = "being cleaned, or next"
+    else:
+        decision = "will be cleaned as soon as a worker is free"
+    advice = _advice(daemon, log, facts) if blocking else None
+    if advice is not None:
+        facts.append(Fact(name="what to do", value=advice))
+    tp = log.topic_partition
+    return Explanation(
+        topic=tp.topic, partition=tp.partition, log_dir=log.log_dir, decision=decision, facts=tuple(facts)
+    )
+
+
+def _said(fact: Fact) -> str:
+    return f"cleanup.policy is {fact.value}" if fact.name == "cleanup.policy" else fact.value
+
+
+def _about_daemon(daemon: Supervisor, log: LogId) -> list[Fact]:
+    """The first one is the policy."""
+    config = daemon.configuration().topic(log.topic_partition.topic)
+    policy = ",".join(config.cleanup_policy) or "empty"
+    if not config.compact:
+        policy += ", without compact: retention only"
+    facts = [Fact(name="cleanup.policy", value=policy, blocks=not config.compact, rule="1.3")]
+    status = daemon.states.state(log).status
+    held = [hold for hold in daemon.states.holds() if hold.matches(log.topic_partition)]
+    state = "; ".join([_STATES[status], *(_hold(hold) for hold in held)])
+    facts.append(Fact(name="state", value=state, blocks=status is Status.PAUSED, rule="2A"))
+    obstacle = daemon.obstacle(log)
+    if obstacle is not None:
+        facts.append(Fact(name="in the way", value=obstacle, blocks=True))
+    owner = daemon.ownership.owner_of(log.log_dir)
+    if owner is not None and is_kafka_dir(daemon.files, log.log_dir):
+        text = f"process {owner or 'unknown'} holds .lock: results wait staged until it stops"
+        facts.append(Fact(name="owner of the log directory", value=text))
+    return facts
+
+
+def _hold(hold: Hold) -> str:
+    until = "" if hold.expires_ms is None else f" until {_instant(hold.expires_ms)}"
+    reason = f": {hold.reason}" if hold.reason else ""
+    return f"hold {hold.id} of {hold.owner} since {_instant(hold.created_ms)}{until}{reason}"
+
+
+def _advice(daemon: Supervisor, log: LogId, facts: list[Fact]) -> str | None:
+    """What an operator can do who wants the log cleaned all the same."""
+    known, trouble = daemon.inventory.facts(log), daemon.troubles.of(log)
+    held = [hold.id for hold in daemon.states.holds() if hold.matches(log.topic_partition)]
+    if facts[0].blocks:
+        return None
+    if held:
+        return " and ".join(f"`cleanerctl resume {hold_id}`" for hold_id in held)
+    if trouble is not None and trouble.is_uncleanable:
+        return f"mend or replace the file: the next scan sees that and tries again; `cleanerctl retry {log}` tries now"
+    if trouble is not None and trouble.retry_at_ms is not None:
+        return f"it is tried again at {_instant(trouble.retry_at_ms)}; `cleanerctl retry {log}` tries now"
+    if known is not None and known.contents.is_staged:
+        return f"stop the owner of the log directory; `cleanerctl commit {log} --wait` commits as soon as it is gone"
+    if facts[-1].name == _EXAMINATION and _is_dirty(daemon, log):
+        return f"`cleanerctl clean {log} --force` cleans it whatever its dirty ratio"
+    return None
+
+
+def _is_dirty(daemon: Supervisor, log: LogId) -> bool:
+    known, config = daemon.inventory.facts(log), daemon.configuration().topic(log.topic_partition.topic)
+    return known is not None and not known.upper_bound(config, daemon.clock.now_ms()).is_empty
+
+
+def _instant(time_ms: int) -> str:
+    """In UTC: the daemon does not know the time zone of who asks."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _about_files(daemon: Supervisor, log: LogId) -> list[Fact]:
+    known, config = daemon.inventory.facts(log), daemon.configuration().topic(log.topic_partition.topic)
+    if known is None:
+        return [Fact(name="files", value=daemon.inventory.errors().get(log, "no segment"), blocks=True)]
+    bound = known.upper_bound(config, daemon.clock.now_ms())
+    offsets = known.offsets
+    facts = [
+        Fact(name="log start offset", value=str(offsets.log_start)),
+        Fact(
+            name="first dirty offset",
+            value=_first_dirty(bound.first_dirty_offset, offsets.checkpoint),
+            rule="1.5",
+        ),
+        Fact(name="high watermark", value=f"at least {offsets.high_watermark}", rule="A.1"),
+        Fact(
+            name="active segment",
+            value=f"from offset {known.contents.active_base_offset}, never cleaned",
+            rule="1.7",
+        ),
+        Fact(
+            name="first uncleanable offset",
+            value=f"at most {bound.first_uncleanable_offset}, set by the {bound.limit.value}",
+            rule="1.6",
+        ),
+        Fact(
+            name="dirty ratio",
+            value=f"at most {bound.dirty_ratio:.3f}, min.cleanable.dirty.ratio is {config.min_cleanable_dirty_ratio}",
+            rule="1.21",
+        ),
+    ]
+    if offsets.recovery_point is not None:
+        facts.insert(3, Fact(name="recovery point", value=f"at least {offsets.recovery_point}"))
+    if config.max_compaction_lag_ms < FOREVER_MS:
+        facts.append(Fact(name="max.compaction.lag.ms", value=str(config.max_compaction_lag_ms), rule="1.18"))
+    last = daemon.account.last(log)
+    if last is not None:
+        what = f"{last.kind} {last.outcome}{f', {last.reason}' if last.reason else ''}"
+        facts.append(Fact(name="last event", value=f"{_instant(last.time_ms)}: {what}"))
+    return facts
+
+
+def _first_dirty(offset: int, checkpoint: int | None) -> str:
+    return f"{offset}, checkpoint {'none' if checkpoint is None else checkpoint}"
+
+
+def _examined(daemon: Supervisor, log: LogId) -> Fact:
+    """What a cleaning would find, with transactions and the true log end."""
+    topic, configuration = log.topic_partition.topic, daemon.configuration()
+    call = ExamineCall(
+        log.log_dir, (log.topic_partition,), configuration.broker, {topic: configuration.topic(topic)}
+    )
+    try:
+        found: LogResult = daemon.engine.examine(call)
+    except CleanerdError as error:
+        return Fact(name=_EXAMINATION, value=str(error), blocks=True)
+    return Fact(name=_EXAMINATION, value=found.reason or found.outcome, blocks=found.outcome != "planned")

@@ -1,0 +1,186 @@
+"""What metrics say of the daemon as it is when somebody asks. One pass over all logs, with numbers that scans have left."""
+
+import contextlib
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from cleanerd import __version__
+from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus
+from cleanerd.daemon.inventory.totals import Totals
+from cleanerd.daemon.supervisor import Supervisor
+from cleanerd.daemon.telemetry import metric_table as table
+from cleanerd.daemon.telemetry.metrics import Sample
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.values.models import State
+from cleanerd.daemon.work.throttle import Limit
+from cleanerd.env.space import space_of
+from cleanerd.policy.lifecycle import Status
+
+_LIMITS = {Limit.TOTAL: "total", Limit.READ: "read", Limit.WRITE: "write"}
+_UNLIMITED = 1e300  # Kafka's default rate is the largest double
+_BUSY: dict[Status, State] = {
+    Status.IN_PROGRESS: "cleaning",
+    Status.ABORTED: "aborted",
+    Status.PAUSED: "paused",
+}
+
+
+def read(daemon: Supervisor, reloader: Reloader) -> Iterator[Sample]:
+    """Every metric that is looked up. Raises nothing that a disk can do."""
+    apart = _apart(daemon)
+    totals = daemon.inventory.totals(daemon.clock.now_ms(), daemon.configuration().topic, apart.keys())
+    uncleanable = _uncleanable_bytes(daemon, apart)
+    yield from _process(daemon)
+    yield from _reloads(reloader)
+    yield from _states(daemon, totals, apart)
+    for log_dir in daemon.log_dirs:
+        yield from _log_dir(daemon, log_dir, totals.get(log_dir), uncleanable[log_dir])
+    yield from _partitions(daemon)
+    if daemon.configuration().broker.metrics_jmx_compat:
+        yield from _jmx(daemon, totals, apart, uncleanable)
+
+
+def _process(daemon: Supervisor) -> Iterator[Sample]:
+    config = daemon.configuration().broker
+    yield table.BUILD_INFO, (__version__,), 1
+    yield table.READY, (), daemon.is_ready
+    yield table.PAUSED, (), any(hold.pattern == "*" for hold in daemon.states.holds())
+    for state, count in _workers(daemon).items():
+        yield table.WORKERS, (state,), count
+    yield table.THREAD_DEATHS, (), daemon.deaths
+    yield table.SESSION_UP, (), daemon.engine.pid is not None
+    yield table.ENGINE_STARTS, (), daemon.engine.starts
+    yield table.HISTORY_LOST, (), daemon.history.lost_events
+    yield table.DEDUPE_BYTES, (), config.dedupe_buffer_size_bytes * config.io_buffer_load_factor
+    for limit, rate in daemon.throttle.limits().items():
+        yield table.IO_LIMIT, (_LIMITS[limit],), rate if rate < _UNLIMITED else float("inf")
+
+
+def _workers(daemon: Supervisor) -> dict[str, int]:
+    workers = daemon.workers.all()
+    dead = sum(worker.is_dead for worker in workers)
+    running = {job.id for job in daemon.jobs.running()}
+    throttled = len(running & daemon.metrics.throttled_jobs())
+    idle = max(len(workers) - dead - len(running), 0)
+    return {"idle": idle, "busy": len(running) - throttled, "throttled": throttled, "dead": dead}
+
+
+def _reloads(reloader: Reloader) -> Iterator[Sample]:
+    last = reloader.last
+    yield table.CONFIG_OK, (), last is None or last.status is not ReloadStatus.REJECTED
+    yield table.CONFIG_OK_AT, (), reloader.last_success_ms / 1000
+    for status in ReloadStatus:
+        yield table.CONFIG_RELOADS, (status.value,), reloader.count(status)
+
+
+def _apart(daemon: Supervisor) -> dict[LogId, State]:
+    """Logs whose state is not that of their files, in the order of `views.states`."""
+    apart: dict[LogId, State] = dict.fromkeys(list(daemon.ignored), "ignored")
+    for log, state in daemon.states.snapshot().items():
+        if state.status in _BUSY:
+            apart.setdefault(log, _BUSY[state.status])
+    holds = daemon.states.holds()
+    if holds:
+        for log in daemon.inventory.logs():
+            if any(hold.matches(log.topic_partition) for hold in holds):
+                apart.setdefault(log, "paused")
+    for trouble in daemon.troubles.all():
+        if trouble.is_uncleanable:
+            apart.setdefault(trouble.log, "uncleanable")
+    return {log: state for log, state in apart.items() if daemon.inventory.facts(log) is not None}
+
+
+def _states(daemon: Supervisor, totals: dict[str, Totals], apart: dict[LogId, State]) -> Iterator[Sample]:
+    offline = set(daemon.log_dirs) - totals.keys()
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for log_dir, total in totals.items():
+        counts[log_dir].update(total.states)
+    for log, apart_state in apart.items():
+        if log.log_dir not in offline:
+            counts[log.log_dir][apart_state] += 1
+    for log in daemon.inventory.logs() if offline else ():
+        if log.log_dir in offline:
+            counts[log.log_dir]["offline"] += 1
+    for log_dir in daemon.log_dirs:
+        for state in table.STATES:
+            yield table.PARTITIONS, (log_dir, state), counts[log_dir][state]
+
+
+def _log_dir(
+    daemon: Supervisor, log_dir: str, totals: Totals | None, uncleanable_bytes: int
+) -> Iterator[Sample]:
+    is_online = totals is not None and log_dir not in daemon.offline
+    yield table.LOG_DIR_ONLINE, (log_dir,), is_online
+    if totals is None or not is_online:
+        return
+    yield table.UNREADABLE, (log_dir,), totals.unreadable
+    yield table.MAX_DIRTY_RATIO, (log_dir,), totals.max_dirty_ratio
+    yield table.MAX_DELAY, (log_dir,), totals.max_delay_ms / 1000
+    yield table.CLEANABLE_BYTES, (log_dir,), totals.cleanable_bytes
+    yield table.UNCLEANABLE_BYTES, (log_dir,), uncleanable_bytes
+    yield table.LOG_BYTES, (log_dir,), totals.size_bytes
+    yield table.LARGEST_BYTES, (log_dir,), totals.largest_bytes
+    with contextlib.suppress(OSError):  # the next scan takes it offline
+        staged = daemon.commits.staged_bytes(log_dir)
+        space = space_of(log_dir)
+        yield table.STAGED_BYTES, (log_dir,), staged
+        yield table.FREE_BYTES, (log_dir,), space.free_bytes
+        yield table.DIR_BYTES, (log_dir,), space.total_bytes
+
+
+def _uncleanable_bytes(daemon: Supervisor, apart: dict[LogId, State]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for log, state in apart.items():
+        if state == "uncleanable":
+            found[log.log_dir] += _dirty(daemon, log)[1]
+    return found
+
+
+def _dirty(daemon: Supervisor, log: LogId) -> tuple[float, int]:
+    """Dirty ratio and cleanable bytes of a log."""
+    known, config = daemon.inventory.facts(log), daemon.configuration().topic(log.topic_partition.topic)
+    if known is None or not config.compact:
+        return 0.0, 0
+    found = known.upper_bound(config, daemon.clock.now_ms())
+    return (0.0, 0) if found.is_empty else (found.dirty_ratio, found.cleanable_bytes)
+
+
+def _partitions(daemon: Supervisor) -> Iterator[Sample]:
+    """Series of partitions that somebody asked for, the first of them by name."""
+    config = daemon.configuration().broker
+    globs = config.metrics_per_partition_topics
+    logs = [
+        log
+        for log in (daemon.inventory.logs() if globs else ())
+        if any(fnmatchcase(log.topic_partition.topic, glob) for glob in globs)
+    ]
+    chosen = logs[: config.metrics_per_partition_max]
+    yield table.PARTITIONS_DROPPED, (), len(logs) - len(chosen)
+    for log in chosen:
+        labels = (log.log_dir, log.topic_partition.topic, str(log.topic_partition.partition))
+        ratio, size = _dirty(daemon, log)
+        yield table.PARTITION_RATIO, labels, ratio
+        yield table.PARTITION_BYTES, labels, size
+        cleaned_s = daemon.metrics.last_clean_s(log)
+        if cleaned_s is not None:
+            yield table.PARTITION_CLEANED, labels, cleaned_s
+
+
+def _jmx(
+    daemon: Supervisor, totals: dict[str, Totals], apart: dict[LogId, State], uncleanable: Counter[str]
+) -> Iterator[Sample]:
+    """The same facts under the names and in the units of Kafka's own cleaner."""
+    metrics, last = daemon.metrics, daemon.metrics.last
+    yield table.JMX_BUFFER, (), 100 * metrics.dedupe_ratio
+    if last is not None:
+        yield table.JMX_RECOPY, (), 100 * last.bytes_after / last.bytes_before if last.bytes_before else 0
+        yield table.JMX_SECONDS, (), last.seconds
+    yield table.JMX_DELAY, (), max((total.max_delay_ms for total in totals.values()), default=0) / 1000
+    yield table.JMX_DEAD, (), _workers(daemon)["dead"]
+    yield table.JMX_DIRTY, (), 100 * max((total.max_dirty_ratio for total in totals.values()), default=0)
+    yield table.JMX_RUN, (), daemon.since_scan_s * 1000
+    given_up = Counter(log.log_dir for log, state in apart.items() if state == "uncleanable")
+    for log_dir in daemon.log_dirs:
+        yield table.JMX_UNCLEANABLE, (log_dir,), given_up[log_dir]
+        yield table.JMX_UNCLEANABLE_BYTES, (log_dir,), uncleanable[log_dir]

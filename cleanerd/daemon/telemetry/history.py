@@ -1,0 +1,298 @@
+"""History and small durable state in one SQLite file: what happened, and what has to survive a restart.
+
+=======  ==========================================  =================================================================
+table    rows                                        written
+=======  ==========================================  =================================================================
+events   one `HistoryEvent` as JSON, with its time,  with synchronous=NORMAL: a power failure may cost the last rows,
+         topic and partition to search by            never the file
+state    (kind, key) -> JSON object                  the same, but with synchronous=FULL for `HOLD`
+=======  ==========================================  =================================================================
+
+State is kept in memory too, which is what readers get. The daemon never stops because of this file: a damaged one is moved
+aside (`<name>.damaged`, the last one only), its state is saved as far as it can be read, and a new one is started. Where
+nothing can be written, as on a full disk, events are lost and counted, and state is written as soon as that works again.
+"""
+
+import contextlib
+import json
+import math
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from cleanerd.daemon.values.models import HistoryEvent
+from cleanerd.daemon.values.patterns import matches
+
+HOLD = "hold"
+"""Kind of state that is on stable storage when `put` or `delete` answers True."""
+
+_SCHEMA = """
+PRAGMA auto_vacuum = INCREMENTAL;
+PRAGMA journal_mode = WAL;
+PRAGMA journal_size_limit = 4194304;
+CREATE TABLE IF NOT EXISTS events (
+    id INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, topic TEXT, partition INTEGER, event TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS events_by_time ON events (time_ms);
+CREATE TABLE IF NOT EXISTS state (
+    kind TEXT, key TEXT, value TEXT NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
+"""
+_BUSY_TIMEOUT_S = 2.0
+_PRUNE_TO = 0.9  # of the limit, so that there is something to do once in a while and not every time
+_log = structlog.get_logger("cleanerd")
+
+_Key = tuple[str, str]
+_Action = Callable[[sqlite3.Connection], None]
+
+
+class History:
+    """The file at `path`: events not older than `max_age_ms` that take up to about `max_bytes`, and state.
+
+    Every method may be called from any thread; writers take turns. None raises because of the file.
+    """
+
+    def __init__(self, path: str, *, max_age_ms: int, max_bytes: int) -> None:
+        self._path = path
+        self._max_age_ms = max_age_ms
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()  # guards all that follows
+        self._connection: sqlite3.Connection | None = None
+        self._state: dict[_Key, str] = {}
+        self._unsaved: set[_Key] = set()  # keys whose value, or absence, is in memory only
+        self._is_failing = False
+        self._lost_events = 0
+        with self._lock:
+            self._attempt(_check)
+            self._save()
+
+    @property
+    def lost_events(self) -> int:
+        """Events that could not be written since the start."""
+        return self._lost_events
+
+    def record(self, event: HistoryEvent) -> None:
+        """Remember an event."""
+        row = (event.time_ms, event.topic, event.partition, event.model_dump_json(exclude_defaults=True))
+        insert = "INSERT INTO events (time_ms, topic, partition, event) VALUES (?, ?, ?, ?)"
+        with self._lock:
+            if not self._write("NORMAL", lambda connection: _run(connection, insert, row)):
+                self._lost_events += 1
+            self._save()  # there is something to save if the file had to be replaced
+
+    def events(self, pattern: str | None, limit: int, since_ms: int | None) -> tuple[HistoryEvent, ...]:
+        """The last `limit` events since `since_ms`, the last one first; with a pattern, those of logs that match."""
+        which = "" if pattern is None else "AND topic IS NOT NULL AND log_matches(topic, partition)"
+        query = f"SELECT event FROM events WHERE time_ms >= ? {which} ORDER BY id DESC LIMIT ?"  # noqa: S608 - fixed text
+        try:  # with a connection of its own: a long search keeps no writer waiting
+            with contextlib.closing(sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S)) as connection:
+                connection.create_function("log_matches", 2, lambda t, p: matches(pattern, t, p))
+                rows = connection.execute(query, (since_ms or 0, limit)).fetchall()
+        except sqlite3.Error as error:
+            _log.error("history_unreadable", path=self._path, reason=str(error))
+            return ()
+        return tuple(event for (text,) in rows if (event := _parsed(text)) is not None)
+
+    def get(self, kind: str, key: str) -> dict[str, Any] | None:
+        """State under this key, None when there is none."""
+        with self._lock:
+            text = self._state.get((kind, key))
+        return None if text is None else dict(json.loads(text))
+
+    def all(self, kind: str) -> dict[str, dict[str, Any]]:
+        """All state of a kind by key."""
+        with self._lock:
+            texts = {key: text for (of_kind, key), text in self._state.items() if of_kind == kind}
+        return {key: dict(json.loads(text)) for key, text in texts.items()}
+
+    def put(self, kind: str, key: str, value: Mapping[str, Any]) -> bool:
+        """Set state; False while a restart would lose it."""
+        text = json.dumps(dict(value))
+        with self._lock:
+            self._state[kind, key] = text
+            self._unsaved.add((kind, key))
+            return self._save()
+
+    def delete(self, kind: str, key: str) -> bool:
+        """Drop state, if there is any; False while a restart would bring it back."""
+        with self._lock:
+            self._state.pop((kind, key), None)
+            self._unsaved.add((kind, key))
+            return self._save()
+
+    def prune(self, now_ms: int) -> None:
+        """Drop events that are too old or too many, give their space back, save state that is not saved yet."""
+        with self._lock:
+            self._save()
+            if self._write("NORMAL", lambda connection: self._drop_events(connection, now_ms)):
+                self._attempt(_shrink)
+
+    def close(self) -> None:
+        """Save what is not saved yet, and let go of the file."""
+        with self._lock:
+            self._save()
+            self._disconnect()
+
+    def _save(self) -> bool:
+        if not self._unsaved:
+            return True
+        is_hold = any(kind == HOLD for kind, _ in self._unsaved)
+        if not self._write("FULL" if is_hold else "NORMAL", self._write_state):
+            return False
+        self._unsaved.clear()
+        return True
+
+    def _write_state(self, connection: sqlite3.Connection) -> None:
+        for kind, key in self._unsaved:
+            text = self._state.get((kind, key))
+            if text is None:
+                connection.execute("DELETE FROM state WHERE kind = ? AND key = ?", (kind, key))
+            else:
+                connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (kind, key, text))
+
+    def _drop_events(self, connection: sqlite3.Connection, now_ms: int) -> None:
+        connection.execute("DELETE FROM events WHERE time_ms < ?", (now_ms - self._max_age_ms,))
+        while (used_bytes := _used_bytes(connection)) > self._max_bytes:
+            count = _number(connection, "SELECT count(*) FROM events")
+            if count == 0:
+                return
+            surplus = math.ceil(count * (1 - _PRUNE_TO * self._max_bytes / used_bytes))
+            oldest = "SELECT id FROM events ORDER BY id LIMIT ?"
+            connection.execute(f"DELETE FROM events WHERE id IN ({oldest})", (surplus,))  # noqa: S608 - fixed text
+
+    def _write(self, synchronous: str, action: _Action) -> bool:
+        """Do something in a transaction; whether it is committed."""
+
+        def transaction(connection: sqlite3.Connection) -> None:
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
+            with connection:
+                connection.execute("BEGIN IMMEDIATE")
+                action(connection)
+
+        return self._attempt(transaction)
+
+    def _attempt(self, action: _Action) -> bool:
+        """Do something with the file, with a new one if this one is damaged; whether it is done."""
+        try:
+            self._attempt_once(action)
+        except sqlite3.Error as error:
+            if not self._is_failing:
+                _log.error("history_unwritable", path=self._path, reason=str(error))
+            self._is_failing = True
+            self._disconnect()
+            return False
+        if self._is_failing:
+            _log.warning("history_writable", path=self._path, lost_events=self._lost_events)
+        self._is_failing = False
+        return True
+
+    def _attempt_once(self, action: _Action) -> None:
+        try:
+            action(self._connected())
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise
+            self._set_aside(error)
+            action(self._connected())
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            connection = sqlite3.connect(
+                self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+            try:
+                connection.executescript(_SCHEMA)
+                self._load_state(connection)
+            except sqlite3.Error:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _load_state(self, connection: sqlite3.Connection) -> None:
+        """Take in what memory does not know; what it knows is younger."""
+        for kind, key, text in connection.execute("SELECT kind, key, value FROM state"):
+            if (kind, key) not in self._unsaved and _is_object(text):
+                self._state.setdefault((kind, key), text)
+
+    def _set_aside(self, damage: sqlite3.Error) -> None:
+        """Make room for a new file, which will get all state that memory or the damaged one has."""
+        moved_to = f"{self._path}.damaged"
+        _log.error("history_damaged", path=self._path, moved_to=moved_to, reason=str(damage))
+        self._disconnect()
+        try:
+            with contextlib.closing(sqlite3.connect(self._path)) as connection:
+                self._load_state(connection)
+        except sqlite3.Error as error:
+            _log.error("history_state_lost", path=self._path, reason=str(error))
+        self._unsaved |= self._state.keys()
+        try:
+            _rename_all(self._path, moved_to)
+        except OSError as error:
+            raise sqlite3.OperationalError(f"cannot be moved aside: {error}") from error
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+
+
+def _run(connection: sqlite3.Connection, statement: str, parameters: tuple[object, ...]) -> None:
+    connection.execute(statement, parameters)
+
+
+def _number(connection: sqlite3.Connection, query: str) -> int:
+    return int(connection.execute(query).fetchone()[0])
+
+
+def _used_bytes(connection: sqlite3.Connection) -> int:
+    pages = _number(connection, "PRAGMA page_count") - _number(connection, "PRAGMA freelist_count")
+    return pages * _number(connection, "PRAGMA page_size")
+
+
+def _check(connection: sqlite3.Connection) -> None:
+    """Look at the whole file once."""
+    found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != "ok":
+        damage = sqlite3.DatabaseError(found)
+        damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise damage
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    primary_code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return primary_code in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+def _shrink(connection: sqlite3.Connection) -> None:
+    """Give free pages and the write-ahead log back to the file system."""
+    connection.executescript(
+        "PRAGMA incremental_vacuum"
+    )  # execute() would free a single page: it takes one step
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _rename_all(path: str, target: str) -> None:
+    for suffix in ("", "-wal"):
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(path + suffix, target + suffix)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{path}-shm")
+
+
+def _parsed(text: str) -> HistoryEvent | None:
+    try:
+        return HistoryEvent.model_validate_json(text)
+    except ValidationError:  # written by another version
+        return None
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False

@@ -1,0 +1,271 @@
+"""Every metric of the daemon: the one place for its name, type, labels and meaning. The reference is made from it.
+
+Prometheus' conventions: base units, ratios from 0 to 1, counters end in `_total`, a sum over a label means something.
+`log_dir` is a log directory as it is configured. No label has the name of a topic or the text of an error as its value,
+but for the partitions that cleanerd.metrics.per.partition.topics asks for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import get_args
+
+from cleanerd.cleaning.phases import JOB_PHASES, LOG_PHASES
+from cleanerd.daemon.values.models import State
+from cleanerd.policy.verdicts import REMOVED_VERDICTS
+
+OUTCOMES = ("committed", "staged", "unchanged", "skipped", "failed", "aborted")
+CAUSES = (
+    "corrupt_file",
+    "dir_offline",
+    "engine_died",
+    "fatal",
+    "log_uncleanable",
+    "no_space",
+    "source_changed",
+    "spark_failed",
+    "verification_failed",
+    "other",
+)
+"""Classes of errors that end a cleaning."""
+STATES: tuple[str, ...] = get_args(State)
+PHASES = ("scan", *JOB_PHASES, *LOG_PHASES)
+
+
+class Kind(Enum):
+    """Of a metric; the value is Prometheus' word."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class When(Enum):
+    """On which condition a metric is there at all; the value is for people."""
+
+    ALWAYS = "always"
+    PER_PARTITION = "for topics named by `cleanerd.metrics.per.partition.topics`"
+    JMX = "with `cleanerd.metrics.jmx.compat`"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """A row. `moves` says when the value changes; `values` lists those of a label, where they are few and known.
+
+    `is_read`: the value is looked up when somebody asks; others are counted as things happen.
+    """
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    doc: str
+    moves: str
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    buckets: tuple[float, ...] = ()
+    is_read: bool = False
+    when: When = When.ALWAYS
+
+
+METRICS: list[Metric] = []
+"""All rows, in the order of the reference."""
+
+
+def _row(metric: Metric) -> Metric:
+    METRICS.append(metric)
+    return metric
+
+
+def _counter(name: str, labels: str, doc: str, moves: str, **values: tuple[str, ...]) -> Metric:
+    return _row(Metric(name, Kind.COUNTER, tuple(labels.split()), doc, moves, values))
+
+
+def _histogram(
+    name: str, labels: str, doc: str, moves: str, buckets: tuple[float, ...], **values: tuple[str, ...]
+) -> Metric:
+    return _row(Metric(name, Kind.HISTOGRAM, tuple(labels.split()), doc, moves, values, buckets))
+
+
+def _fed(name: str, labels: str, doc: str, moves: str) -> Metric:
+    return _row(Metric(name, Kind.GAUGE, tuple(labels.split()), doc, moves))
+
+
+def _read(
+    name: str,
+    labels: str,
+    doc: str,
+    moves: str,
+    *,
+    kind: Kind = Kind.GAUGE,
+    when: When = When.ALWAYS,
+    **values: tuple[str, ...],
+) -> Metric:
+    return _row(Metric(name, kind, tuple(labels.split()), doc, moves, values, is_read=True, when=when))
+
+
+# fmt: off
+# -- intact? ------------------------------------------------------------------------------------------------------------
+
+READY = _read("cleanerd_ready", "", "Whether the daemon has recovered its log directories and scanned them.",
+              "1 after the first scan, 0 while it starts and stops")
+PAUSED = _read("cleanerd_paused", "", "Whether a hold pauses every log.",
+               "1 from `pause '*'` to its `resume`")
+BUILD_INFO = _read("cleanerd_build_info", "version", "The version that runs; the value is 1.", "with an upgrade")
+LOG_DIR_ONLINE = _read("cleanerd_log_dir_online", "log_dir", "Whether the log directory can be worked in.",
+                       "0 when it cannot be read, or belongs to another cleanerd")
+PARTITIONS = _read("cleanerd_partitions", "log_dir state", "Logs by state, as `cleanerctl logs` tells it.",
+                   "as logs become dirty, are cleaned, held, given up", state=STATES)
+UNREADABLE = _read("cleanerd_unreadable_partitions", "log_dir", "Partition directories that cannot be read.",
+                   "with every scan")
+WORKERS = _read("cleanerd_workers", "state", "Cleaner threads, the one for reserved topics included.",
+                "busy from the beginning of a job to its end, throttled while it waits for I/O to be paid, dead from an "
+                "internal error to the restart of the thread",
+                state=("idle", "busy", "throttled", "dead"))
+THREAD_DEATHS = _read("cleanerd_thread_deaths_total", "", "Internal errors that ended a thread; it is started again.",
+                      "with every such error", kind=Kind.COUNTER)
+CONFIG_RELOADS = _read("cleanerd_config_reloads_total", "outcome", "Reloads of the configuration.",
+                       "whoever asked for it: file watch, SIGHUP, metadata log, control API",
+                       kind=Kind.COUNTER, outcome=("accepted", "unchanged", "rejected"))
+CONFIG_OK = _read("cleanerd_config_last_reload_successful", "",
+                  "Whether what was last read as configuration is in force.",
+                  "0 after a rejected reload, 1 after one that was not")
+CONFIG_OK_AT = _read("cleanerd_config_last_reload_success_timestamp_seconds", "",
+                     "When a configuration was last read and found good.", "with every reload that is not rejected")
+HISTORY_LOST = _read("cleanerd_history_lost_events_total", "", "Events that could not be written to the history.",
+                     "when the disk of cleanerd.state.dir is full or broken", kind=Kind.COUNTER)
+RECOVERIES = _counter("cleanerd_recoveries_total", "log_dir action",
+                      "Interrupted commits that were mended, and logs whose leftovers were deleted.",
+                      "at a start after a crash, or after a commit that failed",
+                      action=("roll_forward", "roll_back", "delete_leftover"))
+
+# -- keeping up? --------------------------------------------------------------------------------------------------------
+
+LAST_SCAN = _fed("cleanerd_last_scan_timestamp_seconds", "log_dir", "When the log directory was last scanned in full.",
+                 "every cleanerd.scan.interval.ms")
+LAST_CLEAN = _fed("cleanerd_last_clean_success_timestamp_seconds", "log_dir",
+                  "When a log of the directory last was cleaned, or looked through and found clean.",
+                  "with outcome committed or unchanged, and when a staged result is committed; absent before")
+MAX_DIRTY_RATIO = _read("cleanerd_max_dirty_ratio", "log_dir",
+                        "Dirty ratio of the dirtiest compacted log: an upper bound, whatever state the log is in.",
+                        "grows as segments are closed, falls with a cleaning")
+MAX_DELAY = _read("cleanerd_max_compaction_delay_seconds", "log_dir",
+                  "For how long the most overdue log has been past max.compaction.lag.ms.",
+                  "grows with time from the deadline on, 0 when no log is late")
+CLEANABLE_BYTES = _read("cleanerd_cleanable_bytes", "log_dir",
+                        "Bytes of compacted logs that a cleaning would look through as dirty: an upper bound.",
+                        "grows as segments are closed, falls with a cleaning")
+UNCLEANABLE_BYTES = _read("cleanerd_uncleanable_bytes", "log_dir", "Those of them in logs that were given up.",
+                          "with the state of a log becoming uncleanable")
+CLEANINGS = _counter("cleanerd_cleanings_total", "log_dir outcome", "Logs that went through a cleaning.",
+                     "once for each log of a job; skipped: an exact look found nothing to do", outcome=OUTCOMES)
+CLEANING_ERRORS = _counter("cleanerd_cleaning_errors_total", "log_dir cause", "Cleanings that failed, by cause.",
+                           "with outcome failed", cause=CAUSES)
+COMMITS = _counter("cleanerd_staged_commits_total", "log_dir outcome",
+                   "What became of results that had to wait for the lock of their log directory.",
+                   "when the broker has stopped; dropped: the log had changed meanwhile",
+                   outcome=("committed", "dropped", "failed"))
+SCANS = _counter("cleanerd_scans_total", "log_dir outcome", "Full scans.", "every cleanerd.scan.interval.ms",
+                 outcome=("ok", "offline"))
+
+# -- what is it doing? --------------------------------------------------------------------------------------------------
+
+CLEANING_SECONDS = _histogram("cleanerd_cleaning_duration_seconds", "log_dir",
+                              "How long logs took to be cleaned, waiting for other logs of the same job included.",
+                              "with every cleaning but those skipped; exemplars have the job_id",
+                              (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400))
+PHASE_SECONDS = _histogram("cleanerd_phase_duration_seconds", "phase",
+                           "How long phases took. scan: a full scan, which belongs to no job; examine: an exact look at "
+                           "the logs, and the start of the engine if it was not up; plan: dividing the work; index: reading "
+                           "keys; rewrite: copying and verifying; stage: joining and syncing files; commit: swapping them "
+                           "and writing the checkpoint; checkpoint: writing it where nothing had to go. The same seconds "
+                           "are `phase_seconds` of the log line and of the history.",
+                           "when the engine is done with a job; stage, commit and checkpoint once for each log",
+                           (0.01, 0.1, 0.5, 1, 5, 30, 120, 600, 3600), phase=PHASES)
+READ_BYTES = _counter("cleanerd_read_bytes_total", "log_dir phase", "Bytes that cleanings read.",
+                      "while they run; verify reads what rewrite wrote", phase=("index", "rewrite", "verify"))
+WRITTEN_BYTES = _counter("cleanerd_written_bytes_total", "log_dir", "Bytes that cleanings wrote.", "while they run")
+RECORDS_READ = _counter("cleanerd_records_read_total", "log_dir", "Records that cleanings went through.",
+                        "at the end of a cleaning")
+RECORDS_REMOVED = _counter("cleanerd_records_removed_total", "log_dir reason", "Records that cleanings left out.",
+                           "when the result is committed or staged. Retention takes whole segments, see "
+                           "cleanerd_retention_segments_total",
+                           reason=tuple(verdict.reason for verdict in REMOVED_VERDICTS))
+SEGMENTS_REPLACED = _counter("cleanerd_segments_replaced_total", "log_dir", "Segments that gave way to cleaned ones.",
+                             "at the commit")
+RECLAIMED_BYTES = _counter("cleanerd_reclaimed_bytes_total", "log_dir by", "Bytes by which logs became smaller.",
+                           "at the commit of a cleaning; when retention renames segments to .deleted",
+                           by=("compaction", "retention"))
+RETENTION_SEGMENTS = _counter("cleanerd_retention_segments_total", "log_dir", "Segments that retention took.",
+                              "with retention passes")
+RETENTION_ERRORS = _counter("cleanerd_retention_errors_total", "log_dir", "Logs whose retention pass failed.",
+                            "with retention passes")
+THROTTLE_SECONDS = _counter("cleanerd_throttle_seconds_total", "log_dir",
+                            "Seconds that tasks waited for their I/O to be paid, all tasks together.",
+                            "while a limit on I/O holds tasks back")
+IO_LIMIT = _read("cleanerd_io_limit_bytes_per_second", "limit", "Limits on I/O in force, +Inf for none.",
+                 "with the configuration and with `cleanerctl throttle`", limit=("total", "read", "write"))
+
+# -- capacity -----------------------------------------------------------------------------------------------------------
+
+LOG_BYTES = _read("cleanerd_log_bytes", "log_dir", "Bytes of all segments.", "with appends, cleanings and retention")
+FREE_BYTES = _read("cleanerd_log_dir_free_bytes", "log_dir", "Free space of the file system.", "whoever writes there")
+DIR_BYTES = _read("cleanerd_log_dir_capacity_bytes", "log_dir", "Size of the file system.", "when it is resized")
+LARGEST_BYTES = _read("cleanerd_largest_cleaning_bytes", "log_dir",
+                      "Most that the cleaning of one log can write before the old segments go.",
+                      "with the size of the largest compacted log")
+STAGED_BYTES = _read("cleanerd_staged_bytes", "log_dir", "Bytes of results that wait for their commit.",
+                     "while a broker owns the directory")
+DEDUPE_BYTES = _read("cleanerd_dedupe_buffer_bytes", "", "Memory for the keys of a job: size times load factor.",
+                     "with the configuration")
+DEDUPE_RATIO = _fed("cleanerd_dedupe_buffer_max_utilization_ratio", "",
+                    "How much of it the last job could have needed at most; above 1 its keys went through Spark's shuffle: "
+                    "one pass all the same, but slower.",
+                    "at the end of a job")
+SESSION_UP = _read("cleanerd_spark_session_up", "", "Whether the engine process is up.",
+                   "from the first job to cleanerd.spark.idle.timeout.ms after the last one")
+ENGINE_STARTS = _read("cleanerd_engine_starts_total", "", "Starts of the engine process.",
+                      "with the first job after an idle time, and after it died", kind=Kind.COUNTER)
+
+# -- control API --------------------------------------------------------------------------------------------------------
+
+CONTROL_REQUESTS = _counter("cleanerd_control_requests_total", "method code",
+                            "Requests to the control socket by verb and HTTP status; method is other for what is no verb.",
+                            "with every answer")
+CONTROL_SECONDS = _histogram("cleanerd_control_request_duration_seconds", "method",
+                             "Time from a connection to its answer; verbs that wait take as long as they were asked to.",
+                             "with every answer", (0.01, 0.1, 1, 10, 60))
+
+# -- partitions that somebody asked for -----------------------------------------------------------------------------------
+
+_PARTITION = "log_dir topic partition"
+PARTITION_RATIO = _read("cleanerd_partition_dirty_ratio", _PARTITION, "Dirty ratio of a log, an upper bound.",
+                        "like cleanerd_max_dirty_ratio", when=When.PER_PARTITION)
+PARTITION_BYTES = _read("cleanerd_partition_dirty_bytes", _PARTITION, "Its cleanable bytes, an upper bound.",
+                        "like cleanerd_cleanable_bytes", when=When.PER_PARTITION)
+PARTITION_CLEANED = _read("cleanerd_partition_last_clean_timestamp_seconds", _PARTITION, "When it was last cleaned.",
+                          "like cleanerd_last_clean_success_timestamp_seconds", when=When.PER_PARTITION)
+PARTITIONS_DROPPED = _read("cleanerd_partition_metrics_dropped", "",
+                           "Partitions that were asked for but have none: more than cleanerd.metrics.per.partition.max.",
+                           "with new partitions and with the configuration")
+
+# -- the names of Kafka's own cleaner --------------------------------------------------------------------------------------
+
+_JMX, _JMX_MANAGER = "kafka_log_logcleaner", "kafka_log_logcleanermanager"
+JMX_BUFFER = _read(f"{_JMX}_max_buffer_utilization_percent", "", "100 times the utilization ratio of the dedupe buffer.",
+                   "at the end of a job", when=When.JMX)
+JMX_RECOPY = _read(f"{_JMX}_cleaner_recopy_percent", "", "Size after over size before the last cleaning.",
+                   "at the end of a cleaning", when=When.JMX)
+JMX_SECONDS = _read(f"{_JMX}_max_clean_time_secs", "", "Duration of the last cleaning.", "at the end of a cleaning",
+                    when=When.JMX)
+JMX_DELAY = _read(f"{_JMX}_max_compaction_delay_secs", "", "Largest cleanerd_max_compaction_delay_seconds.",
+                  "with it", when=When.JMX)
+JMX_DEAD = _read(f"{_JMX}_deadthreadcount", "", "Cleaner threads that are dead at the moment.",
+                 "they are started again", when=When.JMX)
+JMX_DIRTY = _read(f"{_JMX_MANAGER}_max_dirty_percent", "", "100 times the largest cleanerd_max_dirty_ratio.",
+                  "with it", when=When.JMX)
+JMX_RUN = _read(f"{_JMX_MANAGER}_time_since_last_run_ms", "", "Time since the last full scan.", "with time",
+                when=When.JMX)
+JMX_UNCLEANABLE = _read(f"{_JMX_MANAGER}_uncleanable_partitions_count", "logDirectory", "Logs that were given up.",
+                        "with their states", when=When.JMX)
+JMX_UNCLEANABLE_BYTES = _read(f"{_JMX_MANAGER}_uncleanable_bytes", "logDirectory", "Their cleanable bytes.",
+                              "with their states", when=When.JMX)
+# fmt: on

@@ -1,0 +1,265 @@
+"""Counts what happens, and answers Prometheus: the only importer of prometheus_client.
+
+What can be looked up when somebody asks is not counted here but read then (`gauges`). Everything is counted from the start
+of the process; a reload of the configuration changes nothing about that. All label values that are known beforehand
+are there from the start with 0: a rate needs a value before the first event.
+"""
+
+import re
+import threading
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import product
+
+import prometheus_client
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+from cleanerd.cleaning.phases import JOB_PHASES, Stopwatch
+from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.retain import Retained
+from cleanerd.config.model import CleanerdConfig
+from cleanerd.daemon.telemetry import metric_table as table
+from cleanerd.daemon.telemetry.metric_table import Kind, Metric
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.values.models import HistoryEvent
+from cleanerd.env.clock import Clock
+from cleanerd.format.names import FileKind, TopicPartition
+from cleanerd.storage.staged import StagedGroup
+
+Sample = tuple[Metric, tuple[str, ...], float]
+"""A value that was looked up, with the values of the labels."""
+Read = Callable[[], Iterable[Sample]]
+
+BYTES_PER_KEY = 16 + 16 / 0.6
+"""What a key takes of the dedupe buffer (`pipeline.job.Budget.records`), which this process must not import."""
+_Family = CounterMetricFamily | GaugeMetricFamily
+_WORD = re.compile("(?<!^)(?=[A-Z])")
+
+
+class Metrics:
+    """Thread-safe. Everything that is counted in a daemon over `log_dirs`."""
+
+    def __init__(self, log_dirs: Sequence[str], clock: Clock) -> None:
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._log_dirs = tuple(log_dirs)
+        self._clock = clock
+        self._registry = CollectorRegistry()
+        for collect in (ProcessCollector, PlatformCollector, GCCollector):
+            collect(registry=self._registry)
+        rows = [metric for metric in table.METRICS if not metric.is_read]
+        self._counters = {m: _counter(m, self._registry) for m in rows if m.kind is Kind.COUNTER}
+        self._gauges = {m: _gauge(m, self._registry) for m in rows if m.kind is Kind.GAUGE}
+        self._histograms = {m: _histogram(m, self._registry) for m in rows if m.kind is Kind.HISTOGRAM}
+        self._begin_with_0()
+        self._mutex = threading.Lock()
+        self._waiting: Tally[str] = Tally()
+        self._cleaned_at: dict[LogId, float] = {}
+        self.dedupe_ratio = 0.0
+        self.last: LogResult | None = None
+
+    def read_with(self, read: Read) -> None:
+        """Ask this, too, whenever somebody asks for the metrics."""
+        self._registry.register(_Reader(read))
+
+    def page(self, accept: str) -> tuple[bytes, str]:
+        """All metrics in the format that an Accept header asks for, and its content type."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+    # -- what happens -------------------------------------------------------------------------------------------
+
+    def scanned(self, log_dirs: Iterable[str], offline: Mapping[str, str]) -> None:
+        """A full scan is over."""
+        for log_dir in log_dirs:
+            self._count(table.SCANS, log_dir, "offline" if log_dir in offline else "ok")
+            if log_dir not in offline:
+                self._gauges[table.LAST_SCAN].labels(log_dir).set(self._now_s())
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Measures a phase; one that ends in an error has none."""
+        watch = Stopwatch(self._clock)
+        with watch.phase(name):
+            yield
+        self.phases_took(watch.phase_seconds)
+
+    def phases_took(self, phase_seconds: Mapping[str, float]) -> None:
+        """Phases are over."""
+        for name, seconds in phase_seconds.items():
+            self._histograms[table.PHASE_SECONDS].labels(name).observe(seconds)
+
+    def moved(self, log_dir: str, phase: str, read_bytes: int, written_bytes: int) -> None:
+        """A task did some I/O."""
+        self._count(table.READ_BYTES, log_dir, phase, by=read_bytes)
+        self._count(table.WRITTEN_BYTES, log_dir, by=written_bytes)
+
+    @contextmanager
+    def throttled(self, job_id: str, log_dir: str) -> Iterator[None]:
+        """A task of a job may have to wait for its I/O to be paid."""
+        began_s = self._clock.monotonic_s()
+        with self._mutex:
+            self._waiting[job_id] += 1
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._waiting[job_id] -= 1
+                self._waiting += Tally()  # drops what is 0
+            self._count(table.THROTTLE_SECONDS, log_dir, by=self._clock.monotonic_s() - began_s)
+
+    def throttled_jobs(self) -> set[str]:
+        """Ids of the jobs of which a task waits now."""
+        with self._mutex:
+            return set(self._waiting)
+
+    def staged(self, results: Sequence[LogResult], config: CleanerdConfig) -> None:
+        """The engine is done with a job."""
+        common: dict[str, float] = {}
+        for result in results:
+            of_job, own = _phases_of(result)
+            common |= of_job
+            self.phases_took(own)
+        self.phases_took(common)
+        cleaned = [result for result in results if result.outcome not in ("skipped", "planned")]
+        if cleaned:
+            self.dedupe_ratio = dedupe_ratio(cleaned, config)
+            self._gauges[table.DEDUPE_RATIO].set(self.dedupe_ratio)
+
+    def swapped(self, log_dir: str, group: StagedGroup) -> None:
+        """A cleaned group took the place of its sources."""
+        before, after = sum(source.size_bytes for source in group.sources), group.sizes[FileKind.LOG]
+        self._count(table.SEGMENTS_REPLACED, log_dir, by=len(group.sources))
+        self._count(table.RECLAIMED_BYTES, log_dir, "compaction", by=max(before - after, 0))
+
+    def cleaned(self, job_id: str, log: LogId, result: LogResult) -> None:
+        """A log went through a cleaning."""
+        log_dir = log.log_dir
+        self._count(table.CLEANINGS, log_dir, result.outcome)
+        if result.outcome == "skipped":
+            return
+        self._histograms[table.CLEANING_SECONDS].labels(log_dir).observe(result.seconds, {"job_id": job_id})
+        self._count(table.RECORDS_READ, log_dir, by=result.records_read)
+        if result.outcome == "failed":
+            self._count(table.CLEANING_ERRORS, log_dir, cause_of(result.error))
+        if result.outcome in ("committed", "staged"):
+            for reason, records in result.removed.items():
+                self._count(table.RECORDS_REMOVED, log_dir, reason, by=records)
+        if result.outcome in ("committed", "unchanged"):
+            self._is_clean(log)
+        self.last = result
+
+    def told(self, event: HistoryEvent) -> None:
+        """An event of the account: what became of a result that had to wait."""
+        if event.kind != "commit" or event.log_dir is None:
+            return
+        self._count(table.COMMITS, event.log_dir, event.outcome)
+        if event.outcome == "committed":
+            assert event.topic is not None
+            assert event.partition is not None
+            self._is_clean(LogId(event.log_dir, TopicPartition(event.topic, event.partition)))
+
+    def retained(self, log: LogId, retained: Retained | None) -> None:
+        """Retention took segments from a log; None: it failed."""
+        if retained is None:
+            self._count(table.RETENTION_ERRORS, log.log_dir)
+        else:
+            self._count(table.RETENTION_SEGMENTS, log.log_dir, by=retained.segments)
+            self._count(table.RECLAIMED_BYTES, log.log_dir, "retention", by=retained.bytes)
+
+    def recovered(self, log_dir: str, action: str) -> None:
+        """Leftovers of an interrupted commit were mended."""
+        self._count(table.RECOVERIES, log_dir, action)
+
+    def requested(self, method: str, code: int, seconds: float) -> None:
+        """The control API has answered."""
+        self._count(table.CONTROL_REQUESTS, method, str(code))
+        self._histograms[table.CONTROL_SECONDS].labels(method).observe(seconds)
+
+    def last_clean_s(self, log: LogId) -> float | None:
+        """When a log was last cleaned, in seconds since the epoch."""
+        with self._mutex:
+            return self._cleaned_at.get(log)
+
+    # -- helping ------------------------------------------------------------------------------------------------
+
+    def _is_clean(self, log: LogId) -> None:
+        now_s = self._now_s()
+        with self._mutex:
+            self._cleaned_at[log] = now_s
+        self._gauges[table.LAST_CLEAN].labels(log.log_dir).set(now_s)
+
+    def _now_s(self) -> float:
+        return self._clock.now_ms() / 1000
+
+    def _count(self, metric: Metric, *labels: str, by: float = 1) -> None:
+        counter = self._counters[metric]
+        (counter.labels(*labels) if labels else counter).inc(by)
+
+    def _begin_with_0(self) -> None:
+        for metric, counter in {**self._counters, **self._histograms}.items():
+            known = {"log_dir": self._log_dirs, **metric.values}
+            if metric.labels and all(label in known for label in metric.labels):
+                for values in product(*(known[label] for label in metric.labels)):
+                    counter.labels(*values)
+
+
+def dedupe_ratio(results: Iterable[LogResult], config: CleanerdConfig) -> float:
+    """How much of the dedupe buffer these logs need at most together: every offset may have a key of its own."""
+    ranges = [(result.first_dirty_offset, result.end_offset) for result in results]
+    offsets = sum(max(end - start, 0) for start, end in ranges if start is not None and end is not None)
+    return offsets * BYTES_PER_KEY / (config.dedupe_buffer_size_bytes * config.io_buffer_load_factor)
+
+
+def _phases_of(result: LogResult) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds by phase: those of the whole job, those of this log alone."""
+    found = result.phase_seconds.items()
+    return {n: s for n, s in found if n in JOB_PHASES}, {n: s for n, s in found if n not in JOB_PHASES}
+
+
+def cause_of(error: str | None) -> str:
+    """The label for a class of errors."""
+    cause = _WORD.sub("_", error or "").lower()
+    return cause if cause in table.CAUSES else "other"
+
+
+def _counter(metric: Metric, registry: CollectorRegistry) -> Counter:
+    return Counter(metric.name, metric.doc, metric.labels, registry=registry)
+
+
+def _gauge(metric: Metric, registry: CollectorRegistry) -> Gauge:
+    return Gauge(metric.name, metric.doc, metric.labels, registry=registry)
+
+
+def _histogram(metric: Metric, registry: CollectorRegistry) -> Histogram:
+    return Histogram(metric.name, metric.doc, metric.labels, buckets=metric.buckets, registry=registry)
+
+
+class _Reader:
+    """Turns samples into what prometheus_client collects."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[_Family]:
+        """Look everything up."""
+        families: dict[str, _Family] = {}
+        for metric, labels, value in self._read():
+            family = families.get(metric.name) or families.setdefault(metric.name, _family(metric))
+            family.add_metric(labels, value)
+        return families.values()
+
+
+def _family(metric: Metric) -> _Family:
+    make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    return make(metric.name, metric.doc, labels=metric.labels)

@@ -1,0 +1,33 @@
+"""A cleaning job."""
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.values.models import Trigger
+
+
+class Job:
+    """One cleaning of one or several logs of a log directory. Its `Jobs` guards it."""
+
+    def __init__(self, trigger: Trigger, logs: Sequence[LogId], *, force: bool) -> None:
+        self.id = uuid.uuid4().hex[:12]
+        self.trigger: Trigger = trigger
+        self.logs = tuple(logs)
+        self.force = force
+        self.planned: list[LogId] = []  # in the order in which tasks number them
+        self.bytes_total = 0
+        self.read_bytes = 0
+        self.written_bytes = 0
+        self.records = 0
+        self.phase: str | None = None
+        self.started_ms: int | None = None
+        self.ended_ms: int | None = None
+        self.outcome: str | None = None
+        self.reason: str | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """What is the same for all that happens in it, by the names that history and API use."""
+        of_logs = self.logs[0].fields() if len(self.logs) == 1 else {"log_dir": self.logs[0].log_dir}
+        return {"job_id": self.id, **of_logs}

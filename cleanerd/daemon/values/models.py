@@ -1,0 +1,228 @@
+"""The values that the daemon answers with: what the control API turns into JSON and into its OpenAPI document.
+
+Offsets are Kafka's, `_ms` is milliseconds (since the epoch where it is an instant), None is "not known" or "does not
+apply".
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class View(BaseModel):
+    """A value of the API: frozen, and strict about names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+State = Literal[
+    "clean", "dirty", "cleaning", "aborted", "paused", "staged", "uncleanable", "offline", "ignored"
+]
+"""Of a log; `aborted` means that its cleaning was told to stop and has not stopped yet (rule 2A), `ignored` that cleanerd
+leaves it alone (policy, foreign topic id), with the reason."""
+
+EventKind = Literal["cleaning", "commit", "retention", "recovery", "control", "reload", "daemon"]
+
+Trigger = Literal["schedule", "request", "horizon", "max lag"]
+
+
+class HistoryEvent(View):
+    """Something that happened: to a log, or to the daemon where topic and partition are None.
+
+    `removed` counts records by reason. `seconds` is how long it took, `phase_seconds` how long the phases of a cleaning
+    did; logs of the same job share some of them (`cleaning.phases`).
+    """
+
+    time_ms: int
+    kind: EventKind
+    outcome: str
+    reason: str | None = None
+    log_dir: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    job_id: str | None = None
+    seconds: float | None = None
+    phase_seconds: Mapping[str, float] = Field(default_factory=dict)
+    bytes_read: int | None = None
+    bytes_before: int | None = None
+    bytes_after: int | None = None
+    records_read: int | None = None
+    records_kept: int | None = None
+    removed: Mapping[str, int] = Field(default_factory=dict)
+
+
+class LogView(View):
+    """What the daemon knows of a log. `dirty_ratio` is an upper bound until `dirty_ratio_exact`.
+
+    Of a log that is compacted, `clean_bytes`, `cleanable_bytes`, `uncleanable_bytes` (closed segments that may not be
+    cleaned yet) and `active_bytes` add up to `size_bytes`; a segment that is dirty in part counts as cleanable.
+    """
+
+    topic: str
+    partition: int
+    log_dir: str
+    state: State
+    policy: str
+    size_bytes: int
+    segments: int
+    log_start_offset: int | None = None
+    first_dirty_offset: int | None = None
+    first_uncleanable_offset: int | None = None
+    dirty_ratio: float | None = None
+    dirty_ratio_exact: bool = False
+    clean_bytes: int | None = None
+    cleanable_bytes: int | None = None
+    uncleanable_bytes: int | None = None
+    active_bytes: int | None = None
+    next_due_ms: int | None = None
+    next_due_why: str | None = None
+    last: HistoryEvent | None = None
+    failures: int = 0
+    reason: str | None = None
+    holds: tuple[str, ...] = ()
+
+
+class JobView(View):
+    """A cleaning job over one or more logs."""
+
+    id: str
+    trigger: Trigger
+    state: Literal["queued", "running", "done"]
+    logs: tuple[str, ...]
+    phase: str | None = None
+    bytes_done: int = 0
+    bytes_total: int | None = None
+    records_per_s: float | None = None
+    eta_s: float | None = None
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    outcome: str | None = None
+    reason: str | None = None
+
+
+class HoldView(View):
+    """A pause of all logs that match `pattern`, by `owner`, until it is resumed or `expires_ms`."""
+
+    id: str
+    pattern: str
+    owner: str
+    reason: str
+    created_ms: int
+    expires_ms: int | None = None
+    logs: tuple[str, ...] = ()
+
+
+class CommitView(View):
+    """What became of a staged result. `waiting`: somebody else holds the lock of the log directory."""
+
+    topic: str
+    partition: int
+    log_dir: str
+    outcome: Literal["committed", "waiting", "dropped", "nothing", "failed"]
+    reason: str | None = None
+    lock_owner_pid: int | None = None
+
+
+class LogRef(View):
+    """A log that a verb applied to."""
+
+    topic: str
+    partition: int
+    log_dir: str
+
+
+class Fact(View):
+    """One thing that the decision on a log rests on; `blocks` where it stands against a cleaning."""
+
+    name: str
+    value: str
+    blocks: bool = False
+    rule: str | None = None
+
+
+class Explanation(View):
+    """Why a log is or is not cleaned now."""
+
+    topic: str
+    partition: int
+    log_dir: str
+    decision: str
+    facts: tuple[Fact, ...]
+
+
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class ThrottleLimits(View):
+    """Bytes per second; None is unlimited. `io` counts reads plus writes, as Kafka's key does."""
+
+    io_bytes_per_s: Rate | None = None
+    read_bytes_per_s: Rate | None = None
+    write_bytes_per_s: Rate | None = None
+
+
+class ThrottleChange(ThrottleLimits):
+    """New limits; what is not named stays as it is, null lifts a limit."""
+
+    def applied_to(self, limits: ThrottleLimits) -> ThrottleLimits:
+        """The limits after this change."""
+        return ThrottleLimits(**(limits.model_dump() | self.model_dump(exclude_unset=True)))
+
+
+class ThrottleView(View):
+    """Limits in force, rates measured lately, and for how long tasks have been kept waiting since the start."""
+
+    limits: ThrottleLimits
+    read_bytes_per_s: float
+    write_bytes_per_s: float
+    waited_s: float
+
+
+class ReloadView(View):
+    """Outcome of the last load of the configuration: everything (`applied`) or nothing, with all `problems`."""
+
+    applied: bool
+    time_ms: int
+    changed: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class LogDirView(View):
+    """A log directory. `broker_is_live`: another process that looks like a broker holds its lock."""
+
+    path: str
+    online: bool
+    reason: str | None = None
+    free_bytes: int | None = None
+    staged_bytes: int = 0
+    lock_owner_pid: int | None = None
+    broker_is_live: bool = False
+
+
+class StatusView(View):
+    """The daemon as a whole."""
+
+    version: str
+    pid: int
+    uptime_s: float
+    ready: bool
+    log_dirs: tuple[LogDirView, ...]
+    logs_by_state: Mapping[str, int]
+    workers_busy: int
+    workers_total: int
+    spark_session_up: bool
+    throttle: ThrottleView
+    configuration: ReloadView
+    holds: int
+
+
+class DeletedRecords(View):
+    """A log after delete-records: where it starts now and what went with it."""
+
+    topic: str
+    partition: int
+    log_dir: str
+    log_start_offset: int
+    segments_deleted: int
+    bytes_deleted: int

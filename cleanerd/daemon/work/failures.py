@@ -1,0 +1,138 @@
+"""Logs whose cleaning failed: when to try again, and from when on to leave them alone (rules 7.14, 1.33).
+
+Kafka gives a partition up at its first error until the broker restarts. Here it is tried again after a pause that doubles;
+after `retry_max` failures in a row it is *uncleanable*, with its reason, until somebody says `retry`, or until its files or
+its configuration are others. What may pass by itself (no space, a changed source, a dead JVM) is tried for ever.
+"""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from cleanerd.cleaning.result import LogResult
+from cleanerd.config.model import CleanerdConfig
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.format.names import TopicPartition
+
+KIND = "trouble"
+
+
+class Store(Protocol):
+    """Where troubles outlive a restart: `history.History`."""
+
+    def put(self, kind: str, key: str, value: Mapping[str, Any]) -> bool:
+        """Set a value; False while a restart would lose it."""
+        ...
+
+    def delete(self, kind: str, key: str) -> bool:
+        """Forget a value; False while a restart would bring it back."""
+        ...
+
+    def all(self, kind: str) -> Mapping[str, Mapping[str, Any]]:
+        """All values of a kind by key."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a log was not cleaned. `stamp` stands for its files and its configuration when that happened."""
+
+    log_dir: str
+    topic: str
+    partition: int
+    failures: int
+    reason: str
+    error: str
+    since_ms: int
+    retry_at_ms: int | None  # None: uncleanable
+    stamp: str
+
+    @property
+    def log(self) -> LogId:
+        """The log."""
+        return LogId(self.log_dir, TopicPartition(self.topic, self.partition))
+
+    @property
+    def is_uncleanable(self) -> bool:
+        """Whether nothing but a change or a `retry` brings it back."""
+        return self.retry_at_ms is None
+
+
+class Troubles:
+    """All logs in trouble; thread-safe, kept in the store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._mutex = threading.Lock()
+        self._troubles = {trouble.log: trouble for trouble in map(_parse, store.all(KIND).values())}
+
+    def failed(
+        self, log: LogId, result: LogResult, stamp: str, config: CleanerdConfig, now_ms: int
+    ) -> Trouble:
+        """One more failure."""
+        with self._mutex:
+            before = self._troubles.get(log)
+            failures = before.failures + 1 if before is not None else 1
+            pause_ms = min(config.retry_backoff_ms << min(failures - 1, 30), config.retry_backoff_max_ms)
+            gives_up = failures >= config.retry_max and not result.is_retryable
+            trouble = Trouble(
+                log_dir=log.log_dir,
+                topic=log.topic_partition.topic,
+                partition=log.topic_partition.partition,
+                failures=failures,
+                reason=result.reason or "",
+                error=result.error or "",
+                since_ms=before.since_ms if before is not None else now_ms,
+                retry_at_ms=None if gives_up else now_ms + pause_ms,
+                stamp=stamp,
+            )
+            self._troubles[log] = trouble
+            self._store.put(KIND, _key(log), asdict(trouble))
+            return trouble
+
+    def succeeded(self, log: LogId) -> None:
+        """The log is fine."""
+        with self._mutex:
+            self._forget(log)
+
+    def retry(self, logs: list[LogId]) -> list[LogId]:
+        """Forget the failures of these; returns those that had any."""
+        with self._mutex:
+            return [log for log in logs if self._forget(log)]
+
+    def changed(self, log: LogId, stamp: str) -> bool:
+        """Forget an uncleanable log whose files or configuration are others; whether it was."""
+        with self._mutex:
+            trouble = self._troubles.get(log)
+            if trouble is None or not trouble.is_uncleanable or trouble.stamp == stamp:
+                return False
+            return self._forget(log)
+
+    def of(self, log: LogId) -> Trouble | None:
+        """The trouble of a log."""
+        return self._troubles.get(log)
+
+    def all(self) -> list[Trouble]:
+        """All of them."""
+        with self._mutex:
+            return list(self._troubles.values())
+
+    def blocks(self, log: LogId, now_ms: int) -> bool:
+        """Whether the log is not to be tried now."""
+        trouble = self._troubles.get(log)
+        return trouble is not None and (trouble.retry_at_ms is None or trouble.retry_at_ms > now_ms)
+
+    def _forget(self, log: LogId) -> bool:
+        if self._troubles.pop(log, None) is None:
+            return False
+        self._store.delete(KIND, _key(log))
+        return True
+
+
+def _key(log: LogId) -> str:
+    return log.directory
+
+
+def _parse(fields: Mapping[str, Any]) -> Trouble:
+    return Trouble(**fields)

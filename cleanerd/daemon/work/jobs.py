@@ -1,0 +1,151 @@
+"""Cleaning jobs: what is asked for, what runs and how far it is, what the last ones came to."""
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal
+
+from cleanerd.daemon.values.job import Job
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.values.models import JobView, Trigger
+from cleanerd.env.clock import Clock
+
+_REMEMBERED = 200
+_OUTCOMES = ("failed", "aborted", "staged", "committed", "unchanged")
+"""What a job of several logs came to: the first of these that any of them did, else skipped."""
+
+
+class Jobs:
+    """All jobs; thread-safe. Requested jobs wait in a queue for a worker, others start at once."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._jobs: dict[str, Job] = {}
+        self._queue: deque[Job] = deque()
+
+    def request(self, logs: Sequence[LogId], *, force: bool) -> Job:
+        """Queue a job that somebody asked for."""
+        with self._changed:
+            job = self._add(Job("request", logs, force=force))
+            self._queue.append(job)
+            return job
+
+    def next_requested(self) -> Job | None:
+        """Take the oldest requested job; who takes it starts it, or puts it back with `postpone`."""
+        with self._changed:
+            return self._queue.popleft() if self._queue else None
+
+    def postpone(self, job: Job) -> None:
+        """Back to the end of the queue: its log is busy."""
+        with self._changed:
+            self._queue.append(job)
+
+    def start(self, trigger: Trigger, logs: Sequence[LogId]) -> Job:
+        """A job of the schedule; it begins now."""
+        with self._changed:
+            return self._begin(self._add(Job(trigger, logs, force=False)))
+
+    def begin(self, job: Job) -> Job:
+        """A requested job begins."""
+        with self._changed:
+            return self._begin(job)
+
+    def _begin(self, job: Job) -> Job:
+        job.started_ms = self._clock.now_ms()
+        self._changed.notify_all()
+        return job
+
+    def _add(self, job: Job) -> Job:
+        self._jobs[job.id] = job
+        done = [old.id for old in self._jobs.values() if old.ended_ms is not None]
+        for job_id in done[: max(len(self._jobs) - _REMEMBERED, 0)]:
+            del self._jobs[job_id]
+        return job
+
+    def plan(self, job: Job, log: LogId, total_bytes: int) -> None:
+        """The next log that tasks report about."""
+        with self._changed:
+            job.planned.append(log)
+            job.bytes_total += 2 * total_bytes  # indexed, then rewritten
+            self._changed.notify_all()
+
+    def planned_log(self, job: Job, number: int) -> LogId | None:
+        """The log that tasks call `number`; the news of it may come a moment after the first report."""
+        with self._changed:
+            is_known = self._changed.wait_for(lambda: len(job.planned) > number, timeout=10)
+            return job.planned[number] if is_known else None
+
+    def advance(self, job: Job, phase: str, read_bytes: int, written_bytes: int, records: int) -> None:
+        """A task moved so much more."""
+        with self._changed:
+            job.phase = phase
+            job.read_bytes += read_bytes
+            job.written_bytes += written_bytes
+            job.records += records
+
+    def end(self, job: Job, outcomes: Sequence[str], reason: str | None) -> None:
+        """A job is done; `outcomes` of its logs."""
+        with self._changed:
+            found = [outcome for outcome in _OUTCOMES if outcome in outcomes]
+            job.outcome, job.reason = found[0] if found else "skipped", reason
+            job.ended_ms = self._clock.now_ms()
+            self._changed.notify_all()
+
+    def wait(self, job_id: str, timeout_s: float) -> bool:
+        """Whether the job ended in time. Raises KeyError for a job that nobody knows."""
+        with self._changed:
+            job = self._jobs[job_id]
+            return self._changed.wait_for(lambda: job.ended_ms is not None, timeout_s)
+
+    def of(self, log: LogId) -> Job | None:
+        """The job that waits or runs for a log."""
+        with self._changed:
+            return next((j for j in self._jobs.values() if j.ended_ms is None and log in j.logs), None)
+
+    def running(self) -> list[Job]:
+        """Jobs that run now."""
+        with self._changed:
+            return [j for j in self._jobs.values() if j.started_ms is not None and j.ended_ms is None]
+
+    def view(self, job_id: str) -> JobView:
+        """One job. Raises KeyError."""
+        with self._changed:
+            return self._view(self._jobs[job_id])
+
+    def views(self) -> tuple[JobView, ...]:
+        """All jobs that are remembered, the youngest last."""
+        with self._changed:
+            return tuple(map(self._view, self._jobs.values()))
+
+    def _view(self, job: Job) -> JobView:
+        done, total = job.read_bytes, job.bytes_total or None
+        rate = eta_s = None
+        if job.started_ms is not None:
+            seconds = ((job.ended_ms or self._clock.now_ms()) - job.started_ms) / 1000
+            if seconds > 0 and job.records:
+                rate = job.records / seconds
+            if job.ended_ms is None and total and done and seconds > 0:
+                eta_s = max(total - done, 0) * seconds / done
+        state = _state(job)
+        return JobView(
+            id=job.id,
+            trigger=job.trigger,
+            state=state,
+            logs=tuple(map(str, job.logs)),
+            phase=job.phase if state == "running" else None,
+            bytes_done=min(done, total) if total else done,
+            bytes_total=total,
+            records_per_s=rate,
+            eta_s=eta_s,
+            started_ms=job.started_ms,
+            ended_ms=job.ended_ms,
+            outcome=job.outcome,
+            reason=job.reason,
+        )
+
+
+def _state(job: Job) -> Literal["queued", "running", "done"]:
+    if job.ended_ms is not None:
+        return "done"
+    return "running" if job.started_ms is not None else "queued"

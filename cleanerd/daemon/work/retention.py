@@ -1,0 +1,97 @@
+"""Retention passes of the daemon (rules 1.28-1.32, 6.1-6.14).
+
+Logs that are not compacted are paused for their pass and resumed after it, whatever happens (1.30); compacted ones are
+taken as for a cleaning (1.28). A directory that a live broker owns is left to the broker's own retention. What goes wrong
+with one log ends its pass alone; Kafka ends that of all the logs behind it as well (6.14).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from cleanerd.cleaning.retain import Retained, retain
+from cleanerd.config.load import Configuration
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.states import PartitionStates
+from cleanerd.env.clock import Clock
+from cleanerd.env.files import Files
+from cleanerd.errors import CleanerdError, LockHeld
+from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.scan import Checkpoints, is_kafka_dir, scan_partition
+
+_log = structlog.get_logger("cleanerd")
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Carries out passes; thread-safe.
+
+    `dispose` gets `.deleted` files and when they may go; `done` hears of every log that lost segments or failed.
+    """
+
+    states: PartitionStates
+    files: Files
+    clock: Clock
+    configuration: Callable[[], Configuration]
+    dispose: Callable[[tuple[str, ...], int], None]
+    done: Callable[[LogId, Retained | None, str | None], None]
+
+    def run(self, logs: Sequence[LogId]) -> None:
+        """One pass over all of these that nobody works on."""
+        configuration = self.configuration()
+        compacted = [log for log in logs if configuration.topic(log.topic_partition.topic).compact]
+        others = sorted(set(logs) - set(compacted))
+        if configuration.broker.log_cleaner_enable:  # else compacted logs get neither (1.31)
+            taken = self.states.try_start_all(compacted)
+            try:
+                self._pass(taken, configuration)
+            finally:
+                self.states.done_deleting(taken)
+        paused = self.states.pause_non_compacted(others)
+        try:
+            self._pass(paused, configuration)
+        finally:
+            self.states.resume_all(paused)
+
+    def _pass(self, logs: Sequence[LogId], configuration: Configuration) -> None:
+        by_dir: dict[str, list[LogId]] = {}
+        for log in logs:
+            by_dir.setdefault(log.log_dir, []).append(log)
+        for log_dir, members in by_dir.items():
+            try:
+                checkpoints = read_checkpoints(self.files, log_dir)
+            except (CleanerdError, OSError) as error:
+                _log.warning("retention_skipped", log_dir=log_dir, reason=str(error))
+                continue
+            is_kafka = is_kafka_dir(self.files, log_dir)
+            for log in members:
+                if not self._one(log, configuration, checkpoints, is_kafka=is_kafka):
+                    break
+
+    def _one(
+        self, log: LogId, configuration: Configuration, checkpoints: Checkpoints, *, is_kafka: bool
+    ) -> bool:
+        """Whether to go on with the other logs of the directory."""
+        config = configuration.topic(log.topic_partition.topic)
+
+        def dispose(paths: tuple[str, ...]) -> None:
+            self.dispose(paths, self.clock.now_ms() + config.file_delete_delay_ms)
+
+        try:
+            snapshot = scan_partition(
+                self.files, log.log_dir, log.topic_partition, checkpoints, is_kafka=is_kafka
+            )
+            if snapshot is None:
+                return True
+            retained = retain(
+                self.files, snapshot, config, now_ms=self.clock.now_ms(), dry_run=False, dispose=dispose
+            )
+        except LockHeld:
+            return False
+        except (CleanerdError, OSError) as error:
+            self.done(log, None, str(error))
+            return True
+        if retained is not None:
+            self.done(log, retained, None)
+        return True

@@ -1,0 +1,98 @@
+"""Which job comes next: what somebody asked for, then what is due, small logs of a log directory together."""
+
+from collections.abc import Callable
+
+from cleanerd.config.load import Configuration
+from cleanerd.daemon.inventory.inventory import Inventory
+from cleanerd.daemon.inventory.urgency import Due, DueReason
+from cleanerd.daemon.values.job import Job
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.values.models import Trigger
+from cleanerd.daemon.work.jobs import Jobs
+from cleanerd.daemon.work.states import PartitionStates
+from cleanerd.env.clock import Clock
+
+_TRIGGERS: dict[DueReason, Trigger] = {
+    DueReason.MAX_LAG: "max lag",
+    DueReason.RATIO: "schedule",
+    DueReason.HORIZON: "horizon",
+}
+
+
+class Schedule:
+    """Hands out jobs whose logs are in progress from that moment on. `obstacle` says why a log may not be cleaned now."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        states: PartitionStates,
+        jobs: Jobs,
+        configuration: Callable[[], Configuration],
+        obstacle: Callable[[LogId], str | None],
+        clock: Clock,
+    ) -> None:
+        self._inventory = inventory
+        self._states = states
+        self._jobs = jobs
+        self._configuration = configuration
+        self._obstacle = obstacle
+        self._clock = clock
+
+    def next(self) -> Job | None:
+        """The most urgent job that may start, None when there is none."""
+        return self._requested() or self._due(self._all_due())
+
+    def next_express(self) -> Job | None:
+        """The same, of reserved topics that have been due for too long only (they come first among those due)."""
+        due = self._all_due()
+        return self._due([one for one in due[:1] if one.late_s is not None])
+
+    def pause_s(self) -> float:
+        """How long there will be nothing new if nothing happens: log.cleaner.backoff.ms, or less if time is up before."""
+        now_ms, configuration = self._clock.now_ms(), self._configuration()
+        backoff_ms = configuration.broker.backoff_ms
+        next_ms = self._inventory.next_due_ms(now_ms, configuration.topic, self._is_free)
+        if next_ms is not None:
+            backoff_ms = min(backoff_ms, max(next_ms - now_ms, 10))
+        return backoff_ms / 1000
+
+    def _requested(self) -> Job | None:
+        job = self._jobs.next_requested()
+        if job is None:
+            return None
+        taken = self._states.try_start_all(job.logs)
+        if len(taken) == len(job.logs):
+            return self._jobs.begin(job)
+        for log in taken:
+            self._states.done_cleaning(log)
+        self._jobs.postpone(job)
+        return None
+
+    def _all_due(self) -> list[Due]:
+        return self._inventory.due(self._clock.now_ms(), self._configuration().topic, self._is_free)
+
+    def _due(self, due: list[Due]) -> Job | None:
+        if not due:
+            return None
+        group = self._together(due)
+        taken = set(self._states.try_start_all([one.log for one in group]))
+        logs = [one.log for one in group if one.log in taken]
+        return self._jobs.start(_TRIGGERS[group[0].reason], logs) if logs else None
+
+    def _together(self, due: list[Due]) -> list[Due]:
+        """The first, and what fits beside it into one job: of its log directory, due for a reason of its kind."""
+        config = self._configuration().broker
+        first, size = due[0], 0
+        group: list[Due] = []
+        for one in due:
+            is_horizon = one.reason is DueReason.HORIZON
+            if one.log.log_dir != first.log.log_dir or is_horizon != (first.reason is DueReason.HORIZON):
+                continue
+            size += one.range.clean_bytes + one.range.cleanable_bytes
+            if group and (size > config.job_max_bytes or len(group) >= config.job_max_logs):
+                break
+            group.append(one)
+        return group
+
+    def _is_free(self, log: LogId) -> bool:
+        return self._states.is_free(log) and self._obstacle(log) is None

@@ -1,0 +1,311 @@
+"""Who works on which log: Kafka's cleaning states (spec behaviour 2) for many threads, with holds and time limits.
+
+The table of `policy.lifecycle` decides every call. What Kafka has no rule for:
+
+(A) A log that matches holds is paused as often as they are, on top of the pauses that clients own. `resume` undoes a
+    client's pause, never a hold's.
+(B) An abort has at most one claimant: the client that waits for the worker and then owns the pause. When the claimant's
+    time is up its claim is withdrawn. The worker still stops, and its arrival leaves the log in state none instead of
+    paused(1): nothing stays paused for a client that has gone.
+(C) `hold`, `forget` and `close` abort without a claim. A second claimant is an error (D12), the first one after such
+    an abort is not.
+(D) A log that vanishes while somebody works on it stays aborted until that worker is done, so that no second one starts
+    if it comes back.
+(E) Calls on several logs go through all of them and raise the first error at the end, where Kafka stops (2.3, 2.6) and
+    may leave logs stuck (2.13).
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.holds import Hold, Holds
+from cleanerd.env.clock import Clock
+from cleanerd.errors import Aborted, CleanerdError, Retryable
+from cleanerd.policy.lifecycle import (
+    ABORTED,
+    IN_PROGRESS,
+    NONE,
+    Call,
+    IllegalTransition,
+    State,
+    Status,
+    paused,
+    transition,
+)
+
+
+class StillRunning(Retryable):
+    """The cleaning did not stop within the caller's time limit; the pause is withdrawn (B)."""
+
+
+class LogVanished(Retryable):
+    """The log went away while the caller waited for its cleaning to stop; nothing is paused."""
+
+
+@dataclass(slots=True)
+class _Claim:
+    """A client that waits to own the pause of a log; one of the two is set when its wait is over."""
+
+    is_paused: bool = False
+    error: CleanerdError | None = None
+
+
+class PartitionStates:
+    """States of all logs. Every method may be called from any thread; only those with a time limit block.
+
+    A time limit is in seconds of `clock`, None for none.
+    """
+
+    def __init__(self, clock: Clock, holds: Iterable[Hold] = ()) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()  # guards what follows
+        self._states: dict[LogId, State] = {}  # without holds; absent: none
+        self._claims: dict[LogId, _Claim] = {}  # only of aborted logs
+        self._holds = Holds(holds)
+        self._is_closed = False
+
+    # What workers call
+
+    def try_start(self, log: LogId) -> bool:
+        """Take a log to work on it; False when it has a state or a hold, and after `close` (1.2, 1.26)."""
+        return bool(self.try_start_all([log]))
+
+    def try_start_all(self, logs: Iterable[LogId]) -> list[LogId]:
+        """Take all that can be taken, at once (1.28)."""
+        with self._changed:
+            if self._is_closed:
+                return []
+            return [log for log in logs if self._move(log, Call.START)]
+
+    def is_aborted(self, log: LogId) -> bool:
+        """Whether the one who works on this log is to stop (2.4). Takes no lock: ask as often as you like."""
+        return self._states.get(log) is ABORTED
+
+    def begin_commit(self, log: LogId) -> None:
+        """Last look before the first rename. Raises Aborted unless the log is in progress.
+
+        An abort that arrives later waits for `done_cleaning`, hence for the end of the commit.
+        """
+        with self._changed:
+            state = self._state(log)
+            if state is not IN_PROGRESS:
+                raise Aborted(f"{log}: may not be committed in state {state}")
+
+    def done_cleaning(self, log: LogId) -> bool:
+        """Give a log back; True when no abort was asked for. Raises IllegalTransition when nobody worked on it.
+
+        What belongs to the cleaning (its checkpoint) is written before: from now on others may change the log.
+        """
+        with self._changed:
+            return self._finish(log, Call.DONE_CLEANING)
+
+    def done_deleting(self, logs: Iterable[LogId]) -> None:
+        """Give logs back after retention (1.28, 2.6). Raises IllegalTransition, at the end (E)."""
+        with self._changed:
+            self._each(logs, lambda log: self._finish(log, Call.DONE_DELETING))
+
+    def pause_non_compacted(self, logs: Iterable[LogId]) -> list[LogId]:
+        """Pause those that have no state, for retention outside of the cleaner; `resume_all` what is returned (1.30)."""
+        with self._changed:
+            if self._is_closed:
+                return []
+            return [log for log in logs if self._move(log, Call.PAUSE_NON_COMPACTED)]
+
+    # What clients call
+
+    def abort_and_pause(self, log: LogId, timeout_s: float | None = None) -> None:
+        """Pause a log; blocks until nobody works on it (2.1). The caller owes one `resume`.
+
+        Raises: IllegalTransition while another client's abort is under way (D12); StillRunning after `timeout_s`;
+        LogVanished; Aborted when the daemon stops. After an error the caller owes nothing.
+        """
+        with self._changed:
+            self._pause(log, timeout_s)
+
+    def abort(self, log: LogId, timeout_s: float | None = None) -> None:
+        """Stop the work on a log, which leaves none and paused(n) as they are (2.2). Raises as `abort_and_pause`."""
+        with self._changed:
+            self._pause(log, timeout_s)
+            self._move(log, Call.RESUME)
+
+    def stop(self, log: LogId) -> None:
+        """Tell the one who works on a log to stop, and wait for nothing (C)."""
+        with self._changed:
+            self._stop(log)
+
+    def resume(self, log: LogId) -> None:
+        """Undo one pause of a client. Raises IllegalTransition when no client paused it (D13)."""
+        self.resume_all([log])
+
+    def resume_all(self, logs: Iterable[LogId]) -> None:
+        """Undo one pause of each (2.3). Raises IllegalTransition, at the end (E)."""
+        with self._changed:
+            self._each(logs, lambda log: self._move(log, Call.RESUME))
+
+    # What the supervisor calls
+
+    def hold(self, hold: Hold, timeout_s: float | None = None) -> list[LogId]:
+        """Put a hold in force, abort what it matches and wait for that; returns what still runs after the time limit.
+
+        The hold stays in force whatever is returned: it has an owner, is listed, and may expire. Raises ValueError
+        when its id is taken.
+        """
+        with self._changed:
+            self._holds.add(hold)
+            busy = {
+                log for log, s in self._states.items() if _is_busy(s) and hold.matches(log.topic_partition)
+            }
+            for log in busy:
+                self._stop(log)
+
+            def still_running() -> list[LogId]:
+                return sorted(log for log in busy if self._own(log) is ABORTED)
+
+            self._wait(lambda: self._is_closed or not still_running(), timeout_s)
+            return still_running()
+
+    def release(self, hold_id: str) -> Hold | None:
+        """End a hold and return it, or None when there is none of that id."""
+        with self._changed:
+            return self._holds.release(hold_id)
+
+    def expire(self, now_ms: int) -> list[Hold]:
+        """End the holds whose time has come, and return them: nobody released them, so say it loudly."""
+        with self._changed:
+            return self._holds.expire(now_ms)
+
+    def holds(self) -> list[Hold]:
+        """The holds in force; the constructor takes them back after a restart."""
+        with self._changed:
+            return self._holds.all()
+
+    def forget(self, log: LogId) -> None:
+        """The log has vanished: drop its pauses and send its waiters away; a worker is told to stop (D)."""
+        with self._changed:
+            self._stop(log)
+            self._send_away(log, LogVanished(f"{log}: vanished from {log.log_dir}"))
+            if not _is_busy(self._own(log)):
+                self._states.pop(log, None)
+
+    def close(self) -> None:
+        """The daemon stops: nothing starts any more, all work is aborted, all waiters get Aborted."""
+        with self._changed:
+            self._is_closed = True
+            for log in list(self._states):
+                self._stop(log)
+                self._send_away(log, Aborted("the daemon stops"))
+            self._changed.notify_all()
+
+    def state(self, log: LogId) -> State:
+        """State of a log, holds counted."""
+        with self._changed:
+            return self._state(log)
+
+    def is_free(self, log: LogId) -> bool:
+        """Whether `try_start` would take it, but for `close`."""
+        return self.state(log) == NONE
+
+    def snapshot(self) -> dict[LogId, State]:
+        """States of the logs that somebody works on or that a client paused; ask `state` about those only held."""
+        with self._changed:
+            return {log: self._state(log) for log in self._states}
+
+    # Everything below is called with the lock held
+
+    def _own(self, log: LogId) -> State:
+        return self._states.get(log, NONE)
+
+    def _state(self, log: LogId) -> State:
+        own = self._own(log)
+        return own if _is_busy(own) else paused(own.pauses + self._holds.count(log.topic_partition))
+
+    def _move(self, log: LogId, call: Call) -> bool:
+        """Do `call` as the table says; False when it passes the log over. Raises IllegalTransition."""
+        is_stopped_by_holds = call in (Call.START, Call.PAUSE_NON_COMPACTED)
+        before = self._state(log) if is_stopped_by_holds else self._own(log)
+        try:
+            after = transition(before, call)
+        except IllegalTransition as error:
+            raise IllegalTransition(before, call, str(log)) from error
+        if after is None:
+            return False
+        if after == NONE:
+            self._states.pop(log, None)
+        else:
+            self._states[log] = after
+        return True
+
+    def _finish(self, log: LogId, call: Call) -> bool:
+        """The worker arrives: the claimant of an abort gets its pause, nobody's pause ends at once (B)."""
+        was_aborted = self._own(log) is ABORTED
+        self._move(log, call)
+        if was_aborted:
+            claim = self._claims.pop(log, None)
+            if claim is None:
+                self._move(log, Call.RESUME)
+            else:
+                claim.is_paused = True
+            self._changed.notify_all()
+        return not was_aborted
+
+    def _pause(self, log: LogId, timeout_s: float | None) -> None:
+        is_unclaimed = self._own(log) is ABORTED and log not in self._claims
+        if not is_unclaimed:
+            self._move(log, Call.ABORT_AND_PAUSE)
+        if self._own(log) is ABORTED:
+            self._claims[log] = claim = _Claim()
+            self._wait_for(log, claim, timeout_s)
+
+    def _wait_for(self, log: LogId, claim: _Claim, timeout_s: float | None) -> None:
+        """Until the claim is decided. Whatever ends the wait, the log does not stay paused for a caller that left."""
+        if self._is_closed:
+            self._send_away(log, Aborted("the daemon stops"))
+        try:
+            if not self._wait(lambda: claim.is_paused or claim.error is not None, timeout_s):
+                claim.error = StillRunning(f"{log}: still being worked on after {timeout_s} s")
+        except BaseException:
+            if claim.is_paused:
+                self._move(log, Call.RESUME)
+            raise
+        finally:
+            if self._claims.get(log) is claim:
+                del self._claims[log]
+        if claim.error is not None:
+            raise claim.error
+
+    def _wait(self, is_over: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait until `is_over`, or False after the time limit."""
+        deadline = None if timeout_s is None else self._clock.monotonic_s() + timeout_s
+        while not is_over():
+            left = None if deadline is None else deadline - self._clock.monotonic_s()
+            if left is not None and left <= 0:
+                return False
+            self._changed.wait(left)
+        return True
+
+    def _stop(self, log: LogId) -> None:
+        """Abort without a claim (C)."""
+        if self._own(log) is IN_PROGRESS:
+            self._move(log, Call.ABORT_AND_PAUSE)
+
+    def _send_away(self, log: LogId, error: CleanerdError) -> None:
+        claim = self._claims.pop(log, None)
+        if claim is not None:
+            claim.error = error
+            self._changed.notify_all()
+
+    def _each(self, logs: Iterable[LogId], call: Callable[[LogId], object]) -> None:
+        first_error: IllegalTransition | None = None
+        for log in logs:
+            try:
+                call(log)
+            except IllegalTransition as error:
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+
+
+def _is_busy(state: State) -> bool:
+    return state.status in (Status.IN_PROGRESS, Status.ABORTED)
