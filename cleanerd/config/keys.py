@@ -4,7 +4,7 @@ Source: spec behaviour section 8 (8A and 8C broker keys, 8B topic keys with thei
 Kafka that have no influence on cleaning or retention are not here; in a broker's file they are ignored. Those
 of 8C that cleanerd leaves alone stand in `IGNORED_BROKER_KEYS`, each with the reason.
 
-A topic key that has no value of its own takes that of the first of its broker synonyms that is set (8B, N4):
+A topic key that has no value of its own takes that of the first of its broker synonyms that is set (8B, 8.N4):
 so milliseconds beat minutes beat hours. A broker synonym without a row of its own has type, default and check
 of its topic key.
 """
@@ -136,7 +136,7 @@ _TOPIC_ROWS = (
              ("log.segment.delete.delay.ms",), "file_delete_delay_ms",
              "How long a retired file stays as .deleted."),
     TopicKey("max.message.bytes", INT, 1_048_588, at_least(0), "bytes",
-             ("message.max.bytes",), "max_message_bytes", "Largest batch (N6)."),
+             ("message.max.bytes",), "max_message_bytes", "Largest batch."),
     TopicKey("preallocate", BOOLEAN, False, ANY, "",
              ("log.preallocate",), "preallocate", "Whether new segments get their full size at once."),
     TopicKey("flush.messages", LONG, INT64_MAX, at_least(1), "records",
@@ -145,7 +145,7 @@ _TOPIC_ROWS = (
              ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"), "", "Time between two flushes."),
     TopicKey("compression.type", STRING, "producer", _COMPRESSION, "",
              ("compression.type",), "",
-             "Codec of appended batches; cleaning keeps the codec of each batch (4.27)."),
+             "Codec of appended batches; cleaning keeps the codec of each batch."),
     TopicKey("message.timestamp.type", STRING, "CreateTime", _TIMESTAMP_TYPE, "",
              ("log.message.timestamp.type",), "", "Who stamps records."),
     TopicKey("local.retention.ms", LONG, -2, at_least(-2), "ms",
@@ -166,14 +166,14 @@ _BROKER_ROWS = (
     BrokerKey("broker.id", INT, None, ANY, STATIC, "", "", "Id of the broker, if node.id is not set."),
     # 8A
     BrokerKey("log.cleaner.enable", BOOLEAN, True, ANY, STATIC, "",
-              "log_cleaner_enable", "Whether compacted logs are cleaned and retained at all (rule 1.31)."),
+              "log_cleaner_enable", "Whether compacted logs are cleaned and retained at all."),
     BrokerKey("log.cleaner.threads", INT, 1, at_least(1), CLUSTER, "",
               "log_cleaner_threads", "Cores that cleaning may use; not set: cleanerd chooses."),
     BrokerKey("log.cleaner.io.max.bytes.per.second", DOUBLE, DOUBLE_MAX, more_than(0), CLUSTER, "bytes/s",
               "io_max_bytes_per_second", "Throttle of reads plus writes."),
     BrokerKey("log.cleaner.dedupe.buffer.size", LONG, 134_217_728, ANY, CLUSTER, "bytes",
               "dedupe_buffer_size_bytes",
-              "Memory for finding the newest record of every key (N1: more than 1 MiB per thread)."),
+              "Memory for finding the newest record of every key (more than 1 MiB per thread)."),
     BrokerKey("log.cleaner.io.buffer.size", INT, 524_288, at_least(0), CLUSTER, "bytes",
               "io_buffer_size_bytes", "Memory for reading and writing."),
     BrokerKey("log.cleaner.io.buffer.load.factor", DOUBLE, 0.9, more_than(0), CLUSTER, "ratio",
@@ -181,16 +181,16 @@ _BROKER_ROWS = (
     BrokerKey("log.cleaner.backoff.ms", LONG, 15_000, at_least(0), CLUSTER, "ms",
               "backoff_ms", "Pause when there is nothing to clean."),
     BrokerKey("message.max.bytes", INT, 1_048_588, at_least(0), CLUSTER, "bytes",
-              "message_max_bytes", "Largest batch (N6)."),
+              "message_max_bytes", "Largest batch."),
     # 8B: synonyms that differ from their topic key
     BrokerKey("log.retention.ms", LONG, None, ANY, CLUSTER, "ms", "", "Retention time, first choice."),
     BrokerKey("log.retention.minutes", INT, None, ANY, STATIC, "minutes",
-              "", "Retention time, second choice (N5)."),
+              "", "Retention time, second choice."),
     BrokerKey("log.retention.hours", INT, 168, ANY, STATIC, "hours",
-              "", "Retention time, third choice (N5)."),
+              "", "Retention time, third choice."),
     BrokerKey("log.roll.ms", LONG, None, ANY, CLUSTER, "ms", "", "Rolling time, first choice."),
     BrokerKey("log.roll.hours", INT, 168, at_least(1), STATIC, "hours",
-              "", "Rolling time, second choice (N5)."),
+              "", "Rolling time, second choice."),
     BrokerKey("log.roll.jitter.ms", LONG, None, ANY, CLUSTER, "ms", "", "Rolling jitter, first choice."),
     BrokerKey("log.roll.jitter.hours", INT, 0, at_least(0), STATIC, "hours",
               "", "Rolling jitter, second choice."),

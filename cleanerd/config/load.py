@@ -164,7 +164,7 @@ def _check_dedupe_buffer(settings: Settings, problems: list[str]) -> None:
 
 
 def _topic_defaults(broker: Settings, problems: list[str]) -> dict[str, Setting]:
-    """What a topic without values of its own gets (8B), with the conflict check of broker values (N3)."""
+    """What a topic without values of its own gets (8B), with the conflict check of broker values (8.N3)."""
     found = {name: _topic_default(key, broker, problems) for name, key in TOPIC_KEYS.items()}
     defaults = {name: setting for name, setting in found.items() if setting.value is not None}
     _check_lags(defaults, "", problems)
@@ -179,7 +179,7 @@ def _topic_default(key: TopicKey, broker: Settings, problems: list[str]) -> Sett
 
 
 def _converted(key: TopicKey, synonym: str, setting: Setting, problems: list[str]) -> Setting:
-    """A synonym that may be in another unit, in that of the topic key (N4)."""
+    """A synonym that may be in another unit, in that of the topic key (8.N4)."""
     value, check = setting.value * MS_PER_UNIT[BROKER_KEYS[synonym].unit], key.check
     if key.name == "retention.ms":
         value, check = max(value, -1), _BROKER_RETENTION

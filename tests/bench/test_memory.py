@@ -1,4 +1,4 @@
-"""Memory of a cleaning: bounded by the dedupe budget and a constant, however many keys there are (issue: 20 M keys)."""
+"""Memory of a cleaning: bounded by the dedupe budget and a constant, however many keys there are."""
 
 import threading
 from collections import defaultdict

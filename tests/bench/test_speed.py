@@ -1,4 +1,4 @@
-"""Speed of `clean` on a warm session: 1 GiB of 100-byte records, 2 M keys, 128 per batch (issue: at most 2.5 s)."""
+"""Speed of `clean` on a warm session: 1 GiB of 100-byte records, 2 M keys, 128 per batch."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What the tests of the writer share: small logs, their bytes, and rule B4 written down a second time."""
+"""What the tests of the writer share: small logs, their bytes, and spec disk B4 written down a second time."""
 
 import os
 import struct
@@ -25,7 +25,7 @@ def contents(log_dir) -> dict[str, bytes]:
 
 
 def indexes_by_rule_b4(log: bytes, base: int, interval: int) -> tuple[bytes, bytes]:
-    """Rule B4 once more, written down independently: `.index` and `.timeindex` of a closed segment."""
+    """Spec disk B4 once more, written down independently: `.index` and `.timeindex` of a closed segment."""
     index, time_index, since, largest, indexed = [], [], 0, (-1, 0), -1
     for position, size, magic in iterate_batches(log):
         batch = log[position : position + size]
@@ -50,7 +50,7 @@ def indexes_by_rule_b4(log: bytes, base: int, interval: int) -> tuple[bytes, byt
 
 
 def check_indexes(log_dir, interval=150) -> int:
-    """Compare the indexes of all segments with rule B4; returns the number of segments."""
+    """Compare the indexes of all segments with spec disk B4; returns the number of segments."""
     found = contents(log_dir)
     logs = {parse_segment_file(name).base_offset: name for name in found if name.endswith(".log")}
     for base, name in logs.items():

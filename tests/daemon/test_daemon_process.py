@@ -1,4 +1,4 @@
-"""The daemon as a process: what it does by itself, and what it answers (issue: supervisor, workers, lifecycle)."""
+"""The daemon as a process: what it does by itself, and what it answers."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Which logs exist: scans that cost one `stat` for each directory, and what they report (issue 3.4, rules 1.1, 1.4)."""
+"""Which logs exist: scans that cost one `stat` for each directory, and what they report (rules 1.1, 1.4)."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What inotify is asked to tell: names that come and go, never appends; and that nothing depends on it (issue 3.4)."""
+"""What inotify is asked to tell: names that come and go, never appends; and that nothing depends on it."""
 
 import errno
 import itertools

@@ -306,7 +306,7 @@ def test_looking_up_too_few_answers_stays_in_bounds() -> None:
 @given(sizes=st.lists(st.integers(61, 3000), max_size=60), interval=st.integers(0, 5000))
 @settings(max_examples=60, deadline=None)
 def test_index_marks_as_an_appending_broker_sets_them(sizes: list[int], interval: int) -> None:
-    """Rule B4: bytes since the last entry, counted before the batch itself."""
+    """Spec disk B4: bytes since the last entry, counted before the batch itself."""
     written = np.zeros(len(sizes), WRITTEN)
     written["size"] = sizes
     written["position"] = np.cumsum([0, *sizes])[: len(sizes)]

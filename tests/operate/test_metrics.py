@@ -1,4 +1,4 @@
-"""Every metric moves when what it counts happens, and only then; how they are served (issue: metrics 1)."""
+"""Every metric moves when what it counts happens, and only then; how they are served."""
 
 import shutil
 import socket

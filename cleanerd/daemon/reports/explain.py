@@ -123,12 +123,12 @@ def _about_files(daemon: Supervisor, log: LogId) -> list[Fact]:
         Fact(
             name="active segment",
             value=f"from offset {known.contents.active_base_offset}, never cleaned",
-            rule="1.7",
+            rule="1.9",
         ),
         Fact(
             name="first uncleanable offset",
             value=f"at most {bound.first_uncleanable_offset}, set by the {bound.limit.value}",
-            rule="1.6",
+            rule="1.13",
         ),
         Fact(
             name="dirty ratio",
