@@ -14,9 +14,9 @@ from cleanerd.format import names
 from cleanerd.format.names import FileKind, SegmentFileName, TopicPartition
 from cleanerd.policy.commit_plan import epochs_contradiction
 from cleanerd.storage.checkpoints import read_leader_epochs, read_offsets, update_cleaner_checkpoint
-from cleanerd.storage.commit import commit_group, live_logs, revalidate
+from cleanerd.storage.commit import commit_group, revalidate
 from cleanerd.storage.generation import check_generation
-from cleanerd.storage.staged import StagedGroup, discard_staged, manifest_names, read_manifests
+from cleanerd.storage.staged import StagedGroup, discard_staged, live_logs, manifest_names, read_manifests
 
 
 def _go_on() -> None:

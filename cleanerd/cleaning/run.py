@@ -14,6 +14,7 @@ from cleanerd.cleaning.choose import Candidate, examine, in_jobs, in_order, part
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.commit import commit_staged
 from cleanerd.cleaning.lock import commit_lock
+from cleanerd.cleaning.reset import reset_checkpoint
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import Retained, retain
 from cleanerd.cleaning.spark_master import spark_master
@@ -118,6 +119,7 @@ class _Run:
         is_kafka = is_kafka_dir(self._files, log_dir)
         found = self._recover(log_dir, found, is_kafka=is_kafka)
         self._commit_waiting(log_dir, found, is_kafka=is_kafka)
+        self._reset_checkpoints(log_dir, found, is_kafka=is_kafka)
         candidates = self._examine(log_dir, found, is_kafka=is_kafka)
         for job in in_jobs(in_order(candidates), job_bytes=_JOB_BYTES, job_logs=_JOB_LOGS):
             for result in self._cleaner.clean(job):
@@ -163,6 +165,16 @@ class _Run:
                         tp.topic, tp.partition, log_dir, "committed", reason, end_offset=round_end
                     )
                     self._replace(done)
+
+    def _reset_checkpoints(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> None:
+        """Before anything is chosen, for logs with nothing to clean as well (1.7)."""
+        if self._request.dry_run:
+            return
+        checkpoints = read_checkpoints(self._files, log_dir)
+        for tp in found:
+            if self._request.topic_config(tp.topic).compact:
+                with contextlib.suppress(CleanerdError, OSError):  # the examination tells what is wrong
+                    reset_checkpoint(self._files, log_dir, tp, checkpoints, is_kafka=is_kafka)
 
     def _examine(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> list[Candidate]:
         checkpoints = read_checkpoints(self._files, log_dir)

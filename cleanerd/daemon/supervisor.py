@@ -412,6 +412,8 @@ class Supervisor:
             and log not in self.ignored
             and not self.ownership.is_yielding(log.log_dir)
         ]
+        known = [known for known in map(self.inventory.facts, usable) if known is not None]
+        self.retention.reset_checkpoints([found.log for found in known if found.may_need_reset])
         logs = [log for log in usable if self.may_retain(log, is_time=is_time)]
         if logs:
             self.retention.run(logs)

@@ -105,9 +105,14 @@ def non_active_from(segments: Sequence[SegmentFacts], start: int) -> tuple[Segme
 def first_dirty_offset(log: LogFacts) -> tuple[int, bool]:
     """(first dirty offset, whether the checkpoint has to be reset) by rule 1.5."""
     checkpoint = log.log_start_offset if log.checkpoint is None else log.checkpoint
-    if checkpoint < log.log_start_offset or checkpoint > log.log_end_offset:
-        return log.log_start_offset, True
-    return checkpoint, False
+    if usable_checkpoint(checkpoint, log.log_start_offset, log.log_end_offset):
+        return checkpoint, False
+    return log.log_start_offset, True
+
+
+def usable_checkpoint(checkpoint: int, log_start_offset: int, log_end_offset: int) -> bool:
+    """Whether a cleaning can have left this first dirty offset; the log end itself is one (1.5c)."""
+    return log_start_offset <= checkpoint <= log_end_offset
 
 
 def cleanable_range(log: LogFacts, config: CompactionConfig, now_ms: int) -> CleanableRange:

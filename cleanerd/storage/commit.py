@@ -50,25 +50,10 @@ from cleanerd.policy.commit_plan import epochs_contradiction, segments_contradic
 
 from .checkpoints import read_leader_epochs
 from .generation import check_generation
-from .staged import SourceSegment, StagedGroup, segment_files, staged_flaw
+from .staged import SourceSegment, StagedGroup, live_logs, staged_flaw
 
 _INDEX_KINDS = SEGMENT_KINDS[1:]
 _RETIRED_KINDS = sorted((*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT), key=lambda kind: kind.value)
-
-
-def live_logs(files: Files, directory: str) -> list[int]:
-    """Base offsets of the live segments, ascending: listed once for all groups of a cleaning, with `.lock` held.
-
-    Raises SourceChanged while another cleaning exchanges segments, and when the directory is gone; OSError.
-    """
-    try:
-        found = segment_files(files, directory)
-    except FileNotFoundError as error:
-        raise SourceChanged(f"{directory}: is gone") from error
-    for name in found:
-        if name.suffix in {Suffix.CLEANED, Suffix.SWAP}:
-            raise SourceChanged(f"{directory}: {name} is there: another cleaning is or was under way")
-    return sorted(n.base_offset for n in found if n.kind is FileKind.LOG and n.suffix is Suffix.LIVE)
 
 
 def revalidate(files: Files, directory: str, group: StagedGroup, live: list[int] | None = None) -> None:

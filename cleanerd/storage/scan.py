@@ -25,6 +25,7 @@ from cleanerd.format.txn_index import ENTRY_BYTES, AbortedTxn, parse_txn_index
 from cleanerd.policy.cleanable import SegmentFacts
 
 from .generation import read_generation
+from .staged import live_logs
 
 if TYPE_CHECKING:
     from cleanerd.kernels.tables import Bytes, Table
@@ -154,6 +155,37 @@ def live_kinds(parsed: Iterable[SegmentFileName]) -> dict[int, set[FileKind]]:
         if name.suffix is Suffix.LIVE:
             kinds.setdefault(name.base_offset, set()).add(name.kind)
     return kinds
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """Where a log starts and ends, and its generation, read before either."""
+
+    start: int
+    end: int
+    generation: str
+
+
+def read_bounds(
+    files: Files, log_dir: str, topic_partition: TopicPartition, checkpoints: Checkpoints
+) -> LogBounds | None:
+    """The bounds that `scan_partition` finds, without a look at any segment but the active one; None without segments.
+
+    Raises SourceChanged while segments are being exchanged, OSError.
+    """
+    directory = os.path.join(log_dir, str(topic_partition))
+    generation = read_generation(files, directory)
+    bases = live_logs(files, directory)
+    if not bases:
+        return None
+    path = os.path.join(directory, str(SegmentFileName(bases[-1], FileKind.LOG)))
+    found = files.stat(path)
+    kinds = frozenset({FileKind.LOG, FileKind.OFFSET_INDEX})
+    active = SegmentOnDisk(
+        path, found.inode, found.mtime_ns, kinds, SegmentFacts(bases[-1], found.size_bytes, 0, 0, -1, None)
+    )
+    start = max(checkpoints.log_start.get(topic_partition, 0), bases[0])
+    return LogBounds(start, log_end_offset(files, active), generation)
 
 
 def _segment(

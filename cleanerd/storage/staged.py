@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cleanerd.env.files import Files
-from cleanerd.errors import CorruptFile
+from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
 
 _VERSION = 3
@@ -152,6 +152,21 @@ def manifest_names(files: Files, directory: str) -> list[SegmentFileName]:
 def segment_files(files: Files, directory: str) -> list[SegmentFileName]:
     """All names of a partition directory that parse."""
     return [name for name in map(parse_segment_file, files.list_names(directory)) if name is not None]
+
+
+def live_logs(files: Files, directory: str) -> list[int]:
+    """Base offsets of the live segments, ascending: listed once for all groups of a cleaning, with `.lock` held.
+
+    Raises SourceChanged while another cleaning exchanges segments, and when the directory is gone; OSError.
+    """
+    try:
+        found = segment_files(files, directory)
+    except FileNotFoundError as error:
+        raise SourceChanged(f"{directory}: is gone") from error
+    for name in found:
+        if name.suffix in {Suffix.CLEANED, Suffix.SWAP}:
+            raise SourceChanged(f"{directory}: {name} is there: another cleaning is or was under way")
+    return sorted(n.base_offset for n in found if n.kind is FileKind.LOG and n.suffix is Suffix.LIVE)
 
 
 def _render(group: StagedGroup) -> bytes:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -56,10 +56,12 @@ class Ran:
         return reason
 
 
-def clean(session: SparkSession, *log_dirs: Path, files: Files | None = None) -> Ran:
-    """Run the command line over some log directories, every topic compacted."""
+def clean(
+    session: SparkSession, *log_dirs: Path, files: Files | None = None, options: Sequence[str] = ()
+) -> Ran:
+    """Run the command line over some log directories, every topic compacted unless the `options` say otherwise."""
     arguments = ["clean", "--force", "-o", "json", "--set=log.cleanup.policy=compact"]
-    arguments += [f"--log-dir={log_dir}" for log_dir in log_dirs]
+    arguments += [*(f"--log-dir={log_dir}" for log_dir in log_dirs), *options]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(arguments, clean_once=partial(clean_once, session=session, files=files))

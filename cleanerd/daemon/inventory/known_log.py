@@ -27,6 +27,7 @@ from cleanerd.policy.cleanable import (
     LogFacts,
     SegmentFacts,
     cleanable_range,
+    usable_checkpoint,
 )
 from cleanerd.storage.scan import Checkpoints, SegmentOnDisk, live_kinds, quick_log_end_offset
 
@@ -95,6 +96,16 @@ class KnownLog:
             last_stable_offset=self.offsets.high_watermark,
             recovery_point=self.offsets.recovery_point,
             checkpoint=self.offsets.checkpoint,
+        )
+
+    @property
+    def may_need_reset(self) -> bool:
+        """Whether its checkpoint may be one that no cleaning wrote (1.7). A result that waits moves it anyway."""
+        offsets = self.offsets
+        return (
+            offsets.checkpoint is not None
+            and not usable_checkpoint(offsets.checkpoint, offsets.log_start, offsets.log_end)
+            and not (self.contents.is_staged or self.contents.in_transition)
         )
 
     def upper_bound(

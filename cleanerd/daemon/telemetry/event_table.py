@@ -123,6 +123,9 @@ _row("leftovers_not_read", "warning", ("directory", "reason"),
 _row("ignored", "warning", (*_LOG, "reason"), "A log is left alone: it is not one of the cluster's.",
      "Remove the directory if it is a stray one.")
 _row("tried_again", "info", (*_LOG, "reason"), "What ailed a log may be over.")
+_row("checkpoint_reset", "warning", (*_LOG, "offset"),
+     "The first dirty offset of a log lay below its start or beyond its end. It is the log start offset now.",
+     "Nothing, after DeleteRecords. Else see why the log lost its end: all of it will be cleaned again.")
 _row("retention_skipped", "warning", ("log_dir", "reason"), "A log directory had no retention pass.",
      "Look at the file that the reason names.")
 _row("deleted_files", "info", ("files", "bytes", "failures"),

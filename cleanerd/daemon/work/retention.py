@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from cleanerd.cleaning.reset import reset_checkpoint
 from cleanerd.cleaning.retain import Retained, retain
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.values.log_id import LogId
@@ -53,6 +54,29 @@ class Retention:
             self._pass(paused, configuration)
         finally:
             self.states.resume_all(paused)
+
+    def reset_checkpoints(self, logs: Sequence[LogId]) -> None:
+        """Take the checkpoints of those of these logs that are compacted back, where they are stale (1.7)."""
+        configuration = self.configuration()
+        compacted = [log for log in logs if configuration.topic(log.topic_partition.topic).compact]
+        if not configuration.broker.log_cleaner_enable:
+            return
+        taken = self.states.try_start_all(compacted)
+        try:
+            for log in taken:
+                self._reset_checkpoint(log)
+        finally:
+            self.states.done_deleting(taken)
+
+    def _reset_checkpoint(self, log: LogId) -> None:
+        tp, is_kafka = log.topic_partition, is_kafka_dir(self.files, log.log_dir)
+        try:
+            checkpoints = read_checkpoints(self.files, log.log_dir)
+            start = reset_checkpoint(self.files, log.log_dir, tp, checkpoints, is_kafka=is_kafka)
+        except (CleanerdError, OSError):
+            return  # the next round tries again; whatever is wrong, a cleaning names it
+        if start is not None:
+            _log.warning("checkpoint_reset", **log.fields(), offset=start)
 
     def _pass(self, logs: Sequence[LogId], configuration: Configuration) -> None:
         by_dir: dict[str, list[LogId]] = {}

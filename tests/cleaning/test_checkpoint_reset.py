@@ -1,0 +1,169 @@
+"""Rule 1.7: a checkpoint that no cleaning can have written goes back to the log start before it can become valid."""
+
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.reset import reset_checkpoint
+from cleanerd.client.producer import Producer
+from cleanerd.client.writer import LogWriter
+from cleanerd.config.load import resolve
+from cleanerd.config.sources import read_sources
+from cleanerd.daemon.inventory import Inventory
+from cleanerd.daemon.model import LogId
+from cleanerd.daemon.retention import Retention
+from cleanerd.daemon.states import PartitionStates
+from cleanerd.env.clock import FixedNow
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import LockHeld, SourceChanged
+from cleanerd.format import names
+from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition
+from cleanerd.pipeline.session import SparkSession
+from cleanerd.storage.checkpoints import read_checkpoints, read_offsets, update_cleaner_checkpoint
+from cleanerd.storage.generation import begin_truncation
+from tests.cleaning.logs import META_PROPERTIES, clean, lock_of_another
+
+FILES = RealFiles()
+TP = TopicPartition("t", 0)
+CASES = pytest.mark.parametrize(
+    ("checkpoint", "log_start", "expected"),
+    [
+        (25, 0, 0),  # C027: above the log end
+        (15, 20, 20),  # C021: below the log start
+        (20, 0, 20),  # the log end itself is one
+        (15, 10, 15),
+        (None, 20, None),
+    ],
+)
+
+
+def write(log_dir: Path, checkpoint: int | None, log_start: int = 0, records: int = 20) -> Path:
+    """A log of so many records in one segment."""
+    with LogWriter(str(log_dir), TP.topic, TP.partition, segment_bytes=1 << 20) as writer:
+        producer = Producer(writer)
+        for number in range(records - writer.log_end_offset):
+            producer.put(b"key %d" % number, b"value", 1000 + number)
+        directory = Path(writer.directory)
+    (log_dir / names.LOG_START_CHECKPOINT).write_text(f"0\n2\nother 1 7\nt 0 {log_start}\n")
+    (log_dir / names.CLEANER_OFFSET_CHECKPOINT).write_text("0\n1\nother 1 9\n")
+    if checkpoint is not None:
+        update_cleaner_checkpoint(FILES, str(log_dir), {TP: checkpoint})
+    return directory
+
+
+def stored(log_dir: Path) -> int | None:
+    """The entry of the log; that of another stays whatever happens."""
+    offsets = read_offsets(FILES, str(log_dir / names.CLEANER_OFFSET_CHECKPOINT))
+    assert offsets[TopicPartition("other", 1)] == 9
+    return offsets.get(TP)
+
+
+def reset(log_dir: Path, *, is_kafka: bool = False) -> int | None:
+    return reset_checkpoint(FILES, str(log_dir), TP, read_checkpoints(FILES, str(log_dir)), is_kafka=is_kafka)
+
+
+@CASES
+def test_1_7_what_no_cleaning_can_have_written_becomes_the_log_start(
+    tmp_path: Path, checkpoint: int | None, log_start: int, expected: int | None
+) -> None:
+    write(tmp_path, checkpoint, log_start)
+    assert reset(tmp_path) == (expected if expected != checkpoint else None)
+    assert stored(tmp_path) == expected
+    assert reset(tmp_path) is None, "once"
+
+
+@CASES
+def test_1_7_one_shot_resets_it_although_nothing_is_to_be_cleaned(
+    tmp_path: Path, spark: SparkSession, checkpoint: int | None, log_start: int, expected: int | None
+) -> None:
+    write(tmp_path, checkpoint, log_start)
+    assert clean(spark, tmp_path).outcome("t", tmp_path.name) == "skipped"
+    assert stored(tmp_path) == expected
+
+
+@CASES
+def test_1_7_the_daemon_resets_it_although_nothing_is_to_be_cleaned(
+    tmp_path: Path, checkpoint: int | None, log_start: int, expected: int | None
+) -> None:
+    write(tmp_path, checkpoint, log_start)
+    clock = FixedNow(10_000)
+    inventory = Inventory(FILES, clock)
+    inventory.scan([str(tmp_path)])
+    known = inventory.facts(LogId(str(tmp_path), TP))
+    assert known is not None
+    assert known.may_need_reset == (expected != checkpoint)
+    configuration = resolve(read_sources(None, [], [("t", "cleanup.policy", "compact")]))
+    states = PartitionStates(clock)
+    retention = Retention(
+        states=states,
+        files=FILES,
+        clock=clock,
+        configuration=lambda: configuration,
+        dispose=lambda *_: None,
+        done=lambda *_: None,
+    )
+    assert states.try_start(known.log)
+    retention.reset_checkpoints([known.log])
+    assert stored(tmp_path) == checkpoint, "somebody works on the log"
+    states.done_cleaning(known.log)
+    retention.reset_checkpoints([known.log])
+    assert stored(tmp_path) == expected
+    assert states.try_start(known.log), "given back"
+    inventory.scan([str(tmp_path)])
+    known = inventory.facts(known.log)
+    assert known is not None
+    assert not known.may_need_reset
+
+
+def test_what_the_log_grows_past_is_dirty_all_the_same(tmp_path: Path, spark: SparkSession) -> None:
+    """The reason for all this: records that no cleaning has seen must not count as clean because of where they lie."""
+    write(tmp_path, 30)
+    clean(spark, tmp_path)
+    with LogWriter(str(tmp_path), TP.topic, TP.partition, segment_bytes=1 << 20) as writer:
+        producer = Producer(writer)
+        for number in range(20):
+            producer.put(b"key %d" % number, b"newer", 5000 + number)
+        writer.roll()
+        producer.put(b"last", b"newer", 9000)
+    result = clean(spark, tmp_path).results[tmp_path.name, "t"]
+    assert (result["first_dirty_offset"], result["end_offset"]) == (0, 40)
+    assert result["removed"] == {"superseded": 20}
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path, spark: SparkSession) -> None:
+    write(tmp_path, 25)
+    clean(spark, tmp_path, options=["--dry-run"])
+    assert stored(tmp_path) == 25
+
+
+def test_a_log_that_is_not_compacted_keeps_what_it_has(tmp_path: Path, spark: SparkSession) -> None:
+    """Kafka looks at the candidates of a compaction."""
+    write(tmp_path, 25)
+    clean(spark, tmp_path, options=["--topic-set=t:cleanup.policy=delete"])
+    assert stored(tmp_path) == 25
+
+
+def test_the_directory_of_a_live_broker_is_left_to_it(tmp_path: Path) -> None:
+    write(tmp_path, 25)
+    (tmp_path / names.META_PROPERTIES).write_text(META_PROPERTIES)
+    with lock_of_another(tmp_path / names.LOCK), pytest.raises(LockHeld):
+        reset(tmp_path, is_kafka=True)
+    assert stored(tmp_path) == 25
+
+
+def test_nothing_is_written_when_the_log_has_changed_since(tmp_path: Path) -> None:
+    """Another checkpoint, a truncation under way, segments under exchange."""
+    directory = write(tmp_path, 25)
+    before = read_checkpoints(FILES, str(tmp_path))
+    update_cleaner_checkpoint(FILES, str(tmp_path), {TP: 26})
+    assert reset_checkpoint(FILES, str(tmp_path), TP, before, is_kafka=False) is None
+    log = directory / str(SegmentFileName(0, FileKind.LOG))
+    swap = directory / str(SegmentFileName(0, FileKind.TIME_INDEX, Suffix.SWAP))
+    swap.touch()
+    with pytest.raises(SourceChanged):
+        reset(tmp_path)
+    swap.unlink()
+    begin_truncation(FILES, str(directory), "token", like=str(log))
+    with pytest.raises(SourceChanged):
+        reset(tmp_path)
+    assert stored(tmp_path) == 26
