@@ -9,10 +9,10 @@ from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
-from cleanerd.daemon.inventory import Inventory
-from cleanerd.daemon.model import LogId
-from cleanerd.daemon.retention import Retention
-from cleanerd.daemon.states import PartitionStates
+from cleanerd.daemon.inventory.inventory import Inventory
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.retention import Retention
+from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import LockHeld, SourceChanged
