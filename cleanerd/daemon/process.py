@@ -155,7 +155,7 @@ class Daemon:
         self._supervisor.account.event(
             "control",
             entry.outcome,
-            " ".join([entry.verb, *(f"{name}={value!r}" for name, value in entry.parameters.items())]),
+            str(entry),
             pid=peer.pid,
             uid=peer.uid,
             gid=peer.gid,

@@ -5,6 +5,7 @@ As a process of its own: `python -m tests.daemon.fake_daemon PATH` serves until 
 
 import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from cleanerd.daemon.api import operations as op
@@ -26,6 +27,7 @@ class FakeOperations:
         self.limits = models.ThrottleLimits()
         self.held: dict[str, models.HoldView] = {}
         self.job_polls = 0
+        self.kinds_asked: list[Collection[str] | None] = []
         self.commit_polls = 0
         self.is_valid = True
         self.offsets: list[int] = []
@@ -162,8 +164,9 @@ class FakeOperations:
         )
 
     def history(
-        self, pattern: str | None, limit: int, since_ms: int | None
+        self, pattern: str | None, limit: int, since_ms: int | None, kinds: Collection[str] | None
     ) -> tuple[models.HistoryEvent, ...]:
+        self.kinds_asked.append(kinds)
         event = models.HistoryEvent(
             time_ms=1, kind="cleaning", outcome="committed", reason="a\x1b[2Jb\nc", removed={"superseded": 7}
         )

@@ -164,16 +164,19 @@ def _add_looking(verbs: _Verbs) -> None:
         "log",
         examples=("explain orders-3",),
     )
-    verbs.look("jobs", ctl_verbs.jobs, "list cleaning jobs, the youngest last", "[job]", examples=("jobs",))
+    verbs.look("jobs", ctl_verbs.jobs, "list cleaning jobs, newest last", "[job]", examples=("jobs",))
     verbs.look("holds", ctl_verbs.holds, "list the pauses in force", examples=("holds",))
     history = verbs.look(
         "history",
         ctl_verbs.history,
-        "list what happened, the youngest first",
+        "list what happened to logs, newest first",
         "[pattern]",
-        examples=("history --since 1h", "history orders-3 --limit 5"),
+        examples=("history --since 1h", "history orders-3 --limit 5", "history --all"),
     )
     history.add_argument("--limit", metavar="N", type=int, default=50, help="default: 50")
+    history.add_argument(
+        "--all", action="store_true", help="also control requests, reloads, start and stop of the daemon"
+    )
     history.add_argument("--since", metavar="TIME", type=_duration, help="how far back, like 12h or 7d")
 
 

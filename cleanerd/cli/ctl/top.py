@@ -21,6 +21,7 @@ from rich.console import Console
 
 from cleanerd.cli.ctl.client import Client, ControlError
 from cleanerd.cli.ctl.top_screen import Look, screen
+from cleanerd.cli.ctl.verbs import KINDS_OF_LOGS
 from cleanerd.cli.output import write
 
 _EVENTS = 50
@@ -37,7 +38,7 @@ def ask(client: Client) -> dict[str, Any]:
     document = client.get("/v1/status")
     for part in ("logs", "jobs", "holds"):
         document |= client.get(f"/v1/{part}")
-    return document | client.get("/v1/history", limit=_EVENTS)
+    return document | client.get("/v1/history", limit=_EVENTS, kinds=KINDS_OF_LOGS)
 
 
 def is_possible() -> bool:

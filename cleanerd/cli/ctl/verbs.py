@@ -13,6 +13,9 @@ from urllib.parse import quote
 from cleanerd.cli.ctl import tables as ctl_tables
 from cleanerd.cli.ctl.client import BUSY, FAILED, NO_SUCH_LOG, Client, ControlError
 
+KINDS_OF_LOGS = "cleaning,commit,retention,recovery"
+"""Kinds of events that tell what became of logs."""
+
 _SLICE_S = 10.0
 _DEFAULT_STOP_S = 30.0  # for a cleaning to notice that it has to stop
 _COMPLETION_S = 1.0  # who presses TAB does not wait longer
@@ -96,9 +99,14 @@ def holds(client: Client, _: argparse.Namespace) -> Reply:
 
 
 def history(client: Client, options: argparse.Namespace) -> Reply:
-    """What happened, the youngest first."""
+    """What happened to logs, newest first; with --all, control requests, reloads and the daemon itself too."""
     since_ms = None if options.since is None else time.time_ns() // 1_000_000 - round(1000 * options.since)
-    return Reply(client.get("/v1/history", pattern=options.pattern, limit=options.limit, since_ms=since_ms))
+    kinds = None if options.all else KINDS_OF_LOGS
+    return Reply(
+        client.get(
+            "/v1/history", pattern=options.pattern, limit=options.limit, since_ms=since_ms, kinds=kinds
+        )
+    )
 
 
 def throttle(client: Client, options: argparse.Namespace) -> Reply:

@@ -19,6 +19,7 @@ import contextlib
 import io
 import json
 import select
+import shlex
 import socket
 import socketserver
 import threading
@@ -48,12 +49,23 @@ _ACCEPT_PAUSE_MS = 100
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """A request to change something: who, what, and what became of it (`ok`, or code and message of the error)."""
+    """A request to change something: who, what, and what became of it: `ok`, or the code of an error with its message."""
 
     peer: Peer
     verb: str
     parameters: Mapping[str, Any]
     outcome: str
+    problem: str | None = None
+
+    def __str__(self) -> str:
+        """One line: the verb, its parameters as words of a shell, then the message of the error."""
+        words = [self.verb]
+        for name, value in self.parameters.items():
+            if value is True:
+                words.append(name)
+            elif value is not None and value is not False:
+                words.append(f"{name}={shlex.quote(str(value))}")
+        return " ".join(words) + (f": {self.problem}" if self.problem else "")
 
 
 Audit = Callable[[AuditEntry], None]
@@ -122,7 +134,7 @@ class _Dispatcher:
     ) -> Answer:
         """Like `call` where something may change: only for those who may, and never without an audit entry."""
         parameters: Mapping[str, Any] = {}
-        outcome = "ok"
+        outcome, problem = "ok", None
         try:
             if not may_change(peer, self._own_uid, socket_gid):
                 _refuse(
@@ -134,16 +146,16 @@ class _Dispatcher:
             parameters = parsed.model_dump(mode="json", exclude_unset=True)
             return self.call(route, parsed)
         except OperationError as error:
-            outcome = f"{error.code}: {error}"
+            outcome, problem = error.code, str(error)
             raise
         except _Unreadable:
-            outcome = "unreadable: the request did not come in whole"
+            outcome, problem = "unreadable", "the request did not come in whole"
             raise
         except Exception as error:
-            outcome = f"internal: {type(error).__name__}"
+            outcome, problem = "internal", type(error).__name__
             raise
         finally:
-            self._record(AuditEntry(peer, route.verb, parameters, outcome))
+            self._record(AuditEntry(peer, route.verb, parameters, outcome, problem))
 
     def _record(self, entry: AuditEntry) -> None:
         try:

@@ -7,11 +7,13 @@ take one answer with a value for each directory.
 A verb that cannot be carried out raises one of the errors below; the message says what to do next.
 """
 
+from collections.abc import Collection
 from typing import Protocol
 
 from cleanerd.daemon.values.models import (
     CommitView,
     DeletedRecords,
+    EventKind,
     Explanation,
     HistoryEvent,
     HoldView,
@@ -144,8 +146,10 @@ class Operations(Protocol):
         """Why a log is or is not cleaned now."""
         ...
 
-    def history(self, pattern: str | None, limit: int, since_ms: int | None) -> tuple[HistoryEvent, ...]:
-        """The youngest `limit` events since `since_ms`, the youngest first."""
+    def history(
+        self, pattern: str | None, limit: int, since_ms: int | None, kinds: Collection[EventKind] | None
+    ) -> tuple[HistoryEvent, ...]:
+        """The newest `limit` events since `since_ms`, newest first; `kinds`: only these, like `cleaning,commit`."""
         ...
 
     def throttle(self) -> ThrottleView:

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter, WithJ
 from pydantic_core import PydanticCustomError
 
 from cleanerd.daemon.api.operations import MAX_WAIT_MS, Operations
-from cleanerd.daemon.values.models import State, ThrottleChange, View
+from cleanerd.daemon.values.models import EventKind, State, ThrottleChange, View
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 
 DEFAULT_WAIT_MS = 30_000
@@ -40,6 +40,11 @@ WaitMs = Annotated[int, Field(ge=0, le=MAX_WAIT_MS)]
 Ttl = Annotated[int, Field(gt=0)]
 Offset = Annotated[int, Field(ge=0, lt=2**63)]
 Limit = Annotated[int, Field(ge=1, le=10_000)]
+Kinds = Annotated[
+    tuple[EventKind, ...],
+    BeforeValidator(lambda text: text.split(",") if isinstance(text, str) else text),
+    WithJsonSchema({"type": "string", "examples": ["cleaning,commit"]}),
+]
 
 
 class Parameters(View):
@@ -83,11 +88,12 @@ class WaitJob(OneJob):
 
 
 class History(Parameters):
-    """Which events."""
+    """Which events; `kinds` are separated by commas, all where there are none."""
 
     pattern: Pattern | None = None
     limit: Limit = 100
     since_ms: int | None = None
+    kinds: Kinds | None = None
 
 
 class Clean(Parameters):

@@ -3,7 +3,7 @@
 import os
 import uuid
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from cleanerd import __version__
 from cleanerd.cleaning.delete_records import OffsetOutOfRange, delete_records
@@ -25,6 +25,7 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import (
     CommitView,
     DeletedRecords,
+    EventKind,
     Explanation,
     HistoryEvent,
     HoldView,
@@ -94,9 +95,11 @@ class Service(Operations):
         """Why a log is or is not cleaned now."""
         return tuple(explaining.explain(self._daemon, log) for log in self._of(topic_partition))
 
-    def history(self, pattern: str | None, limit: int, since_ms: int | None) -> tuple[HistoryEvent, ...]:
-        """The youngest events."""
-        return self._daemon.history.events(pattern, limit, since_ms)
+    def history(
+        self, pattern: str | None, limit: int, since_ms: int | None, kinds: Collection[EventKind] | None
+    ) -> tuple[HistoryEvent, ...]:
+        """The newest events."""
+        return self._daemon.history.events(pattern, limit, since_ms, kinds)
 
     def jobs(self) -> tuple[JobView, ...]:
         """Jobs that are remembered."""

@@ -19,13 +19,13 @@ import math
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import structlog
 from pydantic import ValidationError
 
-from cleanerd.daemon.values.models import HistoryEvent
+from cleanerd.daemon.values.models import EventKind, HistoryEvent
 from cleanerd.daemon.values.patterns import matches
 
 HOLD = "hold"
@@ -83,14 +83,22 @@ class History:
                 self._lost_events += 1
             self._save()  # there is something to save if the file had to be replaced
 
-    def events(self, pattern: str | None, limit: int, since_ms: int | None) -> tuple[HistoryEvent, ...]:
-        """The last `limit` events since `since_ms`, the last one first; with a pattern, those of logs that match."""
+    def events(
+        self,
+        pattern: str | None,
+        limit: int,
+        since_ms: int | None,
+        kinds: Collection[EventKind] | None = None,
+    ) -> tuple[HistoryEvent, ...]:
+        """The last `limit` events since `since_ms`, newest first: those of logs that match, and of these kinds."""
         which = "" if pattern is None else "AND topic IS NOT NULL AND log_matches(topic, partition)"
+        if kinds is not None:
+            which += f" AND json_extract(event, '$.kind') IN ({', '.join('?' * len(kinds))})"
         query = f"SELECT event FROM events WHERE time_ms >= ? {which} ORDER BY id DESC LIMIT ?"  # noqa: S608 - fixed text
         try:  # with a connection of its own: a long search keeps no writer waiting
             with contextlib.closing(sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S)) as connection:
                 connection.create_function("log_matches", 2, lambda t, p: matches(pattern, t, p))
-                rows = connection.execute(query, (since_ms or 0, limit)).fetchall()
+                rows = connection.execute(query, (since_ms or 0, *(kinds or ()), limit)).fetchall()
         except sqlite3.Error as error:
             _log.error("history_unreadable", path=self._path, reason=str(error))
             return ()
