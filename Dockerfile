@@ -14,7 +14,9 @@ RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-COPY constraints.txt pyproject.toml README.md ./
+COPY LICENSE README.md constraints.txt pyproject.toml ./
+COPY systemd systemd
+COPY etc etc
 COPY cleanerd cleanerd
 RUN --mount=type=cache,target=/root/.cache/pip \
     python3 -m venv /build /opt/cleanerd \
@@ -50,7 +52,8 @@ ENV PATH=/opt/cleanerd/bin:/usr/local/bin:/usr/bin:/bin \
     SPARK_LOCAL_IP=127.0.0.1 \
     CLEANERD_METRICS_LISTEN=0.0.0.0:9308
 
-ARG VERSION=0.1.0
+# Facts about the source, for who builds: --build-arg VERSION="$(cleanerd --version | cut -d" " -f2)"
+ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="cleanerd" \
       org.opencontainers.image.description="Log cleaner for Kafka log directories: compaction and retention beside the broker" \

@@ -1,0 +1,129 @@
+"""What a stranger gets: the wheel and its files, one version, dependencies that are needed, checks that run."""
+
+import ast
+import email
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import cleanerd
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NOT_INSTALLED = {"etc/container-start.sh"}  # of the image alone
+
+
+def normal(requirement: str) -> str:
+    """Name of a distribution as PyPI compares it."""
+    return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", requirement)[0]).lower()
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    target = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    (path,) = target.iterdir()
+    return zipfile.ZipFile(path)
+
+
+def test_wheel_brings_along_what_an_installation_needs(wheel: zipfile.ZipFile) -> None:
+    names = wheel.namelist()
+    data = f"cleanerd-{cleanerd.__version__}.data/data/share"
+    assert {
+        f"{data}/man/man8/cleanerd.8",
+        f"{data}/man/man1/cleanerctl.1",
+        f"{data}/cleanerd/systemd/cleanerd.service",
+        f"{data}/cleanerd/systemd/kafka.service.d/cleanerd.conf",
+        f"{data}/cleanerd/cleanerd.properties",
+        f"{data}/cleanerd/prometheus/cleanerd.rules.yml",
+        f"{data}/cleanerd/grafana/cleanerd.json",
+        f"{data}/doc/cleanerd/cleaner-behaviour.md",
+        "cleanerd/py.typed",
+        "cleanerd/pipeline/log4j2.properties",
+        f"cleanerd-{cleanerd.__version__}.dist-info/licenses/LICENSE",
+    } <= set(names)
+    assert not [name for name in names if name.startswith("tests/")]
+
+
+def test_every_file_beside_the_code_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:
+    """A new man page or unit has to be added to shared-data."""
+    shared = [name for name in wheel.namelist() if ".data/data/" in name]
+    installed = {(Path(name).name, wheel.read(name)) for name in shared}
+    beside = [path for tree in ("etc", "systemd") for path in (ROOT / tree).rglob("*") if path.is_file()]
+    missing = {str(p.relative_to(ROOT)) for p in beside if (p.name, p.read_bytes()) not in installed}
+    assert missing == NOT_INSTALLED
+
+
+def test_metadata_of_the_wheel(wheel: zipfile.ZipFile) -> None:
+    (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    metadata = email.message_from_bytes(wheel.read(name))
+    assert metadata["Version"] == cleanerd.__version__
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
+    assert metadata["Requires-Python"] == ">=3.11"
+
+
+def test_version_stands_in_one_place() -> None:
+    """Others take it from there, or are compared with it here."""
+    assert "version" in PROJECT["dynamic"]
+    assert cleanerd.__version__ not in (ROOT / "Dockerfile").read_text()
+    tags = re.findall(r"image: cleanerd:(\S+)", (ROOT / "etc/kubernetes/statefulset.yaml").read_text())
+    assert tags
+    assert set(tags) == {cleanerd.__version__}
+    assert f"\n## [{cleanerd.__version__}] - " in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_every_dependency_is_imported() -> None:
+    tops = {
+        name.split(".")[0]
+        for path in (ROOT / "cleanerd").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+        )
+    }
+    owners = importlib.metadata.packages_distributions()
+    imported = {normal(owner) for top in tops for owner in owners.get(top, [])}
+    assert {normal(requirement) for requirement in PROJECT["dependencies"]} - imported == set()
+
+
+def test_every_dependency_has_a_version_that_is_tested() -> None:
+    pinned = {normal(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    wanted = [
+        *PROJECT["dependencies"],
+        *(r for extra in PROJECT["optional-dependencies"].values() for r in extra),
+    ]
+    assert {normal(requirement) for requirement in wanted} <= pinned
+
+
+def test_pre_commit_runs_the_static_checks_of_contributing() -> None:
+    yaml = pytest.importorskip("yaml")  # comes with the extra `lint`
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert repository["repo"] == "local"
+    commands = (ROOT / "CONTRIBUTING.md").read_text()
+    for hook in repository["hooks"]:
+        assert hook["language"] == "system"
+        program = hook["entry"].split(" --")[0]
+        assert program in commands
+        assert hook["entry"].startswith(".venv/bin/")
+    assert {hook["id"] for hook in repository["hooks"]} == {"ruff", "ruff-format", "mypy", "lint-imports"}
+
+
+def test_license_is_the_whole_text() -> None:
+    text = (ROOT / "LICENSE").read_text()
+    assert "Apache License" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+
+
+def test_links_of_the_project_files_lead_somewhere() -> None:
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):
+        links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / name).read_text())
+        assert [link for link in links if not (ROOT / link).exists()] == []
