@@ -47,6 +47,7 @@ from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.cleanings import Cleanings
 from cleanerd.daemon.work.commits import Commits
+from cleanerd.daemon.work.condition import Conditions
 from cleanerd.daemon.work.deletions import Deleted, PendingDeletions
 from cleanerd.daemon.work.failures import Troubles
 from cleanerd.daemon.work.holds import Hold
@@ -142,7 +143,25 @@ class Supervisor:
             dispose=self.deletions.add,
             done=self._retained,
         )
-        self.schedule = Schedule(self.inventory, self.states, self.jobs, configuration, self.obstacle, clock)
+        self.conditions = Conditions(
+            inventory=self.inventory,
+            states=self.states,
+            troubles=self.troubles,
+            ownership=self.ownership,
+            configuration=configuration,
+            clock=clock,
+            offline=lambda: self.offline,
+            ignored=lambda: self.ignored,
+            full=lambda: self.full,
+        )
+        self.schedule = Schedule(
+            self.inventory,
+            self.states,
+            self.jobs,
+            configuration,
+            lambda log: self.conditions.of(log).obstacle,
+            clock,
+        )
         express = replace(self.cleanings, engine=self._express_engine, is_urgent=True)
         self.workers = Workers(
             lambda: self._work(self.schedule.next(), self.cleanings),
@@ -286,25 +305,6 @@ class Supervisor:
             self.history.delete(HORIZON, log.directory)
         else:
             self.history.put(HORIZON, log.directory, {**log.fields(), "horizon_ms": horizon_ms})
-
-    def obstacle(self, log: LogId) -> str | None:
-        """Why a log may not be cleaned now, apart from its state; None when nothing is in the way."""
-        config = self.configuration().broker
-        if not config.log_cleaner_enable:
-            return "log.cleaner.enable is false"
-        if log.log_dir in self.offline:
-            return f"{log.log_dir}: {self.offline[log.log_dir]}"
-        if log in self.ignored:
-            return self.ignored[log]
-        if log.log_dir in self.full:
-            return self.full[log.log_dir]
-        trouble = self.troubles.of(log)
-        if trouble is not None and self.troubles.blocks(log, self.clock.now_ms()):
-            return f"{'uncleanable' if trouble.is_uncleanable else 'backing off'}: {trouble.reason}"
-        known = self.inventory.facts(log)
-        if known is not None and known.contents.is_staged:
-            return "a result is staged and waits for its commit"
-        return None
 
     def stamp(self, log: LogId) -> str:
         """Stands for the files of a log and its configuration: another one means that a failure may be over."""

@@ -90,13 +90,13 @@ def test_nothing_more_is_staged_beside_a_live_broker_than_it_allows(tmp_path: Pa
     logs = write_logs(tmp_path / "logs", "one")
     daemon = make(logs, {"one": "compact"}, cleanerd_staged_max_bytes=0)
     (log,) = daemon.inventory.logs()
-    assert daemon.obstacle(log) is None, "nobody owns the directory: nothing has to wait"
+    assert daemon.conditions.of(log).obstacle is None, "nobody owns the directory: nothing has to wait"
     with lock_of_another(logs / names.LOCK):
         daemon.scan()
-        assert "cleanerd.staged.max.bytes is 0" in str(daemon.obstacle(log))
+        assert "cleanerd.staged.max.bytes is 0" in str(daemon.conditions.of(log).obstacle)
         assert daemon.schedule.next() is None
     daemon.scan()
-    assert daemon.obstacle(log) is None
+    assert daemon.conditions.of(log).obstacle is None
     assert daemon.schedule.next() is not None
 
 

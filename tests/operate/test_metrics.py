@@ -18,7 +18,6 @@ from cleanerd.daemon.api.metrics_server import MetricsServer, pages
 from cleanerd.daemon.api.service import Service
 from cleanerd.daemon.configuration.reload import ReloadStatus
 from cleanerd.daemon.engine.client import EngineDied
-from cleanerd.daemon.reports.log_views import states
 from cleanerd.daemon.telemetry import metric_table as table
 from cleanerd.daemon.telemetry.metric_table import METRICS, Kind, Metric, When
 from cleanerd.daemon.telemetry.metrics import BYTES_PER_KEY, Metrics, cause_of
@@ -309,7 +308,7 @@ def test_states_are_those_of_the_control_api(world: World) -> None:
     daemon.states.try_start(world.log("six"))
     daemon.states.stop(world.log("six"))
     world.scan()
-    views = Counter(states(daemon, daemon.inventory.logs()))
+    views = Counter(one.state for _, one in daemon.conditions.all(daemon.inventory.logs()))
     found = {dict(key)["state"]: int(n) for (_, key), n in world.scrape().of("cleanerd_partitions") if n}
     assert found == dict(views)
     assert set(found) == {"dirty", "paused", "ignored", "staged", "aborted"}

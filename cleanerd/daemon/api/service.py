@@ -18,7 +18,7 @@ from cleanerd.daemon.api.operations import (
 )
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadStatus, Trigger
 from cleanerd.daemon.reports import explain as explaining
-from cleanerd.daemon.reports.log_views import limits_view, log_views, rates_of, states
+from cleanerd.daemon.reports.log_views import limits_view, log_views, rates_of
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.history import HOLD
 from cleanerd.daemon.values.log_id import LogId
@@ -73,7 +73,7 @@ class Service(Operations):
             uptime_s=daemon.clock.monotonic_s() - daemon.started_s,
             ready=daemon.is_ready,
             log_dirs=tuple(map(self._log_dir, daemon.log_dirs)),
-            logs_by_state=Counter(states(daemon, daemon.inventory.logs())),
+            logs_by_state=Counter(one.state for _, one in daemon.conditions.all(daemon.inventory.logs())),
             workers_busy=len(daemon.jobs.running()),
             workers_total=len(workers) - 1,  # the express one is extra
             spark_session_up=daemon.engine.pid is not None,
@@ -125,34 +125,30 @@ class Service(Operations):
 
     def clean(self, pattern: str, force: bool) -> tuple[JobView, ...]:
         """Clean now."""
-        daemon, views, obstacles = self._daemon, [], []
+        daemon, views, refusals = self._daemon, [], []
         for log in self._some(pattern):
             running = daemon.jobs.of(log)
-            obstacle = self._hard_obstacle(log)
+            refusal = self._refusal(log)
             if running is not None:
                 views.append(running.id)
-            elif obstacle is not None:
-                obstacles.append(f"{log}: {obstacle}")
+            elif refusal is not None:
+                refusals.append(f"{log}: {refusal}")
             else:
+                daemon.troubles.retry([log])  # to ask for a log again is to try it again
                 views.append(daemon.jobs.request([log], force=force).id)
         if not views:
-            raise Conflict("; ".join(obstacles[:5]))
+            raise Conflict("; ".join(refusals[:5]))
         daemon.bell.ring()
         return tuple(daemon.jobs.view(job_id) for job_id in views)
 
-    def _hard_obstacle(self, log: LogId) -> str | None:
-        """What stands against even a request; a failure does not, for the request is a retry."""
-        daemon = self._daemon
-        if not daemon.configuration().topic(log.topic_partition.topic).compact:
-            return "its cleanup.policy does not contain compact"
-        if daemon.states.state(log).status is Status.PAUSED:
-            return "it is paused; `cleanerctl holds` tells by whom"
-        daemon.troubles.retry([log])
-        reason = daemon.obstacle(log)
-        known = daemon.inventory.facts(log)
-        if reason is not None and known is not None and known.contents.is_staged:
-            return f"{reason}; `cleanerctl commit {log}` commits it once its broker has stopped"
-        return reason
+    def _refusal(self, log: LogId) -> str | None:
+        """What stands against even a request."""
+        condition = self._daemon.conditions.of(log)
+        if condition.obstacle is None or condition.yields_to_requests:
+            return None
+        if condition.state == "staged":
+            return f"{condition.obstacle}; `cleanerctl commit {log}` commits it once its broker has stopped"
+        return condition.obstacle
 
     def pause(self, pattern: str, owner: str, reason: str, ttl_ms: int | None, timeout_ms: int) -> HoldView:
         """Abort and pause what matches, now and later."""

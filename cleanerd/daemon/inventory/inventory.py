@@ -15,7 +15,7 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cleanerd.config.model import TopicConfig
@@ -35,7 +35,6 @@ from cleanerd.env.files import Files, FileStat
 from cleanerd.errors import CorruptFile
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, FileKind, SegmentFileName, TopicPartition, parse_partition_dir
-from cleanerd.policy.cleanable import CleanableRange
 from cleanerd.storage.checkpoints import read_offsets
 from cleanerd.storage.scan import Checkpoints, first_batch_timestamp_ms
 
@@ -159,20 +158,22 @@ class Inventory:
         entry = self._entry(log)
         return entry.known if entry else None
 
-    def bound(self, log: LogId, now_ms: int, topic_config: TopicConfigs) -> CleanableRange | None:
+    def error(self, log: LogId) -> str | None:
+        """Why a partition directory cannot be read, None when it can."""
+        entry = self._entry(log)
+        return entry.error if entry else None
+
+    def estimate(self, log: LogId, now_ms: int, topic_config: TopicConfigs) -> Estimate | None:
         """The most that may be cleanable of a log; None if it is not compacted, does not exist or cannot be read."""
         entry = self._entry(log)
-        found = self._estimate(entry, now_ms, topic_config) if entry else None
-        return found.range if found else None
+        return self._estimate(entry, now_ms, topic_config) if entry else None
 
-    def totals(
-        self, now_ms: int, topic_config: TopicConfigs, apart: Set[LogId] = frozenset()
-    ) -> dict[str, Totals]:
-        """Numbers of each log directory that works. `apart`: logs whose state the caller knows better."""
+    def totals(self, now_ms: int, topic_config: TopicConfigs) -> dict[str, Totals]:
+        """Numbers of each log directory that works."""
         config_of = functools.cache(topic_config)
         with self._mutex:
             online = {d.path: list(d.entries.values()) for d in self._dirs.values() if d.offline is None}
-        return {path: self._totals(entries, now_ms, config_of, apart) for path, entries in online.items()}
+        return {path: self._totals(entries, now_ms, config_of) for path, entries in online.items()}
 
     def _scan(self, log_dirs: Sequence[str], *, only_touched: bool) -> ScanReport:
         found = _Findings()
@@ -319,15 +320,12 @@ class Inventory:
             place = self._dirs.get(log.log_dir)
             return place.entries.get(str(log.topic_partition)) if place else None
 
-    def _totals(
-        self, entries: Sequence[_Entry], now_ms: int, config_of: TopicConfigs, apart: Set[LogId]
-    ) -> Totals:
-        known = {entry.log: entry.known for entry in entries if entry.known is not None}
+    def _totals(self, entries: Sequence[_Entry], now_ms: int, config_of: TopicConfigs) -> Totals:
+        known = [entry.known for entry in entries if entry.known is not None]
         found = (self._estimate(entry, now_ms, config_of) for entry in entries)
-        compacted = {log for log in known if config_of(log.topic_partition.topic).compact}
         unreadable = sum(entry.error is not None for entry in entries)
         estimates = [estimate for estimate in found if estimate is not None]
-        return sum_up(known, estimates, compacted, apart, unreadable=unreadable, now_ms=now_ms)
+        return sum_up(known, estimates, unreadable=unreadable, now_ms=now_ms)
 
     # -- what is due ------------------------------------------------------------------------------------------
 

@@ -61,8 +61,8 @@ def _about_daemon(daemon: Supervisor, log: LogId) -> list[Fact]:
     held = [hold for hold in daemon.states.holds() if hold.matches(log.topic_partition)]
     state = "; ".join([_STATES[status], *(_hold(hold) for hold in held)])
     facts.append(Fact(name="state", value=state, blocks=status is Status.PAUSED, rule="2A"))
-    obstacle = daemon.obstacle(log)
-    if obstacle is not None:
+    obstacle = daemon.conditions.of(log).obstacle
+    if obstacle is not None and not any(fact.blocks for fact in facts):
         facts.append(Fact(name="in the way", value=obstacle, blocks=True))
     owner = daemon.ownership.owner_of(log.log_dir)
     if owner is not None and is_kafka_dir(daemon.files, log.log_dir):

@@ -1,7 +1,7 @@
 """What metrics say of the daemon as it is when somebody asks. One pass over all logs, with numbers that scans have left."""
 
 import contextlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
@@ -12,33 +12,28 @@ from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry import metric_table as table
 from cleanerd.daemon.telemetry.metrics import Sample
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.models import State
+from cleanerd.daemon.work.condition import Condition
 from cleanerd.daemon.work.throttle import Limit
 from cleanerd.env.space import space_of
-from cleanerd.policy.lifecycle import Status
 
 _LIMITS = {Limit.TOTAL: "total", Limit.READ: "read", Limit.WRITE: "write"}
 _UNLIMITED = 1e300  # Kafka's default rate is the largest double
-_BUSY: dict[Status, State] = {
-    Status.IN_PROGRESS: "cleaning",
-    Status.ABORTED: "aborted",
-    Status.PAUSED: "paused",
-}
+Conditions = dict[LogId, Condition]
 
 
 def read(daemon: Supervisor, reloader: Reloader) -> Iterator[Sample]:
     """Every metric that is looked up. Raises nothing that a disk can do."""
-    apart = _apart(daemon)
-    totals = daemon.inventory.totals(daemon.clock.now_ms(), daemon.configuration().topic, apart.keys())
-    uncleanable = _uncleanable_bytes(daemon, apart)
+    conditions = dict(daemon.conditions.all(daemon.inventory.logs()))
+    totals = daemon.inventory.totals(daemon.clock.now_ms(), daemon.configuration().topic)
+    uncleanable = _uncleanable_bytes(daemon, conditions)
     yield from _process(daemon)
     yield from _reloads(reloader)
-    yield from _states(daemon, totals, apart)
+    yield from _states(daemon, conditions)
     for log_dir in daemon.log_dirs:
         yield from _log_dir(daemon, log_dir, totals.get(log_dir), uncleanable[log_dir])
     yield from _partitions(daemon)
     if daemon.configuration().broker.metrics_jmx_compat:
-        yield from _jmx(daemon, totals, apart, uncleanable)
+        yield from _jmx(daemon, totals, conditions, uncleanable)
 
 
 def _process(daemon: Supervisor) -> Iterator[Sample]:
@@ -74,37 +69,13 @@ def _reloads(reloader: Reloader) -> Iterator[Sample]:
         yield table.CONFIG_RELOADS, (status.value,), reloader.count(status)
 
 
-def _apart(daemon: Supervisor) -> dict[LogId, State]:
-    """Logs whose state is not that of their files, in the order of `views.states`."""
-    apart: dict[LogId, State] = dict.fromkeys(list(daemon.ignored), "ignored")
-    for log, state in daemon.states.snapshot().items():
-        if state.status in _BUSY:
-            apart.setdefault(log, _BUSY[state.status])
-    holds = daemon.states.holds()
-    if holds:
-        for log in daemon.inventory.logs():
-            if any(hold.matches(log.topic_partition) for hold in holds):
-                apart.setdefault(log, "paused")
-    for trouble in daemon.troubles.all():
-        if trouble.is_uncleanable:
-            apart.setdefault(trouble.log, "uncleanable")
-    return {log: state for log, state in apart.items() if daemon.inventory.facts(log) is not None}
-
-
-def _states(daemon: Supervisor, totals: dict[str, Totals], apart: dict[LogId, State]) -> Iterator[Sample]:
-    offline = set(daemon.log_dirs) - totals.keys()
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for log_dir, total in totals.items():
-        counts[log_dir].update(total.states)
-    for log, apart_state in apart.items():
-        if log.log_dir not in offline:
-            counts[log.log_dir][apart_state] += 1
-    for log in daemon.inventory.logs() if offline else ():
-        if log.log_dir in offline:
-            counts[log.log_dir]["offline"] += 1
+def _states(daemon: Supervisor, conditions: Conditions) -> Iterator[Sample]:
+    counts: Counter[tuple[str, str]] = Counter(
+        (log.log_dir, condition.state) for log, condition in conditions.items()
+    )
     for log_dir in daemon.log_dirs:
         for state in table.STATES:
-            yield table.PARTITIONS, (log_dir, state), counts[log_dir][state]
+            yield table.PARTITIONS, (log_dir, state), counts[log_dir, state]
 
 
 def _log_dir(
@@ -129,10 +100,10 @@ def _log_dir(
         yield table.DIR_BYTES, (log_dir,), space.total_bytes
 
 
-def _uncleanable_bytes(daemon: Supervisor, apart: dict[LogId, State]) -> Counter[str]:
+def _uncleanable_bytes(daemon: Supervisor, conditions: Conditions) -> Counter[str]:
     found: Counter[str] = Counter()
-    for log, state in apart.items():
-        if state == "uncleanable":
+    for log, condition in conditions.items():
+        if condition.state == "uncleanable":
             found[log.log_dir] += _dirty(daemon, log)[1]
     return found
 
@@ -168,7 +139,7 @@ def _partitions(daemon: Supervisor) -> Iterator[Sample]:
 
 
 def _jmx(
-    daemon: Supervisor, totals: dict[str, Totals], apart: dict[LogId, State], uncleanable: Counter[str]
+    daemon: Supervisor, totals: dict[str, Totals], conditions: Conditions, uncleanable: Counter[str]
 ) -> Iterator[Sample]:
     """The same facts under the names and in the units of Kafka's own cleaner."""
     metrics, last = daemon.metrics, daemon.metrics.last
@@ -180,7 +151,7 @@ def _jmx(
     yield table.JMX_DEAD, (), _workers(daemon)["dead"]
     yield table.JMX_DIRTY, (), 100 * max((total.max_dirty_ratio for total in totals.values()), default=0)
     yield table.JMX_RUN, (), daemon.since_scan_s * 1000
-    given_up = Counter(log.log_dir for log, state in apart.items() if state == "uncleanable")
+    given_up = Counter(log.log_dir for log, found in conditions.items() if found.state == "uncleanable")
     for log_dir in daemon.log_dirs:
         yield table.JMX_UNCLEANABLE, (log_dir,), given_up[log_dir]
         yield table.JMX_UNCLEANABLE_BYTES, (log_dir,), uncleanable[log_dir]

@@ -1,8 +1,11 @@
 """The daemon in one line, for `systemctl status`."""
 
+import functools
+
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.condition import Condition
 
 _PAUSE_S = 3.0
 _AT_LATEST_S = 60.0
@@ -23,36 +26,33 @@ class StatusLine:
         daemon, now_s = self._supervisor, self._supervisor.clock.monotonic_s()
         if self._text and now_s - self._made_s < _PAUSE_S:
             return self._text
-        uncleanable = sum(trouble.is_uncleanable for trouble in daemon.troubles.all())
+        given_up = sum(trouble.is_uncleanable for trouble in daemon.troubles.all())
         last = self._reloader.last
         is_rejected = last is not None and last.status is ReloadStatus.REJECTED
         minute = now_s // _AT_LATEST_S  # time alone makes logs dirtier, and nobody says when one has vanished
-        basis = (minute, daemon.bell.rings(), uncleanable, len(daemon.offline), is_rejected)
+        basis = (minute, daemon.bell.rings(), given_up, len(daemon.offline), is_rejected)
         if basis != self._basis:
             self._basis, self._made_s = basis, now_s
-            parts = [self._dirty()]
+            conditions = dict(daemon.conditions.all(daemon.inventory.logs()))
+            uncleanable = sum(condition.state == "uncleanable" for condition in conditions.values())
+            parts = [self._dirty(conditions)]
             parts += [f"{uncleanable} uncleanable"] if uncleanable else []
             parts += [f"{len(daemon.offline)} log directories offline"] if daemon.offline else []
             parts += ["the last reload was rejected, see the log"] if is_rejected else []
             self._text = "; ".join(parts)
         return self._text
 
-    def _dirty(self) -> str:
-        ratios = self._ratios()
-        dirty = {log: ratio for log, ratio in ratios.items() if ratio > 0}
-        counted = f"{len(dirty)}/{len(ratios)} partitions dirty"
-        if not dirty:
-            return counted
-        dirtiest = max(dirty, key=lambda log: dirty[log])
-        return f"{counted}, dirtiest {dirtiest} {100 * dirty[dirtiest]:.0f} %"
-
-    def _ratios(self) -> dict[LogId, float]:
-        """Dirty ratio of every log that is compacted; 0 where nothing can be cleaned."""
+    def _dirty(self, conditions: dict[LogId, Condition]) -> str:
         daemon, now_ms = self._supervisor, self._supervisor.clock.now_ms()
-        configuration, ratios = daemon.configuration(), {}
-        for log in daemon.inventory.logs():
-            config, known = configuration.topic(log.topic_partition.topic), daemon.inventory.facts(log)
-            if known is not None and config.compact and log not in daemon.ignored:
-                found = known.upper_bound(config, now_ms)
-                ratios[log] = 0.0 if found.is_empty else found.dirty_ratio
-        return ratios
+        config_of = functools.cache(daemon.configuration().topic)
+        ratios: dict[LogId, float] = {}
+        for log, condition in conditions.items():
+            found = daemon.inventory.estimate(log, now_ms, config_of) if condition.state == "dirty" else None
+            if found is not None:
+                ratios[log] = found.range.dirty_ratio
+        cleanable = sum(condition.state != "ignored" for condition in conditions.values())
+        counted = f"{len(ratios)}/{cleanable} partitions dirty"
+        if not ratios:
+            return counted
+        dirtiest = max(ratios, key=lambda log: ratios[log])
+        return f"{counted}, dirtiest {dirtiest} {100 * ratios[dirtiest]:.0f} %"

@@ -1,0 +1,111 @@
+"""The condition of a log is decided in one place: every reader says the same of it, and asking changes nothing."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.result import LogResult
+from cleanerd.daemon.api.operations import Conflict
+from cleanerd.daemon.api.service import Service
+from cleanerd.daemon.reports.log_views import log_views
+from cleanerd.daemon.reports.status_line import StatusLine
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.holds import Hold
+from tests.operate.world import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """With one log for each state that a log can be in while its directory works."""
+    world = World(tmp_path)
+    world.add("foreign", "held", "busy", "stopped", "garbage", "unreadable", "waiting", "few", "failing")
+    world.configure()
+    world.scan()
+    yield world
+    world.close()
+
+
+def fail(world: World, log: LogId, *, is_retryable: bool = False) -> None:
+    """A cleaning of it failed."""
+    tp, daemon = log.topic_partition, world.daemon
+    bad = LogResult(
+        tp.topic, tp.partition, log.log_dir, "failed", "why", error="CorruptFile", is_retryable=is_retryable
+    )
+    config, now_ms = daemon.configuration().broker, world.clock.now_ms()
+    daemon.troubles.failed(log, bad, daemon.stamp(log), config, now_ms)
+
+
+def bring_about(world: World) -> None:
+    """Every state."""
+    daemon = world.daemon
+    daemon.ignored[world.log("foreign")] = "not of this cluster"
+    daemon.states.hold(Hold("1", "held", "me", "because", 0))
+    daemon.states.try_start(world.log("busy"))
+    daemon.states.try_start(world.log("stopped"))
+    daemon.states.stop(world.log("stopped"))
+    for _ in range(daemon.configuration().broker.retry_max):
+        fail(world, world.log("garbage"))
+    fail(world, world.log("failing"), is_retryable=True)
+    (world.a / "waiting-0" / f"{0:020d}.manifest.cleanerd").write_text("{}")
+    (world.a / "unreadable-0").rename(world.root / "elsewhere")
+    os.utime(world.root / "elsewhere")
+    (world.a / "unreadable-0").symlink_to(world.root / "elsewhere")
+    world.scan()
+
+
+def test_every_reader_says_the_same(world: World) -> None:
+    bring_about(world)
+    daemon = world.daemon
+    views = {view.topic: view for view in log_views(daemon, daemon.inventory.logs())}
+    expected = {
+        "foreign": "ignored", "held": "paused", "busy": "cleaning", "stopped": "aborted", "garbage": "uncleanable",
+        "unreadable": "uncleanable", "waiting": "staged", "failing": "dirty",
+    }  # fmt: skip
+    assert {topic: views[topic].state for topic in expected} == expected
+    assert "symbolic link" in str(views["unreadable"].reason)
+    counted = {dict(key)["state"]: int(n) for (_, key), n in world.scrape().of("cleanerd_partitions") if n}
+    assert counted == Counter(view.state for view in views.values())
+    assert Service(daemon, world.reloader).status().logs_by_state == counted
+    assert "; 2 uncleanable" in StatusLine(daemon, world.reloader).text()
+
+
+def test_what_cannot_be_read_is_not_offered_for_cleaning(world: World) -> None:
+    bring_about(world)
+    log = world.log("unreadable")
+    assert "symbolic link" in str(world.daemon.conditions.of(log).obstacle)
+    with pytest.raises(Conflict, match="symbolic link"):
+        Service(world.daemon, world.reloader).clean("unreadable", force=False)
+
+
+def test_a_log_below_its_own_threshold_is_not_dirty(world: World) -> None:
+    """Rule 1.21; its dirty ratio is told all the same, and that of a log without a dirty section is 0."""
+    log = world.log("few")
+    assert world.daemon.conditions.of(log).state == "dirty"
+    world.configure(log_cleaner_min_cleanable_ratio="1.0")
+    assert world.daemon.conditions.of(log).state == "clean"
+    (view,) = log_views(world.daemon, [log])
+    assert view.dirty_ratio == 1.0
+    assert not view.dirty_ratio_exact
+    world.configure(log_cleaner_min_compaction_lag_ms=10**13)
+    (view,) = log_views(world.daemon, [log])
+    assert (view.dirty_ratio, view.dirty_ratio_exact) == (0.0, True)
+
+
+def test_only_a_request_that_is_granted_forgets_failures(world: World) -> None:
+    """Asking what stands against a cleaning does not."""
+    bring_about(world)
+    daemon, service = world.daemon, Service(world.daemon, world.reloader)
+    failing = world.log("failing")
+    condition = daemon.conditions.of(failing)
+    assert (condition.obstacle, condition.yields_to_requests) == ("backing off: why", True)
+    daemon.full[failing.log_dir] = "the disk is full"
+    with pytest.raises(Conflict, match="the disk is full"):
+        service.clean("failing", force=False)
+    assert daemon.troubles.of(failing) is not None, "it was refused"
+    daemon.full.clear()
+    (job,) = service.clean("failing", force=False)
+    assert job.logs == ("failing-0",)
+    assert daemon.troubles.of(failing) is None
