@@ -1,9 +1,12 @@
 """A candidate to the work of the pipeline: segments to rewrite, groups, chunks (step 3 of a cleaning)."""
 
-import itertools
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from cleanerd.cleaning.choose import Candidate
 from cleanerd.env.files import Files
@@ -11,6 +14,7 @@ from cleanerd.errors import CorruptFile
 from cleanerd.format.names import FileKind
 from cleanerd.format.offset_index import ENTRY_BYTES
 from cleanerd.format.txn_index import AbortedTxn
+from cleanerd.kernels.heads import Heads, walk_heads
 from cleanerd.kernels.judge import AbortedTxns
 from cleanerd.pipeline.chunks import ChunkWork, Source
 from cleanerd.pipeline.work import LogWork
@@ -19,6 +23,7 @@ from cleanerd.policy.grouping import group_segments
 from cleanerd.storage.scan import SegmentOnDisk, read_aborted_txns, read_offset_index
 
 _MAX_MS = 2**63 - 1
+_WALK_BYTES_PER_THREAD = 64 << 20  # some ms: less is not worth a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ class CleaningPlan:
 
 
 def plan_cleaning(files: Files, candidate: Candidate, *, now_ms: int, chunk_bytes: int) -> CleaningPlan:
-    """Plan one log. Reads the offset and transaction indexes. Raises CorruptFile, OSError."""
+    """Plan one log. Reads its batch headers, offset and transaction indexes. Raises CorruptFile, OSError."""
     snapshot, found, config = candidate.snapshot, candidate.range, candidate.config
     end = found.first_uncleanable_offset
     by_base = {segment.base_offset: segment for segment in snapshot.segments}
@@ -61,22 +66,7 @@ def plan_cleaning(files: Files, candidate: Candidate, *, now_ms: int, chunk_byte
         for facts, next_base in zip(grouped, following, strict=True)
     ]
     horizon_ms = _legacy_horizon_ms(candidate)
-    chunks = [
-        ChunkWork(
-            source=source,
-            group=number,
-            is_dirty=segment_end > found.first_dirty_offset,
-            retain_legacy_deletes=segment.mtime_ns // 1_000_000 > horizon_ms,
-            index_path=segment.sibling(FileKind.OFFSET_INDEX),
-            index_positions=positions[(positions >= source.start) & (positions < source.end)],
-            index_first_entry=int(np.searchsorted(positions, source.start)),
-        )
-        for number, group in enumerate(groups)
-        for segment, segment_end in zip(
-            group.sources, [*(s.base_offset for s in group.sources[1:]), group.next_base_offset], strict=True
-        )
-        for source, positions in _cut(files, segment, chunk_bytes)
-    ]
+    chunks = _plan_chunks(files, groups, found.first_dirty_offset, horizon_ms, chunk_bytes)
     horizon = now_ms + config.delete_retention_ms
     aborted = read_aborted_txns(files, snapshot)
     work = LogWork(
@@ -84,7 +74,6 @@ def plan_cleaning(files: Files, candidate: Candidate, *, now_ms: int, chunk_byte
         directory=snapshot.directory,
         chunks=tuple(chunks),
         groups=len(groups),
-        log_start_offset=snapshot.segments[0].base_offset,
         first_dirty_offset=found.first_dirty_offset,
         round_end=end,
         now_ms=now_ms,
@@ -95,6 +84,39 @@ def plan_cleaning(files: Files, candidate: Candidate, *, now_ms: int, chunk_byte
         aborted_txns=aborted,
     )
     return CleaningPlan(candidate, tuple(groups), work)
+
+
+def _plan_chunks(
+    files: Files, groups: Sequence[Group], first_dirty_offset: int, legacy_horizon_ms: int, chunk_bytes: int
+) -> list[ChunkWork]:
+    """The chunks of all groups in offset order, with the records that they can hold."""
+    places = [
+        (number, segment, segment_end)
+        for number, group in enumerate(groups)
+        for segment, segment_end in zip(
+            group.sources, [*(s.base_offset for s in group.sources[1:]), group.next_base_offset], strict=True
+        )
+        if segment.size_bytes
+    ]
+    walked = _walk_all([segment for _, segment, _ in places], chunk_bytes, first_dirty_offset)
+    chunks = []
+    for (number, segment, segment_end), heads in zip(places, walked, strict=True):
+        positions = _index_positions(files, segment)
+        chunks += [
+            ChunkWork(
+                source=source,
+                group=number,
+                is_dirty=segment_end > first_dirty_offset,
+                retain_legacy_deletes=segment.mtime_ns // 1_000_000 > legacy_horizon_ms,
+                index_path=segment.sibling(FileKind.OFFSET_INDEX),
+                index_positions=positions[(positions >= source.start) & (positions < source.end)],
+                index_first_entry=int(np.searchsorted(positions, source.start)),
+                records_max=records,
+                dirty_records_max=dirty_records,
+            )
+            for source, records, dirty_records in _chunks(segment, heads)
+        ]
+    return chunks
 
 
 def _legacy_horizon_ms(candidate: Candidate) -> int:
@@ -113,10 +135,48 @@ def _columns(aborted: tuple[AbortedTxn, ...]) -> AbortedTxns:
     return AbortedTxns(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
 
 
-def _cut(files: Files, segment: SegmentOnDisk, chunk_bytes: int) -> list[tuple[Source, np.ndarray]]:
-    """Cut a segment at batch starts that its offset index names; each with all positions of that index."""
-    if segment.size_bytes == 0:
-        return []
+def _chunks(segment: SegmentOnDisk, heads: Heads) -> Iterator[tuple[Source, int, int]]:
+    """A segment cut at batch starts: (source, records, dirty records), the last two upper bounds."""
+    starts = heads.starts.tolist()
+    for start, end, records, dirty_records in zip(
+        starts,
+        [*starts[1:], segment.size_bytes],
+        heads.records.tolist(),
+        heads.dirty_records.tolist(),
+        strict=True,
+    ):
+        source = Source(
+            path=segment.path,
+            inode=segment.inode,
+            size_bytes=segment.size_bytes,
+            mtime_ns=segment.mtime_ns,
+            start=start,
+            end=end,
+            min_offset=segment.base_offset,
+        )
+        yield source, records, dirty_records
+
+
+def _walk_all(segments: Sequence[SegmentOnDisk], chunk_bytes: int, first_dirty_offset: int) -> list[Heads]:
+    """The batch headers of segments, none of them empty, on as many cores as that pays for. Raises OSError."""
+
+    def walk(segment: SegmentOnDisk) -> Heads:
+        fd = os.open(segment.path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            return walk_heads(fd, segment.size_bytes, chunk_bytes, first_dirty_offset)
+        finally:
+            os.close(fd)
+
+    paying = sum(segment.size_bytes for segment in segments) // _WALK_BYTES_PER_THREAD
+    threads = min(len(segments), paying, len(os.sched_getaffinity(0)))
+    if threads < 2:
+        return [walk(segment) for segment in segments]
+    with ThreadPoolExecutor(threads, thread_name_prefix="cleanerd-plan") as pool:
+        return list(pool.map(walk, segments))
+
+
+def _index_positions(files: Files, segment: SegmentOnDisk) -> npt.NDArray[np.int64]:
+    """Where the offset index says that batches start. Raises CorruptFile."""
     index = read_offset_index(files, segment)
     positions = index.positions if index is not None else np.zeros(0, np.int64)
     beyond = np.flatnonzero(positions >= segment.size_bytes)
@@ -127,40 +187,4 @@ def _cut(files: Files, segment: SegmentOnDisk, chunk_bytes: int) -> list[tuple[S
             f"a position below the {segment.size_bytes} bytes of the log",
             int(positions[beyond[0]]),
         )
-    wanted = np.arange(chunk_bytes, segment.size_bytes, chunk_bytes)
-    at = np.unique(np.searchsorted(positions, wanted))
-    cuts = [0, *positions[at[at < len(positions)]].tolist(), segment.size_bytes]
-    for cut in cuts[1:-1]:
-        _check_cut(segment, cut, int(np.searchsorted(positions, cut)))
-    return [
-        (
-            Source(
-                path=segment.path,
-                inode=segment.inode,
-                size_bytes=segment.size_bytes,
-                mtime_ns=segment.mtime_ns,
-                start=start,
-                end=end,
-                min_offset=segment.base_offset,
-            ),
-            positions,
-        )
-        for start, end in itertools.pairwise(cuts)
-    ]
-
-
-def _check_cut(segment: SegmentOnDisk, position: int, entry: int) -> None:
-    """A cut in the middle of a batch would be taken for a damaged log: the index is what is wrong then."""
-    with open(segment.path, "rb") as file:
-        file.seek(position)
-        head = file.read(17)
-    size = int.from_bytes(head[8:12], "big", signed=True) + 12
-    offset = int.from_bytes(head[:8], "big", signed=True)
-    plausible = len(head) == 17 and head[16] <= 2 and 26 <= size <= segment.size_bytes - position
-    if not plausible or not 0 <= offset - segment.base_offset < 2**31:
-        raise CorruptFile(
-            segment.sibling(FileKind.OFFSET_INDEX),
-            entry * ENTRY_BYTES,
-            "the position of a batch start",
-            f"{position}, inside a batch",
-        )
+    return positions

@@ -115,10 +115,14 @@ def _scatter(fingerprints, numbers, starts, out):
 
 def split_by_bucket(
     fingerprints: Fingerprints, numbers: npt.NDArray[np.int32], buckets: int
-) -> list[Fingerprints]:
-    """The fingerprints of each bucket in the order given; `numbers[i]` is the bucket of fingerprint i."""
+) -> dict[int, Fingerprints]:
+    """The fingerprints of each bucket that has any, in the order given; `numbers[i]` is the bucket of fingerprint i."""
     counts = np.bincount(numbers, minlength=buckets)
     ends = np.cumsum(counts)
     out = np.empty_like(fingerprints)
     _scatter(fingerprints, numbers, ends - counts, out)
-    return [out[end - count : end] for end, count in zip(ends, counts, strict=True)]
+    used = np.flatnonzero(counts)
+    return {
+        bucket: out[end - count : end]
+        for bucket, count, end in zip(used.tolist(), counts[used].tolist(), ends[used].tolist(), strict=True)
+    }

@@ -19,7 +19,7 @@ _V2_HEADER = 61
 
 
 @njit(**JIT)
-def _next_size(buffer, position, end):
+def next_size(buffer, position, end):
     """(total size, status) of the batch at `position`; TORN when it does not end before `end`."""
     if end - position < 17:
         return 0, _TORN
@@ -41,7 +41,7 @@ def _count(buffer, start, end):
     position = np.int64(start)
     batches = 0
     while position < end:
-        size, status = _next_size(buffer, position, end)
+        size, status = next_size(buffer, position, end)
         if status != _OK:
             return batches, position, status
         batches += 1

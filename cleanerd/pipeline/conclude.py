@@ -30,11 +30,12 @@ def conclude(
         return log
     nothing = np.zeros(0, np.bool_)
     for summary, by_bucket in zip(log.summaries, bits, strict=True):
-        answers = [by_bucket.get(bucket, nothing) for bucket in range(log.buckets)]
+        buckets = sorted(by_bucket)
+        answers = [by_bucket[bucket] for bucket in buckets]
         counts = np.array([len(answer) for answer in answers], np.int64)
         assert counts.sum() == summary.competing
-        together = np.concatenate(answers)
-        log.verdicts.append(Verdicts(PackedBits.of(together), counts))
+        together = np.concatenate([nothing, *answers])
+        log.verdicts.append(Verdicts(PackedBits.of(together), np.array(buckets, np.int64), counts))
         log.superseded.append(int(np.count_nonzero(together)))
     log.changed_groups = _changed_groups(log, _conclude_transactions(log))
     return log

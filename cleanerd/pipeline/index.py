@@ -5,6 +5,8 @@ map-reduce: a key costs one fingerprint a task, however hot it is) and ships the
 Nothing here knows Spark.
 """
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,8 +93,21 @@ class Block:
         return bits
 
 
-def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[ChunkSummary, list[Block]]:
-    """Index one chunk: its summary and one block per bucket. Raises CorruptFile, SourceChanged, Aborted, OSError."""
+Blocks = dict[int, Block]
+"""What a chunk has to ask, by bucket; a bucket of which it holds no record is not there and costs nothing."""
+
+
+def holders_of_buckets(chunks: Sequence[Blocks]) -> dict[int, list[int]]:
+    """Bucket -> the chunks that have a block of it, by their place in `chunks`, ascending."""
+    holders: dict[int, list[int]] = defaultdict(list)
+    for i, blocks in enumerate(chunks):
+        for bucket in blocks:
+            holders[bucket].append(i)
+    return holders
+
+
+def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[ChunkSummary, Blocks]:
+    """Index one chunk: its summary and its blocks. Raises CorruptFile, SourceChanged, Aborted, OSError."""
     tally = _Tally()
     parts = [np.empty((0, 2), np.uint64)]
     buckets = [np.empty(0, np.int32)]
@@ -123,7 +138,7 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
         raise CorruptFile(work.source.path, work.source.start, "offsets below the next segment's", beyond)
     clean_counts = np.bincount(numbers[:clean], minlength=log.buckets)
     by_bucket = split_by_bucket(fingerprints, numbers, log.buckets)
-    blocks = [Block(None, part, int(count)) for part, count in zip(by_bucket, clean_counts, strict=True)]
+    blocks = {bucket: Block(None, part, int(clean_counts[bucket])) for bucket, part in by_bucket.items()}
     return tally.summary(work.source, len(fingerprints)), blocks
 
 

@@ -27,7 +27,7 @@ from cleanerd.kernels.newest import BYTES_PER_KEY, BYTES_PER_SLOT_KEY
 
 from .channel import Reporter
 from .conclude import conclude
-from .index import Bits, Block, ChunkSummary, LogContext, resolve
+from .index import Bits, Blocks, ChunkSummary, LogContext, holders_of_buckets, resolve
 from .rewrite import Part
 from .session import SparkSession
 from .tasks import (
@@ -76,7 +76,7 @@ class Pipeline:
 
     def index(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
         """Index and resolve. `keys[i]` is the fingerprint key of log i, fresh for every cleaning."""
-        if sum(log.dirty_offsets_max for log in logs) <= self._budget.records:
+        if sum(log.dirty_records_max for log in logs) <= self._budget.records:
             return self._index_map_side(logs, keys)
         return self._index_by_shuffle(logs, keys)
 
@@ -102,13 +102,13 @@ class Pipeline:
 
     def _index_map_side(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
         indexed = [
-            IndexedLog(log, key, _buckets(log.dirty_offsets_max, BUCKET_RECORDS))
+            IndexedLog(log, key, _buckets(log.dirty_records_max, BUCKET_RECORDS))
             for log, key in zip(logs, keys, strict=True)
         ]
         contexts = [_context(log, ()) for log in indexed]
         summaries: dict[Place, ChunkSummary | CleanerdError] = {}
         bits: dict[Place, dict[int, Bits]] = defaultdict(dict)
-        blocks: dict[Place, list[Block]] = {}
+        blocks: dict[Place, Blocks] = {}
         dirty = _index_tasks(indexed, dirty=True)
         for task, found in self._run(dirty, contexts, _INDEX_TASKS_PER_CORE, index_together):
             if isinstance(found, CleanerdError):
@@ -128,7 +128,7 @@ class Pipeline:
     def _index_by_shuffle(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
         per_bucket = min(self._budget.records, BUCKET_RECORDS)
         indexed = [
-            IndexedLog(log, key, _buckets(log.round_end - log.log_start_offset, per_bucket))
+            IndexedLog(log, key, _buckets(log.records_max, per_bucket))
             for log, key in zip(logs, keys, strict=True)
         ]
         contexts, tasks = [_context(log, ()) for log in indexed], _index_tasks(indexed, dirty=None)
@@ -153,7 +153,7 @@ class Pipeline:
     def _layout(self, logs: Sequence[IndexedLog]) -> Layout:
         """As few partitions as hold their blocks within the budget (or _PARTITION_BYTES), but some for every core."""
         buckets = sum(log.buckets for log in logs)
-        size = BYTES_PER_KEY * sum(log.work.round_end - log.work.log_start_offset for log in logs)
+        size = BYTES_PER_KEY * sum(log.work.records_max for log in logs)
         fitting = -(-size // max(self._budget.bytes // 2, _PARTITION_BYTES))
         return Layout(buckets, min(max(fitting, 2 * self._session.cores()), buckets))
 
@@ -235,16 +235,16 @@ def _rewrite_task(log: IndexedLog, number: int, chunk: int, write: bool) -> Rewr
 
 
 def _resolve_here(
-    logs: Sequence[IndexedLog], blocks: dict[Place, list[Block]], bits: dict[Place, dict[int, Bits]]
+    logs: Sequence[IndexedLog], blocks: dict[Place, Blocks], bits: dict[Place, dict[int, Bits]]
 ) -> dict[Place, Fingerprints]:
     """Resolve every bucket in this process; fills `bits`, frees `blocks`; returns the set of (log, bucket)."""
     tables: dict[Place, Fingerprints] = {}
-    for number, log in enumerate(logs):
+    for number in range(len(logs)):
         places = sorted(place for place in blocks if place[0] == number)
-        for bucket in range(log.buckets):
-            found, tables[number, bucket] = resolve([blocks[place][bucket] for place in places])
-            for place, answer in zip(places, found, strict=True):
-                bits[place][bucket] = answer
+        for bucket, holders in holders_of_buckets([blocks[place] for place in places]).items():
+            found, tables[number, bucket] = resolve([blocks[places[i]][bucket] for i in holders])
+            for i, answer in zip(holders, found, strict=True):
+                bits[places[i]][bucket] = answer
         for place in places:
             del blocks[place]
     return tables

@@ -44,8 +44,9 @@ class VerificationFailed(LogUncleanable):
 class Verdicts:
     """What the driver knows of a chunk's records after the resolve step."""
 
-    superseded: PackedBits  # of the competing records in bucket 0, then in bucket 1, ...
-    bucket_counts: npt.NDArray[np.int64]
+    superseded: PackedBits  # of the competing records in the first of `buckets`, then in the second, ...
+    buckets: npt.NDArray[np.int64]  # those that hold any, ascending
+    bucket_counts: npt.NDArray[np.int64]  # how many each of them holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,8 @@ class _Superseded:
     """Hands out, slice by slice, which records a newer one supersedes."""
 
     def __init__(self, verdicts: Verdicts, log: LogContext) -> None:
-        counts = verdicts.bucket_counts
+        counts = np.zeros(log.buckets, np.int64)
+        counts[verdicts.buckets] = verdicts.bucket_counts
         self._log = log
         self._answers = verdicts.superseded.unpack()
         self._cursors = np.cumsum(counts) - counts  # one per bucket

@@ -15,7 +15,17 @@ from cleanerd.kernels.fingerprint import Fingerprints
 
 from .channel import Phase, Reporter
 from .chunks import ChunkWork
-from .index import Block, ChunkSummary, LogContext, PackedBits, combine, index_chunk, resolve
+from .index import (
+    Block,
+    Blocks,
+    ChunkSummary,
+    LogContext,
+    PackedBits,
+    combine,
+    holders_of_buckets,
+    index_chunk,
+    resolve,
+)
 from .rewrite import Part, Verdicts, rewrite_chunk
 
 _T = TypeVar("_T")
@@ -34,8 +44,8 @@ class Resolved:
     superseded: PackedBits
 
 
-Indexed = tuple[ChunkSummary, list[Block]] | CleanerdError
-"""An indexed chunk: its summary and one block per bucket."""
+Indexed = tuple[ChunkSummary, Blocks] | CleanerdError
+"""An indexed chunk: its summary and its blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +75,9 @@ class IndexTask:
             return found
         summary, blocks = found
         bits = []
-        for bucket, block in enumerate(blocks):
+        for bucket, block in blocks.items():
             assert block.clean == len(block.fingerprints), "a clean chunk has no dirty record"
-            (superseded,), _ = resolve([block], tables[self.log, bucket])
+            (superseded,), _ = resolve([block], tables.get((self.log, bucket)))
             bits.append(Resolved(bucket, PackedBits.of(superseded)))
         return summary, bits
 
@@ -95,14 +105,14 @@ def index_together(
 
 def _combined(held: list[tuple[int, Indexed]]) -> Iterator[Indexed]:
     """Answers of (log, chunk) in order, without the fingerprints that are known to be superseded."""
-    logs: dict[int, list[list[Block]]] = defaultdict(list)
+    logs: dict[int, list[Blocks]] = defaultdict(list)
     for log, found in held:
         if not isinstance(found, CleanerdError):
             logs[log].append(found[1])
     for chunks in logs.values():
-        for bucket, blocks in enumerate(zip(*chunks, strict=True)):
-            for chunk, block in zip(chunks, combine(list(blocks)), strict=True):
-                chunk[bucket] = block
+        for bucket, holders in holders_of_buckets(chunks).items():
+            for i, block in zip(holders, combine([chunks[i][bucket] for i in holders]), strict=True):
+                chunks[i][bucket] = block
     return (found for _, found in held)
 
 
@@ -118,9 +128,8 @@ def rows(
         summary, blocks = found
         yield 0, (task.log, task.chunk, summary)
         members: dict[int, list[tuple[int, Block]]] = defaultdict(list)
-        for bucket, block in enumerate(blocks):
-            if block.records:
-                members[layout.partition_of(task.first_bucket + bucket)].append((bucket, block))
+        for bucket, block in blocks.items():
+            members[layout.partition_of(task.first_bucket + bucket)].append((bucket, block))
         for partition, mine in members.items():
             yield partition, (task.log, task.chunk, mine)
 

@@ -20,7 +20,6 @@ class LogWork:
     directory: str
     chunks: tuple[ChunkWork, ...]
     groups: int
-    log_start_offset: int
     first_dirty_offset: int
     round_end: int  # first uncleanable offset
     now_ms: int
@@ -31,9 +30,14 @@ class LogWork:
     aborted_txns: tuple[AbortedTxn, ...]  # the same, as written to a transaction index
 
     @property
-    def dirty_offsets_max(self) -> int:
-        """Upper bound for the number of dirty records: offsets are unique."""
-        return max(self.round_end - self.first_dirty_offset, 0)
+    def records_max(self) -> int:
+        """Upper bound for the number of records."""
+        return sum(chunk.records_max for chunk in self.chunks)
+
+    @property
+    def dirty_records_max(self) -> int:
+        """Upper bound for the number of records that may be in the dirty section."""
+        return sum(chunk.dirty_records_max for chunk in self.chunks)
 
 
 @dataclass(slots=True)

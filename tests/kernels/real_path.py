@@ -17,7 +17,16 @@ from cleanerd.kernels.reference import Cleaned, Facts, LastBatch
 from cleanerd.pipeline import chunks
 from cleanerd.pipeline.chunks import ChunkWork, Source
 from cleanerd.pipeline.conclude import conclude
-from cleanerd.pipeline.index import Bits, Block, ChunkSummary, LogContext, combine, index_chunk, resolve
+from cleanerd.pipeline.index import (
+    Bits,
+    Blocks,
+    ChunkSummary,
+    LogContext,
+    combine,
+    holders_of_buckets,
+    index_chunk,
+    resolve,
+)
 from cleanerd.pipeline.rewrite import Part, rewrite_chunk
 from cleanerd.pipeline.work import IndexedLog, LogWork
 from cleanerd.policy.verdicts import RecordVerdict
@@ -85,6 +94,8 @@ class RealPath:
                         retain_legacy_deletes=segment.retain_legacy_deletes,
                         index_path=str(path.with_suffix(".index")),
                         index_positions=np.array(inside[::2], np.int64),
+                        records_max=end - start,
+                        dirty_records_max=end - start,
                     )
                 )
                 self.segment_of_chunk.append(number)
@@ -93,7 +104,6 @@ class RealPath:
             directory=str(self.directory),
             chunks=tuple(work),
             groups=len(self.segments),
-            log_start_offset=0,
             first_dirty_offset=facts.first_dirty_offset,
             round_end=facts.round_end,
             now_ms=facts.now_ms,
@@ -121,24 +131,23 @@ class RealPath:
         indexed = IndexedLog(self.work, KEY, self.layout.buckets)
         return conclude(indexed, summaries, answer(blocks))
 
-    def _resolve_all(self, blocks: list[list[Block]]) -> list[dict[int, Bits]]:
+    def _resolve_all(self, blocks: list[Blocks]) -> list[dict[int, Bits]]:
         bits: list[dict[int, Bits]] = [{} for _ in blocks]
-        for bucket in range(self.layout.buckets):
-            answers, _ = resolve([by_bucket[bucket] for by_bucket in blocks])
-            for chunk, answer in enumerate(answers):
-                bits[chunk][bucket] = answer
+        for bucket, holders in holders_of_buckets(blocks).items():
+            answers, _ = resolve([blocks[number][bucket] for number in holders])
+            for number, answer in zip(holders, answers, strict=True):
+                bits[number][bucket] = answer
         return bits
 
-    def _resolve_map_side(self, blocks: list[list[Block]]) -> list[dict[int, Bits]]:
+    def _resolve_map_side(self, blocks: list[Blocks]) -> list[dict[int, Bits]]:
         bits: list[dict[int, Bits]] = [{} for _ in blocks]
-        dirty = [number for number, chunk in enumerate(self.work.chunks) if chunk.is_dirty]
-        for bucket in range(self.layout.buckets):
+        for bucket, holders in holders_of_buckets(blocks).items():
+            dirty = [number for number in holders if self.work.chunks[number].is_dirty]
             answers, table = resolve([blocks[number][bucket] for number in dirty])
             for number, answer in zip(dirty, answers, strict=True):
                 bits[number][bucket] = answer
-            for number in set(range(len(blocks))) - set(dirty):
-                block = blocks[number][bucket]
-                (bits[number][bucket],), _ = resolve([block], table)
+            for number in set(holders) - set(dirty):
+                (bits[number][bucket],), _ = resolve([blocks[number][bucket]], table)
         return bits
 
     def _rewrite(self, indexed: IndexedLog) -> Cleaned:
@@ -204,14 +213,13 @@ def _cuts(positions: list[int], size: int, chunk_bytes: int) -> list[tuple[int, 
     return list(zip(cuts, [*cuts[1:], size], strict=True)) if size else []
 
 
-def _combine_runs(chunks: Sequence[ChunkWork], blocks: list[list[Block]], run: int) -> None:
+def _combine_runs(chunks: Sequence[ChunkWork], blocks: list[Blocks], run: int) -> None:
     """What the tasks do: chunks that share one tell each other; clean and dirty ones of the map-side plan never do."""
     for kind in (True, False):
         numbers = [number for number, chunk in enumerate(chunks) if chunk.is_dirty == kind]
         for first in range(0, len(numbers), run):
             together = numbers[first : first + run]
-            for bucket in range(len(blocks[0])):
-                for number, block in zip(
-                    together, combine([blocks[n][bucket] for n in together]), strict=True
-                ):
+            for bucket, holders in holders_of_buckets([blocks[n] for n in together]).items():
+                mine = [together[i] for i in holders]
+                for number, block in zip(mine, combine([blocks[n][bucket] for n in mine]), strict=True):
                     blocks[number][bucket] = block

@@ -280,7 +280,8 @@ def test_split_keeps_the_order_in_every_bucket(numbers: list[int], data: st.Data
     """And `survivors` and `answer_rest` are the masks that they say."""
     fingerprints = keyed(list(range(len(numbers))))
     parts = split_by_bucket(fingerprints, np.array(numbers, np.int32), 64)
-    for bucket, part in enumerate(parts):
+    assert parts.keys() == set(numbers)
+    for bucket, part in parts.items():
         assert part.tolist() == [
             f.tolist() for f, n in zip(fingerprints, numbers, strict=True) if n == bucket
         ]

@@ -236,7 +236,11 @@ def test_verdicts_of_another_chunk(tmp_path: Path) -> None:
     assert answers > 1
     for wrong in (
         replace(verdicts, bucket_counts=np.array([answers - 1], np.int64)),
-        Verdicts(PackedBits.of(np.zeros(answers + 1, np.bool_)), np.array([answers + 1], np.int64)),
+        Verdicts(
+            PackedBits.of(np.zeros(answers + 1, np.bool_)),
+            verdicts.buckets,
+            np.array([answers + 1], np.int64),
+        ),
     ):
         with pytest.raises(VerificationFailed, match="other keys than when they were indexed"):
             rewrite_chunk(chunk, context, wrong, None, 200, go_on, go_on)

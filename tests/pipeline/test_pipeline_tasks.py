@@ -47,14 +47,18 @@ def bits(work: list[IndexTask], found: list[Indexed], log: int) -> list[list[boo
     mine = [answer for task, answer in zip(work, found, strict=True) if task.log == log]
     read = [answer[1] for answer in mine if not isinstance(answer, CorruptFile)]  # type: ignore[index]
     return [
-        np.concatenate(resolve([blocks[bucket] for blocks in read])[0]).tolist() for bucket in range(BUCKETS)
+        np.concatenate(resolve([blocks[bucket] for blocks in read if bucket in blocks])[0]).tolist()
+        for bucket in range(BUCKETS)
     ]
 
 
 def shipped(found: list[Indexed]) -> int:
     """Fingerprints that travel."""
     return sum(
-        len(block.fingerprints) for answer in found if isinstance(answer, tuple) for block in answer[1]
+        len(block.fingerprints)
+        for answer in found
+        if isinstance(answer, tuple)
+        for block in answer[1].values()
     )
 
 

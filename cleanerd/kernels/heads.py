@@ -1,0 +1,113 @@
+"""Walk the headers of all batches of a file: where it can be cut, and how many records lie between the cuts.
+
+The plan of a cleaning follows from these numbers, so none of them is taken on a header's word: a batch holds no more
+records than its offsets and its bytes have room for. Nothing but headers is read where batches are large.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit, types
+
+from cleanerd.format.codecs import MAX_EXPANDED_BYTES
+
+from .native import JIT, be32, be64
+from .scan import next_size
+from .tables import CODEC_MASK, Status
+
+RECORD_BYTES_MIN = 7
+"""Length, attributes, two deltas, two lengths, number of headers: a byte each (spec disk C1)."""
+MESSAGE_BYTES_MIN = 26
+"""Offset, size and a message of magic 0 without key and value (spec disk C3)."""
+
+_OK = int(Status.OK)
+_HEADER_BYTES = 61
+_WINDOW_BYTES = 32 << 10
+_SKIPPED_BYTES = 4 << 10  # from this size of batch on, its header alone is read
+_AHEAD_BYTES = 8 << 20  # what the kernel is asked to have ready
+_WILL_NEED = 3  # POSIX_FADV_WILLNEED
+_RATIO_MAX = (1, 1032, 24, 255, 32768, 1, 1, 1)
+"""What a byte can expand to, by codec: none, gzip, snappy, lz4, zstd (RLE blocks)."""
+_WRAPPER_RATIO = 10
+"""What wrappers of magic 0 and 1 are taken to expand to: their headers tell no count."""
+
+_pread: Any = types.ExternalFunction("pread", types.intp(types.int32, types.uintp, types.uintp, types.int64))
+_fadvise: Any = types.ExternalFunction(
+    "posix_fadvise", types.int32(types.int32, types.int64, types.int64, types.int32)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """What the headers of a file say; one entry per chunk. Records are upper bounds."""
+
+    starts: npt.NDArray[np.int64]  # position of the first batch; the chunk ends where the next one starts
+    records: npt.NDArray[np.int64]
+    dirty_records: npt.NDArray[np.int64]  # those of batches that reach into the dirty section
+
+
+@njit(**JIT)
+def _records_max(buffer, at, size, previous, expanded_max):
+    """(how many records the batch at `at` can hold, its last offset)."""
+    if buffer[at + 16] < 2:
+        last_offset = be64(buffer, at)
+        if buffer[at + 17] & CODEC_MASK == 0:
+            return np.int64(1), last_offset
+        fitting = size * _WRAPPER_RATIO // MESSAGE_BYTES_MIN
+        return max(min(last_offset - previous, fitting), 1), last_offset
+    delta = be32(buffer, at + 23)
+    expanded = min((size - _HEADER_BYTES) * _RATIO_MAX[buffer[at + 22] & CODEC_MASK], expanded_max)
+    count = min(be32(buffer, at + 57), delta + 1, expanded // RECORD_BYTES_MIN)
+    return max(count, 0), be64(buffer, at) + delta
+
+
+@njit(**JIT)
+def _walk_heads(
+    fd, size, chunk_bytes, first_dirty_offset, expanded_max, buffer, address, starts, records, dirty_records
+):
+    """Fills the outputs; returns the number of chunks."""
+    position, previous, chunk, next_cut, advised = np.int64(0), np.int64(-1), -1, np.int64(0), np.int64(0)
+    loaded_at, loaded, wanted = np.int64(0), np.int64(0), np.int64(_WINDOW_BYTES)
+    while position < size:
+        if position + _AHEAD_BYTES // 2 > advised:
+            advised = max(position, advised)
+            _fadvise(fd, advised, _AHEAD_BYTES, _WILL_NEED)
+            advised += _AHEAD_BYTES
+        head_end = min(position + _HEADER_BYTES, size)
+        if head_end > loaded_at + loaded:
+            loaded_at, loaded = position, np.int64(_pread(fd, address, wanted, position))
+            if loaded < head_end - position:
+                break
+        at = position - loaded_at
+        batch_bytes, status = next_size(buffer, at, at + size - position)
+        if status != _OK:
+            break
+        if position >= next_cut:
+            chunk += 1
+            starts[chunk] = position
+            next_cut = (position // chunk_bytes + 1) * chunk_bytes
+        count, previous = _records_max(buffer, at, batch_bytes, previous, expanded_max)
+        records[chunk] += count
+        dirty_records[chunk] += count if previous >= first_dirty_offset else 0
+        wanted = np.int64(_HEADER_BYTES if batch_bytes >= _SKIPPED_BYTES else _WINDOW_BYTES)
+        position += batch_bytes
+    return chunk + 1
+
+
+def walk_heads(fd: int, size_bytes: int, chunk_bytes: int, first_dirty_offset: int) -> Heads:
+    """Cut the first `size_bytes` of an open file at batch starts, about every `chunk_bytes`.
+
+    What cannot be read, or is no header, ends the walk: all that is left belongs to the last chunk, whose reader meets the
+    same and says so.
+    """
+    room = min(size_bytes // chunk_bytes, size_bytes // MESSAGE_BYTES_MIN) + 1
+    starts, records, dirty_records = (np.zeros(room, np.int64) for _ in range(3))
+    buffer = np.empty(_WINDOW_BYTES, np.uint8)
+    chunks = _walk_heads(
+        fd, size_bytes, chunk_bytes, first_dirty_offset, MAX_EXPANDED_BYTES, buffer, buffer.ctypes.data,
+        starts, records, dirty_records,
+    )  # fmt: skip
+    kept = max(int(chunks), 1)
+    return Heads(starts[:kept], records[:kept], dirty_records[:kept])

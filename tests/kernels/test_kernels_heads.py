@@ -1,0 +1,126 @@
+"""What batch headers say of a file: cuts at batch starts, and no more records than bytes and offsets have room for."""
+
+import os
+import random
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from cleanerd.format.batch import Record, encode_batch, iterate_batches
+from cleanerd.format.codecs import Codec
+from cleanerd.format.legacy import encode_wrapper
+from cleanerd.kernels.heads import Heads, walk_heads
+from cleanerd.kernels.reference import read_batches
+from tests.kernels.damage import sealed
+from tests.kernels.random_log import RandomLog
+
+
+def walk(path: Path, data: bytes, chunk_bytes: int = 1 << 20, first_dirty_offset: int = 0) -> Heads:
+    path.write_bytes(data)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return walk_heads(fd, len(data), chunk_bytes, first_dirty_offset)
+    finally:
+        os.close(fd)
+
+
+def batch(offset: int, count: int, value_bytes: int = 50, codec: Codec = Codec.NONE) -> bytes:
+    records = [Record(offset + i, 5, b"k", b"v" * value_bytes) for i in range(count)]
+    return encode_batch(records, base_offset=offset, codec=codec)
+
+
+def expected_starts(data: bytes, chunk_bytes: int) -> Sequence[int]:
+    """The first batch at or behind every multiple of `chunk_bytes`."""
+    starts = [position for position, _, _ in iterate_batches(data)]
+    grid = range(0, len(data), chunk_bytes)
+    return sorted({next(s for s in starts if s >= mark) for mark in grid if mark <= starts[-1]})
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 300, 5000, 1 << 20])
+@pytest.mark.parametrize("seed", range(8))
+def test_every_chunk_begins_at_a_batch_and_holds_its_records(
+    tmp_path: Path, seed: int, chunk_bytes: int
+) -> None:
+    """All formats, codecs, transactions and markers; batches below and above what is read at a time."""
+    log = RandomLog(random.Random(seed)).append(60)
+    large = batch(log.next_offset, 100, value_bytes=200)
+    data = b"".join(placed.data for placed in log.batches) + large + batch(log.next_offset + 100, 2)
+    found = walk(tmp_path / "0.log", data, chunk_bytes)
+    assert found.starts.tolist() == expected_starts(data, chunk_bytes)
+    ends = [*found.starts.tolist()[1:], len(data)]
+    for start, end, records in zip(found.starts.tolist(), ends, found.records.tolist(), strict=True):
+        assert records >= sum(len(found.records) for found in read_batches(data[start:end]))
+
+
+def test_records_of_plain_and_compressed_batches_are_counted_exactly(tmp_path: Path) -> None:
+    """And apart from them those of batches that reach into the dirty section."""
+    data = b"".join(batch(100 * n, 10 + n, codec=codec) for n, codec in enumerate(Codec))
+    found = walk(tmp_path / "0.log", data, chunk_bytes=1)
+    assert found.records.tolist() == [10, 11, 12, 13, 14]
+    assert walk(tmp_path / "0.log", data, 1, first_dirty_offset=212).dirty_records.tolist() == [
+        0,
+        0,
+        0,
+        13,
+        14,
+    ]
+    assert walk(tmp_path / "0.log", data, 1, first_dirty_offset=211).dirty_records.tolist() == [
+        0,
+        0,
+        12,
+        13,
+        14,
+    ]
+
+
+@pytest.mark.parametrize(("codec", "most"), [(Codec.NONE, 9), (Codec.LZ4, 6000), (Codec.ZSTD, 700_000)])
+def test_a_header_that_claims_400_million_records(tmp_path: Path, codec: Codec, most: int) -> None:
+    """A record takes seven bytes at least, and no codec makes more of a byte than it can."""
+    honest = batch(0, 1, codec=codec)
+    claim = struct.pack(">i", 400_000_000)
+    data = sealed(honest[:23] + claim + honest[27:57] + claim + honest[61:])
+    assert 1 <= int(walk(tmp_path / "0.log", data).records.sum()) <= most
+
+
+@pytest.mark.parametrize("count", [-1, -(2**31)])
+def test_a_negative_count_is_none(tmp_path: Path, count: int) -> None:
+    honest = batch(0, 1)
+    data = sealed(honest[:57] + struct.pack(">i", count) + honest[61:])
+    assert walk(tmp_path / "0.log", data).records.tolist() == [0]
+
+
+def test_wrappers_are_bounded_by_their_offsets_and_by_their_bytes(tmp_path: Path) -> None:
+    """Their headers tell no count."""
+    near = encode_wrapper([Record(o, 5, b"k", b"v" * 90) for o in range(5)], magic=1, codec=Codec.GZIP)
+    far = encode_wrapper([Record(2**40, 5, b"k", b"v")], magic=1, codec=Codec.GZIP)
+    found = walk(tmp_path / "0.log", near + far, chunk_bytes=1)
+    assert found.records[0] == 5
+    assert 1 <= found.records[1] <= len(far)
+
+
+@pytest.mark.parametrize("cut", [1, 16, 17, 60, 61, 100])
+def test_a_file_that_ends_inside_a_batch(tmp_path: Path, cut: int) -> None:
+    """What cannot be walked belongs to the last chunk, whose reader will tell."""
+    whole = batch(0, 3) + batch(3, 3)
+    found = walk(tmp_path / "0.log", whole + batch(6, 3)[:cut], chunk_bytes=1)
+    assert found.starts.tolist() == [0, len(whole) // 2]
+    assert found.records.tolist() == [3, 3]
+
+
+def test_a_file_that_is_shorter_than_it_was(tmp_path: Path) -> None:
+    """Truncated since it was looked at: the walk ends, the reader tells."""
+    path = tmp_path / "0.log"
+    path.write_bytes(batch(0, 3))
+    fd = os.open(path, os.O_RDONLY)
+    assert walk_heads(fd, 10_000, 1000, 0).records.tolist() == [3]
+    os.close(fd)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """The task that reads the chunk tells what the disk says."""
+    fd = os.open(tmp_path, os.O_RDONLY)
+    found = walk_heads(fd, 10_000, 1000, 0)
+    assert (found.starts.tolist(), found.records.tolist()) == ([0], [0])
+    os.close(fd)

@@ -1,0 +1,112 @@
+"""Cost follows records and bytes that are there, never the offsets between them nor what a header claims."""
+
+import shutil
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cleanerd.format.batch import Record, encode_batch
+from cleanerd.format.producer_snapshot import render_producer_snapshot
+from cleanerd.kernels.fingerprint import MAX_BUCKETS
+from cleanerd.pipeline.job import Budget
+from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.work import IndexedLog, LogWork
+from tests.pipeline.test_pipeline_plans import AMPLE, SMALL, offsets_in, plan, run
+from tests.synthetic import newest_offsets, write_log
+
+RECORDS, KEYS, SEGMENTS = 1366, 300, 21
+SMALL_BUDGET = Budget(int((2 << 20) * 0.9))  # log.cleaner.dedupe.buffer.size=2097152
+
+
+def write_spread(directory: Path, records: int, step: int, segments: int = SEGMENTS) -> list[int]:
+    """A record at every `step`th offset, one a batch; returns the offsets of the newest record of each key."""
+    directory.mkdir()
+    newest: dict[int, int] = {}
+    for numbers in np.array_split(np.arange(records), segments):
+        batches = []
+        for number in numbers.tolist():
+            offset, key = number * step, number % KEYS
+            newest[key] = offset
+            batches.append(encode_batch([Record(offset, 1000, b"%d" % key, b"v" * 300)], base_offset=offset))
+        (directory / f"{int(numbers[0]) * step:020}.log").write_bytes(b"".join(batches))
+    active = directory / f"{records * step:020}.log"
+    active.touch()
+    active.with_suffix(".snapshot").write_bytes(render_producer_snapshot([]))
+    return sorted(newest.values())
+
+
+def measure(session: SparkSession, work: LogWork, budget: Budget) -> tuple[IndexedLog, int]:
+    """A log after the pipeline, and the largest size of what the driver held meanwhile, in bytes."""
+    tracemalloc.start()
+    try:
+        (indexed,), _ = run(session, [work], budget, write=False)
+        return indexed, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("budget", [SMALL_BUDGET, AMPLE], ids=["2 MiB", "1 GiB"])
+@pytest.mark.parametrize("step", [11_000_000, 2**62 // RECORDS], ids=["15e9", "2^62"])
+def test_the_same_records_spread_over_more_offsets_cost_the_same(
+    spark: SparkSession, tmp_path: Path, step: int, budget: Budget
+) -> None:
+    """Buckets, rows, objects and bytes: what a compacted topic that is years old looks like."""
+    dense, _ = measure(spark, plan_spread(tmp_path / "dense-0", 1), budget)
+    dense, dense_bytes = measure(spark, plan_spread(tmp_path / "dense-0", 1), budget)
+    spread, spread_bytes = measure(spark, plan_spread(tmp_path / "spread-0", step), budget)
+    for log in (dense, spread):
+        assert log.error is None
+        assert log.work.records_max == log.work.dirty_records_max == log.records_read == RECORDS
+        assert log.buckets == 1
+        assert len(log.work.chunks) == SEGMENTS
+        assert sum(len(verdicts.buckets) for verdicts in log.verdicts) == SEGMENTS
+    assert spread_bytes < 1.2 * dense_bytes
+
+
+def plan_spread(directory: Path, step: int) -> LogWork:
+    """A fresh log and its plan."""
+    shutil.rmtree(directory, ignore_errors=True)
+    write_spread(directory, RECORDS, step)
+    return plan(directory.parent, directory.name.removesuffix("-0"))
+
+
+@pytest.mark.parametrize("budget", [Budget(300), AMPLE], ids=["shuffle", "map-side"])
+def test_eight_records_over_2_59_offsets(spark: SparkSession, tmp_path: Path, budget: Budget) -> None:
+    """They end at once, and right."""
+    expected = write_spread(tmp_path / "eight-0", 8, 2**59 // 8, segments=4)
+    (indexed,), (rewritten,) = run(spark, [plan(tmp_path, "eight")], budget)
+    assert indexed.buckets <= 2
+    assert rewritten.error is None
+    assert not rewritten.parts
+    assert len(expected) == indexed.records_read == 8
+
+
+def test_a_bucket_without_records_costs_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """More buckets than records, and twenty chunks that know of hardly any: no object stands for the rest."""
+    expected = write_spread(tmp_path / "many-0", RECORDS, 5)
+    work = plan(tmp_path, "many")
+    claim = replace(work.chunks[0], records_max=1 << 22, dirty_records_max=1 << 22)
+    many = replace(work, chunks=(claim, *work.chunks[1:]))
+    (indexed,), (rewritten,) = run(spark, [many], Budget(300))
+    assert indexed.buckets == MAX_BUCKETS
+    assert sum(len(verdicts.buckets) for verdicts in indexed.verdicts) <= RECORDS
+    assert rewritten.error is None
+    assert offsets_in(rewritten).tolist() == expected
+
+
+def test_a_segment_without_index_is_cut_at_batch_heads(spark: SparkSession, tmp_path: Path) -> None:
+    """A restored volume: a broker rebuilds its indexes, a cleaning does without and still uses all cores."""
+    keys = write_log(tmp_path / "bare-0", 60_000, SMALL)
+    with_index = plan(tmp_path, "bare")
+    for index in (tmp_path / "bare-0").glob("*.index"):
+        index.unlink()
+    without = plan(tmp_path, "bare")
+    cuts = [[(c.source.path, c.source.start, c.source.end) for c in w.chunks] for w in (with_index, without)]
+    assert cuts[0] == cuts[1]
+    assert len(cuts[1]) > 10
+    _, (rewritten,) = run(spark, [without], AMPLE)
+    assert rewritten.error is None
+    np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
