@@ -39,6 +39,16 @@ def load(arguments: Namespace, warn: Callable[[str], None], files: Files | None 
     return Loaded(configuration, log_dirs)
 
 
+def log_dirs(arguments: Namespace) -> tuple[str, ...]:
+    """The log directories that the options name, else those of `--config` and the environment, as absolute paths.
+
+    Nothing in them is read, whatever state they are in. Raises `BadConfiguration`, `BadUsage`.
+    """
+    if arguments.log_dir:
+        return _log_dirs(arguments.log_dir, ())
+    return _log_dirs([], resolve(read_sources(arguments.config)).broker.log_dirs)
+
+
 def diagnose(arguments: Namespace, files: Files | None = None) -> tuple[tuple[str, ...], list[str]]:
     """Log directories, and everything that is wrong: values, names, directories, the metadata log.
 

@@ -76,6 +76,10 @@ def _run(arguments: argparse.Namespace, clean_once: "CleanOnce | None") -> int:
             from cleanerd.cli import run  # noqa: PLC0415
 
             return run.run(arguments)
+        case "verify":
+            from cleanerd.cli import verify  # noqa: PLC0415
+
+            return verify.run(arguments)
         case "demo":
             from cleanerd.cli.demo import run as demo  # noqa: PLC0415
 
@@ -105,6 +109,7 @@ def make_parser() -> Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_run(commands)
     _add_clean(commands)
+    _add_verify(commands)
     _add_demo(commands)
     _add_config(commands)
     completion = _add(
@@ -143,6 +148,17 @@ def _add_clean(commands: "argparse._SubParsersAction[Parser]") -> None:
     )
     options.add_configuration_options(clean)
     options.add_clean_options(clean)
+
+
+def _add_verify(commands: "argparse._SubParsersAction[Parser]") -> None:
+    verify = _add(
+        commands,
+        "verify",
+        "check log directories for damage, and change nothing; exit 1 if an error is found",
+        "cleanerd verify --config /etc/kafka/server.properties",
+        "cleanerd verify --log-dir /restored/kafka-logs -o jsonl",
+    )
+    options.add_verify_options(verify)
 
 
 def _add_demo(commands: "argparse._SubParsersAction[Parser]") -> None:

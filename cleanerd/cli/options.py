@@ -9,22 +9,40 @@ FORMATS = ("table", "json")
 def add_configuration_options(parser: ArgumentParser) -> None:
     """What every command that needs a configuration takes."""
     group = parser.add_argument_group("configuration")
-    group.add_argument("--config", metavar="FILE", help="the broker's server.properties")
-    _add_repeated(group, "--log-dir", "DIR", str, "a log directory; default: those of log.dirs")
+    add_log_dir_options(group)
     _add_repeated(group, "--set", "KEY=VALUE", assignment, "override a broker key")
     _add_repeated(group, "--topic-set", "TOPIC:KEY=VALUE", topic_assignment, "override a key of one topic")
 
 
+def add_log_dir_options(parser: _ActionsContainer) -> None:
+    """Where the log directories are."""
+    parser.add_argument("--config", metavar="FILE", help="the broker's server.properties")
+    _add_repeated(parser, "--log-dir", "DIR", str, "a log directory; default: those of log.dirs")
+
+
 def add_clean_options(parser: ArgumentParser) -> None:
     """What `clean` takes besides."""
-    _add_repeated(parser, "--topic", "T", str, "only this topic")
-    _add_repeated(parser, "--partition", "N", number, "only this partition of each topic")
+    add_selection_options(parser)
     parser.add_argument(
         "--force", action="store_true", help="ignore the dirty ratio (never the safety bounds)"
     )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be removed, and why")
     parser.add_argument("--now-ms", metavar="MS", type=number, help="take this for the wall clock")
     add_output_option(parser)
+
+
+def add_selection_options(parser: ArgumentParser) -> None:
+    """Which logs."""
+    _add_repeated(parser, "--topic", "T", str, "only this topic")
+    _add_repeated(parser, "--partition", "N", number, "only this partition of each topic")
+
+
+def add_verify_options(parser: ArgumentParser) -> None:
+    """What `verify` takes."""
+    add_log_dir_options(parser)
+    add_selection_options(parser)
+    parser.add_argument("--processes", metavar="N", type=number, help="default: one for each core")
+    parser.add_argument("-o", "--output", choices=(*FORMATS, "jsonl"), default="table", help="default: table")
 
 
 def add_show_options(parser: ArgumentParser) -> None:

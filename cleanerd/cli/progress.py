@@ -3,8 +3,10 @@
 Anything but a terminal sees nothing of it, and rich's bars are not even imported.
 """
 
+import contextlib
 import os
 import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Self, TextIO
 
 from cleanerd.cleaning.result import LogResult
@@ -73,7 +75,22 @@ class Bars(NoProgress):
 
 def progress_on(stream: TextIO) -> NoProgress:
     """Bars if `stream` is a terminal that can draw them."""
-    return Bars(stream) if stream.isatty() and os.environ.get("TERM") != "dumb" else NoProgress()
+    return Bars(stream) if _is_drawable(stream) else NoProgress()
+
+
+@contextlib.contextmanager
+def bytes_on(stream: TextIO, what: str) -> Iterator[Callable[[int, int], None]]:
+    """A function that shows (bytes done, bytes in all) as one bar, if `stream` is a terminal that can draw it."""
+    if not _is_drawable(stream):
+        yield lambda *_: None
+        return
+    with _bars(stream) as bars:
+        task = bars.add_task(what, total=None, phase="", records=0)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+def _is_drawable(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _bars(stream: TextIO) -> "Progress":
@@ -85,7 +102,8 @@ def _bars(stream: TextIO) -> "Progress":
         """Records a second since the log was planned."""
 
         def render(self, task: "Task") -> Text:
-            return Text(f"{task.fields['records'] / task.elapsed:,.0f} records/s" if task.elapsed else "")
+            records = task.fields["records"]
+            return Text(f"{records / task.elapsed:,.0f} records/s" if records and task.elapsed else "")
 
     return rich.Progress(
         rich.TextColumn("{task.description}"),

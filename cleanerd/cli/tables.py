@@ -17,7 +17,7 @@ from cleanerd.cli.units import reasons, size
 
 _PIPE_WIDTH = 200
 _STYLES = {"committed": "green", "staged": "cyan", "failed": "red", "aborted": "yellow"}
-_NUMERIC = {"BEFORE", "AFTER", "PEAK EXTRA", "SECONDS", "MB/S"}
+_NUMERIC = {"BYTE", "BEFORE", "AFTER", "PEAK EXTRA", "SECONDS", "MB/S"}
 
 
 def results_table(results: Sequence[LogResult]) -> Table:
@@ -27,7 +27,7 @@ def results_table(results: Sequence[LogResult]) -> Table:
     columns: dict[str, Sequence[str | Text]] = {
         "LOG": [log_name(result) for result in results],
         "LOG DIR": ["" if is_one_dir else result.log_dir for result in results],
-        "OUTCOME": [Text(result.outcome, _STYLES.get(result.outcome, "")) for result in results],
+        "OUTCOME": [styled(result.outcome, _STYLES) for result in results],
         "BEFORE": [size(result.bytes_before) for result in results],
         "AFTER": [size(result.bytes_after) for result in results],
         "PEAK EXTRA": [size(result.peak_extra_bytes) if is_plan else "" for result in results],
@@ -53,6 +53,11 @@ def side_by_side(columns: Mapping[str, Sequence[str | Text]]) -> Table:
     for row in zip(*shown.values(), strict=True):
         rendered.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return rendered
+
+
+def styled(word: str, styles: Mapping[str, str]) -> Text:
+    """A word in the colour that it has in `styles`."""
+    return Text(word, styles.get(word, ""))
 
 
 def write_table(content: Table) -> None:

@@ -1,0 +1,142 @@
+"""What can be wrong with a log directory: the table of codes, and one finding.
+
+The codes, their severities and remedies are names that others script against.
+
+========  ===============================================================================================
+severity  meaning
+========  ===============================================================================================
+error     records are lost or unreadable, or a broker would refuse the file or take the directory offline
+warning   a broker starts and serves the log, but something is not as it should be
+info      worth knowing; nothing has to be done
+========  ===============================================================================================
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Severity(StrEnum):
+    """How bad it is."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class Kind(NamedTuple):
+    """What a code means."""
+
+    severity: Severity
+    meaning: str
+    remedy: str
+
+
+_E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
+_REFETCH = "refetch the replica from another broker, or save what can be saved with `cleanerd salvage`"
+_REINDEX = "stop the broker and delete the file's `.index`: the broker rebuilds all indexes of the segment"
+_AT_START = "nothing: the broker deletes or finishes it when it starts"
+
+KINDS: Mapping[str, Kind] = {
+    "bad_crc": Kind(_E, "the CRC of a batch is wrong", _REFETCH),
+    "bad_batch": Kind(_E, "bytes of a segment are no batch", _REFETCH),
+    "bad_records": Kind(_E, "the records of a batch are not what its header says", _REFETCH),
+    "offset_order": Kind(_E, "offsets do not rise, or lie outside of their segment", _REFETCH),
+    "torn_batch": Kind(_E, "a segment ends inside a batch", _REFETCH),
+    "torn_tail": Kind(
+        _W, "the log ends inside a batch, as after a crash", "nothing: the broker cuts it off when it starts"
+    ),
+    "zeros": Kind(_E, "a segment ends in zeros instead of batches", _REFETCH),
+    "preallocated": Kind(_I, "the active segment ends in zeros that were allocated in advance", "nothing"),
+    "segment_overflow": Kind(
+        _W, "offsets of a segment do not fit its indexes", "`cleanerd salvage` or a broker's start splits the segment"
+    ),
+    "segment_too_large": Kind(
+        _E, "a segment of 2 GiB or more, with which no broker starts", "`cleanerd salvage` splits the segment"
+    ),
+    "many_findings": Kind(_E, "more is wrong with a file than is listed", _REFETCH),
+    "index_missing": Kind(_W, "a segment has no offset index", "nothing: the broker rebuilds it when it starts"),
+    "index_entry": Kind(_E, "an offset index does not point at its batches", _REINDEX),
+    "time_index_missing": Kind(_W, "a segment has no time index: its age is taken from the file", _REINDEX),
+    "time_index_entry": Kind(_E, "a time index does not agree with its batches", _REINDEX),
+    "time_index_end": Kind(_W, "a time index does not end with the segment's largest timestamp", _REINDEX),
+    "txn_index_entry": Kind(_E, "a transaction index names no abort of its segment", _REINDEX),
+    "txn_index_gap": Kind(_E, "an aborted transaction is not in the index: consumers see its records", _REINDEX),
+    "orphan_index": Kind(_W, "an index without its segment", _AT_START),
+    "snapshot": Kind(_W, "a producer snapshot cannot be used", "nothing: the broker replays from an older one"),
+    "snapshots_missing": Kind(
+        _W, "a log with producers has no producer snapshot",
+        "start the broker as after a crash (without .kafka_cleanshutdown), so that it replays the log",
+    ),
+    "epochs": Kind(_E, "the leader epoch checkpoint cannot be read", "delete it: the broker truncates by offset"),
+    "epochs_missing": Kind(_W, "a log without leader epochs: a follower truncates to its high watermark", "nothing"),
+    "epoch_order": Kind(_W, "leader epochs do not agree with the batches", "refetch the replica"),
+    "epoch_beyond_end": Kind(_W, "a leader epoch starts behind the end of the log", _AT_START),
+    "checkpoint": Kind(_E, "an offset checkpoint cannot be read: a broker takes the directory offline", "delete the file"),
+    "checkpoint_partition": Kind(
+        _W, "a checkpoint names a partition that is not in its directory", "nothing: the broker drops the entry"
+    ),
+    "checkpoint_beyond_end": Kind(
+        _W, "a checkpoint lies behind the end of the log", "find out what became of the end of the log"
+    ),
+    "log_start_beyond_end": Kind(
+        _E, "the log starts behind its end: a broker deletes all segments", "remove the entry of the log"
+    ),
+    "foreign_directory": Kind(_E, "a directory with which no broker starts", "move it out of the log directory"),
+    "foreign_file": Kind(_I, "a file that is not Kafka's", "nothing"),
+    "misnamed_file": Kind(_E, "a file with whose name no broker starts", "move it out of the partition"),
+    "short_name": Kind(_W, "a segment file whose name has not 20 digits", "move it out of the partition"),
+    "meta_properties": Kind(_E, "meta.properties cannot be read", "restore it from a backup or another directory"),
+    "meta_mismatch": Kind(_E, "log directories of one broker that do not belong together", "find out where they are from"),
+    "partition_metadata": Kind(_E, "partition.metadata cannot be read", "restore it: the topic id is in the metadata log"),
+    "partition_metadata_missing": Kind(
+        _W, "a partition without topic id: a broker sets it aside as a stray", "restore partition.metadata"
+    ),
+    "topic_id": Kind(_E, "partitions of one topic have different topic ids", "find out which ones are left over"),
+    "partition_twice": Kind(_E, "one partition lies in two log directories", "remove the older one"),
+    "interrupted_cleaning": Kind(_W, "files of a cleaning that was interrupted", _AT_START),
+    "deleted_file": Kind(_I, "a file that is to be deleted", _AT_START),
+    "delete_directory": Kind(_I, "a partition that is to be deleted", _AT_START),
+    "stray_directory": Kind(_W, "a partition that its broker does not know any more", "delete it, or find out why"),
+    "future_directory": Kind(_I, "a partition that is being moved between log directories", "nothing"),
+    "staged": Kind(_I, "the result of a cleaning that waits to be committed", "nothing: `cleanerctl commit`"),
+    "staged_useless": Kind(_W, "staged files that can never be committed", "delete the `.cleanerd` files"),
+    "truncation": Kind(_W, "a truncation was interrupted", "open the log with its writer, or run `cleanerd clean`"),
+    "unreadable": Kind(_E, "a file or directory cannot be read", "check its owner, its mode and the disk"),
+    "not_regular": Kind(_E, "something else stands in the place of a file", "remove it"),
+    "changed": Kind(_I, "a segment changed again and again while it was read", "verify it again"),
+}  # fmt: skip
+"""Every code with its severity, its meaning and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong. `position` is a byte of `path`, -1 where there is none.
+
+    `topic` and `partition` are empty and -1 for what concerns a whole log directory.
+    """
+
+    code: str
+    log_dir: str
+    topic: str
+    partition: int
+    path: str
+    position: int
+    expected: str
+    found: str
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is."""
+        return KINDS[self.code].severity
+
+    @property
+    def meaning(self) -> str:
+        """What is wrong, in words."""
+        return KINDS[self.code].meaning
+
+    @property
+    def remedy(self) -> str:
+        """What to do."""
+        return KINDS[self.code].remedy

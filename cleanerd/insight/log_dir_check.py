@@ -1,0 +1,187 @@
+"""A log directory without its partitions: names, checkpoints, meta.properties (spec disk A1, A2, A5, A7)."""
+
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from cleanerd.errors import DirOffline
+from cleanerd.format import names
+from cleanerd.format.checkpoint import parse_offset_checkpoint
+from cleanerd.format.errors import FormatError
+from cleanerd.format.meta_properties import MetaProperties, parse_meta_properties
+from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
+from cleanerd.storage.lock import probe
+
+from .findings import Finding
+from .partition_check import DirFacts, Partition
+from .regular_files import SMALL_BYTES, NotRegular, read_small
+
+CHECKPOINTS = (
+    names.CLEANER_OFFSET_CHECKPOINT,
+    names.RECOVERY_POINT_CHECKPOINT,
+    names.LOG_START_CHECKPOINT,
+    names.REPLICATION_CHECKPOINT,
+)
+_TOLERATED_DIRECTORY = "remote-log-index-cache"
+_KIND_CODES = {
+    DirKind.DELETE: "delete_directory",
+    DirKind.STRAY: "stray_directory",
+    DirKind.FUTURE: "future_directory",
+}
+
+
+@dataclass(slots=True)
+class LogDir:
+    """A log directory as it was listed, and what is wrong with it. `partitions`: names of their directories."""
+
+    facts: DirFacts
+    findings: list[Finding] = field(default_factory=list)
+    partitions: list[tuple[TopicPartition, str]] = field(default_factory=list)
+    meta: MetaProperties | None = None
+
+
+def list_log_dir(log_dir: str) -> LogDir:
+    """Look at the checkpoints, then at the names: what a live broker adds meanwhile is never missed by a checkpoint."""
+    findings: list[Finding] = []
+    problems = _Problems(log_dir, findings)
+    offsets = {name: problems.checkpoint(name) for name in CHECKPOINTS}
+    meta_content = problems.read(names.META_PROPERTIES, "meta_properties")
+    facts = DirFacts(
+        log_dir=log_dir,
+        is_kafka=os.path.lexists(os.path.join(log_dir, names.META_PROPERTIES)),
+        is_live=_is_live(log_dir),
+        is_clean=os.path.isfile(os.path.join(log_dir, names.CLEAN_SHUTDOWN)),
+        offsets=offsets,
+    )
+    found = LogDir(facts, findings)
+    if meta_content is not None:
+        try:
+            found.meta = parse_meta_properties(meta_content)
+        except FormatError as error:
+            problems.add(
+                "meta_properties", names.META_PROPERTIES, error.position, error.expected, error.found
+            )
+    try:
+        listed = sorted(os.listdir(log_dir))
+    except OSError as error:
+        problems.add("unreadable", "", -1, "a readable directory", error.strerror)
+        return found
+    for name in listed:
+        _sort(found, problems, name)
+    _check_entries(found, problems)
+    return found
+
+
+def _is_live(log_dir: str) -> bool:
+    try:
+        return probe(log_dir) is not None
+    except DirOffline:
+        return False
+
+
+def _sort(found: LogDir, problems: "_Problems", name: str) -> None:
+    path = os.path.join(found.facts.log_dir, name)
+    parsed = parse_partition_dir(name)
+    try:
+        is_directory = stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        if parsed is not None:
+            problems.add("unreadable", name, -1, "a directory", error.strerror)
+        return
+    if parsed is None:
+        if is_directory and name != _TOLERATED_DIRECTORY and found.facts.is_kafka:
+            problems.add("foreign_directory", name, -1, "TOPIC-PARTITION", name)
+    elif not is_directory:
+        problems.add("not_regular", name, -1, "a partition directory", "no directory")
+    elif parsed[1] is DirKind.CURRENT:
+        found.partitions.append((parsed[0], path))
+    else:
+        problems.add(_KIND_CODES[parsed[1]], name)
+
+
+def _check_entries(found: LogDir, problems: "_Problems") -> None:
+    """Entries of the checkpoints without a partition; a broker that is at work may be about to drop them."""
+    if found.facts.is_live:
+        return
+    present = {tp for tp, _ in found.partitions}
+    for name in CHECKPOINTS:
+        for tp in sorted(found.facts.offsets[name].keys() - present):
+            problems.add("checkpoint_partition", name, -1, f"a directory {tp}", "none")
+
+
+class _Problems:
+    """Findings about a log directory as a whole; names are relative to it."""
+
+    def __init__(self, log_dir: str, findings: list[Finding]) -> None:
+        self._findings = findings
+        self._log_dir = log_dir
+
+    def add(
+        self, code: str, name: str, position: int = -1, expected: object = "", found: object = ""
+    ) -> None:
+        path = os.path.join(self._log_dir, name) if name else self._log_dir
+        self._findings.append(Finding(code, self._log_dir, "", -1, path, position, str(expected), str(found)))
+
+    def read(self, name: str, unreadable: str) -> bytes | None:
+        try:
+            return read_small(os.path.join(self._log_dir, name), SMALL_BYTES)
+        except FileNotFoundError:
+            return None
+        except NotRegular as error:
+            self.add("not_regular", name, -1, "a regular file", error.strerror)
+        except OSError as error:
+            self.add(unreadable, name, -1, "a readable file", error.strerror)
+        return None
+
+    def checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
+        content = self.read(name, "checkpoint")
+        if content is None:
+            return {}
+        try:
+            return parse_offset_checkpoint(content)
+        except FormatError as error:
+            self.add("checkpoint", name, error.position, error.expected, error.found)
+            return {}
+
+
+def compare_log_dirs(log_dirs: Iterable[LogDir], partitions: Iterable[Partition]) -> None:
+    """Add what only shows in several directories: ids that do not belong together, a partition that lies in two."""
+    _compare_meta([found for found in log_dirs if found.meta is not None])
+    seen: dict[TopicPartition, Partition] = {}
+    topics: dict[str, Partition] = {}
+    for partition in partitions:
+        tp = partition.topic_partition
+        twin = seen.setdefault(tp, partition)
+        if twin is not partition:
+            partition.add("partition_twice", partition.directory, -1, "one directory", twin.directory)
+        if partition.topic_id is None:
+            continue
+        sibling = topics.setdefault(tp.topic, partition)
+        if sibling.topic_id != partition.topic_id:
+            path = partition.path(names.PARTITION_METADATA)
+            partition.add("topic_id", path, -1, sibling.topic_id, partition.topic_id)
+
+
+def _compare_meta(log_dirs: Sequence[LogDir]) -> None:
+    owners: dict[UUID, str] = {}
+    for found in log_dirs:
+        first, mine = log_dirs[0].meta, found.meta
+        assert first is not None
+        assert mine is not None
+        problems = _Problems(found.facts.log_dir, found.findings)
+        wanted = (first.cluster_id, first.node_id)
+        if (mine.cluster_id, mine.node_id) != wanted:
+            have = (mine.cluster_id, mine.node_id)
+            problems.add("meta_mismatch", names.META_PROPERTIES, -1, f"cluster and node {wanted}", have)
+        if mine.directory_id is not None:
+            owner = owners.setdefault(mine.directory_id, found.facts.log_dir)
+            if owner != found.facts.log_dir:
+                problems.add(
+                    "meta_mismatch",
+                    names.META_PROPERTIES,
+                    -1,
+                    "a directory.id of its own",
+                    f"that of {owner}",
+                )

@@ -1,0 +1,378 @@
+"""One partition directory: what lies in it, and its segments against each other and against the checkpoints.
+
+`list_partition` looks at names and small files and says which segments to read; `check_partition` puts together what was
+read. Between them the segments are checked, in any order and anywhere.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import numpy as np
+
+from cleanerd.errors import CleanerdError
+from cleanerd.format import names
+from cleanerd.format.checkpoint import EpochEntry, parse_leader_epochs
+from cleanerd.format.errors import FormatError
+from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition, parse_segment_file
+from cleanerd.format.partition_metadata import parse_partition_metadata
+from cleanerd.format.producer_snapshot import parse_producer_snapshot
+from cleanerd.kernels.tables import EVENT, EventKind, Table
+from cleanerd.storage.generation import read_generation
+from cleanerd.storage.staged import read_manifests, staged_flaw, staged_names
+
+from .findings import Finding
+from .regular_files import SMALL_BYTES, CarefulFiles, NotRegular, file_facts, read_small
+from .segment_check import SegmentReport, SegmentTask
+
+_NUMBER = re.compile(r"[0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class DirFacts:
+    """What every partition of a log directory shares; see `SegmentTask`. `is_kafka`: it is a broker's."""
+
+    log_dir: str
+    is_kafka: bool
+    is_live: bool
+    is_clean: bool
+    offsets: Mapping[str, Mapping[TopicPartition, int]]  # by name of the checkpoint
+
+    def offset(self, checkpoint: str, tp: TopicPartition) -> int | None:
+        """Entry of a log in a checkpoint."""
+        return self.offsets.get(checkpoint, {}).get(tp)
+
+
+@dataclass(slots=True)
+class Partition:
+    """A partition directory as it was listed, and what is wrong with it so far."""
+
+    facts: DirFacts
+    topic_partition: TopicPartition
+    directory: str
+    tasks: list[SegmentTask] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    snapshots: list[int] = field(default_factory=list)
+    epochs: tuple[EpochEntry, ...] | None = None
+    topic_id: UUID | None = None
+
+    def path(self, name: str) -> str:
+        """Path of a file in it."""
+        return os.path.join(self.directory, name)
+
+    def add(
+        self, code: str, path: str, position: int = -1, expected: object = "", found: object = ""
+    ) -> None:
+        """Something that is wrong."""
+        tp = self.topic_partition
+        self.findings.append(
+            Finding(
+                code, self.facts.log_dir, tp.topic, tp.partition, path, position, str(expected), str(found)
+            )
+        )
+
+    def read(self, name: str, unreadable: str = "unreadable") -> bytes | None:
+        """A small file; None where there is none to be read, with a finding unless there is none at all."""
+        path = self.path(name)
+        try:
+            return read_small(path, SMALL_BYTES)
+        except FileNotFoundError:
+            return None
+        except NotRegular as error:
+            self.add("not_regular", path, -1, "a regular file", error.strerror)
+        except OSError as error:
+            self.add(unreadable, path, -1, "a readable file", error.strerror)
+        return None
+
+
+def list_partition(facts: DirFacts, topic_partition: TopicPartition, directory: str) -> Partition:
+    """Look at names and small files of a partition directory. What cannot be read is a finding."""
+    found = Partition(facts, topic_partition, directory)
+    try:
+        listed = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return found
+    except OSError as error:
+        found.add("unreadable", directory, -1, "a readable directory", error.strerror)
+        return found
+    live = _sort_names(found, listed)
+    _list_segments(found, live)
+    _read_metadata(found)
+    _read_snapshots(found, live)
+    _look_at_staged(found, listed)
+    return found
+
+
+def _sort_names(found: Partition, listed: Sequence[str]) -> list[SegmentFileName]:
+    live: list[SegmentFileName] = []
+    staged = set(staged_names(listed))
+    for name in listed:
+        parsed = parse_segment_file(name)
+        if name in staged or name in _KNOWN:
+            continue
+        if parsed is None:
+            _judge_name(found, name)
+        elif parsed.suffix is Suffix.LIVE:
+            live.append(parsed)
+        elif parsed.suffix is Suffix.DELETED:
+            found.add("deleted_file", found.path(name))
+        elif not found.facts.is_live:  # else its broker is at work
+            found.add("interrupted_cleaning", found.path(name))
+    return live
+
+
+_KNOWN = {
+    names.LEADER_EPOCH_CHECKPOINT,
+    names.PARTITION_METADATA,
+    names.GENERATION,
+    f"{names.LEADER_EPOCH_CHECKPOINT}.tmp",
+    f"{names.PARTITION_METADATA}.tmp",
+    "quorum-state",
+}
+
+
+def _judge_name(found: Partition, name: str) -> None:
+    """A name that is no segment's. The broker takes what stands before the first dot for a number (spec disk A6)."""
+    path = found.path(name)
+    if name.endswith((".checkpoint", ".checkpoint.deleted", ".checkpoint.part")) and os.path.isfile(path):
+        return
+    if not os.path.isfile(path) or _SEGMENT_END.search(name) is None:
+        found.add("foreign_file", path)
+    elif _NUMBER.fullmatch(name.partition(".")[0]) is None:
+        found.add("misnamed_file", path, -1, "an offset of 20 digits", name)
+    else:
+        found.add("short_name", path, -1, "an offset of 20 digits", name)
+
+
+_SEGMENT_END = re.compile(r"\.(log|index|timeindex|txnindex|snapshot|cleaned|swap)$")
+
+
+def _list_segments(found: Partition, live: Sequence[SegmentFileName]) -> None:
+    kinds: dict[int, set[FileKind]] = {}
+    for name in live:
+        kinds.setdefault(name.base_offset, set()).add(name.kind)
+    bases = sorted(base for base, present in kinds.items() if FileKind.LOG in present)
+    for base in sorted(kinds.keys() - set(bases)):
+        for kind in sorted(kinds[base] & _INDEXES, key=lambda kind: kind.value):
+            found.add("orphan_index", found.path(str(SegmentFileName(base, kind))))
+    facts = found.facts
+    for base, next_base in zip(bases, [*bases[1:], None], strict=True):
+        path = found.path(str(SegmentFileName(base, FileKind.LOG)))
+        try:
+            size = file_facts(path)[1]
+        except FileNotFoundError:
+            if os.path.islink(path):
+                found.add("unreadable", path, -1, "a readable file", "a link to nothing")
+            continue
+        except OSError as error:
+            found.add("unreadable", path, -1, "a readable file", error.strerror)
+            continue
+        watermark = facts.offset(names.REPLICATION_CHECKPOINT, found.topic_partition) or 0
+        found.tasks.append(
+            SegmentTask(
+                facts.log_dir, found.topic_partition, found.directory, base, next_base, size,
+                frozenset(kinds[base]), facts.is_live, facts.is_clean,
+                watermark if facts.is_kafka else names.MAX_OFFSET,
+            )
+        )  # fmt: skip
+
+
+_INDEXES = {FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX}
+
+
+def _read_metadata(found: Partition) -> None:
+    path = found.path(names.PARTITION_METADATA)
+    content = found.read(names.PARTITION_METADATA)
+    try:
+        if content is not None:
+            found.topic_id = parse_partition_metadata(content)
+        elif _is_missing(found, path):
+            found.add("partition_metadata_missing", path)
+    except FormatError as error:
+        found.add("partition_metadata", path, error.position, error.expected, error.found)
+    path = found.path(names.LEADER_EPOCH_CHECKPOINT)
+    content = found.read(names.LEADER_EPOCH_CHECKPOINT, "epochs")
+    try:
+        if content is not None:
+            found.epochs = parse_leader_epochs(content)
+        elif _is_missing(found, path):
+            found.add("epochs_missing", path)
+    except FormatError as error:
+        found.add("epochs", path, error.position, error.expected, error.found)
+
+
+def _is_missing(found: Partition, path: str) -> bool:
+    """Whether a file is not there that a broker wrote; one that lives may be about to write it."""
+    facts = found.facts
+    return facts.is_kafka and not facts.is_live and bool(found.tasks) and not os.path.lexists(path)
+
+
+def _read_snapshots(found: Partition, live: Sequence[SegmentFileName]) -> None:
+    for name in live:
+        if name.kind is not FileKind.PRODUCER_SNAPSHOT:
+            continue
+        content = found.read(str(name), "snapshot")
+        if content is None:
+            continue
+        path = found.path(str(name))
+        try:
+            entries = parse_producer_snapshot(content)
+        except FormatError as error:
+            if not found.facts.is_live:  # else it may be in the middle of being written
+                found.add("snapshot", path, error.position, error.expected, error.found)
+            continue
+        found.snapshots.append(name.base_offset)
+        for row, entry in enumerate(entries):
+            if max(entry.last_offset, entry.current_txn_first_offset) >= name.base_offset:
+                last = max(entry.last_offset, entry.current_txn_first_offset)
+                found.add("snapshot", path, 10 + 46 * row, f"offsets below {name.base_offset}", last)
+                break
+
+
+def _look_at_staged(found: Partition, listed: Sequence[str]) -> None:
+    files = CarefulFiles()
+    try:
+        read_generation(files, found.directory)
+    except CleanerdError as error:
+        found.add("truncation", found.path(names.GENERATION), -1, "a finished truncation", error)
+    except OSError:
+        found.add("unreadable", found.path(names.GENERATION))
+    staged = staged_names(listed)
+    if not staged:
+        return
+    try:
+        groups = read_manifests(files, found.directory)
+        flaws = [staged_flaw(files, found.directory, group) for group in groups]
+    except (CleanerdError, OSError) as error:
+        found.add("staged_useless", found.path(staged[0]), -1, "a manifest that can be read", error)
+        return
+    flaw = next((flaw for flaw in flaws if flaw is not None), None)
+    if not groups:
+        if not found.facts.is_live:  # else cleanerd may be at work
+            found.add(
+                "staged_useless", found.path(staged[0]), -1, "a manifest", f"{len(staged)} files without one"
+            )
+    elif flaw is not None:
+        found.add("staged_useless", found.path(staged[0]), -1, "the files that the manifest names", flaw)
+    else:
+        found.add("staged", found.path(staged[0]), -1, "", f"{len(groups)} groups of segments")
+
+
+def check_partition(found: Partition, reports: Sequence[SegmentReport]) -> None:
+    """Put together what was read of the segments, ascending; the findings are added to those of the partition."""
+    for report in reports:
+        found.findings += report.findings
+    _check_transactions(found, reports)
+    _check_epochs(found, reports)
+    _check_ends(found, reports)
+    if (
+        found.facts.is_kafka
+        and found.facts.is_clean
+        and not found.snapshots
+        and any(report.has_producers for report in reports)
+    ):
+        found.add("snapshots_missing", found.directory, -1, "a producer snapshot", "none")
+
+
+def _log_end(found: Partition, reports: Sequence[SegmentReport]) -> int | None:
+    """End of the log, None when it is not known."""
+    if not reports or reports[-1].task is not found.tasks[-1] or found.facts.is_live:
+        return None
+    last = reports[-1]
+    if not last.is_whole and not last.batches:
+        return None
+    return last.last_offset + 1 if last.batches else last.task.base_offset
+
+
+def _check_ends(found: Partition, reports: Sequence[SegmentReport]) -> None:
+    """Checkpoints, epochs and snapshots that lie behind the end of the log."""
+    end = _log_end(found, reports)
+    if end is None:
+        return
+    for name in (
+        names.RECOVERY_POINT_CHECKPOINT,
+        names.REPLICATION_CHECKPOINT,
+        names.CLEANER_OFFSET_CHECKPOINT,
+    ):
+        _check_checkpoint(found, name, "checkpoint_beyond_end", end)
+    _check_checkpoint(found, names.LOG_START_CHECKPOINT, "log_start_beyond_end", end)
+    if found.epochs and found.epochs[-1].start_offset > end:
+        path = found.path(names.LEADER_EPOCH_CHECKPOINT)
+        found.add("epoch_beyond_end", path, -1, f"start offsets to {end}", found.epochs[-1].start_offset)
+    for offset in found.snapshots:
+        if offset > end:
+            path = found.path(str(SegmentFileName(offset, FileKind.PRODUCER_SNAPSHOT)))
+            found.add("snapshot", path, -1, f"an offset to {end}", offset)
+
+
+def _check_checkpoint(found: Partition, name: str, code: str, end: int) -> None:
+    offset = found.facts.offset(name, found.topic_partition)
+    if offset is not None and offset > end:
+        found.add(code, os.path.join(found.facts.log_dir, name), -1, f"an offset to {end}", offset)
+
+
+def _check_epochs(found: Partition, reports: Sequence[SegmentReport]) -> None:
+    """Epochs of batches never fall, and are those that the checkpoint gives their offsets."""
+    start = found.facts.offset(names.LOG_START_CHECKPOINT, found.topic_partition) or 0
+    path = found.path(names.LEADER_EPOCH_CHECKPOINT)
+    starts = np.array([entry.start_offset for entry in found.epochs or ()], np.int64)
+    highest = -1
+    for report in reports:
+        for epoch, offset in report.epochs:
+            log = report.task.path(FileKind.LOG)
+            if epoch < highest:
+                found.add(
+                    "epoch_order", log, -1, f"epoch {highest} or later at offset {offset}", f"epoch {epoch}"
+                )
+                return
+            highest = epoch
+            slot = int(np.searchsorted(starts, offset, side="right")) - 1
+            if not found.epochs or offset < start or found.facts.is_live:
+                continue
+            if slot < 0 or found.epochs[slot].epoch != epoch:
+                named = found.epochs[slot].epoch if slot >= 0 else "none"
+                found.add("epoch_order", path, -1, f"epoch {epoch} at offset {offset}", f"epoch {named}")
+                return
+
+
+def _check_transactions(found: Partition, reports: Sequence[SegmentReport]) -> None:
+    """Every abort marker that ends records is in the index of its segment, and nothing else is (spec disk B6)."""
+    events = _events(reports)
+    aborts = events["kind"] == int(EventKind.ABORT)
+    order = np.lexsort((events["offset"], events["producer_id"]))
+    before = np.roll(order, 1)
+    has_data = np.zeros(len(events), np.bool_)
+    if len(events):
+        same = events["producer_id"][order] == events["producer_id"][before]
+        same[0] = False
+        has_data[order] = same & (events["kind"][before] == int(EventKind.DATA))
+    marked = set(zip(events["producer_id"][aborts].tolist(), events["offset"][aborts].tolist(), strict=True))
+    needed = events[aborts & has_data]
+    listed = {(txn.producer_id, txn.last_offset) for report in reports for txn in report.aborted}
+    for producer_id, offset in zip(needed["producer_id"].tolist(), needed["offset"].tolist(), strict=True):
+        report = reports[_segment_of(reports, offset)]
+        if (producer_id, offset) not in listed and report.is_whole:
+            path = report.task.path(FileKind.TXN_INDEX)
+            found.add(
+                "txn_index_gap", path, -1, f"the abort of producer {producer_id} at offset {offset}", "none"
+            )
+    if not all(report.is_whole for report in reports) or len(reports) != len(found.tasks):
+        return
+    for report in reports:
+        for txn in report.aborted:
+            if (txn.producer_id, txn.last_offset) not in marked and not found.facts.is_live:
+                expected = f"an abort marker of producer {txn.producer_id} at offset {txn.last_offset}"
+                found.add("txn_index_entry", report.task.path(FileKind.TXN_INDEX), -1, expected, "none")
+                break
+
+
+def _events(reports: Sequence[SegmentReport]) -> Table:
+    parts = [part for report in reports for part in report.events]
+    return np.concatenate(parts) if parts else np.zeros(0, EVENT)
+
+
+def _segment_of(reports: Sequence[SegmentReport], offset: int) -> int:
+    bases = [report.task.base_offset for report in reports]
+    return int(np.searchsorted(bases, offset, side="right")) - 1

@@ -1,0 +1,304 @@
+"""One segment against its indexes: what `verify` runs in many processes (spec disk B1-B6, C)."""
+
+import os
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from cleanerd.format.errors import FormatError
+from cleanerd.format.names import MAX_OFFSET, FileKind, SegmentFileName, TopicPartition
+from cleanerd.format.txn_index import ENTRY_BYTES as TXN_ENTRY_BYTES
+from cleanerd.format.txn_index import AbortedTxn, parse_txn_index
+from cleanerd.kernels.judge import Context, Producers
+from cleanerd.kernels.tables import Table
+from cleanerd.kernels.transactions import collect_events
+
+from .findings import Finding
+from .index_check import OffsetIndexCheck, TimeIndexCheck
+from .regular_files import NotRegular, file_facts, file_size, open_regular, read_small, read_to_hole
+from .walk import RELATIVE_OFFSET_MAX, Bounds, Damage, Sound, walk_log
+
+FINDINGS_MAX = 100
+"""Listed per segment; a ruined one has as many as batches."""
+
+INDEX_BYTES_MAX = 256 << 20
+LOG_BYTES_MAX = 2**31 - 1
+_ATTEMPTS_MAX = 3
+_NOTHING = np.empty(0, np.int64)
+_CONTEXT = Context(0, -1, MAX_OFFSET, Producers(_NOTHING, _NOTHING, _NOTHING), _NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTask:
+    """A segment as it was listed. `next_base` is that of the segment above, None for the active one.
+
+    `is_live`: a process holds the `.lock` of the log directory and may append, roll and delete. Then the active segment is
+    read up to `high_watermark`. `is_clean`: the broker stopped in order.
+    """
+
+    log_dir: str
+    topic_partition: TopicPartition
+    directory: str
+    base_offset: int
+    next_base: int | None
+    size_bytes: int
+    kinds: frozenset[FileKind]
+    is_live: bool
+    is_clean: bool
+    high_watermark: int
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether its indexes are finished: of the active segment only after a broker stopped in order."""
+        return not self.is_active or (self.is_clean and not self.is_live)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it is the last one."""
+        return self.next_base is None
+
+    def path(self, kind: FileKind) -> str:
+        """Path of one of its files."""
+        return os.path.join(self.directory, str(SegmentFileName(self.base_offset, kind)))
+
+
+@dataclass(slots=True)
+class SegmentReport:
+    """What was found in a segment. Offsets are -1 without a batch.
+
+    `events`: of every transaction the first batch of a run, and the markers. `epochs`: (leader epoch, first offset)
+    of each run of batches. `is_whole`: no damage hides anything.
+    """
+
+    task: SegmentTask
+    findings: list[Finding] = field(default_factory=list)
+    unlisted: int = 0
+    bytes_read: int = 0
+    batches: int = 0
+    records: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
+    max_timestamp_ms: int = -1
+    events: list[Table] = field(default_factory=list)
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    aborted: tuple[AbortedTxn, ...] = ()
+    has_producers: bool = False
+    is_whole: bool = True
+
+    def add(self, code: str, path: str, position: int, expected: object, found: object) -> None:
+        """A finding about a file of this segment; only so many are listed."""
+        if len(self.findings) >= FINDINGS_MAX:
+            self.unlisted += 1
+            return
+        tp = self.task.topic_partition
+        self.findings.append(
+            Finding(
+                code, self.task.log_dir, tp.topic, tp.partition, path, position, str(expected), str(found)
+            )
+        )
+
+
+def check_segment(task: SegmentTask) -> SegmentReport | None:
+    """Read a segment and its indexes; None when it is gone. What cannot be read is a finding."""
+    report: SegmentReport | None = None
+    for _ in range(_ATTEMPTS_MAX):
+        report = SegmentReport(task)
+        path = task.path(FileKind.LOG)
+        try:
+            before = file_facts(path)
+            _check(report)
+            if not task.is_live or not report.findings or before == file_facts(path) or task.is_active:
+                break
+        except FileNotFoundError:
+            return None
+        except NotRegular as error:
+            report.add("not_regular", str(error.filename), -1, "a regular file", error.strerror)
+            report.is_whole = False
+            break
+        except OSError as error:
+            report.add("unreadable", str(error.filename or path), -1, "a readable file", error.strerror)
+            report.is_whole = False
+            break
+    else:
+        assert report is not None
+        changed = SegmentReport(task)
+        changed.add(
+            "changed", task.path(FileKind.LOG), -1, "the same file for as long as it is read", "others"
+        )
+        report = changed
+    if report.unlisted:
+        report.findings.append(_many(report))
+    return report
+
+
+def _many(report: SegmentReport) -> Finding:
+    tp, path = report.task.topic_partition, report.task.path(FileKind.LOG)
+    return Finding(
+        "many_findings",
+        report.task.log_dir,
+        tp.topic,
+        tp.partition,
+        path,
+        -1,
+        "nothing",
+        f"{report.unlisted} more",
+    )
+
+
+def _check(report: SegmentReport) -> None:
+    task = report.task
+    path = task.path(FileKind.LOG)
+    with open_regular(path) as fd:
+        size = min(task.size_bytes, file_size(fd))
+        if size > LOG_BYTES_MAX:
+            report.add("segment_too_large", path, LOG_BYTES_MAX, f"at most {LOG_BYTES_MAX} bytes", size)
+        offsets = _offset_index(report)
+        times = _time_index(report)
+        for found in walk_log(fd, path, _bounds(task, size)):
+            if isinstance(found, Damage):
+                _note_damage(report, found)
+                continue
+            _note_batches(report, found)
+            if offsets is not None:
+                offsets.add(found)
+            if times is not None:
+                times.add(found)
+        report.bytes_read = size
+    _finish(report, size, offsets, times)
+    _check_txn_index(report)
+
+
+def _bounds(task: SegmentTask, size: int) -> Bounds:
+    """A broker never lets the active segment overflow; closed ones did, in versions with a fault."""
+    limit = task.base_offset + RELATIVE_OFFSET_MAX + 1 if task.next_base is None else task.next_base
+    stop = task.high_watermark if task.is_active and task.is_live else MAX_OFFSET
+    return Bounds(task.base_offset, min(limit, MAX_OFFSET), stop, 0, size)
+
+
+def _offset_index(report: SegmentReport) -> OffsetIndexCheck | None:
+    task = report.task
+    content = _content(report, FileKind.OFFSET_INDEX, "index_missing")
+    if content is None:
+        return None
+    wrong = partial(report.add, "index_entry", task.path(FileKind.OFFSET_INDEX))
+    return OffsetIndexCheck(*content, task.base_offset, wrong, is_settled=task.is_settled)
+
+
+def _time_index(report: SegmentReport) -> TimeIndexCheck | None:
+    task = report.task
+    content = _content(report, FileKind.TIME_INDEX, "time_index_missing")
+    if content is None:
+        return None
+    wrong = partial(report.add, "time_index_entry", task.path(FileKind.TIME_INDEX))
+    return TimeIndexCheck(*content, task.base_offset, wrong, is_settled=task.is_settled)
+
+
+def _content(report: SegmentReport, kind: FileKind, missing: str) -> tuple[bytes, int] | None:
+    """The used part of an index and the size of the file; None where there is none, with a finding."""
+    path = report.task.path(kind)
+    if kind not in report.task.kinds:
+        report.add(missing, path, -1, "a file", "none")
+        return None
+    try:
+        return read_to_hole(path, INDEX_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    except NotRegular as error:
+        report.add("not_regular", path, -1, "a regular file", error.strerror)
+    except OSError as error:
+        report.add("unreadable", path, -1, "a readable file", error.strerror)
+    return None
+
+
+def _note_damage(report: SegmentReport, damage: Damage) -> None:
+    task, code = report.task, damage.code
+    if damage.at_end and task.is_active:
+        if task.is_live:
+            return  # it is being written
+        if code == "zeros":
+            code = "preallocated"
+        elif code in ("torn_batch", "bad_batch") and not task.is_clean:
+            code = "torn_tail"
+    if code != "preallocated":
+        report.is_whole = False
+    found = f"{damage.found}; {damage.end - damage.start} bytes, to byte {damage.end}"
+    report.add(code, task.path(FileKind.LOG), damage.start, damage.expected, found)
+
+
+def _note_batches(report: SegmentReport, found: Sound) -> None:
+    task, rows = report.task, found.batches
+    if report.first_offset < 0:
+        report.first_offset = max(int(rows["base_offset"][0]), task.base_offset)
+    last_offset = int(rows["last_offset"][-1])
+    overflow = task.base_offset + RELATIVE_OFFSET_MAX
+    if last_offset > overflow >= report.last_offset:
+        row = int(np.argmax(rows["last_offset"] > overflow))
+        at = found.piece.file_position + int(rows["position"][row])
+        report.add(
+            "segment_overflow",
+            task.path(FileKind.LOG),
+            at,
+            f"offsets to {overflow}",
+            rows["last_offset"][row],
+        )
+    report.last_offset = last_offset
+    report.batches += len(rows)
+    report.records += len(found.part.records)
+    report.max_timestamp_ms = max(report.max_timestamp_ms, int(rows["max_timestamp"].max()))
+    _note_epochs(report, rows)
+    if (rows["producer_id"] >= 0).any():
+        report.has_producers = True
+        nothing = np.zeros(len(rows), np.bool_)
+        events = collect_events(found.piece.raw, np.ascontiguousarray(rows), nothing, _CONTEXT)
+        report.events.append(events)
+
+
+def _note_epochs(report: SegmentReport, rows: Table) -> None:
+    epochs = rows["leader_epoch"]
+    for row in [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]:
+        epoch = int(epochs[row])
+        if epoch >= 0 and (not report.epochs or report.epochs[-1][0] != epoch):
+            report.epochs.append((epoch, int(rows["last_offset"][row])))
+
+
+def _finish(
+    report: SegmentReport, size: int, offsets: OffsetIndexCheck | None, times: TimeIndexCheck | None
+) -> None:
+    task = report.task
+    if not report.is_whole:
+        return
+    last_offset = report.last_offset if report.batches else task.base_offset - 1
+    if offsets is not None:
+        offsets.finish(size, last_offset)
+    if times is not None:
+        times.finish(last_offset)
+        if task.is_settled and times.missing_timestamp is not None:
+            path = task.path(FileKind.TIME_INDEX)
+            report.add("time_index_end", path, -1, times.missing_timestamp, times.last_timestamp)
+
+
+def _check_txn_index(report: SegmentReport) -> None:
+    task = report.task
+    path = task.path(FileKind.TXN_INDEX)
+    if FileKind.TXN_INDEX not in task.kinds:
+        return
+    try:
+        content = read_small(path, INDEX_BYTES_MAX)
+        if not task.is_settled:  # its writer may be in the middle of an entry
+            content = content[: len(content) // TXN_ENTRY_BYTES * TXN_ENTRY_BYTES]
+        report.aborted = parse_txn_index(content)
+    except FileNotFoundError:
+        return
+    except FormatError as error:
+        report.add("txn_index_entry", path, error.position, error.expected, error.found)
+        report.is_whole = False
+    except NotRegular as error:
+        report.add("not_regular", path, -1, "a regular file", error.strerror)
+    except OSError as error:
+        report.add("unreadable", path, -1, "a readable file", error.strerror)
+    for row, txn in enumerate(report.aborted):
+        if txn.last_offset < task.base_offset:
+            at = row * TXN_ENTRY_BYTES
+            report.add("txn_index_entry", path, at, f"markers from {task.base_offset} on", txn.last_offset)
+            break

@@ -1,0 +1,163 @@
+"""`verify`: an fsck for Kafka log directories. It only reads, and runs beside a live broker.
+
+    report = verify(["/data/kafka-logs"])
+    for finding in report.findings: ...
+
+Every batch is read, its CRC checked, its records decompressed and walked; indexes, transaction indexes, producer snapshots,
+leader epochs, checkpoints and names are compared with what the batches say. Segments are read in several processes. What
+goes wrong with one log, also an unreadable disk, is a finding about that log.
+
+Beside a live broker (a process holds `.lock`) the active segment is read up to the checkpointed high watermark and what
+grows, rolls or is deleted meanwhile is no finding.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+
+from cleanerd.env.clock import Clock, SystemClock
+from cleanerd.format.names import FileKind
+
+from .findings import Finding, Severity
+from .log_dir_check import compare_log_dirs, list_log_dir
+from .partition_check import Partition, check_partition, list_partition
+from .segment_check import SegmentReport, SegmentTask, check_segment
+
+_INLINE_BYTES = 64 << 20
+"""Up to here the processes would take longer to start than one needs for the work."""
+
+Read = Callable[[int, int], None]
+"""Called with (bytes read so far, bytes to read in all)."""
+
+
+def _unheard(_done: int, _total: int) -> None:
+    """Progress that is not shown."""
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What was found, and how much was looked at."""
+
+    findings: list[Finding] = field(default_factory=list)
+    log_dirs: int = 0
+    partitions: int = 0
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    bytes_read: int = 0
+    seconds: float = 0.0
+
+    def count(self, severity: Severity) -> int:
+        """Findings of a severity."""
+        return sum(finding.severity is severity for finding in self.findings)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether there is no error; warnings do not count."""
+        return not self.count(Severity.ERROR)
+
+
+def verify(
+    log_dirs: Sequence[str],
+    *,
+    topics: Collection[str] | None = None,
+    partitions: Collection[int] | None = None,
+    processes: int | None = None,
+    read: Read = _unheard,
+    clock: Clock | None = None,
+) -> VerifyReport:
+    """Check log directories, or only some topics or partitions in them. Changes nothing.
+
+    `processes`: as many as there are cores by default. Findings are sorted by directory, log, file and position.
+    """
+    clock = clock or SystemClock()
+    started = clock.monotonic_s()
+    found_dirs = [list_log_dir(log_dir) for log_dir in log_dirs]
+    logs = [
+        list_partition(found.facts, tp, directory)
+        for found in found_dirs
+        for tp, directory in found.partitions
+        if (topics is None or tp.topic in topics) and (partitions is None or tp.partition in partitions)
+    ]
+    reports = _check_segments(logs, processes or len(os.sched_getaffinity(0)), read)
+    report = VerifyReport(log_dirs=len(found_dirs), partitions=len(logs))
+    for log in logs:
+        mine = [reports[task] for task in log.tasks if task in reports]
+        check_partition(log, mine)
+        _add_up(report, mine)
+    compare_log_dirs(found_dirs, logs)
+    report.findings += [finding for found in found_dirs for finding in found.findings]
+    report.findings += [finding for log in logs for finding in log.findings]
+    report.findings.sort(key=_order)
+    report.seconds = clock.monotonic_s() - started
+    return report
+
+
+def _order(finding: Finding) -> tuple[object, ...]:
+    return finding.log_dir, finding.topic, finding.partition, finding.path, finding.position, finding.code
+
+
+def _add_up(report: VerifyReport, segments: Sequence[SegmentReport]) -> None:
+    report.segments += len(segments)
+    for segment in segments:
+        report.batches += segment.batches
+        report.records += segment.records
+        report.bytes_read += segment.bytes_read
+
+
+def _check_segments(
+    logs: Sequence[Partition], processes: int, read: Read
+) -> dict[SegmentTask, SegmentReport]:
+    tasks = sorted((task for log in logs for task in log.tasks), key=lambda task: -task.size_bytes)
+    total = sum(task.size_bytes for task in tasks)
+    many = processes > 1 and total > _INLINE_BYTES and len(tasks) > 1
+    reports: dict[SegmentTask, SegmentReport] = {}
+    done = 0
+    for task, report in _in_processes(tasks, processes) if many else _inline(tasks):
+        done += task.size_bytes
+        read(done, total)
+        if report is not None:
+            reports[task] = report
+    return reports
+
+
+def _inline(tasks: Sequence[SegmentTask]) -> Iterator[tuple[SegmentTask, SegmentReport | None]]:
+    for task in tasks:
+        yield task, check_segment(task)
+
+
+def _in_processes(
+    tasks: Sequence[SegmentTask], processes: int
+) -> Iterator[tuple[SegmentTask, SegmentReport | None]]:
+    """Largest first. The processes are forked from one that has loaded the kernels, never from this one with its threads."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([check_segment.__module__])
+    lost: list[SegmentTask] = []
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        running: dict[Future[SegmentReport | None], SegmentTask] = {
+            pool.submit(check_segment, task): task for task in tasks
+        }
+        for future in as_completed(running):
+            try:
+                yield running[future], future.result()
+            except BrokenProcessPool:
+                lost.append(running[future])
+    for task in lost:  # a process was killed, and the pool with it; the others' segments are none the worse
+        yield task, _alone(task)
+
+
+def _alone(task: SegmentTask) -> SegmentReport | None:
+    """A segment in a process of its own: one that kills its reader is a finding."""
+    context = multiprocessing.get_context("forkserver")
+    try:
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            return pool.submit(check_segment, task).result()
+    except BrokenProcessPool:
+        report = SegmentReport(task)
+        report.add(
+            "unreadable", task.path(FileKind.LOG), -1, "a file that can be read", "its reader was killed"
+        )
+        return report

@@ -1,0 +1,1 @@
+"""Reading logs without cleaning them."""

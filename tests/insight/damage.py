@@ -1,0 +1,519 @@
+"""A damage for every code of `cleanerd.insight.findings`: done to a log directory, returns what the finding names.
+
+The answer is (path of the finding, byte or -1).
+"""
+
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+from cleanerd.format.batch import iterate_batches
+from cleanerd.format.checkpoint import parse_offset_checkpoint, render_offset_checkpoint
+from cleanerd.format.names import FileKind
+from cleanerd.format.partition_metadata import render_partition_metadata
+from cleanerd.format.producer_snapshot import parse_producer_snapshot, render_producer_snapshot
+from tests.insight.logdirs import segment
+from tests.kernels.damage import sealed
+
+Damage = Callable[[Path], tuple[Path, int]]
+ID = "0123456789abcdef" * 2
+
+
+def starts(log: Path) -> list[int]:
+    return [position for position, _, _ in iterate_batches(log.read_bytes())]
+
+
+def overwrite(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def forget_end(log_dir: Path, topic: str) -> None:
+    """What no longer fits the end of a log must not be a second finding."""
+    for path in log_dir.glob("*-offset-checkpoint"):
+        offsets = parse_offset_checkpoint(path.read_bytes())
+        path.write_bytes(render_offset_checkpoint({tp: n for tp, n in offsets.items() if tp.topic != topic}))
+    for path in (log_dir / f"{topic}-0").glob("*.snapshot"):
+        path.unlink()
+
+
+def bad_crc(log_dir: Path) -> tuple[Path, int]:
+    log = segment(log_dir / "plain-0", 0)
+    start = starts(log)[2]
+    overwrite(log, start + 70, b"\xff")
+    return log, start
+
+
+def bad_crc_of_a_size(log_dir: Path) -> tuple[Path, int]:
+    """The length of a batch is outside of its CRC: what follows is found all the same."""
+    log = segment(log_dir / "plain-0", 0)
+    start = starts(log)[2]
+    overwrite(log, start + 8, (int.from_bytes(log.read_bytes()[start + 8 : start + 12]) + 3).to_bytes(4))
+    return log, start
+
+
+def bad_batch(log_dir: Path) -> tuple[Path, int]:
+    log = segment(log_dir / "plain-0", 0)
+    start = starts(log)[1]
+    overwrite(log, start, os.urandom(20).replace(b"\0", b"\1")[:16] + b"\x09")
+    return log, start
+
+
+def bad_records(log_dir: Path) -> tuple[Path, int]:
+    """One more record than there is, sealed again."""
+    log = segment(log_dir / "zstd-0", 0)
+    data = log.read_bytes()
+    first, second = starts(log)[:2]
+    batch = bytearray(data[first:second])
+    batch[57:61] = (int.from_bytes(batch[57:61]) + 1).to_bytes(4)
+    overwrite(log, first, sealed(bytes(batch)))
+    return log, first
+
+
+def offset_order(log_dir: Path) -> tuple[Path, int]:
+    """The base offset is outside of the CRC."""
+    log = segment(log_dir / "plain-0", 0)
+    start = starts(log)[2]
+    overwrite(log, start + 4, b"\x01")
+    return log, start
+
+
+def torn_batch(log_dir: Path) -> tuple[Path, int]:
+    log = segment(log_dir / "idempotent-0", 0)
+    start = starts(log)[-1]
+    os.truncate(log, log.stat().st_size - 5)
+    return log, start
+
+
+def torn_tail(log_dir: Path) -> tuple[Path, int]:
+    """After a crash."""
+    (log_dir / ".kafka_cleanshutdown").unlink()
+    forget_end(log_dir, "plain")
+    log = segment(log_dir / "plain-0", 0)
+    start = starts(log)[-1]
+    os.truncate(log, log.stat().st_size - 5)
+    return log, start
+
+
+def zeros(log_dir: Path) -> tuple[Path, int]:
+    log = segment(log_dir / "idempotent-0", 0)
+    end = log.stat().st_size
+    append(log, bytes(5000))
+    return log, end
+
+
+def preallocated(log_dir: Path) -> tuple[Path, int]:
+    log = segment(log_dir / "plain-0", 0)
+    end = log.stat().st_size
+    os.truncate(log, 1 << 20)
+    return log, end
+
+
+def segment_overflow(log_dir: Path) -> tuple[Path, int]:
+    """A closed segment whose last batch lies 2^31 above its base, and the segment after it above that."""
+    partition = log_dir / "idempotent-0"
+    log = segment(partition, 0)
+    start = starts(log)[-1]
+    overwrite(log, start, (2**31).to_bytes(8))
+    for path in partition.glob(f"{20:020d}.*"):
+        path.rename(partition / path.name.replace(f"{20:020d}", f"{2**32:020d}"))
+    moved = segment(partition, 2**32)
+    for position in starts(moved):
+        overwrite(
+            moved, position, (2**32 + int.from_bytes(moved.read_bytes()[position : position + 8])).to_bytes(8)
+        )
+    for index in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
+        segment(partition, 0, index).write_bytes(b"")
+        segment(partition, 2**32, index).write_bytes(b"")
+    return log, start
+
+
+def segment_too_large(log_dir: Path) -> tuple[Path, int]:
+    """Sparse: it costs no time and no space."""
+    log = segment(log_dir / "plain-0", 0)
+    os.truncate(log, 1 << 42)
+    return log, 2**31 - 1
+
+
+def many_findings(log_dir: Path) -> tuple[Path, int]:
+    log = segment(log_dir / "plain-0", 0)
+    data = log.read_bytes()
+    batch = bytearray(data[: starts(log)[1]])
+    batch[70] ^= 0xFF
+    log.write_bytes(bytes(batch) * 500 + data)
+    return log, -1
+
+
+def index_missing(log_dir: Path) -> tuple[Path, int]:
+    index = segment(log_dir / "transactions-0", 0, FileKind.OFFSET_INDEX)
+    index.unlink()
+    return index, -1
+
+
+def index_of_half_an_entry(log_dir: Path) -> tuple[Path, int]:
+    index = segment(log_dir / "transactions-0", 0, FileKind.OFFSET_INDEX)
+    append(index, b"abc")
+    return index, index.stat().st_size
+
+
+def index_into_a_batch(log_dir: Path) -> tuple[Path, int]:
+    index = segment(log_dir / "transactions-0", 0, FileKind.OFFSET_INDEX)
+    position = int.from_bytes(index.read_bytes()[12:16])
+    overwrite(index, 12, (position + 9).to_bytes(4))
+    return index, 8
+
+
+def index_above_its_offset(log_dir: Path) -> tuple[Path, int]:
+    """It leads past the batch that it names."""
+    index = segment(log_dir / "transactions-0", 0, FileKind.OFFSET_INDEX)
+    overwrite(index, 0, (1).to_bytes(4))
+    return index, 0
+
+
+def index_that_falls(log_dir: Path) -> tuple[Path, int]:
+    index = segment(log_dir / "transactions-0", 0, FileKind.OFFSET_INDEX)
+    content = index.read_bytes()
+    index.write_bytes(content[8:16] + content[:8])
+    return index, 8
+
+
+def index_beyond_the_log(log_dir: Path) -> tuple[Path, int]:
+    index = segment(log_dir / "transactions-0", 0, FileKind.OFFSET_INDEX)
+    size = index.stat().st_size
+    append(index, struct.pack(">ii", 1000, 1 << 20))
+    return index, size
+
+
+def time_index_missing(log_dir: Path) -> tuple[Path, int]:
+    index = segment(log_dir / "transactions-0", 0, FileKind.TIME_INDEX)
+    index.unlink()
+    return index, -1
+
+
+def time_index_too_old(log_dir: Path) -> tuple[Path, int]:
+    """Batches before the offset are younger than the entry says: a lookup by time would miss them."""
+    index = segment(log_dir / "transactions-0", 0, FileKind.TIME_INDEX)
+    overwrite(index, 0, (5).to_bytes(8))
+    return index, 0
+
+
+def time_index_too_young(log_dir: Path) -> tuple[Path, int]:
+    index = segment(log_dir / "transactions-0", 0, FileKind.TIME_INDEX)
+    overwrite(index, 12, b"\x7f")
+    return index, 12
+
+
+def time_index_end(log_dir: Path) -> tuple[Path, int]:
+    index = segment(log_dir / "transactions-0", 0, FileKind.TIME_INDEX)
+    os.truncate(index, 0)
+    return index, -1
+
+
+def txn_index_of_another_version(log_dir: Path) -> tuple[Path, int]:
+    index = segment(log_dir / "transactions-0", 17, FileKind.TXN_INDEX)
+    overwrite(index, 0, b"\x00\x05")
+    return index, 0
+
+
+def txn_index_without_an_abort(log_dir: Path) -> tuple[Path, int]:
+    """Another producer's transaction; and the aborted one is missing."""
+    index = segment(log_dir / "transactions-0", 17, FileKind.TXN_INDEX)
+    overwrite(index, 2, (4711).to_bytes(8))
+    return index, -1
+
+
+def txn_index_of_an_earlier_segment(log_dir: Path) -> tuple[Path, int]:
+    index = segment(log_dir / "transactions-0", 17, FileKind.TXN_INDEX)
+    index.write_bytes(segment(log_dir / "transactions-0", 0, FileKind.TXN_INDEX).read_bytes())
+    return index, 0
+
+
+def txn_index_gap(log_dir: Path) -> tuple[Path, int]:
+    index = segment(log_dir / "transactions-0", 0, FileKind.TXN_INDEX)
+    index.unlink()
+    return index, -1
+
+
+def orphan_index(log_dir: Path) -> tuple[Path, int]:
+    index = segment(log_dir / "plain-0", 7, FileKind.OFFSET_INDEX)
+    index.touch()
+    return index, -1
+
+
+def snapshot_with_a_wrong_crc(log_dir: Path) -> tuple[Path, int]:
+    path = segment(log_dir / "idempotent-0", 20, FileKind.PRODUCER_SNAPSHOT)
+    overwrite(path, 30, b"\xaa")
+    return path, 2
+
+
+def snapshot_of_the_future(log_dir: Path) -> tuple[Path, int]:
+    """An entry for an offset that the snapshot cannot know of."""
+    path = segment(log_dir / "idempotent-0", 28, FileKind.PRODUCER_SNAPSHOT)
+    early = segment(log_dir / "idempotent-0", 20, FileKind.PRODUCER_SNAPSHOT)
+    assert parse_producer_snapshot(path.read_bytes())[0].last_offset >= 20
+    early.write_bytes(path.read_bytes())
+    return early, 10
+
+
+def snapshot_behind_the_end(log_dir: Path) -> tuple[Path, int]:
+    path = segment(log_dir / "idempotent-0", 99, FileKind.PRODUCER_SNAPSHOT)
+    path.write_bytes(render_producer_snapshot([]))
+    return path, -1
+
+
+def snapshots_missing(log_dir: Path) -> tuple[Path, int]:
+    for path in (log_dir / "idempotent-0").glob("*.snapshot"):
+        path.unlink()
+    return log_dir / "idempotent-0", -1
+
+
+def epochs(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "plain-0" / "leader-epoch-checkpoint"
+    path.write_bytes(b"0\n2\n0 0\n")
+    return path, 2
+
+
+def epochs_missing(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "plain-0" / "leader-epoch-checkpoint"
+    path.unlink()
+    return path, -1
+
+
+def epoch_order(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "plain-0" / "leader-epoch-checkpoint"
+    path.write_bytes(b"0\n1\n5 0\n")
+    return path, -1
+
+
+def epochs_that_fall(log_dir: Path) -> tuple[Path, int]:
+    """The epoch of a batch is outside of its CRC."""
+    log = segment(log_dir / "plain-0", 0)
+    path = log_dir / "plain-0" / "leader-epoch-checkpoint"
+    path.write_bytes(b"0\n1\n3 0\n")
+    for position in starts(log)[:-1]:
+        overwrite(log, position + 12, (3).to_bytes(4))
+    return log, -1
+
+
+def epoch_beyond_end(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "plain-0" / "leader-epoch-checkpoint"
+    path.write_bytes(b"0\n2\n0 0\n7 99\n")
+    return path, -1
+
+
+def checkpoint(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "recovery-point-offset-checkpoint"
+    path.write_bytes(b"1\n0\n")
+    return path, 0
+
+
+def checkpoint_partition(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "cleaner-offset-checkpoint"
+    path.write_bytes(b"0\n2\ncleaned 0 32\nelsewhere 7 5\n")
+    return path, -1
+
+
+def checkpoint_beyond_end(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "cleaner-offset-checkpoint"
+    path.write_bytes(b"0\n1\ncleaned 0 35\n")
+    return path, -1
+
+
+def log_start_beyond_end(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "log-start-offset-checkpoint"
+    path.write_bytes(b"0\n1\nplain 0 17\n")
+    return path, -1
+
+
+def foreign_directory(log_dir: Path) -> tuple[Path, int]:
+    (log_dir / "lost+found").mkdir()
+    return log_dir / "lost+found", -1
+
+
+def foreign_file(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "plain-0" / "notes.txt"
+    path.touch()
+    return path, -1
+
+
+def misnamed_file(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "plain-0" / "backup.log"
+    path.touch()
+    return path, -1
+
+
+def short_name(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "plain-0" / "17.log"
+    path.touch()
+    return path, -1
+
+
+def meta_properties(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "meta.properties"
+    path.write_text("version=7\n")
+    return path, 0
+
+
+def partition_metadata(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "plain-0" / "partition.metadata"
+    path.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA")
+    return path, 21
+
+
+def partition_metadata_missing(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "plain-0" / "partition.metadata"
+    path.unlink()
+    return path, -1
+
+
+def topic_id(log_dir: Path) -> tuple[Path, int]:
+    second = log_dir / "plain-1"
+    second.mkdir()
+    segment(second, 0).touch()
+    for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
+        segment(second, 0, kind).touch()
+    (second / "leader-epoch-checkpoint").write_bytes(b"0\n0\n")
+    (second / "partition.metadata").write_bytes(render_partition_metadata(UUID(int=77)))
+    return second / "partition.metadata", -1
+
+
+def interrupted_cleaning(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "plain-0" / f"{0:020d}.log.cleaned"
+    path.touch()
+    return path, -1
+
+
+def deleted_file(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "plain-0" / f"{0:020d}.log.deleted"
+    path.touch()
+    return path, -1
+
+
+def delete_directory(log_dir: Path) -> tuple[Path, int]:
+    (log_dir / f"gone-0.{ID}-delete").mkdir()
+    return log_dir / f"gone-0.{ID}-delete", -1
+
+
+def stray_directory(log_dir: Path) -> tuple[Path, int]:
+    (log_dir / f"gone-0.{ID}-stray").mkdir()
+    return log_dir / f"gone-0.{ID}-stray", -1
+
+
+def future_directory(log_dir: Path) -> tuple[Path, int]:
+    (log_dir / f"moving-0.{ID}-future").mkdir()
+    return log_dir / f"moving-0.{ID}-future", -1
+
+
+def staged_useless(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "plain-0" / f"{0:020d}.log.cleanerd"
+    path.touch()
+    return path, -1
+
+
+def truncation(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "plain-0" / "cleanerd-generation"
+    path.write_text("abc truncating")
+    return path, -1
+
+
+def unreadable(log_dir: Path) -> tuple[Path, int]:
+    """A link to nothing cannot be read, even by root."""
+    log = segment(log_dir / "plain-0", 0)
+    log.unlink()
+    log.symlink_to(log_dir / "nowhere")
+    forget_end(log_dir, "plain")
+    return log, -1
+
+
+def not_regular(log_dir: Path) -> tuple[Path, int]:
+    """Nobody ever writes to it: whoever opens it waits."""
+    index = segment(log_dir / "plain-0", 0, FileKind.TIME_INDEX)
+    index.unlink()
+    os.mkfifo(index)
+    return index, -1
+
+
+def fifo_as_log(log_dir: Path) -> tuple[Path, int]:
+    log = segment(log_dir / "plain-0", 0)
+    log.unlink()
+    os.mkfifo(log)
+    forget_end(log_dir, "plain")
+    return log, -1
+
+
+def fifo_as_checkpoint(log_dir: Path) -> tuple[Path, int]:
+    path = log_dir / "log-start-offset-checkpoint"
+    path.unlink()
+    os.mkfifo(path)
+    return path, -1
+
+
+DAMAGES: dict[Damage, str] = {
+    bad_crc: "bad_crc",
+    bad_crc_of_a_size: "bad_batch",
+    bad_batch: "bad_batch",
+    bad_records: "bad_records",
+    offset_order: "offset_order",
+    torn_batch: "torn_batch",
+    torn_tail: "torn_tail",
+    zeros: "zeros",
+    preallocated: "preallocated",
+    segment_overflow: "segment_overflow",
+    segment_too_large: "segment_too_large",
+    many_findings: "many_findings",
+    index_missing: "index_missing",
+    index_of_half_an_entry: "index_entry",
+    index_into_a_batch: "index_entry",
+    index_above_its_offset: "index_entry",
+    index_that_falls: "index_entry",
+    index_beyond_the_log: "index_entry",
+    time_index_missing: "time_index_missing",
+    time_index_too_old: "time_index_entry",
+    time_index_too_young: "time_index_entry",
+    time_index_end: "time_index_end",
+    txn_index_of_another_version: "txn_index_entry",
+    txn_index_without_an_abort: "txn_index_entry",
+    txn_index_of_an_earlier_segment: "txn_index_entry",
+    txn_index_gap: "txn_index_gap",
+    orphan_index: "orphan_index",
+    snapshot_with_a_wrong_crc: "snapshot",
+    snapshot_of_the_future: "snapshot",
+    snapshot_behind_the_end: "snapshot",
+    snapshots_missing: "snapshots_missing",
+    epochs: "epochs",
+    epochs_missing: "epochs_missing",
+    epoch_order: "epoch_order",
+    epochs_that_fall: "epoch_order",
+    epoch_beyond_end: "epoch_beyond_end",
+    checkpoint: "checkpoint",
+    checkpoint_partition: "checkpoint_partition",
+    checkpoint_beyond_end: "checkpoint_beyond_end",
+    log_start_beyond_end: "log_start_beyond_end",
+    foreign_directory: "foreign_directory",
+    foreign_file: "foreign_file",
+    misnamed_file: "misnamed_file",
+    short_name: "short_name",
+    meta_properties: "meta_properties",
+    partition_metadata: "partition_metadata",
+    partition_metadata_missing: "partition_metadata_missing",
+    topic_id: "topic_id",
+    interrupted_cleaning: "interrupted_cleaning",
+    deleted_file: "deleted_file",
+    delete_directory: "delete_directory",
+    stray_directory: "stray_directory",
+    future_directory: "future_directory",
+    staged_useless: "staged_useless",
+    truncation: "truncation",
+    unreadable: "unreadable",
+    not_regular: "not_regular",
+    fifo_as_log: "not_regular",
+    fifo_as_checkpoint: "not_regular",
+}

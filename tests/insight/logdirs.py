@@ -1,0 +1,37 @@
+"""Directories to look at: what a real broker left (`tests/golden`), without the entries of logs that are not kept there."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+from cleanerd.format.checkpoint import parse_offset_checkpoint, render_offset_checkpoint
+from cleanerd.format.names import FileKind
+from cleanerd.insight.findings import Finding
+from cleanerd.insight.verify import verify
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "logs"
+
+
+def broker_log_dir(target: Path) -> Path:
+    """A copy of the golden log directory of a broker that stopped in order."""
+    shutil.copytree(GOLDEN, target)
+    for path in target.glob("*-offset-checkpoint"):
+        offsets = parse_offset_checkpoint(path.read_bytes())
+        kept = {tp: offset for tp, offset in offsets.items() if (target / str(tp)).is_dir()}
+        path.write_bytes(render_offset_checkpoint(kept))
+    return target
+
+
+def findings(*log_dirs: Path) -> list[Finding]:
+    """What is wrong."""
+    return verify([str(log_dir) for log_dir in log_dirs]).findings
+
+
+def codes(*log_dirs: Path) -> Counter[str]:
+    """How often which code."""
+    return Counter(finding.code for finding in findings(*log_dirs))
+
+
+def segment(partition: Path, base_offset: int, kind: FileKind = FileKind.LOG) -> Path:
+    """A file of a segment."""
+    return partition / f"{base_offset:020d}{kind.value}"
