@@ -136,9 +136,9 @@ _TOPIC_ROWS = (
              ("log.segment.delete.delay.ms",), "file_delete_delay_ms",
              "How long a retired file stays as .deleted."),
     TopicKey("max.message.bytes", INT, 1_048_588, at_least(0), "bytes",
-             ("message.max.bytes",), "max_message_bytes", "Largest batch."),
+             ("message.max.bytes",), "", "Largest batch."),
     TopicKey("preallocate", BOOLEAN, False, ANY, "",
-             ("log.preallocate",), "preallocate", "Whether new segments get their full size at once."),
+             ("log.preallocate",), "", "Whether new segments get their full size at once."),
     TopicKey("flush.messages", LONG, INT64_MAX, at_least(1), "records",
              ("log.flush.interval.messages",), "", "Records between two flushes."),
     TopicKey("flush.ms", LONG, INT64_MAX, at_least(0), "ms",
@@ -175,13 +175,13 @@ _BROKER_ROWS = (
               "dedupe_buffer_size_bytes",
               "Memory for finding the newest record of every key (more than 1 MiB per thread)."),
     BrokerKey("log.cleaner.io.buffer.size", INT, 524_288, at_least(0), CLUSTER, "bytes",
-              "io_buffer_size_bytes", "Memory for reading and writing."),
+              "", "Memory for reading and writing."),
     BrokerKey("log.cleaner.io.buffer.load.factor", DOUBLE, 0.9, more_than(0), CLUSTER, "ratio",
               "io_buffer_load_factor", "How full the dedupe buffer may get."),
     BrokerKey("log.cleaner.backoff.ms", LONG, 15_000, at_least(0), CLUSTER, "ms",
               "backoff_ms", "Pause when there is nothing to clean."),
     BrokerKey("message.max.bytes", INT, 1_048_588, at_least(0), CLUSTER, "bytes",
-              "message_max_bytes", "Largest batch."),
+              "", "Largest batch."),
     # 8B: synonyms that differ from their topic key
     BrokerKey("log.retention.ms", LONG, None, ANY, CLUSTER, "ms", "", "Retention time, first choice."),
     BrokerKey("log.retention.minutes", INT, None, ANY, STATIC, "minutes",
@@ -306,5 +306,17 @@ def _synonym(name: str, key: TopicKey) -> BrokerKey:
 
 
 TOPIC_KEYS = {key.name: key for key in _TOPIC_ROWS}
+_INERT_TOPIC_KEYS = (
+    "segment.ms", "segment.jitter.ms", "max.message.bytes", "preallocate", "flush.messages", "flush.ms", "compression.type",
+    "message.timestamp.type", "local.retention.ms", "local.retention.bytes",
+)  # fmt: skip
+INERT_KEYS = frozenset(
+    (
+        "log.cleaner.io.buffer.size",
+        *_INERT_TOPIC_KEYS,
+        *(n for t in _INERT_TOPIC_KEYS for n in TOPIC_KEYS[t].synonyms),
+    )
+)
+"""Keys that change nothing about cleanerd: they are checked and shown, and the reference says so."""
 _SYNONYMS = {name: _synonym(name, key) for key in _TOPIC_ROWS for name in key.synonyms}
 BROKER_KEYS = _SYNONYMS | {key.name: key for key in _BROKER_ROWS}

@@ -54,10 +54,8 @@ class CleanerdConfig:
     log_cleaner_threads_is_set: bool  # False: nobody chose a number, cleanerd may take the machine's cores
     dedupe_buffer_size_bytes: int
     io_buffer_load_factor: float
-    io_buffer_size_bytes: int
     io_max_bytes_per_second: float
     backoff_ms: int
-    message_max_bytes: int
     producer_id_expiration_ms: int
     retention_check_interval_ms: int
     spark_master: str  # "": local[log.cleaner.threads]
@@ -105,8 +103,6 @@ class TopicConfig:
     segment_index_bytes: int
     index_interval_bytes: int
     file_delete_delay_ms: int
-    max_message_bytes: int
-    preallocate: bool
 
     @property
     def compact(self) -> bool:

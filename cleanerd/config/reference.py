@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from cleanerd.config.keys import (
     BROKER_KEYS,
     DOUBLE_MAX,
+    IGNORED_BROKER_KEYS,
+    INERT_KEYS,
     INT64_MAX,
     TOPIC_KEYS,
     BrokerKey,
@@ -18,7 +20,8 @@ _HEAD = """# Configuration reference
 Made from `cleanerd/config/keys.py` by `cleanerd config reference`; a test compares the two. Where a value can come from,
 highest first: the command line; `topics.d/<topic>.properties`; the cluster's metadata log; the environment; the config
 file; the default. `cleanerd config show --origin` tells which it was. *Reload*: the daemon takes a new value while it
-runs; otherwise a reload that changes the key is refused as a whole.
+runs; otherwise a reload that changes the key is refused as a whole. *No effect*: the value is checked and shown, and nothing
+in cleanerd depends on it.
 """
 
 
@@ -39,6 +42,10 @@ def render_reference() -> str:
             "\n## Kafka's topic keys\n",
             "The broker keys are the defaults of topics that have no value of their own; the first that is set wins.\n",
             *_topic_table(TOPIC_KEYS.values()),
+            "\n## Kafka's broker keys that are not looked at\n",
+            "| key | why |",
+            "|---|---|",
+            *(f"| `{name}` | {why} |" for name, why in IGNORED_BROKER_KEYS.items()),
             "",
         ]
     )
@@ -63,6 +70,7 @@ def _topic_table(keys: Iterable[TopicKey]) -> list[str]:
 
 def _row(key: BrokerKey | TopicKey, fifth: str, doc: str) -> str:
     kind = key.type.name.lower() + (f", {key.unit}" if key.unit else "")
+    doc += " *No effect.*" if key.name in INERT_KEYS else ""
     return f"| `{key.name}` | {kind} | {_default(key.default)} | {key.check.expected} | {fifth} | {doc} |"
 
 

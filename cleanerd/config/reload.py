@@ -19,11 +19,6 @@ from cleanerd.config.model import Layer, Setting
 from cleanerd.errors import BadConfiguration
 
 THREADS = "log.cleaner.threads"
-RATE_KEYS = (
-    "log.cleaner.io.max.bytes.per.second",
-    "cleanerd.io.max.read.bytes.per.second",
-    "cleanerd.io.max.write.bytes.per.second",
-)
 CLEANER_KEYS = (
     THREADS,
     "log.cleaner.dedupe.buffer.size",
@@ -52,8 +47,8 @@ class Change:
 class ReloadPlan:
     """What an accepted update changes.
 
-    `topics` holds the topics with values of their own, before or after, whose effective values change; for
-    any other topic ask `changes_of`. `compact_removed` are topics that lose compaction through an update of
+    `topics` holds the topics with values of their own, before or after, whose effective values
+    change. `compact_removed` are topics that lose compaction through an update of
     their own: cleaning of their logs is aborted (2.8); a changed default aborts nothing. `topic_ids` are
     the names whose id appeared, vanished or became another.
     """
@@ -71,11 +66,6 @@ class ReloadPlan:
         return not (self.changes or self.topics or self.topic_ids)
 
     @property
-    def needs_limits(self) -> bool:
-        """Whether the throttle gets new rates (7.7)."""
-        return self.touches(*RATE_KEYS)
-
-    @property
     def needs_workers(self) -> bool:
         """Whether all workers stop and start anew, which revives dead ones too (7.18, C150)."""
         return self.touches(*CLEANER_KEYS)
@@ -83,10 +73,6 @@ class ReloadPlan:
     def touches(self, *keys: str) -> bool:
         """Whether one of these broker keys changes."""
         return any(change.key in keys for change in self.changes)
-
-    def changes_of(self, topic: str) -> tuple[Change, ...]:
-        """What changes for the logs of one topic, whether anybody mentions it or not."""
-        return tuple(_changes(self.old.topic_settings(topic), self.new.topic_settings(topic)))
 
 
 def plan_reload(old: Configuration, new: Configuration) -> ReloadPlan:

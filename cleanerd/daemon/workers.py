@@ -37,10 +37,10 @@ class Bell:
         """How often it rang; taken before one looks, so that no ring is missed."""
         return self._rings
 
-    def wait(self, seen: int, timeout_s: float) -> None:
-        """Until it has rung more than `seen` times, or the time is over."""
+    def wait(self, seen: int, timeout_s: float) -> bool:
+        """Until it has rung more than `seen` times, or the time is over; whether it has rung."""
         with self._condition:
-            self._condition.wait_for(lambda: self._rings > seen, timeout_s)
+            return self._condition.wait_for(lambda: self._rings > seen, timeout_s)
 
 
 class Worker:

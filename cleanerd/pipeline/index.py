@@ -48,7 +48,6 @@ class ChunkSummary:
     first_offset: int  # of the first batch, -1 without one
     last_offset: int
     changed_anyway: int  # batches that change whatever the other chunks hold
-    removed_anyway: npt.NDArray[np.int64]  # per RecordVerdict, before any superseded record is known
     competing: int  # records that take part in the contest for their key
     events: Table
     next_horizon_ms: int  # the earliest delete horizon still to come that a batch carries already, -1 none
@@ -112,6 +111,7 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
     parts = [np.empty((0, 2), np.uint64)]
     buckets = [np.empty(0, np.int32)]
     clean = 0
+    reasons = np.zeros(len(RecordVerdict), np.int64)  # not told: those that are superseded are missing
     for piece in read_pieces(work.source):
         check_index(piece, work)
         aborted = mark_aborted(piece.batches, log.aborted)
@@ -127,7 +127,7 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
             nothing_superseded = np.zeros(len(part.records), np.bool_)
             tally.changed += judge(
                 piece.batches, part.begin, part.end, part.records, nothing_superseded, aborted, log.context,
-                work.retain_legacy_deletes, tally.removed,
+                work.retain_legacy_deletes, reasons,
             )[2]  # fmt: skip
             tally.records += len(part.records)
             advance(size_bytes(piece, part), 0, len(part.records))
@@ -146,7 +146,6 @@ class _Tally:
     """What adds up over the pieces of a chunk."""
 
     def __init__(self) -> None:
-        self.removed = np.zeros(len(RecordVerdict), np.int64)
         self.records = self.changed = self._batches = 0
         self._first_offset = self._last_offset = -1
         self._events: list[Table] = []
@@ -170,7 +169,6 @@ class _Tally:
             first_offset=self._first_offset,
             last_offset=self._last_offset,
             changed_anyway=self.changed,
-            removed_anyway=self.removed,
             competing=competing,
             events=np.concatenate(self._events) if self._events else np.zeros(0, EVENT),
             next_horizon_ms=self._next_horizon_ms,

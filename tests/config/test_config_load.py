@@ -171,10 +171,10 @@ def test_n1_no_threads() -> None:
 
 def test_n6_max_message_bytes() -> None:
     """1 MiB and the overhead of a log entry, for brokers and topics; one key feeds both."""
-    default = configured()
-    assert default.broker.message_max_bytes == default.topic("t").max_message_bytes == 1_048_576 + 12
-    changed = configured({"message.max.bytes": "5"})
-    assert changed.broker.message_max_bytes == changed.topic("t").max_message_bytes == 5
+    for values, expected in (({}, 1_048_576 + 12), ({"message.max.bytes": "5"}, 5)):
+        found = configured(values)
+        assert found.broker_settings["message.max.bytes"].value == expected
+        assert found.topic_settings("t")["max.message.bytes"].value == expected
 
 
 def test_every_problem_is_reported_at_once() -> None:

@@ -22,8 +22,7 @@ OLD_MS = 1_600_000_000_000  # before anything that the clock of a test says
 CONFIG = TopicConfig(
     cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.5, delete_retention_ms=0, min_compaction_lag_ms=0,
     max_compaction_lag_ms=FOREVER_MS, retention_ms=-1, retention_bytes=-1, segment_bytes=1 << 20,
-    segment_index_bytes=1 << 20, index_interval_bytes=4096, file_delete_delay_ms=0, max_message_bytes=1 << 20,
-    preallocate=False,
+    segment_index_bytes=1 << 20, index_interval_bytes=4096, file_delete_delay_ms=0,
 )  # fmt: skip
 
 

@@ -316,7 +316,7 @@ def test_files_and_metadata_log_reach_the_daemon(config: Path, tmp_path: Path) -
         assert reloader.current.metadata is not None
         assert reloader.current.metadata.topic_ids == {"m-a": UUID(bytes=TOPIC[7:23])}
         config.write_text(f"log.dirs={log_dir}\nlog.cleaner.io.max.bytes.per.second=5\n")
-        while not plans.get(timeout=WAIT_S).needs_limits:
+        while not plans.get(timeout=WAIT_S).touches("log.cleaner.io.max.bytes.per.second"):
             pass
         assert reloader.current.topic("m-a").compact
     finally:

@@ -104,12 +104,6 @@ class History:
             return ()
         return tuple(event for (text,) in rows if (event := _parsed(text)) is not None)
 
-    def get(self, kind: str, key: str) -> dict[str, Any] | None:
-        """State under this key, None when there is none."""
-        with self._lock:
-            text = self._state.get((kind, key))
-        return None if text is None else dict(json.loads(text))
-
     def all(self, kind: str) -> dict[str, dict[str, Any]]:
         """All state of a kind by key."""
         with self._lock:

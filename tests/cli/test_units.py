@@ -1,0 +1,41 @@
+"""Sizes, times and durations, as people read and write them."""
+
+import pytest
+
+from cleanerd.cli import units
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("50MB", 5e7), ("1.5GiB", 1.5 * 2**30), ("4096", 4096.0), ("10k", 1e4), ("3 MB", 3e6)],
+)
+def test_sizes_are_read_as_people_write_them(text: str, expected: float) -> None:
+    """Decimal and binary units, with or without one."""
+    assert units.parse_size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-1", "1 XB", "nan", "inf", "1e999", "1.2.3s"])
+def test_what_is_not_a_size_or_a_time(text: str) -> None:
+    """Refused."""
+    with pytest.raises(ValueError, match="is not a"):
+        units.parse_size(text)
+    with pytest.raises(ValueError, match="is not a"):
+        units.parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0.04, "0.0s"),
+        (9.94, "9.9s"),
+        (9.96, "10s"),
+        (59.6, "1m"),
+        (61, "1m 1s"),
+        (3600, "1h"),
+        (90_061, "1d 1h"),
+        (86_400, "1d"),
+    ],
+)
+def test_durations_have_two_units(seconds: float, expected: str) -> None:
+    """The two largest ones that say something."""
+    assert units.duration(seconds) == expected
