@@ -36,7 +36,7 @@ JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 LOG4J = """\
 <Configuration status="ERROR" shutdownHook="disable">
   <Appenders>
-    <File name="file" fileName="{path}"><PatternLayout pattern="%p %c %m%n%ex{{short}}"/></File>
+    <File name="file" fileName="{path}"><PatternLayout pattern="%p %c %d{{UNIX_MILLIS}} %m%n%ex{{short}}"/></File>
   </Appenders>
   <Loggers>
     <Root level="WARN"><AppenderRef ref="file"/></Root>

@@ -1,0 +1,192 @@
+"""`python -m tests.bench`: Kafka's own cleaner, cleanerd and the floor, in turns on the same bytes.
+
+Prints tables; writes `bench.json` and `bench.png` to the directory of `--output`. The first round of each side, of a smaller
+workload of the same kind, warms it up and does not count. What Kafka and cleanerd leave is compared after every round.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from tests.bench import plot, report
+from tests.bench.contents import Contents, contents
+from tests.bench.figures import FLOOR, OURS, Row
+from tests.bench.hot import sampled
+from tests.bench.kafka_side import Kafka
+from tests.bench.machine import describe
+from tests.bench.processes import ProcessTree, busy_seconds
+from tests.bench.sides import ROOT, WARM_UP, Cleanerd, Floor, Round, Side, archived
+from tests.bench.workloads import Built, Workload, build, chosen
+
+_QUICK_SCALE, _QUICK_ROUNDS = 1 / 16, 2
+_WARM_UP_SCALE = 1 / 16
+_DEDUPE_BYTES = 128 << 20
+_DEDUPE_BYTES_MIN = 8 << 20
+_PAGE = ROOT / "etc" / "reference" / "performance.md"
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line. Exits with 2 for one that makes no sense."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench",
+        description="Kafka's own cleaner and cleanerd, in turns on the same bytes.",
+    )
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cleanerd-bench"
+    add = parser.add_argument
+    add("--workload", default="", metavar="W1,W3", help="only these (default: all)")
+    add("--rounds", type=int, help="rounds that count (default: 3)")
+    add("--quick", action="store_true", help="a sixteenth of every workload, in less than three minutes")
+    rival = parser.add_mutually_exclusive_group()
+    rival.add_argument("--against", metavar="COMMIT", help="cleanerd as of this commit in the place of Kafka")
+    rival.add_argument("--alone", action="store_true", help="cleanerd beside the floor only")
+    add("--cores", type=int, help="cores that everything runs on (default: all)")
+    add("--profile", action="store_true", help="one more round under py-spy: which functions compute")
+    add("--seed", type=int, default=1)
+    add(
+        "--cache",
+        type=Path,
+        default=cache,
+        metavar="DIR",
+        help="workloads are kept here (default: %(default)s)",
+    )
+    add("--output", type=Path, default=Path.cwd(), metavar="DIR", help="for bench.json and bench.png")
+    add("--reference", action="store_true", help="also write the tables and the picture to etc/reference")
+    given = parser.parse_args(argv)
+    try:
+        given.workloads = chosen([name for name in given.workload.split(",") if name])
+    except ValueError as error:
+        parser.error(str(error))
+    if given.quick:
+        given.workloads = [one for one in given.workloads if one.has_index or given.workload]
+    given.rounds = given.rounds or (_QUICK_ROUNDS if given.quick else 3)
+    given.scale = _QUICK_SCALE if given.quick else 1.0
+    return given
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and tell."""
+    given = arguments(argv)
+    if given.cores:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: given.cores])
+    rows: list[Row] = []
+    machine = describe(given)
+    for workload in given.workloads:
+        rows.append(_measure(workload, given))
+        machine |= {"load average at the end": _load()}
+        _write(rows, machine, given)
+    print(report.whole(rows, machine))
+
+
+def _load() -> str:
+    return "{:.1f} {:.1f} {:.1f}".format(*os.getloadavg())
+
+
+def _write(rows: Sequence[Row], machine: dict[str, str], given: argparse.Namespace) -> None:
+    """After every workload: a run that is broken off leaves what it has."""
+    given.output.mkdir(parents=True, exist_ok=True)
+    document = {"machine": machine, "rows": [row.document() for row in rows]}
+    (given.output / "bench.json").write_text(json.dumps(document, indent=1) + "\n")
+    pictures = [given.output / "bench.png", *([_PAGE.with_suffix(".svg")] if given.reference else [])]
+    try:
+        plot.draw(rows, pictures)
+    except ImportError:
+        print("no picture without matplotlib: pip install '.[bench]'", file=sys.stderr)
+    if given.reference:
+        _PAGE.write_text(report.put_in(_PAGE.read_text(), report.whole(rows, machine)))
+
+
+def _measure(workload: Workload, given: argparse.Namespace) -> Row:
+    """All rounds of a workload."""
+    built = build(workload.scaled(given.scale), given.seed, given.cache)
+    warm_up = build(workload.scaled(min(given.scale, _WARM_UP_SCALE)), given.seed, given.cache)
+    work = given.cache / f"work-{os.getpid()}"
+    dedupe_bytes = max(int(_DEDUPE_BYTES * given.scale), _DEDUPE_BYTES_MIN)
+    _warm_memory(3 * built.bytes)
+    try:
+        with contextlib.ExitStack() as stack:
+            enter = stack.enter_context
+            sides: list[Side] = []
+            if given.against:
+                tree = archived(given.against, given.cache)
+                sides.append(enter(Cleanerd(tree.name[:7], tree, built, warm_up, work, dedupe_bytes)))
+            elif not given.alone and not workload.is_cold:
+                sides.append(enter(Kafka(built, warm_up, work, given.cache, given.rounds, dedupe_bytes)))
+            ours = enter(Cleanerd(OURS, ROOT, built, warm_up, work, dedupe_bytes))
+            floor = enter(Floor(built, work))
+            rounds = measured_rounds([*sides, ours], floor, built, given.rounds)
+            more = _more(ours, given) if not workload.is_cold else {}
+            return Row.of(built, rounds, **more)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def measured_rounds(
+    cleaners: Sequence[Side], floor: Floor, built: Built, count: int
+) -> dict[str, list[Round]]:
+    """Sides in turns; every other round in the opposite order. Raises RuntimeError when two do not leave the same."""
+    for side in cleaners:
+        side.prepare(WARM_UP)
+        side.run(WARM_UP)
+        side.drop(WARM_UP)
+    rounds: dict[str, list[Round]] = defaultdict(list)
+    for number in range(count):
+        left: dict[str, Contents] = {}
+        for side in cleaners if number % 2 == 0 else cleaners[::-1]:
+            rounds[side.name].append(_timed(side, number))
+            left[side.name] = contents(side.cleaned(number))
+            if side.name == OURS:
+                floor.measure(side.cleaned(number))
+            side.drop(number)
+        rounds[FLOOR].append(_timed(floor, number))
+        floor.drop(number)
+        if len(set(left.values())) > 1 or left[OURS].records != built.survivors:
+            raise RuntimeError(
+                f"{built.workload.name}: {built.survivors} records should be left, found {left}"
+            )
+        took = ", ".join(f"{name} {of[-1].seconds:.2f} s" for name, of in rounds.items())
+        print(f"{built.workload.name} round {number + 1}: {took}", file=sys.stderr, flush=True)
+    return {name: rounds[name] for name in [*(side.name for side in cleaners), FLOOR]}
+
+
+def _timed(side: Side, number: int) -> Round:
+    """The round, and what the machine computed beside it."""
+    side.prepare(number)
+    tree = ProcessTree(os.getpid())
+    began = busy_seconds() - tree.cpu_seconds()
+    done = side.run(number)
+    others = busy_seconds() - tree.cpu_seconds() - began
+    return replace(done, others_cpu_s=max(others, 0.0) / done.seconds)
+
+
+def _more(ours: Cleanerd, given: argparse.Namespace) -> dict[str, object]:
+    """What is measured in rounds of their own, because it costs time itself."""
+    number = given.rounds
+    ours.prepare(number)
+    more: dict[str, object] = {"cpu_phases": ours.run(number, count_cpu=True).phases}
+    ours.drop(number)
+    if given.profile:
+        ours.prepare(number)
+        with sampled(ours.pid) as hot:
+            ours.run(number)
+        ours.drop(number)
+        more["hot"] = hot
+    return more
+
+
+def _warm_memory(size_bytes: int) -> None:
+    """Touch memory once: where a page that a virtual machine has never used costs microseconds, nobody should pay here."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    np.ones(min(size_bytes, free // 2), np.uint8)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Kafka's own cleaner: one broker for all rounds of a workload, in which each round is a topic that is let go in its turn.
+
+The broker has one cleaner thread, G1, a heap of 1 GiB. A topic waits because no log exceeds a dirty ratio of 1.0, until its
+`min.cleanable.dirty.ratio` is set to 0. What counts is the time from its first "Beginning cleaning of log" to the last
+"cleaned log" that reaches the end, as the broker logs them: all passes over all partitions. While others are measured the
+broker is stopped by a signal.
+"""
+
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka.admin import NewTopic
+
+from tests.bench.processes import Meter
+from tests.bench.sides import WARM_UP, Round, copy_logs, read_through, write_checkpoint
+from tests.bench.workloads import Built
+from tests.broker.kafka import KafkaBroker, kafka_version
+from tests.broker.workload import TIMEOUT_S, alter_config
+
+_SETTINGS = {
+    "log.cleaner.enable": "true",
+    "log.cleaner.io.buffer.size": str(512 << 10),
+    "log.cleaner.threads": "1",
+    "log.cleaner.backoff.ms": "200",
+    "log.segment.bytes": str(1 << 30),
+    "broker.session.timeout.ms": "3600000",  # it may be stopped for minutes
+}
+_AS_IN_PRODUCTION = ("-Xmx1g", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-XX:TieredStopAtLevel=4")
+_TOPIC_SETTINGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(1 << 30),
+    "min.cleanable.dirty.ratio": "1.0",
+}
+_PATIENCE_S = 600.0
+_POLL_S = 0.2
+_BEGAN = re.compile(r"(\d{13}) .*Beginning cleaning of log (\S+)$")
+_CLEANED = re.compile(r"(\d{13}) .*?cleaned log (\S+) \(dirty section = \[\d+, (\d+)\]\)")
+
+
+@dataclass(frozen=True)
+class Span:
+    """When the cleaning of a topic began and ended, milliseconds since the epoch."""
+
+    began_ms: int
+    ended_ms: int
+
+
+def find_span(lines: Sequence[str], ends: dict[str, int]) -> Span | None:
+    """From the broker's lines, once every log of `ends` was cleaned up to the offset named there."""
+    began: list[int] = []
+    ended: dict[str, int] = {}
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if (found := _BEGAN.search(line)) and found[2] in ends:
+            began.append(int(found[1]))
+        found = _CLEANED.search(f"{line} {following}")
+        if found and int(found[3]) >= ends.get(found[2], 2**63):
+            ended[found[2]] = int(found[1])
+    if len(ended) < len(ends):
+        return None
+    return Span(min(began), max(ended.values()))
+
+
+class Kafka:
+    """The broker and its log directory."""
+
+    name = "Kafka"
+
+    def __init__(
+        self, built: Built, warm_up: Built, work: Path, cache: Path, rounds: int, dedupe_bytes: int
+    ) -> None:
+        self._built, self._warm_up = built, warm_up
+        self._work, self._cache = work / "kafka", cache
+        self._log_dir = self._work / "logs"
+        self._numbers = [WARM_UP, *range(rounds)]
+        settings = {**_SETTINGS, "log.cleaner.dedupe.buffer.size": str(dedupe_bytes)}
+        self._broker = KafkaBroker(
+            self._work / "broker", [self._log_dir], settings, jvm_options=_AS_IN_PRODUCTION
+        )
+
+    def __enter__(self) -> "Kafka":
+        self._create_topics()
+        for number in self._numbers:
+            self._fill(number)
+        write_checkpoint(self._log_dir, {_topic(number): self._built_of(number) for number in self._numbers})
+        self._broker.start()
+        self._signal(signal.SIGSTOP)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._broker.pid is not None:
+            self._broker.kill()  # its logs are thrown away
+        shutil.rmtree(self._work, ignore_errors=True)
+
+    def prepare(self, number: int) -> None:
+        """Every round has been copied before the start: a broker adopts no directory later."""
+        read_through(path for directory in self.cleaned(number) for path in directory.glob("*.log"))
+
+    def run(self, number: int) -> Round:
+        """Let the topic of the round go and wait for its end."""
+        assert self._broker.pid is not None
+        ends = {f"{_topic(number)}-{i}": log.end for i, log in enumerate(self._built_of(number).logs)}
+        self._signal(signal.SIGCONT)
+        with Meter(self._broker.pid) as meter:
+            alter_config(self._broker.admin(), _topic(number), {"min.cleanable.dirty.ratio": "0.0"})
+            span = self._wait(ends)
+        self._signal(signal.SIGSTOP)
+        seconds = (span.ended_ms - span.began_ms) / 1000
+        return Round(seconds, meter.cpu_seconds, meter.peak_rss_bytes)
+
+    def cleaned(self, number: int) -> list[Path]:
+        """In the broker's log directory."""
+        return [self._log_dir / f"{_topic(number)}-{i}" for i in range(len(self._built_of(number).logs))]
+
+    def drop(self, number: int) -> None:
+        """The bytes; the names stay, because the broker lives."""
+        for directory in self.cleaned(number):
+            for path in directory.glob("*.log"):
+                path.write_bytes(b"")
+
+    def _wait(self, ends: dict[str, int]) -> Span:
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while (span := find_span(self._broker.messages(), ends)) is None:
+            if time.monotonic() > deadline_s:
+                raise RuntimeError(f"the broker's cleaner has not cleaned {', '.join(ends)}")
+            self._broker.poll()
+            time.sleep(_POLL_S)  # noqa: TID251  # real time is what is measured
+        return span
+
+    def _built_of(self, number: int) -> Built:
+        return self._warm_up if number == WARM_UP else self._built
+
+    def _create_topics(self) -> None:
+        """A log directory of a broker that knows the topics; made once, then copied. Its partitions are to be replaced."""
+        logs = [len(self._built_of(number).logs) for number in self._numbers]
+        origin = self._cache / f"kafka-{kafka_version()}" / "-".join(map(str, logs))
+        if not origin.exists():
+            unfinished = origin.with_name(f"{origin.name}.{os.getpid()}")
+            with KafkaBroker(self._work / "first", [unfinished], {"log.cleaner.enable": "false"}) as broker:
+                topics = [
+                    NewTopic(_topic(number), count, 1, config=_TOPIC_SETTINGS)
+                    for number, count in zip(self._numbers, logs, strict=True)
+                ]
+                admin = broker.admin()
+                for created in admin.create_topics(topics).values():
+                    created.result(TIMEOUT_S)
+            unfinished.rename(origin)
+        shutil.copytree(origin, self._log_dir)
+
+    def _fill(self, number: int) -> None:
+        """Put the logs of a round in the place of the empty ones, each under the id of its topic."""
+        metadata = [(directory / "partition.metadata").read_bytes() for directory in self.cleaned(number)]
+        for directory in self.cleaned(number):
+            shutil.rmtree(directory)
+        for directory, content in zip(
+            copy_logs(self._built_of(number), self._log_dir, _topic(number)), metadata, strict=True
+        ):
+            (directory / "partition.metadata").write_bytes(content)
+
+    def _signal(self, number: int) -> None:
+        assert self._broker.pid is not None
+        os.kill(self._broker.pid, number)
+
+
+def _topic(number: int) -> str:
+    return "warm" if number == WARM_UP else f"round{number}"

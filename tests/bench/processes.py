@@ -1,0 +1,85 @@
+"""CPU time and memory of a process with all its descendants, read from /proc."""
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_REFRESH_S = 0.5  # to look for new descendants costs milliseconds
+
+
+class ProcessTree:
+    """A process and its descendants. What a descendant used stays in the account when its parent has waited for it."""
+
+    def __init__(self, pid: int) -> None:
+        self._root = psutil.Process(pid)
+        self._pids: list[int] = []
+        self._next_refresh_s = 0.0
+
+    def cpu_seconds(self) -> float:
+        """User and system time so far, in the resolution of the kernel's ticks (10 ms)."""
+        stats = (_read(pid, "stat").rpartition(")")[2].split() for pid in self._members())
+        return (
+            sum(sum(map(int, fields[11:15])) for fields in stats) / TICKS_PER_S
+        )  # utime, stime, cutime, cstime
+
+    def rss_bytes(self) -> dict[int, int]:
+        """Resident bytes of every member now, by process id; a page that several share is counted in each."""
+        sizes = {pid: _read(pid, "statm").split() for pid in self._members()}
+        return {pid: int(fields[1]) * PAGE_BYTES for pid, fields in sizes.items() if fields}
+
+    def _members(self) -> list[int]:
+        if time.monotonic() >= self._next_refresh_s:
+            try:
+                self._pids = [self._root.pid, *(child.pid for child in self._root.children(recursive=True))]
+            except psutil.Error:
+                self._pids = []
+            self._next_refresh_s = time.monotonic() + _REFRESH_S
+        return self._pids
+
+
+def _read(pid: int, name: str) -> str:
+    """Content of a file in /proc, empty for a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+class Meter:
+    """What a process and its descendants use inside a `with`: sampled ten times a second."""
+
+    def __init__(self, pid: int) -> None:
+        self.peak_rss_bytes = 0
+        self.cpu_seconds = 0.0
+        self._tree = ProcessTree(pid)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "Meter":
+        self._began_s = self._tree.cpu_seconds()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._sample()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.1):
+            self._sample()
+
+    def _sample(self) -> None:
+        self.peak_rss_bytes = max(self.peak_rss_bytes, sum(self._tree.rss_bytes().values()))
+        self.cpu_seconds = max(self.cpu_seconds, self._tree.cpu_seconds() - self._began_s)
+
+
+def busy_seconds() -> float:
+    """Seconds that all cores of the machine together were not idle since it started, stolen ones included."""
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)

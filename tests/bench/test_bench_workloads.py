@@ -1,0 +1,127 @@
+"""The workloads of the benchmark: what a seed makes is always the same, and is what the table says."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cleanerd.format.batch import decode_batch, iterate_batches
+from cleanerd.format.codecs import Codec
+from cleanerd.format.offset_index import parse_offset_index
+from tests.bench.contents import contents
+from tests.bench.workloads import WORKLOADS, Built, Workload, build, chosen
+
+SCALE = 1 / 1024
+
+
+def tiny(name: str) -> Workload:
+    return replace(WORKLOADS[name].scaled(SCALE), logs=min(WORKLOADS[name].logs, 2))
+
+
+def digest(built: Built) -> str:
+    found = hashlib.sha256()
+    for path in sorted(built.directory.rglob("*")):
+        if path.is_file() and path.suffix != ".json":
+            found.update(str(path.relative_to(built.directory)).encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()
+
+
+@pytest.mark.parametrize("name", ["W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8"])
+def test_a_seed_makes_the_same_bytes(name: str, tmp_path: Path) -> None:
+    first, again, other = (
+        build(tiny(name), seed, tmp_path / where) for seed, where in ((1, "a"), (1, "b"), (2, "a"))
+    )
+    assert digest(first) == digest(again) != digest(other)
+    assert first.logs == again.logs
+
+
+@pytest.mark.parametrize("name", ["W1", "W2", "W3", "W4", "W7"])
+def test_the_log_is_what_its_account_says(name: str, tmp_path: Path) -> None:
+    built = build(tiny(name), 1, tmp_path)
+    codec = {"W3": Codec.LZ4, "W4": Codec.ZSTD}.get(name, Codec.NONE)
+    newest: dict[bytes, int] = {}
+    count = 0
+    for path in built.log_files():
+        data = path.read_bytes()
+        starts = [position for position, _, _ in iterate_batches(data)]
+        for start in starts:
+            header, records = decode_batch(data, start)
+            assert header.codec == codec
+            for record in records:
+                assert record.offset == count
+                assert record.key is not None
+                newest[record.key] = count
+                count += 1
+        index = parse_offset_index(path.with_suffix(".index").read_bytes(), int(path.stem))
+        assert len(index.positions)
+        assert set(index.positions.tolist()) <= set(starts)
+    (log,) = built.logs
+    assert (log.records, log.survivors, log.end) == (count, len(newest), count)
+    assert built.bytes == sum(path.stat().st_size for path in built.log_files())
+    assert contents([built.directory / "0"]).records == count
+
+
+def test_what_is_clean_fills_segments_of_its_own_with_every_key_once(tmp_path: Path) -> None:
+    built = build(tiny("W7"), 1, tmp_path)
+    (log,) = built.logs
+    bases = [int(path.stem) for path in built.log_files()]
+    assert log.clean_end in bases
+    keys = [
+        record.key
+        for path in built.log_files()
+        if int(path.stem) < log.clean_end
+        for position, _, _ in iterate_batches(path.read_bytes())
+        for record in decode_batch(path.read_bytes(), position)[1]
+    ]
+    assert len(keys) == len(set(keys)) == log.clean_end
+    assert 0 < log.records - log.survivors < 0.05 * log.records
+
+
+def test_segments_are_not_larger_than_asked_for(tmp_path: Path) -> None:
+    workload = tiny("W5")
+    assert (
+        max(path.stat().st_size for path in build(workload, 1, tmp_path).log_files())
+        <= workload.shape.segment_bytes
+    )
+
+
+def test_a_workload_is_made_once(tmp_path: Path) -> None:
+    first = build(tiny("W1"), 1, tmp_path)
+    (path,) = first.log_files()
+    made_ns = path.stat().st_mtime_ns
+    assert build(tiny("W1"), 1, tmp_path) == first
+    assert path.stat().st_mtime_ns == made_ns
+    other = replace(tiny("W1"), shape=replace(tiny("W1").shape, keys=7))
+    assert build(other, 1, tmp_path).survivors == 7
+
+
+def test_a_copy_has_the_same_bytes_and_times_and_no_index_if_so_asked(tmp_path: Path) -> None:
+    built = build(tiny("W1-noindex"), 1, tmp_path / "cache")
+    built.copy(0, tmp_path / "copy")
+    (original,) = built.log_files()
+    copy = tmp_path / "copy" / original.name
+    assert copy.read_bytes() == original.read_bytes()
+    assert copy.stat().st_mtime_ns == original.stat().st_mtime_ns
+    assert [path.stat().st_size for path in (tmp_path / "copy").glob("*.index")] == [0]  # the active one
+    assert build(tiny("W1"), 1, tmp_path / "cache").directory == built.directory
+
+
+def test_a_lost_record_and_an_older_value_change_the_contents(tmp_path: Path) -> None:
+    built = build(tiny("W1"), 1, tmp_path)
+    whole = contents([built.directory / "0"])
+    (path,) = built.log_files()
+    data = np.fromfile(path, np.uint8)
+    size = next(size for _, size, _ in iterate_batches(data.tobytes()))
+    path.write_bytes(data[size:].tobytes())
+    lost = contents([built.directory / "0"])
+    assert lost.records == whole.records - 128
+    assert lost.digest != whole.digest
+
+
+def test_workloads_are_chosen_by_name() -> None:
+    assert [one.name for one in chosen(["W3", "W1"])] == ["W1", "W3"]
+    assert len(chosen([])) == len(WORKLOADS) == 11
+    with pytest.raises(ValueError, match="no workload W9"):
+        chosen(["W9"])

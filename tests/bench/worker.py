@@ -1,0 +1,91 @@
+"""One warm session of whatever cleanerd is first on the path; cleans what the lines of its standard input ask for.
+
+`python -P -m tests.bench.worker`: the answer to {"log_dir", "dedupe_bytes", "count_cpu"} is {"seconds", "phases",
+"outcomes"}. With `count_cpu` the phases are told in CPU seconds of all processes instead of seconds.
+"""
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from cleanerd.cleaning.result import CleanRequest, LogResult
+from cleanerd.cleaning.run import clean_once
+from cleanerd.cleaning.spark_master import spark_master
+from cleanerd.config.load import resolve
+from cleanerd.config.sources import read_sources
+from cleanerd.env.clock import Clock, SystemClock
+from cleanerd.pipeline.session import SparkSession
+from tests.bench.processes import ProcessTree
+from tests.cleaning.silent import Silent
+
+TOPIC = "bench"
+_COMMON = ("plan", "index", "rewrite")
+"""Phases that all logs of a job go through together."""
+
+
+class CpuClock(SystemClock):
+    """Its seconds are those that the processes of this session have computed. Never the same twice."""
+
+    def __init__(self) -> None:
+        self._tree = ProcessTree(os.getpid())
+        self._calls = 0
+
+    def monotonic_s(self) -> float:
+        """CPU seconds."""
+        self._calls += 1
+        return self._tree.cpu_seconds() + self._calls * 1e-9
+
+
+def phases(results: Iterable[LogResult]) -> dict[str, float]:
+    """Seconds by phase. Logs of one job carry the same seconds for what they went through together."""
+    total = Counter(dict.fromkeys(_COMMON, 0.0))
+    jobs = set()
+    for result in results:
+        jobs.add(tuple(result.phase_seconds.get(name, 0.0) for name in _COMMON))
+        total.update({name: s for name, s in result.phase_seconds.items() if name not in _COMMON})
+    for job in jobs:
+        total.update(dict(zip(_COMMON, job, strict=True)))
+    return dict(total)
+
+
+def clean(session: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
+    """Clean a log directory and tell what it took."""
+    sources = read_sources(
+        assignments=[("log.cleaner.dedupe.buffer.size", str(command["dedupe_bytes"]))],
+        topic_assignments=[(TOPIC, "cleanup.policy", "compact")],
+    )
+    configuration = resolve(sources)
+    request = CleanRequest(
+        config=configuration.broker,
+        topic_config=configuration.topic,
+        log_dirs=(command["log_dir"],),
+        force=True,
+    )
+    clock: Clock = CpuClock() if command["count_cpu"] else SystemClock()
+    began_s = time.perf_counter()
+    results = clean_once(request, Silent(), clock, session=session)
+    return {
+        "seconds": time.perf_counter() - began_s,
+        "phases": phases(results),
+        "outcomes": Counter(f"{result.outcome} {result.reason or ''}".strip() for result in results),
+    }
+
+
+def main() -> None:
+    """Answer until the end of the input."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # nothing else may get among the answers
+    session = SparkSession(spark_master(resolve(read_sources()).broker))
+    try:
+        for line in sys.stdin:
+            print(json.dumps(clean(session, json.loads(line))), file=answers, flush=True)
+    finally:
+        session.stop()
+
+
+if __name__ == "__main__":
+    main()
