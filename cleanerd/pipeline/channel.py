@@ -23,6 +23,10 @@ _MESSAGE = struct.Struct(">IBqqq")
 _TOKEN_BYTES = 16
 _GO, _STOP = b"g", b"s"
 _TIMEOUT_S = 60.0
+_TOKEN_TIMEOUT_S = 10.0  # in which a task shows its token
+_STRANGERS_MAX = 64  # connections that have not shown one
+_ACCEPT_PAUSE_S = 0.1  # until descriptors may have come free
+_LEAVE_S = 1.0  # for a task that is being answered
 _REPORT_BYTES = 4 << 20  # a message costs two processes some 100 us
 
 
@@ -60,49 +64,93 @@ def driver_host(spark_master: str) -> str:
 
 
 class Channel:
-    """Driver's end: listens on `host` and hands every report to `answer`. Use as a context manager."""
+    """Driver's end: listens on `host` and hands every report to `answer`. Use as a context manager.
+
+    When it is left, listener and connections are closed and their threads have ended, but for one that is inside
+    `answer`, which ends with its answer.
+    """
 
     def __init__(self, answer: Answer, host: str = "127.0.0.1") -> None:
         self._answer = answer
         self._token = secrets.token_bytes(_TOKEN_BYTES)
         self._listener = socket.create_server((host, 0))
-        self._connections: list[socket.socket] = []
+        self._closing = threading.Event()
         self._mutex = threading.Lock()
+        self._strangers: dict[socket.socket, None] = {}  # have not shown the token yet, oldest first
+        self._served: dict[socket.socket, threading.Thread] = {}
+        self._acceptor = threading.Thread(target=self._accept, name="cleanerd-channel", daemon=True)
         self.reporter = Reporter(host, self._listener.getsockname()[1], self._token)
 
     def __enter__(self) -> "Channel":
-        threading.Thread(target=self._accept, name="cleanerd-channel", daemon=True).start()
+        self._acceptor.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        _shut(self._listener)  # closing it alone would leave the thread in `accept` for ever
+        self._acceptor.join()
         self._listener.close()
         with self._mutex:
-            for connection in self._connections:
-                connection.close()
+            served = dict(self._served)
+            for connection in served:
+                _shut(connection)
+        for thread in served.values():
+            thread.join(_LEAVE_S)
 
     def _accept(self) -> None:
-        while True:
+        while not self._closing.is_set():
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return  # closed
+            except OSError:  # no descriptor or memory to be had, a caller that is gone again, or the end
+                self._closing.wait(_ACCEPT_PAUSE_S)
+                continue
             with self._mutex:
-                self._connections.append(connection)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+                if len(self._strangers) >= _STRANGERS_MAX:
+                    oldest = next(iter(self._strangers))  # a task shows its token at once: this is none
+                    del self._strangers[oldest]
+                    _shut(oldest)
+                thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+                self._strangers[connection] = None
+                self._served[connection] = thread
+            try:
+                thread.start()
+            except RuntimeError:  # no thread to be had
+                self._forget(connection)
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            token = _receive(connection, _TOKEN_BYTES)
-            if token is None or not hmac.compare_digest(token, self._token):
-                return
-            while (message := _receive(connection, _MESSAGE.size)) is not None:
-                log, phase, *done = _MESSAGE.unpack(message)
-                connection.sendall(_GO if self._answer(log, Phase(phase), *done) else _STOP)
+            if self._is_known(connection):
+                self._answer_all(connection)
         except OSError:
             return  # the task's process is gone; Spark knows
         finally:
+            self._forget(connection)
+
+    def _is_known(self, connection: socket.socket) -> bool:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.settimeout(_TOKEN_TIMEOUT_S)
+        token = _receive(connection, _TOKEN_BYTES)
+        with self._mutex:
+            self._strangers.pop(connection, None)
+        connection.settimeout(None)
+        return token is not None and hmac.compare_digest(token, self._token)
+
+    def _answer_all(self, connection: socket.socket) -> None:
+        while (message := _receive(connection, _MESSAGE.size)) is not None:
+            log, phase, *done = _MESSAGE.unpack(message)
+            connection.sendall(_GO if self._answer(log, Phase(phase), *done) else _STOP)
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._mutex:
+            self._strangers.pop(connection, None)
+            self._served.pop(connection, None)
             connection.close()
+
+
+def _shut(connection: socket.socket) -> None:
+    """Wake whoever waits at a socket: it has ended."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _receive(connection: socket.socket, size: int) -> bytes | None:

@@ -1,7 +1,11 @@
 """The channel from tasks to the driver: what is reported, who is let in, and a task in another process."""
 
+import contextlib
 import os
 import pickle
+import resource
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -11,6 +15,7 @@ import pytest
 
 import cleanerd
 from cleanerd.errors import Aborted
+from cleanerd.pipeline import channel as channel_module
 from cleanerd.pipeline.channel import Channel, Phase, Reporter, driver_host
 from cleanerd.pipeline.rewrite import rewrite_chunk
 from tests.pipeline.test_pipeline_chunks import go_on, written_part
@@ -87,11 +92,95 @@ def test_a_lost_connection_costs_one_task() -> None:
     """The next task of the same worker process connects anew."""
     with Channel(lambda *_: True) as channel:
         report_once(channel.reporter)
-        for connection in channel._connections:
+        for connection in list(channel._served):
             connection.shutdown(2)
         with pytest.raises(Aborted, match="does not answer"):
             report_once(channel.reporter)
         report_once(channel.reporter)
+
+
+def call(reporter: Reporter, *, token: bool = True) -> socket.socket:
+    """A connection as a task makes it, or one that says nothing."""
+    connection = socket.create_connection((reporter.host, reporter.port), 10)
+    if token:
+        connection.sendall(reporter.token)
+    return connection
+
+
+def is_answered(connection: socket.socket) -> bool:
+    """Whether a report over it is heard."""
+    connection.sendall(struct.pack(">IBqqq", 0, Phase.INDEX, 1, 0, 1))
+    return connection.recv(1) == b"g"
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other end has closed it."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection without a token costs a thread for a short time only."""
+    monkeypatch.setattr(channel_module, "_TOKEN_TIMEOUT_S", 0.1)
+    with Channel(lambda *_: True) as channel:
+        silent, task = call(channel.reporter, token=False), call(channel.reporter)
+        assert is_closed(silent)
+        assert is_answered(task)  # a task that has shown its token may be silent for as long as it likes
+        assert list(channel._served) != []
+
+
+def test_strangers_push_out_strangers_only() -> None:
+    """However many connections are opened, tasks are heard and the number of threads stays bounded."""
+    before = threading.active_count()
+    with Channel(lambda *_: True) as channel:
+        task = call(channel.reporter)
+        assert is_answered(task)
+        strangers = [call(channel.reporter, token=False) for _ in range(3 * channel_module._STRANGERS_MAX)]
+        assert is_closed(strangers[0])
+        late = call(channel.reporter)
+        assert is_answered(late)
+        assert is_answered(task)
+        assert threading.active_count() - before <= channel_module._STRANGERS_MAX + 4
+    for connection in [task, late, *strangers]:
+        connection.close()
+
+
+def test_it_goes_on_when_descriptors_were_short() -> None:
+    """EMFILE ends no channel: who waits is served when there are descriptors again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Channel(lambda *_: True) as channel:
+        task = socket.socket()
+        task.settimeout(10)
+        held = [os.dup(0)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (held[0] + 20, hard))
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    held.append(os.dup(0))
+            task.connect((channel.reporter.host, channel.reporter.port))
+            task.sendall(channel.reporter.token)
+            threading.Event().wait(0.3)
+        finally:
+            for descriptor in held:
+                os.close(descriptor)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert is_answered(task)
+        task.close()
+
+
+def test_leaving_ends_its_threads_and_sockets() -> None:
+    """Also that of the listener, which closing alone does not wake; and those of tasks that are still there."""
+    before = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for _ in range(30):
+        with Channel(lambda *_: True) as channel:
+            connections = [call(channel.reporter), call(channel.reporter, token=False)]
+            assert is_answered(connections[0])
+        for connection in connections:
+            assert is_closed(connection)
+            connection.close()
+    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
 
 
 @pytest.mark.parametrize("write", [True, False])

@@ -1,6 +1,10 @@
 """Cost follows records and bytes that are there, never the offsets between them nor what a header claims."""
 
+import contextlib
+import gc
+import os
 import shutil
+import threading
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -110,3 +114,36 @@ def test_a_segment_without_index_is_cut_at_batch_heads(spark: SparkSession, tmp_
     _, (rewritten,) = run(spark, [without], AMPLE)
     assert rewritten.error is None
     np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
+
+
+def holdings() -> tuple[int, int, int]:
+    """(threads, descriptors, sockets) of this process."""
+    links = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            links.append(os.readlink(f"/proc/self/fd/{name}"))
+    return threading.active_count(), len(links), sum(link.startswith("socket:") for link in links)
+
+
+def run_jobs(session: SparkSession, work: LogWork, jobs: int) -> tuple[int, int, int]:
+    """What this process holds after so many jobs."""
+    for _ in range(jobs):
+        (indexed,), _ = run(session, [work], AMPLE, write=False)
+        assert indexed.error is None
+    gc.collect()
+    return holdings()
+
+
+def test_jobs_leave_nothing_behind(spark: SparkSession, tmp_path: Path) -> None:
+    """Threads, descriptors and sockets are equal after 3 and after 30 jobs."""
+    write_spread(tmp_path / "small-0", 8, 1, segments=1)
+    work = plan(tmp_path, "small")
+    assert run_jobs(spark, work, 3) == run_jobs(spark, work, 27)
+
+
+@pytest.mark.soak
+def test_three_thousand_jobs_leave_nothing_behind(spark: SparkSession, tmp_path: Path) -> None:
+    """What the TasksMax of a unit would end some day."""
+    write_spread(tmp_path / "small-0", 8, 1, segments=1)
+    work = plan(tmp_path, "small")
+    assert run_jobs(spark, work, 3) == run_jobs(spark, work, 2997)
