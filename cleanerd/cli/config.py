@@ -12,6 +12,7 @@ from cleanerd.cli.tables import side_by_side, write_table
 from cleanerd.config.load import Configuration, Settings
 from cleanerd.config.model import Setting
 from cleanerd.config.reference import render_reference
+from cleanerd.config.values import DOUBLE_MAX, UNLIMITED
 from cleanerd.errors import BadConfiguration
 
 
@@ -79,4 +80,6 @@ def _table(heading: str, settings: Mapping[str, Setting], show_origin: bool) -> 
 def _text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if value == DOUBLE_MAX:
+        return UNLIMITED
     return ",".join(value) if isinstance(value, tuple) else str(value)

@@ -14,6 +14,7 @@ from enum import Enum
 
 from cleanerd.config.values import (
     ANY,
+    DOUBLE_MAX,
     Check,
     Value,
     ValueType,
@@ -29,7 +30,6 @@ from cleanerd.config.values import (
 
 INT64_MAX = 2**63 - 1
 TOPIC_NAME = "[a-zA-Z0-9._-]{1,249}"
-DOUBLE_MAX = 1.7976931348623157e308
 MS_PER_UNIT = {"ms": 1, "minutes": 60_000, "hours": 3_600_000}
 
 
@@ -82,7 +82,7 @@ class TopicKey:
     scope: Scope = Scope.TOPIC
 
 
-BOOLEAN, INT, LONG, DOUBLE, STRING, LIST, PATHS = ValueType
+BOOLEAN, INT, LONG, DOUBLE, RATE, STRING, LIST, PATHS = ValueType
 STATIC, CLUSTER, TOPIC = Scope
 _A_DIRECTORY = not_empty("at least one directory")
 _POLICY = some_of("compact", "delete")
@@ -169,7 +169,7 @@ _BROKER_ROWS = (
               "log_cleaner_enable", "Whether compacted logs are cleaned and retained at all."),
     BrokerKey("log.cleaner.threads", INT, 1, at_least(1), CLUSTER, "",
               "log_cleaner_threads", "Cores that cleaning may use; not set: cleanerd chooses."),
-    BrokerKey("log.cleaner.io.max.bytes.per.second", DOUBLE, DOUBLE_MAX, more_than(0), CLUSTER, "bytes/s",
+    BrokerKey("log.cleaner.io.max.bytes.per.second", RATE, DOUBLE_MAX, more_than(0), CLUSTER, "bytes/s",
               "io_max_bytes_per_second", "Throttle of reads plus writes."),
     BrokerKey("log.cleaner.dedupe.buffer.size", LONG, 134_217_728, ANY, CLUSTER, "bytes",
               "dedupe_buffer_size_bytes",
@@ -208,10 +208,10 @@ _BROKER_ROWS = (
     BrokerKey("cleanerd.chunk.bytes", LONG, 67_108_864, at_least(1), STATIC, "bytes",
               "chunk_bytes", "Bytes of log that one Spark task takes."),
     # cleanerd's own, of the daemon: throttle and jobs
-    BrokerKey("cleanerd.io.max.read.bytes.per.second", DOUBLE, DOUBLE_MAX, more_than(0), CLUSTER, "bytes/s",
-              "io_max_read_bytes_per_second", "Throttle of reads, beside that of both."),
-    BrokerKey("cleanerd.io.max.write.bytes.per.second", DOUBLE, DOUBLE_MAX, more_than(0), CLUSTER, "bytes/s",
-              "io_max_write_bytes_per_second", "Throttle of writes, beside that of both."),
+    BrokerKey("cleanerd.io.max.read.bytes.per.second", RATE, DOUBLE_MAX, more_than(0), CLUSTER, "bytes/s",
+              "io_max_read_bytes_per_second", "Throttle of reads, beside that of both; a number or `unlimited`."),
+    BrokerKey("cleanerd.io.max.write.bytes.per.second", RATE, DOUBLE_MAX, more_than(0), CLUSTER, "bytes/s",
+              "io_max_write_bytes_per_second", "Throttle of writes, beside that of both; a number or `unlimited`."),
     BrokerKey("cleanerd.spark.idle.timeout.ms", LONG, 60_000, at_least(0), CLUSTER, "ms",
               "spark_idle_timeout_ms", "Idle time after which Spark is stopped and its memory given back."),
     BrokerKey("cleanerd.job.max.bytes", LONG, 268_435_456, at_least(1), CLUSTER, "bytes",

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from cleanerd.config.keys import (
     BROKER_KEYS,
-    DOUBLE_MAX,
     IGNORED_BROKER_KEYS,
     INERT_KEYS,
     INT64_MAX,
@@ -14,6 +13,7 @@ from cleanerd.config.keys import (
     TopicKey,
 )
 from cleanerd.config.sources import OWN_PREFIX, environment_variable
+from cleanerd.config.values import DOUBLE_MAX, UNLIMITED
 
 _HEAD = """# Configuration reference
 
@@ -78,7 +78,7 @@ def _default(value: object) -> str:
     if value is None:
         return "not set"
     if value in (INT64_MAX, DOUBLE_MAX):
-        return "unlimited"
+        return UNLIMITED
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     text = ",".join(value) if isinstance(value, tuple) else str(value)

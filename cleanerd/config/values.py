@@ -46,6 +46,11 @@ def _integer(text: str, bits: int) -> int:
     return int(text)
 
 
+DOUBLE_MAX = 1.7976931348623157e308
+"""Kafka's word for no limit."""
+UNLIMITED = "unlimited"
+
+
 def _double(text: str) -> float:
     decimal = _DECIMAL.fullmatch(text)
     if decimal is None or not math.isfinite(float(decimal[1])):
@@ -64,6 +69,7 @@ class ValueType(Enum):
     INT = "int"
     LONG = "long"
     DOUBLE = "double"
+    RATE = "rate"
     STRING = "string"
     LIST = "list"
     PATHS = "paths"
@@ -78,6 +84,7 @@ _PARSERS: dict[ValueType, Callable[[str], Value]] = {
     ValueType.INT: lambda text: _integer(text, 32),
     ValueType.LONG: lambda text: _integer(text, 64),
     ValueType.DOUBLE: _double,
+    ValueType.RATE: lambda text: DOUBLE_MAX if text.lower() == UNLIMITED else _double(text),
     ValueType.STRING: lambda text: text,
     ValueType.LIST: _list,
     ValueType.PATHS: lambda text: tuple(filter(None, _list(text))),

@@ -17,7 +17,6 @@ from cleanerd.daemon.work.throttle import Limit
 from cleanerd.env.space import space_of
 
 _LIMITS = {Limit.TOTAL: "total", Limit.READ: "read", Limit.WRITE: "write"}
-_UNLIMITED = 1e300  # Kafka's default rate is the largest double
 Conditions = dict[LogId, Condition]
 
 
@@ -49,7 +48,7 @@ def _process(daemon: Supervisor) -> Iterator[Sample]:
     yield table.HISTORY_LOST, (), daemon.history.lost_events
     yield table.DEDUPE_BYTES, (), config.dedupe_buffer_size_bytes * config.io_buffer_load_factor
     for limit, rate in daemon.throttle.limits().items():
-        yield table.IO_LIMIT, (_LIMITS[limit],), rate if rate < _UNLIMITED else float("inf")
+        yield table.IO_LIMIT, (_LIMITS[limit],), rate
 
 
 def _workers(daemon: Supervisor) -> dict[str, int]:

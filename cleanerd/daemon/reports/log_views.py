@@ -1,6 +1,7 @@
 """What the control API shows of the parts of the supervisor."""
 
 import functools
+import math
 from collections.abc import Iterable, Iterator
 
 from cleanerd.daemon.inventory.inventory import TopicConfigs
@@ -11,9 +12,6 @@ from cleanerd.daemon.values.models import LogView, ThrottleLimits
 from cleanerd.daemon.work.condition import Condition
 from cleanerd.daemon.work.throttle import Limit, Throttle
 from cleanerd.policy.cleanable import CleanableRange
-
-_UNLIMITED = 1e300
-"""Kafka's default rate is the largest double."""
 
 
 def log_views(daemon: Supervisor, logs: Iterable[LogId]) -> Iterator[LogView]:
@@ -75,7 +73,7 @@ def _sizes(known: KnownLog, bound: CleanableRange) -> dict[str, int]:
 
 def limits_view(throttle: Throttle) -> ThrottleLimits:
     """Limits in force; no limit is None."""
-    limits = {limit: rate if rate < _UNLIMITED else None for limit, rate in throttle.limits().items()}
+    limits = {limit: rate if math.isfinite(rate) else None for limit, rate in throttle.limits().items()}
     return ThrottleLimits(
         io_bytes_per_s=limits[Limit.TOTAL],
         read_bytes_per_s=limits[Limit.READ],

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from enum import Enum
 
+from cleanerd.config.values import DOUBLE_MAX
 from cleanerd.env.clock import Clock
 
 BURST_S = 0.3
@@ -57,7 +58,8 @@ class Throttle:
     def limits(self) -> dict[Limit, float]:
         """Bytes per second, `math.inf` for no limit."""
         with self._changed:
-            return {limit: account.rate for limit, account in self._accounts.items()}
+            rates = {limit: account.rate for limit, account in self._accounts.items()}
+        return {limit: math.inf if rate == DOUBLE_MAX else rate for limit, rate in rates.items()}
 
     def charge(self, read_bytes: int, written_bytes: int, should_stop: Callable[[], bool]) -> None:
         """Account for I/O that was done; returns when it is paid, or soon after `should_stop` says so.
