@@ -68,12 +68,13 @@ def request_from(arguments: Namespace) -> CleanRequest:
 
 
 def _report(results: list[LogResult], arguments: Namespace) -> None:
-    if arguments.output == "json":
-        output.write(output.results_document(results))
+    is_table = output.is_table(arguments.output)
+    if not is_table:
+        output.write(output.rendered(output.results_document(results), arguments.output))
     elif results:
-        write_table(results_table(results))
+        write_table(results_table(results), is_wide=arguments.output == "wide")
     for result in results:
-        if result.outcome in NOT_DONE:
+        if result.outcome in NOT_DONE and not is_table:  # the table has the reason
             output.say(f"{log_name(result)} in {result.log_dir}: {result.outcome}: {result.reason}")
 
 

@@ -26,17 +26,16 @@ def show(arguments: Namespace) -> int:
         topics = {topic: configuration.topic_settings(topic) for topic in arguments.topic}
     else:
         topics = {topic: _own(configuration, topic) for topic in sorted(configuration.topics)}
-    if arguments.output == "json":
+    if not output.is_table(arguments.output):
         show_origin = arguments.origin
-        output.write(
-            output.document(
-                broker=_plain(configuration.broker_settings, show_origin),
-                topics={topic: _plain(settings, show_origin) for topic, settings in topics.items()},
-            )
+        document = output.document(
+            broker=_plain(configuration.broker_settings, show_origin),
+            topics={topic: _plain(settings, show_origin) for topic, settings in topics.items()},
         )
+        output.write(output.rendered(document, arguments.output))
     else:
         for heading, settings in {"BROKER": configuration.broker_settings, **topics}.items():
-            write_table(_table(heading, settings, arguments.origin))
+            write_table(_table(heading, settings, arguments.origin), is_wide=arguments.output == "wide")
     return 0
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from cleanerd.config.load import Configuration, examine, resolve
+from cleanerd.config.model import Layer
 from cleanerd.config.sources import read_sources
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import BadUsage, CleanerdError
@@ -30,6 +31,8 @@ def load(arguments: Namespace, warn: Callable[[str], None], files: Files | None 
     files = files or RealFiles()
     sources = read_sources(arguments.config, arguments.set, arguments.topic_set)
     configuration = resolve(sources)
+    if not (arguments.log_dir or arguments.config or _names_log_dirs(configuration)):
+        raise BadUsage("which logs? give the broker's --config FILE, or --log-dir DIR")
     log_dirs = _log_dirs(arguments.log_dir, configuration.broker.log_dirs)
     metadata = find_metadata(files, log_dirs, configuration.broker.metadata_log_dir)
     if metadata is not None:
@@ -70,6 +73,13 @@ def diagnose(arguments: Namespace, files: Files | None = None) -> tuple[tuple[st
     else:
         problems = examine(sources, metadata)[1]
     return log_dirs, problems + unusable
+
+
+def _names_log_dirs(configuration: Configuration) -> bool:
+    """Whether any layer sets them: Kafka's default, a directory under /tmp, is not meant by a call without arguments."""
+    settings = configuration.broker_settings
+    names = ("log.dirs", "log.dir")
+    return any(name in settings and settings[name].origin.layer is not Layer.DEFAULT for name in names)
 
 
 def _directory_problems(directory: str) -> Iterator[str]:

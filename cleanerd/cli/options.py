@@ -3,7 +3,9 @@
 from argparse import ArgumentParser, ArgumentTypeError, _ActionsContainer
 from collections.abc import Callable
 
-FORMATS = ("table", "json")
+FORMATS = ("table", "wide", "json", "jsonl", "yaml")
+"""`wide` is a table that is not cut to the terminal, `jsonl` a line for each result."""
+OUTPUT_HELP = f"{', '.join(FORMATS)}; default: table"
 
 
 def add_configuration_options(parser: ArgumentParser) -> None:
@@ -54,7 +56,9 @@ def add_show_options(parser: ArgumentParser) -> None:
 
 def add_output_option(parser: ArgumentParser) -> None:
     """Form of what goes to stdout."""
-    parser.add_argument("-o", "--output", choices=FORMATS, default="table", help="default: table")
+    parser.add_argument(
+        "-o", "--output", metavar="FORMAT", choices=FORMATS, default="table", help=OUTPUT_HELP
+    )
 
 
 def _add_repeated(

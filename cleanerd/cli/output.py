@@ -7,7 +7,7 @@ each log, and `peak_extra_bytes` for those of a dry run. What is not known or do
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from cleanerd.errors import CleanerdError
@@ -39,13 +39,34 @@ RESULT_FIELDS = (
 )
 
 
-def document(**content: object) -> str:
-    """One JSON document of this API version."""
-    return json.dumps({"apiVersion": API_VERSION, **content}, indent=2, allow_nan=False) + "\n"
+def document(**content: object) -> dict[str, object]:
+    """A document of this API version."""
+    return {"apiVersion": API_VERSION, **content}
 
 
-def results_document(results: "Iterable[LogResult]") -> str:
-    """The JSON document of `clean`."""
+def is_table(form: str) -> bool:
+    """Whether a format (`options.FORMATS`) is for people."""
+    return form in ("table", "wide")
+
+
+def rendered(document: Mapping[str, object], form: str, *, indent: int | None = 2) -> str:
+    """A document in a format for programs: `json`, `jsonl` or `yaml`.
+
+    `jsonl` is a line for each item of its one list, without apiVersion, else one line with all of it.
+    """
+    if form == "yaml":
+        import yaml  # noqa: PLC0415 - takes longer to import than most verbs run
+
+        return str(yaml.safe_dump(json.loads(json.dumps(document)), sort_keys=False, allow_unicode=True))
+    if form == "jsonl":
+        lists = [value for value in document.values() if isinstance(value, list)]
+        rows = lists[0] if len(lists) == 1 else [document]
+        return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+    return json.dumps(document, indent=indent, allow_nan=False) + "\n"
+
+
+def results_document(results: "Iterable[LogResult]") -> dict[str, object]:
+    """The document of `clean`."""
     return document(results=[_result(result) for result in results])
 
 

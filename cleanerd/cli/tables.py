@@ -60,12 +60,12 @@ def styled(word: str, styles: Mapping[str, str]) -> Text:
     return Text(word, styles.get(word, ""))
 
 
-def write_table(content: Table) -> None:
-    """Draw a table on stdout."""
+def write_table(content: Table, *, is_wide: bool = False) -> None:
+    """Draw a table on stdout; `is_wide`: whatever the width of the terminal."""
     is_terminal = sys.stdout.isatty()
     console = Console(
         file=io.StringIO(),
-        width=shutil.get_terminal_size().columns if is_terminal else _PIPE_WIDTH,
+        width=shutil.get_terminal_size().columns if is_terminal and not is_wide else _PIPE_WIDTH,
         force_terminal=is_terminal and not os.environ.get("NO_COLOR"),
     )
     with console.capture() as capture:

@@ -160,6 +160,21 @@ def test_failures_are_named_with_their_reason_on_stderr(run: Run, cleaning: Fake
     json.loads(ran.out)
 
 
+def test_a_failure_is_told_once_to_people(run: Run, cleaning: FakeCleaning) -> None:
+    """The table has its reason; stderr does not repeat it."""
+    cleaning.results = [COMMITTED, FAILED]
+    ran = run("clean", "--log-dir", ".")
+    assert (ran.code, ran.err) == (1, "")
+    assert ran.out.count(str(FAILED.reason)) == 1
+
+
+def test_without_any_log_directory_it_says_what_to_give(run: Run, cleaning: FakeCleaning) -> None:
+    """Kafka's default, a directory under /tmp, is not what a call without arguments means."""
+    ran = run("clean")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == "cleanerd: which logs? give the broker's --config FILE, or --log-dir DIR\n"
+
+
 def test_options_become_the_request(run: Run, cleaning: FakeCleaning, tmp_path: Path) -> None:
     """Every option of architecture section 6 arrives."""
     (tmp_path / "a").mkdir()

@@ -57,7 +57,7 @@ def test_help_of_the_program_has_its_exit_codes(run: Run) -> None:
         (["clen"], "unknown command clen; did you mean clean?"),
         (["config", "shw"], "unknown verb shw; did you mean show?"),
         (["clean", "--frce"], "unknown option --frce; did you mean --force?"),
-        (["config", "show", "-o", "yaml"], "unknown value yaml; there are table, json"),
+        (["config", "show", "-o", "xml"], "unknown value xml; there are table, wide, json, jsonl, yaml"),
     ],
 )
 def test_usage_errors_say_what_was_probably_meant(run: Run, arguments: list[str], told: str) -> None:

@@ -71,7 +71,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         ("cleanerctl clean orders --fo", ["--force"]),
         ("cleanerctl logs --state un", ["uncleanable"]),
         ("cleanerctl logs --state = un", ["uncleanable"]),
-        ("cleanerctl -o j", ["json"]),
+        ("cleanerctl -o j", ["json", "jsonl"]),
         ("cleanerctl -o json lo", ["logs", "log"]),
         ("cleanerctl pause --reason clean --tt", ["--ttl"]),
         ("cleanerctl pause --ttl 5", []),

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from cleanerd.cli.ctl import tables as ctl_tables
 from cleanerd.cli.ctl import verbs as ctl_verbs
@@ -24,7 +25,7 @@ from cleanerd.cli.ctl.parser import make_parser
 from cleanerd.daemon.api.control_server import Limits
 from cleanerd.daemon.values import models
 from tests.cli.conftest import ENVIRONMENT
-from tests.daemon.fake_daemon import FakeOperations, serve
+from tests.daemon.fake_daemon import ORDERS, FakeOperations, serve
 
 CTL = [sys.executable, "-m", "cleanerd.cli.ctl.main"]
 
@@ -92,6 +93,7 @@ def open_dir() -> Iterator[Path]:
         (["history", "orders", "--limit", "1", "--since", "1h"], "events"),
         (["throttle"], "throttle"),
         (["throttle", "--io", "50MB", "--read", "unlimited"], "throttle"),
+        (["throttle", "5MB"], "throttle"),
         (["delete-records", "orders-3", "17", "--yes"], "deleted"),
         (["await", "orders-3", "17"], "logs"),
     ],
@@ -114,6 +116,66 @@ def test_resume_by_id(daemon: Daemon) -> None:
     assert daemon.ctl("resume", hold["id"]).returncode == 0
     assert daemon.json("holds") == {"holds": []}
     assert daemon.ctl("holds").stdout == "nothing is paused\n"
+
+
+def test_resume_says_what_goes_on(daemon: Daemon) -> None:
+    hold = daemon.json("pause", "orders")["hold"]
+    assert isinstance(hold, dict)
+    assert daemon.ctl("resume", str(hold["id"])).stdout == f"resumed orders (hold {hold['id']})\n"
+
+
+def test_history_is_of_logs_unless_all_is_asked_for(daemon: Daemon) -> None:
+    for arguments in (("history",), ("history", "--all")):
+        assert daemon.ctl(*arguments).returncode == 0
+    assert daemon.operations.kinds_asked == [("cleaning", "commit", "retention", "recovery"), None]
+
+
+def test_a_rate_alone_is_for_reads_and_writes_together(daemon: Daemon) -> None:
+    assert daemon.ctl("throttle", "5MB").returncode == 0
+    assert daemon.operations.limits.io_bytes_per_s == 5e6
+
+
+def test_a_topic_with_one_partition_needs_no_number(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with several asks which, one that is not there says so."""
+    which = daemon.ctl("log", "orders")
+    assert (which.returncode, which.stdout) == (2, "")
+    assert which.stderr.startswith("cleanerctl: orders has 2 partitions: which, orders-0 to orders-3?\n")
+    nothing = daemon.ctl("explain", "nosuch")
+    assert nothing.returncode == 4
+    assert nothing.stderr.startswith("cleanerctl: there is no topic nosuch")
+    monkeypatch.setattr("tests.daemon.fake_daemon.ORDERS", ORDERS[1:])
+    assert daemon.ctl("log", "orders").stdout == daemon.ctl("log", "orders-3").stdout
+
+
+def test_formats_for_programs_have_the_same_content(daemon: Daemon) -> None:
+    """yaml is the document; jsonl a line for each item."""
+    document = json.loads(daemon.ctl("logs", "-o", "json").stdout)
+    assert yaml.safe_load(daemon.ctl("logs", "-o", "yaml").stdout) == document
+    lines = daemon.ctl("logs", "-o", "jsonl").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == document["logs"]
+    assert len(daemon.ctl("status", "-o", "jsonl").stdout.splitlines()) == 1
+    assert (
+        daemon.ctl("logs", "-o", "wide").stdout == daemon.ctl("logs").stdout
+    )  # a pipe is as wide as it takes
+
+
+def test_wide_ignores_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal of 40 columns a table is cut, a wide one is not."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("os.get_terminal_size", lambda *_: os.terminal_size((40, 20)))
+    monkeypatch.setenv("NO_COLOR", "1")
+    reason = "a very long reason " * 10
+    document = {"commits": [{"topic": "t", "partition": 0, "log_dir": "/logs", "outcome": "failed", "reason": reason,
+                             "lock_owner_pid": None}]}  # fmt: skip
+    assert reason.strip() not in ctl_tables.text(document)
+    with ctl_tables.unfitted():
+        assert reason.strip() in ctl_tables.text(document)
+
+
+def test_an_unknown_verb_is_told_the_public_ones() -> None:
+    told = ctl("xyzzy").stderr
+    assert "unknown verb xyzzy; there are status, top, logs" in told
+    assert "_names" not in told
 
 
 def test_tables_line_up_and_have_human_units(daemon: Daemon) -> None:
@@ -381,10 +443,6 @@ def test_help_of_the_program_lists_verbs_examples_and_exit_codes() -> None:
             "unknown value uncleanabel; did you mean uncleanable or clean?",
         ),
         (["clean", "orders", "payments"], "unknown argument payments"),
-        (
-            ["log", "orders"],
-            "'orders' is not a partition, which is like orders-3; `cleanerctl logs orders` lists",
-        ),
         (["throttle", "--io", "0"], "expected more than 0, or unlimited; `cleanerctl pause '*'`"),
         (["await", "orders-3", "-1"], "expected a number of 0 or more"),
         (["pause", "orders", "--ttl", "soon"], "is not a length of time, like 90s, 5m, 2h or 7d"),

@@ -17,11 +17,11 @@ Imports nothing but light modules of the standard library, so that it starts in 
 """
 
 import argparse
-import json
 import select
 import sys
 from collections.abc import Sequence
 
+from cleanerd.cli.ctl import tables as ctl_tables
 from cleanerd.cli.ctl import verbs as ctl_verbs
 from cleanerd.cli.ctl.client import (
     BUSY,
@@ -33,7 +33,7 @@ from cleanerd.cli.ctl.client import (
     ControlError,
 )
 from cleanerd.cli.ctl.parser import make_parser
-from cleanerd.cli.output import open_missing_streams, write
+from cleanerd.cli.output import is_table, open_missing_streams, rendered, write
 from cleanerd.errors import CleanerdError
 
 INTERRUPTED = 130
@@ -96,11 +96,12 @@ def _watch(options: argparse.Namespace) -> int:
 
 
 def _shown(reply: ctl_verbs.Reply, options: argparse.Namespace, indent: int | None) -> str:
-    return (
-        json.dumps(reply.document, indent=indent) + "\n"
-        if options.output == "json"
-        else reply.text(reply.document)
-    )
+    if not is_table(options.output):
+        return rendered(reply.document, options.output, indent=indent)
+    if options.output == "wide":
+        with ctl_tables.unfitted():
+            return reply.text(reply.document)
+    return reply.text(reply.document)
 
 
 def _client(options: argparse.Namespace) -> Client:

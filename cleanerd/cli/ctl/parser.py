@@ -2,20 +2,19 @@
 
 import argparse
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 from cleanerd import __version__
 from cleanerd.cli import units
 from cleanerd.cli.ctl import verbs as ctl_verbs
 from cleanerd.cli.ctl.tables import STATES
-from cleanerd.cli.options import number
+from cleanerd.cli.options import FORMATS, OUTPUT_HELP, number
 from cleanerd.cli.parser import SHELLS, Parser, sentence
 
 DEFAULT_SOCKET = "/run/cleanerd/control.sock"
 _PATTERN = "a log (orders-3), a topic (orders) or a glob ('orders-*')"
 _ARGUMENTS = {
-    "log": "a partition, like orders-3",
+    "log": "a partition, like orders-3; or a topic that has only one",
     "pattern": _PATTERN,
     "[pattern]": f"{_PATTERN}; default: all",
     "[job]": "id of a job; default: all that are remembered",
@@ -77,7 +76,7 @@ def _add_common(parser: argparse.ArgumentParser, *, is_top: bool) -> None:
         help=f"control socket of the daemon; default: CLEANERD_SOCKET, else {DEFAULT_SOCKET}",
     )
     parser.add_argument(
-        "-o", "--output", choices=("table", "json"), default=default("table"), help="default: table"
+        "-o", "--output", metavar="FORMAT", choices=FORMATS, default=default("table"), help=OUTPUT_HELP
     )
     parser.add_argument(
         "--timeout",
@@ -253,8 +252,9 @@ def _add_throttle(verbs: _Verbs) -> None:
         "throttle",
         ctl_verbs.throttle,
         "show the I/O limits, or change them until the next change or reload",
-        examples=("throttle", "throttle --io 50MB", "throttle --io unlimited"),
+        examples=("throttle", "throttle 50MB", "throttle --read 20MB --write unlimited"),
     )
+    throttle.add_argument("rate", metavar="RATE", nargs="?", type=_rate, help="the same as --io RATE")
     for name, what in (("io", "reads plus writes"), ("read", "reads"), ("write", "writes")):
         throttle.add_argument(
             f"--{name}", metavar="RATE", type=_rate, help=f"{what} per second, like 50MB, or unlimited"
@@ -288,15 +288,7 @@ def _argument(parse: Callable[[str], float]) -> Callable[[str], float]:
     return parsed
 
 
-def _log(text: str) -> str:
-    if not re.fullmatch(r".+-\d+", text):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a partition, which is like orders-3; `cleanerctl logs {text}` lists those of a topic"
-        )
-    return text
-
-
-_TYPES: Mapping[str, Callable[[str], object]] = {"log": _log, "offset": number}
+_TYPES: Mapping[str, Callable[[str], object]] = {"offset": number}
 _duration = _argument(units.parse_duration)
 _size = _argument(units.parse_size)
 

@@ -4,9 +4,11 @@ Plain columns that line up, sizes and times in human units, columns without anyt
 state is coloured on a terminal, unless NO_COLOR is set.
 """
 
+import contextlib
+import contextvars
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cleanerd.cli.units import duration, instant, reasons, size
@@ -245,6 +247,13 @@ def text_or(empty: str | Mapping[str, str]) -> Callable[[Mapping[str, Any]], str
     return shown
 
 
+def resumed(document: Mapping[str, Any]) -> str:
+    """What was lifted."""
+    return "".join(
+        f"resumed {printable(hold['pattern'])} (hold {hold['id']})\n" for hold in document["holds"]
+    )
+
+
 def log_details(document: Mapping[str, Any]) -> str:
     """Everything about one partition, a paragraph for each log directory."""
     return "\n".join(_details(row, _LOG_DETAILS) for row in document["logs"])
@@ -297,9 +306,22 @@ def _wrapped(head: str, value: str, indent: int | None = None) -> list[str]:
     )
 
 
+_is_fitted = contextvars.ContextVar("is_fitted", default=True)
+
+
+@contextlib.contextmanager
+def unfitted() -> Iterator[None]:
+    """Within it tables keep all columns, whole, whatever the width of the terminal (`-o wide`)."""
+    token = _is_fitted.set(False)
+    try:
+        yield
+    finally:
+        _is_fitted.reset(token)
+
+
 def _terminal_columns() -> int | None:
-    """Width of the terminal, None when it is none."""
-    if not sys.stdout.isatty():
+    """Width of the terminal, None when it is none or does not matter."""
+    if not sys.stdout.isatty() or not _is_fitted.get():
         return None
     return os.get_terminal_size(sys.stdout.fileno()).columns or None
 

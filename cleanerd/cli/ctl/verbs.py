@@ -5,13 +5,15 @@ and `await` ask again until it is done or `--timeout` is over.
 """
 
 import argparse
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from cleanerd.cli.ctl import tables as ctl_tables
-from cleanerd.cli.ctl.client import BUSY, FAILED, NO_SUCH_LOG, Client, ControlError
+from cleanerd.cli.ctl.client import BUSY, FAILED, NO_SUCH_LOG, USAGE, Client, ControlError
+from cleanerd.cli.output import is_table
 
 KINDS_OF_LOGS = "cleaning,commit,retention,recovery"
 """Kinds of events that tell what became of logs."""
@@ -42,7 +44,7 @@ def top(client: Client, options: argparse.Namespace) -> Reply:
     """Everything worth watching; on a terminal, again and again until somebody leaves, and then nothing more to print."""
     from cleanerd.cli.ctl import top as ctl_top  # noqa: PLC0415 - rich takes longer to import than all other verbs together
 
-    if options.output == "table" and ctl_top.is_possible():
+    if is_table(options.output) and ctl_top.is_possible():
         ctl_top.watch(client, options.interval)
         return Reply({}, text=lambda _: "")
     return Reply(ctl_top.ask(client), text=ctl_top.snapshot)
@@ -80,12 +82,12 @@ def logs(client: Client, options: argparse.Namespace) -> Reply:
 
 def log(client: Client, options: argparse.Namespace) -> Reply:
     """Everything about one partition."""
-    return Reply(client.get(_path("logs", options.log)), text=ctl_tables.log_details)
+    return Reply(client.get(_path("logs", _partition(client, options.log))), text=ctl_tables.log_details)
 
 
 def explain(client: Client, options: argparse.Namespace) -> Reply:
     """Why a log is or is not cleaned now."""
-    return Reply(client.get(_path("logs", options.log, "explanation")))
+    return Reply(client.get(_path("logs", _partition(client, options.log), "explanation")))
 
 
 def jobs(client: Client, options: argparse.Namespace) -> Reply:
@@ -114,7 +116,8 @@ def throttle(client: Client, options: argparse.Namespace) -> Reply:
     change = {
         f"{name}_bytes_per_s": None if given == "unlimited" else given
         for name in ("io", "read", "write")
-        if (given := getattr(options, name)) is not None
+        if (given := options.rate if name == "io" and options.io is None else getattr(options, name))
+        is not None
     }
     return Reply(client.send("PUT", "/v1/throttle", change) if change else client.get("/v1/throttle"))
 
@@ -138,11 +141,12 @@ def _job_done(client: Client, job_id: str, deadline: "_Deadline") -> dict[str, A
 
 def await_cleaned(client: Client, options: argparse.Namespace) -> Reply:
     """The log, when it has been cleaned up to an offset."""
+    path = _path("logs", _partition(client, options.log), "cleaned")
     return Reply(
         _again(
             _Deadline(options.timeout),
             lambda slice_ms: client.get(
-                _path("logs", options.log, "cleaned"),
+                path,
                 slice_ms / 1000,
                 offset=options.offset,
                 timeout_ms=slice_ms,
@@ -207,7 +211,7 @@ def pause(client: Client, options: argparse.Namespace) -> Reply:
 
 def resume(client: Client, options: argparse.Namespace) -> Reply:
     """Lift holds."""
-    return Reply(client.send("POST", "/v1/resume", {"selector": options.hold}))
+    return Reply(client.send("POST", "/v1/resume", {"selector": options.hold}), text=ctl_tables.resumed)
 
 
 def abort(client: Client, options: argparse.Namespace) -> Reply:
@@ -232,8 +236,24 @@ def reload(client: Client, _: argparse.Namespace) -> Reply:
 
 def delete_records(client: Client, options: argparse.Namespace) -> Reply:
     """Delete what lies below an offset."""
-    body = {"topic_partition": options.log, "offset": options.offset}
+    body = {"topic_partition": _partition(client, options.log), "offset": options.offset}
     return Reply(client.send("POST", "/v1/delete-records", body))
+
+
+def _partition(client: Client, name: str) -> str:
+    """The partition that `name` means: itself, or the only one of a topic. Raises `ControlError`."""
+    if re.fullmatch(r".+-\d+", name):
+        return name
+    found = sorted(
+        {row["partition"] for row in client.get("/v1/logs", pattern=name)["logs"] if row["topic"] == name}
+    )
+    if not found:
+        raise ControlError(f"there is no topic {name}; `cleanerctl logs` lists what there is", NO_SUCH_LOG)
+    if len(found) > 1:
+        raise ControlError(
+            f"{name} has {len(found)} partitions: which, {name}-{found[0]} to {name}-{found[-1]}?", USAGE
+        )
+    return f"{name}-{found[0]}"
 
 
 def _path(*names: str) -> str:
