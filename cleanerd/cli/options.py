@@ -44,7 +44,7 @@ def add_verify_options(parser: ArgumentParser) -> None:
     add_log_dir_options(parser)
     add_selection_options(parser)
     parser.add_argument("--processes", metavar="N", type=number, help="default: one for each core")
-    parser.add_argument("-o", "--output", choices=(*FORMATS, "jsonl"), default="table", help="default: table")
+    add_output_option(parser)
 
 
 def add_show_options(parser: ArgumentParser) -> None:

@@ -8,8 +8,8 @@ exit      when
 2, 78     the command line or the configuration is wrong
 ========  ====================================================================
 
-JSON is `{"apiVersion": "cleanerd/v1", "summary": {...}, "findings": [...]}` with `FINDING_FIELDS` for each; JSON lines are
-the findings one by one, then the summary. What does not apply is null.
+JSON and YAML are `{"apiVersion": "cleanerd/v1", "summary": {...}, "findings": [...]}` with `FINDING_FIELDS` for each;
+JSON lines are the findings one by one, then the summary. What does not apply is null.
 """
 
 import json
@@ -58,9 +58,10 @@ def run(arguments: Namespace) -> int:
             read=read,
         )
     match arguments.output:
-        case "json":
+        case "json" | "yaml":
             findings = [_fields(finding) for finding in report.findings]
-            output.write(output.document(summary=_summary(report), findings=findings))
+            document = output.document(summary=_summary(report), findings=findings)
+            output.write(output.rendered(document, arguments.output))
         case "jsonl":
             _write_lines(report)
         case _:
