@@ -50,7 +50,7 @@ ENV PATH=/opt/cleanerd/bin:/usr/local/bin:/usr/bin:/bin \
     CACHE_DIRECTORY=/var/cache/cleanerd \
     SPARK_LOCAL_DIRS=/var/cache/cleanerd/spark \
     SPARK_LOCAL_IP=127.0.0.1 \
-    CLEANERD_METRICS_LISTEN=0.0.0.0:9308
+    CLEANERD_METRICS_LISTEN=0.0.0.0:11308
 
 # Facts about the source, for who builds: --build-arg VERSION="$(cleanerd --version | cut -d" " -f2)"
 ARG VERSION=unknown
@@ -63,7 +63,7 @@ LABEL org.opencontainers.image.title="cleanerd" \
 
 # The user of Kafka's own image.
 USER 1000:1000
-EXPOSE 9308
+EXPOSE 11308
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=30s --timeout=10s --start-period=5m CMD ["cleanerctl", "status", "--timeout", "5s"]
 ENTRYPOINT ["tini", "--", "start"]

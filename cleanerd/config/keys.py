@@ -249,7 +249,7 @@ _BROKER_ROWS = (
               "history_max_bytes", "Size that the history is cut to, oldest first."),
     BrokerKey("cleanerd.control.socket", STRING, "/run/cleanerd/control.sock", _SOCKET, STATIC, "",
               "control_socket", "Unix socket of the control API."),
-    BrokerKey("cleanerd.metrics.listen", STRING, "127.0.0.1:9308", _LISTEN, STATIC, "",
+    BrokerKey("cleanerd.metrics.listen", STRING, "127.0.0.1:11308", _LISTEN, STATIC, "",
               "metrics_listen", "Address of the metrics, host:port; empty: none."),
     BrokerKey("cleanerd.metrics.per.partition.topics", LIST, (), _TOPIC_GLOBS, CLUSTER, "",
               "metrics_per_partition_topics", "Topics whose partitions have metrics of their own."),

@@ -103,7 +103,7 @@ OWN_DEFAULTS = {
     "history.max.age.ms": 2_592_000_000,
     "history.max.bytes": 67_108_864,
     "control.socket": "/run/cleanerd/control.sock",
-    "metrics.listen": "127.0.0.1:9308",
+    "metrics.listen": "127.0.0.1:11308",
     "metrics.per.partition.topics": (),
     "metrics.per.partition.max": 500,
     "metrics.jmx.compat": False,

@@ -152,10 +152,10 @@ def test_mistyped_variables_of_ours_are_named(
 def test_variables_of_kubernetes_services_are_no_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a service named cleanerd, or cleanerd-metrics, puts into every container."""
     for service in ("CLEANERD", "CLEANERD_METRICS"):
-        for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_METRICS", "PORT", "PORT_9308_TCP"):
-            monkeypatch.setenv(f"{service}_{name}", "tcp://10.0.0.1:9308")
+        for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_METRICS", "PORT", "PORT_11308_TCP"):
+            monkeypatch.setenv(f"{service}_{name}", "tcp://10.0.0.1:11308")
         for part in ("PROTO", "PORT", "ADDR"):
-            monkeypatch.setenv(f"{service}_PORT_9308_TCP_{part}", "9308")
+            monkeypatch.setenv(f"{service}_PORT_11308_TCP_{part}", "11308")
     assert read_sources().problems == ()
 
 

@@ -25,7 +25,15 @@ from cleanerd.daemon.telemetry.metrics_reference import render_metrics_reference
 from cleanerd.daemon.values.models import ThrottleChange
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.env.clock import SystemClock
-from cleanerd.errors import CorruptFile, DirOffline, Fatal, LogUncleanable, NoSpace, SourceChanged
+from cleanerd.errors import (
+    BadConfiguration,
+    CorruptFile,
+    DirOffline,
+    Fatal,
+    LogUncleanable,
+    NoSpace,
+    SourceChanged,
+)
 from cleanerd.kernels import newest
 from cleanerd.pipeline.rewrite import VerificationFailed
 from cleanerd.pipeline.session import SparkFailed
@@ -405,7 +413,7 @@ def test_other_paths_are_not_found_and_other_methods_refused() -> None:
 def test_an_address_in_use_is_told_with_its_key() -> None:
     with (
         serving("127.0.0.1:0") as address,
-        pytest.raises(Fatal, match=r"cleanerd\.metrics\.listen: cannot listen on"),
+        pytest.raises(BadConfiguration, match=r"cleanerd\.metrics\.listen: cannot listen on"),
     ):
         MetricsServer(address, {})
 

@@ -25,7 +25,7 @@ import structlog
 from cleanerd.daemon.api.http import Answer, Limits, Page
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.env.clock import Clock, SystemClock
-from cleanerd.errors import Fatal
+from cleanerd.errors import BadConfiguration
 
 _log = structlog.get_logger("cleanerd")
 _ADDRESS = re.compile(r"\[?([^\]]+)\]?:([0-9]+)")
@@ -61,7 +61,7 @@ class MetricsServer:
         limits: Limits | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Raises Fatal when the address cannot be listened on."""
+        """Raises BadConfiguration when the address cannot be listened on."""
         found = _ADDRESS.fullmatch(listen)
         assert found is not None, "the table of keys has checked it"
         address, port = found[1], int(found[2])
@@ -69,9 +69,11 @@ class MetricsServer:
             family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
             self._server = _server(family)((address, port), pages, limits or Limits(), clock or SystemClock())
         except OSError as error:
-            raise Fatal(
-                f"cleanerd.metrics.listen: cannot listen on {listen}: {error.strerror}; choose another address, or leave "
-                f"it empty for none"
+            raise BadConfiguration(
+                [
+                    f"cleanerd.metrics.listen: cannot listen on {listen}: {error.strerror}; choose another address, or "
+                    f"leave it empty for none"
+                ]
             ) from error
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_S,), name="metrics", daemon=True
