@@ -13,6 +13,9 @@ Planned without the lock; carried out with `.lock` held, if the log is still the
 What a stopped broker never had on stable storage does not go: it will check that part of the log when it starts, and until
 then the time indexes there prove nothing. So retention ends at the recovery point as well as at the high watermark.
 
+Of a tiered log (remote.storage.enable) only what lies below its log start goes: which segments have been copied, only its
+broker knows, and what it has not copied would be lost.
+
 The active segment goes only in a directory whose broker closed the log, and then nobody appends to it while `.lock` is
 held here. Elsewhere it stays, whatever its age: a cooperating writer keeps it open for its life and takes `.lock` only to
 roll, so that an idle writer cannot be told from none, and what it appends to a deleted segment would be lost.
@@ -101,7 +104,11 @@ def _plan(files: Files, snapshot: PartitionSnapshot, config: TopicConfig, now_ms
         )
     plan = plan_retention(
         [segment.facts for segment in snapshot.segments],
-        RetentionConfig(config.delete, config.retention_ms, config.retention_bytes),
+        RetentionConfig(
+            delete=config.delete and not config.remote_storage_enable,
+            retention_ms=config.retention_ms,
+            retention_bytes=config.retention_bytes,
+        ),
         now_ms=now_ms,
         log_start_offset=snapshot.log_start_offset,
         log_end_offset=snapshot.log_end_offset,

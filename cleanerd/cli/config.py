@@ -41,10 +41,12 @@ def show(arguments: Namespace) -> int:
 
 def check(arguments: Namespace) -> int:
     """Read and validate everything; all that is wrong is raised as one `BadConfiguration`."""
-    log_dirs, problems = diagnose(arguments)
-    if problems:
-        raise BadConfiguration(problems)
-    output.say(f"the configuration is valid; log directories: {', '.join(log_dirs)}")
+    found = diagnose(arguments)
+    for warning in found.warnings:
+        output.say(f"warning: {warning}")
+    if found.problems:
+        raise BadConfiguration(list(found.problems))
+    output.say(f"the configuration is valid; log directories: {', '.join(found.log_dirs)}")
     return 0
 
 

@@ -35,6 +35,8 @@ def load(arguments: Namespace, warn: Callable[[str], None], files: Files | None 
         raise BadUsage("which logs? give the broker's --config FILE, or --log-dir DIR")
     log_dirs = _log_dirs(arguments.log_dir, configuration.broker.log_dirs)
     metadata = find_metadata(files, log_dirs, configuration.broker.metadata_log_dir)
+    for warning in configuration.warnings:
+        warn(warning)
     if metadata is not None:
         configuration = resolve(sources, metadata)
     elif any(files.exists(os.path.join(log_dir, META_PROPERTIES)) for log_dir in log_dirs):
@@ -52,8 +54,18 @@ def log_dirs(arguments: Namespace) -> tuple[str, ...]:
     return _log_dirs([], resolve(read_sources(arguments.config)).broker.log_dirs)
 
 
-def diagnose(arguments: Namespace, files: Files | None = None) -> tuple[tuple[str, ...], list[str]]:
-    """Log directories, and everything that is wrong: values, names, directories, the metadata log.
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The log directories of a configuration, all that is wrong with it, and what is valid but perhaps not meant."""
+
+    log_dirs: tuple[str, ...]
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def diagnose(arguments: Namespace, files: Files | None = None) -> Diagnosis:
+    """Look at everything: values, names, directories, the metadata log. A default directory of which a file that cannot be
+    read may say something else is not looked at.
 
     Raises: `BadUsage` for directories that make no sense together.
     """
@@ -62,6 +74,8 @@ def diagnose(arguments: Namespace, files: Files | None = None) -> tuple[tuple[st
     configuration, problems = examine(sources)
     broker = configuration.broker
     log_dirs = _log_dirs(arguments.log_dir, broker.log_dirs)
+    if sources.problems and not (arguments.log_dir or _names_log_dirs(configuration)):
+        return Diagnosis(log_dirs, tuple(problems), configuration.warnings)
     directories = dict.fromkeys(log_dirs)
     if "metadata.log.dir" in configuration.broker_settings:
         directories[os.path.abspath(broker.metadata_log_dir)] = None
@@ -71,8 +85,8 @@ def diagnose(arguments: Namespace, files: Files | None = None) -> tuple[tuple[st
     except CleanerdError as error:
         unusable.append(str(error))
     else:
-        problems = examine(sources, metadata)[1]
-    return log_dirs, problems + unusable
+        configuration, problems = examine(sources, metadata)
+    return Diagnosis(log_dirs, (*problems, *unusable), configuration.warnings)
 
 
 def _names_log_dirs(configuration: Configuration) -> bool:

@@ -50,7 +50,7 @@ class BrokerKey:
     """A row of 8A, 8C or of cleanerd's own keys.
 
     `default` None: not set unless somebody sets it. `field` is the attribute of `CleanerdConfig`, "" where
-    the key only feeds others.
+    the key only feeds others. Of two keys with one field, the later row wins where it is set.
     """
 
     name: str
@@ -68,7 +68,7 @@ class TopicKey:
     """A row of 8B, with its broker synonyms in order. `default` None: not set unless somebody sets it.
 
     `field` is the attribute of `TopicConfig`, "" where nothing in cleanerd depends on the key: it is
-    validated and shown.
+    validated and shown. Of two keys with one field, the later row wins where it is set.
     """
 
     name: str
@@ -91,10 +91,14 @@ _TIMESTAMP_TYPE = one_of("CreateTime", "LogAppendTime")
 _PATH = matching("/.+", "an absolute path")
 _SOCKET = matching("/.{1,106}", "an absolute path of at most 107 characters")  # sun_path of Linux
 _LISTEN = address_or_nothing()
+_PATH_OR_NOTHING = matching("(/.+)?", "an absolute path or nothing")
+_SERVERS = matching(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}", "a list of host:port")
 _TOPICS = matching(TOPIC_NAME, "a list of topic names")
 _TOPIC_GLOBS = matching(r"[a-zA-Z0-9._*?\[\]!-]{1,249}", "a list of topic names or shell globs")
 KAFKA_LOG_DIR = "/tmp/kafka-logs"  # noqa: S108 - Kafka's default
-_DAY_MS, _WEEK_MS = 86_400_000, 604_800_000
+_HOUR_MS, _DAY_MS, _WEEK_MS = 3_600_000, 86_400_000, 604_800_000
+_GZIP_LEVEL = Check("-1 or a number in [1, 9]", lambda value: value == -1 or value in range(1, 10))
+_LEVEL_DOC = "Level of that codec for appended batches."
 _RESERVED = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 # fmt: off
@@ -104,6 +108,9 @@ _TOPIC_ROWS = (
     TopicKey("min.cleanable.dirty.ratio", DOUBLE, 0.5, between(0, 1), "ratio",
              ("log.cleaner.min.cleanable.ratio",), "min_cleanable_dirty_ratio",
              "A log is cleaned when its dirty share is above this."),
+    TopicKey("cleanerd.min.cleanable.dirty.ratio", DOUBLE, None, between(0, 1), "ratio",
+             ("cleanerd.min.cleanable.dirty.ratio",), "min_cleanable_dirty_ratio",
+             "The same for cleanerd alone: the broker's cleaner goes by the key without cleanerd."),
     TopicKey("delete.retention.ms", LONG, _DAY_MS, at_least(0), "ms",
              ("log.cleaner.delete.retention.ms",), "delete_retention_ms",
              "How long a tombstone stays after its first cleaning."),
@@ -146,12 +153,24 @@ _TOPIC_ROWS = (
     TopicKey("compression.type", STRING, "producer", _COMPRESSION, "",
              ("compression.type",), "",
              "Codec of appended batches; cleaning keeps the codec of each batch."),
+    TopicKey("compression.gzip.level", INT, -1, _GZIP_LEVEL, "", ("compression.gzip.level",), "", _LEVEL_DOC),
+    TopicKey("compression.lz4.level", INT, 9, between(1, 17), "", ("compression.lz4.level",), "", _LEVEL_DOC),
+    TopicKey("compression.zstd.level", INT, 3, between(-131_072, 22), "", ("compression.zstd.level",), "", _LEVEL_DOC),
+    TopicKey("message.timestamp.before.max.ms", LONG, INT64_MAX, at_least(0), "ms",
+             ("log.message.timestamp.before.max.ms",), "", "How old a record may be when it is appended."),
+    TopicKey("message.timestamp.after.max.ms", LONG, _HOUR_MS, at_least(0), "ms",
+             ("log.message.timestamp.after.max.ms",), "", "How far in the future a record may lie when it is appended."),
     TopicKey("message.timestamp.type", STRING, "CreateTime", _TIMESTAMP_TYPE, "",
              ("log.message.timestamp.type",), "", "Who stamps records."),
+    TopicKey("remote.storage.enable", BOOLEAN, False, ANY, "", (), "remote_storage_enable",
+             "A tiered log: only its broker knows which segments it has copied, so time and size retention are left to it."),
+    TopicKey("remote.log.copy.disable", BOOLEAN, False, ANY, "", (), "", "Whether a tiered log stops copying."),
+    TopicKey("remote.log.delete.on.disable", BOOLEAN, False, ANY, "", (), "",
+             "Whether remote segments go when a log is tiered no more."),
     TopicKey("local.retention.ms", LONG, -2, at_least(-2), "ms",
-             ("log.local.retention.ms",), "", "Retention of tiered logs on local disk."),
+             ("log.local.retention.ms",), "", "Retention of tiered logs on local disk, done by the broker."),
     TopicKey("local.retention.bytes", LONG, -2, at_least(-2), "bytes",
-             ("log.local.retention.bytes",), "", "Retention of tiered logs on local disk."),
+             ("log.local.retention.bytes",), "", "Retention of tiered logs on local disk, done by the broker."),
 )
 
 _BROKER_ROWS = (
@@ -203,6 +222,8 @@ _BROKER_ROWS = (
     BrokerKey("producer.id.expiration.ms", INT, _DAY_MS, at_least(1), CLUSTER, "ms",
               "producer_id_expiration_ms", "How long an idle producer is remembered."),
     # cleanerd's own
+    BrokerKey("cleanerd.log.cleaner.enable", BOOLEAN, None, ANY, CLUSTER, "",
+              "log_cleaner_enable", "Whether cleanerd cleans and retains compacted logs, whatever log.cleaner.enable says."),
     BrokerKey("cleanerd.spark.master", STRING, "", ANY, STATIC, "",
               "spark_master", "Spark master; empty: local[log.cleaner.threads]."),
     BrokerKey("cleanerd.chunk.bytes", LONG, 67_108_864, at_least(1), STATIC, "bytes",
@@ -238,6 +259,18 @@ _BROKER_ROWS = (
               "staged_min_free_ratio", "Share of the file system that staging leaves free for the broker."),
     BrokerKey("cleanerd.staged.commit.interval.ms", LONG, 1000, at_least(1), CLUSTER, "ms",
               "staged_commit_interval_ms", "How often a free .lock is looked for while something is staged."),
+    BrokerKey("cleanerd.staged.max.wasted.ratio", DOUBLE, 1.0, at_least(0), CLUSTER, "ratio",
+              "staged_max_wasted_ratio",
+              "A result that waits is made again when the bytes thrown away are at most this share of those that became "
+              "dirty since; 0: never."),
+    # ... living beside a broker
+    BrokerKey("cleanerd.broker.cleaner.grace.ms", LONG, 900_000, at_least(0), CLUSTER, "ms",
+              "broker_cleaner_grace_ms",
+              "How long a log is left to a live broker's own cleaner that is seen at work; 0: not at all."),
+    BrokerKey("cleanerd.kafka.bootstrap.servers", LIST, (), _SERVERS, CLUSTER, "",
+              "kafka_bootstrap_servers", "Brokers to ask for what only the cluster can do (mute); empty: none."),
+    BrokerKey("cleanerd.kafka.client.config", STRING, "", _PATH_OR_NOTHING, CLUSTER, "",
+              "kafka_client_config", "Properties file of the Kafka client: security.protocol, sasl.*, ssl.*; empty: none."),
     # ... process, history, control, metrics, log
     BrokerKey("cleanerd.shutdown.timeout.ms", LONG, 20_000, at_least(0), CLUSTER, "ms",
               "shutdown_timeout_ms", "Time for work in progress to stop."),
@@ -282,33 +315,27 @@ IGNORED_TOPIC_KEYS = frozenset(
     (
         "unclean.leader.election.enable",
         "min.insync.replicas",
-        "compression.gzip.level",
-        "compression.lz4.level",
-        "compression.zstd.level",
         "message.format.version",
         "message.timestamp.difference.max.ms",
-        "message.timestamp.before.max.ms",
-        "message.timestamp.after.max.ms",
         "message.downconversion.enable",
         "leader.replication.throttled.replicas",
         "follower.replication.throttled.replicas",
-        "remote.storage.enable",
-        "remote.log.copy.disable",
-        "remote.log.delete.on.disable",
     )
 )
 """Topic keys of Kafka that do not concern cleaning. Any other unknown name is a mistake of its writer."""
 
 
 def _synonym(name: str, key: TopicKey) -> BrokerKey:
-    """Row of a broker key that differs from its topic key in name and scope alone."""
+    """Row of a broker key that differs from its topic key in name and scope at most."""
     return BrokerKey(name, key.type, key.default, key.check, CLUSTER, key.unit, "", key.doc)
 
 
 TOPIC_KEYS = {key.name: key for key in _TOPIC_ROWS}
 _INERT_TOPIC_KEYS = (
     "segment.ms", "segment.jitter.ms", "max.message.bytes", "preallocate", "flush.messages", "flush.ms", "compression.type",
-    "message.timestamp.type", "local.retention.ms", "local.retention.bytes",
+    "message.timestamp.type", "local.retention.ms", "local.retention.bytes", "compression.gzip.level",
+    "compression.lz4.level", "compression.zstd.level", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms",
+    "remote.log.copy.disable", "remote.log.delete.on.disable",
 )  # fmt: skip
 INERT_KEYS = frozenset(
     (

@@ -51,6 +51,23 @@ class Configuration:
     _resolved: dict[str, TopicConfig] = field(default_factory=dict, repr=False, compare=False)
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is valid, but perhaps not what its writer wants."""
+        found = [*self._sources.warnings]
+        if not self.broker.log_cleaner_enable:
+            own, brokers = (
+                self.broker_settings.get(key) for key in ("cleanerd.log.cleaner.enable", "log.cleaner.enable")
+            )
+            if own is not None:
+                found.append(f"cleaning is off: cleanerd.log.cleaner.enable is false ({own.origin})")
+            elif brokers is not None:
+                found.append(
+                    f"cleaning is off: log.cleaner.enable is false ({brokers.origin}), which holds for cleanerd, too; "
+                    "cleanerd.log.cleaner.enable=true makes cleanerd clean all the same"
+                )
+        return tuple(found)
+
+    @property
     def topics(self) -> frozenset[str]:
         """Topics that have values of their own."""
         return frozenset(topic for topic, texts in self._topics.items() if texts)
@@ -73,11 +90,14 @@ class Configuration:
     def _resolve(self, topic: str) -> TopicConfig:
         settings = self.topic_settings(topic)
         values: dict[str, Any] = {
-            key.field: settings[name].value for name, key in TOPIC_KEYS.items() if key.field
+            key.field: settings[name].value
+            for name, key in TOPIC_KEYS.items()
+            if key.field and name in settings
         }
         if "internal.segment.bytes" in settings:
             values["segment_bytes"] = settings["internal.segment.bytes"].value
-        return TopicConfig(**values)
+        brokers = settings["min.cleanable.dirty.ratio"].value
+        return TopicConfig(broker_min_cleanable_dirty_ratio=brokers, **values)
 
     def topic_settings(self, topic: str) -> Settings:
         """Values of one topic by key, with their origins."""
@@ -245,7 +265,9 @@ def _problem(name: str, expected: str, found: object, origin: Origin) -> str:
 
 def _cleanerd_config(broker: Settings) -> CleanerdConfig:
     log_dirs: tuple[str, ...] = broker.get("log.dirs", broker["log.dir"]).value
-    values: dict[str, Any] = {key.field: broker[name].value for name, key in BROKER_KEYS.items() if key.field}
+    values: dict[str, Any] = {
+        key.field: broker[name].value for name, key in BROKER_KEYS.items() if key.field and name in broker
+    }
     return CleanerdConfig(
         log_dirs=log_dirs,
         metadata_log_dir=broker["metadata.log.dir"].value if "metadata.log.dir" in broker else log_dirs[0],

@@ -49,7 +49,7 @@ class CleanerdConfig:
 
     log_dirs: tuple[str, ...]
     metadata_log_dir: str  # as configured, else the first of log_dirs (spec disk A1)
-    log_cleaner_enable: bool
+    log_cleaner_enable: bool  # of cleanerd: its own key wins over the broker's
     log_cleaner_threads: int
     log_cleaner_threads_is_set: bool  # False: nobody chose a number, cleanerd may take the machine's cores
     dedupe_buffer_size_bytes: int
@@ -74,6 +74,10 @@ class CleanerdConfig:
     staged_max_bytes: int  # -1: only free space limits it
     staged_min_free_ratio: float
     staged_commit_interval_ms: int
+    staged_max_wasted_ratio: float
+    broker_cleaner_grace_ms: int
+    kafka_bootstrap_servers: tuple[str, ...]  # empty: no cluster to ask
+    kafka_client_config: str  # "": none
     shutdown_timeout_ms: int
     state_dir: str
     history_max_age_ms: int
@@ -93,7 +97,8 @@ class TopicConfig:
     """Values of one topic (spec behaviour 8B)."""
 
     cleanup_policy: tuple[str, ...]
-    min_cleanable_dirty_ratio: float
+    min_cleanable_dirty_ratio: float  # of cleanerd: its own key wins
+    broker_min_cleanable_dirty_ratio: float  # what the broker's cleaner goes by
     delete_retention_ms: int
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
@@ -103,6 +108,7 @@ class TopicConfig:
     segment_index_bytes: int
     index_interval_bytes: int
     file_delete_delay_ms: int
+    remote_storage_enable: bool
 
     @property
     def compact(self) -> bool:

@@ -29,6 +29,7 @@ from cleanerd.config.keys import BROKER_KEYS, IGNORED_TOPIC_KEYS, TOPIC_KEYS, TO
 from cleanerd.config.model import Layer, Origin
 
 OWN_PREFIX = "cleanerd."
+_CLEANER_PREFIX = "log.cleaner."
 TOPIC_DIRECTORY = "topics.d"
 _PROPERTIES = ".properties"
 _TOPIC_NAME = re.compile(TOPIC_NAME)
@@ -50,7 +51,7 @@ Texts = Mapping[str, Text]
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All layers but the metadata log: texts by key, or by topic and key; and what cannot be read."""
+    """All layers but the metadata log: texts by key, or by topic and key; what cannot be read, and what looks mistyped."""
 
     command_line: Texts
     environment: Texts
@@ -58,6 +59,7 @@ class Sources:
     command_line_topics: Mapping[str, Texts]
     topic_files: Mapping[str, Texts]
     problems: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def read_sources(
@@ -67,13 +69,15 @@ def read_sources(
 ) -> Sources:
     """Read all layers. `assignments` are (key, value), `topic_assignments` (topic, key, value)."""
     problems: list[str] = []
+    warnings: list[str] = []
     return Sources(
         command_line=_command_line(assignments, problems),
         environment=_environment(problems),
-        config_file=_config_file(config_file, problems) if config_file else {},
+        config_file=_config_file(config_file, problems, warnings) if config_file else {},
         command_line_topics=_command_line_topics(topic_assignments, problems),
         topic_files=_topic_files(config_file, problems) if config_file else {},
         problems=tuple(problems),
+        warnings=tuple(warnings),
     )
 
 
@@ -143,7 +147,8 @@ def _command_line_topics(
     return {topic: _of_topic(topic, "--topic-set", texts, problems) for topic, texts in topics.items()}
 
 
-def _config_file(path: str, problems: list[str]) -> dict[str, Text]:
+def _config_file(path: str, problems: list[str], warnings: list[str]) -> dict[str, Text]:
+    """Those of its pairs that concern cleaning. A broker ignores a mistyped `log.cleaner.` key as well: a warning."""
     texts = {}
     for key, text in _properties(path, Layer.CONFIG_FILE, problems).items():
         if key in BROKER_KEYS:
@@ -151,6 +156,9 @@ def _config_file(path: str, problems: list[str]) -> dict[str, Text]:
         elif key.startswith(OWN_PREFIX):
             own = [name for name in BROKER_KEYS if name.startswith(OWN_PREFIX)]
             problems.append(_unknown(key, "a key of cleanerd", text.origin, own))
+        elif key.startswith(_CLEANER_PREFIX):
+            cleaners = [name for name in BROKER_KEYS if name.startswith(_CLEANER_PREFIX)]
+            warnings.append(_unknown(key, "a key of Kafka's cleaner", text.origin, cleaners))
     return texts
 
 

@@ -246,8 +246,9 @@ class Supervisor:
             self.bell.ring()
 
     def set_limits(self, configuration: Configuration) -> None:
-        """Throttle and priorities as configured."""
+        """Throttle, priorities and the size of the history as configured."""
         config = configuration.broker
+        self.history.set_limits(config.history_max_age_ms, config.history_max_bytes)
         self.inventory.reserve(config.reserved_topics, config.reserved_max_wait_ms)
         self.throttle.set_limits(
             total=config.io_max_bytes_per_second,

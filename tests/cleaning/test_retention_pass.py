@@ -386,3 +386,16 @@ def test_the_parent_process_of_the_daemon_can_afford_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_tiered_log_keeps_what_its_broker_may_not_have_copied(tmp_path: Path) -> None:
+    """Plain local retention would lose it; what lies below the log start goes all the same (6.3)."""
+    write_log(tmp_path, 20)
+    stop_broker(tmp_path, 20)
+    tiered = replace(EXPIRED, remote_storage_enable=True)
+    assert run_pass(tmp_path, tiered) is None
+    delete_records(FILES, str(tmp_path), TP, 10)
+    retained = run_pass(tmp_path, tiered)
+    assert retained is not None
+    assert retained.reasons == (Breach.LOG_START_OFFSET,)
+    assert run_pass(tmp_path, EXPIRED) is not None

@@ -182,3 +182,29 @@ def test_config_show_tells_what_topics_have_of_their_own(run: Run, tmp_path: Pat
     table = run("config", "show", "--config", "c", "--origin").out
     assert "\nMine " in table
     assert from_log in table
+
+
+def test_config_check_warns_of_what_is_valid_and_perhaps_not_meant(run: Run, tmp_path: Path) -> None:
+    """The broker's switch switches cleanerd off, too; a mistyped key of the cleaner is ignored, by the broker as well."""
+    (tmp_path / "c").write_text(f"log.dirs={tmp_path}\nlog.cleaner.enable=false\n")
+    ran = run("config", "check", "--config", "c")
+    assert (ran.code, ran.out) == (0, "")
+    assert "warning: cleaning is off: log.cleaner.enable is false (config file: c:2)" in ran.err
+    assert "cleanerd.log.cleaner.enable=true" in ran.err
+    (tmp_path / "c").write_text(
+        f"log.dirs={tmp_path}\nlog.cleaner.enable=false\ncleanerd.log.cleaner.enable=true\nlog.cleaner.enabel=false\n"
+    )
+    ran = run("config", "check", "--config", "c")
+    assert ran.code == 0
+    assert "cleaning is off" not in ran.err
+    assert "log.cleaner.enabel: expected a key of Kafka's cleaner" in ran.err
+    assert "did you mean log.cleaner.enable?" in ran.err
+
+
+def test_config_check_of_a_missing_file_names_that_file_alone(run: Run, tmp_path: Path) -> None:
+    ran = run("config", "check", "--config", "missing")
+    assert ran.code == 78
+    assert "missing: expected a readable file" in ran.err
+    assert "/tmp/kafka-logs" not in ran.err
+    ran = run("config", "check", "--config", "missing", "--set", "log.dirs=/nowhere/a")
+    assert "/nowhere/a: expected a readable directory" in ran.err

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.config.keys import BROKER_KEYS
+from cleanerd.config.keys import BROKER_KEYS, TOPIC_KEYS
 from cleanerd.config.load import resolve
 from cleanerd.config.model import KraftMetadata
 from cleanerd.config.sources import environment_variable, read_sources
@@ -18,6 +18,12 @@ GOOD = {
     "cleanerd.reserved.topics": ("", "__consumer_offsets, a.b"),
     "cleanerd.staged.max.bytes": ("-1", "0", "5000000000"),
     "cleanerd.staged.min.free.ratio": ("0", "0.25", "1"),
+    "cleanerd.staged.max.wasted.ratio": ("0", "2.5"),
+    "cleanerd.log.cleaner.enable": ("true", "FALSE"),
+    "cleanerd.min.cleanable.dirty.ratio": ("0", "0.25", "1"),
+    "cleanerd.broker.cleaner.grace.ms": ("0", "60000"),
+    "cleanerd.kafka.bootstrap.servers": ("", "a:9092, b.c:9093", "[::1]:9092"),
+    "cleanerd.kafka.client.config": ("", "/etc/kafka/client.properties"),
     "cleanerd.state.dir": ("/var/lib/x",),
     "cleanerd.control.socket": ("/run/c.sock", "/" + "s" * 106),
     "cleanerd.metrics.listen": ("", "0.0.0.0:1", "[::1]:11308", "localhost:65535"),
@@ -40,6 +46,12 @@ BAD = {
     "cleanerd.reserved.topics": ("a/b", "a,,b", "x" * 250),
     "cleanerd.staged.max.bytes": ("-2", "1.5"),
     "cleanerd.staged.min.free.ratio": ("-0.1", "1.1"),
+    "cleanerd.staged.max.wasted.ratio": ("-0.1", "all"),
+    "cleanerd.log.cleaner.enable": ("", "yes"),
+    "cleanerd.min.cleanable.dirty.ratio": ("-0.1", "1.1"),
+    "cleanerd.broker.cleaner.grace.ms": ("-1", "x"),
+    "cleanerd.kafka.bootstrap.servers": ("a", "a:b", "a:1,,b:2", "PLAINTEXT://a:1"),
+    "cleanerd.kafka.client.config": ("client.properties",),
     "cleanerd.state.dir": ("", "var/lib"),
     "cleanerd.control.socket": ("", "control.sock", "/" + "s" * 107),
     "cleanerd.metrics.listen": ("11308", ":11308", "host:", "host:65536", "a b:1", "::1:11308", "/x:1"),
@@ -63,7 +75,9 @@ def test_what_each_key_accepts(key: str) -> None:
     """Every bound from both sides; a refused value is named with key, expectation and origin."""
     row = BROKER_KEYS[key]
     for text in GOOD.get(key, POSITIVE[0]):
-        value = getattr(resolve(read_sources(None, [(key, text)])).broker, row.field)
+        configuration = resolve(read_sources(None, [(key, text)]))
+        field = row.field or TOPIC_KEYS[key].field
+        value = getattr(configuration.broker if row.field else configuration.topic("t"), field)
         assert value == row.type.parse(text)
     for text in BAD.get(key, POSITIVE[1]):
         with pytest.raises(BadConfiguration) as caught:

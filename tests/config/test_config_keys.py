@@ -19,6 +19,7 @@ from cleanerd.config.model import CleanerdConfig, TopicConfig
 from cleanerd.config.sources import read_sources
 
 INT64_MAX = 2**63 - 1
+DERIVED_TOPIC_FIELDS = {"broker_min_cleanable_dirty_ratio"}
 DERIVED_FIELDS = {"log_dirs", "metadata_log_dir", "log_cleaner_threads_is_set"}
 TOPIC_DEFAULTS = {
     "cleanup.policy": ("delete",),
@@ -41,6 +42,15 @@ TOPIC_DEFAULTS = {
     "flush.ms": INT64_MAX,
     "compression.type": "producer",
     "message.timestamp.type": "CreateTime",
+    "cleanerd.min.cleanable.dirty.ratio": None,
+    "compression.gzip.level": -1,
+    "compression.lz4.level": 9,
+    "compression.zstd.level": 3,
+    "message.timestamp.before.max.ms": INT64_MAX,
+    "message.timestamp.after.max.ms": 3_600_000,
+    "remote.storage.enable": False,
+    "remote.log.copy.disable": False,
+    "remote.log.delete.on.disable": False,
     "local.retention.ms": -2,
     "local.retention.bytes": -2,
 }
@@ -98,6 +108,12 @@ OWN_DEFAULTS = {
     "staged.max.bytes": -1,
     "staged.min.free.ratio": 0.1,
     "staged.commit.interval.ms": 1000,
+    "staged.max.wasted.ratio": 1.0,
+    "log.cleaner.enable": None,
+    "min.cleanable.dirty.ratio": None,
+    "broker.cleaner.grace.ms": 900_000,
+    "kafka.bootstrap.servers": (),
+    "kafka.client.config": "",
     "shutdown.timeout.ms": 20_000,
     "state.dir": "/var/lib/cleanerd",
     "history.max.age.ms": 2_592_000_000,
@@ -152,7 +168,9 @@ def test_keys_of_cleanerd() -> None:
     own = {name.removeprefix("cleanerd."): key for name, key in BROKER_KEYS.items() if "cleanerd." in name}
     assert {name: key.default for name, key in own.items()} == OWN_DEFAULTS
     assert {name for name, key in own.items() if key.scope is Scope.STATIC} == OWN_STATIC
-    assert {name: key.field for name, key in own.items()} == {name: name.replace(".", "_") for name in own}
+    of_topics = {"min.cleanable.dirty.ratio": ""}  # a default of topics, and so no field of the broker's
+    expected = {name: name.replace(".", "_") for name in own} | of_topics
+    assert {name: key.field for name, key in own.items()} == expected
 
 
 def test_n5_only_the_first_synonym_is_dynamic() -> None:
@@ -171,7 +189,7 @@ def test_defaults_of_synonyms_agree_with_their_topic_key() -> None:
             for name in key.synonyms
             if (default := BROKER_KEYS[name].default) is not None
         ]
-        assert defaults == ([key.default] if key.synonyms else [])
+        assert defaults == ([key.default] if key.synonyms and key.default is not None else [])
 
 
 @pytest.mark.parametrize("key", [*BROKER_KEYS.values(), *TOPIC_KEYS.values()], ids=lambda key: key.name)
@@ -184,7 +202,8 @@ def test_every_row_is_sound(key: BrokerKey | TopicKey) -> None:
 
 def test_every_field_of_the_models_has_its_row() -> None:
     """Rows and models cannot drift apart."""
-    assert {key.field for key in TOPIC_KEYS.values()} - {""} == {field.name for field in fields(TopicConfig)}
+    topic_fields = {field.name for field in fields(TopicConfig)}
+    assert {key.field for key in TOPIC_KEYS.values()} - {""} == topic_fields - DERIVED_TOPIC_FIELDS
     broker_fields = {field.name for field in fields(CleanerdConfig)}
     assert {key.field for key in BROKER_KEYS.values()} - {""} == broker_fields - DERIVED_FIELDS
 

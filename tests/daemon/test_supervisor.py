@@ -12,6 +12,7 @@ from cleanerd.config.sources import read_sources
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.history import History
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.values.models import HistoryEvent
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
@@ -124,3 +125,31 @@ def test_requested_job_waits_for_its_log_and_goes_before_what_is_due(tmp_path: P
     assert [str(log) for log in first.logs] == ["due-0"], "a paused log stops nobody else"
     daemon.states.resume(asked)
     assert daemon.schedule.next() is job
+
+
+def test_limits_of_the_history_hold_from_a_reload_on(tmp_path: Path, make: Make) -> None:
+    """cleanerd.history.max.age.ms, cleanerd.history.max.bytes."""
+    logs = write_logs(tmp_path / "logs", "one")
+    daemon = make(logs, {"one": "compact"})
+    now_ms = daemon.clock.now_ms()
+    for age_ms in (1000, 3_600_000):
+        daemon.history.record(HistoryEvent(time_ms=now_ms - age_ms, kind="daemon", outcome="started"))
+    daemon.history.prune(now_ms)
+    assert len(daemon.history.events(None, 10, None, None)) == 2
+    shorter = configuration(logs, {"one": "compact"}, cleanerd_history_max_age_ms=60_000)
+    daemon.apply(plan_reload(daemon.configuration(), shorter))
+    daemon.history.prune(now_ms)
+    assert [event.time_ms for event in daemon.history.events(None, 10, None, None)] == [now_ms - 1000]
+
+
+def test_cleanerds_own_switch_and_ratio_win_over_the_brokers(tmp_path: Path, make: Make) -> None:
+    """`log.cleaner.enable=false` is how the broker's cleaner is switched off, in the file that both read."""
+    logs = write_logs(tmp_path / "logs", "one")
+    brokers = {"log_cleaner_enable": "false", "log_cleaner_min_cleanable_ratio": "1.0"}
+    off = make(logs, {"one": "compact"}, **brokers)
+    assert off.schedule.next() is None
+    off.ownership.release()
+    own = {"cleanerd_log_cleaner_enable": "true", "cleanerd_min_cleanable_dirty_ratio": "0.1"}
+    on = make(logs, {"one": "compact"}, **brokers, **own)
+    assert on.configuration().topic("one").broker_min_cleanable_dirty_ratio == 1.0
+    assert on.schedule.next() is not None

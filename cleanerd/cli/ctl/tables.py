@@ -368,6 +368,7 @@ def _status(status: Row) -> str:
             ("Throttle", rate(status["throttle"]["limits"]["io_bytes_per_s"])),
             ("Configuration", loaded),
             *(("  problem", printable(problem)) for problem in configuration["problems"]),
+            *(("Warning", printable(warning)) for warning in status["warnings"]),
             ("Holds", str(status["holds"])),
             *(("Look at", f"`cleanerctl logs --state {state}`") for state in STATES[:2] if counts.get(state)),
         ]

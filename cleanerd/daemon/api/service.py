@@ -80,6 +80,7 @@ class Service(Operations):
             throttle=self.throttle(),
             configuration=_reload_view(self._reloader.last, self._reloader.last_success_ms),
             holds=len(daemon.states.holds()),
+            warnings=daemon.configuration().warnings,
         )
 
     def logs(self, pattern: str | None, state: State | None) -> tuple[LogView, ...]:

@@ -69,6 +69,11 @@ class History:
             self._attempt(_check)
             self._save()
 
+    def set_limits(self, max_age_ms: int, max_bytes: int) -> None:
+        """New limits, from the next `prune` on."""
+        with self._lock:
+            self._max_age_ms, self._max_bytes = max_age_ms, max_bytes
+
     @property
     def lost_events(self) -> int:
         """Events that could not be written since the start."""

@@ -201,7 +201,7 @@ class LogDirView(View):
 
 
 class StatusView(View):
-    """The daemon as a whole."""
+    """The daemon as a whole. `warnings`: what is configured and valid, but perhaps not meant."""
 
     version: str
     pid: int
@@ -215,6 +215,7 @@ class StatusView(View):
     throttle: ThrottleView
     configuration: ReloadView
     holds: int
+    warnings: tuple[str, ...] = ()
 
 
 class DeletedRecords(View):

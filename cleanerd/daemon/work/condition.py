@@ -115,7 +115,7 @@ class Conditions:
         state: State = "clean" if found is None or found.reason(now_ms) is None else "dirty"
         reason = trouble.reason if trouble is not None else None
         if not self.configuration().broker.log_cleaner_enable:
-            return Condition(state, reason, "log.cleaner.enable is false")
+            return Condition(state, reason, "cleaning is off: log.cleaner.enable is false")
         full = self.full().get(log.log_dir)
         if full is not None:
             return Condition(state, reason, full)
