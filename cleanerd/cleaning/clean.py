@@ -7,6 +7,7 @@ import numpy as np
 
 from cleanerd.cleaning.choose import Candidate
 from cleanerd.cleaning.commit import commit_staged, record_unchanged
+from cleanerd.cleaning.merge import merge_neighbours
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
 from cleanerd.cleaning.result import CleanRequest, LogResult, Outcome, Progress
@@ -127,6 +128,8 @@ class Cleaner:
         with watch.phase("index"):
             for log, indexed in zip(logs, pipeline.index([log.plan.work for log in logs], keys), strict=True):
                 log.indexed, log.error = indexed, indexed.error
+                if log.is_alive and self._request.config.merge_enable:
+                    log.plan = merge_neighbours(log.plan, indexed)
         with watch.phase("rewrite"):
             self._rewrite(logs, pipeline)
 

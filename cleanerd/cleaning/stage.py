@@ -11,7 +11,7 @@ from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
 
 def stage_log(files: Files, plan: CleaningPlan, rewritten: RewrittenLog) -> int:
     """Assemble and declare every changed group, ascending; returns how many. Raises OSError, SourceChanged."""
-    changed = sorted(rewritten.parts)
+    changed = sorted(rewritten.indexed.changed_groups)
     before: StagedGroup | None = None
     for number in changed:
         before = _stage_group(files, plan, number, rewritten, before, is_last=number == changed[-1])
@@ -27,9 +27,11 @@ def _stage_group(
     *,
     is_last: bool,
 ) -> StagedGroup:
-    snapshot, group, parts = plan.candidate.snapshot, plan.groups[number], rewritten.parts[number]
+    snapshot, group, parts = plan.candidate.snapshot, plan.groups[number], rewritten.parts.get(number, [])
     first, last = group.sources[0], group.sources[-1]
-    offset_index, time_index = join_entries([written.part for written in parts])
+    offset_index, time_index = join_entries(
+        [written.part for written in parts], plan.work.index_interval_bytes
+    )
     sizes = assemble(
         files,
         snapshot.directory,
@@ -50,7 +52,7 @@ def _stage_group(
         round_end=plan.work.round_end,
         sizes=sizes,
         log_mtime_ns=last.mtime_ns,
-        last_offset=max(written.part.last_offset for written in parts),
+        last_offset=max((written.part.last_offset for written in parts), default=-1),
         leader_epochs=basis.leader_epochs,
         is_last=is_last,
         generation=basis.generation,

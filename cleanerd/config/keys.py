@@ -229,6 +229,9 @@ _BROKER_ROWS = (
     BrokerKey("cleanerd.chunk.bytes", LONG, 67_108_864, at_least(1), STATIC, "bytes",
               "chunk_bytes", "Bytes of log that one Spark task takes."),
     # cleanerd's own, of the daemon: throttle and jobs
+    BrokerKey("cleanerd.merge.enable", BOOLEAN, True, ANY, CLUSTER, "",
+              "merge_enable", "Merge small neighbouring segments where it at least halves their number, although nothing "
+              "of them goes."),
     BrokerKey("cleanerd.io.max.read.bytes.per.second", RATE, DOUBLE_MAX, more_than(0), CLUSTER, "bytes/s",
               "io_max_read_bytes_per_second", "Throttle of reads, beside that of both; a number or `unlimited`."),
     BrokerKey("cleanerd.io.max.write.bytes.per.second", RATE, DOUBLE_MAX, more_than(0), CLUSTER, "bytes/s",

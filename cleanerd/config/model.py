@@ -60,6 +60,7 @@ class CleanerdConfig:
     retention_check_interval_ms: int
     spark_master: str  # "": local[log.cleaner.threads]
     chunk_bytes: int
+    merge_enable: bool
     io_max_read_bytes_per_second: float
     io_max_write_bytes_per_second: float
     spark_idle_timeout_ms: int

@@ -10,12 +10,22 @@ from cleanerd.format.time_index import TimeIndex
 from .rewrite import Part
 
 
-def join_entries(parts: Sequence[Part]) -> tuple[OffsetIndex, TimeIndex]:
-    """Positions count from the start of the segment; timestamps rise strictly, as a reader of the index requires."""
-    offsets, positions, timestamps, timestamp_offsets = [], [], [], []
-    start = 0
+def join_entries(parts: Sequence[Part], interval_bytes: int) -> tuple[OffsetIndex, TimeIndex]:
+    """Positions count from the start of the segment; timestamps rise strictly, as a reader of the index requires.
+
+    A part may be too small for an entry of its own: it gets one for its start if the last entry is more than
+    `interval_bytes` away, so that a segment made of many small ones is indexed like any other.
+    """
+    offsets, positions, timestamps, timestamp_offsets = ([np.zeros(0, np.int64)] for _ in range(4))
+    start = indexed = 0
     for part in parts:
         entries = part.entries
+        if part.size_bytes and start - indexed > interval_bytes:
+            offsets.append(np.array([part.first_last_offset]))
+            positions.append(np.array([start]))
+            indexed = start
+        if len(entries.positions):
+            indexed = start + int(entries.positions[-1])
         offsets.append(entries.offsets)
         positions.append(entries.positions + start)
         timestamps.append(entries.timestamps)

@@ -67,6 +67,7 @@ class Part:
     records_read: int
     records_kept: int
     batches_kept: int
+    first_last_offset: int  # last offset of the first batch that stays, -1 none
     last_offset: int  # of the last batch that stays, -1 none
     removed: npt.NDArray[np.int64]  # per RecordVerdict
     entries: IndexEntries
@@ -132,6 +133,7 @@ def rewrite_chunk(
         records_read=tally.records_read,
         records_kept=proof.records,
         batches_kept=proof.batches,
+        first_last_offset=int(rows["last_offset"][0]) if len(rows) else -1,
         last_offset=proof.last_offset,
         removed=removed,
         entries=entries,

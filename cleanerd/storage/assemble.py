@@ -19,7 +19,10 @@ _COPY_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """What a new segment is made of. `parts`: paths in offset order, at least one; `like`: `.log` of the last source."""
+    """What a new segment is made of.
+
+    `parts`: paths in offset order, none for an empty segment; `like`: `.log` of the last source.
+    """
 
     base_offset: int
     parts: tuple[str, ...]
@@ -37,7 +40,10 @@ def assemble(files: Files, directory: str, assembly: Assembly) -> dict[FileKind,
     """
     base = assembly.base_offset
     log = _staged(directory, base, FileKind.LOG)
-    files.rename(assembly.parts[0], log)
+    if assembly.parts:
+        files.rename(assembly.parts[0], log)
+    else:
+        files.write(log, b"")
     for part in assembly.parts[1:]:
         _append(log, part)
         files.unlink(part)

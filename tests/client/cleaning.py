@@ -8,6 +8,7 @@ from typing import Any
 from cleanerd.cleaning.choose import Candidate, examine
 from cleanerd.cleaning.commit import commit_staged, record_unchanged
 from cleanerd.cleaning.lock import commit_lock
+from cleanerd.cleaning.merge import merge_neighbours
 from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
 from cleanerd.cleaning.result import CleanRequest
 from cleanerd.cleaning.stage import stage_log
@@ -110,6 +111,7 @@ class Cleaning:
         assert self.plan is not None
         (self.indexed,) = self._pipeline().index([self.plan.work], [(1, 2)])
         _raise(self.indexed.error)
+        self.plan = merge_neighbours(self.plan, self.indexed)
 
     def stage(self) -> None:
         """Rewrite what changes."""

@@ -126,6 +126,7 @@ OWN_DEFAULTS = {
     "log.format": "auto",
     "log.level": "info",
     "log.kafka.summary": False,
+    "merge.enable": True,
     "spark.master": "",
     "chunk.bytes": 67_108_864,
 }

@@ -1,0 +1,148 @@
+"""Small segments become one although nothing of them goes: what a whole cleaning makes of `policy.merging`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cleanerd.client.producer import Producer
+from cleanerd.client.reader import read_records
+from cleanerd.client.segments import live_bases
+from cleanerd.client.writer import LogWriter
+from cleanerd.env.files import RealFiles
+from cleanerd.format.batch import encode_batch
+from cleanerd.format.codecs import Codec
+from cleanerd.format.names import FileKind, TopicPartition
+from cleanerd.format.record import Record
+from cleanerd.pipeline.session import SparkSession
+from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.scan import PartitionSnapshot, read_aborted_txns, read_offset_index, scan_partition
+from tests.cleaning.logs import Contents, assert_settled, clean, contents, segment
+
+TP = TopicPartition("t", 0)
+BIG = 400
+
+
+def append(log_dir: Path, segments: Sequence[int]) -> Path:
+    """Closed segments of so many records, no key of which is ever written again, and an active one behind them."""
+    with LogWriter(
+        str(log_dir), TP.topic, TP.partition, segment_bytes=1 << 20, index_interval_bytes=300
+    ) as writer:
+        producer = Producer(writer)
+        for records in segments:
+            for _ in range(records):
+                offset = writer.log_end_offset
+                producer.put(b"key %d" % offset, b"value %d" % offset, 1000 + offset)
+            writer.roll()
+        return Path(writer.directory)
+
+
+def snapshot(log_dir: Path) -> PartitionSnapshot:
+    found = scan_partition(
+        RealFiles(), str(log_dir), TP, read_checkpoints(RealFiles(), str(log_dir)), is_kafka=False
+    )
+    assert found is not None
+    return found
+
+
+def bytes_of(log: Contents) -> bytes:
+    """All of the log, one segment behind the other."""
+    return b"".join(content for name, (_, _, content) in log.items() if name.endswith(FileKind.LOG.value))
+
+
+def test_segments_of_unique_keys_become_one_batch_for_batch(tmp_path: Path, spark: SparkSession) -> None:
+    directory = append(tmp_path, [5] * 40)
+    before, times = contents(directory), [s.facts.largest_timestamp_ms for s in snapshot(tmp_path).segments]
+    last = segment(directory, 39).stat()
+    ran = clean(spark, tmp_path)
+    result = ran.results[tmp_path.name, "t"]
+    assert (result["outcome"], result["segments_before"], result["segments_after"]) == ("committed", 41, 2)
+    assert result["removed"] == {}
+    assert result["bytes_before"] == result["bytes_after"]
+    assert live_bases(str(directory)) == [0, 200]
+    assert bytes_of(contents(directory)) == bytes_of(before)
+    merged, _ = snapshot(tmp_path).segments
+    assert merged.mtime_ns == last.st_mtime_ns
+    assert merged.facts.largest_timestamp_ms == max(times[:-1])
+    index = read_offset_index(RealFiles(), merged)
+    assert index is not None
+    assert max(np.diff([0, *index.positions.tolist(), merged.size_bytes])) < 2 * 4096, "as any segment"
+    assert_settled(directory)
+
+
+def test_a_log_that_grows_is_written_again_only_as_far_as_it_pays(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """A large segment keeps its file while small ones come and are merged behind it, not in every cleaning."""
+    append(tmp_path, [BIG])
+    segments, inodes = [], set()
+    for _ in range(4):
+        directory = append(tmp_path, [5, 5, 5])
+        clean(spark, tmp_path)
+        segments.append(len(live_bases(str(directory))) - 1)
+        inodes.add(segment(directory, 0).stat().st_ino)
+    assert segments == [2, 2, 5, 2]
+    assert len(inodes) == 1
+    assert len(list(read_records(str(directory)))) == BIG + 4 * 15
+
+
+def test_c065_empty_segments_are_merged_away(tmp_path: Path, spark: SparkSession) -> None:
+    """Three segments that span 2^31 offsets each, the same key everywhere: emptied by one cleaning, merged by the next."""
+    with LogWriter(str(tmp_path), TP.topic, TP.partition, segment_bytes=1 << 20) as writer:
+        for base in (0, 2**31, 2 * 2**31):
+            records = [Record(offset, 1000, b"key", b"value") for offset in (base, base + 2**31 - 1)]
+            writer.append(encode_batch(records, base_offset=base))
+            writer.roll()
+        writer.append(encode_batch([Record(3 * 2**31, 1000, b"key", b"value")], base_offset=3 * 2**31))
+        directory = Path(writer.directory)
+    clean(spark, tmp_path)
+    assert len(live_bases(str(directory))) == 4
+    assert [s.size_bytes == 0 for s in snapshot(tmp_path).segments] == [True, True, False, False]
+    with LogWriter(str(tmp_path), TP.topic, TP.partition, segment_bytes=1 << 20) as writer:
+        writer.roll()
+    assert clean(spark, tmp_path).outcome("t", tmp_path.name) == "committed"
+    sizes = [s.size_bytes for s in snapshot(tmp_path).segments]
+    assert (sizes[0], len(sizes)) == (0, 4)  # of five, the first two are one
+    assert_settled(directory)
+
+
+def test_transaction_index_and_compressed_batches_come_along(tmp_path: Path, spark: SparkSession) -> None:
+    with LogWriter(str(tmp_path), TP.topic, TP.partition, segment_bytes=1 << 20) as writer:
+        for number in range(6):
+            producer = Producer(writer, codec=Codec.GZIP, producer_id=number)
+            producer.begin()
+            producer.put(b"key %d" % number, b"value" * 9, 1000)
+            (producer.abort if number % 2 else producer.commit)(1000)
+            writer.roll()
+        directory = Path(writer.directory)
+    options = ["--set=cleanerd.merge.enable=false"]
+    for _ in range(3):  # the aborted records go, then their markers get a delete horizon
+        append(tmp_path, [1])
+        clean(spark, tmp_path, options=options)
+    append(tmp_path, [1])
+    unmerged = contents(directory)
+    aborted = read_aborted_txns(RealFiles(), snapshot(tmp_path))
+    clean(spark, tmp_path, options=options)
+    assert bytes_of(contents(directory)) == bytes_of(unmerged)
+    append(tmp_path, [1])
+    unmerged = contents(directory)
+    clean(spark, tmp_path)
+    assert len(live_bases(str(directory))) < sum(name.endswith(".log") for name in unmerged)
+    assert bytes_of(contents(directory)) == bytes_of(unmerged)
+    assert read_aborted_txns(RealFiles(), snapshot(tmp_path)) == aborted
+
+
+def test_nothing_is_merged_when_the_key_says_so(tmp_path: Path, spark: SparkSession) -> None:
+    directory = append(tmp_path, [5] * 10)
+    before = contents(directory)
+    ran = clean(spark, tmp_path, options=["--set=cleanerd.merge.enable=false"])
+    assert ran.outcome("t", tmp_path.name) == "unchanged"
+    assert contents(directory) == before
+
+
+def test_a_dry_run_tells_what_would_be_merged(tmp_path: Path, spark: SparkSession) -> None:
+    directory = append(tmp_path, [5] * 10)
+    before = contents(directory)
+    result = clean(spark, tmp_path, options=["--dry-run"]).results[tmp_path.name, "t"]
+    assert (result["outcome"], result["segments_after"]) == ("planned", 2)
+    assert contents(directory) == before
