@@ -80,6 +80,10 @@ def _run(arguments: argparse.Namespace, clean_once: "CleanOnce | None") -> int:
             from cleanerd.cli import verify  # noqa: PLC0415
 
             return verify.run(arguments)
+        case "salvage":
+            from cleanerd.cli import salvage  # noqa: PLC0415
+
+            return salvage.run(arguments)
         case "demo":
             from cleanerd.cli.demo import run as demo  # noqa: PLC0415
 
@@ -110,6 +114,7 @@ def make_parser() -> Parser:
     _add_run(commands)
     _add_clean(commands)
     _add_verify(commands)
+    _add_salvage(commands)
     _add_demo(commands)
     _add_config(commands)
     completion = _add(
@@ -159,6 +164,16 @@ def _add_verify(commands: "argparse._SubParsersAction[Parser]") -> None:
         "cleanerd verify --log-dir /restored/kafka-logs -o jsonl",
     )
     options.add_verify_options(verify)
+
+
+def _add_salvage(commands: "argparse._SubParsersAction[Parser]") -> None:
+    salvage = _add(
+        commands,
+        "salvage",
+        "copy a partition directory without what is damaged; exit 1 if the copy lacks anything",
+        "cleanerd salvage /data/kafka-logs/orders-3 --output /restore/orders-3",
+    )
+    options.add_salvage_options(salvage)
 
 
 def _add_demo(commands: "argparse._SubParsersAction[Parser]") -> None:

@@ -47,6 +47,21 @@ def add_verify_options(parser: ArgumentParser) -> None:
     add_output_option(parser)
 
 
+def add_salvage_options(parser: ArgumentParser) -> None:
+    """What `salvage` takes."""
+    parser.add_argument("partition_dir", metavar="DIR", help="the partition directory, which stays as it is")
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        required=True,
+        dest="output_dir",
+        help="the copy: a new or an empty directory",
+    )
+    parser.add_argument(
+        "-o", metavar="FORMAT", choices=FORMATS, default="table", dest="output", help=OUTPUT_HELP
+    )
+
+
 def add_show_options(parser: ArgumentParser) -> None:
     """What `config show` takes besides."""
     _add_repeated(parser, "--topic", "T", str, "all values of this topic; default: overrides of all")

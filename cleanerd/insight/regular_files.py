@@ -17,6 +17,8 @@ from cleanerd.kernels.tables import Bytes
 SMALL_BYTES = 64 << 20
 """What a file may have that is no segment and no index: a producer snapshot has 46 bytes a producer."""
 
+_SECTOR_BYTES = 4096  # a page: less is never read from a disk
+
 
 class NotRegular(OSError):
     """A name stands for something that is no regular file."""
@@ -56,6 +58,27 @@ def read_at(fd: int, position: int, size: int) -> Bytes:
             break
         filled += count
     return buffer[:filled]
+
+
+def read_around_bad_sectors(fd: int, position: int, size: int) -> Bytes:
+    """`read_at`, with zeros for what the disk cannot read."""
+    try:
+        return read_at(fd, position, size)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    buffer = np.zeros(min(size, max(file_size(fd) - position, 0)), np.uint8)
+    at = position
+    while at < position + len(buffer):
+        end = min((at // _SECTOR_BYTES + 1) * _SECTOR_BYTES, position + len(buffer))
+        try:
+            found = read_at(fd, at, end - at)
+            buffer[at - position : at - position + len(found)] = found
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+        at = end
+    return buffer
 
 
 def read_small(path: str, max_bytes: int) -> bytes:

@@ -8,7 +8,7 @@ whose CRC is wrong unless a sound one follows it: the size in its head may be wr
 are stored, holes of sparse files cost nothing, and memory depends on the largest batch with a right CRC.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,9 @@ BATCH_BYTES_MAX = 512 << 20
 """A larger batch counts as damage: no broker takes one, and it would have to be held in memory."""
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
+Read = Callable[[int, int, int], Bytes]
+"""Called with (descriptor, position, size): that many bytes, fewer at the end of the file."""
+
 _CREDIT_BYTES = 1 << 30  # for CRCs that turn out wrong
 _HEAD_BYTES = 17
 _WINDOW_BYTES = 4 << 20
@@ -75,19 +78,20 @@ class Damage:
     at_end: bool = False
 
 
-def walk_log(fd: int, path: str, bounds: Bounds) -> Iterator[Sound | Damage]:
+def walk_log(fd: int, path: str, bounds: Bounds, read: Read = read_at) -> Iterator[Sound | Damage]:
     """Everything in a `.log` file, in order: ranges and batches are disjoint and cover what is read.
 
     Raises `OSError`.
     """
-    return _Walk(fd, path, bounds).run()
+    return _Walk(fd, path, bounds, read).run()
 
 
 class _Walk:
     """One way through a file; `_previous` is the last offset of the last sound batch."""
 
-    def __init__(self, fd: int, path: str, bounds: Bounds) -> None:
+    def __init__(self, fd: int, path: str, bounds: Bounds, read: Read) -> None:
         self._fd = fd
+        self._read = read
         self._bounds = bounds
         self._source = Source(path, 0, 0, 0, bounds.start, bounds.end, bounds.base_offset)
         self._position = bounds.start
@@ -98,7 +102,7 @@ class _Walk:
     def run(self) -> Iterator[Sound | Damage]:
         size = PIECE_BYTES
         while self._position < self._bounds.end and not self._is_done:
-            raw = read_at(self._fd, self._position, min(size, self._bounds.end - self._position))
+            raw = self._read(self._fd, self._position, min(size, self._bounds.end - self._position))
             if not len(raw):
                 return  # it was cut since it was listed: whoever did that knows
             rows, stop, status = scan_batches(raw, 0, len(raw))
@@ -240,7 +244,7 @@ class _Walk:
     def _crc_of(self, start: int, end: int) -> int:
         crc = 0
         while start < end:
-            data = read_at(self._fd, start, min(_WINDOW_BYTES, end - start))
+            data = self._read(self._fd, start, min(_WINDOW_BYTES, end - start))
             if not len(data):
                 return -1
             crc = crc32c(data.data, crc)
@@ -265,7 +269,7 @@ class _Walk:
         end = self._bounds.end
         while True:
             start = max(start, next_data(self._fd, start, end) - _HEAD_BYTES)
-            buffer = read_at(self._fd, start, min(_WINDOW_BYTES + HEADER_SIZE, end - start))
+            buffer = self._read(self._fd, start, min(_WINDOW_BYTES + HEADER_SIZE, end - start))
             last = len(buffer) - (_HEAD_BYTES if start + len(buffer) >= end else HEADER_SIZE)
             if last <= 0:
                 return None
@@ -278,7 +282,7 @@ class _Walk:
 
     def _is_batch(self, position: int) -> bool:
         """Whether a batch with a right CRC begins here; one too large for a window of the search."""
-        head = read_at(self._fd, position, HEADER_SIZE)
+        head = self._read(self._fd, position, HEADER_SIZE)
         if len(head) < HEADER_SIZE or head[16] != 2:
             return self._is_legacy(position, head)
         try:
@@ -296,14 +300,14 @@ class _Walk:
         size = int.from_bytes(head[8:12].tobytes(), "big", signed=True) + LOG_OVERHEAD
         if not 26 <= size <= self._bounds.end - position or not self._affords(size):
             return False
-        raw = read_at(self._fd, position, size)
+        raw = self._read(self._fd, position, size)
         rows, _, status = scan_batches(raw, 0, len(raw))
         return status is Status.OK and len(rows) == 1 and first_bad_crc(raw, rows) < 0
 
     def _is_zero(self, start: int, end: int) -> bool:
         while start < end:
             start = next_data(self._fd, start, end)
-            data = read_at(self._fd, start, min(_WINDOW_BYTES, end - start))
+            data = self._read(self._fd, start, min(_WINDOW_BYTES, end - start))
             if data.any() or not len(data):
                 return start >= end
             start += len(data)

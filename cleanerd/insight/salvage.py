@@ -1,0 +1,340 @@
+"""`salvage`: a copy of a partition directory that holds every sound batch and nothing else; the original stays as it is.
+
+    report = salvage("/data/kafka-logs/orders-3", "/restore/orders-3")
+    for lost in report.damage: ...
+
+Batches are copied byte for byte. A batch that is damaged, and bytes that are none, are left out and listed, range by range.
+Segments keep their base offsets; one whose offsets or size do not fit its indexes is split. Offset, time and transaction
+indexes are built from the batches, and a transaction index that can be read adds the aborts whose markers are lost. The
+leader epochs and the topic id come along; producer snapshots are written for the last segment and the end of the log, so
+that a broker that stopped in order does not start with an empty producer state (spec disk D2). What the disk cannot read
+counts as zeros.
+
+Until all of it is written and synced the new files have a suffix that brokers ignore. A crash leaves a directory without
+`.log` files, or a complete one.
+"""
+
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cleanerd.client.producer_state import ProducerState
+from cleanerd.env.files import Files, RealFiles
+from cleanerd.errors import BadUsage, LockHeld
+from cleanerd.format import names
+from cleanerd.format.batch import parse_header
+from cleanerd.format.checkpoint import EpochEntry, parse_leader_epochs, render_leader_epochs
+from cleanerd.format.errors import FormatError
+from cleanerd.format.names import (
+    MAX_OFFSET,
+    FileKind,
+    SegmentFileName,
+    Suffix,
+    parse_partition_dir,
+    parse_segment_file,
+)
+from cleanerd.format.partition_metadata import parse_partition_metadata
+from cleanerd.format.producer_snapshot import render_producer_snapshot
+from cleanerd.format.txn_index import AbortedTxn, parse_txn_index
+from cleanerd.kernels.tables import Bytes, Table
+from cleanerd.storage.lock import probe
+
+from .regular_files import CarefulFiles, file_size, open_regular, read_around_bad_sectors
+from .salvaged_segment import SalvagedSegment
+from .walk import RELATIVE_OFFSET_MAX, Bounds, Damage, Sound, walk_log
+
+INDEX_INTERVAL_BYTES = 4096
+SEGMENT_BYTES_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Bytes [`start`, `end`) of a file that are not in the copy, and why; `code` is one of `findings`."""
+
+    path: str
+    start: int
+    end: int
+    code: str
+    expected: str
+    found: str
+
+
+@dataclass(slots=True)
+class SalvageReport:
+    """What the copy holds and what it lacks. `open_transactions`: producers whose transaction has lost its end.
+
+    `segments` are the base offsets of the copy. `end_offset` is that of the copy.
+    """
+
+    source: str
+    output: str
+    segments: list[int] = field(default_factory=list)
+    damage: list[Lost] = field(default_factory=list)
+    batches: int = 0
+    records: int = 0
+    bytes_kept: int = 0
+    end_offset: int = 0
+    open_transactions: tuple[int, ...] = ()
+
+    @property
+    def bytes_lost(self) -> int:
+        """Bytes of the original that are not in the copy."""
+        return sum(lost.end - lost.start for lost in self.damage)
+
+
+def salvage(
+    source: str,
+    output: str,
+    *,
+    index_interval_bytes: int = INDEX_INTERVAL_BYTES,
+    segment_bytes_max: int = SEGMENT_BYTES_MAX,
+    files: Files | None = None,
+) -> SalvageReport:
+    """Write what is sound in the partition directory `source` to the new directory `output`.
+
+    Raises: `BadUsage` for directories that make no sense; `LockHeld` while a process holds the log directory of `source`;
+    `OSError` when `output` cannot be written, and nothing of it is left then.
+    """
+    source, output = os.path.abspath(source), os.path.abspath(output)
+    _check_usage(source, output)
+    files = files or RealFiles()
+    created = not os.path.isdir(output)
+    os.makedirs(output, exist_ok=True)
+    work = _Salvage(source, output, index_interval_bytes, segment_bytes_max, files)
+    try:
+        report = work.run()
+    except BaseException:
+        for name in os.listdir(output):
+            files.unlink(os.path.join(output, name))
+        if created:
+            os.rmdir(output)
+        raise
+    files.fsync_dir(os.path.dirname(output))
+    return report
+
+
+def _check_usage(source: str, output: str) -> None:
+    if parse_partition_dir(os.path.basename(source)) is None:
+        raise BadUsage(f"{source}: expected a partition directory, named TOPIC-PARTITION")
+    if not os.path.isdir(source):
+        raise BadUsage(f"{source}: expected a directory")
+    if os.path.lexists(output) and (not os.path.isdir(output) or os.listdir(output)):
+        raise BadUsage(f"{output}: expected a new or an empty directory")
+    if os.path.realpath(output).startswith(os.path.realpath(source) + os.sep):
+        raise BadUsage(f"{output}: lies in the directory that is to be copied")
+    parent = os.path.dirname(output)
+    if os.path.lexists(os.path.join(parent, names.META_PROPERTIES)):
+        if parse_partition_dir(os.path.basename(output)) is None:
+            raise BadUsage(f"{output}: with a directory of this name no broker of {parent} starts")
+        _check_stopped(parent)
+    _check_stopped(os.path.dirname(source))
+
+
+def _check_stopped(log_dir: str) -> None:
+    pid = probe(log_dir)
+    if pid is not None:
+        raise LockHeld(f"{log_dir} is in use by process {pid}: stop it first", pid)
+
+
+class _Salvage:
+    """One copy on its way."""
+
+    def __init__(
+        self, source: str, output: str, interval_bytes: int, segment_bytes_max: int, files: Files
+    ) -> None:
+        self._report = SalvageReport(source, output)
+        self._source = source
+        self._output = output
+        self._interval_bytes = interval_bytes
+        self._segment_bytes_max = segment_bytes_max
+        self._files = files
+        self._producers = ProducerState()
+        self._segment: SalvagedSegment | None = None
+        self._written: list[SalvagedSegment] = []
+        self._aborted: dict[tuple[int, int], AbortedTxn] = {}
+        self._epochs: list[EpochEntry] = []
+        self._last_snapshot: bytes = b""
+
+    def run(self) -> SalvageReport:
+        bases = self._bases()
+        if not bases:
+            raise BadUsage(f"{self._source}: no segment lies there")
+        try:
+            for base, next_base in zip(bases, [*bases[1:], None], strict=True):
+                self._copy_segment(base, next_base)
+            self._finish(bases[-1])
+        finally:
+            if self._segment is not None:
+                self._segment.abandon()
+        return self._report
+
+    def _bases(self) -> list[int]:
+        parsed = [parse_segment_file(name) for name in os.listdir(self._source)]
+        return sorted(
+            name.base_offset
+            for name in parsed
+            if name is not None and name.kind is FileKind.LOG and name.suffix is Suffix.LIVE
+        )
+
+    def _copy_segment(self, base: int, next_base: int | None) -> None:
+        """Sound batches of one segment, into as many as they need."""
+        path = os.path.join(self._source, str(SegmentFileName(base, FileKind.LOG)))
+        try:
+            with open_regular(path) as fd:
+                limit = min(base + RELATIVE_OFFSET_MAX + 1, MAX_OFFSET) if next_base is None else next_base
+                bounds = Bounds(base, limit, MAX_OFFSET, 0, file_size(fd))
+                for found in walk_log(fd, path, bounds, read=read_around_bad_sectors):
+                    if isinstance(found, Damage):
+                        self._lose(path, found)
+                    else:
+                        self._keep(path, base, found)
+        except OSError as error:
+            if error.filename != path:
+                raise
+            lost = Damage("unreadable", 0, 0, "a readable file", error.strerror or str(error))
+            self._lose(path, lost)
+        self._read_aborted(base)
+        self._close_segment()
+
+    def _lose(self, path: str, damage: Damage) -> None:
+        self._report.damage.append(
+            Lost(path, damage.start, damage.end, damage.code, damage.expected, damage.found)
+        )
+
+    def _keep(self, path: str, base: int, found: Sound) -> None:
+        """Copy sound batches; where the next one does not fit the open segment, another one begins."""
+        rows, begin = found.batches, 0
+        if self._segment is None:
+            fits = int(rows["last_offset"][0]) - base <= RELATIVE_OFFSET_MAX
+            self._open_segment(base if fits else int(rows["base_offset"][0]), path)
+        while begin < len(rows):
+            assert self._segment is not None
+            end = begin + self._fitting(rows[begin:], self._segment)
+            if end == begin:
+                self._close_segment()
+                self._open_segment(int(rows["base_offset"][begin]), path)
+                continue
+            self._segment.append(found.piece.raw, rows[begin:end])
+            self._follow(found.piece.raw, rows[begin:end])
+            begin = end
+        self._report.batches += len(rows)
+        self._report.records += len(found.part.records)
+
+    def _fitting(self, rows: Table, segment: SalvagedSegment) -> int:
+        """How many of the rows fit the segment; an empty one takes any batch."""
+        sizes = segment.size_bytes + np.cumsum(rows["size"], dtype=np.int64)
+        fits = (rows["last_offset"] - segment.base_offset <= RELATIVE_OFFSET_MAX) & (
+            sizes <= self._segment_bytes_max
+        )
+        count = len(fits) if fits.all() else int(np.argmin(fits))
+        return max(count, int(segment.size_bytes == 0))
+
+    def _open_segment(self, base_offset: int, like: str) -> None:
+        self._last_snapshot = render_producer_snapshot(self._producers.entries)
+        self._segment = SalvagedSegment(self._files, self._output, base_offset, like)
+
+    def _close_segment(self) -> None:
+        if self._segment is not None:
+            self._segment.close(self._interval_bytes)
+            self._written.append(self._segment)
+            self._segment = None
+
+    def _follow(self, raw: Bytes, rows: Table) -> None:
+        """Producers, transactions and epochs, as a broker's replay sees them."""
+        epochs = rows["leader_epoch"]
+        for row in [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]:
+            epoch = int(epochs[row])
+            if epoch >= 0 and (not self._epochs or epoch > self._epochs[-1].epoch):
+                self._epochs.append(EpochEntry(epoch, int(rows["base_offset"][row])))
+        for row in np.flatnonzero(rows["producer_id"] >= 0).tolist():
+            start = int(rows["position"][row])
+            batch = raw[start : start + int(rows["size"][row])].tobytes()
+            try:
+                txn = self._producers.apply(parse_header(batch), batch)
+            except FormatError:
+                continue  # a marker of a form that only its broker knows
+            if txn is not None:
+                self._aborted[txn.producer_id, txn.last_offset] = txn
+        self._report.end_offset = int(rows["last_offset"][-1]) + 1
+
+    def _read_aborted(self, base: int) -> None:
+        """What the original's index says of transactions whose marker may be lost."""
+        path = os.path.join(self._source, str(SegmentFileName(base, FileKind.TXN_INDEX)))
+        try:
+            for txn in parse_txn_index(CarefulFiles().read(path)):
+                if txn.last_offset >= base:
+                    self._aborted.setdefault((txn.producer_id, txn.last_offset), txn)
+        except (FormatError, OSError):
+            return  # rebuilt from the markers
+
+    def _finish(self, last_base: int) -> None:
+        """Everything that goes with the batches; then the files get the names that a broker reads."""
+        if not self._written or self._written[-1].base_offset < last_base:
+            self._open_segment(max(last_base, self._report.end_offset), self._like(last_base))
+            self._close_segment()
+        self._report.end_offset = max(self._report.end_offset, self._written[-1].base_offset)
+        self._write_aborted()
+        last = self._written[-1]
+        if len(self._written) > 1:
+            self._write(SegmentFileName(last.base_offset, FileKind.PRODUCER_SNAPSHOT), self._last_snapshot)
+        end = self._report.end_offset
+        if end > last.base_offset:
+            content = render_producer_snapshot(self._producers.entries)
+            self._write(SegmentFileName(end, FileKind.PRODUCER_SNAPSHOT), content)
+        self._write_small(names.LEADER_EPOCH_CHECKPOINT, self._leader_epochs(end))
+        self._write_small(names.PARTITION_METADATA, self._partition_metadata())
+        self._files.fsync_dir(self._output)
+        for segment in self._written:
+            segment.publish()
+        self._files.fsync_dir(self._output)
+        self._report.segments = [segment.base_offset for segment in self._written]
+        self._report.bytes_kept = sum(segment.size_bytes for segment in self._written)
+        self._report.open_transactions = tuple(
+            entry.producer_id for entry in self._producers.entries if entry.current_txn_first_offset >= 0
+        )
+
+    def _like(self, base: int) -> str:
+        return os.path.join(self._source, str(SegmentFileName(base, FileKind.LOG)))
+
+    def _write_aborted(self) -> None:
+        """Each abort into the segment that holds its marker, or would."""
+        bases = [segment.base_offset for segment in self._written]
+        for txn in sorted(self._aborted.values(), key=lambda txn: txn.last_offset):
+            slot = int(np.searchsorted(bases, txn.last_offset, side="right")) - 1
+            if slot >= 0 and txn.last_offset < self._report.end_offset:
+                self._written[slot].aborted.append(txn)
+        for segment in self._written:
+            segment.write_aborted()
+
+    def _leader_epochs(self, end: int) -> bytes | None:
+        """Those of the original up to the end of the copy; where they cannot be read, those of the batches."""
+        try:
+            entries = parse_leader_epochs(
+                CarefulFiles().read(os.path.join(self._source, names.LEADER_EPOCH_CHECKPOINT))
+            )
+        except (FormatError, OSError):
+            entries = tuple(self._epochs)
+        return render_leader_epochs(entry for entry in entries if entry.start_offset <= end)
+
+    def _partition_metadata(self) -> bytes | None:
+        try:
+            content = CarefulFiles().read(os.path.join(self._source, names.PARTITION_METADATA))
+            parse_partition_metadata(content)
+        except (FormatError, OSError):
+            return None
+        return content
+
+    def _write_small(self, name: str, content: bytes | None) -> None:
+        if content is not None:
+            path = os.path.join(self._output, name)
+            self._files.write(path, content)
+            self._files.adopt_owner(path, self._source_file)
+            self._files.fsync(path)
+
+    def _write(self, name: SegmentFileName, content: bytes) -> None:
+        self._write_small(str(name), content)
+
+    @property
+    def _source_file(self) -> str:
+        return self._written[0].like

@@ -1,0 +1,91 @@
+"""One segment of a salvaged copy: batches as they come, then its indexes; all under names that brokers ignore."""
+
+import os
+
+import numpy as np
+
+from cleanerd.env.files import Files
+from cleanerd.format.names import FileKind, SegmentFileName, Suffix
+from cleanerd.format.offset_index import OffsetIndex, render_offset_index
+from cleanerd.format.time_index import TimeIndex, render_time_index
+from cleanerd.format.txn_index import AbortedTxn, render_txn_index
+from cleanerd.kernels.tables import WRITTEN, Bytes, Table
+from cleanerd.pipeline.rewrite import index_entries
+
+
+class SalvagedSegment:
+    """Takes rows of batches that lie end to end or not; `like` is the `.log` that they come from.
+
+    `aborted`: the transactions for its index, ascending by marker, to be filled before `write_aborted`.
+    """
+
+    def __init__(self, files: Files, directory: str, base_offset: int, like: str) -> None:
+        self.base_offset = base_offset
+        self.like = like
+        self.size_bytes = 0
+        self.aborted: list[AbortedTxn] = []
+        self._files = files
+        self._directory = directory
+        self._rows: list[Table] = []
+        self._kinds = [FileKind.OFFSET_INDEX, FileKind.TIME_INDEX]
+        self._log = open(self._staged(FileKind.LOG), "xb", buffering=0)  # noqa: SIM115 - closed by close or abandon
+
+    def append(self, raw: Bytes, rows: Table) -> None:
+        """Copy batches of `raw`, byte for byte."""
+        written = np.zeros(len(rows), WRITTEN)
+        sizes = rows["size"].astype(np.int64)
+        written["position"] = self.size_bytes + np.cumsum(sizes) - sizes
+        for name in ("last_offset", "max_timestamp", "size"):
+            written[name] = rows[name]
+        starts = rows["position"]
+        edges = np.flatnonzero(starts[1:] != starts[:-1] + sizes[:-1]) + 1
+        for begin, end in zip([0, *edges], [*edges, len(rows)], strict=True):
+            view = raw[int(starts[begin]) : int(starts[end - 1] + sizes[end - 1])].data
+            while view:
+                view = view[self._log.write(view) :]
+        self._rows.append(written)
+        self.size_bytes += int(sizes.sum())
+
+    def close(self, interval_bytes: int) -> None:
+        """Write the indexes; everything is synced."""
+        self._log.close()
+        entries = index_entries(np.concatenate([np.zeros(0, WRITTEN), *self._rows]), interval_bytes)
+        self._rows = []
+        largest_before = np.maximum.accumulate(np.concatenate([[-1], entries.timestamps]))[:-1]
+        rises = entries.timestamps > largest_before
+        offsets = OffsetIndex(entries.offsets, entries.positions)
+        times = TimeIndex(entries.timestamps[rises], entries.timestamp_offsets[rises])
+        self._write(FileKind.OFFSET_INDEX, render_offset_index(offsets, self.base_offset))
+        self._write(FileKind.TIME_INDEX, render_time_index(times, self.base_offset))
+        self._settle(FileKind.LOG)
+
+    def abandon(self) -> None:
+        """Let go of the file as it is."""
+        self._log.close()
+
+    def write_aborted(self) -> None:
+        """The transaction index, if there is anything to say."""
+        if self.aborted:
+            self._write(FileKind.TXN_INDEX, render_txn_index(self.aborted))
+            self._kinds.append(FileKind.TXN_INDEX)
+
+    def publish(self) -> None:
+        """Give the files the names that a broker reads, the `.log` last."""
+        for kind in (*self._kinds, FileKind.LOG):
+            live = os.path.join(self._directory, str(SegmentFileName(self.base_offset, kind)))
+            self._files.rename(self._staged(kind), live)
+
+    def _write(self, kind: FileKind, content: bytes) -> None:
+        self._files.write(self._staged(kind), content)
+        self._settle(kind)
+
+    def _settle(self, kind: FileKind) -> None:
+        """Owner and time of the original, by which retention goes when there are no timestamps; then to the disk."""
+        path = self._staged(kind)
+        if os.path.isfile(self.like):
+            self._files.adopt_owner(path, self.like)
+            self._files.set_mtime_ns(path, self._files.stat(self.like).mtime_ns)
+        self._files.fsync(path)
+
+    def _staged(self, kind: FileKind) -> str:
+        return os.path.join(self._directory, str(SegmentFileName(self.base_offset, kind, Suffix.STAGED)))
