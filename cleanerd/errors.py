@@ -14,6 +14,11 @@ Every message names the file, the position and what was expected and found, as f
 """
 
 import errno
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 
 class CleanerdError(Exception):
@@ -44,6 +49,10 @@ class NoSpace(Retryable):
     """The file system cannot take the peak of this work; nothing was changed."""
 
 
+class JobFailed(Retryable):
+    """A job over several logs failed as a whole: it is not known which of them is at fault, if any."""
+
+
 class LogUncleanable(CleanerdError):
     """This partition cannot be cleaned as it is; others are not concerned."""
 
@@ -64,6 +73,10 @@ class CorruptFile(LogUncleanable):
     def __reduce__(self) -> tuple[type["CorruptFile"], tuple[str, int, object, object]]:
         """Crosses process borders (Spark tasks) with its facts."""
         return (CorruptFile, (self.path, self.position, self.expected, self.found))
+
+
+class InternalError(LogUncleanable):
+    """What no part of cleanerd expected, met while working on one log; `__cause__` is the exception itself."""
 
 
 class DirOffline(CleanerdError):
@@ -106,3 +119,22 @@ def from_os_error(error: OSError, where: str) -> CleanerdError:
     if error.errno in (errno.EIO, errno.EROFS):
         return DirOffline(message)
     return LogUncleanable(message)
+
+
+def guarded(step: Callable[[], _T], where: str) -> _T | CleanerdError:
+    """Result of `step`, or what went wrong as a value: the failure boundary of one log. `where` is the file it is about.
+
+    KeyboardInterrupt and SystemExit pass.
+    """
+    try:
+        return step()
+    except CleanerdError as error:
+        return error
+    except OSError as error:
+        return from_os_error(error, where)
+    except Exception as error:  # noqa: BLE001  # a defect, or a file that asks for all memory, parks one log
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"{type(error).__name__}: {error}".removesuffix(": ")
+        failure = InternalError(f"{where}: internal error at {line.name}:{line.lineno}: {what}")
+        failure.__cause__ = error
+        return failure

@@ -1,13 +1,13 @@
 """Which logs of a log directory to clean, and in which order (rules 1.2-1.25)."""
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from cleanerd.cleaning.result import Basis, CleanRequest, LogResult
+from cleanerd.cleaning.boundary import attempt
+from cleanerd.cleaning.result import Basis, CleanRequest, LogResult, Outcome
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, DirOffline, Retryable, from_os_error
+from cleanerd.errors import CleanerdError
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.policy.cleanable import (
@@ -42,6 +42,24 @@ class Candidate:
         end = self.range.first_uncleanable_offset
         epochs = tuple((epoch, start) for epoch, start in self.leader_epochs if start < end)
         return Basis(self.snapshot.generation, self.snapshot.checkpoint, epochs)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that its cleaning reads."""
+        return self.range.clean_bytes + self.range.cleanable_bytes
+
+    def result(self, outcome: Outcome, reason: str | None) -> LogResult:
+        """The account of the log as it is, nothing done to it yet."""
+        snapshot, segments = self.snapshot, len(self.snapshot.segments)
+        return replace(
+            LogResult.of(snapshot.topic_partition, snapshot.log_dir, outcome, reason),
+            first_dirty_offset=self.range.first_dirty_offset,
+            end_offset=self.range.first_uncleanable_offset,
+            bytes_before=snapshot.size_bytes,
+            bytes_after=snapshot.size_bytes,
+            segments_before=segments,
+            segments_after=segments,
+        )
 
 
 def partitions(files: Files, log_dir: str, request: CleanRequest) -> list[TopicPartition]:
@@ -80,20 +98,12 @@ def examine(
     config = request.topic_config(tp.topic)
     if not config.compact:
         reason = f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, without compact"
-        return LogResult(tp.topic, tp.partition, log_dir, "skipped", reason)
-    try:
-        return _examine(files, log_dir, tp, checkpoints, request, config, is_kafka, now_ms)
-    except (CleanerdError, OSError) as error:
-        own = from_os_error(error, os.path.join(log_dir, str(tp))) if isinstance(error, OSError) else error
-        return LogResult(
-            tp.topic,
-            tp.partition,
-            log_dir,
-            "failed",
-            str(own),
-            error=type(own).__name__,
-            is_retryable=isinstance(own, Retryable | DirOffline),
-        )
+        return LogResult.of(tp, log_dir, "skipped", reason)
+    found = attempt(
+        lambda: _examine(files, log_dir, tp, checkpoints, request, config, is_kafka, now_ms),
+        os.path.join(log_dir, str(tp)),
+    )
+    return LogResult.of(tp, log_dir).failed(found) if isinstance(found, CleanerdError) else found
 
 
 def _examine(
@@ -112,7 +122,7 @@ def _examine(
         first_batch_timestamps=config.max_compaction_lag_ms < _NO_MAX_LAG,
     )  # fmt: skip
     if snapshot is None:
-        return LogResult(tp.topic, tp.partition, log_dir, "skipped", "the directory holds no segment")
+        return LogResult.of(tp, log_dir, "skipped", "the directory holds no segment")
     stability = read_stability(
         files, snapshot, now_ms=now_ms, expiration_ms=request.config.producer_id_expiration_ms
     )
@@ -135,21 +145,8 @@ def _examine(
         )
     else:
         reason = _why_not(found, compaction, force=request.force)
-    if reason is None:
-        return Candidate(snapshot, stability, found, config, epochs)
-    return LogResult(
-        tp.topic,
-        tp.partition,
-        log_dir,
-        "skipped",
-        reason,
-        first_dirty_offset=found.first_dirty_offset,
-        end_offset=found.first_uncleanable_offset,
-        bytes_before=snapshot.size_bytes,
-        bytes_after=snapshot.size_bytes,
-        segments_before=len(snapshot.segments),
-        segments_after=len(snapshot.segments),
-    )
+    candidate = Candidate(snapshot, stability, found, config, epochs)
+    return candidate if reason is None else candidate.result("skipped", reason)
 
 
 def _why_not(found: CleanableRange, config: CompactionConfig, *, force: bool) -> str | None:
@@ -169,18 +166,3 @@ def _why_not(found: CleanableRange, config: CompactionConfig, *, force: bool) ->
 def in_order(candidates: list[Candidate]) -> list[Candidate]:
     """Most urgent first."""
     return sorted(candidates, key=lambda c: urgency(c.range), reverse=True)
-
-
-def in_jobs(candidates: list[Candidate], *, job_bytes: int, job_logs: int) -> Iterator[list[Candidate]]:
-    """Cut an ordered list into Spark jobs: small logs share one, a large log has its own (architecture 4)."""
-    job: list[Candidate] = []
-    size = 0
-    for candidate in candidates:
-        candidate_bytes = candidate.range.clean_bytes + candidate.range.cleanable_bytes
-        if job and (size + candidate_bytes > job_bytes or len(job) >= job_logs):
-            yield job
-            job, size = [], 0
-        job.append(candidate)
-        size += candidate_bytes
-    if job:
-        yield job

@@ -1,12 +1,12 @@
-"""One cleaning of one or several logs, from candidates to results: steps 3 to 9 of architecture 3."""
+"""Candidates to staged results: steps 3 to 8 of architecture 3, without the commit."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.choose import Candidate
-from cleanerd.cleaning.commit import commit_staged, record_unchanged
 from cleanerd.cleaning.merge import merge_neighbours
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
@@ -15,10 +15,10 @@ from cleanerd.cleaning.stage import stage_log
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.env.space import space_for
-from cleanerd.errors import Aborted, CleanerdError, DirOffline, LockHeld, NoSpace, Retryable, from_os_error
+from cleanerd.errors import Aborted, CleanerdError, Fatal, JobFailed, NoSpace
 from cleanerd.pipeline.channel import Channel, Phase, Reporter, driver_host
 from cleanerd.pipeline.job import Budget, Pipeline
-from cleanerd.pipeline.session import SparkFailed, SparkSession
+from cleanerd.pipeline.session import SparkSession
 from cleanerd.pipeline.work import IndexedLog, RewrittenLog
 from cleanerd.policy.verdicts import REMOVED_VERDICTS, RecordVerdict
 from cleanerd.storage.staged import discard_staged
@@ -36,12 +36,16 @@ class _Log:
     error: CleanerdError | None = None
 
     @property
+    def candidate(self) -> Candidate:
+        return self.plan.candidate
+
+    @property
     def is_alive(self) -> bool:
         return self.error is None
 
 
 class Cleaner:
-    """Cleans candidates with one Spark session; every failure of a log ends in its result."""
+    """Cleans candidates with one Spark session, up to the commit; every failure of a log ends in its result."""
 
     def __init__(
         self,
@@ -59,59 +63,86 @@ class Cleaner:
         self._session = session
         self._entropy = entropy
 
-    def clean(self, candidates: Sequence[Candidate], reporter: Reporter | None = None) -> list[LogResult]:
-        """Clean the candidates as common Spark jobs. They share a log directory.
+    def stage(self, candidates: Sequence[Candidate], reporter: Reporter | None = None) -> list[LogResult]:
+        """Clean candidates of one log directory as common Spark jobs and stage the results.
 
         Tasks report to `reporter`, with the place of their log among those that `Progress.planned` was told of; without
-        one they report to the progress of this object.
+        one they report to the progress of this object. What an earlier cleaning left staged is dropped.
+
+        Raises JobFailed when the jobs of several logs failed and none of them is known to be at fault; Fatal without Java.
         """
         watch = Stopwatch(self._clock)
-        with watch.phase("plan"):
-            logs, results = self._plan(candidates, watch)
         try:
-            try:
-                self._run_pipeline(logs, reporter, watch)
-            except SparkFailed as error:
-                for log in logs:
-                    log.error = log.error or error
-            results += [self._finish(log, watch.split()) for log in logs]
+            with watch.phase("plan"):
+                logs, results = self._plan(candidates, self._plan_anew, watch)
+            self._run_pipeline(logs, reporter, watch, self._write)
+            return results + [self._stage(log, watch.split()) for log in logs]
         except BaseException:
-            for log in logs:
-                self._discard(log)
+            for candidate in candidates:
+                self._discard(candidate)
             raise
-        return results
 
-    def _plan(self, candidates: Sequence[Candidate], watch: Stopwatch) -> tuple[list[_Log], list[LogResult]]:
+    def count(self, candidates: Sequence[Candidate]) -> list[LogResult]:
+        """What `stage` would come to; writes nothing. Raises what `stage` does."""
+        watch = Stopwatch(self._clock)
+        with watch.phase("plan"):
+            logs, results = self._plan(candidates, self._plan_one, watch)
+        self._run_pipeline(logs, None, watch, self._count)
+        return results + [self._outcome(log, "planned", watch) for log in logs]
+
+    def _plan(
+        self,
+        candidates: Sequence[Candidate],
+        plan_one: Callable[[Candidate], CleaningPlan],
+        watch: Stopwatch,
+    ) -> tuple[list[_Log], list[LogResult]]:
         """Logs to go on with, and results of those that end here."""
         logs: list[_Log] = []
         failed: list[LogResult] = []
         for candidate in candidates:
-            try:
-                if not self._request.dry_run:
-                    discard_staged(
-                        self._files, candidate.snapshot.directory
-                    )  # of an earlier run: this one is newer
-                plan = plan_cleaning(
-                    self._files,
-                    candidate,
-                    now_ms=self._clock.now_ms(),
-                    chunk_bytes=self._request.config.chunk_bytes,
-                )
+            plan = attempt(lambda one=candidate: plan_one(one), candidate.snapshot.directory)  # type: ignore[misc]
+            if isinstance(plan, CleanerdError):
+                failed.append(_failed(candidate, plan, watch))
+            else:
                 logs.append(_Log(plan))
-            except (CleanerdError, OSError) as error:
-                failed.append(self._failed(candidate, _own(error, candidate), watch))
         return logs, failed
 
-    def _run_pipeline(self, logs: list[_Log], reporter: Reporter | None, watch: Stopwatch) -> None:
-        for log in logs:
-            tp = log.plan.candidate.snapshot.topic_partition
-            self._progress.planned(
-                tp, sum(chunk.source.end - chunk.source.start for chunk in log.plan.work.chunks)
-            )
-        if reporter is not None:
-            self._run_steps(logs, reporter, watch)
+    def _plan_one(self, candidate: Candidate) -> CleaningPlan:
+        return plan_cleaning(
+            self._files,
+            candidate,
+            now_ms=self._clock.now_ms(),
+            chunk_bytes=self._request.config.chunk_bytes,
+        )
+
+    def _plan_anew(self, candidate: Candidate) -> CleaningPlan:
+        discard_staged(self._files, candidate.snapshot.directory)  # of an earlier run: this one is newer
+        return self._plan_one(candidate)
+
+    def _run_pipeline(
+        self, logs: list[_Log], reporter: Reporter | None, watch: Stopwatch, rewrite: "_Rewrite"
+    ) -> None:
+        """The Spark jobs. Raises JobFailed for what cannot be put down to one of several logs."""
+        if not logs:
             return
-        partitions = [log.plan.candidate.snapshot.topic_partition for log in logs]
+        where = logs[0].candidate.snapshot.directory if len(logs) == 1 else logs[0].candidate.snapshot.log_dir
+        error = attempt(lambda: self._report_and_run(logs, reporter, watch, rewrite), where)
+        if isinstance(error, Fatal):
+            raise error
+        if error is not None and len(logs) > 1:
+            raise JobFailed(str(error)) from error
+        logs[0].error = logs[0].error or error
+
+    def _report_and_run(
+        self, logs: list[_Log], reporter: Reporter | None, watch: Stopwatch, rewrite: "_Rewrite"
+    ) -> None:
+        for log in logs:
+            total_bytes = sum(chunk.source.end - chunk.source.start for chunk in log.plan.work.chunks)
+            self._progress.planned(log.candidate.snapshot.topic_partition, total_bytes)
+        if reporter is not None:
+            self._run_steps(logs, reporter, watch, rewrite)
+            return
+        partitions = [log.candidate.snapshot.topic_partition for log in logs]
 
         def advanced(number: int, phase: Phase, read_bytes: int, written_bytes: int, records: int) -> bool:
             if phase is not Phase.VERIFY:  # reads again what the rewrite has counted as written
@@ -120,9 +151,9 @@ class Cleaner:
             return True
 
         with Channel(advanced, driver_host(self._session.master)) as channel:
-            self._run_steps(logs, channel.reporter, watch)
+            self._run_steps(logs, channel.reporter, watch, rewrite)
 
-    def _run_steps(self, logs: list[_Log], reporter: Reporter, watch: Stopwatch) -> None:
+    def _run_steps(self, logs: list[_Log], reporter: Reporter, watch: Stopwatch, rewrite: "_Rewrite") -> None:
         pipeline = Pipeline(self._session, self._budget(), reporter)
         keys = [_fingerprint_key(self._entropy) for _ in logs]
         with watch.phase("index"):
@@ -131,15 +162,15 @@ class Cleaner:
                 if log.is_alive and self._request.config.merge_enable:
                     log.plan = merge_neighbours(log.plan, indexed)
         with watch.phase("rewrite"):
-            self._rewrite(logs, pipeline)
+            for log, rewritten in zip(logs, rewrite(logs, pipeline), strict=True):
+                log.rewritten, log.error = rewritten, log.error or rewritten.error
 
-    def _rewrite(self, logs: list[_Log], pipeline: Pipeline) -> None:
-        dry_run = self._request.dry_run
-        if not dry_run:
-            self._check_space(logs, pipeline)
-        indexed_logs = [log.indexed for log in logs if log.indexed is not None]
-        for log, rewritten in zip(logs, pipeline.rewrite(indexed_logs, write=not dry_run), strict=True):
-            log.rewritten, log.error = rewritten, log.error or rewritten.error
+    def _write(self, logs: list[_Log], pipeline: Pipeline) -> list[RewrittenLog]:
+        self._check_space(logs, pipeline)
+        return pipeline.rewrite(_indexed(logs), write=True)
+
+    def _count(self, logs: list[_Log], pipeline: Pipeline) -> list[RewrittenLog]:
+        return pipeline.rewrite(_indexed(logs), write=False)
 
     def _budget(self) -> Budget:
         config = self._request.config
@@ -150,7 +181,7 @@ class Cleaner:
         alive = [log for log in logs if log.is_alive]
         if not alive:
             return
-        directory, wanted = alive[0].plan.candidate.snapshot.directory, sum(map(_peak_bound, alive))
+        directory, wanted = alive[0].candidate.snapshot.directory, sum(map(_peak_bound, alive))
         free = space_for(directory, lambda space: wanted <= space.free_bytes).free_bytes
         if wanted <= free:
             return
@@ -159,114 +190,76 @@ class Cleaner:
             peak = _written_bytes(counted) + _overhead(log)
             log.error = counted.error
             if log.error is None and peak > free:
-                tp = log.plan.candidate.snapshot.topic_partition
+                tp = log.candidate.snapshot.topic_partition
                 log.error = NoSpace(
                     f"{tp}: needs {peak} bytes beside the old segments, {free} bytes are free on the file system of "
-                    f"{log.plan.candidate.snapshot.directory}"
+                    f"{log.candidate.snapshot.directory}"
                 )
                 assert log.indexed is not None
                 log.indexed.error = log.error
             elif log.error is None:
                 free -= peak
 
-    def _finish(self, log: _Log, watch: Stopwatch) -> LogResult:
-        """Stage and commit one log, or say why not."""
-        candidate, files = log.plan.candidate, self._files
-        if log.error is not None or log.rewritten is None:
-            self._discard(log)
-            return self._failed(candidate, log.error or Aborted("stopped"), watch)
-        if self._request.dry_run:
-            return self._result(log, "planned", None, watch)
-        try:
+    def _stage(self, log: _Log, watch: Stopwatch) -> LogResult:
+        """Stage one log, or say why not."""
+
+        def stage(rewritten: RewrittenLog) -> int:
             with watch.phase("stage"):
-                staged = stage_log(files, log.plan, log.rewritten)
-            if not self._request.stage_only:
-                with watch.phase("commit" if staged else "checkpoint"):
-                    self._commit(log, staged)
-        except LockHeld as error:
-            outcome: Outcome = "staged" if staged else "unchanged"
-            reason = f"waits for the lock: {error}" if staged else f"checkpoint not written: {error}"
-            return self._result(log, outcome, reason, watch)
-        except (CleanerdError, OSError) as error:
-            self._discard(log)
-            return self._failed(candidate, _own(error, candidate), watch)
-        done: Outcome = "staged" if self._request.stage_only else "committed"
-        return self._result(log, done if staged else "unchanged", None, watch)
+                return stage_log(self._files, log.plan, rewritten)
 
-    def _commit(self, log: _Log, staged: int) -> None:
-        snapshot, round_end = log.plan.candidate.snapshot, log.plan.work.round_end
-        log_dir, tp = snapshot.log_dir, snapshot.topic_partition
-        if staged:
-            commit_staged(self._files, log_dir, tp, is_kafka=snapshot.is_kafka)
-        else:
-            record_unchanged(
-                self._files,
-                log_dir,
-                tp,
-                round_end,
-                is_kafka=snapshot.is_kafka,
-                basis=log.plan.candidate.basis,
-            )
+        staged: int | CleanerdError = 0
+        if log.error is None and log.rewritten is not None:
+            rewritten = log.rewritten
+            staged = attempt(lambda: stage(rewritten), log.candidate.snapshot.directory)
+            if isinstance(staged, CleanerdError):
+                log.error = staged
+        result = self._outcome(log, "staged" if staged else "unchanged", watch)
+        if result.outcome not in ("staged", "unchanged"):
+            self._discard(log.candidate)
+        return result
 
-    def _discard(self, log: _Log) -> None:
-        if not self._request.dry_run:
-            discard_staged(self._files, log.plan.candidate.snapshot.directory)
+    def _outcome(self, log: _Log, outcome: Outcome, watch: Stopwatch) -> LogResult:
+        """`outcome`, unless the log failed."""
+        if log.error is not None or log.rewritten is None:
+            return _failed(log.candidate, log.error or Aborted("stopped"), watch)
+        return _result(log, log.rewritten, outcome, watch)
 
-    def _failed(self, candidate: Candidate, error: CleanerdError, watch: Stopwatch) -> LogResult:
-        snapshot = candidate.snapshot
-        return LogResult(
-            topic=snapshot.topic_partition.topic,
-            partition=snapshot.topic_partition.partition,
-            log_dir=snapshot.log_dir,
-            outcome="aborted" if isinstance(error, Aborted) else "failed",
-            reason=str(error),
-            error=type(error).__name__,
-            is_retryable=isinstance(error, Retryable | DirOffline),
-            first_dirty_offset=candidate.range.first_dirty_offset,
-            end_offset=candidate.range.first_uncleanable_offset,
-            bytes_before=snapshot.size_bytes,
-            bytes_after=snapshot.size_bytes,
-            segments_before=len(snapshot.segments),
-            segments_after=len(snapshot.segments),
-            seconds=watch.seconds,
-            phase_seconds=watch.phase_seconds,
-        )
-
-    def _result(self, log: _Log, outcome: Outcome, reason: str | None, watch: Stopwatch) -> LogResult:
-        assert log.indexed is not None
-        assert log.rewritten is not None
-        snapshot, plan = log.plan.candidate.snapshot, log.plan
-        changed = [plan.groups[number] for number in log.indexed.changed_groups]
-        written = _written_bytes(log.rewritten)
-        replaced = sum(segment.size_bytes for group in changed for segment in group.sources)
-        removed = _removed(log.rewritten)
-        records_read = log.indexed.records_read
-        return LogResult(
-            topic=snapshot.topic_partition.topic,
-            partition=snapshot.topic_partition.partition,
-            log_dir=snapshot.log_dir,
-            outcome=outcome,
-            reason=reason,
-            first_dirty_offset=plan.candidate.range.first_dirty_offset,
-            end_offset=plan.candidate.range.first_uncleanable_offset,
-            bytes_read=sum(summary.bytes for summary in log.indexed.summaries),
-            bytes_before=snapshot.size_bytes,
-            bytes_after=snapshot.size_bytes - replaced + written,
-            records_read=records_read,
-            records_kept=records_read - int(removed.sum()),
-            removed={v.reason: int(removed[v]) for v in REMOVED_VERDICTS if removed[v]},
-            segments_before=len(snapshot.segments),
-            segments_after=len(snapshot.segments) - sum(len(group.sources) - 1 for group in changed),
-            seconds=watch.seconds,
-            phase_seconds=watch.phase_seconds,
-            peak_extra_bytes=written + _overhead(log),
-            next_horizon_ms=_next_horizon_ms(log.rewritten),
-            basis=plan.candidate.basis,
-        )
+    def _discard(self, candidate: Candidate) -> None:
+        directory = candidate.snapshot.directory
+        attempt(lambda: discard_staged(self._files, directory), directory)
 
 
-def _own(error: CleanerdError | OSError, candidate: Candidate) -> CleanerdError:
-    return from_os_error(error, candidate.snapshot.directory) if isinstance(error, OSError) else error
+_Rewrite = Callable[[list[_Log], Pipeline], list[RewrittenLog]]
+
+
+def _indexed(logs: list[_Log]) -> list[IndexedLog]:
+    return [log.indexed for log in logs if log.indexed is not None]
+
+
+def _failed(candidate: Candidate, error: CleanerdError, watch: Stopwatch) -> LogResult:
+    return candidate.result("failed", None).failed(error).measured(watch)
+
+
+def _result(log: _Log, rewritten: RewrittenLog, outcome: Outcome, watch: Stopwatch) -> LogResult:
+    assert log.indexed is not None
+    snapshot, plan = log.candidate.snapshot, log.plan
+    changed = [plan.groups[number] for number in log.indexed.changed_groups]
+    written = _written_bytes(rewritten)
+    replaced = sum(segment.size_bytes for group in changed for segment in group.sources)
+    removed = _removed(rewritten)
+    records_read = log.indexed.records_read
+    return replace(
+        log.candidate.result(outcome, None).measured(watch),
+        bytes_read=sum(summary.bytes for summary in log.indexed.summaries),
+        bytes_after=snapshot.size_bytes - replaced + written,
+        records_read=records_read,
+        records_kept=records_read - int(removed.sum()),
+        removed={v.reason: int(removed[v]) for v in REMOVED_VERDICTS if removed[v]},
+        segments_after=len(snapshot.segments) - sum(len(group.sources) - 1 for group in changed),
+        peak_extra_bytes=written + _overhead(log),
+        next_horizon_ms=_next_horizon_ms(rewritten),
+        basis=log.candidate.basis,
+    )
 
 
 def _fingerprint_key(entropy: Callable[[int], bytes]) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from typing import Literal, Protocol
 
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.config.model import CleanerdConfig, TopicConfig
+from cleanerd.errors import Aborted, CleanerdError, DirOffline, Retryable
 from cleanerd.format.names import TopicPartition
 
 Outcome = Literal["committed", "staged", "unchanged", "skipped", "planned", "failed", "aborted"]
@@ -71,6 +72,32 @@ class LogResult:
     next_horizon_ms: int | None = None
     basis: Basis | None = None
 
+    @classmethod
+    def of(
+        cls, tp: TopicPartition, log_dir: str, outcome: Outcome = "skipped", reason: str | None = None
+    ) -> "LogResult":
+        """The account of a log that was not looked through."""
+        return cls(tp.topic, tp.partition, log_dir, outcome, reason)
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The log."""
+        return TopicPartition(self.topic, self.partition)
+
+    def failed(self, error: CleanerdError) -> "LogResult":
+        """The result once `error` has ended the work on the log."""
+        return replace(
+            self,
+            outcome="aborted" if isinstance(error, Aborted) else "failed",
+            reason=str(error),
+            error=type(error).__name__,
+            is_retryable=isinstance(error, Retryable | DirOffline),
+        )
+
+    def measured(self, watch: Stopwatch) -> "LogResult":
+        """The result of work that `watch` has measured from its beginning."""
+        return replace(self, seconds=watch.seconds, phase_seconds=watch.phase_seconds)
+
     def after(self, watch: Stopwatch, outcome: Outcome | None = None) -> "LogResult":
         """The result once more was done to the log, as measured by `watch`."""
         return replace(
@@ -103,7 +130,6 @@ class CleanRequest:
     force: bool = False  # ignore the dirty ratio, never a safety bound
     horizons: bool = False  # also go through logs with nothing dirty: a delete horizon may have expired
     dry_run: bool = False
-    stage_only: bool = False  # somebody else commits
 
 
 class Progress(Protocol):

@@ -25,12 +25,14 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.lock import commit_lock
 from cleanerd.client.replay import producers_at
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
-from cleanerd.errors import LogUncleanable, SourceChanged
+from cleanerd.errors import CleanerdError, LogUncleanable, SourceChanged
 from cleanerd.format import names
+from cleanerd.format.names import TopicPartition
 from cleanerd.format.producer_snapshot import ProducerEntry
 from cleanerd.policy.retention import Breach, RetentionConfig, RetentionPlan, epochs_from, plan_retention
 from cleanerd.storage.checkpoints import (
@@ -42,7 +44,7 @@ from cleanerd.storage.checkpoints import (
 from cleanerd.storage.delete import retire_segments, unlink_all
 from cleanerd.storage.generation import check_generation
 from cleanerd.storage.roll import roll_segment
-from cleanerd.storage.scan import PartitionSnapshot, SegmentOnDisk
+from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, SegmentOnDisk, scan_partition
 from cleanerd.storage.staged import segment_files
 
 Dispose = Callable[[tuple[str, ...]], None]
@@ -61,6 +63,33 @@ class Retained:
 
     def __str__(self) -> str:
         return f"retention: {self.segments} segments ({', '.join(b.value for b in self.reasons)})"
+
+
+def retain_log(
+    files: Files,
+    log_dir: str,
+    tp: TopicPartition,
+    checkpoints: Checkpoints,
+    config: TopicConfig,
+    *,
+    is_kafka: bool,
+    now_ms: int,
+    dry_run: bool,
+    dispose: Dispose | None = None,
+) -> tuple[PartitionSnapshot, Retained] | CleanerdError | None:
+    """One log of a retention pass: what it was and what went, None when nothing did, else what went wrong with it.
+
+    LockHeld ends the pass for the whole log directory: a broker lives, and its own retention works.
+    """
+
+    def step() -> tuple[PartitionSnapshot, Retained] | None:
+        snapshot = scan_partition(files, log_dir, tp, checkpoints, is_kafka=is_kafka)
+        if snapshot is None:
+            return None
+        retained = retain(files, snapshot, config, now_ms=now_ms, dry_run=dry_run, dispose=dispose)
+        return (snapshot, retained) if retained is not None else None
+
+    return attempt(step, os.path.join(log_dir, str(tp)))
 
 
 def retain(

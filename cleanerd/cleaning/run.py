@@ -9,28 +9,32 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
-from cleanerd.cleaning.choose import Candidate, examine, in_jobs, in_order, partitions
+from cleanerd.cleaning.batching import in_jobs
+from cleanerd.cleaning.boundary import attempt, one_by_one
+from cleanerd.cleaning.choose import Candidate, examine, in_order, partitions
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.commit import commit_staged
 from cleanerd.cleaning.lock import commit_lock
 from cleanerd.cleaning.reset import reset_checkpoint
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
-from cleanerd.cleaning.retain import Retained, retain
+from cleanerd.cleaning.retain import Retained, retain_log
+from cleanerd.cleaning.settle import recover_log, settle
 from cleanerd.cleaning.spark_master import spark_master
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.errors import CleanerdError, DirOffline, LockHeld, from_os_error
+from cleanerd.errors import CleanerdError, DirOffline, JobFailed, LockHeld
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.session import SparkSession
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.recover import recover
-from cleanerd.storage.scan import PartitionSnapshot, is_kafka_dir, scan_partition
+from cleanerd.storage.scan import PartitionSnapshot, is_kafka_dir
 
-_JOB_BYTES = 256 << 20
-_JOB_LOGS = 256
+_NO_LOG = TopicPartition("", -1)
+"""Stands for the log directory as a whole."""
 
 
 def clean_once(
@@ -42,10 +46,7 @@ def clean_once(
     session: SparkSession | None = None,
     entropy: Callable[[int], bytes] = os.urandom,
 ) -> list[LogResult]:
-    """Clean once and return a result per log. A given `session` stays open; otherwise one is made and stopped.
-
-    Raises Fatal when nothing can be done at all (no Java, no Spark).
-    """
+    """Clean once and return a result per log. A given `session` stays open; otherwise one is made and stopped."""
     own_session = session is None
     session = session or SparkSession(spark_master(request.config))
     run = _Run(request, progress, clock, files or RealFiles(), session, entropy)
@@ -83,47 +84,34 @@ class _Run:
         return list(self._results.values())
 
     def clean_log_dir(self, log_dir: str) -> None:
-        """One log directory; its own failure is one result, without a partition."""
-        try:
-            found = partitions(self._files, log_dir, self._request)
-        except OSError as error:
-            self._add(LogResult("", -1, log_dir, "failed", _text(error, log_dir)))
+        """One log directory; what goes wrong with it as a whole is the result of every log that has none yet."""
+        found = attempt(lambda: partitions(self._files, log_dir, self._request), log_dir)
+        if isinstance(found, CleanerdError):
+            self._add(LogResult.of(_NO_LOG, log_dir).failed(found))
             return
-        try:
-            with self._guard(log_dir):
-                self._clean_partitions(log_dir, found)
-        except (CleanerdError, OSError) as error:
-            reason = _text(error, log_dir)
-            done = {(r.topic, r.partition) for r in self.results if r.log_dir == log_dir}
-            rest = [tp for tp in found if (tp.topic, tp.partition) not in done] or [TopicPartition("", -1)]
-            for tp in rest:
-                self._add(LogResult(tp.topic, tp.partition, log_dir, "failed", reason))
+        sequence = self._count if self._request.dry_run else self._clean
+        error = attempt(lambda: sequence(log_dir, found), log_dir)
+        if error is not None:
+            for tp in [tp for tp in found if self._result_of(tp, log_dir) is None] or [_NO_LOG]:
+                self._add(LogResult.of(tp, log_dir).failed(error))
 
-    @contextlib.contextmanager
-    def _guard(self, log_dir: str) -> Iterator[None]:
-        """No second cleanerd in the same directory. A dry run writes nothing, so it takes no lock either."""
-        if self._request.dry_run:
-            yield
-            return
-        try:
-            lock = LogDirLock(log_dir, names.CLEANERD_LOCK)
-            lock.__enter__()
-        except LockHeld as error:
-            raise DirOffline(f"another cleanerd works in {log_dir} (process {error.pid})") from error
-        try:
-            yield
-        finally:
-            lock.__exit__(None, None, None)
+    def _clean(self, log_dir: str, found: list[TopicPartition]) -> None:
+        with _guard(log_dir):
+            is_kafka = is_kafka_dir(self._files, log_dir)
+            found = self._recover(log_dir, found, is_kafka=is_kafka)
+            self._commit_waiting(log_dir, found, is_kafka=is_kafka)
+            self._reset_checkpoints(log_dir, found, is_kafka=is_kafka)
+            for job in self._jobs(log_dir, found, is_kafka=is_kafka):
+                for staged in one_by_one(self._cleaner.stage, job, _job_failed):
+                    self._add(settle(self._files, staged, self._clock, is_kafka=is_kafka))
+            self._retain(log_dir, found, is_kafka=is_kafka)
 
-    def _clean_partitions(self, log_dir: str, found: list[TopicPartition]) -> None:
+    def _count(self, log_dir: str, found: list[TopicPartition]) -> None:
+        """A dry run: it writes nothing, so it takes no lock either."""
         is_kafka = is_kafka_dir(self._files, log_dir)
-        found = self._recover(log_dir, found, is_kafka=is_kafka)
-        self._commit_waiting(log_dir, found, is_kafka=is_kafka)
-        self._reset_checkpoints(log_dir, found, is_kafka=is_kafka)
-        candidates = self._examine(log_dir, found, is_kafka=is_kafka)
-        for job in in_jobs(in_order(candidates), job_bytes=_JOB_BYTES, job_logs=_JOB_LOGS):
-            for result in self._cleaner.clean(job):
-                self._add(result)
+        for job in self._jobs(log_dir, found, is_kafka=is_kafka):
+            for counted in one_by_one(self._cleaner.count, job, _job_failed):
+                self._add(counted)
         self._retain(log_dir, found, is_kafka=is_kafka)
 
     def _recover(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> list[TopicPartition]:
@@ -131,50 +119,49 @@ class _Run:
 
         Where somebody does, a log in the middle of a commit is refused by the scan.
         """
-        if self._request.dry_run:
-            return found
         usable = []
         try:
             with commit_lock(log_dir, is_kafka=is_kafka):
                 for tp in found:
-                    reason = self._recover_partition(os.path.join(log_dir, str(tp)), is_kafka=is_kafka)
+                    directory = os.path.join(log_dir, str(tp))
+                    reason = attempt(partial(recover, self._files, directory, is_kafka=is_kafka), directory)
                     if reason is None:
                         usable.append(tp)
+                    elif isinstance(reason, CleanerdError):
+                        self._add(LogResult.of(tp, log_dir).failed(reason))
                     else:
-                        self._add(LogResult(tp.topic, tp.partition, log_dir, "failed", reason))
+                        self._add(LogResult.of(tp, log_dir, "failed", reason))
         except LockHeld:
             return found
         return usable
 
-    def _recover_partition(self, directory: str, *, is_kafka: bool) -> str | None:
-        try:
-            return recover(self._files, directory, is_kafka=is_kafka)
-        except (CleanerdError, OSError) as error:
-            return _text(error, directory)
-
     def _commit_waiting(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> None:
-        """Commit what earlier cleanings left staged, so that nothing is done twice; what no longer fits is dropped."""
-        if self._request.dry_run:
-            return
+        """Commit what earlier cleanings left staged, so that nothing is done twice.
+
+        What no longer fits has been dropped then: its log is cleaned again, and that is told.
+        """
         for tp in found:
-            with contextlib.suppress(CleanerdError):  # cleaned anew, and then it is told
-                round_end = commit_staged(self._files, log_dir, tp, is_kafka=is_kafka)
-                if round_end is not None:
-                    reason = "staged by an earlier cleaning"
-                    done = LogResult(
-                        tp.topic, tp.partition, log_dir, "committed", reason, end_offset=round_end
-                    )
-                    self._replace(done)
+            commit = partial(commit_staged, self._files, log_dir, tp, is_kafka=is_kafka)
+            round_end = attempt(commit, os.path.join(log_dir, str(tp)))
+            if isinstance(round_end, int):
+                reason = "staged by an earlier cleaning"
+                self._replace(replace(LogResult.of(tp, log_dir, "committed", reason), end_offset=round_end))
+            elif round_end is not None and not isinstance(round_end, LockHeld):
+                recover_log(self._files, log_dir, tp, is_kafka=is_kafka)
 
     def _reset_checkpoints(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> None:
         """Before anything is chosen, for logs with nothing to clean as well (1.7)."""
-        if self._request.dry_run:
-            return
         checkpoints = read_checkpoints(self._files, log_dir)
         for tp in found:
-            if self._request.topic_config(tp.topic).compact:
-                with contextlib.suppress(CleanerdError, OSError):  # the examination tells what is wrong
-                    reset_checkpoint(self._files, log_dir, tp, checkpoints, is_kafka=is_kafka)
+            if self._request.topic_config(tp.topic).compact:  # the examination tells what is wrong
+                reset = partial(reset_checkpoint, self._files, log_dir, tp, checkpoints, is_kafka=is_kafka)
+                attempt(reset, os.path.join(log_dir, str(tp)))
+
+    def _jobs(
+        self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool
+    ) -> Iterator[list[Candidate]]:
+        candidates = in_order(self._examine(log_dir, found, is_kafka=is_kafka))
+        return in_jobs(candidates, lambda candidate: candidate.size_bytes, self._request.config)
 
     def _examine(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> list[Candidate]:
         checkpoints = read_checkpoints(self._files, log_dir)
@@ -191,14 +178,14 @@ class _Run:
             )
             if isinstance(answer, Candidate):
                 candidates.append(answer)
-            elif answer.outcome == "failed" or (self._is_asked_for(tp) and not self._has_result(tp, log_dir)):
+            elif answer.outcome == "failed" or (
+                self._is_asked_for(tp) and self._result_of(tp, log_dir) is None
+            ):
                 self._add(answer)
         return candidates
 
-    def _has_result(self, tp: TopicPartition, log_dir: str) -> bool:
-        return any(
-            (r.topic, r.partition, r.log_dir) == (tp.topic, tp.partition, log_dir) for r in self.results
-        )
+    def _result_of(self, tp: TopicPartition, log_dir: str) -> LogResult | None:
+        return self._results.get((tp.topic, tp.partition, log_dir))
 
     def _is_asked_for(self, tp: TopicPartition) -> bool:
         """Compacted logs are always reported, others only when they were named."""
@@ -207,26 +194,21 @@ class _Run:
     def _retain(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> None:
         """Retention for compacted logs that are not in trouble (rule 1.28)."""
         checkpoints = read_checkpoints(self._files, log_dir)
-        results = {TopicPartition(r.topic, r.partition): r for r in self.results if r.log_dir == log_dir}
         for tp in found:
-            result = results.get(tp)
+            result = self._result_of(tp, log_dir) or LogResult.of(tp, log_dir)
             config = self._request.topic_config(tp.topic)
-            if not config.compact or (result is not None and result.outcome in ("failed", "aborted")):
+            if not config.compact or result.outcome in ("failed", "aborted"):
                 continue
-            try:
-                snapshot = scan_partition(self._files, log_dir, tp, checkpoints, is_kafka=is_kafka)
-                if snapshot is None:
-                    continue
-                now_ms, dry_run = self._clock.now_ms(), self._request.dry_run
-                retained = retain(self._files, snapshot, config, now_ms=now_ms, dry_run=dry_run)
-            except LockHeld:
-                return  # a broker lives: its own retention works
-            except (CleanerdError, OSError) as error:
-                reason = _text(error, f"{log_dir}/{tp}")
-                self._replace(replace(_of(result, tp, log_dir), outcome="failed", reason=reason))
-                continue
-            if retained is not None:
-                self._replace(_with_retention(_of(result, tp, log_dir), snapshot, retained))
+            done = retain_log(
+                self._files, log_dir, tp, checkpoints, config,
+                is_kafka=is_kafka, now_ms=self._clock.now_ms(), dry_run=self._request.dry_run,
+            )  # fmt: skip
+            if isinstance(done, LockHeld):
+                return
+            if isinstance(done, CleanerdError):
+                self._replace(result.failed(done))
+            elif done is not None:
+                self._replace(_with_retention(result, *done))
 
     def _replace(self, result: LogResult) -> None:
         """One result per log: the newest, at its end of the account."""
@@ -239,12 +221,22 @@ class _Run:
         self._progress.finished(result)
 
 
-def _text(error: CleanerdError | OSError, where: str) -> str:
-    return str(from_os_error(error, where) if isinstance(error, OSError) else error)
+@contextlib.contextmanager
+def _guard(log_dir: str) -> Iterator[None]:
+    """No second cleanerd in the same directory."""
+    lock = LogDirLock(log_dir, names.CLEANERD_LOCK)
+    try:
+        lock.__enter__()
+    except LockHeld as error:
+        raise DirOffline(f"another cleanerd works in {log_dir} (process {error.pid})") from error
+    try:
+        yield
+    finally:
+        lock.__exit__(None, None, None)
 
 
-def _of(result: LogResult | None, tp: TopicPartition, log_dir: str) -> LogResult:
-    return result or LogResult(tp.topic, tp.partition, log_dir, "skipped")
+def _job_failed(candidate: Candidate, error: JobFailed) -> LogResult:
+    return candidate.result("failed", None).failed(error)
 
 
 def _with_retention(result: LogResult, snapshot: PartitionSnapshot, retained: Retained) -> LogResult:

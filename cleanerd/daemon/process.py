@@ -14,8 +14,10 @@ USR1     stacks of all threads to stderr
 import faulthandler
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
+from types import TracebackType
 
 import structlog
 
@@ -61,6 +63,7 @@ class Daemon:
     ) -> None:
         config, clock = configuration.broker, SystemClock()
         logs.configure(config.log_format, config.log_level)
+        sys.excepthook = _report_unexpected
         self._manager = ServiceManager(os.environ, os.getpid(), clock)
         self._stopping = threading.Event()
         self._reload_wanted = threading.Event()
@@ -171,3 +174,8 @@ def _open_history(state_dir: str, max_age_ms: int, max_bytes: int) -> History:
             f"{os.environ.get('USER', f'user {os.geteuid()}')} may write"
         ) from error
     return History(os.path.join(state_dir, "history.sqlite"), max_age_ms=max_age_ms, max_bytes=max_bytes)
+
+
+def _report_unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """`sys.excepthook`: an error that ended the work on one log is a log line like any other."""
+    _log.error("internal_error", exc_info=(kind, error, trace))

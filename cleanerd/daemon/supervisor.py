@@ -26,10 +26,12 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 
 import structlog
 from structlog.contextvars import bind_contextvars, unbind_contextvars
 
+from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.retain import Retained
 from cleanerd.cleaning.spark_master import express_master, spark_master
@@ -353,12 +355,12 @@ class Supervisor:
         """Whether logs are the cluster's at all, and whether what ailed them is over."""
         configuration = self.configuration()
         for log in logs:
-            reason = why_foreign(self.files, log, configuration)
+            reason = attempt(partial(why_foreign, self.files, log, configuration), log.directory)
             if reason is None:
                 self.ignored.pop(log, None)
-            elif self.ignored.get(log) != reason:
-                self.ignored[log] = reason
-                _log.warning("ignored", **log.fields(), reason=reason)
+            elif self.ignored.get(log) != str(reason):
+                self.ignored[log] = str(reason)
+                _log.warning("ignored", **log.fields(), reason=str(reason))
         for trouble in self.troubles.all():
             if self.troubles.changed(trouble.log, self.stamp(trouble.log)):
                 _log.info("tried_again", **trouble.log.fields(), reason="it changed")

@@ -117,7 +117,8 @@ class TopicPartition:
 
 _DIR_NAME_MAX = 255
 _SUFFIXED_DIR = re.compile(r"(.+)\.([0-9a-f]{32})(-delete|-future|-stray)")
-_PARTITION_DIR = re.compile(r"(.+)-(0|[1-9][0-9]*)")
+_PARTITION_DIR = re.compile(r"(?!\.{1,2}-)([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]*)")
+"""Names that Kafka accepts for a topic; `.` and `..` are none."""
 
 
 def parse_partition_dir(name: str) -> tuple[TopicPartition, DirKind] | None:

@@ -19,7 +19,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
 import cleanerd
-from cleanerd.errors import Fatal, Retryable
+from cleanerd.errors import Fatal, JobFailed
 
 from .java import find_java_home
 
@@ -50,7 +50,7 @@ _SETTINGS = {
 }
 
 
-class SparkFailed(Retryable):
+class SparkFailed(JobFailed):
     """Spark gave up on a job: lost executors, a dead JVM twice in a row, or a defect of ours."""
 
     def __init__(self, cause: object) -> None:

@@ -4,13 +4,12 @@ A task never raises for what is wrong with its log: the error is its answer, so 
 """
 
 import gc
-import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from cleanerd.errors import CleanerdError, LogUncleanable, from_os_error
+from cleanerd.errors import CleanerdError, guarded
 from cleanerd.kernels.fingerprint import Fingerprints
 
 from .channel import Phase, Reporter
@@ -64,7 +63,7 @@ class IndexTask:
             with reporter.advance(self.log, Phase.INDEX) as advance:
                 return index_chunk(self.work, contexts[self.log], advance)
 
-        return guarded(index, self.work.source.path)
+        return _guarded(index, self.work.source.path)
 
     def look_up(
         self, contexts: list[LogContext], reporter: Reporter, tables: dict[tuple[int, int], Fingerprints]
@@ -186,19 +185,9 @@ class RewriteTask:
                     advance, verified,
                 )  # fmt: skip
 
-        return guarded(rewrite, self.work.source.path)
+        return _guarded(rewrite, self.work.source.path)
 
 
-def guarded(step: Callable[[], _T], where: str) -> _T | CleanerdError:
-    """Result of `step`, or what went wrong with this log as a value; `where` is the file it is about."""
+def _guarded(step: Callable[[], _T], where: str) -> _T | CleanerdError:
     gc.freeze()  # a Spark worker collects garbage after every task: spare it the modules, 30 ms a task
-    try:
-        return step()
-    except CleanerdError as error:
-        return error
-    except OSError as error:
-        return from_os_error(error, where)
-    except Exception as error:  # noqa: BLE001  # the failure boundary of a task: a defect parks one log, not the job
-        line = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"{type(error).__name__}: {error}"
-        return LogUncleanable(f"{where}: internal error at {line.name}:{line.lineno}: {what}")
+    return guarded(step, where)

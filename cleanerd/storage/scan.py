@@ -18,7 +18,14 @@ from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.batch import HEADER, HEADER_SIZE, checksum, iterate_batches, parse_header
 from cleanerd.format.errors import FormatError
-from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition, parse_segment_file
+from cleanerd.format.names import (
+    MAX_OFFSET,
+    FileKind,
+    SegmentFileName,
+    Suffix,
+    TopicPartition,
+    parse_segment_file,
+)
 from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
 from cleanerd.format.time_index import parse_time_index
 from cleanerd.format.txn_index import ENTRY_BYTES, AbortedTxn, parse_txn_index
@@ -266,7 +273,9 @@ def log_end_offset(files: Files, active: SegmentOnDisk) -> int:
         return end
     end = active.base_offset
     for _, batches in _batches_from(active, start):
-        end = int(batches["last_offset"][-1]) + 1
+        last = batches[-1]
+        end = _checked_end(active, start + int(last["position"]), int(last["last_offset"])) + 1
+        start += int(last["position"]) + int(last["size"])
     return end
 
 
@@ -289,7 +298,18 @@ def _end_of_short_tail(segment: SegmentOnDisk, start: int) -> int | None:
         is_whole = True
     if not is_whole:
         return None
-    return segment.base_offset if last is None else _last_offset(data, *last) + 1
+    if last is None:
+        return segment.base_offset
+    found = _last_offset(data, *last)
+    return _checked_end(segment, start + last[0], found) + 1
+
+
+def _checked_end(segment: SegmentOnDisk, position: int, last_offset: int) -> int:
+    """The CRC of the last batch is not read here, but an offset that no log can have shows at once."""
+    if not segment.base_offset <= last_offset < MAX_OFFSET:
+        expected = f"a last offset in [{segment.base_offset}, {MAX_OFFSET})"
+        raise CorruptFile(segment.path, position, expected, last_offset)
+    return last_offset
 
 
 def _last_offset(data: bytes, position: int, magic: int) -> int:

@@ -16,12 +16,12 @@ import cleanerd
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.engine.calls import Call, CleanCall, ExamineCall, Planned, Reply
 from cleanerd.env.clock import Clock
-from cleanerd.errors import Retryable
+from cleanerd.errors import JobFailed
 
 PlannedHook = Callable[[Planned], None]
 
 
-class EngineDied(Retryable):
+class EngineDied(JobFailed):
     """The engine process ended in the middle of a call; nothing was committed."""
 
 

@@ -15,13 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
+from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.choose import Candidate, examine
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.daemon.engine.calls import Call, CleanCall, ExamineCall, Planned, Reply
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
-from cleanerd.errors import CleanerdError, LogUncleanable, from_os_error
+from cleanerd.errors import InternalError, JobFailed, from_os_error
 from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.session import SparkSession
 from cleanerd.storage.checkpoints import read_checkpoints
@@ -80,12 +81,9 @@ class EngineProcess:
             return
 
     def _answer(self, call: Call) -> None:
-        try:
-            value: object = self._do(call)
-        except CleanerdError as error:
-            value = error
-        except Exception as error:  # noqa: BLE001  # the failure boundary of a call: the daemon must hear of it
-            value = LogUncleanable(f"internal error in the engine: {type(error).__name__}: {error}")
+        value = attempt(lambda: self._do(call), call.task.log_dir)
+        if isinstance(value, InternalError) and len(call.task.partitions) > 1:
+            value = JobFailed(str(value))
         self._send(Reply(call.id, value))
 
     def _do(self, call: Call) -> object:
@@ -99,30 +97,21 @@ class EngineProcess:
         (answer,) = self._examine_all(task, _request(task))
         if isinstance(answer, LogResult):
             return answer
-        snapshot, found = answer.snapshot, answer.range
-        return LogResult(
-            snapshot.topic_partition.topic,
-            snapshot.topic_partition.partition,
-            snapshot.log_dir,
+        found = answer.range
+        return answer.result(
             "planned",
             f"dirty ratio {found.dirty_ratio:.3f}, {found.cleanable_bytes} bytes to clean, "
             f"limited by the {found.limit.value}",
-            first_dirty_offset=found.first_dirty_offset,
-            end_offset=found.first_uncleanable_offset,
-            bytes_before=snapshot.size_bytes,
-            bytes_after=snapshot.size_bytes,
-            segments_before=len(snapshot.segments),
-            segments_after=len(snapshot.segments),
         )
 
     def _clean(self, call_id: int, task: CleanCall) -> list[LogResult]:
-        request = replace(_request(task), force=task.force, horizons=task.horizons, stage_only=True)
+        request = replace(_request(task), force=task.force, horizons=task.horizons)
         answers = self._examine_all(task, request)
         progress = _Planning(self._send, call_id)
         cleaner = Cleaner(request, progress, self._clock, self._files, self._session, os.urandom)
         candidates = [answer for answer in answers if isinstance(answer, Candidate)]
         skipped = [answer for answer in answers if isinstance(answer, LogResult)]
-        return skipped + (cleaner.clean(candidates, task.reporter) if candidates else [])
+        return skipped + (cleaner.stage(candidates, task.reporter) if candidates else [])
 
     def _examine_all(
         self, task: CleanCall | ExamineCall, request: CleanRequest

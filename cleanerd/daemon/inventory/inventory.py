@@ -32,7 +32,7 @@ from cleanerd.daemon.inventory.urgency import FOREVER_MS, Due, DueReason, Estima
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, FileStat
-from cleanerd.errors import CorruptFile
+from cleanerd.errors import CleanerdError, CorruptFile
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, FileKind, SegmentFileName, TopicPartition, parse_partition_dir
 from cleanerd.storage.checkpoints import read_offsets
@@ -257,7 +257,7 @@ class Inventory:
             return
         except NotADirectoryError:
             contents = None
-        except OSError as problem:
+        except Exception as problem:  # noqa: BLE001  # the boundary of a log: the scan goes on with the others
             contents, error, entry.is_settled = before, _reason(problem), False
         if name not in place.entries:
             with self._mutex:
@@ -463,7 +463,7 @@ def _log_path(entry: _Entry, segment: ClosedSegment) -> str:
     return os.path.join(entry.log.directory, str(SegmentFileName(segment.facts.base_offset, FileKind.LOG)))
 
 
-def _reason(error: OSError | CorruptFile) -> str:
-    if isinstance(error, CorruptFile):
-        return str(error)
-    return f"{error.filename}: {error.strerror}"
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}"
+    return str(error) if isinstance(error, CleanerdError) else f"internal error: {error!r}"

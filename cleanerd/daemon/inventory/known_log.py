@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.files import Files
+from cleanerd.errors import CorruptFile
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition, parse_segment_file
 from cleanerd.format.time_index import ENTRY as TIME_INDEX_ENTRY
 from cleanerd.policy.cleanable import (
@@ -163,7 +164,7 @@ def reaches(files: Files, directory: str, contents: Contents, offset: int) -> bo
         facts = SegmentFacts(contents.active_base_offset, found.size_bytes, 0, 0, _EVER_MS, None)
         kinds = frozenset({FileKind.LOG, FileKind.OFFSET_INDEX})
         end = quick_log_end_offset(files, SegmentOnDisk(path, found.inode, found.mtime_ns, kinds, facts))
-    except OSError:
+    except (OSError, CorruptFile):
         return False
     return end is not None and offset <= end
 

@@ -108,6 +108,9 @@ _row("engine_stopped", "info", ("reason",), "The engine had nothing to do and ga
 _row("worker_died", "error", ("deaths", "restart_in_s", "exception"),
      "An internal error ended a thread, which is started again; what it worked on is in the context.",
      "Report it, with the traceback in `exception`.")
+_row("internal_error", "error", ("exception",),
+     "An error that no code expected ended a step of one log, whose failure it is; other logs went on.",
+     "Report it, with the traceback in `exception`.")
 
 # -- log directories and logs -------------------------------------------------------------------------------------------
 

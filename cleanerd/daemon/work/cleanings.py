@@ -4,18 +4,18 @@ The logs of a job are in progress (`PartitionStates.try_start_all`) when `run` i
 whatever happened (2.13).
 """
 
-import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from cleanerd.cleaning.commit import commit_staged, record_unchanged
-from cleanerd.cleaning.lock import commit_lock
+from cleanerd.cleaning.boundary import attempt, one_by_one
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.settle import recover_log, settle
 from cleanerd.cleaning.spark_master import spark_master
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.engine.calls import CleanCall, Planned
@@ -28,9 +28,8 @@ from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.daemon.work.throttle import Throttle
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import Aborted, CleanerdError, DirOffline, LockHeld, Retryable, from_os_error
+from cleanerd.errors import Aborted, CleanerdError, JobFailed
 from cleanerd.pipeline.channel import Channel, Phase, driver_host
-from cleanerd.storage.recover import recover
 from cleanerd.storage.scan import is_kafka_dir
 from cleanerd.storage.staged import discard_staged
 
@@ -74,36 +73,44 @@ class Cleanings:
         return results
 
     def _stage(self, job: Job) -> dict[LogId, LogResult]:
-        """What the engine makes of the job. Its own failure is that of every log."""
-        log_dir, configuration = job.logs[0].log_dir, self.configuration()
-        watch = Stopwatch(self.clock)
+        """What the engine makes of the job. Its own failure is that of every log that fails with it alone, too."""
+        found = one_by_one(lambda logs: self._call(job, logs), job.logs, _failed)
+        self.metrics.staged(found, self.configuration().broker)
+        by_name = {result.topic_partition: result for result in found}
+        return {log: by_name[log.topic_partition] for log in job.logs}
+
+    def _call(self, job: Job, logs: Sequence[LogId]) -> list[LogResult]:
+        """Have the engine clean logs of a job. Raises JobFailed."""
+        log_dir, configuration = logs[0].log_dir, self.configuration()
+        watch, first = Stopwatch(self.clock), len(job.planned)
 
         def planned(news: Planned) -> None:
             self.jobs.plan(job, LogId(log_dir, news.topic_partition), news.total_bytes)
 
-        host = driver_host(spark_master(configuration.broker))
-        with Channel(lambda *report: self._answer(job, *report), host) as channel:
+        def answer(number: int, *report: Any) -> bool:
+            return self._answer(job, first + number, *report)
+
+        with Channel(answer, driver_host(spark_master(configuration.broker))) as channel:
             call = CleanCall(
                 log_dir=log_dir,
-                partitions=tuple(log.topic_partition for log in job.logs),
+                partitions=tuple(log.topic_partition for log in logs),
                 config=configuration.broker,
                 topic_configs={
-                    log.topic_partition.topic: configuration.topic(log.topic_partition.topic)
-                    for log in job.logs
+                    log.topic_partition.topic: configuration.topic(log.topic_partition.topic) for log in logs
                 },
                 force=job.force,
                 horizons=job.trigger == "horizon",
                 reporter=channel.reporter,
             )
             try:
-                answers = self.engine.clean(call, planned)
-                found = _with_examination(answers, watch.seconds)
+                return _with_examination(self.engine.clean(call, planned), watch.seconds)
             except CleanerdError as error:
-                self._discard(job)
-                return {log: _failed(log, error) for log in job.logs}
-        self.metrics.staged(found, configuration.broker)
-        by_name = {(result.topic, result.partition): result for result in found}
-        return {log: by_name[log.topic_partition.topic, log.topic_partition.partition] for log in job.logs}
+                self._discard(logs)
+                if all(map(self.states.is_aborted, logs)):  # the engine was stopped
+                    error = Aborted(str(error))
+                if isinstance(error, JobFailed):
+                    raise
+                return [_failed(log, error) for log in logs]
 
     def _answer(
         self,
@@ -134,54 +141,30 @@ class Cleanings:
             return result
         if self.is_yielding(log.log_dir):
             return replace(result, reason="waits for a broker that is about to start")
-        is_kafka, watch = is_kafka_dir(self.files, log.log_dir), Stopwatch(self.clock)
-        try:
-            if result.outcome == "staged":
-                before = lambda: self.states.begin_commit(log)  # noqa: E731
-                with watch.phase("commit"):
-                    commit_staged(
-                        self.files, log.log_dir, log.topic_partition, is_kafka=is_kafka, before=before,
-                        swapped=lambda group: self.metrics.swapped(log.log_dir, group),
-                    )  # fmt: skip
-                self.metrics.phases_took(watch.phase_seconds)
-                return result.after(watch, "committed")
-            assert result.end_offset is not None
-            assert result.basis is not None
-            self.states.begin_commit(log)
-            with watch.phase("checkpoint"):
-                record_unchanged(
-                    self.files,
-                    log.log_dir,
-                    log.topic_partition,
-                    result.end_offset,
-                    is_kafka=is_kafka,
-                    basis=result.basis,
-                )
-            self.metrics.phases_took(watch.phase_seconds)
-            return result.after(watch)
-        except LockHeld as error:
-            return replace(result, reason=f"waits for the lock: {error}")
-        except Aborted as error:
-            discard_staged(self.files, log.directory)
-            return replace(result, outcome="aborted", reason=str(error))
-        except (CleanerdError, OSError) as error:
-            self.mend(log, is_kafka=is_kafka)
-            return _worse(result, _own(error, log))
+        settled = settle(
+            self.files,
+            result,
+            self.clock,
+            is_kafka=is_kafka_dir(self.files, log.log_dir),
+            before=lambda: self.states.begin_commit(log),
+            swapped=lambda group: self.metrics.swapped(log.log_dir, group),
+            acted=functools.partial(self.metrics.recovered, log.log_dir),
+        )
+        took = settled.phase_seconds.items() - result.phase_seconds.items()
+        self.metrics.phases_took(dict(took))
+        return settled
 
     def mend(self, log: LogId, *, is_kafka: bool) -> None:
         """After a commit that went wrong: finish it or take it back, if the disk lets us; else the next start will."""
-        try:
-            with commit_lock(log.log_dir, is_kafka=is_kafka):
-                acted = functools.partial(self.metrics.recovered, log.log_dir)
-                recover(self.files, log.directory, is_kafka=is_kafka, acted=acted)
-        except (CleanerdError, OSError) as error:
+        acted = functools.partial(self.metrics.recovered, log.log_dir)
+        error = recover_log(self.files, log.log_dir, log.topic_partition, is_kafka=is_kafka, acted=acted)
+        if error is not None:
             _log.error("recovery_failed", **log.fields(), reason=str(error))
 
-    def _discard(self, job: Job) -> None:
+    def _discard(self, logs: Sequence[LogId]) -> None:
         """An engine that died may have staged some groups of a log and not others."""
-        for log in job.logs:
-            with contextlib.suppress(OSError):
-                discard_staged(self.files, log.directory)
+        for log in logs:
+            attempt(functools.partial(discard_staged, self.files, log.directory), log.directory)
 
 
 def _with_examination(results: list[LogResult], seconds: float) -> list[LogResult]:
@@ -192,20 +175,5 @@ def _with_examination(results: list[LogResult], seconds: float) -> list[LogResul
     ]
 
 
-def _own(error: CleanerdError | OSError, log: LogId) -> CleanerdError:
-    return from_os_error(error, log.directory) if isinstance(error, OSError) else error
-
-
 def _failed(log: LogId, error: CleanerdError) -> LogResult:
-    tp = log.topic_partition
-    return _worse(LogResult(tp.topic, tp.partition, log.log_dir, "failed"), error)
-
-
-def _worse(result: LogResult, error: CleanerdError) -> LogResult:
-    return replace(
-        result,
-        outcome="aborted" if isinstance(error, Aborted) else "failed",
-        reason=str(error),
-        error=type(error).__name__,
-        is_retryable=isinstance(error, Retryable | DirOffline),
-    )
+    return LogResult.of(log.topic_partition, log.log_dir).failed(error)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.lock import commit_lock
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
@@ -135,8 +136,6 @@ class Ownership:
 
     def _mend_one(self, directory: str, *, is_kafka: bool) -> None:
         acted = functools.partial(self._acted, os.path.dirname(directory))
-        try:
-            reason = recover(self._files, directory, is_kafka=is_kafka, acted=acted)
-        except (CleanerdError, OSError) as error:
-            reason = str(error)
-        self._recovered(directory, reason)
+        step = functools.partial(recover, self._files, directory, is_kafka=is_kafka, acted=acted)
+        reason = attempt(step, directory)
+        self._recovered(directory, None if reason is None else str(reason))

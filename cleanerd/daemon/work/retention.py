@@ -7,11 +7,13 @@ with one log ends its pass alone; Kafka ends that of all the logs behind it as w
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
+from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.reset import reset_checkpoint
-from cleanerd.cleaning.retain import Retained, retain
+from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.states import PartitionStates
@@ -19,7 +21,7 @@ from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, LockHeld
 from cleanerd.storage.checkpoints import read_checkpoints
-from cleanerd.storage.scan import Checkpoints, is_kafka_dir, scan_partition
+from cleanerd.storage.scan import Checkpoints, is_kafka_dir
 
 _log = structlog.get_logger("cleanerd")
 
@@ -70,12 +72,13 @@ class Retention:
 
     def _reset_checkpoint(self, log: LogId) -> None:
         tp, is_kafka = log.topic_partition, is_kafka_dir(self.files, log.log_dir)
-        try:
+
+        def reset() -> int | None:
             checkpoints = read_checkpoints(self.files, log.log_dir)
-            start = reset_checkpoint(self.files, log.log_dir, tp, checkpoints, is_kafka=is_kafka)
-        except (CleanerdError, OSError):
-            return  # the next round tries again; whatever is wrong, a cleaning names it
-        if start is not None:
+            return reset_checkpoint(self.files, log.log_dir, tp, checkpoints, is_kafka=is_kafka)
+
+        start = attempt(reset, log.directory)
+        if isinstance(start, int):  # else the next round tries again; whatever is wrong, a cleaning names it
             _log.warning("checkpoint_reset", **log.fields(), offset=start)
 
     def _pass(self, logs: Sequence[LogId], configuration: Configuration) -> None:
@@ -83,10 +86,9 @@ class Retention:
         for log in logs:
             by_dir.setdefault(log.log_dir, []).append(log)
         for log_dir, members in by_dir.items():
-            try:
-                checkpoints = read_checkpoints(self.files, log_dir)
-            except (CleanerdError, OSError) as error:
-                _log.warning("retention_skipped", log_dir=log_dir, reason=str(error))
+            checkpoints = attempt(partial(read_checkpoints, self.files, log_dir), log_dir)
+            if isinstance(checkpoints, CleanerdError):
+                _log.warning("retention_skipped", log_dir=log_dir, reason=str(checkpoints))
                 continue
             is_kafka = is_kafka_dir(self.files, log_dir)
             for log in members:
@@ -102,20 +104,14 @@ class Retention:
         def dispose(paths: tuple[str, ...]) -> None:
             self.dispose(paths, self.clock.now_ms() + config.file_delete_delay_ms)
 
-        try:
-            snapshot = scan_partition(
-                self.files, log.log_dir, log.topic_partition, checkpoints, is_kafka=is_kafka
-            )
-            if snapshot is None:
-                return True
-            retained = retain(
-                self.files, snapshot, config, now_ms=self.clock.now_ms(), dry_run=False, dispose=dispose
-            )
-        except LockHeld:
+        done = retain_log(
+            self.files, log.log_dir, log.topic_partition, checkpoints, config,
+            is_kafka=is_kafka, now_ms=self.clock.now_ms(), dry_run=False, dispose=dispose,
+        )  # fmt: skip
+        if isinstance(done, LockHeld):
             return False
-        except (CleanerdError, OSError) as error:
-            self.done(log, None, str(error))
-            return True
-        if retained is not None:
-            self.done(log, retained, None)
+        if isinstance(done, CleanerdError):
+            self.done(log, None, str(done))
+        elif done is not None:
+            self.done(log, done[1], None)
         return True

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from cleanerd.cleaning.batching import in_jobs
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.urgency import Due, DueReason
@@ -81,18 +82,18 @@ class Schedule:
 
     def _together(self, due: list[Due]) -> list[Due]:
         """The first, and what fits beside it into one job: of its log directory, due for a reason of its kind."""
-        config = self._configuration().broker
-        first, size = due[0], 0
-        group: list[Due] = []
-        for one in due:
-            is_horizon = one.reason is DueReason.HORIZON
-            if one.log.log_dir != first.log.log_dir or is_horizon != (first.reason is DueReason.HORIZON):
-                continue
-            size += one.range.clean_bytes + one.range.cleanable_bytes
-            if group and (size > config.job_max_bytes or len(group) >= config.job_max_logs):
-                break
-            group.append(one)
-        return group
+        first = due[0]
+        alike = (
+            one
+            for one in due
+            if one.log.log_dir == first.log.log_dir
+            and (one.reason is DueReason.HORIZON) == (first.reason is DueReason.HORIZON)
+        )
+        return next(in_jobs(alike, _size_bytes, self._configuration().broker))
 
     def _is_free(self, log: LogId) -> bool:
         return self._states.is_free(log) and self._obstacle(log) is None
+
+
+def _size_bytes(due: Due) -> int:
+    return due.range.clean_bytes + due.range.cleanable_bytes

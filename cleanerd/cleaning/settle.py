@@ -1,0 +1,72 @@
+"""The end of a cleaning: what is staged is committed, what is unchanged is recorded, and what went wrong is taken back."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from cleanerd.cleaning.boundary import attempt
+from cleanerd.cleaning.commit import commit_staged, record_unchanged
+from cleanerd.cleaning.lock import commit_lock
+from cleanerd.cleaning.phases import Stopwatch
+from cleanerd.cleaning.result import LogResult
+from cleanerd.env.clock import Clock
+from cleanerd.env.files import Files
+from cleanerd.errors import Aborted, CleanerdError, LockHeld
+from cleanerd.format.names import TopicPartition
+from cleanerd.storage.recover import Acted, recover
+from cleanerd.storage.staged import StagedGroup, discard_staged
+
+
+def settle(
+    files: Files,
+    result: LogResult,
+    clock: Clock,
+    *,
+    is_kafka: bool,
+    before: Callable[[], None] = lambda: None,
+    swapped: Callable[[StagedGroup], None] = lambda _: None,
+    acted: Acted = lambda _: None,
+) -> LogResult:
+    """What became of a log that is staged or unchanged; any other result is passed through. Never raises.
+
+    `before` and `swapped` as `commit_staged` takes them. While somebody else holds `.lock`, the result waits. After a
+    failure nothing of it is left: the log is what it was, or, past the commit point of a group, has that group.
+    """
+    if result.outcome not in ("staged", "unchanged"):
+        return result
+    log_dir, tp, watch = result.log_dir, result.topic_partition, Stopwatch(clock)
+
+    def commit() -> None:
+        with watch.phase("commit"):
+            commit_staged(files, log_dir, tp, is_kafka=is_kafka, before=before, swapped=swapped)
+
+    def record() -> None:
+        assert result.end_offset is not None
+        assert result.basis is not None
+        before()
+        with watch.phase("checkpoint"):
+            record_unchanged(files, log_dir, tp, result.end_offset, is_kafka=is_kafka, basis=result.basis)
+
+    is_staged = result.outcome == "staged"
+    error = attempt(commit if is_staged else record, f"{log_dir}/{tp}")
+    if error is None:
+        return result.after(watch, "committed" if is_staged else None)
+    if isinstance(error, LockHeld):
+        what = "waits for the lock" if is_staged else "checkpoint not written"
+        return replace(result, reason=f"{what}: {error}")
+    if not isinstance(error, Aborted):  # an abort came before anything was touched
+        recover_log(files, log_dir, tp, is_kafka=is_kafka, acted=acted)
+    attempt(lambda: discard_staged(files, f"{log_dir}/{tp}"), f"{log_dir}/{tp}")
+    return result.failed(error)
+
+
+def recover_log(
+    files: Files, log_dir: str, tp: TopicPartition, *, is_kafka: bool, acted: Acted = lambda _: None
+) -> CleanerdError | None:
+    """Finish a commit that went wrong or take it back; returns what keeps us from it: then the next start will."""
+    directory = f"{log_dir}/{tp}"
+
+    def under_the_lock() -> None:
+        with commit_lock(log_dir, is_kafka=is_kafka):
+            recover(files, directory, is_kafka=is_kafka, acted=acted)
+
+    return attempt(under_the_lock, directory)

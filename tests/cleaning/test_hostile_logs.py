@@ -1,0 +1,144 @@
+"""One bad log stops no other: whatever a step of the driver meets in a log is that log's failure.
+
+Each hostile log lies between two healthy ones. `cleanerd clean` ends with its document and exit code 1, the healthy ones
+are cleaned, and the hostile one is left as it was.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cleanerd.env.files import RealFiles
+from cleanerd.format.names import FileKind
+from cleanerd.pipeline.session import SparkFailed, SparkSession
+from tests.cleaning.hostile import HOSTILE, sparse_snapshot
+from tests.cleaning.logs import TRUTH, Ran, assert_cleaned, assert_settled, clean, newest, write_logs
+
+HEALTHY = ("a", "z")
+
+
+def _names(partition: Path) -> dict[str, tuple[int, int]]:
+    return {path.name: (path.stat().st_ino, path.stat().st_size) for path in partition.iterdir()}
+
+
+def _assert_healthy_cleaned(ran: Ran, log_dir: Path) -> None:
+    for topic in HEALTHY:
+        assert_cleaned(ran, log_dir / f"{topic}-0")
+
+
+@pytest.mark.parametrize("harm", HOSTILE, ids=lambda harm: harm.__name__)
+def test_a_hostile_log_fails_alone(harm: Callable[[Path], str], spark: SparkSession, tmp_path: Path) -> None:
+    log_dir = write_logs(tmp_path / "logs", "a", "hostile", "z")
+    told = harm(log_dir / "hostile-0")
+    before = _names(log_dir / "hostile-0")
+    ran = clean(spark, log_dir)
+    assert ran.code == 1
+    assert told in ran.reason("hostile")
+    assert _names(log_dir / "hostile-0") == before
+    _assert_healthy_cleaned(ran, log_dir)
+
+
+def test_a_snapshot_that_asks_for_all_memory_stops_no_log(spark: SparkSession, tmp_path: Path) -> None:
+    """Whether its own log is cleaned without it or fails, the others are cleaned."""
+    log_dir = write_logs(tmp_path / "logs", "a", "hostile", "z")
+    told = sparse_snapshot(log_dir / "hostile-0")
+    ran = clean(spark, log_dir)
+    if ran.code:
+        assert told in ran.reason("hostile")
+    else:
+        assert newest(log_dir / "hostile-0") == TRUTH
+    _assert_healthy_cleaned(ran, log_dir)
+
+
+def test_a_directory_whose_name_kafka_would_not_accept_is_foreign(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Not UTF-8, a character that a topic cannot have, a name that is too long."""
+    log_dir = write_logs(tmp_path / "logs", *HEALTHY)
+    foreign = [b"caf\xe9-0", "café-0".encode(), b"a b-0", b"x" * 250 + b"-0", b"..-0", b".-0"]
+    for name in foreign:
+        path = os.path.join(os.fsencode(log_dir), name)
+        os.mkdir(path)
+        (Path(os.fsdecode(path)) / f"{0:020d}.log").write_bytes(b"no log")
+    ran = clean(spark, log_dir)
+    assert ran.code == 0
+    assert {topic for _, topic in ran.results} == set(HEALTHY)
+    _assert_healthy_cleaned(ran, log_dir)
+
+
+class Broken(RealFiles):
+    """One call on the files of one log ends in what nobody expects of it."""
+
+    def __init__(self, call: str, ending: str) -> None:
+        self._call = call
+        self._ending = ending
+
+    def _meet(self, call: str, path: str) -> None:
+        if call == self._call and "/hostile-0" in path and path.endswith(self._ending):
+            raise MemoryError if call == "read" else RuntimeError("nobody expects this")
+
+    def read(self, path: str) -> bytes:
+        self._meet("read", path)
+        return super().read(path)
+
+    def list_names(self, directory: str) -> list[str]:
+        self._meet("list_names", directory)
+        return super().list_names(directory)
+
+    def write(self, path: str, data: bytes) -> None:
+        self._meet("write", path)
+        super().write(path, data)
+
+    def rename(self, source: str, target: str) -> None:
+        self._meet("rename", target)
+        super().rename(source, target)
+
+
+@pytest.mark.parametrize(
+    ("call", "ending"),
+    [
+        ("list_names", "-0"),  # recover
+        ("read", FileKind.OFFSET_INDEX.value),  # plan
+        ("write", ".index.cleanerd"),  # stage
+        ("rename", ".log.cleaned"),  # commit
+        ("rename", ".log.swap"),  # in the middle of one
+    ],
+)
+def test_an_error_that_nobody_expects_ends_the_step_of_one_log(
+    call: str, ending: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its text is the reason, with where it was met; its traceback is told once for each log and cleaning."""
+    log_dir = write_logs(tmp_path / "logs", "a", "hostile", "z")
+    ran = clean(spark, log_dir, files=Broken(call, ending))
+    assert ran.code == 1
+    assert f"{log_dir}/hostile-0: internal error at _meet:" in ran.reason("hostile")
+    assert ran.told.count("in _meet") == 1, ran.told
+    _assert_healthy_cleaned(ran, log_dir)
+    ran = clean(spark, log_dir)
+    assert_settled(log_dir / "hostile-0")
+    assert ran.code == 0
+
+
+def test_logs_of_a_job_that_failed_as_a_whole_are_tried_one_by_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What brings Spark down with one log (here: a job in which that log takes part) leaves the others alone."""
+    log_dir = write_logs(tmp_path / "logs", "a", "hostile", "z")
+    from cleanerd.pipeline import job
+
+    index = job.Pipeline.index
+
+    def failing(self: job.Pipeline, logs: object, keys: object) -> object:
+        assert isinstance(logs, list)
+        if any(log.topic_partition.topic == "hostile" for log in logs):
+            raise SparkFailed("a worker was killed")
+        return index(self, logs, keys)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(job.Pipeline, "index", failing)
+    ran = clean(spark, log_dir)
+    assert ran.code == 1
+    assert "a worker was killed" in ran.reason("hostile")
+    assert_settled(log_dir / "hostile-0")
+    _assert_healthy_cleaned(ran, log_dir)

@@ -1,0 +1,73 @@
+"""One bad log stops no other: hostile logs beside healthy ones, cleaned by a daemon."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cleaning.hostile import HOSTILE
+from tests.cleaning.logs import TRUTH, assert_settled, newest, write_logs
+from tests.daemon import processes
+from tests.daemon.processes import DaemonProcess, running, wait_until
+from tests.daemon.test_daemon_process import committed
+
+HEALTHY = ("a", "z")
+
+
+def _assert_healthy_cleaned(daemon: DaemonProcess, log_dir: Path) -> None:
+    wait_until(lambda: all(committed(daemon, f"{topic}-0") for topic in HEALTHY), 90, daemon.output)
+    for topic in HEALTHY:
+        assert_settled(log_dir / f"{topic}-0")
+        assert newest(log_dir / f"{topic}-0") == TRUTH
+        assert daemon.outcomes(f"{topic}-0") == ["committed"]
+        assert daemon.log(f"{topic}-0")["state"] == "clean"
+
+
+def test_hostile_logs_become_uncleanable_and_no_other(tmp_path: Path) -> None:
+    """Every hostile log at once, and two healthy ones: no worker dies of any of them."""
+    topics = [harm.__name__ for harm in HOSTILE]
+    log_dir = write_logs(tmp_path / "logs", *HEALTHY, *topics)
+    for harm in HOSTILE:
+        harm(log_dir / f"{harm.__name__}-0")
+    os.mkdir(os.path.join(os.fsencode(log_dir), b"caf\xe9-0"))
+    policies = dict.fromkeys([*HEALTHY, *topics], "compact")
+    with running(tmp_path / "d", log_dir, topics=policies, cleanerd_retry_max=1) as daemon:
+        _assert_healthy_cleaned(daemon, log_dir)
+        for topic in topics:
+            wait_until(lambda topic=topic: _failed(daemon, topic), 60, daemon.output)  # type: ignore[misc]
+        assert not [event for event in daemon.events() if event["event"] == "worker_died"]
+
+
+def _failed(daemon: DaemonProcess, topic: str) -> bool:
+    return daemon.log(f"{topic}-0")["state"] not in ("dirty", "cleaning", "clean")
+
+
+KILLER = """
+import os, signal
+from cleanerd.cleaning import choose
+examine = choose.examine
+
+def deadly(files, log_dir, tp, *args, **kwargs):
+    if tp.topic == "hostile":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return examine(files, log_dir, tp, *args, **kwargs)
+
+choose.examine = deadly
+"""
+
+
+def test_logs_of_a_job_whose_engine_died_are_tried_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that kills whatever process looks at it, as one does that takes all memory, costs the others nothing."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(KILLER)
+    path = os.pathsep.join([str(processes.ROOT), str(site)])
+    monkeypatch.setattr(processes, "environment", lambda: {**os.environ, "PYTHONPATH": path})
+    log_dir = write_logs(tmp_path / "logs", "a", "hostile", "z")
+    with running(tmp_path / "d", log_dir) as daemon:
+        _assert_healthy_cleaned(daemon, log_dir)
+        (event, *_) = [event for event in daemon.history("hostile-0") if event["kind"] == "cleaning"]
+        assert event["outcome"] == "failed"
+        assert "the engine ended in the middle of the work" in event["reason"]
