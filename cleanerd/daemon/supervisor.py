@@ -115,55 +115,39 @@ class Supervisor:
         self.ownership = Ownership(files, clock, self._recovered, self.metrics.recovered)
         self._recovering = recovering
         self.bell = Bell()
+        self._make_steps()
+        self._make_threads()
+
+    def _make_steps(self) -> None:
+        """Who cleans, commits and retains, and who decides what is next."""
+        configuration, files, clock = self.configuration, self.files, self.clock
         self.cleanings = Cleanings(
-            engine=self.engine,
-            states=self.states,
-            jobs=self.jobs,
-            throttle=self.throttle,
-            files=files,
-            configuration=configuration,
-            metrics=self.metrics,
-            clock=clock,
-            is_yielding=self.ownership.is_yielding,
-            done=self._cleaned,
-            beat=self._beat,
-        )
+            engine=self.engine, states=self.states, jobs=self.jobs, throttle=self.throttle, files=files,
+            configuration=configuration, metrics=self.metrics, clock=clock,
+            is_yielding=self.ownership.is_yielding, done=self._cleaned, beat=self._beat,
+        )  # fmt: skip
         self.commits = Commits(
-            states=self.states,
-            ownership=self.ownership,
-            account=self.account,
-            files=files,
-            inventory=self.inventory,
-            metrics=self.metrics,
+            states=self.states, ownership=self.ownership, account=self.account, files=files,
+            inventory=self.inventory, metrics=self.metrics,
             mend=lambda log: self.cleanings.mend(log, is_kafka=is_kafka_dir(files, log.log_dir)),
-        )
+        )  # fmt: skip
         self.retention = Retention(
-            states=self.states,
-            files=files,
-            clock=clock,
-            configuration=configuration,
-            dispose=self.deletions.add,
-            done=self._retained,
-        )
+            states=self.states, files=files, clock=clock, configuration=configuration,
+            dispose=self.deletions.add, done=self._retained,
+        )  # fmt: skip
         self.conditions = Conditions(
-            inventory=self.inventory,
-            states=self.states,
-            troubles=self.troubles,
-            ownership=self.ownership,
-            configuration=configuration,
-            clock=clock,
-            offline=lambda: self.offline,
-            ignored=lambda: self.ignored,
-            full=lambda: self.full,
-        )
+            inventory=self.inventory, states=self.states, troubles=self.troubles, ownership=self.ownership,
+            configuration=configuration, clock=clock, offline=lambda: self.offline,
+            ignored=lambda: self.ignored, full=lambda: self.full,
+        )  # fmt: skip
         self.schedule = Schedule(
-            self.inventory,
-            self.states,
-            self.jobs,
-            configuration,
-            lambda log: self.conditions.of(log).obstacle,
-            clock,
-        )
+            self.inventory, self.states, self.jobs, configuration,
+            lambda log: self.conditions.of(log).obstacle, clock,
+        )  # fmt: skip
+
+    def _make_threads(self) -> None:
+        """Workers, keepers, and what wakes them."""
+        clock = self.clock
         express = replace(self.cleanings, engine=self._express_engine, is_urgent=True)
         self.workers = Workers(
             lambda: self._work(self.schedule.next(), self.cleanings),
@@ -174,7 +158,7 @@ class Supervisor:
             clock,
         )
         self.scan_bell, self.commit_bell, self._slow_bell = Bell(), Bell(), Bell()
-        self._watcher = LogDirWatcher(log_dirs, self._seen_change, self._seen_lock)
+        self._watcher = LogDirWatcher(self.log_dirs, self._seen_change, self._seen_lock)
         self._scanned_s = -math.inf
         self._retained_s = self._pruned_s = clock.monotonic_s()
         self._keepers = [
