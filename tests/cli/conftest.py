@@ -1,6 +1,8 @@
 """The command line in this process, with a stand-in for the cleaning."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,3 +77,18 @@ def run(
         return Ran(code, captured.out, captured.err)
 
     return _run
+
+
+CTL = [sys.executable, "-m", "cleanerd.cli.ctl.main"]
+
+
+def ctl(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*CTL, *arguments],
+        env=ENVIRONMENT | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )

@@ -1,6 +1,5 @@
 """cleanerctl as a process, against a daemon in memory behind a real socket: what it prints and how it exits."""
 
-import argparse
 import contextlib
 import json
 import os
@@ -21,13 +20,9 @@ import yaml
 
 from cleanerd.cli.ctl import tables as ctl_tables
 from cleanerd.cli.ctl import verbs as ctl_verbs
-from cleanerd.cli.ctl.parser import make_parser
 from cleanerd.daemon.api.control_server import Limits
-from cleanerd.daemon.values import models
-from tests.cli.conftest import ENVIRONMENT
+from tests.cli.conftest import CTL, ENVIRONMENT, ctl
 from tests.daemon.fake_daemon import ORDERS, FakeOperations, serve
-
-CTL = [sys.executable, "-m", "cleanerd.cli.ctl.main"]
 
 
 class Daemon:
@@ -47,18 +42,6 @@ class Daemon:
         found = json.loads(ran.stdout)
         assert found.pop("apiVersion") == "cleanerd/v1"
         return dict(found)
-
-
-def ctl(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*CTL, *arguments],
-        env=ENVIRONMENT | environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
 
 
 @pytest.fixture
@@ -401,37 +384,6 @@ def test_starts_quickly_because_it_imports_little() -> None:
     assert int(count) < 140
 
 
-def _verbs(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            yield from (verb for name, verb in action.choices.items() if not name.startswith("_"))
-
-
-@pytest.mark.parametrize("verb", list(_verbs(make_parser())), ids=lambda verb: verb.prog.split()[1])
-def test_help_of_every_verb_teaches(verb: argparse.ArgumentParser, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sentence, every argument and option explained, examples that the parser takes; 100 columns at most."""
-    monkeypatch.setenv("COLUMNS", "200")
-    text = verb.format_help()
-    assert max(map(len, text.splitlines())) <= 100
-    assert re.search(r"^[A-Z][^.]+\.$", verb.description or "")
-    assert all(action.help for action in verb._actions)
-    examples = text.partition("examples:\n")[2].splitlines()
-    assert 1 <= len(examples) <= 3
-    for example in examples:
-        words = shlex.split(re.split(" [>#|] ", example)[0])
-        assert make_parser().parse_args(words[1:]).verb == verb.prog.split()[1]
-
-
-def test_help_of_the_program_lists_verbs_examples_and_exit_codes() -> None:
-    """All of them."""
-    text = ctl("--help").stdout
-    for verb in _verbs(make_parser()):
-        assert f"\n    {verb.prog.split()[1]} " in text
-    for code in (0, 1, 2, 3, 4, 75, 77, 130):
-        assert re.search(rf"^  {code} ", text, re.MULTILINE)
-    assert "_names" not in text
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -503,31 +455,3 @@ def test_timeout_bounds_the_answer_of_verbs_that_look(tmp_path: Path) -> None:
         ran = ctl("--socket", str(tmp_path / "hangs"), "status", "--timeout", "100ms")
     assert ran.returncode == 75
     assert "does not answer" in ran.stderr
-
-
-def test_tables_fit_the_terminal() -> None:
-    """Less important columns go, then names and reasons are shortened; a pipe gets everything."""
-    row = models.LogView(
-        topic="a-topic-with-a-name-that-is-long",
-        partition=12,
-        log_dir="/var/lib/kafka-logs",
-        state="uncleanable",
-        policy="compact",
-        size_bytes=5,
-        segments=3,
-        reason="because " * 30,
-    ).model_dump()
-    columns = {
-        name: ["LOG", f"{row['topic']}-12"] if name == "LOG" else [name, name.lower()]
-        for name in _LOG_COLUMNS
-    }
-    columns["REASON"] = ["REASON", row["reason"]]
-    ctl_tables._fit(columns, 80)
-    assert sum(max(map(len, texts)) + 2 for texts in columns.values()) <= 82
-    assert list(columns) == ["LOG", "STATE", "SIZE", "DIRTY", "CLEANABLE", "REASON"]
-    assert columns["LOG"][1].endswith("-12")
-    assert columns["REASON"][1].endswith("…")
-    assert len(ctl_tables.table([row], {"REASON": lambda found: found["reason"]}).splitlines()[1]) > 200
-
-
-_LOG_COLUMNS = ("LOG", "STATE", "POLICY", "SIZE", "SEGMENTS", "DIRTY", "CLEANABLE", "LOG DIR", "REASON")
