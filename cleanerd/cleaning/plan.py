@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanerd.cleaning.choose import Candidate
-from cleanerd.env.files import Files
+from cleanerd.env.files import Files, regular_fd
 from cleanerd.errors import CorruptFile
 from cleanerd.format.names import FileKind
 from cleanerd.format.offset_index import ENTRY_BYTES
@@ -161,7 +161,7 @@ def _walk_all(segments: Sequence[SegmentOnDisk], chunk_bytes: int, first_dirty_o
     """The batch headers of segments, none of them empty, on as many cores as that pays for. Raises OSError."""
 
     def walk(segment: SegmentOnDisk) -> Heads:
-        fd = os.open(segment.path, os.O_RDONLY | os.O_NONBLOCK)
+        fd = regular_fd(segment.path)
         try:
             return walk_heads(fd, segment.size_bytes, chunk_bytes, first_dirty_offset)
         finally:

@@ -15,6 +15,7 @@ from typing import Literal
 
 from cleanerd.client.replay import last_stable_offset
 from cleanerd.client.segments import LIST_ATTEMPTS_MAX, LogBatch, corrupt, log_batches, settled_bases
+from cleanerd.env.files import READ_MAX_BYTES, read_regular
 from cleanerd.errors import SourceChanged
 from cleanerd.format.batch import Record
 from cleanerd.format.errors import FormatError
@@ -86,8 +87,7 @@ def _read_txn_indexes(directory: str, bases: list[int]) -> _Aborted:
         path = os.path.join(directory, str(SegmentFileName(base, FileKind.TXN_INDEX)))
         if not os.path.exists(path):
             continue
-        with open(path, "rb") as file:
-            data = file.read()
+        data = read_regular(path, READ_MAX_BYTES)
         if base == bases[-1]:  # its writer may be in the middle of an entry
             data = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
         try:

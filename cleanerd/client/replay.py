@@ -4,6 +4,7 @@ import os
 
 from cleanerd.client.producer_state import ProducerState
 from cleanerd.client.segments import LogBatch, corrupt, live_bases, log_batches
+from cleanerd.env.files import READ_MAX_BYTES, NotRegular, read_regular
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
 from cleanerd.format.producer_snapshot import parse_producer_snapshot
@@ -62,8 +63,7 @@ def _newest_snapshot(directory: str, limit: int) -> tuple[int, ProducerState]:
         path = os.path.join(directory, str(SegmentFileName(offset, FileKind.PRODUCER_SNAPSHOT)))
         if offset <= limit:
             try:
-                with open(path, "rb") as file:
-                    return offset, ProducerState(parse_producer_snapshot(file.read()))
-            except (FormatError, FileNotFoundError):
+                return offset, ProducerState(parse_producer_snapshot(read_regular(path, READ_MAX_BYTES)))
+            except (FormatError, FileNotFoundError, NotRegular):
                 continue
     return 0, ProducerState()

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
+from cleanerd.env.files import regular_file
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.batch import BatchHeader, Record, decode_batch, iterate_batches, parse_header
 from cleanerd.format.errors import FormatError
@@ -64,7 +65,7 @@ class OpenSegment:
     def __init__(self, directory: str, base_offset: int) -> None:
         self.base_offset = base_offset
         self.path = os.path.join(directory, str(SegmentFileName(base_offset, FileKind.LOG)))
-        self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115  # closed by __exit__
+        self._file = regular_file(self.path, buffering=0)  # closed by __exit__
         self.inode = os.fstat(self._file.fileno()).st_ino
         self.position = 0
 

@@ -2,12 +2,17 @@
 
 Only calls whose order matters for crash safety, and the reads that go with them, pass through here. Bulk reads and
 writes of the pipeline open files themselves; what they write is synced and named through here.
+
+A log directory may hold anything under any name: FIFOs, devices, sparse terabytes, links. So all that is read there is
+opened by `regular_fd`, which never waits, and no read takes more memory than its caller allows.
 """
 
 import contextlib
+import errno
 import os
+import stat
 from dataclasses import dataclass
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from . import space
 
@@ -19,6 +24,64 @@ class FileStat:
     inode: int
     size_bytes: int
     mtime_ns: int
+    is_regular: bool = True
+
+
+READ_MAX_BYTES = 256 << 20
+"""What may be read as a whole unless more is asked for: the index of a segment of 1 GiB with an entry a batch."""
+
+
+class NotRegular(OSError):
+    """A name stands for something that is no regular file, or for more than may be read."""
+
+
+def regular_fd(path: str) -> int:
+    """A descriptor to read a regular file. Never waits. Raises NotRegular, also for a symbolic link, and OSError."""
+    check_regular(os.lstat(path).st_mode, path)  # to open a device may do something
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            check_regular(stat.S_IFLNK, path)
+        raise
+    try:
+        check_regular(os.fstat(fd).st_mode, path)
+    except NotRegular:
+        os.close(fd)
+        raise
+    return fd
+
+
+def regular_file(path: str, buffering: int = -1) -> BinaryIO:
+    """A regular file to read. Raises as `regular_fd`."""
+    return os.fdopen(regular_fd(path), "rb", buffering)
+
+
+def read_regular(path: str, max_bytes: int) -> bytes:
+    """Whole content. Raises as `regular_fd`, and NotRegular for a file of more than `max_bytes`."""
+    with regular_file(path, buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = b"" if size > max_bytes else file.read(max_bytes + 1)
+    found = max(size, len(content))
+    if found > max_bytes:
+        raise NotRegular(errno.EFBIG, f"expected at most {max_bytes} bytes, found {found}", path)
+    return content
+
+
+def check_regular(mode: int, path: str) -> None:
+    """Raise NotRegular unless `st_mode` is that of a regular file."""
+    if not stat.S_ISREG(mode):
+        raise NotRegular(errno.EINVAL, f"expected a regular file, found {kind_of(mode)}", path)
+
+
+def kind_of(mode: int) -> str:
+    """What a file is, in words."""
+    kinds = {
+        stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket",
+        stat.S_IFBLK: "a block device", stat.S_IFCHR: "a character device", stat.S_IFREG: "a regular file",
+        stat.S_IFLNK: "a symbolic link",
+    }  # fmt: skip
+    return kinds.get(stat.S_IFMT(mode), "no regular file")
 
 
 class Files(Protocol):
@@ -36,8 +99,8 @@ class Files(Protocol):
         """Whether the path exists."""
         ...
 
-    def read(self, path: str) -> bytes:
-        """Whole content."""
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
+        """Whole content of a regular file, as `read_regular`."""
         ...
 
     def write(self, path: str, data: bytes) -> None:
@@ -83,16 +146,15 @@ class RealFiles:
     def stat(self, path: str) -> FileStat:
         """Identity and size."""
         found = os.stat(path)
-        return FileStat(found.st_ino, found.st_size, found.st_mtime_ns)
+        return FileStat(found.st_ino, found.st_size, found.st_mtime_ns, stat.S_ISREG(found.st_mode))
 
     def exists(self, path: str) -> bool:
         """Whether the path exists."""
         return os.path.exists(path)
 
-    def read(self, path: str) -> bytes:
-        """Whole content."""
-        with open(path, "rb") as file:
-            return file.read()
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
+        """Whole content of a regular file, as `read_regular`."""
+        return read_regular(path, max_bytes)
 
     def write(self, path: str, data: bytes) -> None:
         """Create or truncate, write all of `data`. Not synced."""

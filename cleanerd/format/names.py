@@ -19,6 +19,8 @@ from enum import Enum
 
 OFFSET_DIGITS = 20
 MAX_OFFSET = 2**63 - 1
+SEGMENT_MAX_BYTES = 2**31 - 1
+"""No `.log` is larger (spec disk B1)."""
 
 
 class FileKind(Enum):

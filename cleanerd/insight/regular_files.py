@@ -93,9 +93,9 @@ def read_small(path: str, max_bytes: int) -> bytes:
 class CarefulFiles(RealFiles):
     """The operating system's files, of which only regular ones of a moderate size are read."""
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, max_bytes: int = SMALL_BYTES) -> bytes:
         """Whole content. Raises as `read_small`."""
-        return read_small(path, SMALL_BYTES)
+        return read_small(path, max_bytes)
 
 
 def read_to_hole(path: str, max_bytes: int) -> tuple[bytes, int]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cleanerd.env.files import regular_fd
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.codecs import Codec, decompress
 from cleanerd.format.errors import FormatError
@@ -105,7 +106,7 @@ def _read(fd: int, position: int, size: int) -> Bytes:
 def _open_unchanged(source: Source) -> int:
     """The file, open. Raises SourceChanged unless it is still the one that was planned for."""
     try:
-        fd = os.open(source.path, os.O_RDONLY)
+        fd = regular_fd(source.path)
     except FileNotFoundError:
         raise SourceChanged(f"{source.path}: was planned for and is gone") from None
     found = os.fstat(fd)

@@ -67,8 +67,10 @@ def end_truncation(files: Files, directory: str) -> None:
 
 
 def _read(files: Files, directory: str) -> str:
-    path = _path(directory)
-    return files.read(path).decode(errors="replace") if files.exists(path) else ""
+    try:
+        return files.read(_path(directory)).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 def _path(directory: str) -> str:

@@ -45,6 +45,7 @@ from cleanerd.format.metadata_records import (
 from cleanerd.format.names import (
     CLUSTER_METADATA_TOPIC,
     META_PROPERTIES,
+    SEGMENT_MAX_BYTES,
     FileKind,
     Suffix,
     parse_segment_file,
@@ -144,7 +145,7 @@ def _read_once(files: Files, directory: str) -> _Image:
     segments = _segments_from(offset, listing)
     for name in segments:
         path = os.path.join(directory, name)
-        data = files.read(path)
+        data = files.read(path, SEGMENT_MAX_BYTES)
         start = index_position(files, path, offset) if name == segments[0] else 0
         start = start if starts_batch(data, start, offset) else 0
         for batch in _log_batches(path, data, start, offset, is_last=name == segments[-1]):
@@ -158,7 +159,7 @@ def _replay_newest_snapshot(files: Files, directory: str, listing: list[str], im
     snapshots = [match for match in map(_SNAPSHOT.fullmatch, listing) if match]
     for match in sorted(snapshots, key=lambda match: match[0], reverse=True):
         path = os.path.join(directory, match[0])
-        batches = _snapshot_batches(files.read(path))
+        batches = _snapshot_batches(files.read(path, SEGMENT_MAX_BYTES))
         for batch in batches:
             _replay_batch(image, path, batch, 0)
         if batches:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from cleanerd.env.files import Files
+from cleanerd.env.files import Files, regular_file
 from cleanerd.format.batch import HEADER_SIZE, decode_batch, iterate_batches
 from cleanerd.format.errors import FormatError
 from cleanerd.format.metadata_records import parse_metadata_record
@@ -106,7 +106,7 @@ def _whole_batches(data: bytes) -> list[tuple[int, int]]:
 
 
 def _read_from(path: str, position: int) -> bytes:
-    with open(path, "rb") as file:
+    with regular_file(path) as file:
         file.seek(position)
         return file.read()
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cleanerd.env.files import Files
+from cleanerd.env.files import Files, NotRegular
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import FileKind, SegmentFileName
 from cleanerd.format.producer_snapshot import ProducerEntry, parse_producer_snapshot
@@ -59,7 +59,7 @@ def _newest_usable(files: Files, snapshot: PartitionSnapshot) -> tuple[int, Prod
         path = os.path.join(snapshot.directory, str(SegmentFileName(offset, FileKind.PRODUCER_SNAPSHOT)))
         try:
             return offset, ProducerState(_rows(parse_producer_snapshot(files.read(path))), -1)
-        except (FormatError, FileNotFoundError):
+        except (FormatError, FileNotFoundError, NotRegular):
             continue
     return snapshot.segments[0].base_offset, ProducerState(np.zeros(0, PRODUCER), -1)
 

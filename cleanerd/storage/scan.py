@@ -6,6 +6,7 @@ roll meanwhile: offsets are read before the listing, so the snapshot never claim
 Kernels are imported by the first who walks many batches: a process that only wants to know what lies there stays small.
 """
 
+import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cleanerd.env.files import Files
+from cleanerd.env.files import Files, FileStat, NotRegular, regular_file
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.batch import HEADER, HEADER_SIZE, checksum, iterate_batches, parse_header
@@ -186,7 +187,7 @@ def read_bounds(
     if not bases:
         return None
     path = os.path.join(directory, str(SegmentFileName(bases[-1], FileKind.LOG)))
-    found = files.stat(path)
+    found = stat_log(files, path)
     kinds = frozenset({FileKind.LOG, FileKind.OFFSET_INDEX})
     active = SegmentOnDisk(
         path, found.inode, found.mtime_ns, kinds, SegmentFacts(bases[-1], found.size_bytes, 0, 0, -1, None)
@@ -205,7 +206,7 @@ def _segment(
     first_batch_timestamp: bool,
 ) -> SegmentOnDisk:
     path = os.path.join(directory, str(SegmentFileName(base, FileKind.LOG)))
-    found = files.stat(path)
+    found = stat_log(files, path)
     index_bytes = {
         kind: files.stat(os.path.join(directory, str(SegmentFileName(base, kind)))).size_bytes
         for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
@@ -228,6 +229,18 @@ def _segment(
     return SegmentOnDisk(path, found.inode, found.mtime_ns, kinds, facts)
 
 
+def stat_log(files: Files, path: str) -> FileStat:
+    """Identity and size of a `.log`. Raises NotRegular for what can be none (spec disk B1); OSError."""
+    found = files.stat(path)
+    if not found.is_regular:
+        raise NotRegular(errno.EINVAL, "expected a regular file, found another kind", path)
+    if found.size_bytes > names.SEGMENT_MAX_BYTES:
+        raise NotRegular(
+            errno.EFBIG, f"expected at most {names.SEGMENT_MAX_BYTES} bytes, found {found.size_bytes}", path
+        )
+    return found
+
+
 class naming:  # noqa: N801  # reads as a clause: `with naming(path): parse(...)`
     """Turns a FormatError inside the block into a CorruptFile that names the file."""
 
@@ -244,7 +257,7 @@ class naming:  # noqa: N801  # reads as a clause: `with naming(path): parse(...)
 
 def first_batch_timestamp_ms(path: str) -> int | None:
     """Rule 1.19: max timestamp of the first batch; None when there is no batch or no timestamp."""
-    with open(path, "rb") as file:
+    with regular_file(path) as file:
         head = file.read(HEADER_SIZE)
     if len(head) < 26 or head[16] == 0:
         return None
@@ -286,7 +299,7 @@ def quick_log_end_offset(files: Files, active: SegmentOnDisk) -> int | None:
 
 def _end_of_short_tail(segment: SegmentOnDisk, start: int) -> int | None:
     """Walk the headers from `start` on in plain Python; None when there are too many of them for that."""
-    with open(segment.path, "rb") as file:
+    with regular_file(segment.path) as file:
         file.seek(start)
         data = file.read(min(segment.size_bytes - start, _SHORT_TAIL_BYTES))
     is_whole = start + len(data) >= segment.size_bytes
@@ -336,7 +349,7 @@ def _last_indexed_batch(files: Files, segment: SegmentOnDisk) -> int:
 
 def _is_sound_batch(segment: SegmentOnDisk, position: int, indexed_offset: int) -> bool:
     """Whether a batch of magic 2 lies there that the entry can mean. Nothing else keeps the index honest (spec disk B2)."""
-    with open(segment.path, "rb") as file:
+    with regular_file(segment.path) as file:
         file.seek(position)
         try:
             header = parse_header(file.read(HEADER_SIZE))
@@ -366,7 +379,7 @@ def _batches_from(segment: SegmentOnDisk, position: int) -> "Iterator[tuple[Byte
     from cleanerd.kernels.tables import Status  # noqa: PLC0415
 
     size = _READ_BYTES
-    with open(segment.path, "rb", buffering=0) as file:
+    with regular_file(segment.path, buffering=0) as file:
         while position < segment.size_bytes:
             file.seek(position)
             raw = np.frombuffer(bytearray(file.read(min(size, segment.size_bytes - position))), np.uint8)
@@ -393,7 +406,7 @@ def _index_position(files: Files, segment: SegmentOnDisk, from_offset: int) -> i
 
 def _is_batch_start(segment: SegmentOnDisk, position: int, from_offset: int) -> bool:
     """Whether a batch that `from_offset` is not below can start there; a stale index points into the middle of one."""
-    with open(segment.path, "rb") as file:
+    with regular_file(segment.path) as file:
         file.seek(position)
         head = file.read(17)
     offset, size = int.from_bytes(head[:8], signed=True), int.from_bytes(head[8:12], signed=True)

@@ -2,6 +2,7 @@
 
 import os
 
+from cleanerd.env.files import regular_file
 from cleanerd.errors import CorruptFile
 from cleanerd.format.batch import checksum, iterate_batches, parse_header
 from cleanerd.format.errors import FormatError
@@ -17,7 +18,7 @@ def swap_end(path: str) -> int:
     """
     end = int(os.path.basename(path).partition(".")[0])
     position, want = 0, _READ_BYTES
-    with open(path, "rb", buffering=0) as file:
+    with regular_file(path, buffering=0) as file:
         size_bytes = os.fstat(file.fileno()).st_size
         while position < size_bytes:
             data = os.pread(file.fileno(), want, position)

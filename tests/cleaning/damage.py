@@ -7,7 +7,7 @@ from pathlib import Path
 
 import zstandard
 
-from cleanerd.env.files import RealFiles
+from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.format.batch import iterate_batches
 from cleanerd.format.codecs import Codec
 from cleanerd.format.names import FileKind
@@ -136,10 +136,10 @@ def bad_sector(partition: Path) -> str:
 class BadSector(RealFiles):
     """One index cannot be read."""
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         if "bad_sector" in path and path == str(segment(Path(path).parent, 1, FileKind.OFFSET_INDEX)):
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-        return super().read(path)
+        return super().read(path, max_bytes)
 
 
 DAMAGES: tuple[Callable[[Path], str], ...] = (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.env.files import RealFiles
+from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix
 from cleanerd.pipeline.session import SparkSession
@@ -343,11 +343,11 @@ def test_source_that_changes_between_plan_and_read(spark: SparkSession, tmp_path
     after: list[Contents] = []
 
     class Hasty(RealFiles):
-        def read(self, path: str) -> bytes:
+        def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
             if not after and path == str(log.with_suffix(".index")):
                 exchange(log)
                 after.append(contents(log.parent))
-            return super().read(path)
+            return super().read(path, max_bytes)
 
     ran = clean(spark, log_dir, files=Hasty())
     assert str(log) in ran.reason("bad")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cleanerd.config.model import KraftMetadata
-from cleanerd.env.files import RealFiles
+from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.errors import BadUsage, CorruptFile, DirOffline, SourceChanged
 from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.codecs import Codec
@@ -303,11 +303,11 @@ class Vanishing(RealFiles):
     def __init__(self, times: int) -> None:
         self.times = times
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         if self.times:
             self.times -= 1
             raise FileNotFoundError(2, "No such file or directory", path)
-        return super().read(path)
+        return super().read(path, max_bytes)
 
 
 def test_vanishing_files_are_listed_anew(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.urgency import FOREVER_MS, Due
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import SystemClock
-from cleanerd.env.files import FileStat, RealFiles
+from cleanerd.env.files import READ_MAX_BYTES, FileStat, RealFiles
 from cleanerd.format import names
 from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.checkpoint import render_offset_checkpoint
@@ -73,11 +73,11 @@ class CountingFiles(RealFiles):
             raise self.broken[directory]
         return super().list_names(directory)
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         self.reads.append(path)
         if path in self.broken:
             raise self.broken[path]
-        return super().read(path)
+        return super().read(path, max_bytes)
 
 
 @dataclass

@@ -14,7 +14,7 @@ import random
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from cleanerd.env.files import FileStat
+from cleanerd.env.files import READ_MAX_BYTES, FileStat
 
 UNSYNCED_MAX = 4
 """Up to this many unsynced operations every subset is tried by `power_cuts`."""
@@ -160,7 +160,8 @@ class SimDisk:
         directory, name = os.path.split(path)
         return path in self._directories or name in self._directories.get(directory, _Directory()).names
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
+        assert len(self._file(path).content) <= max_bytes
         return self._file(path).content
 
     def write(self, path: str, data: bytes) -> None:

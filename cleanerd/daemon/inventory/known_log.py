@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.env.files import Files
+from cleanerd.env.files import Files, regular_file
 from cleanerd.errors import CorruptFile
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition, parse_segment_file
 from cleanerd.format.time_index import ENTRY as TIME_INDEX_ENTRY
@@ -30,7 +30,7 @@ from cleanerd.policy.cleanable import (
     cleanable_range,
     usable_checkpoint,
 )
-from cleanerd.storage.scan import Checkpoints, SegmentOnDisk, live_kinds, quick_log_end_offset
+from cleanerd.storage.scan import Checkpoints, SegmentOnDisk, live_kinds, quick_log_end_offset, stat_log
 
 _EVER_MS = -1  # largest timestamp of a segment that no minimum lag holds back
 
@@ -180,7 +180,7 @@ def read_contents(files: Files, directory: str, before: Contents | None) -> Cont
     if not bases:
         return None
     known = {segment.facts.base_offset: segment for segment in before.closed} if before else {}
-    active = files.stat(os.path.join(directory, str(SegmentFileName(bases[-1], FileKind.LOG))))
+    active = stat_log(files, os.path.join(directory, str(SegmentFileName(bases[-1], FileKind.LOG))))
     return Contents(
         closed=tuple(
             _closed_segment(files, directory, base, kinds[base], known.get(base)) for base in bases[:-1]
@@ -196,7 +196,7 @@ def _closed_segment(
     files: Files, directory: str, base: int, kinds: set[FileKind], before: ClosedSegment | None
 ) -> ClosedSegment:
     paths = {kind: os.path.join(directory, str(SegmentFileName(base, kind))) for kind in kinds}
-    log = files.stat(paths[FileKind.LOG])
+    log = stat_log(files, paths[FileKind.LOG])
     offset_index_bytes, time_index_bytes = (
         files.stat(paths[kind]).size_bytes if kind in kinds else 0
         for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
@@ -215,7 +215,7 @@ def _closed_segment(
 
 def _last_timestamp_ms(path: str, size_bytes: int) -> int:
     """Of the last entry of the time index of a closed segment, which is as long as its entries (spec disk B3)."""
-    with open(path, "rb") as file:
+    with regular_file(path) as file:
         file.seek(max(size_bytes - TIME_INDEX_ENTRY.size, 0))
         entry = file.read(TIME_INDEX_ENTRY.size)
     if size_bytes % TIME_INDEX_ENTRY.size or len(entry) < TIME_INDEX_ENTRY.size:
