@@ -105,6 +105,7 @@ KINDS: Mapping[str, Kind] = {
     "truncation": Kind(_W, "a truncation was interrupted", "open the log with its writer, or run `cleanerd clean`"),
     "unreadable": Kind(_E, "a file or directory cannot be read", "check its owner, its mode and the disk"),
     "not_regular": Kind(_E, "something else stands in the place of a file", "remove it"),
+    "not_judged": Kind(_E, "a defect of cleanerd: this log was not checked to the end", "report it"),
     "changed": Kind(_I, "a segment changed again and again while it was read", "verify it again"),
 }  # fmt: skip
 """Every code with its severity, its meaning and what to do."""

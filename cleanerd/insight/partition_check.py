@@ -154,11 +154,14 @@ def _list_segments(found: Partition, live: Sequence[SegmentFileName]) -> None:
     for name in live:
         kinds.setdefault(name.base_offset, set()).add(name.kind)
     bases = sorted(base for base, present in kinds.items() if FileKind.LOG in present)
-    for base in sorted(kinds.keys() - set(bases)):
+    orphans = (
+        set() if found.facts.is_live else kinds.keys() - set(bases)
+    )  # a live broker renames the `.log` first
+    for base in sorted(orphans):
         for kind in sorted(kinds[base] & _INDEXES, key=lambda kind: kind.value):
             found.add("orphan_index", found.path(str(SegmentFileName(base, kind))))
     facts = found.facts
-    for base, next_base in zip(bases, [*bases[1:], None], strict=True):
+    for base, next_base in zip(bases, [*bases, None][1:], strict=True):
         path = found.path(str(SegmentFileName(base, FileKind.LOG)))
         try:
             size = file_facts(path)[1]

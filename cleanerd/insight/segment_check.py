@@ -1,6 +1,7 @@
 """One segment against its indexes: what `verify` runs in many processes (spec disk B1-B6, C)."""
 
 import os
+import traceback
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -120,6 +121,10 @@ def check_segment(task: SegmentTask) -> SegmentReport | None:
             report.add("unreadable", str(error.filename or path), -1, "a readable file", error.strerror)
             report.is_whole = False
             break
+        except Exception as error:  # noqa: BLE001 - one log's trouble is its own
+            report.add("not_judged", path, -1, "", defect(error))
+            report.is_whole = False
+            break
     else:
         assert report is not None
         changed = SegmentReport(task)
@@ -130,6 +135,12 @@ def check_segment(task: SegmentTask) -> SegmentReport | None:
     if report.unlisted:
         report.findings.append(_many(report))
     return report
+
+
+def defect(error: Exception) -> str:
+    """What to report about an error that should not be, in words."""
+    line = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {line.name}:{line.lineno}: {error}"
 
 
 def _many(report: SegmentReport) -> Finding:
@@ -196,8 +207,8 @@ def _time_index(report: SegmentReport) -> TimeIndexCheck | None:
 
 def _content(report: SegmentReport, kind: FileKind, missing: str) -> tuple[bytes, int] | None:
     """The used part of an index and the size of the file; None where there is none, with a finding."""
-    path = report.task.path(kind)
-    if kind not in report.task.kinds:
+    task, path = report.task, report.task.path(kind)
+    if kind not in task.kinds and not _comes_or_goes(task, path):
         report.add(missing, path, -1, "a file", "none")
         return None
     try:
@@ -209,6 +220,13 @@ def _content(report: SegmentReport, kind: FileKind, missing: str) -> tuple[bytes
     except OSError as error:
         report.add("unreadable", path, -1, "a readable file", error.strerror)
     return None
+
+
+def _comes_or_goes(task: SegmentTask, path: str) -> bool:
+    """Whether a live broker is about to write a file that was not listed, or to delete its segment."""
+    if not task.is_live:
+        return False
+    return task.is_active or os.path.exists(path) or not os.path.exists(task.path(FileKind.LOG))
 
 
 def _note_damage(report: SegmentReport, damage: Damage) -> None:

@@ -19,12 +19,12 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 
 from cleanerd.env.clock import Clock, SystemClock
-from cleanerd.format.names import FileKind
+from cleanerd.format.names import FileKind, TopicPartition
 
 from .findings import Finding, Severity
 from .log_dir_check import compare_log_dirs, list_log_dir
-from .partition_check import Partition, check_partition, list_partition
-from .segment_check import SegmentReport, SegmentTask, check_segment
+from .partition_check import DirFacts, Partition, check_partition, list_partition
+from .segment_check import SegmentReport, SegmentTask, check_segment, defect
 
 _INLINE_BYTES = 64 << 20
 """Up to here the processes would take longer to start than one needs for the work."""
@@ -77,7 +77,7 @@ def verify(
     started = clock.monotonic_s()
     found_dirs = [list_log_dir(log_dir) for log_dir in log_dirs]
     logs = [
-        list_partition(found.facts, tp, directory)
+        _listed(found.facts, tp, directory)
         for found in found_dirs
         for tp, directory in found.partitions
         if (topics is None or tp.topic in topics) and (partitions is None or tp.partition in partitions)
@@ -86,7 +86,10 @@ def verify(
     report = VerifyReport(log_dirs=len(found_dirs), partitions=len(logs))
     for log in logs:
         mine = [reports[task] for task in log.tasks if task in reports]
-        check_partition(log, mine)
+        try:
+            check_partition(log, mine)
+        except Exception as error:  # noqa: BLE001 - one log's trouble is its own
+            log.add("not_judged", log.directory, -1, "", defect(error))
         _add_up(report, mine)
     compare_log_dirs(found_dirs, logs)
     report.findings += [finding for found in found_dirs for finding in found.findings]
@@ -94,6 +97,15 @@ def verify(
     report.findings.sort(key=_order)
     report.seconds = clock.monotonic_s() - started
     return report
+
+
+def _listed(facts: DirFacts, topic_partition: TopicPartition, directory: str) -> Partition:
+    try:
+        return list_partition(facts, topic_partition, directory)
+    except Exception as error:  # noqa: BLE001 - one log's trouble is its own
+        log = Partition(facts, topic_partition, directory)
+        log.add("not_judged", directory, -1, "", defect(error))
+        return log
 
 
 def _order(finding: Finding) -> tuple[object, ...]:

@@ -1,5 +1,6 @@
 """`verify`: nothing to say about a healthy directory, and one finding for each kind of damage."""
 
+import importlib
 import os
 import random
 import shutil
@@ -57,7 +58,7 @@ def test_a_damage_is_found_where_it_is(harm: Damage, tmp_path: Path) -> None:
 
 def test_every_code_has_a_damage() -> None:
     """But those that need two directories, a staged cleaning or a race."""
-    elsewhere = {"meta_mismatch", "partition_twice", "staged", "changed"}
+    elsewhere = {"meta_mismatch", "partition_twice", "staged", "changed", "not_judged"}
     assert KINDS.keys() - set(DAMAGES.values()) == elsewhere
 
 
@@ -179,6 +180,31 @@ def test_several_processes_find_what_one_does(tmp_path: Path, monkeypatch: pytes
     assert together.findings == alone.findings
     assert (together.records, together.bytes_read) == (alone.records, alone.bytes_read)
     assert seen[-1][0] == seen[-1][1] == alone.bytes_read
+
+
+def test_a_partition_without_segments(tmp_path: Path) -> None:
+    """A live broker makes the directory first."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    (log_dir / "new-0").mkdir()
+    assert findings(log_dir) == []
+
+
+@pytest.mark.parametrize("part", ["segment_check._check", "verify.list_partition", "verify.check_partition"])
+def test_a_defect_concerns_one_log(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are checked to the end."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    damage.bad_crc(log_dir)
+    module, _, name = part.partition(".")
+    real = getattr(importlib.import_module(f"cleanerd.insight.{module}"), name)
+
+    def fails(*arguments):
+        if "zstd-0" in str(arguments[1] if name == "list_partition" else arguments[0]):
+            raise ZeroDivisionError
+        return real(*arguments)
+
+    monkeypatch.setattr(f"cleanerd.insight.{part}", fails)
+    found = {(finding.code, finding.topic or "zstd") for finding in findings(log_dir)}
+    assert {("not_judged", "zstd"), ("bad_crc", "plain")} <= found
 
 
 def test_selection(tmp_path: Path) -> None:
