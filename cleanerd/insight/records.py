@@ -1,0 +1,319 @@
+"""The records of a partition as a consumer sees them, as columns: numpy arrays in Arrow's layout, no Python per record.
+
+    log = open_log("/data/kafka-logs/orders-3", isolation="read_committed")
+    for columns in read_columns(log):
+        columns.offsets, columns.timestamps_ms, columns.keys.offsets, columns.keys.data, ...
+
+Three levels stand on each other, each usable by itself:
+
+=========  ================================================================================================================
+`LogView`  what may be read: offsets, isolation, byte ranges of segments. Travels to other processes; `split` for many
+`slices`   sound batches with their records: rows of `kernels.tables.BATCH` and `RECORD`, positions in `raw` or `expanded`
+`columns`  offset, timestamp, timestamp type, key, value and headers of the records that a consumer gets
+=========  ================================================================================================================
+
+Nobody's lock is needed. Of a broker's directory nothing is read above the checkpointed high watermark, nor with
+read_committed above the last stable offset. Aborted records, control records and what lies below the log start are left out.
+"""
+
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from cleanerd.env.files import Files
+from cleanerd.errors import BadUsage, CorruptFile, SourceChanged
+from cleanerd.format.errors import FormatError
+from cleanerd.format.names import MAX_OFFSET, parse_partition_dir
+from cleanerd.format.offset_index import parse_offset_index
+from cleanerd.kernels.columns import gather, header_fields, key_fields, value_fields
+from cleanerd.kernels.judge import AbortedTxns, mark_aborted
+from cleanerd.kernels.scan import first_bad_crc, scan_batches
+from cleanerd.kernels.tables import CONTROL, LOG_APPEND_TIME, Bytes, Table
+from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.producers import read_stability
+from cleanerd.storage.scan import (
+    PartitionSnapshot,
+    SegmentOnDisk,
+    is_kafka_dir,
+    read_aborted_txns,
+    read_offset_index,
+    scan_partition,
+)
+
+from .regular_files import CarefulFiles, open_regular, read_at
+from .walk import Bounds, Damage, Sound, walk_log
+
+Isolation = Literal["read_uncommitted", "read_committed"]
+OnCorrupt = Literal["fail", "skip"]
+
+KEY, VALUE, HEADERS = "key", "value", "headers"
+ALL_COLUMNS = frozenset({KEY, VALUE, HEADERS})
+"""Those that cost something; offset, timestamp and timestamp type always come along."""
+
+_HEAD_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRange:
+    """Bytes [`start`, `end`) of a `.log`; `start` is where a batch begins. Offsets below `limit_offset`."""
+
+    path: str
+    inode: int
+    base_offset: int
+    limit_offset: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogView:
+    """The records in [`start_offset`, `end_offset`) of a partition, where they lie. Pickles.
+
+    `readable_end`: high watermark or last stable offset; no batch that reaches it is looked at.
+    """
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    readable_end: int
+    aborted: AbortedTxns
+    ranges: tuple[SegmentRange, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes to read."""
+        return sum(part.end - part.start for part in self.ranges)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Binary:
+    """Byte strings: the i-th is `data[offsets[i]:offsets[i + 1]]`, null where `is_null[i]`. Arrow's `binary`."""
+
+    offsets: npt.NDArray[np.int32]
+    data: Bytes
+    is_null: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.is_null)
+
+    def item(self, row: int) -> bytes | None:
+        """One of them."""
+        if self.is_null[row]:
+            return None
+        return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Headers:
+    """Headers of record i are those from `offsets[i]` to below `offsets[i + 1]`. Arrow's `list<struct<key, value>>`."""
+
+    offsets: npt.NDArray[np.int32]
+    keys: Binary
+    values: Binary
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """Some records, in offset order. `timestamp_types`: 0 CreateTime, 1 LogAppendTime, -1 none (magic 0).
+
+    A column that was not asked for is None.
+    """
+
+    offsets: npt.NDArray[np.int64]
+    timestamps_ms: npt.NDArray[np.int64]
+    timestamp_types: npt.NDArray[np.int32]
+    keys: Binary | None
+    values: Binary | None
+    headers: Headers | None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+def open_log(
+    partition_dir: str,
+    *,
+    isolation: Isolation = "read_uncommitted",
+    start_offset: int = 0,
+    end_offset: int = MAX_OFFSET,
+    files: Files | None = None,
+) -> LogView:
+    """What a consumer of this isolation level may read of a partition now, cut to the given offsets.
+
+    Raises: `BadUsage` for no partition directory; `CorruptFile` for checkpoints or indexes that cannot be read;
+    `SourceChanged` while a commit is under way; `OSError`.
+    """
+    files = files or CarefulFiles()
+    log_dir, name = os.path.split(os.path.abspath(partition_dir))
+    parsed = parse_partition_dir(name)
+    if parsed is None:
+        raise BadUsage(f"{partition_dir}: expected a partition directory, named TOPIC-PARTITION")
+    tp = parsed[0]
+    is_kafka = is_kafka_dir(files, log_dir)
+    snapshot = scan_partition(files, log_dir, tp, read_checkpoints(files, log_dir), is_kafka=is_kafka)
+    if snapshot is None:
+        return LogView(tp.topic, tp.partition, start_offset, start_offset, start_offset, _no_txns(), ())
+    start = max(start_offset, snapshot.log_start_offset)
+    readable_end, aborted = snapshot.high_watermark, _no_txns()
+    if isolation == "read_committed":
+        readable_end = read_stability(files, snapshot, now_ms=0, expiration_ms=0).last_stable_offset
+        aborted = _aborted(files, snapshot)
+    end = min(end_offset, readable_end)
+    ranges = tuple(_ranges(files, snapshot, start, end))
+    return LogView(tp.topic, tp.partition, start, end, readable_end, aborted, ranges)
+
+
+def _no_txns() -> AbortedTxns:
+    nothing = np.zeros(0, np.int64)
+    return AbortedTxns(nothing, nothing, nothing)
+
+
+def _aborted(files: Files, snapshot: PartitionSnapshot) -> AbortedTxns:
+    txns = read_aborted_txns(files, snapshot)
+    rows = sorted((txn.producer_id, txn.first_offset, txn.last_offset) for txn in txns)
+    columns = np.array(rows, np.int64).reshape(-1, 3)
+    return AbortedTxns(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
+
+
+def _ranges(files: Files, snapshot: PartitionSnapshot, start: int, end: int) -> Iterator[SegmentRange]:
+    bases = [segment.base_offset for segment in snapshot.segments]
+    for segment, limit in zip(snapshot.segments, [*bases, MAX_OFFSET][1:], strict=True):
+        if limit <= start or segment.base_offset >= end:
+            continue
+        first = _first_byte(files, segment, start)
+        yield SegmentRange(segment.path, segment.inode, segment.base_offset, limit, first, segment.size_bytes)
+
+
+def _first_byte(files: Files, segment: SegmentOnDisk, offset: int) -> int:
+    """Where to start reading for `offset`, by the index; 0 if it does not lead to a sound batch, which only costs time."""
+    if offset <= segment.base_offset:
+        return 0
+    try:
+        index = read_offset_index(files, segment)
+    except CorruptFile:
+        return 0
+    position = index.lookup(offset) if index is not None else 0
+    if not position:
+        return 0
+    with open_regular(segment.path) as fd:
+        head = read_at(fd, position, _HEAD_BYTES)
+    batches, _, _ = scan_batches(head, 0, len(head))
+    if not len(batches) or first_bad_crc(head, batches[:1]) >= 0 or batches["base_offset"][0] > offset:
+        return 0
+    return position
+
+
+def split(log: LogView, max_bytes: int) -> list[LogView]:
+    """The same log as parts of at most about `max_bytes`, in order: cut between segments and at offset index entries."""
+    parts: list[LogView] = []
+    for part in log.ranges:
+        cuts = _cuts(part, max_bytes)
+        for start, end in zip(cuts, [*cuts[1:], part.end], strict=True):
+            parts.append(replace(log, ranges=(replace(part, start=start, end=end),)))
+    return parts
+
+
+def _cuts(part: SegmentRange, max_bytes: int) -> list[int]:
+    """Positions in a range to start at: batches that the index names, each checked to be one."""
+    cuts = [part.start]
+    with open_regular(part.path) as fd:
+        positions = _index_positions(part)
+        while part.end - cuts[-1] > max_bytes:
+            first, behind = np.searchsorted(
+                positions, [cuts[-1], cuts[-1] + max_bytes], side="right"
+            ).tolist()
+            slot = max(first, behind - 1)
+            if slot == len(positions) or positions[slot] >= part.end:
+                break
+            head = read_at(fd, int(positions[slot]), _HEAD_BYTES)
+            batches, _, _ = scan_batches(head, 0, len(head))
+            if not len(batches) or first_bad_crc(head, batches[:1]) >= 0:
+                break
+            cuts.append(int(positions[slot]))
+    return cuts
+
+
+def _index_positions(part: SegmentRange) -> npt.NDArray[np.int64]:
+    try:
+        content = CarefulFiles().read(part.path.removesuffix(".log") + ".index")
+        return parse_offset_index(content, part.base_offset).positions
+    except (OSError, FormatError):
+        return np.zeros(0, np.int64)
+
+
+def read_slices(log: LogView, *, on_corrupt: OnCorrupt = "fail") -> Iterator[Sound]:
+    """Sound batches of the view with all their records, also those that no consumer gets.
+
+    Raises: `CorruptFile` for damage unless it is to be skipped; `SourceChanged` for a segment that is gone or was exchanged.
+    """
+    for part in log.ranges:
+        try:
+            with open_regular(part.path) as fd:
+                if os.fstat(fd).st_ino != part.inode:
+                    raise SourceChanged(f"{part.path}: another file has taken its place")
+                bounds = Bounds(part.base_offset, part.limit_offset, log.readable_end, part.start, part.end)
+                for found in walk_log(fd, part.path, bounds):
+                    if isinstance(found, Sound):
+                        if found.batches["base_offset"][0] >= log.end_offset:
+                            return
+                        yield found
+                    elif on_corrupt == "fail":
+                        raise _corrupt(part, found)
+        except FileNotFoundError:
+            raise SourceChanged(f"{part.path}: is gone since it was listed") from None
+
+
+def _corrupt(part: SegmentRange, damage: Damage) -> CorruptFile:
+    return CorruptFile(part.path, damage.start, damage.expected, damage.found)
+
+
+def read_columns(
+    log: LogView, *, columns: Collection[str] = ALL_COLUMNS, on_corrupt: OnCorrupt = "fail"
+) -> Iterator[Columns]:
+    """The records that a consumer gets, some MiB at a time. `columns`: which of `ALL_COLUMNS`. Raises as `read_slices`."""
+    for found in read_slices(log, on_corrupt=on_corrupt):
+        batches = found.piece.batches
+        hidden = (batches["attributes"] & CONTROL).astype(np.bool_) & (batches["magic"] == 2)
+        hidden |= mark_aborted(batches, log.aborted)
+        records = found.part.records
+        wanted = ~hidden[records["batch"]]
+        wanted &= (records["offset"] >= log.start_offset) & (records["offset"] < log.end_offset)
+        if not wanted.all():
+            records = records[wanted]
+        if len(records):
+            yield _columns(found, records, columns)
+
+
+def _columns(found: Sound, records: Table, columns: Collection[str]) -> Columns:
+    raw, expanded, batches = found.piece.raw, found.part.expanded, found.piece.batches
+    keys = values = headers = None
+    if KEY in columns:
+        keys = _binary(raw, expanded, batches, key_fields(records))
+    if VALUE in columns or HEADERS in columns:
+        fields, starts, counts, total = value_fields(raw, expanded, batches, records)
+        if VALUE in columns:
+            values = _binary(raw, expanded, batches, fields)
+        if HEADERS in columns:
+            of_keys, of_values = header_fields(raw, expanded, batches, records, starts, counts, total)
+            ends = np.zeros(len(records) + 1, np.int32)
+            ends[1:] = np.cumsum(counts)
+            headers = Headers(
+                ends,
+                _binary(raw, expanded, batches, of_keys),
+                _binary(raw, expanded, batches, of_values),
+            )
+    types = (batches["attributes"] & LOG_APPEND_TIME != 0).astype(np.int32)
+    types[batches["magic"] == 0] = -1
+    return Columns(
+        records["offset"].copy(), records["timestamp"].copy(), types[records["batch"]], keys, values, headers
+    )
+
+
+def _binary(raw: Bytes, expanded: Bytes, batches: Table, fields: Table) -> Binary:
+    offsets, data = gather(raw, expanded, batches, fields)
+    return Binary(offsets, data, fields["length"] < 0)
