@@ -12,6 +12,7 @@ from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
 from cleanerd.cleaning.result import CleanRequest, LogResult, Outcome, Progress
 from cleanerd.cleaning.stage import stage_log
+from cleanerd.cleaning.throttle import Throttle
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.env.space import space_for
@@ -56,6 +57,8 @@ class Cleaner:
         session: SparkSession,
         entropy: Callable[[int], bytes],
     ) -> None:
+        self._throttle = Throttle(clock)
+        self._throttle.set_configured(request.config)
         self._request = request
         self._progress = progress
         self._clock = clock
@@ -67,7 +70,8 @@ class Cleaner:
         """Clean candidates of one log directory as common Spark jobs and stage the results.
 
         Tasks report to `reporter`, with the place of their log among those that `Progress.planned` was told of; without
-        one they report to the progress of this object. What an earlier cleaning left staged is dropped.
+        one they report to the progress of this object and obey the limits of the configuration. What an earlier cleaning
+        left staged is dropped.
 
         Raises JobFailed when the jobs of several logs failed and none of them is known to be at fault; Fatal without Java.
         """
@@ -143,11 +147,13 @@ class Cleaner:
             self._run_steps(logs, reporter, watch, rewrite)
             return
         partitions = [log.candidate.snapshot.topic_partition for log in logs]
+        throttle = self._throttle
 
         def advanced(number: int, phase: Phase, read_bytes: int, written_bytes: int, records: int) -> bool:
             if phase is not Phase.VERIFY:  # reads again what the rewrite has counted as written
                 size = read_bytes + written_bytes
                 self._progress.advanced(partitions[number], phase.name.lower(), size, records)
+            throttle.charge(read_bytes, written_bytes, lambda: False)
             return True
 
         with Channel(advanced, driver_host(self._session.master)) as channel:

@@ -22,6 +22,7 @@ from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.settle import recover_log, settle
 from cleanerd.cleaning.spark_master import spark_master
+from cleanerd.cleaning.staging_limits import why_full
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import CleanerdError, DirOffline, JobFailed, LockHeld
@@ -29,9 +30,10 @@ from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.session import SparkSession
 from cleanerd.storage.checkpoints import read_checkpoints
-from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.lock import LogDirLock, probe
 from cleanerd.storage.recover import recover
 from cleanerd.storage.scan import PartitionSnapshot, is_kafka_dir
+from cleanerd.storage.staged import staged_bytes
 
 _NO_LOG = TopicPartition("", -1)
 """Stands for the log directory as a whole."""
@@ -102,9 +104,24 @@ class _Run:
             self._commit_waiting(log_dir, found, is_kafka=is_kafka)
             self._reset_checkpoints(log_dir, found, is_kafka=is_kafka)
             for job in self._jobs(log_dir, found, is_kafka=is_kafka):
+                reason = self._why_full(log_dir, found)
+                if reason is not None:
+                    for candidate in job:
+                        self._add(candidate.result("skipped", reason))
+                    continue
                 for staged in one_by_one(self._cleaner.stage, job, _job_failed):
                     self._add(settle(self._files, staged, self._clock, is_kafka=is_kafka))
             self._retain(log_dir, found, is_kafka=is_kafka)
+
+    def _why_full(self, log_dir: str, found: list[TopicPartition]) -> str | None:
+        """Why nothing may be staged beside a live broker."""
+        if probe(log_dir) in (None, os.getpid()):
+            return None
+
+        def staged() -> int:
+            return sum(staged_bytes(self._files, os.path.join(log_dir, str(tp))) for tp in found)
+
+        return why_full(log_dir, staged, self._request.config)
 
     def _count(self, log_dir: str, found: list[TopicPartition]) -> None:
         """A dry run: it writes nothing, so it takes no lock either."""

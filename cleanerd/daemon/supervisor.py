@@ -35,6 +35,7 @@ from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.retain import Retained
 from cleanerd.cleaning.spark_master import express_master, spark_master
+from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
 from cleanerd.config.reload import ReloadPlan
 from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus
@@ -58,7 +59,6 @@ from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.retention import Retention
 from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.daemon.work.states import PartitionStates
-from cleanerd.daemon.work.throttle import Throttle
 from cleanerd.daemon.workers import Bell, Worker, Workers
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
@@ -236,11 +236,7 @@ class Supervisor:
         config = configuration.broker
         self.history.set_limits(config.history_max_age_ms, config.history_max_bytes)
         self.inventory.reserve(config.reserved_topics, config.reserved_max_wait_ms)
-        self.throttle.set_limits(
-            total=config.io_max_bytes_per_second,
-            read=config.io_max_read_bytes_per_second,
-            write=config.io_max_write_bytes_per_second,
-        )
+        self.throttle.set_configured(config)
 
     # -- what workers do ----------------------------------------------------------------------------------------
 

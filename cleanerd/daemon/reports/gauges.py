@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from cleanerd import __version__
+from cleanerd.cleaning.throttle import Limit
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus
 from cleanerd.daemon.inventory.totals import Totals
 from cleanerd.daemon.supervisor import Supervisor
@@ -13,7 +14,6 @@ from cleanerd.daemon.telemetry import metric_table as table
 from cleanerd.daemon.telemetry.metrics import Sample
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.condition import Condition
-from cleanerd.daemon.work.throttle import Limit
 from cleanerd.env.space import space_of
 
 _LIMITS = {Limit.TOTAL: "total", Limit.READ: "read", Limit.WRITE: "write"}

@@ -4,13 +4,13 @@ import functools
 import math
 from collections.abc import Iterable, Iterator
 
+from cleanerd.cleaning.throttle import Limit, Throttle
 from cleanerd.daemon.inventory.inventory import TopicConfigs
 from cleanerd.daemon.inventory.known_log import KnownLog
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import LogView, ThrottleLimits
 from cleanerd.daemon.work.condition import Condition
-from cleanerd.daemon.work.throttle import Limit, Throttle
 from cleanerd.policy.cleanable import CleanableRange
 
 

@@ -17,6 +17,7 @@ from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.settle import recover_log, settle
 from cleanerd.cleaning.spark_master import spark_master
+from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.engine.calls import CleanCall, Planned
 from cleanerd.daemon.engine.client import Engine
@@ -25,7 +26,6 @@ from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.states import PartitionStates
-from cleanerd.daemon.work.throttle import Throttle
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import Aborted, CleanerdError, JobFailed
@@ -51,7 +51,7 @@ class Cleanings:
     is_yielding: Callable[[str], bool]  # whether `.lock` is to be left alone for a broker that starts
     done: Callable[[Job, LogId, LogResult], None]
     beat: Callable[[Job], None]
-    is_urgent: bool = False  # its I/O is counted like all other, but it is the others that wait for it
+    is_urgent: bool = False  # its I/O counts as all other, and is paid before that of the others
 
     def run(self, job: Job) -> list[LogResult]:
         """Clean the logs of a job, commit what may be committed. Never raises for what is wrong with a log."""
@@ -131,7 +131,7 @@ class Cleanings:
         self.metrics.moved(log.log_dir, phase.name.lower(), read_bytes, written_bytes)
         with self.metrics.throttled(job.id, log.log_dir):
             self.throttle.charge(
-                read_bytes, written_bytes, lambda: self.is_urgent or self.states.is_aborted(log)
+                read_bytes, written_bytes, lambda: self.states.is_aborted(log), is_urgent=self.is_urgent
             )
         return not self.states.is_aborted(log)
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from cleanerd.cleaning.commit import commit_staged
+from cleanerd.cleaning.staging_limits import why_full
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.telemetry.event_log import Account
@@ -13,7 +15,6 @@ from cleanerd.daemon.values.models import CommitView
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.files import Files
-from cleanerd.env.space import space_for
 from cleanerd.errors import Aborted, CleanerdError, LockHeld
 from cleanerd.storage.scan import is_kafka_dir
 from cleanerd.storage.staged import staged_bytes
@@ -46,23 +47,12 @@ class Commits:
             if self.ownership.owner_of(log_dir) is None:
                 continue
             try:
-                reason = self._why_full(log_dir, config)
+                reason = why_full(log_dir, partial(self.staged_bytes, log_dir), config)
             except OSError:
                 continue  # the next scan takes it offline
             if reason is not None:
                 full[log_dir] = reason
         return full
-
-    def _why_full(self, log_dir: str, config: CleanerdConfig) -> str | None:
-        limit_bytes = config.staged_max_bytes
-        if limit_bytes >= 0 and (staged := self.staged_bytes(log_dir)) >= limit_bytes:
-            return f"{staged} bytes wait staged in {log_dir}, cleanerd.staged.max.bytes is {limit_bytes}"
-        least_ratio = config.staged_min_free_ratio
-        space = space_for(log_dir, lambda space: space.free_ratio >= least_ratio)
-        if space.free_ratio < least_ratio:
-            least = f"cleanerd.staged.min.free.ratio is {least_ratio}"
-            return f"{space.free_ratio:.1%} of the file system of {log_dir} is free, {least}"
-        return None
 
     def try_all(self, logs: Iterable[LogId]) -> list[CommitView]:
         """Commit all of these whose directory nobody owns now."""

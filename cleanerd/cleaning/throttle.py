@@ -1,8 +1,9 @@
 """One I/O budget for all tasks of all jobs (rules 7.5-7.7): a task reports what it moved and waits until that is paid.
 
 Each limit earns bytes at its rate. A charge is appended to what was spent before it, and is paid when the limit has
-earned as much: charges are paid in the order in which they came, whoever made them, so nobody starves. What is earned
-ahead of what is spent is at most `BURST_S` of the rate. Hence, over any interval,
+earned as much: charges are paid in the order in which they came, whoever made them, so nobody starves; urgent ones go
+before all others that wait, which wait that much longer. What is earned ahead of what is spent is at most `BURST_S` of
+the rate. Hence, over any interval, urgent or not,
 
     bytes paid <= rate x interval + max(rate x BURST_S, largest charge)
 
@@ -13,9 +14,11 @@ nobody sleeps while holding the lock.
 
 import math
 import threading
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 
+from cleanerd.config.model import CleanerdConfig
 from cleanerd.config.values import DOUBLE_MAX
 from cleanerd.env.clock import Clock
 
@@ -55,13 +58,23 @@ class Throttle:
                 self._accounts[limit].set_rate(rate, now_s)
             self._changed.notify_all()
 
+    def set_configured(self, config: CleanerdConfig) -> None:
+        """The limits of a configuration."""
+        self.set_limits(
+            total=config.io_max_bytes_per_second,
+            read=config.io_max_read_bytes_per_second,
+            write=config.io_max_write_bytes_per_second,
+        )
+
     def limits(self) -> dict[Limit, float]:
         """Bytes per second, `math.inf` for no limit."""
         with self._changed:
             rates = {limit: account.rate for limit, account in self._accounts.items()}
         return {limit: math.inf if rate == DOUBLE_MAX else rate for limit, rate in rates.items()}
 
-    def charge(self, read_bytes: int, written_bytes: int, should_stop: Callable[[], bool]) -> None:
+    def charge(
+        self, read_bytes: int, written_bytes: int, should_stop: Callable[[], bool], *, is_urgent: bool = False
+    ) -> None:
         """Account for I/O that was done; returns when it is paid, or soon after `should_stop` says so.
 
         What a stopped caller did stays charged: the disk was busy with it.
@@ -73,7 +86,11 @@ class Throttle:
         }
         with self._changed:
             now_s = self._clock.monotonic_s()
-            due = {limit: self._accounts[limit].spend(size, now_s) for limit, size in sizes.items() if size}
+            due = {
+                limit: self._accounts[limit].spend(size, now_s, is_urgent=is_urgent)
+                for limit, size in sizes.items()
+                if size
+            }
         while due and not should_stop():
             with self._changed:
                 if not self._wait_for(due):
@@ -84,11 +101,11 @@ class Throttle:
         with self._changed:
             return {limit: account.waited_s for limit, account in self._accounts.items()}
 
-    def _wait_for(self, due: dict[Limit, float]) -> bool:
+    def _wait_for(self, due: "dict[Limit, _Charge]") -> bool:
         """Wait a little for the slowest of these, or return False because all are paid. The lock is held."""
         before_s = self._clock.monotonic_s()
         left_s, slowest = max(
-            ((self._accounts[limit].seconds_until(mark, before_s), limit) for limit, mark in due.items()),
+            ((self._accounts[limit].seconds_until(charge, before_s), limit) for limit, charge in due.items()),
             key=lambda found: found[0],
         )
         if left_s <= 0:
@@ -96,6 +113,17 @@ class Throttle:
         self._wait(self._changed, min(max(left_s, _WAIT_MIN_S), _WAIT_MAX_S))
         self._accounts[slowest].waited_s += self._clock.monotonic_s() - before_s
         return True
+
+
+class _Charge:
+    """Bytes to be paid; `mark` is how many must have been paid in all for these to be among them."""
+
+    __slots__ = ("is_urgent", "mark", "size")
+
+    def __init__(self, size: int, mark: float, is_urgent: bool) -> None:
+        self.size = size
+        self.mark = mark
+        self.is_urgent = is_urgent
 
 
 class _Account:
@@ -107,6 +135,9 @@ class _Account:
         self._earned = 0.0
         self._spent = 0.0
         self._earned_at_s = now_s
+        self._waiting: deque[_Charge] = (
+            deque()
+        )  # in the order of their marks; what is earned is no longer among them
 
     def set_rate(self, rate: float, now_s: float) -> None:
         """What was earned until now was earned at the old rate."""
@@ -114,16 +145,24 @@ class _Account:
         self.rate = rate
         self._earn(now_s)
 
-    def spend(self, size: int, now_s: float) -> float:
-        """Returns the mark at which `size` bytes more are paid."""
+    def spend(self, size: int, now_s: float, *, is_urgent: bool) -> _Charge:
+        """Charge `size` bytes more, behind all others, or, if they are urgent, behind all that are."""
         self._earn(now_s)
         self._spent += size
-        return self._spent
+        charge = _Charge(size, self._spent, is_urgent)
+        later = [one for one in self._waiting if not one.is_urgent] if is_urgent else []
+        for one in later:
+            charge.mark -= one.size
+            one.mark += size
+        self._waiting.append(charge)
+        if later:
+            self._waiting = deque(sorted(self._waiting, key=lambda one: one.mark))
+        return charge
 
-    def seconds_until(self, mark: float, now_s: float) -> float:
+    def seconds_until(self, charge: _Charge, now_s: float) -> float:
         """When as much will be earned; 0 or less if it is."""
         self._earn(now_s)
-        return (mark - self._earned) / self.rate
+        return (charge.mark - self._earned) / self.rate
 
     def _earn(self, now_s: float) -> None:
         if self.rate == math.inf:
@@ -132,3 +171,5 @@ class _Account:
             gained = self.rate * (now_s - self._earned_at_s)
             self._earned = min(self._earned + gained, self._spent + self.rate * BURST_S)
         self._earned_at_s = now_s
+        while self._waiting and self._waiting[0].mark <= self._earned:
+            self._waiting.popleft()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleanerd.daemon.work.throttle import BURST_S, Limit, Throttle
+from cleanerd.cleaning.throttle import BURST_S, Limit, Throttle
 from cleanerd.env.clock import SystemClock
 
 MB = 1_000_000
@@ -107,9 +107,9 @@ class Book:
     simulation: Simulation
     paid: list[tuple[float, int, int]] = field(default_factory=list)
 
-    def charge(self, read_bytes: int, written_bytes: int = 0) -> None:
+    def charge(self, read_bytes: int, written_bytes: int = 0, *, is_urgent: bool = False) -> None:
         """Charge and note it."""
-        self.simulation.throttle.charge(read_bytes, written_bytes, never)
+        self.simulation.throttle.charge(read_bytes, written_bytes, never, is_urgent=is_urgent)
         self.paid.append((self.simulation.now_s, read_bytes, written_bytes))
 
     def most_above(self, rate: float, size: Callable[[int, int], int]) -> float:
@@ -141,11 +141,12 @@ STEP = st.tuples(
 @given(
     rates=st.tuples(RATES, RATES, RATES),
     callers=st.lists(st.lists(STEP, min_size=1, max_size=10), min_size=1, max_size=4),
+    urgent=st.integers(0, 2),
 )
 def test_no_interval_sees_more_than_its_share(
-    rates: tuple[float, float, float], callers: list[list[tuple[int, int, float]]]
+    rates: tuple[float, float, float], callers: list[list[tuple[int, int, float]]], urgent: int
 ) -> None:
-    """For every limit: bytes <= rate x interval + max(rate x BURST_S, largest charge).
+    """For every limit: bytes <= rate x interval + max(rate x BURST_S, largest charge), some callers being urgent.
 
     With several limits a charge may return later than one of them asks, together with others.
     """
@@ -153,13 +154,15 @@ def test_no_interval_sees_more_than_its_share(
     simulation.throttle.set_limits(total=rates[0], read=rates[1], write=rates[2])
     book = Book(simulation)
 
-    def caller(steps: list[tuple[int, int, float]]) -> None:
+    def caller(number: int, steps: list[tuple[int, int, float]]) -> None:
         for read_bytes, written_bytes, idle_s in steps:
             if idle_s:
                 simulation.sleep(idle_s)
-            book.charge(read_bytes, written_bytes)
+            book.charge(read_bytes, written_bytes, is_urgent=number < urgent)
 
-    simulation.run(*[lambda steps=steps: caller(steps) for steps in callers])
+    simulation.run(
+        *[lambda number=number, steps=steps: caller(number, steps) for number, steps in enumerate(callers)]
+    )
 
     assert len(book.paid) == sum(map(len, callers))
     for (limit, size), rate in zip(LIMITED.items(), rates, strict=True):
@@ -265,6 +268,27 @@ def test_callers_are_served_in_turn() -> None:
     charges = [got[number] // size for number, size in enumerate(sizes)]
     assert max(charges) - min(charges) <= 1
     assert slowest_s <= sum(sizes) / (20 * MB) + 0.005
+
+
+def test_urgent_charges_go_first_and_are_bound_by_the_limit_like_all() -> None:
+    """Reserved topics do not wait behind what a long job has moved; that one waits for theirs as well."""
+    simulation = Simulation()
+    throttle = simulation.throttle
+    throttle.set_limits(total=1 * MB)
+    done_s: dict[str, float] = {}
+
+    def caller(name: str, size: int, *, starts_s: float = 1e-6, is_urgent: bool = False) -> None:
+        simulation.sleep(starts_s)
+        throttle.charge(size, 0, never, is_urgent=is_urgent)
+        done_s[name] = simulation.now_s - 1000.0
+
+    simulation.run(
+        lambda: caller("long", 4 * MB),
+        lambda: caller("behind", 1 * MB, starts_s=0.1),
+        lambda: caller("urgent", 2 * MB, starts_s=1.0, is_urgent=True),
+        lambda: caller("urgent, too", 1 * MB, starts_s=1.5, is_urgent=True),
+    )
+    assert done_s == pytest.approx({"urgent": 2, "urgent, too": 3, "long": 7, "behind": 8}, abs=0.06)
 
 
 def test_reads_and_writes_have_limits_of_their_own() -> None:
