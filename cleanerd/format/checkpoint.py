@@ -50,16 +50,23 @@ def render_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def parse_leader_epochs(data: bytes) -> tuple[EpochEntry, ...]:
-    """Read the epochs in order.
+    """Read the epochs, ascending, as a broker does: an entry takes the place of those before it that do not lie below it.
 
-    Raises: `FormatError` as for offsets, and for epochs or start offsets that do not rise.
+    Two epochs may start at one offset, where the first of them wrote nothing, and an epoch may be told twice.
+
+    Raises: `FormatError` as for offsets, and for negative numbers.
     """
     entries: list[EpochEntry] = []
     for position, (epoch, start_offset) in _entries(data, 2):
         entry = EpochEntry(_number(epoch, position, _INT32), _number(start_offset, position, _INT64))
-        last = entries[-1] if entries else None
-        if last and not (entry.epoch > last.epoch and entry.start_offset > last.start_offset):
-            raise FormatError(position, f"an epoch and offset above {tuple(last)}", tuple(entry))
+        if min(entry) < 0:
+            raise FormatError(position, "an epoch and offset of 0 or more", tuple(entry))
+        if entries and entry.epoch == entries[-1].epoch and entry.start_offset >= entries[-1].start_offset:
+            continue
+        while entries and (
+            entry.epoch <= entries[-1].epoch or entry.start_offset <= entries[-1].start_offset
+        ):
+            entries.pop()
         entries.append(entry)
     return tuple(entries)
 

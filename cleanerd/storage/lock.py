@@ -12,6 +12,8 @@ Invariants
     4. The file is never unlinked here.
     5. Whoever may create files in the directory may open the file: left behind by another user with a
        tighter mode it would take the directory offline at the broker's next start.
+    6. The name is not followed: a link would have a process of root create or change the file of somebody else.
+       Nor is a FIFO of that name waited for.
 """
 
 import fcntl
@@ -30,6 +32,8 @@ POLL_S = 0.1
 
 ATTEMPTS_MAX = 16
 """How often the file may be exchanged under one attempt before it counts as held."""
+
+_CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 _FLOCK = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length, pid, trailing padding
 
@@ -111,7 +115,7 @@ def probe(log_dir: str, name: str = names.LOCK) -> int | None:
         if slot.fd is not None:
             return os.getpid()
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | _CAREFULLY)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -175,7 +179,7 @@ def _names_same_file(path: str, fd: int) -> bool:
 
 def _open(path: str) -> int:
     """Open the lock file for writing, or create it; the rest of the world must be able to do the same."""
-    flags = os.O_RDWR | os.O_CLOEXEC
+    flags = os.O_RDWR | _CAREFULLY
     try:
         try:
             return os.open(path, flags)

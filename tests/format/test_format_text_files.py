@@ -97,11 +97,28 @@ def test_leader_epochs_sample():
     assert parse_leader_epochs(b"") == ()
 
 
-@pytest.mark.parametrize("lines", [b"1 5\n1 6\n", b"2 5\n1 6\n", b"1 5\n2 5\n", b"1 5\n2 4\n"])
-def test_leader_epochs_rise(lines):
-    """Both columns strictly (spec disk A6)."""
-    with pytest.raises(FormatError, match="an epoch and offset above"):
-        parse_leader_epochs(b"0\n2\n" + lines)
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (b"1 5\n1 6\n", [(1, 5)]),
+        (b"1 5\n1 4\n", [(1, 4)]),
+        (b"2 5\n1 6\n", [(1, 6)]),
+        (b"1 5\n2 5\n", [(2, 5)]),
+        (b"1 5\n2 4\n", [(2, 4)]),
+        (b"0 0\n1 5\n2 7\n3 5\n", [(0, 0), (3, 5)]),
+    ],
+)
+def test_leader_epochs_that_do_not_rise_are_read_as_a_broker_reads_them(lines, expected):
+    """It assigns one entry after the other, and each removes those before it that it contradicts."""
+    content = b"0\n%d\n" % lines.count(b"\n") + lines
+    assert list(parse_leader_epochs(content)) == expected
+
+
+@pytest.mark.parametrize("lines", [b"-1 5\n", b"1 -5\n"])
+def test_leader_epochs_are_not_negative(lines):
+    """A broker refuses to load such a log."""
+    with pytest.raises(FormatError, match="an epoch and offset of 0 or more"):
+        parse_leader_epochs(b"0\n1\n" + lines)
 
 
 def test_partition_metadata_is_43_bytes_without_newline():

@@ -178,7 +178,7 @@ def test_leader_epochs_are_read_in_order_and_may_be_absent(tmp_path: Path) -> No
 
 def test_malformed_leader_epochs_are_named_with_their_byte(tmp_path: Path) -> None:
     path = tmp_path / names.LEADER_EPOCH_CHECKPOINT
-    path.write_bytes(b"0\n2\n3 40\n2 50\n")
+    path.write_bytes(b"0\n2\n3 40\n5 -1\n")
     with pytest.raises(CorruptFile) as caught:
         read_leader_epochs(FILES, str(tmp_path))
     assert (caught.value.path, caught.value.position) == (str(path), 9)

@@ -280,3 +280,27 @@ def test_directory_that_cannot_be_written_is_offline(tmp_path: Path, monkeypatch
     monkeypatch.undo()
     with LogDirLock(str(tmp_path)):
         pass
+
+
+@pytest.mark.parametrize("name", [names.LOCK, names.CLEANERD_LOCK])
+@pytest.mark.parametrize("target", ["nowhere", "somebodys"])
+def test_a_link_is_not_followed(tmp_path: Path, name: str, target: str) -> None:
+    """6: neither created at its end nor changed there."""
+    log_dir = tmp_path / "logs"
+    log_dir.mkdir()
+    (tmp_path / "somebodys").write_text("text")
+    (log_dir / name).symlink_to(tmp_path / target)
+    with pytest.raises(DirOffline, match=name), LogDirLock(str(log_dir), name):
+        pass
+    with pytest.raises(DirOffline, match=name):
+        probe(str(log_dir), name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "somebodys"]
+    assert (tmp_path / "somebodys").read_text() == "text"
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    """6"""
+    os.mkfifo(tmp_path / names.LOCK)
+    assert probe(str(tmp_path)) is None
+    with LogDirLock(str(tmp_path)):
+        assert probe(str(tmp_path)) == os.getpid()
