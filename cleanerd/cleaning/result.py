@@ -1,16 +1,17 @@
 """What one run of cleaning is asked for and what it answers: the border between command line and work.
 
-===========  ==========================================================================================
-outcome      the log
-===========  ==========================================================================================
-committed    was cleaned, and the new segments are in place
-staged       was cleaned, but its directory belongs to somebody: the result waits to be committed
-unchanged    was looked through, and nothing had to go
-skipped      was not looked through; the reason says why
-planned      would be cleaned (dry run)
-failed       could not be cleaned; the reason says why; it is as it was
-aborted      was left as it was because somebody asked to stop
-===========  ==========================================================================================
+====================  =================================================================================
+outcome               the log
+====================  =================================================================================
+committed             was cleaned, and the new segments are in place
+staged                was cleaned, but its directory belongs to somebody: the result waits to be committed
+unchanged             was looked through, and nothing had to go
+skipped               was not looked through; the reason says why
+planned               would be cleaned (dry run)
+superseded_by_broker  was changed by the broker's cleaner or retention, or by its writer, before we were done
+failed                could not be cleaned; the reason says why; it is as it was
+aborted               was left as it was because somebody asked to stop
+====================  =================================================================================
 """
 
 from collections.abc import Callable, Mapping
@@ -19,10 +20,20 @@ from typing import Literal, Protocol
 
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.config.model import CleanerdConfig, TopicConfig
-from cleanerd.errors import Aborted, CleanerdError, DirOffline, Retryable
+from cleanerd.errors import Aborted, CleanerdError, DirOffline, Retryable, SourceChanged
 from cleanerd.format.names import TopicPartition
 
-Outcome = Literal["committed", "staged", "unchanged", "skipped", "planned", "failed", "aborted"]
+Outcome = Literal[
+    "committed", "staged", "unchanged", "skipped", "planned", "failed", "aborted", "superseded_by_broker"
+]
+SUPERSEDED: Outcome = "superseded_by_broker"
+
+
+def outcome_of(error: CleanerdError) -> Outcome:
+    """What a log is whose cleaning ended with this error. A log that another process changed first has not failed."""
+    if isinstance(error, Aborted):
+        return "aborted"
+    return SUPERSEDED if isinstance(error, SourceChanged) else "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +99,7 @@ class LogResult:
         """The result once `error` has ended the work on the log."""
         return replace(
             self,
-            outcome="aborted" if isinstance(error, Aborted) else "failed",
+            outcome=outcome_of(error),
             reason=str(error),
             error=type(error).__name__,
             is_retryable=isinstance(error, Retryable | DirOffline),

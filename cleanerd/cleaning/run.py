@@ -18,7 +18,7 @@ from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.commit import commit_staged
 from cleanerd.cleaning.lock import commit_lock
 from cleanerd.cleaning.reset import reset_checkpoint
-from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
+from cleanerd.cleaning.result import SUPERSEDED, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.settle import recover_log, settle
 from cleanerd.cleaning.spark_master import spark_master
@@ -195,7 +195,7 @@ class _Run:
             )
             if isinstance(answer, Candidate):
                 candidates.append(answer)
-            elif answer.outcome == "failed" or (
+            elif answer.outcome in ("failed", SUPERSEDED) or (
                 self._is_asked_for(tp) and self._result_of(tp, log_dir) is None
             ):
                 self._add(answer)

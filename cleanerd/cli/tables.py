@@ -16,7 +16,13 @@ from cleanerd.cli import output
 from cleanerd.cli.units import reasons, size
 
 _PIPE_WIDTH = 200
-_STYLES = {"committed": "green", "staged": "cyan", "failed": "red", "aborted": "yellow"}
+_STYLES = {
+    "committed": "green",
+    "staged": "cyan",
+    "failed": "red",
+    "aborted": "yellow",
+    "superseded_by_broker": "cyan",
+}
 _NUMERIC = {"BYTE", "BEFORE", "AFTER", "PEAK EXTRA", "SECONDS", "MB/S"}
 
 

@@ -20,7 +20,6 @@ cleanerd-retention    log.retention.check.interval.ms for logs that are not comp
 cleanerd-housekeeper  deletions that are due, holds that expire, an idle engine, history
 """
 
-import hashlib
 import math
 import os
 import threading
@@ -32,7 +31,7 @@ import structlog
 from structlog.contextvars import bind_contextvars, unbind_contextvars
 
 from cleanerd.cleaning.boundary import attempt
-from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.result import SUPERSEDED, LogResult
 from cleanerd.cleaning.retain import Retained
 from cleanerd.cleaning.spark_master import express_master, spark_master
 from cleanerd.cleaning.throttle import Throttle
@@ -42,12 +41,15 @@ from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus
 from cleanerd.daemon.engine.client import Engine
 from cleanerd.daemon.inventory.ignored import why_foreign
 from cleanerd.daemon.inventory.inventory import Inventory, ScanReport
+from cleanerd.daemon.inventory.known_log import stamp_of
 from cleanerd.daemon.inventory.watch import LogDirWatcher
 from cleanerd.daemon.telemetry.event_log import Account
 from cleanerd.daemon.telemetry.history import HOLD, History
 from cleanerd.daemon.telemetry.metrics import Metrics, dedupe_ratio
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.values.models import HistoryEvent
+from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
 from cleanerd.daemon.work.cleanings import Cleanings
 from cleanerd.daemon.work.commits import Commits
 from cleanerd.daemon.work.condition import Conditions
@@ -103,7 +105,7 @@ class Supervisor:
         self._workers_of: dict[str, Worker] = {}  # who waits for a job, by its id
         self.progressed = threading.Condition()  # notified when a log was cleaned, committed or vanished
         self.metrics = Metrics(log_dirs, clock)
-        self.account = Account(history, clock, self.metrics.told)
+        self.account = Account(history, clock, self._told)
         self.states = PartitionStates(clock, [Hold(**hold) for hold in history.all(HOLD).values()])
         self.throttle = Throttle(clock)
         self.troubles = Troubles(history)
@@ -139,6 +141,7 @@ class Supervisor:
             inventory=self.inventory, states=self.states, troubles=self.troubles, ownership=self.ownership,
             configuration=configuration, clock=clock, offline=lambda: self.offline,
             ignored=lambda: self.ignored, full=lambda: self.full,
+            brokers_cleaner=BrokersCleaner(files),
         )  # fmt: skip
         self.schedule = Schedule(
             self.inventory, self.states, self.jobs, configuration,
@@ -246,6 +249,8 @@ class Supervisor:
         worker = self.workers.current()
         if worker is not None:
             self._workers_of[job.id] = worker
+        for log in job.logs:
+            self.metrics.wasted(log.log_dir, self.inventory.staged_bytes(log))
         bind_contextvars(**job.fields())
         try:
             cleanings.run(job)
@@ -275,12 +280,21 @@ class Supervisor:
                 self.account.log_event(
                     "cleaning", "uncleanable", log, trouble.reason, failures=trouble.failures
                 )
-        elif result.outcome != "aborted":
+        elif result.outcome not in ("aborted", SUPERSEDED):
             self.troubles.succeeded(log)
+        if result.outcome == SUPERSEDED:  # as soon as the log is seen to be another one, else after a pause
+            self.inventory.note_examined(log, now_ms + config.retry_backoff_ms)
         if result.outcome == "skipped" or (result.outcome == "unchanged" and result.reason):
             self.inventory.note_examined(log, now_ms + _EXAMINED_FOR_MS)
         if result.outcome in ("committed", "staged", "unchanged"):
             self._note_horizon(log, result.next_horizon_ms)
+
+    def _told(self, event: HistoryEvent) -> None:
+        """An event of the account."""
+        self.metrics.told(event)
+        if (event.kind, event.outcome) == ("commit", "dropped") and event.topic is not None:
+            log = LogId.of_fields(event.model_dump())
+            self.metrics.wasted(log.log_dir, self.inventory.staged_bytes(log))
 
     def _note_horizon(self, log: LogId, horizon_ms: int | None) -> None:
         self.inventory.note_horizon(log, horizon_ms)
@@ -291,14 +305,7 @@ class Supervisor:
 
     def stamp(self, log: LogId) -> str:
         """Stands for the files of a log and its configuration: another one means that a failure may be over."""
-        known = self.inventory.facts(log)
-        segments = (
-            [(s.facts.base_offset, s.mtime_ns, s.facts.size_bytes) for s in known.contents.closed]
-            if known
-            else []
-        )
-        facts = repr((segments, self.configuration().topic(log.topic_partition.topic)))
-        return hashlib.blake2b(facts.encode(), digest_size=8).hexdigest()
+        return stamp_of(self.inventory.facts(log), self.configuration().topic(log.topic_partition.topic))
 
     # -- what keepers do ----------------------------------------------------------------------------------------
 
@@ -323,6 +330,8 @@ class Supervisor:
             self.troubles.succeeded(log)
             self.ignored.pop(log, None)
         self._judge([*report.appeared, *report.changed])
+        for log_dir in filter(lambda log_dir: is_kafka_dir(self.files, log_dir), self.log_dirs):
+            self.conditions.brokers_cleaner.look(log_dir, self.ownership.owner_of(log_dir))
         self.full = self.commits.full_dirs(self.log_dirs, self.configuration().broker)
         with self.progressed:
             self.progressed.notify_all()

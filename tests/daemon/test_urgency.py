@@ -73,7 +73,7 @@ def disks(draw: st.DrawFn) -> tuple[KnownLog, LogFacts, dict[int, int | None]]:
         checkpoint=checkpoints.cleaner.get(TP),
     )
     closed = tuple(ClosedSegment(1, 1, replace(s, first_batch_timestamp_ms=None)) for s in segments[:-1])
-    contents = Contents(closed, bases[-1], segments[-1].size_bytes, is_staged=False, in_transition=False)
+    contents = Contents(closed, bases[-1], segments[-1].size_bytes, staged=None, in_transition=False)
     seen_end = draw(st.sampled_from([end, bases[-1]]))  # it may have grown, or nobody looked
     offsets_known = offsets_of(
         TP, contents, checkpoints, is_kafka=is_kafka, reaches=lambda offset: offset <= seen_end

@@ -40,6 +40,7 @@ from cleanerd.pipeline.session import SparkFailed
 from cleanerd.policy.verdicts import RecordVerdict
 from tests.cleaning.logs import segment
 from tests.daemon.processes import wait_until
+from tests.daemon.test_beside_broker import stage
 from tests.operate.scrape import get, has_moved, parse
 from tests.operate.story import MOVED_BY_STORY
 from tests.operate.tools import ROOT
@@ -132,6 +133,17 @@ def a_log_directory_goes_offline(world: World) -> None:
     assert after.total("cleanerd_partitions", log_dir=a, state="offline") == 3
     assert after.total("cleanerd_scans_total", log_dir=a, outcome="offline") == 1
     assert not after.of("cleanerd_log_dir_free_bytes", log_dir=a), "nobody knows"
+
+
+@moves(table.STAGED_RESULTS, table.STAGED_FREED, table.STAGED_SINCE, table.STAGED_WASTED)
+def a_result_waits_and_is_dropped(world: World) -> None:
+    """More of it in `test_beside_broker`."""
+    directory = world.a / "one-0"
+    stage(directory, [[segment(directory, 0)]], 100)
+    world.daemon.inventory.touch(str(world.a), "one-0")
+    world.scan()
+    world.daemon.account.dropped(world.log("one"), "stale")
+    assert world.scrape().total("cleanerd_staged_results", log_dir=str(world.a)) == 1
 
 
 @moves(table.UNREADABLE)

@@ -149,6 +149,11 @@ class Inventory:
         known = (entry.known for entry in self._entries())
         return sorted((one.log for one in known if one is not None and one.contents.is_staged), key=_in_order)
 
+    def staged_bytes(self, log: LogId) -> int:
+        """Bytes of the result that waits in a log, 0 when none does."""
+        known = self.facts(log)
+        return known.contents.staged.bytes if known is not None and known.contents.staged is not None else 0
+
     def errors(self) -> dict[LogId, str]:
         """Partition directories that cannot be read, and why."""
         return {entry.log: entry.error for entry in self._entries() if entry.error is not None}
@@ -162,6 +167,13 @@ class Inventory:
         """Why a partition directory cannot be read, None when it can."""
         entry = self._entry(log)
         return entry.error if entry else None
+
+    def due_for_s(self, log: LogId) -> float:
+        """For how long a log has been found due without a break, in seconds; 0 for one that is not due."""
+        entry = self._entry(log)
+        if entry is None or entry.due_since_s is None:
+            return 0.0
+        return self._clock.monotonic_s() - entry.due_since_s
 
     def estimate(self, log: LogId, now_ms: int, topic_config: TopicConfigs) -> Estimate | None:
         """The most that may be cleanable of a log; None if it is not compacted, does not exist or cannot be read."""

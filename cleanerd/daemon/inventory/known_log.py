@@ -12,6 +12,8 @@ time index that is broken   that all of the segment is old enough (the examinati
 ==========================  =====================================================================================
 """
 
+import contextlib
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +33,7 @@ from cleanerd.policy.cleanable import (
     usable_checkpoint,
 )
 from cleanerd.storage.scan import Checkpoints, SegmentOnDisk, live_kinds, quick_log_end_offset, stat_log
+from cleanerd.storage.staged import read_manifest
 
 _EVER_MS = -1  # largest timestamp of a segment that no minimum lag holds back
 
@@ -45,14 +48,32 @@ class ClosedSegment:
 
 
 @dataclass(frozen=True, slots=True)
+class Staged:
+    """The result that waits in a partition directory. `freed_bytes`: by which its commit makes the log smaller.
+
+    `round_end`: up to where the log is clean then; None where that cannot be read.
+    """
+
+    bytes: int
+    freed_bytes: int
+    round_end: int | None
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Contents:
     """What the names, sizes and times in a partition directory say. Appending to the log does not change it."""
 
     closed: tuple[ClosedSegment, ...]  # ascending
     active_base_offset: int
     active_bytes: int = field(compare=False)  # when it was last looked at
-    is_staged: bool  # results wait for their commit
+    staged: Staged | None  # what waits for its commit
     in_transition: bool  # segments are being exchanged (`.cleaned`, `.swap`): nobody may look at the log now
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether results wait for their commit."""
+        return self.staged is not None
 
     @property
     def size_bytes(self) -> int:
@@ -117,6 +138,13 @@ class KnownLog:
         Without the first batch timestamps the delay is 0.
         """
         return cleanable_range(self.facts(first_batches_ms or {}), compaction_config(config), now_ms)
+
+
+def stamp_of(known: KnownLog | None, config: TopicConfig) -> str:
+    """Stands for the closed segments of a log and for its configuration."""
+    closed = known.contents.closed if known is not None else ()
+    segments = [(s.facts.base_offset, s.mtime_ns, s.facts.size_bytes) for s in closed]
+    return hashlib.blake2b(repr((segments, config)).encode(), digest_size=8).hexdigest()
 
 
 def compaction_config(config: TopicConfig) -> CompactionConfig:
@@ -187,8 +215,27 @@ def read_contents(files: Files, directory: str, before: Contents | None) -> Cont
         ),
         active_base_offset=bases[-1],
         active_bytes=active.size_bytes,
-        is_staged=any(name.kind is FileKind.MANIFEST and name.suffix is Suffix.STAGED for name in parsed),
+        staged=_staged(files, directory, [name for name in parsed if name.suffix is Suffix.STAGED]),
         in_transition=any(name.suffix in {Suffix.CLEANED, Suffix.SWAP} for name in parsed),
+    )
+
+
+def _staged(files: Files, directory: str, names: list[SegmentFileName]) -> Staged | None:
+    stats = {name: files.stat(os.path.join(directory, str(name))) for name in names}
+    manifests = [name for name in names if name.kind is FileKind.MANIFEST]
+    if not manifests:
+        return None
+    groups = []
+    for name in manifests:
+        with contextlib.suppress(CorruptFile):  # the commit drops it and says so
+            groups.append(read_manifest(files, directory, name))
+    before = sum(source.size_bytes for group in groups for source in group.sources)
+    after = sum(group.sizes[FileKind.LOG] for group in groups)
+    return Staged(
+        bytes=sum(stat.size_bytes for stat in stats.values()),
+        freed_bytes=before - after,
+        round_end=max((group.round_end for group in groups), default=None),
+        since_ms=min(stats[name].mtime_ns for name in manifests) // 1_000_000,
     )
 
 

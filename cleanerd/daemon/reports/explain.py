@@ -1,13 +1,12 @@
 """Why a log is or is not cleaned now, fact by fact, in the order in which they decide."""
 
-from datetime import UTC, datetime
-
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.engine.calls import ExamineCall
 from cleanerd.daemon.inventory.urgency import FOREVER_MS
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import Explanation, Fact
+from cleanerd.daemon.work.condition import utc
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.errors import CleanerdError
 from cleanerd.policy.lifecycle import Status
@@ -72,9 +71,9 @@ def _about_daemon(daemon: Supervisor, log: LogId) -> list[Fact]:
 
 
 def _hold(hold: Hold) -> str:
-    until = "" if hold.expires_ms is None else f" until {_instant(hold.expires_ms)}"
+    until = "" if hold.expires_ms is None else f" until {utc(hold.expires_ms)}"
     reason = f": {hold.reason}" if hold.reason else ""
-    return f"hold {hold.id} of {hold.owner} since {_instant(hold.created_ms)}{until}{reason}"
+    return f"hold {hold.id} of {hold.owner} since {utc(hold.created_ms)}{until}{reason}"
 
 
 def _advice(daemon: Supervisor, log: LogId, facts: list[Fact]) -> str | None:
@@ -88,7 +87,7 @@ def _advice(daemon: Supervisor, log: LogId, facts: list[Fact]) -> str | None:
     if trouble is not None and trouble.is_uncleanable:
         return f"mend or replace the file: the next scan sees that and tries again; `cleanerctl retry {log}` tries now"
     if trouble is not None and trouble.retry_at_ms is not None:
-        return f"it is tried again at {_instant(trouble.retry_at_ms)}; `cleanerctl retry {log}` tries now"
+        return f"it is tried again at {utc(trouble.retry_at_ms)}; `cleanerctl retry {log}` tries now"
     if known is not None and known.contents.is_staged:
         return f"stop the owner of the log directory; `cleanerctl commit {log} --wait` commits as soon as it is gone"
     if facts[-1].name == _EXAMINATION and _is_dirty(daemon, log):
@@ -99,11 +98,6 @@ def _advice(daemon: Supervisor, log: LogId, facts: list[Fact]) -> str | None:
 def _is_dirty(daemon: Supervisor, log: LogId) -> bool:
     known, config = daemon.inventory.facts(log), daemon.configuration().topic(log.topic_partition.topic)
     return known is not None and not known.upper_bound(config, daemon.clock.now_ms()).is_empty
-
-
-def _instant(time_ms: int) -> str:
-    """In UTC: the daemon does not know the time zone of who asks."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _about_files(daemon: Supervisor, log: LogId) -> list[Fact]:
@@ -143,7 +137,7 @@ def _about_files(daemon: Supervisor, log: LogId) -> list[Fact]:
     last = daemon.account.last(log)
     if last is not None:
         what = f"{last.kind} {last.outcome}{f', {last.reason}' if last.reason else ''}"
-        facts.append(Fact(name="last event", value=f"{_instant(last.time_ms)}: {what}"))
+        facts.append(Fact(name="last event", value=f"{utc(last.time_ms)}: {what}"))
     return facts
 
 

@@ -89,6 +89,9 @@ def _log_dir(
     yield table.MAX_DELAY, (log_dir,), totals.max_delay_ms / 1000
     yield table.CLEANABLE_BYTES, (log_dir,), totals.cleanable_bytes
     yield table.UNCLEANABLE_BYTES, (log_dir,), uncleanable_bytes
+    yield table.STAGED_RESULTS, (log_dir,), totals.staged_results
+    yield table.STAGED_FREED, (log_dir,), totals.staged_freed_bytes
+    yield table.STAGED_SINCE, (log_dir,), (totals.staged_since_ms or 0) / 1000
     yield table.LOG_BYTES, (log_dir,), totals.size_bytes
     yield table.LARGEST_BYTES, (log_dir,), totals.largest_bytes
     with contextlib.suppress(OSError):  # the next scan takes it offline

@@ -72,9 +72,11 @@ _row("cleaning", "info",
       "segments", "error", "failures"),
      "A log went through a cleaning; one line for each log of a job. `range`: first dirty offset and end; `removed`: "
      "records by reason; `phase_seconds`: those of the job for examine, plan, index and rewrite, which its logs share; "
-     "`segments`: before and after; uncleanable: it has failed `failures` times and is given up.",
+     "`segments`: before and after; superseded_by_broker: the broker's cleaner or retention "
+     "was first; uncleanable: it has failed `failures` times and is given up.",
      "failed: it is tried again by itself. uncleanable: mend the file that the reason names, or `cleanerctl retry`.",
-     outcomes="committed, staged, unchanged, skipped, aborted, failed, uncleanable", loud="failed, uncleanable")
+     outcomes="committed, staged, unchanged, skipped, superseded_by_broker, aborted, failed, uncleanable",
+     loud="failed, uncleanable")
 _row("kafka_summary", "info", ("message", *_LOG),
      "When a cleaning takes effect, with `cleanerd.log.kafka.summary`: `message` is the summary in the words of Kafka's "
      "cleaner, of several lines. On a terminal it is printed as it is. A result that was staged before the daemon started "
@@ -82,7 +84,7 @@ _row("kafka_summary", "info", ("message", *_LOG),
 _row("commit", "info", ("outcome", "reason", *_LOG),
      "What became of a result that was staged because a broker owned the log directory.",
      "dropped: nothing, the log has changed and will be cleaned again. failed: look at the disk.",
-     outcomes="committed, dropped, failed", loud="dropped, failed")
+     outcomes="committed, dropped, failed", loud="failed")
 _row("retention", "info", ("outcome", "reason", *_LOG, "bytes"), "Retention took segments from a log.",
      "failed: look at the file that the reason names.", outcomes="deleted, failed", loud="failed")
 _row("recovery", "info", ("outcome", "reason"), "Leftovers of an interrupted commit could not be mended.",

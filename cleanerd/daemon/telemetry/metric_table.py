@@ -11,10 +11,11 @@ from enum import Enum
 from typing import get_args
 
 from cleanerd.cleaning.phases import JOB_PHASES, LOG_PHASES
+from cleanerd.cleaning.result import SUPERSEDED
 from cleanerd.daemon.values.models import State
 from cleanerd.policy.verdicts import REMOVED_VERDICTS
 
-OUTCOMES = ("committed", "staged", "unchanged", "skipped", "failed", "aborted")
+OUTCOMES = ("committed", "staged", "unchanged", "skipped", SUPERSEDED, "failed", "aborted")
 CAUSES = (
     "corrupt_file",
     "dir_offline",
@@ -156,7 +157,8 @@ CLEANABLE_BYTES = _read("cleanerd_cleanable_bytes", "log_dir",
 UNCLEANABLE_BYTES = _read("cleanerd_uncleanable_bytes", "log_dir", "Those of them in logs that were given up.",
                           "with the state of a log becoming uncleanable")
 CLEANINGS = _counter("cleanerd_cleanings_total", "log_dir outcome", "Logs that went through a cleaning.",
-                     "once for each log of a job; skipped: an exact look found nothing to do", outcome=OUTCOMES)
+                     "once for each log of a job; skipped: an exact look found nothing to do; superseded_by_broker: the "
+                     "broker's cleaner or retention was first, which is ordinary", outcome=OUTCOMES)
 CLEANING_ERRORS = _counter("cleanerd_cleaning_errors_total", "log_dir cause", "Cleanings that failed, by cause.",
                            "with outcome failed", cause=CAUSES)
 COMMITS = _counter("cleanerd_staged_commits_total", "log_dir outcome",
@@ -214,6 +216,15 @@ LARGEST_BYTES = _read("cleanerd_largest_cleaning_bytes", "log_dir",
                       "with the size of the largest compacted log")
 STAGED_BYTES = _read("cleanerd_staged_bytes", "log_dir", "Bytes of results that wait for their commit.",
                      "while a broker owns the directory")
+STAGED_RESULTS = _read("cleanerd_staged_results", "log_dir", "Logs whose results wait for their commit.",
+                       "while a broker owns the directory")
+STAGED_FREED = _read("cleanerd_staged_freeable_bytes", "log_dir", "Bytes by which their commits will make logs smaller.",
+                     "with cleanerd_staged_results")
+STAGED_SINCE = _read("cleanerd_staged_oldest_timestamp_seconds", "log_dir",
+                     "Since when the oldest of them waits; 0 when none does.", "with cleanerd_staged_results")
+STAGED_WASTED = _counter("cleanerd_staged_wasted_bytes_total", "log_dir",
+                         "Bytes of results that were thrown away: the log had changed, or they had aged.",
+                         "when a result is dropped, and when the log of a waiting result is cleaned again")
 DEDUPE_BYTES = _read("cleanerd_dedupe_buffer_bytes", "", "Memory for the keys of a job: size times load factor.",
                      "with the configuration")
 DEDUPE_RATIO = _fed("cleanerd_dedupe_buffer_max_utilization_ratio", "",

@@ -159,6 +159,10 @@ class Metrics:
             self._is_clean(log)
         self.last = result
 
+    def wasted(self, log_dir: str, size_bytes: int) -> None:
+        """A result that waited was thrown away."""
+        self._count(table.STAGED_WASTED, log_dir, by=size_bytes)
+
     def told(self, event: HistoryEvent) -> None:
         """An event of the account: what became of a result that had to wait."""
         if event.kind != "commit" or event.log_dir is None:

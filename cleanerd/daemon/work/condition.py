@@ -19,16 +19,21 @@ clean                       all others
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.inventory.inventory import Inventory, TopicConfigs
+from cleanerd.daemon.inventory.known_log import KnownLog
+from cleanerd.daemon.inventory.urgency import Estimate
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import State
+from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
 from cleanerd.daemon.work.failures import Troubles
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
 from cleanerd.policy.lifecycle import Status
+from cleanerd.policy.staging import pays_again
 
 _BUSY: dict[Status, State] = {Status.IN_PROGRESS: "cleaning", Status.ABORTED: "aborted"}
 
@@ -63,6 +68,7 @@ class Conditions:
     offline: Callable[[], Mapping[str, str]]
     ignored: Callable[[], Mapping[LogId, str]]
     full: Callable[[], Mapping[str, str]]
+    brokers_cleaner: BrokersCleaner
 
     def of(self, log: LogId) -> Condition:
         """The condition of a log as it is now."""
@@ -98,17 +104,52 @@ class Conditions:
             return Condition("uncleanable", error, error)
         if trouble is not None and trouble.is_uncleanable:
             return Condition("uncleanable", trouble.reason, f"uncleanable: {trouble.reason}", True)
-        if known is not None and known.contents.is_staged:
-            return Condition(
-                "staged", _waits_for(owner_of(log.log_dir)), "a result is staged and waits for its commit"
-            )
+        if known is not None and known.contents.staged is not None:
+            owner = owner_of(log.log_dir)
+            has_aged = owner is not None and is_compacted and self._has_aged(known, config_of)
+            obstacle = None if has_aged else "a result is staged and waits for its commit"
+            return Condition("staged", _waits_for(owner), obstacle)
         if not is_compacted:
             return Condition(
                 "ignored", "not compacted: retention only", "its cleanup.policy does not contain compact"
             )
-        return self._compacted(log, config_of)
+        return self._compacted(log, config_of, owner_of)
 
-    def _compacted(self, log: LogId, config_of: TopicConfigs) -> Condition:
+    def _has_aged(self, known: KnownLog, config_of: TopicConfigs) -> bool:
+        """Whether to throw a waiting result away and make a better one."""
+        staged, now_ms = known.contents.staged, self.clock.now_ms()
+        found = self.inventory.estimate(known.log, now_ms, config_of)
+        if staged is None or staged.round_end is None or found is None or self._until(found, config_of):
+            return False
+        closed = [segment.facts for segment in known.contents.closed]
+        end = found.range.first_uncleanable_offset
+        return pays_again(
+            staged_bytes=staged.bytes,
+            clean_bytes=sum(s.size_bytes for s in closed if s.base_offset < staged.round_end)
+            - staged.freed_bytes,
+            dirty_bytes=sum(s.size_bytes for s in closed if staged.round_end <= s.base_offset < end),
+            min_cleanable_dirty_ratio=found.config.min_cleanable_dirty_ratio,
+            max_wasted_ratio=self.configuration().broker.staged_max_wasted_ratio,
+        )
+
+    def _until(self, found: Estimate, config_of: TopicConfigs) -> int | None:
+        """Until when a log is left to the cleaner of the broker that owns its directory; None: it is not.
+
+        That is one that this cleaner takes by its own ratio, but only for a while: it may have given the log up.
+        """
+        log, now_ms = found.known.log, self.clock.now_ms()
+        config = config_of(log.topic_partition.topic)
+        if not self.brokers_cleaner.is_at_work(log.log_dir) or found.range.is_empty:
+            return None
+        if now_ms < found.deadline_ms and found.range.dirty_ratio <= config.broker_min_cleanable_dirty_ratio:
+            return None
+        grace_ms = self.configuration().broker.broker_cleaner_grace_ms
+        left_ms = grace_ms - round(1000 * self.inventory.due_for_s(log))
+        return now_ms + left_ms if left_ms > 0 else None
+
+    def _compacted(
+        self, log: LogId, config_of: TopicConfigs, owner_of: Callable[[str], int | None]
+    ) -> Condition:
         """Of a log that may be cleaned, if it is dirty and nothing but circumstances is in the way."""
         now_ms, trouble = self.clock.now_ms(), self.troubles.of(log)
         found = self.inventory.estimate(log, now_ms, config_of)
@@ -121,7 +162,16 @@ class Conditions:
             return Condition(state, reason, full)
         if trouble is not None and self.troubles.blocks(log, now_ms):
             return Condition(state, reason, f"backing off: {reason}", True)
+        until_ms = None if found is None or state == "clean" else self._until(found, config_of)
+        if until_ms is not None and owner_of(log.log_dir) is not None:
+            broker = f"left to the broker's own cleaner, which is at work, until {utc(until_ms)}"
+            return Condition(state, reason or broker, broker, True)
         return Condition(state, reason)
+
+
+def utc(time_ms: int) -> str:
+    """An instant for people: the daemon does not know the time zone of who asks."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _waits_for(owner: int | None) -> str | None:

@@ -5,13 +5,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
+from cleanerd.cleaning.result import SUPERSEDED
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import JobView, Trigger
 from cleanerd.env.clock import Clock
 
 _REMEMBERED = 200
-_OUTCOMES = ("failed", "aborted", "staged", "committed", "unchanged")
+_OUTCOMES = ("failed", "aborted", SUPERSEDED, "staged", "committed", "unchanged")
 """What a job of several logs came to: the first of these that any of them did, else skipped."""
 
 

@@ -1,0 +1,37 @@
+"""Whether the cleaner of a live broker is seen at work: what it will clean by itself is left to it.
+
+Configuration does not tell: Kafka 5 ignores log.cleaner.enable, and a cleaner thread that died is missed by nobody. But
+while a broker owns a log directory only the broker writes `cleaner-offset-checkpoint` there, and its cleaner does so after
+every log. So a checkpoint file that is another one than when this owner was first seen means a cleaner that works.
+"""
+
+import os
+
+from cleanerd.env.files import Files, FileStat
+from cleanerd.format.names import CLEANER_OFFSET_CHECKPOINT
+
+
+class BrokersCleaner:
+    """What is seen of it in each log directory. Thread-safe: every entry is replaced as a whole."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._first_seen: dict[str, tuple[int, FileStat | None]] = {}
+
+    def look(self, log_dir: str, owner: int | None) -> None:
+        """A process, 0 for one that the kernel does not name, owns the log directory now; None: nobody does."""
+        if owner is None:
+            self._first_seen.pop(log_dir, None)
+        elif self._first_seen.get(log_dir, (None, None))[0] != owner:
+            self._first_seen[log_dir] = (owner, self._checkpoint(log_dir))
+
+    def is_at_work(self, log_dir: str) -> bool:
+        """Whether the broker that owns the log directory has cleaned a log since it was first seen there."""
+        seen = self._first_seen.get(log_dir)
+        return seen is not None and self._checkpoint(log_dir) != seen[1]
+
+    def _checkpoint(self, log_dir: str) -> FileStat | None:
+        try:
+            return self._files.stat(os.path.join(log_dir, CLEANER_OFFSET_CHECKPOINT))
+        except OSError:
+            return None

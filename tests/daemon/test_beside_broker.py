@@ -1,0 +1,189 @@
+"""Beside a live broker: what its own cleaner does, and what becomes of results that wait too long."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.result import SUPERSEDED, LogResult
+from cleanerd.daemon.api.service import Service
+from cleanerd.daemon.values.job import Job
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.env.files import RealFiles
+from cleanerd.format import names
+from cleanerd.format.names import FileKind, Suffix
+from cleanerd.policy.staging import pays_again
+from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
+from tests.cleaning.logs import META_PROPERTIES, lock_of_another
+from tests.daemon.inventories import write_cleaner_checkpoint
+from tests.operate.world import World
+
+GRACE_MS = 900_000
+RETRY_MS = 10_000
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """The directory `a` belongs to a live broker."""
+    world = World(tmp_path)
+    (world.a / names.META_PROPERTIES).write_text(META_PROPERTIES)
+    world.configure()
+    with lock_of_another(world.a / names.LOCK):
+        world.daemon.ignored.clear()
+        yield world
+    world.close()
+
+
+def scan(world: World) -> None:
+    """Logs of a directory with meta.properties and without a metadata log are foreign: here they are not."""
+    world.scan()
+    world.daemon.ignored.clear()
+    world.daemon.schedule.next_express()  # notes what is due
+
+
+def bring_closed_segments(world: World, name: str) -> list[Path]:
+    """The closed segments of a log, all of which a broker has on stable storage."""
+    ends = {f"{topic}-0": 10**6 for topic in ("one", "two", "three")}
+    for checkpoint in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
+        text = "".join(f"{log.removesuffix('-0')} 0 {end}\n" for log, end in ends.items())
+        (world.a / checkpoint).write_text(f"0\n{len(ends)}\n{text}")
+    return sorted((world.a / name).glob("*.log"))[:-1]
+
+
+def test_a_log_is_left_to_a_brokers_cleaner_that_is_seen_at_work(world: World) -> None:
+    """Not for ever: the broker may have given just this log up. Whoever asks gets it at once."""
+    bring_closed_segments(world, "one-0")
+    scan(world)
+    log = world.log("one")
+    assert world.daemon.conditions.of(log).obstacle is None, "nothing tells that a cleaner works there"
+    write_cleaner_checkpoint(world.a, {"three-0": 1})
+    scan(world)
+    condition = world.daemon.conditions.of(log)
+    assert condition.state == "dirty"
+    assert "left to the broker's own cleaner" in str(condition.obstacle)
+    assert world.daemon.schedule.next() is None
+    world.clock.advance(GRACE_MS - 1000)
+    assert world.daemon.conditions.of(log).obstacle is not None
+    (job,) = Service(world.daemon, world.reloader).clean("one", force=False)
+    assert job.state == "queued"
+    world.clock.advance(2000)
+    assert world.daemon.conditions.of(log).obstacle is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"log_cleaner_min_cleanable_ratio": "1.0", "cleanerd_min_cleanable_dirty_ratio": "0.5"},
+        {"cleanerd_broker_cleaner_grace_ms": 0},
+    ],
+)
+def test_what_the_brokers_cleaner_will_not_take_is_cleaned(world: World, settings: dict[str, object]) -> None:
+    """A topic that is muted there, or when nothing is to be left to it."""
+    bring_closed_segments(world, "one-0")
+    world.configure(**settings)
+    scan(world)
+    write_cleaner_checkpoint(world.a, {"three-0": 1})
+    scan(world)
+    assert world.daemon.conditions.of(world.log("one")).obstacle is None
+    assert world.daemon.schedule.next() is not None
+
+
+def superseded(log: LogId) -> LogResult:
+    tp = log.topic_partition
+    return LogResult(tp.topic, tp.partition, log.log_dir, SUPERSEDED, "is gone", error="SourceChanged")
+
+
+def test_being_second_is_no_failure(world: World) -> None:
+    """No strike, no error metric, however often; the log is looked at again when it is another one, else after a pause."""
+    bring_closed_segments(world, "one-0")
+    scan(world)
+    daemon = world.daemon
+    for _ in range(2 * daemon.configuration().broker.retry_max):
+        job = daemon.schedule.next()
+        assert job is not None
+        for log in job.logs:
+            daemon._cleaned(job, log, superseded(log))
+            daemon.states.done_cleaning(log)
+        daemon.jobs.end(job, [SUPERSEDED], None)
+        assert daemon.schedule.next() is None, "not in a circle"
+        world.clock.advance(RETRY_MS)
+    assert daemon.troubles.all() == []
+    after = world.scrape()
+    assert after.total("cleanerd_cleaning_errors_total") == 0
+    assert after.total("cleanerd_cleanings_total", outcome="superseded_by_broker") > 0
+    (event, *_) = daemon.history.events("one", 1, None, None)
+    assert event.outcome == "superseded_by_broker"
+
+
+def stage(directory: Path, groups: list[list[Path]], size_bytes: int) -> StagedGroup:
+    """A result for the first segments of a log, as a cleaning leaves it."""
+    (sources,) = groups
+    stats = [(int(path.stem), path.stat()) for path in sources]
+    following = min(int(path.stem) for path in directory.glob("*.log") if path not in sources)
+    found = tuple(SourceSegment(base, stat.st_ino, stat.st_size, stat.st_mtime_ns) for base, stat in stats)
+    sizes = {FileKind.LOG: size_bytes, FileKind.OFFSET_INDEX: 0, FileKind.TIME_INDEX: 12}
+    group = StagedGroup(found, following, following, sizes, 0, following - 1, (), is_last=True)
+    for kind, size in sizes.items():
+        (directory / str(group.name(kind, Suffix.STAGED))).write_bytes(bytes(size))
+    return write_manifest(RealFiles(), str(directory), group)
+
+
+def test_a_result_that_has_aged_is_made_again(world: World) -> None:
+    """When the log qualifies again behind it, and no more is thrown away than became dirty."""
+    closed = bring_closed_segments(world, "one-0")
+    assert len(closed) > 2
+    staged_bytes = closed[0].stat().st_size // 2
+    stage(world.a / "one-0", [closed[:1]], staged_bytes)
+    world.daemon.inventory.touch(str(world.a), "one-0")
+    scan(world)
+    log, daemon = world.log("one"), world.daemon
+    assert (daemon.conditions.of(log).state, daemon.conditions.of(log).obstacle) == ("staged", None)
+    after = world.scrape()
+    a = str(world.a)
+    assert after.total("cleanerd_staged_results", log_dir=a) == 1
+    assert after.total("cleanerd_staged_freeable_bytes", log_dir=a) == closed[0].stat().st_size - staged_bytes
+    oldest_s = after.total("cleanerd_staged_oldest_timestamp_seconds", log_dir=a)
+    manifest = next((world.a / "one-0").glob("*.manifest.cleanerd"))
+    assert oldest_s == pytest.approx(os.stat(manifest).st_mtime, abs=0.01)
+    world.configure(cleanerd_staged_max_wasted_ratio=0)
+    daemon.ignored.clear()
+    assert daemon.conditions.of(log).obstacle is not None, "never"
+    world.configure(cleanerd_staged_max_wasted_ratio=1, log_cleaner_min_cleanable_ratio="1.0")
+    daemon.ignored.clear()
+    assert daemon.conditions.of(log).obstacle is not None, "it does not qualify again"
+
+
+class _Nothing:
+    """Cleanings of which nothing is asked but that they were."""
+
+    def run(self, job: Job) -> list[LogResult]:
+        return []
+
+
+def test_what_is_thrown_away_is_counted(world: World) -> None:
+    """At the start of a new cleaning, and when a commit drops it."""
+    closed = bring_closed_segments(world, "one-0")
+    stage(world.a / "one-0", [closed[:1]], 100)
+    world.daemon.inventory.touch(str(world.a), "one-0")
+    scan(world)
+    log, daemon = world.log("one"), world.daemon
+    waiting = sum(path.stat().st_size for path in (world.a / "one-0").glob("*.cleanerd"))
+    daemon._work(Job("request", [log], force=False), _Nothing())  # type: ignore[arg-type]
+    assert world.scrape().total("cleanerd_staged_wasted_bytes_total") == waiting
+    daemon.account.dropped(log, "stale")
+    assert world.scrape().total("cleanerd_staged_wasted_bytes_total") == 2 * waiting
+
+
+def test_what_is_ever_thrown_away_is_within_its_bound() -> None:
+    """A log to which bytes are appended one by one, and never committed."""
+    for ratio in (0.25, 1.0, 2.0):
+        wasted = staged = total = since = 0
+        for _ in range(5000):
+            total, since = total + 1, since + 1
+            if pays_again(
+                staged_bytes=staged, clean_bytes=total - since, dirty_bytes=since,
+                min_cleanable_dirty_ratio=0.1, max_wasted_ratio=ratio,
+            ):  # fmt: skip
+                wasted, staged, since = wasted + staged, total // 2, 0
+        assert 0 < wasted <= ratio * total
