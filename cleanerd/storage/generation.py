@@ -26,6 +26,7 @@ from cleanerd.env.files import Files
 from cleanerd.errors import SourceChanged
 from cleanerd.format.names import GENERATION
 
+from .lock import LogDirLock
 from .replace import replace_file
 
 _UNDER_WAY = " truncating"
@@ -56,6 +57,18 @@ def begin_log(files: Files, directory: str, token: str, *, like: str) -> None:
 def begin_truncation(files: Files, directory: str, token: str, *, like: str) -> None:
     """Make everything worthless that was planned so far. `token` is new; `like`: a file of the log. Needs `.lock`."""
     replace_file(files, _path(directory), f"{token}{_UNDER_WAY}".encode(), like)
+
+
+def end_left_truncation(files: Files, log_dir: str, directory: str) -> bool:
+    """End a truncation whose writer died in it; whether there was one. `.lock` tells: a writer holds it to the end.
+
+    Raises LockHeld while somebody has the lock, DirOffline, OSError.
+    """
+    if not _read(files, directory).endswith(_UNDER_WAY):
+        return False
+    with LogDirLock(log_dir):
+        end_truncation(files, directory)
+    return True
 
 
 def end_truncation(files: Files, directory: str) -> None:

@@ -17,8 +17,10 @@ from cleanerd.daemon.work.retention import Retention
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
+from cleanerd.errors import SourceChanged
 from cleanerd.format import names
-from tests.cleaning.logs import lock_of_another
+from cleanerd.storage.generation import begin_truncation, read_generation
+from tests.cleaning.logs import lock_of_another, segment
 from tests.cleaning.retained import NOW_MS, TP, bases, stop_broker, write_log
 
 CLOCK = FixedNow(NOW_MS)
@@ -108,6 +110,20 @@ def test_1_30_released_also_after_a_failure(tmp_path: Path) -> None:
         assert reason is not None
         assert names.LEADER_EPOCH_CHECKPOINT in reason
         assert passes.is_free()
+
+
+def test_a_truncation_whose_writer_died_counts_as_ended(tmp_path: Path) -> None:
+    """While the writer lives it holds `.lock`, and the log is left alone."""
+    directory = write_log(tmp_path)
+    files = RealFiles()
+    begin_truncation(files, str(directory), "token", like=str(segment(directory, 0)))
+    passes = Passes(tmp_path, "delete")
+    with lock_of_another(tmp_path / names.LOCK):
+        assert passes.run() == 0
+    with pytest.raises(SourceChanged):
+        read_generation(files, str(directory))
+    assert passes.run() == 2
+    assert read_generation(files, str(directory)) == "token"
 
 
 def test_the_logs_of_a_live_broker_are_its_own(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import Aborted, CleanerdError, JobFailed
 from cleanerd.pipeline.channel import Channel, Phase, driver_host
+from cleanerd.storage.generation import end_left_truncation
 from cleanerd.storage.scan import is_kafka_dir
 from cleanerd.storage.staged import discard_staged
 
@@ -57,6 +58,7 @@ class Cleanings:
         """Clean the logs of a job, commit what may be committed. Never raises for what is wrong with a log."""
         results: list[LogResult] = []
         busy = list(job.logs)
+        self._end_left_truncations(job.logs)
         try:
             for log, staged in self._stage(job).items():
                 with bound_contextvars(**log.fields()):
@@ -71,6 +73,13 @@ class Cleanings:
             for log in busy:
                 self.states.done_cleaning(log)
         return results
+
+    def _end_left_truncations(self, logs: Sequence[LogId]) -> None:
+        """A log whose writer died while it truncated can be planned again. Whatever else there is, examining it tells."""
+        for log in logs:
+            if not self.is_yielding(log.log_dir):
+                end = functools.partial(end_left_truncation, self.files, log.log_dir, log.directory)
+                attempt(end, log.directory)
 
     def _stage(self, job: Job) -> dict[LogId, LogResult]:
         """What the engine makes of the job. Its own failure is that of every log that fails with it alone, too."""
