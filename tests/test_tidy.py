@@ -32,6 +32,9 @@ BLESSED = {
     "DaemonControl": "public API of cleanerd.client: keeps the daemon away while a writer truncates (rule 2.7)",
     "delete_log": "public API of cleanerd.client: deletes a log as Kafka does (rule 2.9)",
     "LogWriter.truncate_fully_and_start_at": "public API of cleanerd.client: a follower that starts over (rule 2.7)",
+    "open_log": "public API of cleanerd.insight: what a consumer may read of a log",
+    "read_columns": "public API of cleanerd.insight: records as columns",
+    "Columns.timestamp_types": "a column of read_columns",
     "render_logs_reference": "makes etc/reference/logs.md",
     "render_metrics_reference": "makes etc/reference/metrics.md",
     "render_meta_properties": "format/ writes whatever it reads",
@@ -46,6 +49,7 @@ SEAMS = {"argv", "bundled", "clean_once", "clock", "environment", "files", "limi
 
 BLESSED_PARAMETERS = {
     "client/": "public API of cleanerd.client",
+    "insight/records.py:": "public API of cleanerd.insight",
     "format/legacy.py:encode_wrapper(": "format/ writes whatever it reads",
     "send_error(": "overrides a method of http.server",
     "update_cleaner_checkpoint(known)": "drops the entries of logs that are gone (rule 2.12)",
@@ -57,8 +61,6 @@ FEEDING = {"log.dirs", "log.dir", "metadata.log.dir", "node.id", "broker.id", "i
 """Keys without a field of their own: the loader reads them."""
 
 PENDING = {
-    "cleanerd.staged.max.wasted.ratio",
-    "cleanerd.broker.cleaner.grace.ms",
     "cleanerd.kafka.bootstrap.servers",
     "cleanerd.kafka.client.config",
 }
