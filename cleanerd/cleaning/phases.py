@@ -1,4 +1,4 @@
-"""How long the phases of a cleaning take. Logs that share a job go through plan, index and rewrite together.
+"""How long the phases of a cleaning take. Logs that share a job go through plan, index, rewrite and stage together.
 
 ==========  ==========================================================================================
 phase       what is done
@@ -8,7 +8,7 @@ examine     an exact look at the logs of a job, before its seconds begin; measur
 plan        what a cleaning needs to know beside the records is read, the work is divided
 index       keys are read, and the newest record of each is found; the first job also starts Spark
 rewrite     records are copied and the copy is verified; counted beforehand where disk space is short
-stage       the parts of one log are joined and synced
+stage       the parts of each log are joined and synced, those of several logs side by side
 commit      its segments are swapped, its checkpoint is written
 checkpoint  that is written alone, where nothing had to go
 ==========  ==========================================================================================
@@ -19,9 +19,9 @@ from contextlib import contextmanager
 
 from cleanerd.env.clock import Clock
 
-JOB_PHASES = ("examine", "plan", "index", "rewrite")
+JOB_PHASES = ("examine", "plan", "index", "rewrite", "stage")
 """Phases of a whole job: each of its logs is told the same seconds."""
-LOG_PHASES = ("stage", "commit", "checkpoint")
+LOG_PHASES = ("commit", "checkpoint")
 
 
 class Stopwatch:
@@ -43,10 +43,3 @@ class Stopwatch:
         began_s = self._clock.monotonic_s()
         yield
         self.phase_seconds[name] = self._clock.monotonic_s() - began_s
-
-    def split(self) -> "Stopwatch":
-        """One that began when this one did and knows its phases: for what one log of a job goes through alone."""
-        own = Stopwatch(self._clock)
-        own._began_s = self._began_s
-        own.phase_seconds = dict(self.phase_seconds)
-        return own

@@ -52,12 +52,12 @@ def test_logs_of_a_job_share_its_phases() -> None:
 
     found = phases(
         [
-            result(0, plan=0.5, index=1.0, rewrite=2.0, stage=0.1),
-            result(1, plan=0.5, index=1.0, rewrite=2.0, stage=0.2),
-            result(2, plan=0.25, index=1.0, rewrite=2.0, checkpoint=0.1),
+            result(0, plan=0.5, index=1.0, rewrite=2.0, stage=0.1, commit=0.3),
+            result(1, plan=0.5, index=1.0, rewrite=2.0, stage=0.1, commit=0.2),
+            result(2, plan=0.25, index=1.0, rewrite=2.0, stage=0.2, checkpoint=0.1),
         ]
     )
-    expected = {"plan": 0.75, "index": 2.0, "rewrite": 4.0, "stage": 0.3, "checkpoint": 0.1}
+    expected = {"plan": 0.75, "index": 2.0, "rewrite": 4.0, "stage": 0.3, "commit": 0.5, "checkpoint": 0.1}
     assert found == pytest.approx(expected)
     assert list(found) == list(expected)
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from cleanerd.cleaning.phases import JOB_PHASES
 from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.cleaning.run import clean_once
 from cleanerd.cleaning.spark_master import spark_master
@@ -23,8 +24,8 @@ from tests.bench.processes import ProcessTree
 from tests.cleaning.silent import Silent
 
 TOPIC = "bench"
-_COMMON = ("plan", "index", "rewrite")
-"""Phases that all logs of a job go through together."""
+_COMMON = tuple(name for name in JOB_PHASES if name != "examine")
+"""Phases that all logs of a job go through together; the examination is not in a result of `clean_once`."""
 
 
 class CpuClock(SystemClock):
