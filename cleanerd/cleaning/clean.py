@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -11,12 +12,13 @@ from cleanerd.cleaning.choose import Candidate
 from cleanerd.cleaning.merge import merge_neighbours
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
+from cleanerd.cleaning.reservations import Reservations
 from cleanerd.cleaning.result import CleanRequest, LogResult, Outcome, Progress
 from cleanerd.cleaning.stage import stage_log
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.env.space import space_for
+from cleanerd.env.space import floor_bytes, space_of
 from cleanerd.errors import Aborted, CleanerdError, Fatal, JobFailed, NoSpace
 from cleanerd.pipeline.channel import Channel, Phase, Reporter, driver_host
 from cleanerd.pipeline.job import Budget, Pipeline
@@ -59,7 +61,9 @@ class Cleaner:
         files: Files,
         session: SparkSession,
         entropy: Callable[[int], bytes],
+        reservations: Reservations | None = None,
     ) -> None:
+        self._reservations = reservations or Reservations(files)
         self._throttle = Throttle(clock)
         self._throttle.set_configured(request.config)
         self._request = request
@@ -69,19 +73,21 @@ class Cleaner:
         self._session = session
         self._entropy = entropy
 
-    def stage(self, candidates: Sequence[Candidate], reporter: Reporter | None = None) -> list[LogResult]:
+    def stage(
+        self, candidates: Sequence[Candidate], reporter: Reporter | None = None, *, is_owned: bool = False
+    ) -> list[LogResult]:
         """Clean candidates of one log directory as common Spark jobs and stage the results.
 
         Tasks report to `reporter`, with the place of their log among those that `Progress.planned` was told of; without
         one they report to the progress of this object and obey the limits of the configuration. What an earlier cleaning
-        left staged is dropped.
+        left staged is dropped. `is_owned`: a broker lives in the log directory, and cleanerd.staged.min.free.ratio holds.
 
         Raises JobFailed when the jobs of several logs failed and none of them is known to be at fault; Fatal without Java.
         """
         watch = Stopwatch(self._clock)
         try:
             with watch.phase("plan"):
-                logs, results = self._plan(candidates, self._plan_anew, watch)
+                logs, results = self._plan(candidates, partial(self._plan_anew, is_owned=is_owned), watch)
             self._run_pipeline(logs, reporter, watch, self._write)
             with watch.phase("stage"):
                 self._stage_all(logs)
@@ -92,6 +98,8 @@ class Cleaner:
             for candidate in candidates:
                 self._discard(candidate)
             raise
+        finally:
+            self._reservations.release(candidate.snapshot.directory for candidate in candidates)
 
     def count(self, candidates: Sequence[Candidate]) -> list[LogResult]:
         """What `stage` would come to; writes nothing. Raises what `stage` does."""
@@ -118,17 +126,20 @@ class Cleaner:
                 logs.append(_Log(plan))
         return logs, failed
 
-    def _plan_one(self, candidate: Candidate) -> CleaningPlan:
+    def _plan_one(self, candidate: Candidate, *, is_owned: bool = False) -> CleaningPlan:
+        config = self._request.config
+        ratio = config.staged_min_free_ratio if is_owned else 0.0
         return plan_cleaning(
             self._files,
             candidate,
             now_ms=self._clock.now_ms(),
-            chunk_bytes=self._request.config.chunk_bytes,
+            chunk_bytes=config.chunk_bytes,
+            least_free_bytes=floor_bytes(space_of(candidate.snapshot.directory), ratio),
         )
 
-    def _plan_anew(self, candidate: Candidate) -> CleaningPlan:
+    def _plan_anew(self, candidate: Candidate, *, is_owned: bool) -> CleaningPlan:
         discard_staged(self._files, candidate.snapshot.directory)  # of an earlier run: this one is newer
-        return self._plan_one(candidate)
+        return self._plan_one(candidate, is_owned=is_owned)
 
     def _run_pipeline(
         self, logs: list[_Log], reporter: Reporter | None, watch: Stopwatch, rewrite: "_Rewrite"
@@ -167,7 +178,7 @@ class Cleaner:
             self._run_steps(logs, channel.reporter, watch, rewrite)
 
     def _run_steps(self, logs: list[_Log], reporter: Reporter, watch: Stopwatch, rewrite: "_Rewrite") -> None:
-        pipeline = Pipeline(self._session, self._budget(), reporter)
+        pipeline = Pipeline(self._session, budget_of(self._request), reporter)
         keys = [_fingerprint_key(self._entropy) for _ in logs]
         with watch.phase("index"):
             for log, indexed in zip(logs, pipeline.index([log.plan.work for log in logs], keys), strict=True):
@@ -185,33 +196,29 @@ class Cleaner:
     def _count(self, logs: list[_Log], pipeline: Pipeline) -> list[RewrittenLog]:
         return pipeline.rewrite(_indexed(logs), write=False)
 
-    def _budget(self) -> Budget:
-        config = self._request.config
-        return Budget(int(config.dedupe_buffer_size_bytes * config.io_buffer_load_factor))
-
     def _check_space(self, logs: list[_Log], pipeline: Pipeline) -> None:
-        """Refuse logs whose new files do not fit beside the old ones; measured exactly only when it is tight."""
+        """Reserve room for new files; refuse logs whose do not fit. They are measured exactly only when it is tight."""
         alive = [log for log in logs if log.is_alive]
         if not alive:
             return
-        directory, wanted = alive[0].candidate.snapshot.directory, sum(map(_peak_bound, alive))
-        free = space_for(directory, lambda space: wanted <= space.free_bytes).free_bytes
-        if wanted <= free:
+        least_free_bytes = max(log.plan.work.least_free_bytes for log in alive)
+        wanted = {log.candidate.snapshot.directory: _peak_bound(log) for log in alive}
+        if self._reservations.take(wanted, least_free_bytes) is None:
             return
-        indexed = [log.indexed for log in alive if log.indexed is not None]
-        for log, counted in zip(alive, pipeline.rewrite(indexed, write=False), strict=True):
-            peak = _written_bytes(counted) + _overhead(log)
-            log.error = counted.error
-            if log.error is None and peak > free:
-                tp = log.candidate.snapshot.topic_partition
-                log.error = NoSpace(
-                    f"{tp}: needs {peak} bytes beside the old segments, {free} bytes are free on the file system of "
-                    f"{log.candidate.snapshot.directory}"
-                )
-                assert log.indexed is not None
-                log.indexed.error = log.error
-            elif log.error is None:
-                free -= peak
+        for log, counted in zip(alive, pipeline.rewrite(_indexed(alive), write=False), strict=True):
+            log.error = counted.error or self._reserve(log, _written_bytes(counted) + _overhead(log))
+            assert log.indexed is not None
+            log.indexed.error = log.error
+
+    def _reserve(self, log: _Log, peak_bytes: int) -> NoSpace | None:
+        directory, tp = log.candidate.snapshot.directory, log.candidate.snapshot.topic_partition
+        room = self._reservations.take({directory: peak_bytes}, log.plan.work.least_free_bytes)
+        if room is None:
+            return None
+        return NoSpace(
+            f"{tp}: needs {peak_bytes} bytes beside the old segments, {room} bytes are free on the file system of "
+            f"{directory} for it"
+        )
 
     def _stage_all(self, logs: list[_Log]) -> None:
         """Side by side: staging is waiting for the disk, which syncs the files of many logs as fast as those of one."""
@@ -241,6 +248,12 @@ class Cleaner:
     def _discard(self, candidate: Candidate) -> None:
         directory = candidate.snapshot.directory
         attempt(lambda: discard_staged(self._files, directory), directory)
+
+
+def budget_of(request: CleanRequest) -> Budget:
+    """Memory for the keys of one of the jobs that run at a time."""
+    config = request.config
+    return Budget(int(config.dedupe_buffer_size_bytes * config.io_buffer_load_factor / request.jobs_at_once))
 
 
 _Rewrite = Callable[[list[_Log], Pipeline], list[RewrittenLog]]

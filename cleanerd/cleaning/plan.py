@@ -43,8 +43,13 @@ class CleaningPlan:
     work: LogWork
 
 
-def plan_cleaning(files: Files, candidate: Candidate, *, now_ms: int, chunk_bytes: int) -> CleaningPlan:
-    """Plan one log. Reads its batch headers, offset and transaction indexes. Raises CorruptFile, OSError."""
+def plan_cleaning(
+    files: Files, candidate: Candidate, *, now_ms: int, chunk_bytes: int, least_free_bytes: int = 0
+) -> CleaningPlan:
+    """Plan one log. Reads its batch headers, offset and transaction indexes. Raises CorruptFile, OSError.
+
+    `least_free_bytes` of the file system are left free by what is written.
+    """
     snapshot, found, config = candidate.snapshot, candidate.range, candidate.config
     end = found.first_uncleanable_offset
     by_base = {segment.base_offset: segment for segment in snapshot.segments}
@@ -82,6 +87,7 @@ def plan_cleaning(files: Files, candidate: Candidate, *, now_ms: int, chunk_byte
         producers=candidate.stability.producers,
         aborted=_columns(aborted),
         aborted_txns=aborted,
+        least_free_bytes=least_free_bytes,
     )
     return CleaningPlan(candidate, tuple(groups), work)
 

@@ -141,6 +141,7 @@ class CleanRequest:
     force: bool = False  # ignore the dirty ratio, never a safety bound
     horizons: bool = False  # also go through logs with nothing dirty: a delete horizon may have expired
     dry_run: bool = False
+    jobs_at_once: int = 1  # that share the memory for keys
 
 
 class Progress(Protocol):

@@ -109,13 +109,14 @@ class _Run:
                     for candidate in job:
                         self._add(candidate.result("skipped", reason))
                     continue
-                for staged in one_by_one(self._cleaner.stage, job, _job_failed):
+                stage = partial(self._cleaner.stage, is_owned=_is_owned(log_dir))
+                for staged in one_by_one(stage, job, _job_failed):
                     self._add(settle(self._files, staged, self._clock, is_kafka=is_kafka))
             self._retain(log_dir, found, is_kafka=is_kafka)
 
     def _why_full(self, log_dir: str, found: list[TopicPartition]) -> str | None:
         """Why nothing may be staged beside a live broker."""
-        if probe(log_dir) in (None, os.getpid()):
+        if not _is_owned(log_dir):
             return None
 
         def staged() -> int:
@@ -250,6 +251,11 @@ def _guard(log_dir: str) -> Iterator[None]:
         yield
     finally:
         lock.__exit__(None, None, None)
+
+
+def _is_owned(log_dir: str) -> bool:
+    """Whether a broker lives in a log directory."""
+    return probe(log_dir) not in (None, os.getpid())
 
 
 def _job_failed(candidate: Candidate, error: JobFailed) -> LogResult:

@@ -2,6 +2,7 @@
 
 from cleanerd.cleaning.plan import CleaningPlan
 from cleanerd.env.files import Files
+from cleanerd.env.space import check_room
 from cleanerd.pipeline.conclude import aborted_in
 from cleanerd.pipeline.indexes import join_entries
 from cleanerd.pipeline.work import RewrittenLog
@@ -10,7 +11,7 @@ from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
 
 
 def stage_log(files: Files, plan: CleaningPlan, rewritten: RewrittenLog) -> int:
-    """Assemble and declare every changed group, ascending; returns how many. Raises OSError, SourceChanged."""
+    """Assemble and declare every changed group, ascending; returns how many. Raises OSError, SourceChanged, NoSpace."""
     changed = sorted(rewritten.indexed.changed_groups)
     before: StagedGroup | None = None
     for number in changed:
@@ -29,6 +30,8 @@ def _stage_group(
 ) -> StagedGroup:
     snapshot, group, parts = plan.candidate.snapshot, plan.groups[number], rewritten.parts.get(number, [])
     first, last = group.sources[0], group.sources[-1]
+    appended_bytes = max((written.part.size_bytes for written in parts[1:]), default=0)  # beside their part
+    check_room(snapshot.directory, appended_bytes, plan.work.least_free_bytes)
     offset_index, time_index = join_entries(
         [written.part for written in parts], plan.work.index_interval_bytes
     )

@@ -127,6 +127,7 @@ class Supervisor:
             engine=self.engine, states=self.states, jobs=self.jobs, throttle=self.throttle, files=files,
             configuration=configuration, metrics=self.metrics, clock=clock,
             is_yielding=self.ownership.is_yielding, done=self._cleaned, beat=self._beat,
+            is_owned=lambda log_dir: self.ownership.owner_of(log_dir) is not None,
         )  # fmt: skip
         self.commits = Commits(
             states=self.states, ownership=self.ownership, account=self.account, files=files,

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
+from cleanerd.errors import NoSpace
+
 _LARGE_BYTES = 16 << 20
 _MAX_PENDING = 64  # each of them is an open file
 
@@ -30,6 +32,28 @@ class Space:
     def free_ratio(self) -> float:
         """Share of the whole that is free."""
         return self.free_bytes / max(self.total_bytes, 1)
+
+
+_FLOOR_BYTES = 64 << 20
+_FLOOR_SHARE = 100
+
+
+def floor_bytes(space: Space, ratio: float) -> int:
+    """What a cleaning leaves free of a file system: `ratio` of it, and in any case 64 MiB, but of a small one only 1 %.
+
+    Whoever else writes there goes on, be it with the little that a checkpoint takes.
+    """
+    return max(int(space.total_bytes * ratio), min(_FLOOR_BYTES, space.total_bytes // _FLOOR_SHARE))
+
+
+def check_room(path: str, size_bytes: int, least_free_bytes: int) -> None:
+    """Raise NoSpace if `size_bytes` more would leave less than `least_free_bytes` free. Raises OSError."""
+    free_bytes = space_of(path).free_bytes
+    if free_bytes - size_bytes < least_free_bytes:
+        raise NoSpace(
+            f"{path}: {free_bytes} bytes are free on its file system: {size_bytes} more would not leave "
+            f"{least_free_bytes} bytes free"
+        )
 
 
 def space_of(path: str) -> Space:

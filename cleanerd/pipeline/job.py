@@ -230,8 +230,9 @@ def _rewrite_task(log: IndexedLog, number: int, chunk: int, write: bool) -> Rewr
     path = f"{log.work.directory}/{name}" if write else None
     work = log.work
     return RewriteTask(
-        number, chunk, work.chunks[chunk], log.verdicts[chunk], path, work.index_interval_bytes
-    )
+        number, chunk, work.chunks[chunk], log.verdicts[chunk], path, work.index_interval_bytes,
+        work.least_free_bytes,
+    )  # fmt: skip
 
 
 def _resolve_here(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cleanerd.env.space import check_room
 from cleanerd.errors import LogUncleanable
 from cleanerd.format.codecs import Codec, compress
 from cleanerd.format.legacy import wrap_messages
@@ -94,12 +95,13 @@ def rewrite_chunk(
     index_interval_bytes: int,
     advance: Advance,
     verified: Advance,
+    least_free_bytes: int = 0,
 ) -> Part:
     """Write what stays of a chunk to `part_path` and prove it; with None nothing is written (dry run).
 
-    `advance` hears of the rewriting, `verified` of the reading back.
+    `advance` hears of the rewriting, `verified` of the reading back; `least_free_bytes` stay free on the file system.
 
-    Raises CorruptFile, SourceChanged, VerificationFailed, Aborted, OSError.
+    Raises CorruptFile, SourceChanged, VerificationFailed, NoSpace, Aborted, OSError.
     """
     superseded = _Superseded(verdicts, log)
     removed = np.zeros(len(RecordVerdict), np.int64)
@@ -115,7 +117,8 @@ def rewrite_chunk(
                 )  # fmt: skip
                 out, rows = _encode(piece, part, judged, kept)
                 tally.add(piece, part, judged, kept, rows)
-                if fd is not None:
+                if fd is not None and part_path is not None:
+                    check_room(part_path, len(out), least_free_bytes)
                     _write_all(fd, out)
                 written_bytes = 0 if fd is None else len(out)
                 advance(size_bytes(piece, part), written_bytes, len(part.records))

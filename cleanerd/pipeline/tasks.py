@@ -171,6 +171,7 @@ class RewriteTask:
     verdicts: Verdicts
     part_path: str | None
     index_interval_bytes: int
+    least_free_bytes: int
 
     def run(self, contexts: list[LogContext], reporter: Reporter) -> Part | CleanerdError:
         """The part."""
@@ -182,7 +183,7 @@ class RewriteTask:
             ):
                 return rewrite_chunk(
                     self.work, contexts[self.log], self.verdicts, self.part_path, self.index_interval_bytes,
-                    advance, verified,
+                    advance, verified, self.least_free_bytes,
                 )  # fmt: skip
 
         return _guarded(rewrite, self.work.source.path)

@@ -28,6 +28,7 @@ class LogWork:
     producers: Producers
     aborted: AbortedTxns
     aborted_txns: tuple[AbortedTxn, ...]  # the same, as written to a transaction index
+    least_free_bytes: int = 0  # of the file system: new files leave it free
 
     @property
     def records_max(self) -> int:

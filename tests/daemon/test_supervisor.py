@@ -1,14 +1,18 @@
 """The supervisor without its threads: what a reload, a hold, a full disk and a foreign directory make of the logs."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.clean import budget_of
+from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.reload import plan_reload
 from cleanerd.config.sources import read_sources
+from cleanerd.daemon.engine.calls import CleanCall
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.history import History
 from cleanerd.daemon.values.log_id import LogId
@@ -153,3 +157,28 @@ def test_cleanerds_own_switch_and_ratio_win_over_the_brokers(tmp_path: Path, mak
     on = make(logs, {"one": "compact"}, **brokers, **own)
     assert on.configuration().topic("one").broker_min_cleanable_dirty_ratio == 1.0
     assert on.schedule.next() is not None
+
+
+def test_jobs_side_by_side_share_the_memory_for_keys(tmp_path: Path, make: Make) -> None:
+    """log.cleaner.dedupe.buffer.size is divided, as Kafka divides it over its threads; the express worker has a share."""
+    logs = write_logs(tmp_path / "logs", "one")
+    settings = {"log.cleaner.threads": 3, "log.cleaner.dedupe.buffer.size": 80 << 20}
+    daemon = make(logs, {"one": "compact"}, **settings)
+    calls: list[CleanCall] = []
+
+    class Recorder:
+        def clean(self, call: CleanCall, _: object) -> list[LogResult]:
+            calls.append(call)
+            return [LogResult.of(tp, call.log_dir) for tp in call.partitions]
+
+    job = daemon.schedule.next()
+    assert job is not None
+    engine: Any = Recorder()
+    replace(daemon.cleanings, engine=engine).run(job)
+    (call,) = calls
+    assert call.jobs_at_once == 4
+    request = CleanRequest(
+        config=call.config, topic_config=call.topic_configs.__getitem__, log_dirs=(), jobs_at_once=4
+    )
+    assert budget_of(request).bytes == int((80 << 20) * call.config.io_buffer_load_factor / 4)
+    assert not call.is_owned

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.choose import Candidate, examine
 from cleanerd.cleaning.clean import Cleaner
+from cleanerd.cleaning.reservations import Reservations
 from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.daemon.engine.calls import Call, CleanCall, ExamineCall, Planned, Reply
 from cleanerd.env.clock import SystemClock
@@ -69,6 +70,7 @@ class EngineProcess:
         self._send = _Sender(connection)
         self._session = SparkSession(spark_master)
         self._files = RealFiles()
+        self._reservations = Reservations(self._files)
         self._clock = SystemClock()
 
     def serve(self) -> None:
@@ -105,13 +107,19 @@ class EngineProcess:
         )
 
     def _clean(self, call_id: int, task: CleanCall) -> list[LogResult]:
-        request = replace(_request(task), force=task.force, horizons=task.horizons)
+        request = replace(
+            _request(task), force=task.force, horizons=task.horizons, jobs_at_once=task.jobs_at_once
+        )
         answers = self._examine_all(task, request)
         progress = _Planning(self._send, call_id)
-        cleaner = Cleaner(request, progress, self._clock, self._files, self._session, os.urandom)
+        cleaner = Cleaner(
+            request, progress, self._clock, self._files, self._session, os.urandom, self._reservations
+        )
         candidates = [answer for answer in answers if isinstance(answer, Candidate)]
         skipped = [answer for answer in answers if isinstance(answer, LogResult)]
-        return skipped + (cleaner.stage(candidates, task.reporter) if candidates else [])
+        return skipped + (
+            cleaner.stage(candidates, task.reporter, is_owned=task.is_owned) if candidates else []
+        )
 
     def _examine_all(
         self, task: CleanCall | ExamineCall, request: CleanRequest

@@ -19,6 +19,7 @@ from cleanerd.cleaning.settle import recover_log, settle
 from cleanerd.cleaning.spark_master import spark_master
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
+from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.engine.calls import CleanCall, Planned
 from cleanerd.daemon.engine.client import Engine
 from cleanerd.daemon.telemetry.metrics import Metrics
@@ -50,6 +51,7 @@ class Cleanings:
     metrics: Metrics
     clock: Clock
     is_yielding: Callable[[str], bool]  # whether `.lock` is to be left alone for a broker that starts
+    is_owned: Callable[[str], bool]  # whether a broker lives in a log directory
     done: Callable[[Job, LogId, LogResult], None]
     beat: Callable[[Job], None]
     is_urgent: bool = False  # its I/O counts as all other, and is paid before that of the others
@@ -110,6 +112,8 @@ class Cleanings:
                 force=job.force,
                 horizons=job.trigger == "horizon",
                 reporter=channel.reporter,
+                is_owned=self.is_owned(log_dir),
+                jobs_at_once=jobs_at_once(configuration.broker),
             )
             try:
                 return _with_examination(self.engine.clean(call, planned), watch.seconds)
@@ -182,6 +186,11 @@ def _with_examination(results: list[LogResult], seconds: float) -> list[LogResul
     return [
         replace(result, phase_seconds={"examine": examine_s, **result.phase_seconds}) for result in results
     ]
+
+
+def jobs_at_once(config: CleanerdConfig) -> int:
+    """How many jobs run at most. They share log.cleaner.dedupe.buffer.size, as the threads of Kafka's cleaner do."""
+    return config.log_cleaner_threads + bool(config.reserved_topics)  # those have a worker of their own
 
 
 def _failed(log: LogId, error: CleanerdError) -> LogResult:

@@ -1,0 +1,88 @@
+"""Disk space and memory that cleanings side by side share: reserved before, and a floor that no write crosses."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.reservations import Reservations
+from cleanerd.env.files import RealFiles
+from cleanerd.env.space import Space, floor_bytes, space_of
+from cleanerd.pipeline.session import SparkSession
+from tests.cleaning.logs import GOOD, assert_cleaned, clean, contents, write_logs
+from tests.cleaning.test_bad_input import mounted
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("total_bytes", "ratio", "floor"),
+    [(100 * GIB, 0.1, 10 * GIB), (100 * GIB, 0.0, 64 << 20), (1 << 20, 0.0, (1 << 20) // 100)],
+)
+def test_floor(total_bytes: int, ratio: float, floor: int) -> None:
+    assert floor_bytes(Space(total_bytes, 0), ratio) == floor
+
+
+def test_what_one_cleaning_was_granted_is_not_free_for_another(tmp_path: Path) -> None:
+    """But what it has staged of that is used already, and is not counted twice."""
+    one, other = tmp_path / "t-0", tmp_path / "t-1"
+    one.mkdir()
+    other.mkdir()
+    free = space_of(str(tmp_path)).free_bytes
+    most, slack = free * 6 // 10, free // 20  # others use this disk, too
+    reservations = Reservations(RealFiles())
+    assert reservations.take({str(one): most}, 0) is None
+    room = reservations.take({str(other): most}, 0)
+    assert room == pytest.approx(free - most, abs=slack)
+    assert reservations.take({str(other): free // 10}, 0) is None
+    reservations.release([str(other)])
+    with (one / f"{0:020d}.part.cleanerd").open("wb") as part:
+        part.truncate(most)  # sparse: of the grant nothing is left, of the disk nothing is taken
+    assert reservations.take({str(other): most}, 0) is None
+    reservations.release([str(one), str(other)])
+    assert reservations.take({str(other): most}, free // 2) == pytest.approx(free - free // 2, abs=slack)
+
+
+class Filling(Reservations):
+    """Somebody else fills the disk, but for a little more than the floor, once room was granted."""
+
+    def take(self, wanted: "dict[str, int]", least_free_bytes: int) -> int | None:  # type: ignore[override]
+        room = super().take(wanted, least_free_bytes)
+        place = next(iter(wanted))
+        if room is None and "small" in place:
+            left = space_of(place).free_bytes - least_free_bytes - 8192
+            Path(place).parent.joinpath("filler").write_bytes(bytes(left))
+        return room
+
+
+def test_a_write_that_would_cross_the_floor_fails_its_log_alone(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is left of it, and the floor still is free."""
+    monkeypatch.setattr("cleanerd.cleaning.clean.Reservations", Filling)
+    good = write_logs(tmp_path / "logs", GOOD)
+    small = tmp_path / "small"
+    small.mkdir()
+    with mounted(small, "-t", "tmpfs", "-o", "size=24m", "none"):
+        write_logs(small, "bad")
+        _grow(small / "bad-0")
+        before = contents(small / "bad-0")
+        ran = clean(spark, small, good)
+        assert contents(small / "bad-0") == before
+        assert space_of(str(small)).free_bytes >= floor_bytes(space_of(str(small)), 0.0)
+    assert "bytes are free on its file system" in ran.reason("bad", "small")
+    assert_cleaned(ran, good / f"{GOOD}-0")
+
+
+def _grow(partition: Path) -> None:
+    """Records of unique keys, which all stay."""
+    from cleanerd.client.producer import Producer
+    from cleanerd.client.writer import LogWriter
+
+    with LogWriter(str(partition.parent), "bad", 0, segment_bytes=100_000) as writer:
+        producer = Producer(writer)
+        for number in range(3_000):
+            producer.put(b"key %d" % (number % 2_000), os.urandom(60), 2000 + number)
+        end = writer.log_end_offset
+    for name in ("replication-offset-checkpoint", "recovery-point-offset-checkpoint"):
+        (partition.parent / name).write_text(f"0\n1\nbad 0 {end}\n")
