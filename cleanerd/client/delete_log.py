@@ -13,7 +13,8 @@ step  what is done                                                 what a crash 
 ====  ===========================================================  =====================================================
 
 A new log of that name must not inherit entries of the old one; those that a crash between 3 and 4 leaves are dropped by the
-writer that makes it. Kafka deletes a directory whose name ends in `-delete` when it starts; cleanerd never looks into one.
+writer that makes it. Kafka deletes a directory whose name ends in `-delete` after a start, and the daemon does where no
+broker will come, both after file.delete.delay.ms.
 """
 
 import os

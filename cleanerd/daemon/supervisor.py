@@ -317,6 +317,9 @@ class Supervisor:
         usable = [log_dir for log_dir in self.log_dirs if log_dir not in self.offline]
         with self.metrics.phase("scan"):
             self._took(self.inventory.scan(usable))
+        for log_dir in usable:
+            delay_ms = lambda topic: self.configuration().topic(topic).file_delete_delay_ms  # noqa: E731
+            attempt(partial(self.deletions.adopt_logs, log_dir, delay_ms), log_dir)
         self.metrics.scanned(self.log_dirs, self.offline)
         self._watcher.follow()
 

@@ -127,6 +127,10 @@ class Files(Protocol):
         """Remove a name. The space of a large file may come back a little later (`space.wait_for_deleted`)."""
         ...
 
+    def rmdir(self, directory: str) -> None:
+        """Remove an empty directory."""
+        ...
+
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         """Set the modification time (rule 4.12)."""
         ...
@@ -184,6 +188,10 @@ class RealFiles:
     def unlink(self, path: str) -> None:
         """Remove a name. The space of a large file comes back a little later (`space.wait_for_deleted`)."""
         space.unlink(path)
+
+    def rmdir(self, directory: str) -> None:
+        """Remove an empty directory."""
+        os.rmdir(directory)
 
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         """Set the modification time (rule 4.12)."""

@@ -23,6 +23,7 @@ broker drops when it loads the log (rules 5.19, 10.5).
 The log start offset needs no entry in a checkpoint: the first segment says it, and what step 1 synced does not come back.
 """
 
+import contextlib
 import os
 from collections.abc import Iterable, Sequence
 
@@ -78,6 +79,25 @@ def unlink_all(files: Files, paths: Iterable[str]) -> dict[str, OSError]:
         except OSError as error:
             failed[path] = error
     return failed
+
+
+def remove_files(files: Files, directory: str, limit: int) -> tuple[int, int, bool]:
+    """Unlink up to `limit` files of a deleted log's directory, and the directory after the last one.
+
+    Returns (files, bytes, whether the directory is gone). Raises OSError, also for a directory inside, which is not ours.
+    """
+    names = files.list_names(directory)
+    size_bytes = 0
+    for name in names[:limit]:
+        path = os.path.join(directory, name)
+        with contextlib.suppress(FileNotFoundError):  # a link to nothing has no size
+            size_bytes += files.stat(path).size_bytes
+        files.unlink(path)
+    if len(names) > limit:
+        return limit, size_bytes, False
+    files.rmdir(directory)
+    files.fsync_dir(os.path.dirname(directory))
+    return len(names), size_bytes, True
 
 
 def _up_to(

@@ -1,6 +1,7 @@
 """Files that wait for their deletion (rules 5.8-5.10): on time, all of them, and never one that is not ours to delete."""
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.retain import retain
+from cleanerd.daemon.work import deletions
 from cleanerd.daemon.work.deletions import RETRY_MS, Deleted, PendingDeletions
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
@@ -230,3 +232,94 @@ def test_c138_files_of_expired_segments_go_after_the_delay(tmp_path: Path, survi
         pending.adopt(str(directory))
     assert pending.run_due(clock.now_ms()).files == len(waiting)
     assert len(left(directory)) == 4
+
+
+DELETED = f"gone-3.{'0af1' * 8}-delete"
+
+
+def deleted_log(log_dir: Path, name: str = DELETED, files: int = 3) -> Path:
+    """The directory of a log that its writer deleted."""
+    directory = log_dir / name
+    directory.mkdir()
+    for number in range(files):
+        (directory / f"file {number}").write_bytes(b"12345")
+    return directory
+
+
+def adopt(pending: PendingDeletions, log_dir: Path) -> None:
+    pending.adopt_logs(str(log_dir), {"gone": 10}.__getitem__)
+
+
+def test_a_5_deleted_log_goes_after_its_delay(
+    pending: PendingDeletions, tmp_path: Path, partition: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, in as many takings of the lock as it needs, and nothing but it."""
+    monkeypatch.setattr(deletions, "_FILES_AT_ONCE", 2)
+    (partition / "kept").touch()
+    directory = deleted_log(tmp_path, files=5)
+    adopt(pending, tmp_path)
+    adopt(pending, tmp_path)
+    assert pending.next_due_ms == NOW_MS + 10
+    assert pending.run_due(NOW_MS + 9) == Deleted()
+    assert pending.run_due(NOW_MS + 10) == Deleted(files=5, bytes=25)
+    assert not directory.exists()
+    assert (partition / "kept").exists()
+    assert pending.next_due_ms is None
+
+
+def test_a_5_a_brokers_deleted_log_is_left_to_it(pending: PendingDeletions, tmp_path: Path) -> None:
+    """Also when the directory became a broker's after it was queued."""
+    directory = deleted_log(tmp_path)
+    adopt(pending, tmp_path)
+    (tmp_path / names.META_PROPERTIES).touch()
+    assert pending.run_due(NOW_MS + 10) == Deleted()
+    adopt(pending, tmp_path)
+    assert pending.next_due_ms is None
+    assert len(list(directory.iterdir())) == 3
+
+
+def test_a_5_a_deleted_log_waits_for_the_lock(pending: PendingDeletions, tmp_path: Path) -> None:
+    directory = deleted_log(tmp_path)
+    adopt(pending, tmp_path)
+    with lock_of_another(tmp_path / names.LOCK):
+        assert pending.run_due(NOW_MS + 10) == Deleted()
+    assert len(list(directory.iterdir())) == 3
+    assert pending.run_due(NOW_MS + 10) == Deleted(files=3, bytes=15)
+
+
+@pytest.mark.parametrize(
+    "name", ["gone-3-delete", DELETED.replace("delete", "stray"), DELETED.upper(), "gone-3"]
+)
+def test_a_5_only_directories_with_the_whole_name_go(
+    pending: PendingDeletions, tmp_path: Path, name: str
+) -> None:
+    deleted_log(tmp_path, name)
+    (tmp_path / DELETED).symlink_to(tmp_path / name)
+    adopt(pending, tmp_path)
+    assert pending.next_due_ms is None
+
+
+def test_a_5_a_directory_inside_was_made_by_nobody_of_ours(pending: PendingDeletions, tmp_path: Path) -> None:
+    """It is told, and tried again later; another log's deletion goes on."""
+    directory = deleted_log(tmp_path)
+    (directory / "z" / "inside").mkdir(parents=True)
+    other = deleted_log(tmp_path, DELETED.replace("gone-3", "gone-4"))
+    adopt(pending, tmp_path)
+    done = pending.run_due(NOW_MS + 10)
+    assert (list(done.failures), done.files) == ([str(directory)], 3)
+    assert not other.exists()
+    assert (directory / "z" / "inside").exists()
+    assert pending.next_due_ms == NOW_MS + 10 + RETRY_MS
+
+
+def test_a_5_another_directory_of_that_name_has_its_own_delay(
+    pending: PendingDeletions, tmp_path: Path
+) -> None:
+    shutil.rmtree(deleted_log(tmp_path))
+    (tmp_path / "taken").mkdir()  # so that the inode is another one
+    deleted_log(tmp_path)
+    adopt(pending, tmp_path)
+    os.rename(tmp_path / DELETED, tmp_path / "away")
+    directory = deleted_log(tmp_path)
+    assert pending.run_due(NOW_MS + 10) == Deleted()
+    assert directory.exists()

@@ -32,6 +32,10 @@ class CountedFiles(RealFiles, ABC):
         self.count()
         super().unlink(path)
 
+    def rmdir(self, directory: str) -> None:
+        self.count()
+        super().rmdir(directory)
+
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         self.count()
         super().set_mtime_ns(path, mtime_ns)

@@ -206,6 +206,11 @@ class SimDisk:
         directory, name = os.path.split(path)
         self._change(self._directory(directory), _Change(self._file(path).inode, name, None))
 
+    def rmdir(self, directory: str) -> None:
+        self._record("rmdir", directory)
+        assert not self._directory(directory).names
+        del self._directories[directory]
+
     def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
         self._record("set_mtime_ns", path)
         self._file(path).mtime_ns = mtime_ns

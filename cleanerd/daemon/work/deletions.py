@@ -10,22 +10,30 @@ A file is unlinked only
     3. if no `.cleaned` or `.swap` lies beside it: of a swap that was interrupted the `.deleted` file may be the only copy
        (rule 5.19b).
 
+The directory of a deleted log (`-delete`) goes with all that is in it, after file.delete.delay.ms from when it was first
+seen, as Kafka removes it after a start (spec disk A5). That is for log directories of cooperating writers: a broker removes
+its own.
+
 Rule 5.9 (a log promoted from `-future` meanwhile) does not arise: cleanerd leaves those directories alone.
 """
 
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import DirOffline, LockHeld
-from cleanerd.format.names import Suffix
-from cleanerd.storage.delete import deleted_files, unlink_all
+from cleanerd.format.names import DirKind, Suffix, parse_partition_dir
+from cleanerd.storage.delete import deleted_files, remove_files, unlink_all
 from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.scan import is_kafka_dir
 from cleanerd.storage.staged import segment_files
+
+_FILES_AT_ONCE = 5_000
+"""So many are unlinked before whoever else waits for `.lock` has a chance."""
 
 RETRY_MS = 60_000
 """Until a file that could not be deleted is tried again."""
@@ -56,6 +64,7 @@ class PendingDeletions:
         self._clock = clock
         self._mutex = threading.Lock()
         self._waiting: dict[str, _Waiting] = {}
+        self._deleted_logs: dict[str, _Waiting] = {}
 
     def add(self, paths: Iterable[str], due_ms: int) -> None:
         """Delete these `.deleted` files from `due_ms` (wall clock) on. One that waits already keeps the earlier time."""
@@ -77,11 +86,29 @@ class PendingDeletions:
         self.add(left, self._clock.now_ms())
         return len(left)
 
+    def adopt_logs(self, log_dir: str, delay_ms: Callable[[str], int]) -> None:
+        """Queue the directories of deleted logs that are new; `delay_ms` is that of a topic. Raises OSError."""
+        listed = [] if is_kafka_dir(self._files, log_dir) else self._files.list_names(log_dir)
+        found = {}
+        for name, parsed in ((name, parse_partition_dir(name)) for name in listed):
+            path = os.path.join(log_dir, name)
+            if parsed is not None and parsed[1] is DirKind.DELETE and not os.path.islink(path):
+                waiting = self._identity(path, self._clock.now_ms() + delay_ms(parsed[0].topic))
+                if waiting is not None:
+                    found[path] = waiting
+        with self._mutex:
+            for path in [path for path in self._deleted_logs if os.path.dirname(path) == log_dir]:
+                known = self._deleted_logs.pop(path)
+                if path in found and found[path].inode == known.inode:
+                    found[path] = known
+            self._deleted_logs.update(found)
+
     @property
     def next_due_ms(self) -> int | None:
-        """When the next file is due, None when none waits; in the past as long as a lock keeps one."""
+        """When the next file or log is due, None when none waits; in the past as long as a lock keeps one."""
         with self._mutex:
-            return min((waiting.due_ms for waiting in self._waiting.values()), default=None)
+            waiting = (*self._waiting.values(), *self._deleted_logs.values())
+        return min((one.due_ms for one in waiting), default=None)
 
     def due(self, now_ms: int) -> tuple[str, ...]:
         """Files whose time has come, those included that a lock keeps."""
@@ -103,6 +130,33 @@ class PendingDeletions:
                 total = _sum(total, Deleted(missing=1))
         for directory, paths in by_directory.items():
             total = _sum(total, self._delete_in(directory, paths, now_ms))
+        with self._mutex:
+            logs = [path for path, waiting in self._deleted_logs.items() if waiting.due_ms <= now_ms]
+        for path in logs:
+            total = _sum(total, self._delete_log(path, now_ms))
+        return total
+
+    def _delete_log(self, directory: str, now_ms: int) -> Deleted:
+        """A deleted log, a number of files at a time."""
+        total, log_dir, is_gone = Deleted(), os.path.dirname(directory), False
+        with self._mutex:
+            waiting = self._deleted_logs[directory]
+        try:
+            while not is_gone:
+                with LogDirLock(log_dir):
+                    now = self._identity(directory, 0)
+                    if is_kafka_dir(self._files, log_dir) or now is None or now.inode != waiting.inode:
+                        break
+                    count, size_bytes, is_gone = remove_files(self._files, directory, _FILES_AT_ONCE)
+                total = _sum(total, Deleted(count, size_bytes))
+        except LockHeld:
+            return total
+        except (OSError, DirOffline) as error:
+            with self._mutex:
+                self._deleted_logs[directory] = replace(waiting, due_ms=now_ms + RETRY_MS)
+            return _sum(total, Deleted(failures={directory: error}))
+        with self._mutex:
+            self._deleted_logs.pop(directory, None)
         return total
 
     def _delete_in(self, directory: str, paths: list[str], now_ms: int) -> Deleted:

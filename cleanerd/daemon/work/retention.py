@@ -3,6 +3,9 @@
 Logs that are not compacted are paused for their pass and resumed after it, whatever happens (1.30); compacted ones are
 taken as for a cleaning (1.28). A directory that a live broker owns is left to the broker's own retention. What goes wrong
 with one log ends its pass alone; Kafka ends that of all the logs behind it as well (6.14).
+
+A `-future` log gets no pass (1.32): it is the unfinished copy of a move that only its broker can go on with, and that
+broker's retention takes from it then what it has to.
 """
 
 from collections.abc import Callable, Sequence
