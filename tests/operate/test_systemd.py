@@ -19,10 +19,16 @@ UNITS = ROOT / "systemd"
 MAN = ROOT / "etc" / "man"
 SCORE_MAX = 12  # tenths; a bare unit with User= has 92
 PROGRAMS: dict[str, Callable[[], argparse.ArgumentParser]] = {
-    "/usr/bin/cleanerd": main.make_parser,
-    "/usr/bin/cleanerctl": ctl_parser.make_parser,
+    "/opt/cleanerd/bin/cleanerd": main.make_parser,
+    "/opt/cleanerd/bin/cleanerctl": ctl_parser.make_parser,
 }
-VERIFIED_WITH = ("/usr/bin/cleanerd", "/usr/bin/cleanerctl", "/usr/bin/timeout", "/bin/kill", "/bin/broker")
+VERIFIED_WITH = (
+    "/opt/cleanerd/bin/cleanerd",
+    "/opt/cleanerd/bin/cleanerctl",
+    "/usr/bin/timeout",
+    "/bin/kill",
+    "/bin/broker",
+)
 
 
 def settings(path: Path) -> Iterator[tuple[str, str]]:
@@ -128,8 +134,8 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 def test_commands_of_the_units_are_understood() -> None:
     found = list(commands())
     assert [(program, arguments[0]) for program, arguments in sorted(found)] == [
-        ("/usr/bin/cleanerctl", "commit"),
-        ("/usr/bin/cleanerd", "run"),
+        ("/opt/cleanerd/bin/cleanerctl", "commit"),
+        ("/opt/cleanerd/bin/cleanerd", "run"),
     ]
     for program, arguments in found:
         PROGRAMS[program]().parse_args(arguments)
@@ -167,7 +173,7 @@ def test_manual_pages_are_well_formed(page: str) -> None:
 @pytest.mark.parametrize("page", ["cleanerd.8", "cleanerctl.1"])
 def test_manual_pages_name_every_verb_and_no_option_that_does_not_exist(page: str) -> None:
     text = (MAN / page).read_text().replace("\\-", "-").replace("\\~", " ").replace("\\fI", "")
-    parser = PROGRAMS[f"/usr/bin/{page.partition('.')[0]}"]()
+    parser = PROGRAMS[f"/opt/cleanerd/bin/{page.partition('.')[0]}"]()
     for verb, _ in walk(parser):
         assert verb.startswith("_") or re.search(rf"^\.B.*\b{verb}\b", text, re.MULTILINE), verb
     parsers = [found for make in PROGRAMS.values() for _, found in walk(make())]

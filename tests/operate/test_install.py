@@ -1,0 +1,158 @@
+"""Installed as README says, and as a Debian package: in a root of its own, an overlay over this machine's that goes away.
+
+There is no running systemd in it, which SYSTEMD_OFFLINE tells systemctl: units are enabled and not started.
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.operate.tools import ROOT, missing, need, run
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
+
+UNITS = ("cleanerd.service", "cleanerd.socket")
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LC_ALL": "C.UTF-8",
+    "PIP_CACHE_DIR": "/nonexistent",
+    "SYSTEMD_OFFLINE": "1",
+}
+KEPT = (
+    "PIP_INDEX_URL",
+    "PIP_CONSTRAINT",
+    "PIP_CERT",
+    "SSL_CERT_FILE",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+)
+WRITE_LOG = """
+from cleanerd.client.producer import Producer
+from cleanerd.client.writer import LogWriter
+with LogWriter("/srv/logs", "orders", 0, segment_bytes=1 << 20) as writer:
+    producer = Producer(writer)
+    for key in [b"a", b"b"] * 500:
+        producer.put(key, b"value", 1)
+    writer.roll()
+"""
+
+
+class Root:
+    """A changed root; commands run in it as in a fresh login of root."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, script: str, *, check: bool = True) -> "subprocess.CompletedProcess[str]":
+        environment = ENVIRONMENT | {name: os.environ[name] for name in KEPT if name in os.environ}
+        words = [f"{name}={value}" for name, value in environment.items()]
+        return run(
+            "chroot", self.path, "env", "-i", *words, "bash", "-euc", script, check=check, timeout_s=900
+        )
+
+    def has(self, name: str) -> bool:
+        return os.path.lexists(self.path / name.removeprefix("/"))
+
+
+def mount(*words: object) -> None:
+    try:
+        run("mount", *words)
+    except AssertionError as error:
+        missing(f"a root of its own needs to mount: {error}")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Root]:
+    """The machine's own root, with all changes in memory."""
+    if os.geteuid() != 0:
+        missing("a root of its own needs root")
+    memory, merged = tmp_path / "memory", tmp_path / "root"
+    memory.mkdir()
+    merged.mkdir()
+    mounted = []
+    try:
+        mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", memory)
+        mounted.append(memory)
+        for name in ("upper", "work"):
+            (memory / name).mkdir()
+        mount(
+            "-t",
+            "overlay",
+            "overlay",
+            "-o",
+            f"lowerdir=/,upperdir={memory}/upper,workdir={memory}/work",
+            merged,
+        )
+        mounted.append(merged)
+        for name in ("dev", "proc"):
+            mount("--rbind", "--make-rslave", f"/{name}", merged / name)
+            mounted.append(merged / name)
+        yield Root(merged)
+    finally:
+        for path in reversed(mounted):
+            run("umount", "--recursive", "--lazy", path, check=False)
+
+
+def cleans_a_log(root: Root) -> None:
+    """With the Java runtime that came along: none is on the path, nor in the environment."""
+    root(
+        f"rm -rf /usr/lib/jvm /usr/bin/java; mkdir -p /srv/logs\n/opt/cleanerd/bin/python - <<'END'\n{WRITE_LOG}\nEND"
+    )
+    said = root("cleanerd clean --force --log-dir /srv/logs --set log.cleanup.policy=compact").stdout
+    assert re.search(r"orders-0 +committed .* superseded 998", said), said
+
+
+def is_ready_to_start(root: Root) -> None:
+    """What the units name is there, with the owners that they expect."""
+    program = need("systemd-analyze", "systemd")
+    for unit in UNITS:
+        assert root(f"{program} verify --man=no {unit} 2>&1").stdout == ""
+    assert root("stat -c '%U %a' /run/cleanerd /var/cache/cleanerd").stdout == "kafka 750\n" * 2
+    assert root("cleanerctl --version; cleanerd --version").stdout.split()[::2] == ["cleanerctl", "cleanerd"]
+
+
+def test_readme_installs_a_service(root: Root) -> None:
+    text = (ROOT / "README.md").read_text().partition("## Install it as a service")[2]
+    found = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    root(f"rm -rf /opt/cleanerd; cd {ROOT}\n{found[1]}")
+    is_ready_to_start(root)
+    assert root("systemctl is-enabled cleanerd.service cleanerd.socket").stdout == "enabled\nenabled\n"
+    cleans_a_log(root)
+
+
+def test_debian_package_is_installed_upgraded_removed_and_purged(root: Root) -> None:
+    need("dpkg-deb", "dpkg-dev")
+    root(
+        f"mkdir /srv/tree; cd {ROOT}; git ls-files -z | xargs -0 cp --parents -t /srv/tree; /srv/tree/etc/debian/build.sh"
+    )
+    assert root("find /srv/tree/dist -name '*.deb' | wc -l").stdout == "1\n"
+    assert root("grep -rlI '/tmp/tmp' /opt/cleanerd/bin || true").stdout == ""
+    assert "systemctl enable --now cleanerd" in root("dpkg -i /srv/tree/dist/cleanerd_*.deb").stdout
+    is_ready_to_start(root)
+    assert root("systemctl is-enabled cleanerd.service || true").stdout == "disabled\n"
+    assert root("man -w cleanerctl || ls /usr/share/man/man1/cleanerctl.1.gz").stdout
+    cleans_a_log(root)
+    root(
+        "systemctl enable cleanerd.service; mkdir -p /var/lib/cleanerd; touch /var/lib/cleanerd/history.sqlite"
+    )
+    root("dpkg -i /srv/tree/dist/cleanerd_*.deb")
+    assert root("systemctl is-enabled cleanerd.service").stdout == "enabled\n"
+    root("dpkg -r cleanerd")
+    assert not root.has("/usr/bin/cleanerd")
+    assert not root.has("/etc/systemd/system/multi-user.target.wants/cleanerd.service")
+    assert root.has("/var/lib/cleanerd/history.sqlite")
+    root("dpkg -P cleanerd")
+    for name in (
+        "/opt/cleanerd",
+        "/var/lib/cleanerd",
+        "/var/cache/cleanerd",
+        "/usr/lib/systemd/system/cleanerd.service",
+    ):
+        assert not root.has(name), name
