@@ -1,7 +1,13 @@
-"""Where cleanerd keeps what it can make again: answers of Java runtimes, wrappers, compiled kernels."""
+"""Where cleanerd keeps what it can make again: answers of Java runtimes, wrappers, compiled kernels.
 
+All of that is executed sooner or later, so a directory in which another user could have put something is not used.
+"""
+
+import grp
 import os
-from collections.abc import Mapping
+import pwd
+import stat
+from collections.abc import Iterator, Mapping
 
 
 def cache_directory(environment: Mapping[str, str]) -> str:
@@ -11,3 +17,49 @@ def cache_directory(environment: Mapping[str, str]) -> str:
         return given
     user = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(user, "cleanerd")
+
+
+def why_untrusted(directory: str) -> str | None:
+    """Why another user could have written what lies in `directory`; None if only this one or root could."""
+    path = os.path.realpath(directory)
+    above = path
+    while above != (above := os.path.dirname(above)):
+        wrong = _why_open(above, is_sticky_enough=True)
+        if wrong is not None:
+            return wrong
+    return next((wrong for place in _below(path) if (wrong := _why_open(place)) is not None), None)
+
+
+def _below(path: str) -> Iterator[str]:
+    """The directory and all in it; not what lies in a directory that only its owner can enter."""
+    yield path
+    for root, directories, files in os.walk(path):
+        if not os.stat(root).st_mode & 0o077:
+            directories.clear()
+            continue
+        yield from (os.path.join(root, name) for name in (*directories, *files))
+
+
+def _why_open(path: str, *, is_sticky_enough: bool = False) -> str | None:
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if found.st_uid not in (0, os.geteuid()):
+        return f"{path} belongs to user {found.st_uid}"
+    if stat.S_ISLNK(found.st_mode) or (is_sticky_enough and found.st_mode & stat.S_ISVTX):
+        return None
+    if found.st_mode & stat.S_IWOTH:
+        return f"every user may write to {path}"
+    if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid):
+        return f"group {found.st_gid} may write to {path}"
+    return None
+
+
+def _is_private(gid: int) -> bool:
+    """Whether a group has no member but this user: `useradd` makes such ones, and their files are often open to it."""
+    try:
+        me = pwd.getpwuid(os.geteuid())
+        return me.pw_gid == gid and set(grp.getgrgid(gid).gr_mem) <= {me.pw_name}
+    except KeyError:
+        return False

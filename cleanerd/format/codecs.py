@@ -288,9 +288,7 @@ def _decompress_lz4(data: Data, magic: int) -> bytes:
     _check_lz4_descriptor(frame)
     try:
         source = _with_right_checksum(frame) if magic == 0 else frame
-        if len(source) * _LZ4_MAX_RATIO > MAX_EXPANDED_BYTES:
-            stream = lz4.frame.LZ4FrameDecompressor()
-            _check_size(len(stream.decompress(source, max_length=MAX_EXPANDED_BYTES + 1)))
+        _check_lz4_blocks(source)
         content, used = lz4.frame.decompress(source, return_bytes_read=True)
     except RuntimeError as problem:
         raise FormatError(0, "an lz4 frame", problem) from problem
@@ -310,6 +308,23 @@ def _check_lz4_descriptor(frame: memoryview) -> None:
         raise FormatError(_LZ4_FLG, "independent lz4 blocks", f"linked ones ({flags:#04x})")
     if not 4 <= block_size_code <= 7:
         raise FormatError(_LZ4_BD, "an lz4 block size code of 4 to 7", block_size_code)
+
+
+def _check_lz4_blocks(frame: Data) -> None:
+    """Raise FormatError when the blocks of a frame may expand beyond the limit, before any of them is expanded."""
+    if len(frame) * _LZ4_MAX_RATIO <= MAX_EXPANDED_BYTES:
+        return
+    flags, block_bytes_max = frame[_LZ4_FLG], 1 << (8 + 2 * (frame[_LZ4_BD] >> 4))
+    position = 15 if flags & 0x08 else 7  # an 8-byte content size may precede the descriptor checksum
+    expanded = 0
+    while position + 4 <= len(frame):
+        header = int.from_bytes(frame[position : position + 4], "little")
+        size = header & 0x7FFFFFFF
+        if size == 0:
+            break
+        expanded += size if header >> 31 else min(size * _LZ4_MAX_RATIO, block_bytes_max)
+        position += 4 + size + (4 if flags & 0x10 else 0)
+    _check_size(expanded)
 
 
 def _with_right_checksum(frame: memoryview) -> bytes:

@@ -5,13 +5,15 @@ changed. So the directory is named by the content of all files here: another ver
 """
 
 import atexit
+import contextlib
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import MutableMapping
 
-from cleanerd.env.cache import cache_directory
+from cleanerd.env.cache import cache_directory, why_untrusted
 
 VARIABLE = "NUMBA_CACHE_DIR"
 
@@ -19,12 +21,16 @@ VARIABLE = "NUMBA_CACHE_DIR"
 def settle_cache(environment: MutableMapping[str, str]) -> None:
     """Name a directory that can be written, unless somebody named one; processes started later inherit it.
 
-    Without a writable cache directory it is a temporary one, which goes away with this process.
+    Without a cache directory that can be written, by this user alone, it is a temporary one, which goes away with this
+    process: what is loaded from there is executed.
     """
     if environment.get(VARIABLE):
         return
     directory = os.path.join(cache_directory(environment), "numba", _version())
-    if not _is_writable(directory):
+    wrong = why_untrusted(directory)
+    if wrong is not None:
+        sys.stderr.write(f"cleanerd: compiled kernels are not taken from {directory}: {wrong}\n")
+    if wrong is not None or not _is_writable(directory):
         directory = tempfile.mkdtemp(prefix="cleanerd-numba-")
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
     environment[VARIABLE] = directory
@@ -42,7 +48,9 @@ def _version() -> str:
 
 def _is_writable(directory: str) -> bool:
     try:
-        os.makedirs(directory, exist_ok=True)
+        os.makedirs(os.path.dirname(directory), exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
         tempfile.TemporaryFile(dir=directory).close()
     except OSError:
         return False

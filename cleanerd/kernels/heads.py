@@ -14,11 +14,10 @@ from numba import njit, types
 from cleanerd.format.codecs import MAX_EXPANDED_BYTES
 
 from .native import JIT, be32, be64
+from .records import RECORD_BYTES_MIN
 from .scan import next_size
 from .tables import CODEC_MASK, Status
 
-RECORD_BYTES_MIN = 7
-"""Length, attributes, two deltas, two lengths, number of headers: a byte each (spec disk C1)."""
 MESSAGE_BYTES_MIN = 26
 """Offset, size and a message of magic 0 without key and value (spec disk C3)."""
 

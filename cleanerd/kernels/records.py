@@ -13,6 +13,8 @@ _OK, _BAD_RECORD, _BAD_COUNT, _BAD_OFFSET, _BAD_CONTROL = (
     int(Status.BAD_OFFSET),
     int(Status.BAD_CONTROL),
 )
+RECORD_BYTES_MIN = 7
+"""Length, attributes, two deltas, two lengths, number of headers: a byte each (spec disk C1)."""
 _MAX_VARINT = 5
 _MAX_VARLONG = 10
 
@@ -231,7 +233,7 @@ def _count_records(expanded, batches, begin, end):
     for i in range(begin, end):
         batch = batches[i]
         payload = batch.payload_end - batch.payload_start
-        if batch.count > payload or (batch.count < 0 and batch.magic == 2):
+        if batch.magic == 2 and not 0 <= batch.count <= payload // RECORD_BYTES_MIN:
             return rows, i
         if batch.count >= 0:
             rows += batch.count

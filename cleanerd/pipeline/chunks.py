@@ -189,7 +189,17 @@ def _expand(piece: Piece, begin: int) -> tuple[int, Bytes]:
             batch["expanded"] = 1
             expanded += len(part)
         row += 1
-    return row, np.frombuffer(bytearray(b"".join(parts)), np.uint8) if parts else _NOTHING
+    return row, _joined(parts, expanded)
+
+
+def _joined(parts: list[bytes], size: int) -> Bytes:
+    """The parts in one buffer; what is large is there twice then, never three times."""
+    joined = np.empty(size, np.uint8)
+    view, at = joined.data, 0
+    for part in parts:
+        view[at : at + len(part)] = part
+        at += len(part)
+    return joined
 
 
 def _decompress(piece: Piece, row: int, codec: int) -> bytes:

@@ -11,6 +11,7 @@ module dies of it. Looked at, in this order: JAVA_HOME, `java` on PATH, the runt
 What a runtime has is asked of it once (0.2 s) and remembered beside the wrappers, by path, size and time.
 """
 
+import atexit
 import contextlib
 import hashlib
 import json
@@ -19,10 +20,11 @@ import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
-from cleanerd.env.cache import cache_directory
+from cleanerd.env.cache import cache_directory, why_untrusted
 from cleanerd.errors import Fatal
 
 MIN_VERSION = 17
@@ -63,7 +65,7 @@ def find_java_home(
     environment: Mapping[str, str] = os.environ, bundled: Callable[[], str | None] = bundled_java
 ) -> str:
     """JAVA_HOME to start Spark with. Raises `Fatal` that says what was looked at and what to do."""
-    cache = cache_directory(environment)
+    cache = _trusted_cache(environment)
     usable: list[Runtime] = []
     refused: list[str] = []
     for where, java in _candidates(environment, bundled):
@@ -81,6 +83,16 @@ def find_java_home(
             "Install a JRE, or: pip install 'cleanerd[jre]'"
         )
     return _wrapped(usable[0], cache)
+
+
+def _trusted_cache(environment: Mapping[str, str]) -> str:
+    """The cache directory; a temporary one where another user could have left a runtime of his for us."""
+    cache = cache_directory(environment)
+    if why_untrusted(cache) is None:
+        return cache
+    cache = tempfile.mkdtemp(prefix="cleanerd-java-")
+    atexit.register(shutil.rmtree, cache, ignore_errors=True)
+    return cache
 
 
 def _candidates(

@@ -1,10 +1,11 @@
 """Where things are kept that can be made again."""
 
 import os
+from pathlib import Path
 
 import pytest
 
-from cleanerd.env.cache import cache_directory
+from cleanerd.env.cache import cache_directory, why_untrusted
 
 
 @pytest.mark.parametrize(
@@ -18,3 +19,46 @@ from cleanerd.env.cache import cache_directory
 def test_cache_directory(environment: dict[str, str], directory: str) -> None:
     """systemd's, else the user's."""
     assert cache_directory(environment) == directory
+
+
+def make_private(place: Path) -> Path:
+    """A directory as it should be, with something in it."""
+    (place / "below").mkdir(parents=True)
+    (place / "below" / "kernel.nbc").write_bytes(b"code")
+    return place
+
+
+def test_a_directory_of_this_user_is_trusted(tmp_path: Path) -> None:
+    """Also one that is not there yet, and one that only its owner can enter, whatever the modes in it."""
+    assert why_untrusted(str(make_private(tmp_path / "a"))) is None
+    assert why_untrusted(str(tmp_path / "none" / "yet")) is None
+    (tmp_path / "a" / "below" / "kernel.nbc").chmod(0o666)
+    (tmp_path / "a").chmod(0o700)
+    assert why_untrusted(str(tmp_path / "a")) is None
+
+
+@pytest.mark.parametrize("place", ["", "below", "below/kernel.nbc"])
+def test_what_others_can_write_is_not_trusted(tmp_path: Path, place: str) -> None:
+    """The directory, what lies in it, and what it lies in; a sticky directory above is no matter."""
+    directory = make_private(tmp_path / "a")
+    (directory / place).chmod(0o777)
+    assert why_untrusted(str(directory)) == f"every user may write to {directory / place}".rstrip("/")
+    directory.chmod(0o1777)
+    assert why_untrusted(str(directory)) is not None
+
+
+def test_a_directory_below_one_that_others_can_write(tmp_path: Path) -> None:
+    """They could put another one in its place, unless it is sticky."""
+    directory = make_private(tmp_path / "open" / "a")
+    (tmp_path / "open").chmod(0o777)
+    assert why_untrusted(str(directory)) == f"every user may write to {tmp_path / 'open'}"
+    (tmp_path / "open").chmod(0o1777)
+    assert why_untrusted(str(directory)) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+@pytest.mark.parametrize("place", ["", "below", "below/kernel.nbc"])
+def test_what_belongs_to_another_user_is_not_trusted(tmp_path: Path, place: str) -> None:
+    directory = make_private(tmp_path / "a")
+    os.chown(directory / place, 65534, 65534)
+    assert why_untrusted(str(directory)) == f"{directory / place} belongs to user 65534".replace("/ ", " ")

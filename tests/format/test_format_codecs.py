@@ -276,3 +276,24 @@ def test_threads_do_not_share_engines():
     for thread in threads:
         thread.join()
     assert outcomes == [True] * 4
+
+
+@pytest.mark.parametrize("block_checksum", [False, True])
+def test_an_lz4_bomb_is_refused_before_it_is_expanded(block_checksum):
+    """4 MiB for a GiB: the headers of its blocks tell, no memory is taken for it."""
+    small = lz4.frame.compress(
+        bytes(4 << 20), block_size=7, block_linked=False, block_checksum=block_checksum, store_size=False
+    )
+    assert decompress(Codec.LZ4, small) == bytes(4 << 20)
+    bomb = small[:7] + 256 * small[7:-4] + small[-4:]
+    assert len(bomb) < 5 << 20
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(FormatError, match="expands to 536870912 bytes at most, found 1073741824 or more"):
+        decompress(Codec.LZ4, bomb)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # KiB
+
+
+def test_a_large_lz4_frame_within_the_limit():
+    """The look at its blocks, stored and compressed ones, refuses nothing that fits."""
+    content = random.Random(1).randbytes(3 << 20) + bytes(64 << 20)
+    assert decompress(Codec.LZ4, compress(Codec.LZ4, content)) == content

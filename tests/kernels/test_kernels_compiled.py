@@ -55,3 +55,16 @@ def test_without_a_writable_directory_it_is_a_temporary_one() -> None:
     directory, content = done.stdout.split()
     assert content == "[]"
     assert not os.path.exists(directory)
+
+
+def test_a_directory_that_others_can_write_is_not_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is loaded from there is executed: a private one takes its place, and that is said."""
+    shared = Path(settled({"CACHE_DIRECTORY": str(tmp_path)}))
+    assert shared.stat().st_mode & 0o077 == 0
+    shared.chmod(0o777)
+    directory = settled({"CACHE_DIRECTORY": str(tmp_path)})
+    assert directory != str(shared)
+    assert os.stat(directory).st_mode & 0o077 == 0
+    assert f"every user may write to {shared}" in capsys.readouterr().err

@@ -396,3 +396,13 @@ def test_the_first_wrong_crc_is_named_wherever_it_is(bad: int) -> None:
     assert first_bad_crc(raw, batches) == bad
     raw, batches, _, _ = scan(b"".join(whole))
     assert first_bad_crc(raw, batches) == -1
+
+
+def test_a_count_that_the_bytes_cannot_hold() -> None:
+    """A record takes seven bytes at least: no row is made for one that cannot be there."""
+    fitting = (len(V2) - 61) // 7
+    for count, impossible in ((fitting, -1), (fitting + 1, 0), (400_000_000, 0), (-1, 0)):
+        _, batches, _, _ = scan(sealed(V2[:57] + struct.pack(">i", count) + V2[61:]))
+        rows, found = count_records(NOTHING, batches, 0, 1)
+        assert found == impossible
+        assert rows <= fitting
