@@ -21,7 +21,7 @@ from cleanerd.cleaning.reset import reset_checkpoint
 from cleanerd.cleaning.result import SUPERSEDED, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.settle import recover_log, settle
-from cleanerd.cleaning.spark_master import spark_master
+from cleanerd.cleaning.spark_master import spark_place
 from cleanerd.cleaning.staging_limits import why_full
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
@@ -50,7 +50,9 @@ def clean_once(
 ) -> list[LogResult]:
     """Clean once and return a result per log. A given `session` stays open; otherwise one is made and stopped."""
     own_session = session is None
-    session = session or SparkSession(spark_master(request.config))
+    if session is None:
+        place = spark_place(request.config)
+        session = SparkSession(place.master, dict(place.conf))
     run = _Run(request, progress, clock, files or RealFiles(), session, entropy)
     try:
         for log_dir in request.log_dirs:

@@ -1,8 +1,17 @@
 """Where cleanings run."""
 
 import os
+from dataclasses import dataclass, field, replace
 
 from cleanerd.config.model import CleanerdConfig
+
+
+@dataclass(frozen=True, slots=True)
+class SparkPlace:
+    """What a Spark session is made for; another one needs another session."""
+
+    master: str
+    conf: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # properties of Spark; may hold secrets
 
 
 def spark_master(config: CleanerdConfig) -> str:
@@ -14,7 +23,12 @@ def spark_master(config: CleanerdConfig) -> str:
     return f"local[{len(os.sched_getaffinity(0))}]"
 
 
-def express_master(config: CleanerdConfig) -> str:
+def spark_place(config: CleanerdConfig) -> SparkPlace:
+    """Where and how cleanings run."""
+    return SparkPlace(spark_master(config), config.spark_conf)
+
+
+def express_place(config: CleanerdConfig) -> SparkPlace:
     """Where urgent small cleanings run: long tasks of others may hold all cores of the usual place."""
-    master = spark_master(config)
-    return "local[1]" if master.startswith("local[") else master
+    place = spark_place(config)
+    return replace(place, master="local[1]") if place.master.startswith("local[") else place

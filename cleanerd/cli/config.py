@@ -9,11 +9,14 @@ from rich.text import Text
 from cleanerd.cli import output
 from cleanerd.cli.configuration import diagnose, load
 from cleanerd.cli.tables import side_by_side, write_table
+from cleanerd.config.keys import is_secret
 from cleanerd.config.load import Configuration, Settings
 from cleanerd.config.model import Setting
 from cleanerd.config.reference import render_reference
 from cleanerd.config.values import DOUBLE_MAX, UNLIMITED
 from cleanerd.errors import BadConfiguration
+
+_HIDDEN = "(hidden)"
 
 
 def show(arguments: Namespace) -> int:
@@ -62,17 +65,17 @@ def _own(configuration: Configuration, topic: str) -> Settings:
 
 
 def _plain(settings: Mapping[str, Setting], show_origin: bool) -> dict[str, object]:
-    return {
-        key: {"value": setting.value, "origin": str(setting.origin)} if show_origin else setting.value
-        for key, setting in sorted(settings.items())
-    }
+    shown = {key: _HIDDEN if is_secret(key) else setting.value for key, setting in sorted(settings.items())}
+    if not show_origin:
+        return shown
+    return {key: {"value": value, "origin": str(settings[key].origin)} for key, value in shown.items()}
 
 
 def _table(heading: str, settings: Mapping[str, Setting], show_origin: bool) -> Table:
     keys = sorted(settings)
     columns: dict[str, Sequence[str | Text]] = {
         heading: keys,
-        "VALUE": [_text(settings[key].value) for key in keys],
+        "VALUE": [_HIDDEN if is_secret(key) else _text(settings[key].value) for key in keys],
         "ORIGIN": [str(settings[key].origin) if show_origin else "" for key in keys],
     }
     return side_by_side(columns)

@@ -9,6 +9,7 @@ so milliseconds beat minutes beat hours. A broker synonym without a row of its o
 of its topic key.
 """
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
@@ -226,6 +227,8 @@ _BROKER_ROWS = (
               "log_cleaner_enable", "Whether cleanerd cleans and retains compacted logs, whatever log.cleaner.enable says."),
     BrokerKey("cleanerd.spark.master", STRING, "", ANY, STATIC, "",
               "spark_master", "Spark master; empty: local[log.cleaner.threads]."),
+    BrokerKey("cleanerd.job.stall.timeout.ms", LONG, 300_000, at_least(1), CLUSTER, "ms",
+              "job_stall_timeout_ms", "A Spark job of which no task reports for so long is ended and tried again."),
     BrokerKey("cleanerd.chunk.bytes", LONG, 67_108_864, at_least(1), STATIC, "bytes",
               "chunk_bytes", "Bytes of log that one Spark task takes."),
     # cleanerd's own, of the daemon: throttle and jobs
@@ -350,3 +353,21 @@ INERT_KEYS = frozenset(
 """Keys that change nothing about cleanerd: they are checked and shown, and the reference says so."""
 _SYNONYMS = {name: _synonym(name, key) for key in _TOPIC_ROWS for name in key.synonyms}
 BROKER_KEYS = _SYNONYMS | {key.name: key for key in _BROKER_ROWS}
+
+SPARK_CONF_PREFIX = "cleanerd.spark.conf."
+_SECRET = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)  # spark.redaction.regex
+_SPARK_KEPT = ("spark.master", "spark.app.name")  # cleanerd.spark.master says the first
+
+
+def broker_key(name: str) -> BrokerKey | None:
+    """The row of a broker key: its own, or that of `SPARK_CONF_PREFIX` for a property of Spark; None for no key."""
+    found = BROKER_KEYS.get(name)
+    spark = name.removeprefix(SPARK_CONF_PREFIX)
+    if found is None and spark != name and spark.startswith("spark.") and spark not in _SPARK_KEPT:
+        return BrokerKey(name, STRING, None, ANY, CLUSTER, "", "", f"Property {spark} of Spark.")
+    return found
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of a key is for nobody's eyes."""
+    return name.startswith(SPARK_CONF_PREFIX) and _SECRET.search(name) is not None

@@ -24,7 +24,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cleanerd.config.keys import BROKER_KEYS, MS_PER_UNIT, TOPIC_KEYS, BrokerKey, Scope, TopicKey
+from cleanerd.config.keys import (
+    BROKER_KEYS,
+    MS_PER_UNIT,
+    SPARK_CONF_PREFIX,
+    TOPIC_KEYS,
+    BrokerKey,
+    Scope,
+    TopicKey,
+    broker_key,
+)
 from cleanerd.config.model import CleanerdConfig, KraftMetadata, Layer, Origin, Setting, TopicConfig
 from cleanerd.config.sources import Sources, Text, Texts
 from cleanerd.config.values import Check, ParseError
@@ -146,7 +155,9 @@ def _broker_settings(sources: Sources, metadata: KraftMetadata | None, problems:
         name: Setting(key.default, DEFAULT) for name, key in BROKER_KEYS.items() if key.default is not None
     }
     for name, text in texts.items():
-        setting = _parse(BROKER_KEYS[name], text, "", problems)
+        key = broker_key(name)
+        assert key is not None, "sources name known keys only"
+        setting = _parse(key, text, "", problems)
         if setting is not None:
             settings[name] = setting
     _check_dedupe_buffer(settings, problems)
@@ -271,6 +282,11 @@ def _cleanerd_config(broker: Settings) -> CleanerdConfig:
     return CleanerdConfig(
         log_dirs=log_dirs,
         metadata_log_dir=broker["metadata.log.dir"].value if "metadata.log.dir" in broker else log_dirs[0],
+        spark_conf=tuple(
+            (name.removeprefix(SPARK_CONF_PREFIX), setting.value)
+            for name, setting in sorted(broker.items())
+            if name.startswith(SPARK_CONF_PREFIX)
+        ),
         log_cleaner_threads_is_set=broker["log.cleaner.threads"].origin != DEFAULT,
         **values,
     )

@@ -7,7 +7,7 @@ log contributes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 from uuid import UUID
@@ -59,6 +59,8 @@ class CleanerdConfig:
     producer_id_expiration_ms: int
     retention_check_interval_ms: int
     spark_master: str  # "": local[log.cleaner.threads]
+    spark_conf: tuple[tuple[str, str], ...] = field(repr=False)  # properties of Spark, sorted
+    job_stall_timeout_ms: int
     chunk_bytes: int
     merge_enable: bool
     io_max_read_bytes_per_second: float

@@ -7,6 +7,7 @@ from cleanerd.config.keys import (
     IGNORED_BROKER_KEYS,
     INERT_KEYS,
     INT64_MAX,
+    SPARK_CONF_PREFIX,
     TOPIC_KEYS,
     BrokerKey,
     Scope,
@@ -24,6 +25,18 @@ runs; otherwise a reload that changes the key is refused as a whole. *No effect*
 in cleanerd depends on it.
 """
 
+_SPARK_CONF = f"""
+`{SPARK_CONF_PREFIX}*` in the config file or with `--set` passes a property to Spark and wins over what cleanerd chooses:
+`{SPARK_CONF_PREFIX}spark.executor.memory=2g`. A reload that changes one takes effect with the next Spark job.
+`spark.master` is `cleanerd.spark.master`.
+
+Spark's ports answer only those who know a secret. With a `local` master it is drawn for every session, and the ports are on
+loopback only. A standalone master, its workers and cleanerd have to share one: `spark.authenticate=true` and
+`spark.authenticate.secret=...` in `conf/spark-defaults.conf` of every node, and the same secret as
+`{SPARK_CONF_PREFIX}spark.authenticate.secret` in a config file that only cleanerd can read. Without it, a cluster is
+used without authentication. Values of such properties are not shown by `config show`.
+"""
+
 
 def render_reference() -> str:
     """The whole document."""
@@ -37,6 +50,7 @@ def render_reference() -> str:
             _HEAD,
             "## Keys of cleanerd\n",
             *_table(_broker_row(key) for key in own),
+            _SPARK_CONF,
             "\n## Kafka's broker keys\n",
             *_table(_broker_row(key) for key in kafka),
             "\n## Kafka's topic keys\n",

@@ -13,7 +13,7 @@ tell:
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from cleanerd.config.keys import BROKER_KEYS, Scope
+from cleanerd.config.keys import Scope, broker_key, is_secret
 from cleanerd.config.load import Configuration, Settings
 from cleanerd.config.model import Layer, Setting
 from cleanerd.errors import BadConfiguration
@@ -40,6 +40,8 @@ class Change:
     new: Setting | None
 
     def __str__(self) -> str:
+        if is_secret(self.key):
+            return f"{self.key}: changed"
         return f"{self.key}: {_text(self.old)} -> {_text(self.new)}"
 
 
@@ -112,7 +114,8 @@ def _text(setting: Setting | None) -> str:
 
 def _static(changes: Iterable[Change]) -> Iterator[str]:
     for change in changes:
-        if BROKER_KEYS[change.key].scope is Scope.STATIC:
+        key = broker_key(change.key)
+        if key is None or key.scope is Scope.STATIC:
             found = f"expected {_text(change.old)} until a restart, found {_text(change.new)}"
             yield f"{change.key}: cannot be updated dynamically: {found}"
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import javaproperties
 
-from cleanerd.config.keys import BROKER_KEYS, IGNORED_TOPIC_KEYS, TOPIC_KEYS, TOPIC_NAME
+from cleanerd.config.keys import BROKER_KEYS, IGNORED_TOPIC_KEYS, TOPIC_KEYS, TOPIC_NAME, broker_key
 from cleanerd.config.model import Layer, Origin
 
 OWN_PREFIX = "cleanerd."
@@ -130,7 +130,7 @@ def _command_line(assignments: Iterable[tuple[str, str]], problems: list[str]) -
     texts = {}
     for key, value in assignments:
         origin = Origin(Layer.COMMAND_LINE, f"--set {key}")
-        if key in BROKER_KEYS:
+        if broker_key(key) is not None:
             texts[key] = Text(value, origin)
         else:
             problems.append(_unknown_broker_key(key, origin))
@@ -151,7 +151,7 @@ def _config_file(path: str, problems: list[str], warnings: list[str]) -> dict[st
     """Those of its pairs that concern cleaning. A broker ignores a mistyped `log.cleaner.` key as well: a warning."""
     texts = {}
     for key, text in _properties(path, Layer.CONFIG_FILE, problems).items():
-        if key in BROKER_KEYS:
+        if broker_key(key) is not None:
             texts[key] = text
         elif key.startswith(OWN_PREFIX):
             own = [name for name in BROKER_KEYS if name.startswith(OWN_PREFIX)]
@@ -210,7 +210,7 @@ def _properties(path: str, layer: Layer, problems: list[str]) -> dict[str, Text]
 def _provider_references(texts: Texts) -> Iterable[str]:
     """A reference taken for a literal would name a directory that nobody meant."""
     for key, text in texts.items():
-        if key in BROKER_KEYS and _PROVIDER_REFERENCE.search(text.text):
+        if broker_key(key) is not None and _PROVIDER_REFERENCE.search(text.text):
             yield f"{key}: expected a literal value, found a config provider's {text.text!r} ({text.origin})"
 
 

@@ -92,7 +92,7 @@ class Daemon:
         config = self._reloader.current.broker
         served = pages(
             self._supervisor.metrics,
-            lambda: self._supervisor.threads_alive(_HUNG_S),
+            lambda: self._supervisor.trouble(_HUNG_S),
             lambda: self._supervisor.is_ready,
         )
         metrics = MetricsServer(config.metrics_listen, served) if config.metrics_listen else None

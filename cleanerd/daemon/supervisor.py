@@ -33,7 +33,7 @@ from structlog.contextvars import bind_contextvars, unbind_contextvars
 from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.result import SUPERSEDED, LogResult
 from cleanerd.cleaning.retain import Retained
-from cleanerd.cleaning.spark_master import express_master, spark_master
+from cleanerd.cleaning.spark_master import express_place, spark_place
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
 from cleanerd.config.reload import ReloadPlan
@@ -112,8 +112,9 @@ class Supervisor:
         self.jobs = Jobs(clock)
         self.deletions = PendingDeletions(files, clock)
         self.inventory = Inventory(files, clock)
-        self.engine = Engine(lambda: spark_master(configuration().broker), clock)
-        self._express_engine = Engine(lambda: express_master(configuration().broker), clock)
+        stall_timeout_ms = lambda: configuration().broker.job_stall_timeout_ms  # noqa: E731
+        self.engine = Engine(lambda: spark_place(configuration().broker), clock, stall_timeout_ms)
+        self._express_engine = Engine(lambda: express_place(configuration().broker), clock, stall_timeout_ms)
         self.ownership = Ownership(files, clock, self._recovered, self.metrics.recovered)
         self._recovering = recovering
         self.bell = Bell()
@@ -472,6 +473,12 @@ class Supervisor:
     def threads_alive(self, limit_s: float) -> bool:
         """Whether every worker that works has shown life lately."""
         return all(worker.silent_s() < limit_s for worker in [*self.workers.all(), *self._keepers])
+
+    def trouble(self, limit_s: float) -> str | None:
+        """Why the daemon is not as it should be, None if it is."""
+        if not self.threads_alive(limit_s):
+            return "a thread hangs; SIGUSR1 tells where"
+        return self.engine.stalled or self._express_engine.stalled
 
     @property
     def deaths(self) -> int:

@@ -139,7 +139,7 @@ class Pipeline:
             chunks = _spread(spark, tasks, _INDEX_TASKS_PER_CORE)
             blocks = chunks.mapPartitions(lambda some: rows(some, shared.value, reporter, layout))
             buckets = blocks.partitionBy(layout.partitions, lambda partition: partition)
-            return list(buckets.mapPartitions(resolve_partition).collect())
+            return list(buckets.mapPartitions(lambda some: resolve_partition(some, reporter)).collect())
 
         summaries: dict[Place, ChunkSummary | CleanerdError] = {}
         bits: dict[Place, dict[int, Bits]] = defaultdict(dict)

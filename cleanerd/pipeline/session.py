@@ -1,5 +1,8 @@
 """The one place where a Spark session is built: lazily, quietly, on loopback; and rebuilt once if its JVM dies.
 
+Spark's ports answer only those who know a secret. Of a local session it is drawn here; the nodes of a cluster share one,
+which the configuration has to name. Neither stands on a command line, where every user of the machine could read it.
+
 Spark moves blocks, never records, so what a session needs is little heap and no compression: fingerprints are random
 bytes. Executors import cleanerd, so they must find it: an installed package is found anyway, a source tree is put on
 their path here.
@@ -7,12 +10,14 @@ their path here.
 
 import contextlib
 import os
+import re
+import secrets
 import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -50,22 +55,48 @@ _SETTINGS = {
 }
 
 
-class SparkFailed(JobFailed):
-    """Spark gave up on a job: lost executors, a dead JVM twice in a row, or a defect of ours."""
+_LOST = (Py4JError, ConnectionError, EOFError)
+"""How a JVM that is gone, or a context that has stopped, shows."""
+_SHARED = "spark.authenticate.secret"
+_KEPT_FROM_SIGHT = re.compile(r"^spark\.authenticate|secret|password|token|access[.]?key", re.IGNORECASE)
+_SAID_BYTES = 64 << 10
+_REASONS_MAX = 3
+_REASON = re.compile(
+    r"(?:Executor updated: \S+ is now (?:EXITED|FAILED|LOST) \((?=.+\))|Application has been killed. Reason: )(.*?)\)?$",
+    re.MULTILINE,
+)
+"""Lines of a standalone cluster's scheduler, see log4j2.properties."""
 
-    def __init__(self, cause: object) -> None:
+
+class SparkFailed(JobFailed):
+    """Spark gave up on a job: lost executors, a dead JVM twice in a row, or a defect of ours.
+
+    `reasons` are what Spark itself said before: the first of them is the root.
+    """
+
+    def __init__(self, cause: object, reasons: Sequence[str] = ()) -> None:
         lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
         said = [line for line in lines if not line.startswith(("at ", "File ", "^"))]
-        super().__init__("Spark gave up on the job: " + "; ".join(said[:3]))
+        super().__init__("Spark gave up on the job: " + "; ".join([*reasons, *said[:3]]))
 
 
 class SparkSession:
-    """A lazily built SparkContext for `master`; `settings` are added to (and win over) the built-in ones."""
+    """A lazily built SparkContext for `master`; `settings` are added to (and win over) the built-in ones.
 
-    def __init__(self, master: str, settings: dict[str, str] | None = None) -> None:
+    `observe` hears in the thread that calls `run` when its job begins (True) and ends (False).
+    """
+
+    def __init__(
+        self,
+        master: str,
+        settings: Mapping[str, str] | None = None,
+        observe: Callable[[bool], None] = lambda _: None,
+    ) -> None:
         self.master = master
-        self._settings = {**_SETTINGS, **(settings or {})}
+        self._settings = {**_SETTINGS, **_authentication(master, settings or {}), **(settings or {})}
+        self._observe = observe
         self._context: SparkContext | None = None
+        self._said: IO[bytes] | None = None  # what the JVM of the context wrote
         self._mutex = threading.Lock()
 
     def context(self) -> SparkContext:
@@ -86,47 +117,61 @@ class SparkSession:
         """
         try:
             return self._run_group(work)
-        except (Py4JError, ConnectionError, EOFError) as error:
+        except _LOST as error:
             if self._is_alive():
                 raise SparkFailed(error) from error
-        self._forget()
+            reasons = self._forget()
+            if reasons:  # it did not die: its cluster ended it
+                raise SparkFailed(error, reasons) from error
         try:
             return self._run_group(work)
-        except (Py4JError, ConnectionError, EOFError) as error:
-            raise SparkFailed(error) from error
+        except _LOST as error:
+            raise SparkFailed(error, () if self._is_alive() else self._forget()) from error
 
     def _run_group(self, work: Callable[[SparkContext], _T]) -> _T:
         context = self.context()
         group = uuid.uuid4().hex
-        context.setJobGroup(group, "cleanerd", interruptOnCancel=True)
-        context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
+        self._observe(True)
         try:
+            context.setJobGroup(group, "cleanerd", interruptOnCancel=True)
+            context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
             return work(context)
         except BaseException:
-            if self._is_alive():
+            with contextlib.suppress(*_LOST):  # a context that has stopped; why it did is what counts
                 context.cancelJobGroup(group)
             raise
+        finally:
+            self._observe(False)
 
     def stop(self) -> None:
         """Give the session's memory back; the next use starts a new one."""
         with self._mutex:
             context, self._context = self._context, None
+            said, self._said = self._said, None
         if context is not None:
-            with contextlib.suppress(Py4JError, ConnectionError, EOFError):
+            with contextlib.suppress(*_LOST):
                 context.stop()
             _forget_gateway()
+        if said is not None:
+            said.close()
 
     def _is_alive(self) -> bool:
+        """Whether the JVM answers and its context takes jobs."""
         try:
-            return self._context is not None and bool(self._context._jsc.sc().applicationId())
-        except (Py4JError, ConnectionError, EOFError):
+            return self._context is not None and not self._context._jsc.sc().isStopped()
+        except _LOST:
             return False
 
-    def _forget(self) -> None:
-        """Drop a session whose JVM is gone."""
+    def _forget(self) -> list[str]:
+        """Drop a session that has ended; returns why, as far as Spark said so."""
         with self._mutex:
             self._context = None
+            said, self._said = self._said, None
         _forget_gateway()
+        if said is None:
+            return []
+        with said:
+            return _reasons(said)
 
     def _start(self) -> SparkContext:
         os.environ["JAVA_HOME"] = find_java_home()
@@ -144,16 +189,40 @@ class SparkSession:
             conf.set("spark.driver.bindAddress", "127.0.0.1").set("spark.driver.host", "127.0.0.1")
         for name, value in self._settings.items():
             conf.set(name, value)
-        with tempfile.TemporaryFile() as said:  # the JVM's standard error: chatter, unless it does not start
-            try:
-                gateway = launch_gateway(conf, popen_kwargs={"stderr": said})  # type: ignore[no-untyped-call]
-                return SparkContext(conf=conf, gateway=gateway)
-            except Exception as error:
-                _forget_gateway()
+        launched = SparkConf(loadDefaults=False).setAll(
+            [(name, value) for name, value in conf.getAll() if not _KEPT_FROM_SIGHT.search(name)]
+        )
+        said = tempfile.TemporaryFile()  # noqa: SIM115  # the JVM's standard error, as long as it lives
+        try:
+            gateway = launch_gateway(launched, popen_kwargs={"stderr": said})  # type: ignore[no-untyped-call]
+            context = SparkContext(conf=conf, gateway=gateway)
+        except Exception as error:
+            _forget_gateway()
+            with said:
                 said.seek(0)
                 lines = said.read().decode(errors="replace").strip().splitlines()
-                reason = "; ".join(lines[-3:]) or str(error).strip() or type(error).__name__
-                raise Fatal(f"Spark did not start with master {self.master!r}: {reason}") from error
+            reason = "; ".join(lines[-3:]) or str(error).strip() or type(error).__name__
+            raise Fatal(f"Spark did not start with master {self.master!r}: {reason}") from error
+        self._said = said
+        return context
+
+
+def _authentication(master: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings so that Spark's ports answer only those who know the secret; none for a cluster that shares none."""
+    if _SHARED in settings:
+        return {"spark.authenticate": "true"}
+    if master.startswith("local"):
+        return {"spark.authenticate": "true", _SHARED: secrets.token_hex(32)}
+    return {}
+
+
+def _reasons(said: IO[bytes]) -> list[str]:
+    """Why a cluster ended its application, from what the JVM wrote: the reason of the executors first."""
+    size = said.seek(0, os.SEEK_END)
+    said.seek(max(size - _SAID_BYTES, 0))
+    text = said.read().decode(errors="replace")
+    found = [match[1].strip() for match in _REASON.finditer(text)]
+    return list(dict.fromkeys(found))[:_REASONS_MAX]
 
 
 def _forget_gateway() -> None:

@@ -145,7 +145,7 @@ class Layout:
         return bucket * self.partitions // self.buckets
 
 
-def resolve_partition(rows: Iterable[tuple[int, Answer]]) -> Iterator[Answer]:
+def resolve_partition(rows: Iterable[tuple[int, Answer]], reporter: Reporter) -> Iterator[Answer]:
     """All blocks of some buckets -> their bits, bucket by bucket; summaries pass through."""
     buckets: dict[tuple[int, int], list[tuple[int, Block]]] = defaultdict(list)
     for _, (log, chunk, value) in rows:
@@ -157,6 +157,7 @@ def resolve_partition(rows: Iterable[tuple[int, Answer]]) -> Iterator[Answer]:
     for log, bucket in list(buckets):
         members = sorted(buckets.pop((log, bucket)), key=lambda member: member[0])
         bits, _ = resolve([block for _, block in members])
+        reporter.live(log, Phase.INDEX)
         for (chunk, _), superseded in zip(members, bits, strict=True):
             yield log, chunk, Resolved(bucket, PackedBits.of(superseded))
 

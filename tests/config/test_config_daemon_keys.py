@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from cleanerd.cli.main import main
 from cleanerd.config.keys import BROKER_KEYS, TOPIC_KEYS
 from cleanerd.config.load import resolve
 from cleanerd.config.model import KraftMetadata
+from cleanerd.config.reload import plan_reload
 from cleanerd.config.sources import environment_variable, read_sources
 from cleanerd.errors import BadConfiguration
 
@@ -135,3 +137,38 @@ def test_first_pause_after_a_failure_is_not_above_the_longest() -> None:
     texts = {"cleanerd.retry.backoff.ms": "600001"}
     with pytest.raises(BadConfiguration, match=r"at most cleanerd\.retry\.backoff\.max\.ms, which is 600000"):
         resolve(read_sources(None, texts.items()))
+
+
+def spark_conf(*assignments: tuple[str, str]) -> tuple[tuple[str, str], ...]:
+    return resolve(read_sources(None, assignments)).broker.spark_conf
+
+
+def test_properties_of_spark_are_passed_on(tmp_path: Path) -> None:
+    """`cleanerd.spark.conf.*` from the config file and from `--set`, which wins; any property, any text."""
+    path = tmp_path / "server.properties"
+    path.write_text("cleanerd.spark.conf.spark.executor.memory=1g\ncleanerd.spark.conf.spark.x.y=\n")
+    assignments = [("cleanerd.spark.conf.spark.executor.memory", "2g")]
+    found = resolve(read_sources(str(path), assignments)).broker.spark_conf
+    assert found == (("spark.executor.memory", "2g"), ("spark.x.y", ""))
+    assert spark_conf() == ()
+
+
+@pytest.mark.parametrize("name", ["", "executor.memory", "spark.master", "spark.app.name"])
+def test_what_is_no_property_of_spark_is_unknown(name: str) -> None:
+    """And what cleanerd itself has a key for."""
+    with pytest.raises(BadConfiguration, match=r"found an unknown name"):
+        spark_conf((f"cleanerd.spark.conf.{name}", "1"))
+
+
+def test_secrets_of_spark_are_shown_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither by `config show` nor by what a reload says of itself."""
+    key = "cleanerd.spark.conf.spark.authenticate.secret"
+    for arguments in (["-o", "json", "--origin"], ["-o", "json"], []):
+        assert main(["config", "show", *arguments, "--log-dir", str(tmp_path), "--set", f"{key}=s3cret"]) == 0
+        told = capsys.readouterr().out
+        assert key in told
+        assert "s3cret" not in told
+    old, new = (resolve(read_sources(None, [(key, text)])) for text in ("s3cret", "s4cret"))
+    (change,) = plan_reload(old, new).changes
+    assert str(change) == f"{key}: changed"
+    assert "s3cret" not in repr(old.broker)

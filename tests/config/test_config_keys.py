@@ -20,7 +20,7 @@ from cleanerd.config.sources import read_sources
 
 INT64_MAX = 2**63 - 1
 DERIVED_TOPIC_FIELDS = {"broker_min_cleanable_dirty_ratio"}
-DERIVED_FIELDS = {"log_dirs", "metadata_log_dir", "log_cleaner_threads_is_set"}
+DERIVED_FIELDS = {"log_dirs", "metadata_log_dir", "log_cleaner_threads_is_set", "spark_conf"}
 TOPIC_DEFAULTS = {
     "cleanup.policy": ("delete",),
     "min.cleanable.dirty.ratio": 0.5,
@@ -129,6 +129,7 @@ OWN_DEFAULTS = {
     "merge.enable": True,
     "spark.master": "",
     "chunk.bytes": 67_108_864,
+    "job.stall.timeout.ms": 300_000,
 }
 OWN_STATIC = {
     "state.dir",

@@ -5,13 +5,14 @@ import re
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyspark
 import pytest
 
 from cleanerd.pipeline.java import find_java_home
+from cleanerd.pipeline.session import SparkFailed, SparkSession
 from tests.cleaning.logs import newest, write_logs
 from tests.daemon.processes import ROOT, running, wait_until
 from tests.daemon.test_daemon_process import committed
@@ -45,41 +46,60 @@ def spark_daemon(out: Path, *arguments: str) -> Iterator[None]:
         process.wait()
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[str, list[Path]]]:
-    """Master URL, and what each worker says."""
+@contextmanager
+def standalone(tmp_path: Path, workers: int, **properties: str) -> Iterator[tuple[str, list[Path]]]:
+    """Master URL, and what each worker says; `properties` (dots as underscores) hold for all of them."""
     port = free_port()
     master = f"spark://127.0.0.1:{port}"
     package = "org.apache.spark.deploy"
-    ports = ["--port", str(port), "--webui-port", "0"]
-    told = [tmp_path / f"worker-{number}.log" for number in range(WORKERS)]
-    with spark_daemon(tmp_path / "master.log", f"{package}.master.Master", "--host", "127.0.0.1", *ports):
-        wait_until(lambda: "I have been elected leader" in (tmp_path / "master.log").read_text(), 60)
-        start = [
-            f"{package}.worker.Worker",
-            "--host",
-            "127.0.0.1",
-            "--webui-port",
-            "0",
-            "-c",
-            "1",
-            "-m",
-            "1g",
-        ]
-        with (
-            spark_daemon(told[0], *start, "-d", str(tmp_path / "w0"), master),
-            spark_daemon(told[1], *start, "-d", str(tmp_path / "w1"), master),
-        ):
-            wait_until(lambda: all("Successfully registered" in log.read_text() for log in told), 60)
-            yield master, told
+    told = [tmp_path / f"worker-{number}.log" for number in range(workers)]
+    defaults = tmp_path / "defaults.conf"
+    defaults.write_text("".join(f"{k.replace('_', '.')} {v}\n" for k, v in properties.items()))
+    common = ["--host", "127.0.0.1", "--webui-port", "0", "--properties-file", str(defaults)]
+    with ExitStack() as running:
+        master_log = tmp_path / "master.log"
+        arguments = [f"{package}.master.Master", *common, "--port", str(port)]
+        running.enter_context(spark_daemon(master_log, *arguments))
+        wait_until(lambda: "I have been elected leader" in master_log.read_text(), 60)
+        for number, log in enumerate(told):
+            place = ["-c", "1", "-m", "1g", "-d", str(tmp_path / f"w{number}"), master]
+            running.enter_context(spark_daemon(log, f"{package}.worker.Worker", *common, *place))
+        wait_until(lambda: all("Successfully registered" in log.read_text() for log in told), 60)
+        yield master, told
 
 
-def test_daemon_cleans_on_a_standalone_cluster(tmp_path: Path, cluster: tuple[str, list[Path]]) -> None:
-    master, told = cluster
+@pytest.mark.parametrize("secret", [None, "s3cret"], ids=["open", "secret"])
+def test_daemon_cleans_on_a_standalone_cluster(tmp_path: Path, secret: str | None) -> None:
+    """A cluster that shares a secret asks cleanerd for it, too, and gives it to the executors."""
     logs = write_logs(tmp_path / "logs", "one", "two")
-    settings = {"cleanerd_spark_master": master, "cleanerd_spark_idle_timeout_ms": 600_000}
-    with running(tmp_path / "d", logs, **settings) as daemon:
+    properties = {} if secret is None else {"spark_authenticate": "true", "spark_authenticate_secret": secret}
+    settings = {f"cleanerd_spark_conf_{name}": value for name, value in properties.items()}
+    with (
+        standalone(tmp_path, WORKERS, **properties) as (master, told),
+        running(
+            tmp_path / "d",
+            logs,
+            cleanerd_spark_master=master,
+            cleanerd_spark_idle_timeout_ms=600_000,
+            **settings,
+        ) as daemon,
+    ):
         wait_until(lambda: committed(daemon, "one-0") and committed(daemon, "two-0"), 120, daemon.output)
+        assert secret is None or secret not in daemon.output()
     assert len(newest(logs / "one-0")) == len(newest(logs / "two-0")) == 7
     executors = [re.findall(r"executor app-\S+", log.read_text()) for log in told]
     assert any(executors), "workers of the cluster did the work"
+
+
+def test_the_root_cause_is_told_when_no_executor_can_start(tmp_path: Path, spark: SparkSession) -> None:
+    """Not that a stopped context cannot be asked to cancel; and the next job has a session again."""
+    spark.stop()
+    settings = {"spark.executor.extraJavaOptions": "-Xnosuchoption"}
+    with standalone(tmp_path, 1) as (master, _):
+        session = SparkSession(master, settings)
+        for _ in range(2):
+            with pytest.raises(SparkFailed, match="Command exited with code 1") as caught:
+                session.run(lambda context: context.parallelize([1], 1).count())
+            assert "cancelJobGroup" not in str(caught.value)
+            assert "stopped SparkContext" not in str(caught.value).partition(";")[0]
+        session.stop()

@@ -380,7 +380,9 @@ def test_number_of_series_does_not_depend_on_the_number_of_partitions(tmp_path: 
 def serving(listen: str, limits: Limits | None = None, unlike: str = "") -> Iterator[str]:
     metrics = Metrics(["/logs"], SystemClock())
     server = MetricsServer(
-        listen, pages(metrics, lambda: unlike != "alive", lambda: unlike != "ready"), limits
+        listen,
+        pages(metrics, lambda: "it hangs" if unlike == "alive" else None, lambda: unlike != "ready"),
+        limits,
     )
     server.start()
     yield server.address

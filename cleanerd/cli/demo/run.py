@@ -17,7 +17,7 @@ from contextlib import ExitStack
 
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cleaning.run import clean_once
-from cleanerd.cleaning.spark_master import spark_master
+from cleanerd.cleaning.spark_master import spark_place
 from cleanerd.cli import clean, options, output
 from cleanerd.cli.demo.process import Traffic, traffic_process
 from cleanerd.cli.demo.topics import ORDERS, TOPICS, Feed
@@ -46,7 +46,8 @@ def run(directory: str | None = None, *, scale: float = 1.0, session: SparkSessi
         else:
             log_dir = _empty(directory)
         if session is None:
-            session = SparkSession(spark_master(clean.request_from(_parsed(_options(log_dir))).config))
+            place = spark_place(clean.request_from(_parsed(_options(log_dir))).config)
+            session = SparkSession(place.master, dict(place.conf))
             stack.callback(session.stop)
         traffic = stack.enter_context(traffic_process(log_dir))
         return Demo(log_dir, traffic, session).play(scale)

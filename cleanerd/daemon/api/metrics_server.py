@@ -33,16 +33,22 @@ _TEXT = "text/plain; charset=utf-8"
 _POLL_S = 0.5
 
 
-def pages(metrics: Metrics, is_alive: Callable[[], bool], is_ready: Callable[[], bool]) -> Mapping[str, Page]:
-    """The pages by path, for this server as for the control socket."""
+def pages(
+    metrics: Metrics, trouble: Callable[[], str | None], is_ready: Callable[[], bool]
+) -> Mapping[str, Page]:
+    """The pages by path, for this server as for the control socket. `trouble`: why the daemon is not well, if so."""
 
     def metrics_page(accept: str) -> Answer:
         body, content_type = metrics.page(accept)
         return Answer(body, content_type=content_type)
 
+    def healthz_page(_: str) -> Answer:
+        wrong = trouble()
+        return _yes_or_no(wrong is None, "alive", wrong or "")
+
     return {
         "/metrics": metrics_page,
-        "/healthz": lambda _: _yes_or_no(is_alive(), "alive", "a thread hangs; SIGUSR1 tells where"),
+        "/healthz": healthz_page,
         "/readyz": lambda _: _yes_or_no(is_ready(), "ready", "not ready"),
     }
 

@@ -61,3 +61,11 @@ class Reply:
 
     call_id: int
     value: object
+
+
+@dataclass(frozen=True, slots=True)
+class SparkJob:
+    """A call begins (`is_running`) or ends a Spark job: meanwhile its tasks report."""
+
+    call_id: int
+    is_running: bool

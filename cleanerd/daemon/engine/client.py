@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,33 +15,45 @@ from typing import Any
 
 import cleanerd
 from cleanerd.cleaning.result import LogResult
-from cleanerd.daemon.engine.calls import Call, CleanCall, ExamineCall, Planned, Reply
+from cleanerd.cleaning.spark_master import SparkPlace
+from cleanerd.daemon.engine.calls import Call, CleanCall, ExamineCall, Planned, Reply, SparkJob
 from cleanerd.env.clock import Clock
 from cleanerd.errors import JobFailed
 
 PlannedHook = Callable[[Planned], None]
+_POLL_S = 0.5
+_ABORT_PATIENCE_S = 15.0  # in which the tasks of a job that is to stop report, if they are alive
 
 
 class EngineDied(JobFailed):
     """The engine process ended in the middle of a call; nothing was committed."""
 
 
+class EngineStalled(JobFailed):
+    """The tasks of a Spark job said nothing for too long; the engine process was ended, nothing was committed."""
+
+
 class _Child:
     """One engine process and the calls that it owes answers."""
 
-    def __init__(self, spark_master: str) -> None:
+    def __init__(self, place: SparkPlace, clock: Clock) -> None:
+        self.place = place
+        self._clock = clock
+        self._beat_s = clock.monotonic_s()
+        self._in_spark: set[int] = set()  # calls of which a Spark job runs
         ours, theirs = socket.socketpair()
         root = os.path.dirname(os.path.dirname(os.path.abspath(cleanerd.__file__)))
         paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "cleanerd.daemon.engine.process", str(theirs.fileno()), spark_master],
+                [sys.executable, "-m", "cleanerd.daemon.engine.process", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # a signal to the daemon's group is the daemon's to answer
             )
         self._connection = Connection(ours.detach())
+        self._connection.send(place)  # not an argument: every user of the machine can read those
         self._mutex = threading.Lock()
         self._calls: dict[int, tuple[Future[Any], PlannedHook]] = {}
         self._closed = False
@@ -69,15 +82,27 @@ class _Child:
     def is_busy(self) -> bool:
         return bool(self._calls)
 
+    def beat(self) -> None:
+        """A task has reported, or the engine has said something."""
+        self._beat_s = self._clock.monotonic_s()
+
+    @property
+    def silent_s(self) -> float:
+        """How long no task has reported while a Spark job runs; 0 while none does."""
+        return self._clock.monotonic_s() - self._beat_s if self._in_spark else 0.0
+
     def _read(self) -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
                 message = self._connection.recv()
+                self.beat()
                 if isinstance(message, Planned):
                     with self._mutex:
                         found = self._calls.get(message.call_id)
                     if found is not None:
                         found[1](message)
+                elif isinstance(message, SparkJob):
+                    (self._in_spark.add if message.is_running else self._in_spark.discard)(message.call_id)
                 elif isinstance(message, Reply):
                     with self._mutex:
                         found = self._calls.pop(message.call_id, None)
@@ -100,49 +125,101 @@ class _Child:
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            self.kill()
         self._connection.close()
+
+    def kill(self) -> None:
+        """End the process and its JVM, whatever state they are in."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 class Engine:
-    """Calls into the engine process; thread-safe. `spark_master` is asked for at every start of the process."""
+    """Calls into the engine process; thread-safe.
 
-    def __init__(self, spark_master: Callable[[], str], clock: Clock) -> None:
-        self._spark_master = spark_master
+    `place` is asked before every call: when it says another one, a new process takes the calls from there on and the old
+    one ends with its last. `stall_timeout_ms`: how long the tasks of a Spark job may say nothing.
+    """
+
+    def __init__(
+        self, place: Callable[[], SparkPlace], clock: Clock, stall_timeout_ms: Callable[[], int]
+    ) -> None:
+        self._place = place
         self._clock = clock
+        self._stall_timeout_ms = stall_timeout_ms
         self._ids = itertools.count(1)
         self._mutex = threading.Lock()
         self._child: _Child | None = None
+        self._retired: list[_Child] = []  # of another place; each finishes what it was asked
         self._idle_since_s = clock.monotonic_s()
         self.starts = 0
+        self.stalled: str | None = None  # why the last cleaning was ended, until one comes through
 
-    def clean(self, task: CleanCall, planned: PlannedHook) -> list[LogResult]:
-        """Examine, clean and stage; blocks. Raises EngineDied, other Retryable errors, Fatal without Java."""
-        results = self._call(task, planned)
+    def clean(
+        self, task: CleanCall, planned: PlannedHook, is_aborted: Callable[[], bool] = lambda: False
+    ) -> list[LogResult]:
+        """Examine, clean and stage; blocks. Raises EngineDied, EngineStalled, other errors of a job, Fatal without Java."""
+        try:
+            results = self._call(task, planned, is_aborted)
+        except EngineStalled as error:
+            self.stalled = str(error)
+            raise
+        self.stalled = None
         assert isinstance(results, list)
         return results
 
     def examine(self, task: ExamineCall) -> LogResult:
         """What a cleaning would find; blocks, but needs no Spark session."""
-        result = self._call(task, lambda _: None)
+        result = self._call(task, lambda _: None, lambda: False)
         assert isinstance(result, LogResult)
         return result
 
-    def _call(self, task: CleanCall | ExamineCall, planned: PlannedHook) -> object:
+    def beat(self) -> None:
+        """A task reports: the engine works."""
+        for child in (self._child, *self._retired):
+            if child is not None:
+                child.beat()
+
+    def _call(
+        self, task: CleanCall | ExamineCall, planned: PlannedHook, is_aborted: Callable[[], bool]
+    ) -> object:
         with self._mutex:
-            if self._child is None or not self._child.is_alive:
-                self._reap()
-                self._child = _Child(self._spark_master())
-                self.starts += 1
-            future = self._child.call(Call(next(self._ids), task), planned)
+            child = self._current()
+            future = child.call(Call(next(self._ids), task), planned)
         try:
-            value = future.result()
+            value = self._await(child, future, is_aborted)
         finally:
             self._idle_since_s = self._clock.monotonic_s()
         if isinstance(value, Exception):
             raise value
         return value
+
+    def _current(self) -> _Child:
+        """A process for the place that holds now. The mutex is held."""
+        place = self._place()
+        if self._child is not None and self._child.is_alive and self._child.place != place:
+            self._retired.append(self._child)
+            self._child = None
+            self._stop_retired()
+        if self._child is None or not self._child.is_alive:
+            self._reap()
+            self._child = _Child(place, self._clock)
+            self.starts += 1
+        return self._child
+
+    def _await(self, child: _Child, future: "Future[object]", is_aborted: Callable[[], bool]) -> object:
+        while True:
+            try:
+                return future.result(_POLL_S)
+            except TimeoutError:
+                silent_s = child.silent_s
+                limit_s = self._stall_timeout_ms() / 1000
+                if silent_s >= limit_s or (silent_s >= _ABORT_PATIENCE_S and is_aborted()):
+                    child.kill()
+                    raise EngineStalled(
+                        f"no task of Spark has reported for {silent_s:.0f} s; the engine was ended"
+                    ) from None
 
     @property
     def pid(self) -> int | None:
@@ -153,6 +230,7 @@ class Engine:
     def stop_if_idle(self, timeout_ms: int) -> bool:
         """Stop a process that has had nothing to do for so long; whether it was."""
         with self._mutex:
+            self._stop_retired()
             if self._child is None or self._child.is_busy:
                 return False
             if (self._clock.monotonic_s() - self._idle_since_s) * 1000 < timeout_ms and self._child.is_alive:
@@ -164,11 +242,19 @@ class Engine:
         """Stop the process whatever it does: nothing of it is committed by itself."""
         with self._mutex:
             self._stop(timeout_s)
+            for child in self._retired:
+                child.stop(timeout_s)
+            self._retired.clear()
 
     def _stop(self, timeout_s: float) -> None:
         child, self._child = self._child, None
         if child is not None:
             child.stop(timeout_s)
+
+    def _stop_retired(self) -> None:
+        for child in [child for child in self._retired if not child.is_busy]:
+            self._retired.remove(child)
+            child.stop(5.0)
 
     def _reap(self) -> None:
         """Wait for a process that has ended by itself, so that no zombie stays."""

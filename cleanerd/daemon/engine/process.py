@@ -4,7 +4,8 @@ It is a process of its own so that its memory (kernels, Spark's driver, the JVM)
 nothing to do, and so that its death costs a retry and never the daemon. It holds no `.lock`, commits nothing, and ends when
 the daemon's end of the pipe is closed, however that came about.
 
-Wire: pickled `Call` one way, pickled `Planned` and `Reply` the other, over one socket pair; several calls at a time.
+Wire: a pickled `SparkPlace`, then `Call`s one way, pickled `Planned`, `SparkJob` and `Reply` the other, over one socket
+pair; several calls at a time.
 """
 
 import os
@@ -20,7 +21,8 @@ from cleanerd.cleaning.choose import Candidate, examine
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.reservations import Reservations
 from cleanerd.cleaning.result import CleanRequest, LogResult
-from cleanerd.daemon.engine.calls import Call, CleanCall, ExamineCall, Planned, Reply
+from cleanerd.cleaning.spark_master import SparkPlace
+from cleanerd.daemon.engine.calls import Call, CleanCall, ExamineCall, Planned, Reply, SparkJob
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import InternalError, JobFailed, from_os_error
@@ -57,7 +59,7 @@ class _Sender:
         self._connection = connection
         self._mutex = threading.Lock()
 
-    def __call__(self, message: Planned | Reply) -> None:
+    def __call__(self, message: Planned | SparkJob | Reply) -> None:
         with self._mutex:
             self._connection.send(message)
 
@@ -65,10 +67,11 @@ class _Sender:
 class EngineProcess:
     """Serves calls until the pipe is closed."""
 
-    def __init__(self, connection: Connection, spark_master: str) -> None:
+    def __init__(self, connection: Connection, place: SparkPlace) -> None:
         self._connection = connection
         self._send = _Sender(connection)
-        self._session = SparkSession(spark_master)
+        self._call = threading.local()  # which call a thread works at
+        self._session = SparkSession(place.master, dict(place.conf), self._observe)
         self._files = RealFiles()
         self._reservations = Reservations(self._files)
         self._clock = SystemClock()
@@ -82,7 +85,11 @@ class EngineProcess:
         except (EOFError, ConnectionError):
             return
 
+    def _observe(self, is_running: bool) -> None:
+        self._send(SparkJob(self._call.id, is_running))
+
     def _answer(self, call: Call) -> None:
+        self._call.id = call.id
         value = attempt(lambda: self._do(call), call.task.log_dir)
         if isinstance(value, InternalError) and len(call.task.partitions) > 1:
             value = JobFailed(str(value))
@@ -150,11 +157,11 @@ def _request(task: CleanCall | ExamineCall) -> CleanRequest:
 
 
 def main() -> None:
-    """`python -m cleanerd.daemon.engine.process FD SPARK_MASTER`, started by `engine.Engine`."""
+    """`python -m cleanerd.daemon.engine.process FD`, started by `client.Engine`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the daemon, which then tells us
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with Connection(int(sys.argv[1])) as connection:
-        EngineProcess(connection, sys.argv[2]).serve()
+        EngineProcess(connection, connection.recv()).serve()
     os._exit(0)  # whatever still runs stages nothing that anybody will commit; the JVM ends with us
 
 

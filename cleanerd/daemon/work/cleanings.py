@@ -116,7 +116,10 @@ class Cleanings:
                 jobs_at_once=jobs_at_once(configuration.broker),
             )
             try:
-                return _with_examination(self.engine.clean(call, planned), watch.seconds)
+                return _with_examination(
+                    self.engine.clean(call, planned, lambda: any(map(self.states.is_aborted, logs))),
+                    watch.seconds,
+                )
             except CleanerdError as error:
                 self._discard(logs)
                 if all(map(self.states.is_aborted, logs)):  # the engine was stopped
@@ -140,13 +143,21 @@ class Cleanings:
             return False
         if phase is not Phase.VERIFY:  # what it reads was counted when it was written
             self.jobs.advance(job, phase.name.lower(), read_bytes, written_bytes, records)
-        self.beat(job)
+        self._live(job)
         self.metrics.moved(log.log_dir, phase.name.lower(), read_bytes, written_bytes)
+
+        def is_to_stop() -> bool:
+            self._live(job)  # who waits for its I/O to be paid hangs no more than who does it
+            return self.states.is_aborted(log)
+
         with self.metrics.throttled(job.id, log.log_dir):
-            self.throttle.charge(
-                read_bytes, written_bytes, lambda: self.states.is_aborted(log), is_urgent=self.is_urgent
-            )
+            self.throttle.charge(read_bytes, written_bytes, is_to_stop, is_urgent=self.is_urgent)
         return not self.states.is_aborted(log)
+
+    def _live(self, job: Job) -> None:
+        """Tasks of the job report, so worker and engine are alive."""
+        self.beat(job)
+        self.engine.beat()
 
     def _settle(self, log: LogId, result: LogResult) -> LogResult:
         """Commit what is staged, record what is unchanged."""

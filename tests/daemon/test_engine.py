@@ -1,0 +1,166 @@
+"""The daemon's end of the engine: which process answers, and what becomes of one that hangs."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.spark_master import SparkPlace, spark_place
+from cleanerd.config.load import resolve
+from cleanerd.config.sources import read_sources
+from cleanerd.daemon.engine.calls import CleanCall, ExamineCall
+from cleanerd.daemon.engine.client import Engine, EngineDied, EngineStalled
+from cleanerd.env.clock import SystemClock
+from cleanerd.format.names import TopicPartition
+from cleanerd.pipeline.channel import Channel
+from tests.cleaning.logs import write_logs
+from tests.daemon.processes import wait_until
+from tests.daemon.test_daemon_process import descendants
+
+CONFIGURATION = resolve(read_sources(None, [("log.cleanup.policy", "compact")]))
+
+
+class Places:
+    """Where the engine is to run, and how long it may be silent."""
+
+    def __init__(self) -> None:
+        self.place = SparkPlace("local[1]")
+        self.stall_timeout_ms = 600_000
+
+    def engine(self) -> Engine:
+        return Engine(lambda: self.place, SystemClock(), lambda: self.stall_timeout_ms)
+
+
+@pytest.fixture
+def places() -> Places:
+    return Places()
+
+
+@pytest.fixture
+def engine(places: Places) -> Iterator[Engine]:
+    engine = places.engine()
+    yield engine
+    engine.stop()
+
+
+def examine(engine: Engine, log_dir: Path) -> str:
+    tp = TopicPartition("one", 0)
+    call = ExamineCall(str(log_dir), (tp,), CONFIGURATION.broker, {"one": CONFIGURATION.topic("one")})
+    return engine.examine(call).outcome
+
+
+def clean(engine: Engine, log_dir: Path, channel: Channel, *, aborted: bool = False) -> str:
+    tp = TopicPartition("one", 0)
+    topics = {"one": CONFIGURATION.topic("one")}
+    call = CleanCall(str(log_dir), (tp,), CONFIGURATION.broker, topics, True, False, channel.reporter)
+    (result,) = engine.clean(call, lambda _: None, lambda: aborted)
+    return result.outcome
+
+
+def is_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_another_number_of_threads_is_another_engine(engine: Engine, places: Places, tmp_path: Path) -> None:
+    """Between two calls, without waiting until it is idle: so are properties of Spark."""
+    log_dir = write_logs(tmp_path / "logs", "one")
+    pids = []
+    for place in (
+        SparkPlace("local[1]"),
+        SparkPlace("local[1]"),
+        SparkPlace("local[2]"),
+        SparkPlace("local[2]", (("spark.x", "1"),)),
+    ):
+        places.place = place
+        assert examine(engine, log_dir) == "planned"
+        pids.append(engine.pid)
+    assert pids[0] == pids[1]
+    assert len(set(pids)) == engine.starts == 3
+    assert all(is_gone(pid) for pid in pids[:-1] if pid is not None)
+
+
+def test_an_old_engine_finishes_what_it_was_asked(engine: Engine, places: Places, tmp_path: Path) -> None:
+    """What it works at is not lost; then it ends."""
+    log_dir = write_logs(tmp_path / "logs", "one")
+    assert examine(engine, log_dir) == "planned"
+    old = engine.pid
+    assert old is not None
+    os.kill(old, signal.SIGSTOP)
+    outcomes: list[str] = []
+    asking = threading.Thread(target=lambda: outcomes.append(examine(engine, log_dir)))
+    asking.start()
+    wait_until(lambda: engine._child is not None and engine._child.is_busy, 10)
+    places.place = SparkPlace("local[2]")
+    assert examine(engine, log_dir) == "planned"
+    assert engine.pid != old
+    assert not is_gone(old)
+    os.kill(old, signal.SIGCONT)
+    asking.join(20)
+    assert outcomes == ["planned"]
+    assert not engine.stop_if_idle(600_000)
+    assert is_gone(old)
+
+
+def test_the_place_follows_from_the_configuration() -> None:
+    """Cores and properties; what may be secret is not in its text."""
+    assignments = [
+        ("log.cleaner.threads", "3"),
+        ("log.cleaner.dedupe.buffer.size", "100000000"),
+        ("cleanerd.spark.conf.spark.authenticate.secret", "s3cret"),
+    ]
+    place = spark_place(resolve(read_sources(None, assignments)).broker)
+    assert place == SparkPlace("local[3]", (("spark.authenticate.secret", "s3cret"),))
+    assert "s3cret" not in repr(place)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("aborted", [False, True], ids=["stalled", "aborted"])
+def test_a_job_that_does_not_progress_is_ended(
+    engine: Engine, places: Places, tmp_path: Path, aborted: bool
+) -> None:
+    """The JVM of a session hangs: the engine and all its processes are ended, the next cleaning has new ones."""
+    log_dir = write_logs(tmp_path / "logs", "one")
+    with Channel(lambda *_: engine.beat() is None) as channel:
+        assert clean(engine, log_dir, channel) == "staged"
+        assert engine.pid is not None
+        (jvm,) = [pid for pid in descendants(engine.pid) if b"SparkSubmit" in cmdline(pid)]
+        old = engine.pid
+        os.kill(jvm, signal.SIGSTOP)
+        places.stall_timeout_ms = 600_000 if aborted else 5_000
+        with pytest.raises(EngineStalled, match="no task of Spark has reported for"):
+            clean(engine, log_dir, channel, aborted=aborted)
+        assert engine.stalled is not None
+        wait_until(lambda: is_gone(jvm) and is_gone(old), 10)
+        places.stall_timeout_ms = 600_000
+        assert clean(engine, log_dir, channel) == "staged"
+        assert engine.stalled is None
+
+
+def cmdline(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_a_killed_engine_is_no_stalled_one(engine: Engine, tmp_path: Path) -> None:
+    """It died: that is what is told."""
+    log_dir = write_logs(tmp_path / "logs", "one")
+    assert examine(engine, log_dir) == "planned"
+    assert engine.pid is not None
+    os.kill(engine.pid, signal.SIGSTOP)
+    failures: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            examine(engine, log_dir)
+        except EngineDied as error:
+            failures.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    wait_until(lambda: engine._child is not None and engine._child.is_busy, 10)
+    os.kill(engine.pid, signal.SIGKILL)
+    asking.join(10)
+    assert len(failures) == 1
+    assert engine.stalled is None

@@ -1,0 +1,146 @@
+"""The Spark session: who is heard at its ports, what is seen of it from outside, what is told when it ends."""
+
+import os
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cleanerd.pipeline.session import SparkSession
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+LISTENING = "0A"
+SEND = """
+import os, socket, sys
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+connection = socket.socket()
+connection.settimeout(2)
+connection.connect(("127.0.0.1", int(sys.argv[1])))
+connection.sendall(bytes.fromhex(sys.argv[2]))
+try:
+    connection.recv(1)
+except OSError:
+    pass
+"""
+
+
+def listening(pid: int) -> list[tuple[str, int]]:
+    """(address in hex, port) at which a process listens."""
+    links = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
+    inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENING and fields[9] in inodes:
+                address, port = fields[1].split(":")
+                found.append((address, int(port, 16)))
+    return found
+
+
+def jvm_pid(session: SparkSession) -> int:
+    gateway = session.context()._gateway
+    assert gateway is not None
+    return int(gateway.proc.pid)
+
+
+@pytest.fixture
+def alone(spark: SparkSession) -> None:
+    """A process has one Spark context at a time; the shared one comes back when it is used."""
+    spark.stop()
+
+
+def stop_executor(session: SparkSession) -> bytes:
+    """The message that stops the executor of a local session, as Spark's transport frames a request."""
+    jvm: Any = session.context()._jvm
+    module = jvm.java.lang.Class.forName("org.apache.spark.scheduler.local.StopExecutor$")
+    out = jvm.java.io.ByteArrayOutputStream()
+    jvm.java.io.ObjectOutputStream(out).writeObject(module.getField("MODULE$").get(None))
+    host, port = b"127.0.0.1", int(str(session.context().getConf().get("spark.driver.port")))
+    address = b"\x01" + struct.pack(">H", len(host)) + host + struct.pack(">i", port)
+    name = b"LocalSchedulerBackendEndpoint"
+    body = b"\x00" + address + struct.pack(">H", len(name)) + name + bytes(out.toByteArray())
+    return struct.pack(">qBqi", 8 + 1 + 8 + 4 + len(body), 3, 1, len(body)) + body
+
+
+def send_as_another_user(port: int, message: bytes) -> None:
+    arguments = [sys.executable, "-S", "-c", SEND, str(port), message.hex()]
+    subprocess.run(arguments, check=True, timeout=30)
+
+
+def count(session: SparkSession, found: list[int]) -> None:
+    found.append(session.run(lambda context: context.parallelize([1, 2, 3], 2).count()))
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"spark.authenticate": "false"}], ids=["as it is", "without a secret"]
+)
+def test_a_message_of_another_user_is_not_heard(alone: None, settings: dict[str, str]) -> None:
+    """`StopExecutor`, sent by any local user to the driver's port, would leave every job waiting for ever."""
+    session = SparkSession("local[2]", settings)
+    found: list[int] = []
+    try:
+        count(session, found)
+        port = int(str(session.context().getConf().get("spark.driver.port")))
+        send_as_another_user(port, stop_executor(session))
+        job = threading.Thread(target=count, args=(session, found), daemon=True)
+        job.start()
+        job.join(3 if settings else 60)
+        assert found == ([3] if settings else [3, 3]), "and without the secret it is, so this test can fail"
+    finally:
+        session.stop()
+
+
+def test_a_local_session_listens_on_loopback_only_and_tells_no_secret(spark: SparkSession) -> None:
+    """The secret is drawn for the session and stands on no command line."""
+    pid = jvm_pid(spark)
+    found = listening(pid)
+    assert found
+    assert {address for address, _ in found} <= LOOPBACK
+    secret = spark.context().getConf().get("spark.authenticate.secret")
+    assert secret is not None
+    assert len(secret) == 64
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert b"spark.master" in command or b"--conf" in command
+    assert secret.encode() not in command
+    assert b"authenticate" not in command
+
+
+@pytest.mark.soak
+def test_executors_of_a_cluster_share_the_secret(alone: None) -> None:
+    """`local-cluster`: master, worker and executor are processes and ports of their own."""
+    session = SparkSession("local-cluster[1,1,1024]")
+    found: list[int] = []
+    try:
+        count(session, found)
+        assert found == [3]
+        assert session.context().getConf().get("spark.authenticate") == "true"
+    finally:
+        session.stop()
+
+
+def test_settings_go_to_spark_and_win(alone: None) -> None:
+    """`cleanerd.spark.conf.*`; whoever names a secret means it to be asked for."""
+    session = SparkSession("local[1]", {"spark.locality.wait": "7s", "spark.authenticate.secret": "s3cret"})
+    try:
+        conf = session.context().getConf()
+        assert conf.get("spark.locality.wait") == "7s"
+        assert conf.get("spark.authenticate.secret") == "s3cret"
+        assert conf.get("spark.authenticate") == "true"
+        assert b"s3cret" not in Path(f"/proc/{jvm_pid(session)}/cmdline").read_bytes()
+    finally:
+        session.stop()
+
+
+def test_a_context_that_was_stopped_is_replaced(spark: SparkSession) -> None:
+    """Its JVM lives, but it takes no jobs: the next one starts another."""
+    context = spark.context()
+    context._jsc.sc().stop()
+    assert spark.run(lambda context: context.parallelize([1, 2], 1).count()) == 2
