@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from cleanerd.errors import CleanerdError, CorruptFile
+from cleanerd.errors import CleanerdError, CorruptFile, LogUncleanable
 from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.tables import EVENT, EventKind, Table
 from cleanerd.kernels.transactions import empty_transactions
+from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 
 from .index import Bits, ChunkSummary, PackedBits
 from .rewrite import Verdicts
@@ -25,7 +26,7 @@ def conclude(
             log.error = summary
             return log
     log.summaries = [summary for summary in summaries if isinstance(summary, ChunkSummary)]
-    log.error = _broken_order(log)
+    log.error = _broken_order(log) or _overflow(log)
     if log.error is not None:
         return log
     nothing = np.zeros(0, np.bool_)
@@ -53,6 +54,18 @@ def _broken_order(log: IndexedLog) -> CorruptFile | None:
     if previous >= log.work.round_end:
         last = log.work.chunks[-1].source
         return CorruptFile(last.path, last.end, f"offsets below {log.work.round_end}", previous)
+    return None
+
+
+def _overflow(log: IndexedLog) -> LogUncleanable | None:
+    """A segment whose offsets do not fit its indexes: Kafka splits it, cleaning or loading the log (4.13, 5.20)."""
+    for chunk, summary in zip(log.work.chunks, log.summaries, strict=True):
+        last = chunk.source.min_offset + MAX_RELATIVE_OFFSET
+        if summary.last_offset > last:
+            return LogUncleanable(
+                f"{chunk.source.path}: expected offsets up to {last}, found {summary.last_offset}: the segment has "
+                "overflowed; start its broker once, which splits it, or use `cleanerd salvage`"
+            )
     return None
 
 
