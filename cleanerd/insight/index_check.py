@@ -114,41 +114,41 @@ class TimeIndexCheck(_IndexCheck):
         self._timestamps: Int64s = timestamps[:used]
         self._offsets: Int64s = relative[:used] + base_offset
         self._checked = 0
-        self._youngest = -1
+        self._largest = -1
 
     def add(self, sound: Sound) -> None:
         """Judge the entries whose offsets lie in these batches."""
         rows = sound.batches
         high = int(np.searchsorted(self._offsets, int(rows["last_offset"][-1]), side="right"))
-        youngest = np.maximum.accumulate(np.maximum(rows["max_timestamp"], self._youngest))
+        largest = np.maximum.accumulate(np.maximum(rows["max_timestamp"], self._largest))
         if high > self._checked:
             entries = slice(self._checked, high)
             at = np.searchsorted(rows["last_offset"], self._offsets[entries], side="right") - 1
-            below = np.where(at >= 0, youngest[at], self._youngest)
+            below = np.where(at >= 0, largest[at], self._largest)
             good = below <= self._timestamps[entries]
             if not good.all():
                 slot = self._checked + int(np.argmin(good))
                 found = f"timestamp {self._timestamps[slot]} at offset {self._offsets[slot]}"
                 self._tell_entry(slot, f"timestamp {below[slot - self._checked]} or later", found)
             self._checked = high
-        self._youngest = int(youngest[-1])
+        self._largest = int(largest[-1])
 
     def finish(self, last_offset: int) -> None:
         """Judge what lies behind the log or is younger than all of it."""
         if not self._is_settled:
             return
-        behind = np.flatnonzero((self._offsets > last_offset) | (self._timestamps > self._youngest))
+        behind = np.flatnonzero((self._offsets > last_offset) | (self._timestamps > self._largest))
         if len(behind):
             slot = int(behind[0])
             found = f"timestamp {self._timestamps[slot]} at offset {self._offsets[slot]}"
-            wanted = f"at most timestamp {self._youngest} and offset {last_offset}"
+            wanted = f"at most timestamp {self._largest} and offset {last_offset}"
             self._tell_entry(slot, wanted, found)
 
     @property
     def missing_timestamp(self) -> int | None:
         """The largest timestamp of the segment, where the index ends with a smaller one."""
         last = int(self._timestamps[-1]) if len(self._timestamps) else -1
-        return self._youngest if not self._was_wrong and last < self._youngest else None
+        return self._largest if not self._was_wrong and last < self._largest else None
 
     @property
     def last_timestamp(self) -> int:

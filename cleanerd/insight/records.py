@@ -12,7 +12,7 @@ Three levels stand on each other, each usable by itself:
 `columns`  offset, timestamp, timestamp type, key, value and headers of the records that a consumer gets
 =========  ================================================================================================================
 
-Nobody's lock is needed. Of a broker's directory nothing is read above the checkpointed high watermark, nor with
+No lock is needed. Of a broker's directory nothing is read above the checkpointed high watermark, nor with
 read_committed above the last stable offset. Aborted records, control records and what lies below the log start are left out.
 """
 

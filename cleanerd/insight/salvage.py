@@ -18,6 +18,7 @@ import os
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from cleanerd.client.producer_state import ProducerState
 from cleanerd.env.files import Files, RealFiles
@@ -152,7 +153,8 @@ class _Salvage:
         self._producers = ProducerState()
         self._segment: SalvagedSegment | None = None
         self._written: list[SalvagedSegment] = []
-        self._aborted: dict[tuple[int, int], AbortedTxn] = {}
+        self._aborted: dict[int, AbortedTxn] = {}  # by the offset of the marker
+        self._covered: list[npt.NDArray[np.int64]] = []  # (first, last offset) of the batches of one segment
         self._epochs: list[EpochEntry] = []
         self._last_snapshot: bytes = b""
 
@@ -194,8 +196,9 @@ class _Salvage:
                 raise
             lost = Damage("unreadable", 0, 0, "a readable file", error.strerror or str(error))
             self._lose(path, lost)
-        self._read_aborted(base)
+        self._read_aborted(base, MAX_OFFSET if next_base is None else next_base)
         self._close_segment()
+        self._covered = []
 
     def _lose(self, path: str, damage: Damage) -> None:
         self._report.damage.append(
@@ -218,6 +221,7 @@ class _Salvage:
             self._segment.append(found.piece.raw, rows[begin:end])
             self._follow(found.piece.raw, rows[begin:end])
             begin = end
+        self._covered.append(np.column_stack([rows["base_offset"], rows["last_offset"]]))
         self._report.batches += len(rows)
         self._report.records += len(found.part.records)
 
@@ -255,18 +259,25 @@ class _Salvage:
             except FormatError:
                 continue  # a marker of a form that only its broker knows
             if txn is not None:
-                self._aborted[txn.producer_id, txn.last_offset] = txn
+                self._aborted[txn.last_offset] = txn
         self._report.end_offset = int(rows["last_offset"][-1]) + 1
 
-    def _read_aborted(self, base: int) -> None:
-        """What the original's index says of transactions whose marker may be lost."""
+    def _read_aborted(self, base: int, next_base: int) -> None:
+        """What the original's index says of transactions whose markers are lost.
+
+        No CRC covers that index: an entry that names an offset of a batch that is there is either known or wrong.
+        """
         path = os.path.join(self._source, str(SegmentFileName(base, FileKind.TXN_INDEX)))
         try:
-            for txn in parse_txn_index(CarefulFiles().read(path)):
-                if txn.last_offset >= base:
-                    self._aborted.setdefault((txn.producer_id, txn.last_offset), txn)
+            txns = parse_txn_index(CarefulFiles().read(path))
         except (FormatError, OSError):
             return  # rebuilt from the markers
+        covered = np.concatenate([np.zeros((0, 2), np.int64), *self._covered])
+        for txn in txns:
+            at = int(np.searchsorted(covered[:, 1], txn.last_offset))
+            is_there = at < len(covered) and covered[at, 0] <= txn.last_offset
+            if base <= txn.last_offset < next_base and not is_there:
+                self._aborted[txn.last_offset] = txn
 
     def _finish(self, last_base: int) -> None:
         """Everything that goes with the batches; then the files get the names that a broker reads."""

@@ -104,7 +104,7 @@ class _Walk:
         while self._position < self._bounds.end and not self._is_done:
             raw = self._read(self._fd, self._position, min(size, self._bounds.end - self._position))
             if not len(raw):
-                return  # it was cut since it was listed: whoever did that knows
+                return  # it was truncated since it was listed
             rows, stop, status = scan_batches(raw, 0, len(raw))
             at_end = self._position + len(raw) == self._bounds.end
             broken = status is not Status.OK and (status is not Status.TORN or at_end)

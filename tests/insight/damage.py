@@ -434,7 +434,7 @@ def unreadable(log_dir: Path) -> tuple[Path, int]:
 
 
 def not_regular(log_dir: Path) -> tuple[Path, int]:
-    """Nobody ever writes to it: whoever opens it waits."""
+    """Nothing ever writes to it: opening it would wait for ever."""
     index = segment(log_dir / "plain-0", 0, FileKind.TIME_INDEX)
     index.unlink()
     os.mkfifo(index)

@@ -188,6 +188,19 @@ def test_bad_sectors_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert report.bytes_kept == len(many) - lost
 
 
+def test_an_abort_that_never_was_is_not_taken_over(tmp_path: Path) -> None:
+    """Committed records must not disappear because of a damaged index, which no CRC covers."""
+    source = broker_log_dir(tmp_path / "logs") / "transactions-0"
+    expected = {path.name: path.read_bytes() for path in source.glob("*.txnindex")}
+    committed = [record.offset for record in read_records(str(source), isolation="read_committed")]
+    index = segment(source, 17, FileKind.TXN_INDEX)
+    damage.overwrite(index, 10, (0).to_bytes(8) + (20).to_bytes(8))
+    copy = copy_of(source)
+    salvage(str(source), str(copy))
+    assert {path.name: path.read_bytes() for path in copy.glob("*.txnindex")} == expected
+    assert [record.offset for record in read_records(str(copy), isolation="read_committed")] == committed
+
+
 def test_a_transaction_that_has_lost_its_end_is_told(tmp_path: Path) -> None:
     """At the end of the log no index entry may name an offset that the next batch will have."""
     source = broker_log_dir(tmp_path / "logs") / "transactions-0"
