@@ -14,10 +14,19 @@ Invariants
        tighter mode it would take the directory offline at the broker's next start.
     6. The name is not followed: a link would have a process of root create or change the file of somebody else.
        Nor is a FIFO of that name waited for.
+    7. A broker tries the lock once, at its start, and dies if it is taken. So `.lock` is locked under a write lease
+       (`F_SETLEASE`), taken before the lock and given up after it. The kernel grants the lease only while no other
+       descriptor of the file is open, so a broker between its open and its lock is never overtaken. And as long as the
+       lease lasts every other `open` waits in the kernel: a broker that starts now finds the lock free, however late we
+       let go (up to /proc/sys/fs/lease-break-time, 45 s). `is_wanted` tells that one waits.
+       The file system must know leases (every local one does, NFS does not) and the file must be ours or
+       CAP_LEASE given. Where that is not so, `is_leased` is false, and a broker may meet the lock.
 """
 
+import errno
 import fcntl
 import os
+import signal
 import struct
 import threading
 from collections.abc import Callable
@@ -35,6 +44,9 @@ ATTEMPTS_MAX = 16
 
 _CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
+_OPENED_S = 0.002
+"""Pause before a file that another process has open, but not locked, is tried again, `ATTEMPTS_MAX` times."""
+
 _FLOCK = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length, pid, trailing padding
 
 
@@ -44,6 +56,7 @@ class _Slot:
     def __init__(self) -> None:
         self.mutex = threading.Lock()
         self.fd: int | None = None
+        self.is_leased = False
 
 
 _slots: dict[tuple[int, int, str], _Slot] = {}
@@ -93,7 +106,25 @@ class LogDirLock:
         with slot.mutex:
             assert slot.fd is not None
             fd, slot.fd = slot.fd, None
-            os.close(fd)  # drops the lock
+            fcntl.lockf(fd, fcntl.LOCK_UN)
+            if (
+                slot.is_leased
+            ):  # closing is not enough while a child that was just forked has the descriptor, too
+                fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+            os.close(fd)
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether others who open the file wait instead of failing (invariant 7)."""
+        assert self._slot is not None, "not entered"
+        return self._slot.is_leased
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether another process waits for the file: leave the block soon. Never true without a lease."""
+        assert self._slot is not None, "not entered"
+        assert self._slot.fd is not None
+        return self._slot.is_leased and fcntl.fcntl(self._slot.fd, fcntl.F_GETLEASE) != fcntl.F_WRLCK
 
     def check(self) -> None:
         """Raise `LockHeld` unless the path still names the locked file (invariant 3). Cheap: one stat."""
@@ -118,6 +149,8 @@ def probe(log_dir: str, name: str = names.LOCK) -> int | None:
             fd = os.open(path, os.O_RDONLY | _CAREFULLY)
         except FileNotFoundError:
             return None
+        except BlockingIOError:
+            return _lease_holder(path)
         except OSError as error:
             raise DirOffline(f"{path}: cannot read the lock file: {error.strerror}") from error
         try:
@@ -144,10 +177,69 @@ def _acquire(path: str) -> _Slot:
             raise LockHeld(f"{path}: held by another thread of this process", os.getpid())
         for _ in range(ATTEMPTS_MAX):
             fd = _open(path)
+            slot.is_leased = _try_lease(path, fd)
             if _try_lock(path, fd):
                 slot.fd = fd
                 return slot
     raise LockHeld(f"{path}: exchanged by others again and again", None)
+
+
+def _try_lease(path: str, fd: int) -> bool:
+    """Take the lease; False where there are none. Raises LockHeld, and closes `fd`, while another process has it open."""
+    if os.path.basename(path) != names.LOCK:
+        return False
+    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # what the kernel sends by default would end the process
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError as error:
+            if error.errno != errno.EAGAIN or not _has_leases(os.path.dirname(path)):
+                return False
+        else:
+            return True
+        pid = _holder(fd)
+        if pid is not None:
+            os.close(fd)
+            raise LockHeld(f"{path}: held by {f'process {pid}' if pid else 'another process'}", pid or None)
+        threading.Event().wait(_OPENED_S)
+    os.close(fd)
+    raise LockHeld(f"{path}: another process has it open, a broker may be starting", None)
+
+
+def may_lease(log_dir: str) -> bool:
+    """Whether `.lock` can be had under a lease (invariant 7), as far as one can know without taking it."""
+    try:
+        owner = os.stat(os.path.join(log_dir, names.LOCK)).st_uid
+    except OSError:
+        owner = os.geteuid()  # there is none: it would be ours
+    return os.geteuid() in (0, owner) and _has_leases(log_dir)
+
+
+def _has_leases(directory: str) -> bool:
+    """Whether the file system knows leases: tried on a file without a name."""
+    try:
+        fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return False
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        os.close(fd)
+
+
+def _lease_holder(path: str) -> int:
+    """Pid of the process whose lease keeps the file from being opened, 0 if the kernel does not tell."""
+    try:
+        end = f":{os.stat(path).st_ino}"
+        with open("/proc/locks", encoding="ascii") as file:
+            rows = [line.split() for line in file]
+    except OSError:
+        return 0
+    return next((int(row[4]) for row in rows if row[1] == "LEASE" and row[5].endswith(end)), 0)
 
 
 def _try_lock(path: str, fd: int) -> bool:
@@ -185,6 +277,9 @@ def _open(path: str) -> int:
             return os.open(path, flags)
         except FileNotFoundError:
             return _create(path, flags | os.O_CREAT)
+    except BlockingIOError as error:
+        pid = _lease_holder(path) or None
+        raise LockHeld(f"{path}: held by {f'process {pid}' if pid else 'another process'}", pid) from error
     except OSError as error:
         raise DirOffline(f"{path}: cannot open the lock file: {error.strerror}") from error
 

@@ -1,5 +1,6 @@
 """The lock of a log directory against real processes (spec disk A3; numbers are the invariants of `storage.lock`)."""
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from cleanerd.errors import DirOffline, LockHeld
 from cleanerd.format import names
 from cleanerd.storage import lock as lock_module
-from cleanerd.storage.lock import LogDirLock, probe
+from cleanerd.storage.lock import LogDirLock, may_lease, probe
 
 HOLDER = """
 import fcntl, os, sys
@@ -304,3 +305,84 @@ def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     assert probe(str(tmp_path)) is None
     with LogDirLock(str(tmp_path)):
         assert probe(str(tmp_path)) == os.getpid()
+
+
+OPENER = """
+import fcntl, os, sys, time
+began = time.monotonic()
+print("opening", flush=True)
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print("locked", time.monotonic() - began, flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextmanager
+def starting_broker(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that is about to open and lock the file, once."""
+    command = [sys.executable, "-S", "-c", OPENER, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "opening\n"
+        yield process
+        process.communicate("\n")
+
+
+def test_7_a_broker_that_starts_waits_for_our_lock_and_gets_it(tmp_path: Path) -> None:
+    with LogDirLock(str(tmp_path)) as lock:
+        assert lock.is_leased
+        assert not lock.is_wanted
+        with starting_broker(tmp_path / names.LOCK) as broker:
+            assert broker.stdout is not None
+            while not lock.is_wanted:
+                threading.Event().wait(0.001)
+            threading.Event().wait(0.2)
+            lock.__exit__(None, None, None)
+            assert broker.stdout.readline().startswith("locked ")
+            with pytest.raises(LockHeld) as caught:
+                lock.__enter__()
+            assert caught.value.pid == broker.pid
+        lock.__enter__()
+
+
+def test_7_a_broker_between_open_and_lock_is_not_overtaken(tmp_path: Path) -> None:
+    path = tmp_path / names.LOCK
+    script = (
+        "import os, sys; os.open(sys.argv[1], os.O_RDWR | os.O_CREAT); print(flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-S", "-c", script, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as broker:
+        assert broker.stdout is not None
+        broker.stdout.readline()
+        with pytest.raises(LockHeld, match="a broker may be starting") as caught, LogDirLock(str(tmp_path)):
+            pass
+        assert caught.value.pid is None
+        broker.communicate("")
+    with LogDirLock(str(tmp_path)):
+        pass
+
+
+def test_7_another_cleanerd_does_not_wait_but_is_told_who_it_is(tmp_path: Path) -> None:
+    with LogDirLock(str(tmp_path)):
+        assert tried_elsewhere(tmp_path) == str(os.getpid())
+
+
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.EACCES])
+def test_7_without_leases_it_is_a_plain_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """A network file system, or a file of another user."""
+    real = fcntl.fcntl
+
+    def no_lease(fd: int, command: int, argument: int | bytes = 0) -> int | bytes:
+        if command == fcntl.F_SETLEASE:
+            raise OSError(error, "no lease")
+        return real(fd, command, argument)
+
+    monkeypatch.setattr(fcntl, "fcntl", no_lease)
+    with LogDirLock(str(tmp_path)) as lock:
+        assert not lock.is_leased
+        assert not lock.is_wanted
+        assert tried_elsewhere(tmp_path) == str(os.getpid())
+    assert not may_lease(str(tmp_path))
