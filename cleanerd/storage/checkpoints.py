@@ -2,10 +2,16 @@
 
 A malformed checkpoint takes the whole directory of a broker offline (spec disk A7), so what is written is exact, and it is
 only written while `.lock` is held. One that cannot be read is an error that says where and why (7.16b), and is not touched.
+
+Log directories of one broker may not contradict each other in `cleaner-offset-checkpoint`: its cleaner reads all of them
+into one map, and dies of a partition that has two entries. So every write drops entries of partitions that do not lie in
+the directory, and `cleaning.checkpoint` keeps the other directories free of what is added. The other three are read for each
+directory by itself, for the partitions that lie there, and a broker writes them whole, from what it has in memory: an entry
+that is left over says nothing. In them entries of `-future` directories count as well, so none is dropped.
 """
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from cleanerd.env.files import Files
 from cleanerd.errors import CorruptFile
@@ -63,17 +69,13 @@ def read_leader_epochs(files: Files, directory: str) -> tuple[EpochEntry, ...]:
 
 
 def update_cleaner_checkpoint(
-    files: Files,
-    log_dir: str,
-    offsets: Mapping[TopicPartition, int | None],
-    *,
-    known: Collection[TopicPartition] | None = None,
+    files: Files, log_dir: str, offsets: Mapping[TopicPartition, int | None]
 ) -> None:
     """Set first dirty offsets, None drops an entry (rule 2.12). Needs `.lock`. Raises as `_update`.
 
-    Other entries stay, but with `known` only those of known partitions. What is in `offsets` need not be known.
+    Other entries stay if their partition lies in the directory. What is in `offsets` need not lie there.
     """
-    _update(files, log_dir, names.CLEANER_OFFSET_CHECKPOINT, offsets, known)
+    _update(files, log_dir, names.CLEANER_OFFSET_CHECKPOINT, offsets)
 
 
 def truncate_cleaner_checkpoint(
@@ -98,22 +100,6 @@ def lower_checkpoint(
     return True
 
 
-def move_cleaner_checkpoint(files: Files, topic_partition: TopicPartition, source: str, target: str) -> bool:
-    """Carry the entry of a log that moved from log directory `source` to `target` over (rule 2.16); whether it had one.
-
-    Two writes, the source first: a crash between them costs the entry, so that the log is cleaned from its start, and
-    never leaves one that is not true. Needs `.lock` of both. Raises as `_update`, also for a damaged target before the
-    source is touched.
-    """
-    offset = read_offsets(files, os.path.join(source, names.CLEANER_OFFSET_CHECKPOINT)).get(topic_partition)
-    if offset is None:
-        return False
-    read_offsets(files, os.path.join(target, names.CLEANER_OFFSET_CHECKPOINT))
-    update_cleaner_checkpoint(files, source, {topic_partition: None})
-    update_cleaner_checkpoint(files, target, {topic_partition: offset})
-    return True
-
-
 def forget_partition(files: Files, log_dir: str, topic_partition: TopicPartition) -> None:
     """Drop all entries of a log that is gone: they would be taken for those of a new one of that name. Needs `.lock`.
 
@@ -135,21 +121,22 @@ def update_log_start_checkpoint(
     _update(files, log_dir, names.LOG_START_CHECKPOINT, offsets)
 
 
-def _update(
-    files: Files,
-    log_dir: str,
-    name: str,
-    offsets: Mapping[TopicPartition, int | None],
-    known: Collection[TopicPartition] | None = None,
-) -> None:
+def _update(files: Files, log_dir: str, name: str, offsets: Mapping[TopicPartition, int | None]) -> None:
     """Replace a checkpoint of a log directory: the old or the new one is there, whatever happens.
 
     Raises CorruptFile before anything is written, OSError.
     """
     path = os.path.join(log_dir, name)
-    before = {tp: o for tp, o in read_offsets(files, path).items() if known is None or tp in known}
+    before = read_offsets(files, path)
+    if name == names.CLEANER_OFFSET_CHECKPOINT:
+        before = {tp: offset for tp, offset in before.items() if _lies_in(files, log_dir, tp)}
     entries = {tp: offset for tp, offset in {**before, **offsets}.items() if offset is not None}
     replace_file(files, path, render_offset_checkpoint(entries), os.path.join(log_dir, names.LOCK))
+
+
+def _lies_in(files: Files, log_dir: str, topic_partition: TopicPartition) -> bool:
+    """Whether the log is in use there: `-future`, `-stray` and `-delete` directories have no first dirty offset."""
+    return files.exists(os.path.join(log_dir, str(topic_partition)))
 
 
 def replace_leader_epochs(files: Files, directory: str, epochs: Iterable[tuple[int, int]]) -> None:

@@ -44,6 +44,7 @@ def write(log_dir: Path, checkpoint: int | None, log_start: int = 0, records: in
         for number in range(records - writer.log_end_offset):
             producer.put(b"key %d" % number, b"value", 1000 + number)
         directory = Path(writer.directory)
+    (log_dir / "other-1").mkdir(exist_ok=True)
     (log_dir / names.LOG_START_CHECKPOINT).write_text(f"0\n2\nother 1 7\nt 0 {log_start}\n")
     (log_dir / names.CLEANER_OFFSET_CHECKPOINT).write_text("0\n1\nother 1 9\n")
     if checkpoint is not None:

@@ -34,6 +34,7 @@ def fill(log_dir: Path) -> dict[str, bytes]:
     with open_writer(log_dir) as writer:
         for n in range(5):
             Producer(writer).put(b"k", b"old %d" % n)
+    (log_dir / str(OTHER)).mkdir(exist_ok=True)
     for name in CHECKPOINTS:
         (log_dir / name).write_text("0\n2\nt 0 4\nu 0 7\n")
     return contents(log_dir)
@@ -48,7 +49,9 @@ def entries(log_dir: Path, tp: TopicPartition) -> list[int]:
 def test_5_23_renamed_whole_and_forgotten(tmp_path: Path) -> None:
     before = fill(tmp_path)
     renamed = delete_log(str(tmp_path), "t", 0)
-    assert sorted(os.listdir(tmp_path)) == sorted([os.path.basename(renamed), names.LOCK, *CHECKPOINTS])
+    assert sorted(os.listdir(tmp_path)) == sorted(
+        [os.path.basename(renamed), str(OTHER), names.LOCK, *CHECKPOINTS]
+    )
     left = {name: (Path(renamed) / name).read_bytes() for name in sorted(os.listdir(renamed))}
     assert left.pop(names.GENERATION)
     assert left == before
@@ -63,7 +66,7 @@ def test_removed_on_request(tmp_path: Path) -> None:
     fill(tmp_path)
     renamed = delete_log(str(tmp_path), "t", 0, remove=True)
     assert not os.path.exists(renamed)
-    assert sorted(os.listdir(tmp_path)) == sorted([names.LOCK, *CHECKPOINTS])
+    assert sorted(os.listdir(tmp_path)) == sorted([str(OTHER), names.LOCK, *CHECKPOINTS])
 
 
 @pytest.mark.parametrize("length", [1, 204, 205, 206, 249])

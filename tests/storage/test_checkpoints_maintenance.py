@@ -1,4 +1,4 @@
-"""Keeping checkpoints true while logs come, go, move and shrink (rules 2.12, 2.14, 2.16, 7.16b; cases C043 to C050)."""
+"""Keeping checkpoints true while logs come, go, move and shrink (rules 2.12, 2.14, 7.16b; cases C043 to C050)."""
 
 import os
 from collections.abc import Callable
@@ -16,7 +16,6 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.storage.checkpoints import (
     forget_partition,
     lower_checkpoint,
-    move_cleaner_checkpoint,
     read_checkpoints,
     read_offsets,
     truncate_cleaner_checkpoint,
@@ -32,11 +31,13 @@ Entries = dict[TopicPartition, int]
 
 
 def log_dirs(a: Entries, b: Entries | None = None) -> SimDisk:
-    """Two log directories with these cleaner checkpoints."""
+    """Two log directories with these cleaner checkpoints, and a partition directory for each entry."""
     disk = SimDisk()
     for path, entries in ((A, a), (B, b or {})):
         disk.mkdir(path)
         disk.put(f"{path}/{names.LOCK}", b"")
+        for tp in entries:
+            disk.mkdir(f"{path}/{tp}")
         if entries:
             disk.put(f"{path}/{names.CLEANER_OFFSET_CHECKPOINT}", render_offset_checkpoint(entries))
     disk.restart()
@@ -85,13 +86,16 @@ def test_c044_remove_partition_data() -> None:
 
 def test_c048_partition_that_is_gone_and_removed_is_no_longer_listed() -> None:
     disk = log_dirs({T0: 5, T1: 6})
-    update_cleaner_checkpoint(disk, A, {T0: None}, known={T1})
+    disk.rmdir(f"{A}/{T0}")
+    update_cleaner_checkpoint(disk, A, {T0: None})
     assert disk.read(f"{A}/{names.CLEANER_OFFSET_CHECKPOINT}") == b"0\n1\nt 1 6\n"
 
 
-def test_2_12_entries_of_unknown_partitions_are_dropped_but_what_is_added_need_not_be_known() -> None:
+def test_2_12_entries_of_partitions_that_are_gone_are_dropped_but_what_is_added_need_not_be_there() -> None:
     disk = log_dirs({T0: 5, T1: 6, U0: 7})
-    update_cleaner_checkpoint(disk, A, {U0: 8}, known={T0})
+    for gone in (T1, U0):
+        disk.rmdir(f"{A}/{gone}")
+    update_cleaner_checkpoint(disk, A, {U0: 8})
     assert cleaner(disk) == {T0: 5, U0: 8}
 
 
@@ -99,14 +103,16 @@ tps = st.builds(TopicPartition, st.sampled_from(["t", "u.v", "w-x"]), st.integer
 offsets = st.integers(0, 2**63 - 1)
 
 
-@given(st.dictionaries(tps, offsets), st.dictionaries(tps, st.none() | offsets), st.none() | st.sets(tps))
+@given(st.dictionaries(tps, offsets), st.dictionaries(tps, st.none() | offsets), st.sets(tps))
 def test_2_12_in_kafkas_order(
-    before: Entries, change: dict[TopicPartition, int | None], known: object
+    before: Entries, change: dict[TopicPartition, int | None], gone: set[TopicPartition]
 ) -> None:
-    """Drop unknown, remove, add; whatever the entries are, what is written is what is read."""
+    """Drop what is gone, remove, add; whatever the entries are, what is written is what is read."""
     disk = log_dirs(before)
-    update_cleaner_checkpoint(disk, A, change, known=known)  # type: ignore[arg-type]
-    expected = {tp: offset for tp, offset in before.items() if known is None or tp in known}  # type: ignore[operator]
+    for tp in gone & before.keys():
+        disk.rmdir(f"{A}/{tp}")
+    update_cleaner_checkpoint(disk, A, change)
+    expected = {tp: offset for tp, offset in before.items() if tp not in gone}
     for tp, offset in change.items():
         expected.pop(tp, None)
         if offset is not None:
@@ -135,47 +141,13 @@ def test_2_14_only_compacted_logs_and_only_downwards() -> None:
     assert cleaner(disk) == {T0: 999}
 
 
-# -- 2.15, 2.16 ----------------------------------------------------------------------------------------------
+# -- 2.15, one entry for all directories -----------------------------------------------------------------------
 
 
 def test_c045_only_the_directory_that_works_is_read() -> None:
     """A directory that failed is not asked; the entries of the other are there as before."""
     disk = log_dirs({T0: 999}, {T1: 9})
     assert read_checkpoints(disk, B).cleaner == {T1: 9}
-
-
-def test_c047_alter_checkpoint_dir_moves_the_entry() -> None:
-    disk = log_dirs({T0: 999, U0: 1}, {T1: 9})
-    assert move_cleaner_checkpoint(disk, T0, A, B)
-    assert cleaner(disk, A) == {U0: 1}
-    assert cleaner(disk, B) == {T0: 999, T1: 9}
-
-
-def test_2_16_no_entry_no_write() -> None:
-    disk = log_dirs({U0: 1}, {T0: 9})
-    assert not move_cleaner_checkpoint(disk, T0, A, B)
-    assert disk.operations == []
-    assert cleaner(disk, B) == {T0: 9}
-
-
-def test_2_16_interrupted_anywhere_the_entry_is_in_one_place_or_none() -> None:
-    """Never in two: the one left behind would be taken for true when the log comes back."""
-    disk = log_dirs({T0: 999, U0: 1}, {T1: 9})
-    seen = set()
-    for left in accidents(disk, lambda d: move_cleaner_checkpoint(d, T0, A, B)):
-        places = (cleaner(left, A).get(T0), cleaner(left, B).get(T0))
-        assert places in {(999, None), (None, None), (None, 999)}
-        assert (cleaner(left, A)[U0], cleaner(left, B)[T1]) == (1, 9)
-        seen.add(places)
-    assert len(seen) == 3
-
-
-def test_2_16_damaged_target_is_found_before_the_source_is_touched() -> None:
-    disk = log_dirs({T0: 999})
-    disk.put(f"{B}/{names.CLEANER_OFFSET_CHECKPOINT}", b"0\n9\n")
-    with pytest.raises(CorruptFile):
-        move_cleaner_checkpoint(disk, T0, A, B)
-    assert cleaner(disk, A) == {T0: 999}
 
 
 # -- logs that are gone --------------------------------------------------------------------------------------
@@ -189,7 +161,7 @@ ALL_FOUR = (
 
 
 def test_forgotten_partition_is_in_no_checkpoint_and_others_are_as_they_were() -> None:
-    disk = log_dirs({})
+    disk = log_dirs({U0: 7})
     for name in ALL_FOUR[:3]:
         disk.put(f"{A}/{name}", b"0\n2\nt 0 5\nu 0 7\n")
     disk.put(f"{A}/{names.REPLICATION_CHECKPOINT}", b"0\n1\nu 0 7\n")
@@ -202,7 +174,7 @@ def test_forgotten_partition_is_in_no_checkpoint_and_others_are_as_they_were() -
 
 @pytest.mark.parametrize("name", ALL_FOUR)
 def test_lowering_works_on_each_of_the_four(name: str) -> None:
-    disk = log_dirs({})
+    disk = log_dirs({U0: 7})
     disk.put(f"{A}/{name}", b"0\n2\nt 0 5\nu 0 7\n")
     assert lower_checkpoint(disk, A, name, T0, 3)
     assert read_offsets(disk, f"{A}/{name}") == {T0: 3, U0: 7}
@@ -219,9 +191,8 @@ DAMAGED = {
 }
 MAINTENANCE: dict[str, Callable[[str], object]] = {
     "read": lambda a: read_checkpoints(FILES, a),
-    "update": lambda a: update_cleaner_checkpoint(FILES, a, {T0: 1}, known=set()),
+    "update": lambda a: update_cleaner_checkpoint(FILES, a, {T0: 1}),
     "truncate": lambda a: truncate_cleaner_checkpoint(FILES, a, T0, 0),
-    "move": lambda a: move_cleaner_checkpoint(FILES, T0, a, a),
     "forget": lambda a: forget_partition(FILES, a, T0),
 }
 

@@ -37,6 +37,8 @@ def disk_with(content: bytes | None) -> SimDisk:
     """A log directory with this cleaner checkpoint."""
     disk = SimDisk()
     disk.mkdir(LOG_DIR)
+    for tp in BEFORE:
+        disk.mkdir(f"{LOG_DIR}/{tp}")
     disk.put(f"{LOG_DIR}/{names.LOCK}", b"")
     if content is not None:
         disk.put(CLEANER, content)
@@ -47,6 +49,7 @@ def disk_with(content: bytes | None) -> SimDisk:
 def test_c043_c049_added_offset_is_read_back_and_a_second_write_replaces_the_first(log_dir: Path) -> None:
     update_cleaner_checkpoint(FILES, str(log_dir), {T0: 999})
     assert read_checkpoints(FILES, str(log_dir)).cleaner == {T0: 999}
+    (log_dir / str(T0)).mkdir()
     update_cleaner_checkpoint(FILES, str(log_dir), {T0: 1000, T1: 3})
     assert read_checkpoints(FILES, str(log_dir)).cleaner == {T0: 1000, T1: 3}
 
@@ -54,6 +57,8 @@ def test_c043_c049_added_offset_is_read_back_and_a_second_write_replaces_the_fir
 def test_2_12_entries_of_other_partitions_stay(log_dir: Path) -> None:
     path = log_dir / names.CLEANER_OFFSET_CHECKPOINT
     path.write_bytes(OLD)
+    for tp in BEFORE:
+        (log_dir / str(tp)).mkdir()
     update_cleaner_checkpoint(FILES, str(log_dir), {T0: 999})
     assert path.read_bytes() == b"0\n2\nt 0 999\nu 0 7\n"
 

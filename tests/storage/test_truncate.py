@@ -35,6 +35,7 @@ def old_log() -> tuple[SimDisk, list[StagedGroup]]:
     """Both groups of a cleaning wait to be committed."""
     disk, groups = staged_disk(TWO)
     disk.mkdir(LOG_DIR)
+    disk.mkdir(f"{LOG_DIR}/other-3")
     disk.put(f"{LOG_DIR}/{names.LOCK}", b"")
     for name in (names.CLEANER_OFFSET_CHECKPOINT, names.LOG_START_CHECKPOINT):
         disk.put(f"{LOG_DIR}/{name}", b"0\n2\ntopic 0 %d\nother 3 7\n" % CHECKPOINT)

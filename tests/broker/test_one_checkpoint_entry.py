@@ -1,0 +1,109 @@
+"""The broker's cleaner reads the checkpoints of all log directories into one map, and dies of a partition that has two."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.broker.kafka import KafkaBroker
+from tests.broker.live import COMPACT, DAEMON, PATIENCE_S, Journal, check_nothing_is_lost, records
+from tests.broker.tools import READ_UNCOMMITTED, offset_checkpoint, read_all
+from tests.broker.workload import TIMEOUT_S
+from tests.daemon.processes import DaemonProcess, wait_until
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+
+TOPIC, CHECKPOINT = "moved", "cleaner-offset-checkpoint"
+NO_CLEANER = {"log.cleaner.enable": "false"}
+CLEANER = {"log.cleaner.enable": "true", "log.cleaner.min.cleanable.ratio": "0.0"}
+KEYS = [*range(30), *range(30), *range(60)] * 2
+CREATED_MAX = 12
+
+
+@pytest.fixture
+def log_dirs(tmp_path: Path) -> tuple[Path, Path]:
+    return tmp_path / "a", tmp_path / "b"
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, log_dirs: tuple[Path, Path]) -> Iterator[DaemonProcess]:
+    """For both directories; started by the test, once the broker has made them."""
+    (tmp_path / "daemon").mkdir()
+    found = DaemonProcess(tmp_path / "daemon", list(log_dirs), DAEMON)
+    yield found
+    if found.process is not None and found.process.poll() is None:
+        found.process.kill()
+        found.process.wait()
+
+
+def home(log_dirs: tuple[Path, Path]) -> Path:
+    """The log directory in which the partition lies."""
+    return next(log_dir for log_dir in log_dirs if (log_dir / f"{TOPIC}-0").exists())
+
+
+def create(admin: AdminClient, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 1, 1, config=dict(COMPACT))])[topic].result(TIMEOUT_S)
+
+
+def create_elsewhere(admin: AdminClient, log_dirs: tuple[Path, Path], before: Path) -> None:
+    """Create the topic again, until its partition lies in the other directory: that which has fewer."""
+    for number in range(CREATED_MAX):
+        admin.delete_topics([TOPIC])[TOPIC].result(TIMEOUT_S)
+        wait_until(lambda: not any((d / f"{TOPIC}-0").exists() for d in log_dirs), PATIENCE_S)
+        create(admin, f"filler-{number}")
+        create(admin, TOPIC)
+        wait_until(lambda: any((d / f"{TOPIC}-0/partition.metadata").exists() for d in log_dirs), PATIENCE_S)
+        if home(log_dirs) != before:
+            return
+    raise AssertionError("the partition never lay elsewhere")
+
+
+def entries(log_dirs: tuple[Path, Path]) -> dict[Path, int]:
+    """First dirty offset of the partition, in each directory that tells one."""
+    found = {log_dir: offset_checkpoint(log_dir / CHECKPOINT) for log_dir in log_dirs}
+    return {d: offsets[f"{TOPIC}-0"] for d, offsets in found.items() if f"{TOPIC}-0" in offsets}
+
+
+def clean_and_stop(broker: KafkaBroker, daemon: DaemonProcess, log_dirs: tuple[Path, Path]) -> None:
+    """Have a result staged, end the broker, have it committed."""
+    partition = home(log_dirs) / f"{TOPIC}-0"
+    wait_until(lambda: list(partition.glob("*.manifest.cleanerd")), PATIENCE_S, daemon.output)
+    broker.stop()
+    wait_until(lambda: home(log_dirs) in entries(log_dirs), PATIENCE_S, daemon.output)
+
+
+def test_a_partition_that_lies_elsewhere_now_has_one_entry(
+    tmp_path: Path, log_dirs: tuple[Path, Path], daemon: DaemonProcess
+) -> None:
+    """With its cleaner off, a broker leaves the entry of a deleted topic behind. Then the cleaner is turned on."""
+    broker = KafkaBroker(tmp_path / "off", list(log_dirs), NO_CLEANER)
+    with broker:
+        create(broker.admin(), TOPIC)
+        Journal(broker.bootstrap).fill(TOPIC, records("first", KEYS))
+        before = home(log_dirs)
+        daemon.start()
+        clean_and_stop(broker, daemon, log_dirs)
+        assert set(entries(log_dirs)) == {before}
+
+        broker.start()
+        create_elsewhere(broker.admin(), log_dirs, before)
+        journal = Journal(broker.bootstrap)
+        journal.fill(TOPIC, records("second", KEYS))
+        clean_and_stop(broker, daemon, log_dirs)
+        cleaned_to = entries(log_dirs)
+        assert set(cleaned_to) == {home(log_dirs)} != {before}
+        assert daemon.stop() == 0
+        broker.start()
+
+    with KafkaBroker(tmp_path / "on", list(log_dirs), CLEANER) as own:
+        again = Journal(own.bootstrap)
+        again.written = journal.written
+        rng = random.Random(1)
+        again.fill(TOPIC, records("third", [rng.randrange(60) for _ in range(300)]))
+        wait_until(lambda: entries(log_dirs)[home(log_dirs)] > cleaned_to[home(log_dirs)], PATIENCE_S)
+        seen = read_all(own, [TOPIC], READ_UNCOMMITTED)[TOPIC]
+        check_nothing_is_lost(again.written[TOPIC], seen)
+        assert len(seen) < len(again.written[TOPIC])
+        assert not [line for line in own.messages() if "Duplicate key" in line or line.startswith("ERROR")]

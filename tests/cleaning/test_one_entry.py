@@ -1,0 +1,65 @@
+"""A partition has one first dirty offset in all log directories of a broker."""
+
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.checkpoint import record_cleaned
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import CorruptFile
+from cleanerd.format import names
+from cleanerd.format.names import TopicPartition
+from cleanerd.storage.checkpoints import read_offsets
+from tests.cleaning.logs import META_PROPERTIES, lock_of_another
+
+FILES = RealFiles()
+TP, OTHER = TopicPartition("t", 0), TopicPartition("other", 1)
+
+
+@pytest.fixture
+def log_dirs(tmp_path: Path) -> tuple[Path, Path]:
+    """Of one broker. The partition lies in the second; the first has a stale entry of it, and one of another."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    for log_dir, tp in ((a, OTHER), (b, TP)):
+        (log_dir / str(tp)).mkdir(parents=True)
+        (log_dir / names.LOCK).touch()
+        (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
+    (a / names.CLEANER_OFFSET_CHECKPOINT).write_text("0\n2\nt 0 99\nother 1 7\n")
+    return a, b
+
+
+def record(log_dirs: tuple[Path, Path], *, is_kafka: bool = True) -> None:
+    everywhere = [str(log_dir) for log_dir in log_dirs]
+    record_cleaned(FILES, everywhere[1], {TP: 5}, log_dirs=everywhere, is_kafka=is_kafka)
+
+
+def entries(log_dir: Path) -> dict[TopicPartition, int]:
+    return read_offsets(FILES, str(log_dir / names.CLEANER_OFFSET_CHECKPOINT))
+
+
+def test_the_entry_of_the_directory_where_it_was_goes(log_dirs: tuple[Path, Path]) -> None:
+    record(log_dirs)
+    assert [entries(log_dir) for log_dir in log_dirs] == [{OTHER: 7}, {TP: 5}]
+
+
+def test_where_the_old_entry_cannot_go_there_is_no_new_one(log_dirs: tuple[Path, Path]) -> None:
+    with lock_of_another(log_dirs[0] / names.LOCK):
+        record(log_dirs)
+    assert [entries(log_dir) for log_dir in log_dirs] == [{TP: 99, OTHER: 7}, {}]
+
+
+def test_another_brokers_directory_is_left_alone(log_dirs: tuple[Path, Path]) -> None:
+    path = log_dirs[0] / names.META_PROPERTIES
+    path.write_text(META_PROPERTIES.replace("node.id=", "node.id=9"))
+    assert path.read_text() != META_PROPERTIES
+    record(log_dirs)
+    assert [entries(log_dir) for log_dir in log_dirs] == [{TP: 99, OTHER: 7}, {TP: 5}]
+
+
+def test_a_damaged_checkpoint_of_the_other_is_not_touched(log_dirs: tuple[Path, Path]) -> None:
+    path = log_dirs[0] / names.CLEANER_OFFSET_CHECKPOINT
+    path.write_text("0\n9\n")
+    with pytest.raises(CorruptFile):
+        record(log_dirs)
+    assert path.read_text() == "0\n9\n"
+    assert entries(log_dirs[1]) == {}
