@@ -37,6 +37,10 @@ class SourceChanged(Retryable):
     """A source file is not the one that was planned for (KAFKA-631's generation check)."""
 
 
+class PolicyChanged(SourceChanged):
+    """The log may no longer be cleaned so, or at all: its configuration, or that of the cluster, is another one now."""
+
+
 class LockHeld(Retryable):
     """Somebody else holds the lock of the log directory; `pid` is the holder where the kernel tells."""
 

@@ -16,9 +16,15 @@ def attempt(step: Callable[[], _T], where: str) -> _T | CleanerdError:
     The traceback of what no code expected goes to `sys.excepthook` here, once: to standard error, in the daemon to its log.
     """
     found = guarded(step, where)
-    if isinstance(found, InternalError) and found.__cause__ is not None:
-        sys.excepthook(type(found), found, found.__traceback__)  # with its cause
+    if isinstance(found, InternalError):
+        tell_unexpected(found)
     return found
+
+
+def tell_unexpected(error: InternalError) -> None:
+    """The traceback of what no code expected, where it was met with `guarded`."""
+    if error.__cause__ is not None:
+        sys.excepthook(type(error), error, error.__traceback__)  # with its cause
 
 
 def one_by_one(

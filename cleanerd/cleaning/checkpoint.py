@@ -3,18 +3,14 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-import structlog
-
 from cleanerd.cleaning.lock import commit_lock
 from cleanerd.env.files import Files
-from cleanerd.errors import LockHeld
+from cleanerd.errors import CleanerdError, LockHeld, guarded
 from cleanerd.format import names
 from cleanerd.format.errors import FormatError
 from cleanerd.format.meta_properties import parse_meta_properties
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.checkpoints import read_offsets, update_cleaner_checkpoint
-
-_log = structlog.get_logger("cleanerd")
 
 
 def record_cleaned(
@@ -31,7 +27,7 @@ def record_cleaned(
     read_offsets(files, os.path.join(log_dir, names.CLEANER_OFFSET_CHECKPOINT))
     kept: set[TopicPartition] = set()
     for other in _siblings(files, log_dir, log_dirs) if is_kafka else ():
-        stale = read_offsets(files, os.path.join(other, names.CLEANER_OFFSET_CHECKPOINT)).keys() & ends.keys()
+        stale = _entries(files, other) & ends.keys()
         if stale and not _forget(files, other, stale):
             kept |= stale
     ours = {tp: end for tp, end in ends.items() if tp not in kept}
@@ -47,6 +43,13 @@ def _siblings(files: Files, log_dir: str, log_dirs: Sequence[str]) -> Iterator[s
             yield other
 
 
+def _entries(files: Files, log_dir: str) -> set[TopicPartition]:
+    """Partitions with an entry. A checkpoint that cannot be read has none: a broker takes its directory offline."""
+    path = os.path.join(log_dir, names.CLEANER_OFFSET_CHECKPOINT)
+    found = guarded(lambda: read_offsets(files, path), path)
+    return set() if isinstance(found, CleanerdError) else set(found)
+
+
 def _broker(files: Files, log_dir: str) -> tuple[str | None, int | None] | None:
     path = os.path.join(log_dir, names.META_PROPERTIES)
     try:
@@ -60,9 +63,6 @@ def _forget(files: Files, log_dir: str, stale: set[TopicPartition]) -> bool:
     try:
         with commit_lock(log_dir, is_kafka=True):
             update_cleaner_checkpoint(files, log_dir, dict.fromkeys(stale))
-    except LockHeld as error:
-        _log.warning(
-            "checkpoint_kept", log_dir=log_dir, partitions=sorted(map(str, stale)), reason=str(error)
-        )
+    except LockHeld:
         return False
     return True

@@ -4,27 +4,51 @@ Whoever commits need not have cleaned: a result may wait for hours until its bro
 manifests.
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
+from cleanerd.cleaning.checkpoint import record_cleaned
 from cleanerd.cleaning.lock import commit_lock
 from cleanerd.cleaning.result import Basis
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, CorruptFile, LockHeld, SourceChanged
+from cleanerd.errors import CleanerdError, CorruptFile, LockHeld, LogUncleanable, SourceChanged, guarded
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, SegmentFileName, TopicPartition
 from cleanerd.policy.commit_plan import epochs_contradiction
-from cleanerd.storage.checkpoints import read_leader_epochs, read_offsets, update_cleaner_checkpoint
-from cleanerd.storage.commit import commit_group, revalidate
+from cleanerd.storage.checkpoints import read_leader_epochs, read_offsets
+from cleanerd.storage.commit import commit_steps, revalidate
 from cleanerd.storage.generation import check_generation
+from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.staged import StagedGroup, discard_staged, live_logs, manifest_names, read_manifests
 
+Check = Callable[[int], None]
+"""Called with the end of the cleaned range when `.lock` is held and nothing is touched yet; what it raises is passed on."""
 
-def _go_on() -> None:
-    """Nobody has anything against it."""
+
+def no_objection(_: int) -> None:
+    """Nothing but the files decides."""
 
 
 def _unheard(_: StagedGroup) -> None:
     """Nobody counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A log with a staged result.
+
+    `check` says whether the result is still wanted: SourceChanged drops it, everything else leaves it waiting. `swapped`
+    hears of every group that has taken the place of its sources; it must not raise.
+    """
+
+    topic_partition: TopicPartition
+    check: Check = no_objection
+    swapped: Callable[[StagedGroup], None] = _unheard
+
+
+Committed = int | None | CleanerdError
+"""The new first dirty offset; None when nothing was staged; or what went wrong (`commit_staged` tells)."""
 
 
 def commit_staged(
@@ -33,55 +57,130 @@ def commit_staged(
     tp: TopicPartition,
     *,
     is_kafka: bool,
-    before: Callable[[], None] = _go_on,
+    log_dirs: Sequence[str] = (),
+    check: Check = no_objection,
     swapped: Callable[[StagedGroup], None] = _unheard,
 ) -> int | None:
     """Swap every staged group of a log, oldest first, and record the checkpoint; None when nothing is staged.
 
-    Returns the new checkpoint, the end of the cleaned range. Oldest first: a tombstone may only go after the values
-    that it deletes. `before` is called once, with the lock held, before anything is touched; what it raises is passed on.
-    `swapped` hears of every group that has taken the place of its sources; it must not raise.
+    Returns the new checkpoint, the end of the cleaned range. `log_dirs`: all of the broker's.
 
-    Raises LockHeld: the result goes on waiting. SourceChanged, CorruptFile: the result no longer fits the log, or was
-    never finished, and has been dropped; the message says why. OSError: for `recover` to mend.
+    Raises LockHeld: the result, or the rest of it, goes on waiting. SourceChanged, CorruptFile: the result no longer fits
+    the log, is no longer wanted, or was never finished, and has been dropped; the message says why. All else: for `recover`.
     """
-    directory = f"{log_dir}/{tp}"
-    if not manifest_names(files, directory):
+    if not manifest_names(files, f"{log_dir}/{tp}"):
         return None
     with commit_lock(log_dir, is_kafka=is_kafka) as lock:
+        waiting = [Waiting(tp, check, swapped)]
+        done = commit_together(files, log_dir, waiting, lock, is_kafka=is_kafka, log_dirs=log_dirs)[tp]
+    if isinstance(done, CleanerdError):
+        raise done
+    return done
+
+
+def commit_together(
+    files: Files,
+    log_dir: str,
+    waiting: Sequence[Waiting],
+    lock: LogDirLock,
+    *,
+    is_kafka: bool,
+    log_dirs: Sequence[str],
+) -> dict[TopicPartition, Committed]:
+    """As `commit_staged` for several logs of a directory whose `lock` is held, side by side.
+
+    Each step is taken in all of them, then all are synced, which a file system with a journal does at once, and their
+    checkpoint is written once. What goes wrong with one log is its own. Never raises for a log.
+    """
+    done: dict[TopicPartition, Committed] = {one.topic_partition: None for one in waiting}
+    under_way = {one.topic_partition: _steps(files, log_dir, one, lock) for one in waiting}
+
+    def sync(tp: TopicPartition) -> None:
+        files.fsync_dir(f"{log_dir}/{tp}")
+
+    while under_way:
+        for tp, steps in list(under_way.items()):
+            found = guarded(functools.partial(next, steps, _Ended(None)), f"{log_dir}/{tp}")
+            if found is not None:
+                done[tp] = found.round_end if isinstance(found, _Ended) else found
+                del under_way[tp]
+        for tp in list(under_way):
+            error = guarded(functools.partial(sync, tp), f"{log_dir}/{tp}")
+            if error is not None:
+                done[tp] = error
+                del under_way[tp]
+    ends = {tp: end for tp, end in done.items() if isinstance(end, int)}
+    record = functools.partial(record_cleaned, files, log_dir, ends, log_dirs=log_dirs, is_kafka=is_kafka)
+    error = guarded(record, log_dir)
+    return done if error is None else done | dict.fromkeys(ends, error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """The last thing that `_steps` yields; the end of the cleaned range, None when nothing was staged."""
+
+    round_end: int | None
+
+
+def _steps(files: Files, log_dir: str, one: Waiting, lock: LogDirLock) -> Iterator[_Ended | None]:
+    """The commit of a log; at every yield of None its directory has to be synced."""
+    tp, directory = one.topic_partition, f"{log_dir}/{one.topic_partition}"
+    _make_way(lock)
+    try:
+        groups = _whole_cleaning(files, directory)
+        if not groups:
+            return
+        live = live_logs(files, directory)
+        for group in groups:
+            basis = Basis(group.generation, group.checkpoint, group.leader_epochs)
+            _check_basis(files, log_dir, tp, basis)
+            revalidate(files, directory, group, live)
+            _check_reach(files, directory, basis, group.round_end)
+        one.check(groups[-1].round_end)
+    except (SourceChanged, CorruptFile):
+        discard_staged(files, directory)
+        raise
+    for group in groups:
+        _make_way(lock)
         try:
-            groups = _whole_cleaning(files, directory)
-            live = live_logs(files, directory)
-            for group in groups:
-                basis = Basis(group.generation, group.checkpoint, group.leader_epochs)
-                _check_basis(files, log_dir, tp, basis)
-                revalidate(files, directory, group, live)
-                _check_reach(files, directory, basis, group.round_end)
-        except (SourceChanged, CorruptFile):
+            yield from commit_steps(files, directory, group, live)
+        except (SourceChanged, LogUncleanable):
             discard_staged(files, directory)
             raise
-        if not groups:
-            return None
-        before()
-        for group in groups:
-            lock.check()
-            _commit(files, directory, group, live)
-            swapped(group)
-        update_cleaner_checkpoint(files, log_dir, {tp: groups[-1].round_end})
-    return groups[-1].round_end
+        one.swapped(group)
+    yield _Ended(groups[-1].round_end)
+
+
+def _make_way(lock: LogDirLock) -> None:
+    """Raise LockHeld when another process has taken the lock file away or waits for it: a broker that starts.
+
+    Between two groups a commit may end: the rest of the cleaning goes on waiting.
+    """
+    lock.check()
+    if lock.is_wanted:
+        raise LockHeld("another process waits for the lock, a broker may be starting", None)
 
 
 def record_unchanged(
-    files: Files, log_dir: str, tp: TopicPartition, round_end: int, *, is_kafka: bool, basis: Basis
+    files: Files,
+    log_dir: str,
+    tp: TopicPartition,
+    round_end: int,
+    *,
+    is_kafka: bool,
+    basis: Basis,
+    log_dirs: Sequence[str] = (),
+    check: Check = no_objection,
 ) -> None:
     """The checkpoint of a log in which nothing had to go. Raises LockHeld, SourceChanged, CorruptFile, OSError.
 
-    `basis`: the log that the cleaning was planned on.
+    `basis`: the log that the cleaning was planned on. `check`, `log_dirs`: as in `commit_staged`.
     """
     with commit_lock(log_dir, is_kafka=is_kafka):
         _check_basis(files, log_dir, tp, basis)
         _check_reach(files, f"{log_dir}/{tp}", basis, round_end)
-        update_cleaner_checkpoint(files, log_dir, {tp: round_end})
+        check(round_end)
+        record_cleaned(files, log_dir, {tp: round_end}, log_dirs=log_dirs, is_kafka=is_kafka)
 
 
 def _check_basis(files: Files, log_dir: str, tp: TopicPartition, basis: Basis) -> None:
@@ -116,13 +215,3 @@ def _whole_cleaning(files: Files, directory: str) -> list[StagedGroup]:
     if groups and not groups[-1].is_last:
         raise SourceChanged(f"{directory}: the cleaning was interrupted before it had staged everything")
     return groups
-
-
-def _commit(files: Files, directory: str, group: StagedGroup, live: list[int]) -> None:
-    try:
-        commit_group(files, directory, group, live)
-    except LockHeld:
-        raise
-    except CleanerdError:
-        discard_staged(files, directory)
-        raise

@@ -2,9 +2,11 @@
 
 import threading
 
-from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.lock import POLL_S, LogDirLock
 
 _WRITER_LOCK_WAIT_S = 30.0
+_GIVE_WAY_S = 1.5 * POLL_S
+_SHARE = 3.0
 
 
 def commit_lock(log_dir: str, *, is_kafka: bool) -> LogDirLock:
@@ -14,3 +16,13 @@ def commit_lock(log_dir: str, *, is_kafka: bool) -> LogDirLock:
     """
     wait_s = 0.0 if is_kafka else _WRITER_LOCK_WAIT_S
     return LogDirLock(log_dir, wait_s=wait_s, wait=threading.Event().wait)
+
+
+def pause_after(lock: LogDirLock, held_s: float) -> float:
+    """How long to leave a directory alone, in seconds, before its lock, which is still held, is taken again.
+
+    Who waits for it gets it. Without a lease nothing tells whether somebody does: three quarters of the time are left.
+    """
+    if lock.is_wanted:
+        return _GIVE_WAY_S
+    return 0.0 if lock.is_leased else _SHARE * held_s

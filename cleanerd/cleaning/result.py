@@ -20,7 +20,7 @@ from typing import Literal, Protocol
 
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.config.model import CleanerdConfig, TopicConfig
-from cleanerd.errors import Aborted, CleanerdError, DirOffline, Retryable, SourceChanged
+from cleanerd.errors import Aborted, CleanerdError, DirOffline, PolicyChanged, Retryable, SourceChanged
 from cleanerd.format.names import TopicPartition
 
 Outcome = Literal[
@@ -31,7 +31,7 @@ SUPERSEDED: Outcome = "superseded_by_broker"
 
 def outcome_of(error: CleanerdError) -> Outcome:
     """What a log is whose cleaning ended with this error. A log that another process changed first has not failed."""
-    if isinstance(error, Aborted):
+    if isinstance(error, Aborted | PolicyChanged):
         return "aborted"
     return SUPERSEDED if isinstance(error, SourceChanged) else "failed"
 
@@ -142,6 +142,11 @@ class CleanRequest:
     horizons: bool = False  # also go through logs with nothing dirty: a delete horizon may have expired
     dry_run: bool = False
     jobs_at_once: int = 1  # that share the memory for keys
+
+    @property
+    def all_log_dirs(self) -> tuple[str, ...]:
+        """Also those that are configured but not asked for: they may belong to the same broker."""
+        return tuple(dict.fromkeys((*self.log_dirs, *self.config.log_dirs)))
 
 
 class Progress(Protocol):

@@ -23,6 +23,7 @@ from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.settle import recover_log, settle
 from cleanerd.cleaning.spark_master import spark_place
 from cleanerd.cleaning.staging_limits import why_full
+from cleanerd.cleaning.wanted import check_wanted
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import CleanerdError, DirOffline, JobFailed, LockHeld
@@ -113,7 +114,7 @@ class _Run:
                     continue
                 stage = partial(self._cleaner.stage, is_owned=_is_owned(log_dir))
                 for staged in one_by_one(stage, job, _job_failed):
-                    self._add(settle(self._files, staged, self._clock, is_kafka=is_kafka))
+                    self._add(self._settle(staged, is_kafka=is_kafka))
             self._retain(log_dir, found, is_kafka=is_kafka)
 
     def _why_full(self, log_dir: str, found: list[TopicPartition]) -> str | None:
@@ -125,6 +126,10 @@ class _Run:
             return sum(staged_bytes(self._files, os.path.join(log_dir, str(tp))) for tp in found)
 
         return why_full(log_dir, staged, self._request.config)
+
+    def _settle(self, staged: LogResult, *, is_kafka: bool) -> LogResult:
+        log_dirs = self._request.all_log_dirs
+        return settle(self._files, staged, self._clock, is_kafka=is_kafka, log_dirs=log_dirs)
 
     def _count(self, log_dir: str, found: list[TopicPartition]) -> None:
         """A dry run: it writes nothing, so it takes no lock either."""
@@ -161,13 +166,21 @@ class _Run:
         What no longer fits has been dropped then: its log is cleaned again, and that is told.
         """
         for tp in found:
-            commit = partial(commit_staged, self._files, log_dir, tp, is_kafka=is_kafka)
+            check = partial(self._check_wanted, log_dir, tp, is_kafka)
+            commit = partial(
+                commit_staged, self._files, log_dir, tp, is_kafka=is_kafka,
+                log_dirs=self._request.all_log_dirs, check=check,
+            )  # fmt: skip
             round_end = attempt(commit, os.path.join(log_dir, str(tp)))
             if isinstance(round_end, int):
                 reason = "staged by an earlier cleaning"
                 self._replace(replace(LogResult.of(tp, log_dir, "committed", reason), end_offset=round_end))
             elif round_end is not None and not isinstance(round_end, LockHeld):
                 recover_log(self._files, log_dir, tp, is_kafka=is_kafka)
+
+    def _check_wanted(self, log_dir: str, tp: TopicPartition, is_kafka: bool, round_end: int) -> None:
+        config, now_ms = self._request.topic_config(tp.topic), self._clock.now_ms()
+        check_wanted(self._files, log_dir, tp, config, round_end, is_kafka=is_kafka, now_ms=now_ms)
 
     def _reset_checkpoints(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> None:
         """Before anything is chosen, for logs with nothing to clean as well (1.7)."""

@@ -1,10 +1,10 @@
 """The end of a cleaning: what is staged is committed, what is unchanged is recorded, and what went wrong is taken back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cleanerd.cleaning.boundary import attempt
-from cleanerd.cleaning.commit import commit_staged, record_unchanged
+from cleanerd.cleaning.commit import Check, commit_staged, no_objection, record_unchanged
 from cleanerd.cleaning.lock import commit_lock
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import LogResult
@@ -22,14 +22,15 @@ def settle(
     clock: Clock,
     *,
     is_kafka: bool,
-    before: Callable[[], None] = lambda: None,
+    log_dirs: Sequence[str],
+    check: Check = no_objection,
     swapped: Callable[[StagedGroup], None] = lambda _: None,
     acted: Acted = lambda _: None,
 ) -> LogResult:
     """What became of a log that is staged or unchanged; any other result is passed through. Never raises.
 
-    `before` and `swapped` as `commit_staged` takes them. While somebody else holds `.lock`, the result waits. After a
-    failure nothing of it is left: the log is what it was, or, past the commit point of a group, has that group.
+    `log_dirs`, `check` and `swapped` as `commit_staged` takes them. While somebody else holds `.lock`, it waits. After
+    a failure nothing of it is left: the log is what it was, or, past the commit point of a group, has that group.
     """
     if result.outcome not in ("staged", "unchanged"):
         return result
@@ -37,14 +38,18 @@ def settle(
 
     def commit() -> None:
         with watch.phase("commit"):
-            commit_staged(files, log_dir, tp, is_kafka=is_kafka, before=before, swapped=swapped)
+            commit_staged(
+                files, log_dir, tp, is_kafka=is_kafka, log_dirs=log_dirs, check=check, swapped=swapped
+            )
 
     def record() -> None:
         assert result.end_offset is not None
         assert result.basis is not None
-        before()
         with watch.phase("checkpoint"):
-            record_unchanged(files, log_dir, tp, result.end_offset, is_kafka=is_kafka, basis=result.basis)
+            record_unchanged(
+                files, log_dir, tp, result.end_offset,
+                is_kafka=is_kafka, basis=result.basis, log_dirs=log_dirs, check=check,
+            )  # fmt: skip
 
     is_staged = result.outcome == "staged"
     error = attempt(commit if is_staged else record, f"{log_dir}/{tp}")

@@ -40,6 +40,8 @@ from cleanerd.daemon.telemetry.history import History
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import Fatal
+from cleanerd.format.names import CLUSTER_METADATA_TOPIC
+from cleanerd.storage.metadata_tail import MetadataTail
 
 _log = structlog.get_logger("cleanerd")
 _LEFT_AT_ONCE = 130
@@ -69,6 +71,9 @@ class Daemon:
         self._reload_wanted = threading.Event()
         self._history = _open_history(config.state_dir, config.history_max_age_ms, config.history_max_bytes)
         self._reloader = Reloader(configuration, load, read_metadata, self._apply, clock)
+        metadata = dict.fromkeys([config.metadata_log_dir, *log_dirs])
+        self._tail = MetadataTail(RealFiles(), [f"{path}/{CLUSTER_METADATA_TOPIC}-0" for path in metadata])
+        self._refreshing = threading.Lock()
         self._supervisor = Supervisor(
             lambda: self._reloader.current,
             log_dirs,
@@ -76,6 +81,7 @@ class Daemon:
             RealFiles(),
             clock,
             recovering=self._manager.extend_timeout,
+            refresh=self._refresh,
         )
         self._supervisor.metrics.read_with(lambda: gauges.read(self._supervisor, self._reloader))
         self._status_line = StatusLine(self._supervisor, self._reloader)
@@ -146,6 +152,12 @@ class Daemon:
     def _apply(self, plan: ReloadPlan) -> None:
         logs.configure(plan.new.broker.log_format, plan.new.broker.log_level)
         self._supervisor.apply(plan)
+
+    def _refresh(self) -> None:
+        """Take in what the metadata log has got since the last look: before a commit, ahead of the watcher."""
+        with self._refreshing:
+            if self._tail.has_news():
+                self._reload(Trigger.METADATA)
 
     def _reload(self, trigger: Trigger) -> bool:
         """Reload, wake what the new configuration is about, tell it; whether it was adopted."""

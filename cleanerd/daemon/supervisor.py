@@ -61,6 +61,7 @@ from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.retention import Retention
 from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.daemon.work.states import PartitionStates
+from cleanerd.daemon.work.wanted import Wanted
 from cleanerd.daemon.workers import Bell, Worker, Workers
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
@@ -79,7 +80,8 @@ _log = structlog.get_logger("cleanerd")
 class Supervisor:
     """Everything but the process around it. `configuration` answers with the one that holds now.
 
-    `recovering` hears of every partition directory that was mended: with many, a start takes a while.
+    `recovering` hears of every partition directory that was mended: with many, a start takes a while. `refresh` takes in
+    what the cluster has said about its topics since the configuration was read.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Supervisor:
         files: Files,
         clock: Clock,
         recovering: Callable[[], None] = lambda: None,
+        refresh: Callable[[], None] = lambda: None,
     ) -> None:
         self.configuration = configuration
         self.log_dirs = log_dirs
@@ -118,6 +121,7 @@ class Supervisor:
         self.ownership = Ownership(files, clock, self._recovered, self.metrics.recovered)
         self._recovering = recovering
         self.bell = Bell()
+        self.wanted = Wanted(self.states, files, clock, configuration, refresh)
         self._make_steps()
         self._make_threads()
 
@@ -127,12 +131,14 @@ class Supervisor:
         self.cleanings = Cleanings(
             engine=self.engine, states=self.states, jobs=self.jobs, throttle=self.throttle, files=files,
             configuration=configuration, metrics=self.metrics, clock=clock,
-            is_yielding=self.ownership.is_yielding, done=self._cleaned, beat=self._beat,
+            is_yielding=self.ownership.is_yielding, wanted=self.wanted, log_dirs=self.log_dirs,
+            done=self._cleaned, beat=self._beat,
             is_owned=lambda log_dir: self.ownership.owner_of(log_dir) is not None,
         )  # fmt: skip
         self.commits = Commits(
             states=self.states, ownership=self.ownership, account=self.account, files=files,
-            inventory=self.inventory, metrics=self.metrics,
+            inventory=self.inventory, metrics=self.metrics, clock=clock, log_dirs=self.log_dirs,
+            wanted=self.wanted, pause=self.is_stopping.wait,
             mend=lambda log: self.cleanings.mend(log, is_kafka=is_kafka_dir(files, log.log_dir)),
         )  # fmt: skip
         self.retention = Retention(
@@ -382,12 +388,17 @@ class Supervisor:
         self.commit_bell.ring()
 
     def _commit_step(self) -> bool:
-        free = [log for log in self.inventory.staged() if not self.ownership.is_yielding(log.log_dir)]
+        yielding = self._yielding()
+        free = [log for log in self.inventory.staged() if log.log_dir not in yielding]
         waiting = [log for log in free if not self.jobs.of(log)]
         if waiting:
-            self.commits.try_all(waiting)
+            self.commits.try_all(waiting, lambda log_dir: not self.ownership.is_yielding(log_dir))
             self._refresh()
         return False
+
+    def _yielding(self) -> set[str]:
+        """Log directories to which a broker is coming: nothing of ours begins there."""
+        return set(filter(self.ownership.is_yielding, self.log_dirs))
 
     def _commit_pause_s(self) -> float:
         config = self.configuration().broker
@@ -402,12 +413,11 @@ class Supervisor:
         is_time = (now_s - self._retained_s) * 1000 >= configuration.broker.retention_check_interval_ms
         if is_time:
             self._retained_s = now_s
+        yielding = self._yielding()
         usable = [
             log
             for log in self.inventory.logs()
-            if log.log_dir not in self.offline
-            and log not in self.ignored
-            and not self.ownership.is_yielding(log.log_dir)
+            if log.log_dir not in self.offline and log not in self.ignored and log.log_dir not in yielding
         ]
         known = [known for known in map(self.inventory.facts, usable) if known is not None]
         self.retention.reset_checkpoints([found.log for found in known if found.may_need_reset])
@@ -445,8 +455,7 @@ class Supervisor:
 
     def _housekeep(self) -> bool:
         now_ms = self.clock.now_ms()
-        is_yielding = any(map(self.ownership.is_yielding, self.log_dirs))
-        deleted = Deleted() if is_yielding else self.deletions.run_due(now_ms)
+        deleted = Deleted() if self._yielding() else self.deletions.run_due(now_ms)
         if deleted.files or deleted.failures:
             failures = {path: str(error) for path, error in deleted.failures.items()}
             _log.info("deleted_files", files=deleted.files, bytes=deleted.bytes, failures=failures or None)

@@ -122,11 +122,10 @@ def cleanable_range(log: LogFacts, config: CompactionConfig, now_ms: int) -> Cle
         (log.active.base_offset, Limit.ACTIVE_SEGMENT),
         (log.last_stable_offset, Limit.LAST_STABLE_OFFSET),
     ]
-    lag_ms = max(config.min_compaction_lag_ms, 0)
     dirty_closed = non_active_from(log.segments, first_dirty)
-    if lag_ms > 0:
-        young = (s.base_offset for s in dirty_closed if s.largest_timestamp_ms > now_ms - lag_ms)
-        bounds += [(base, Limit.MIN_COMPACTION_LAG) for base in list(young)[:1]]
+    young = first_young(dirty_closed, config.min_compaction_lag_ms, now_ms)
+    if young is not None:
+        bounds.append((young, Limit.MIN_COMPACTION_LAG))
     if log.recovery_point is not None:
         bounds.append((log.recovery_point, Limit.RECOVERY_POINT))
     bound, limit = min(bounds, key=lambda pair: pair[0])
@@ -147,6 +146,14 @@ def cleanable_range(log: LogFacts, config: CompactionConfig, now_ms: int) -> Cle
         cleanable_bytes=sum(s.size_bytes for s in cleanable),
         compaction_delay_ms=delay,
     )
+
+
+def first_young(segments: Sequence[SegmentFacts], min_compaction_lag_ms: int, now_ms: int) -> int | None:
+    """Base offset of the first segment with a record younger than min.compaction.lag.ms (1.11); None: all are old enough."""
+    if min_compaction_lag_ms <= 0:
+        return None
+    newest_ms = now_ms - min_compaction_lag_ms
+    return next((s.base_offset for s in segments if s.largest_timestamp_ms > newest_ms), None)
 
 
 def clean_section_only(log: LogFacts, found: CleanableRange) -> CleanableRange:

@@ -42,6 +42,7 @@ the cleaning and overlap nothing, so such a log is right, only not yet as short 
 
 import os
 from bisect import bisect_left
+from collections.abc import Iterator
 
 from cleanerd.env.files import Files
 from cleanerd.errors import LogUncleanable, SourceChanged
@@ -112,21 +113,36 @@ def commit_group(files: Files, directory: str, group: StagedGroup, live: list[in
     Requires: `write_manifest` has returned, or `recover` since. After SourceChanged the later groups of the cleaning
     are worthless too: `discard_staged`.
     """
+    _synced(files, directory, commit_steps(files, directory, group, live))
+
+
+def commit_steps(
+    files: Files, directory: str, group: StagedGroup, live: list[int] | None = None
+) -> Iterator[None]:
+    """The same, to be gone through by the caller: at every yield the directory has to be synced before it goes on.
+
+    So the commits of many logs can go side by side, and a file system with a journal writes it once for all of them.
+    """
     live = live_logs(files, directory) if live is None else live
     revalidate(files, directory, group, live)
     _check_previous(files, directory, group, live)
     guard = group.name(FileKind.LOG, Suffix.CLEANED)
     _rename(files, directory, group.staged(FileKind.LOG), guard)
-    files.fsync_dir(directory)
+    yield
     for kind in _INDEX_KINDS:
         if kind in group.sizes:
             _rename(files, directory, group.staged(kind), group.name(kind, Suffix.SWAP))
     _blank_txn_index(files, directory, group)
-    files.fsync_dir(directory)
+    yield
     _rename(files, directory, guard, guard.with_suffix(Suffix.SWAP))
-    files.fsync_dir(directory)
-    finish(files, directory, group)
+    yield
+    yield from _finish_steps(files, directory, group)
     del live[bisect_left(live, group.base_offset + 1) : bisect_left(live, group.next_base_offset)]
+
+
+def _synced(files: Files, directory: str, steps: Iterator[None]) -> None:
+    for _ in steps:
+        files.fsync_dir(directory)
 
 
 def _check_previous(files: Files, directory: str, group: StagedGroup, live: list[int]) -> None:
@@ -164,17 +180,21 @@ def finish(files: Files, directory: str, group: StagedGroup) -> None:
 
     Requires: the names as they are now are synced (B).
     """
+    _synced(files, directory, _finish_steps(files, directory, group))
+
+
+def _finish_steps(files: Files, directory: str, group: StagedGroup) -> Iterator[None]:
     if _exists(files, directory, group.name(FileKind.LOG, Suffix.SWAP)):
-        _retire_sources(files, directory, group)
+        yield from _retire_sources(files, directory, group)
     for kinds in ((FileKind.LOG,), _INDEX_KINDS):  # (D)
         for kind in kinds:
             if _exists(files, directory, group.name(kind, Suffix.SWAP)):
                 _rename(files, directory, group.name(kind, Suffix.SWAP), group.name(kind, Suffix.LIVE))
-        files.fsync_dir(directory)
-    _clear(files, directory, group)
+        yield
+    yield from _clear(files, directory, group)
 
 
-def _retire_sources(files: Files, directory: str, group: StagedGroup) -> None:
+def _retire_sources(files: Files, directory: str, group: StagedGroup) -> Iterator[None]:
     """Steps 4 and 5."""
     logs = [SegmentFileName(source.base_offset, FileKind.LOG) for source in group.sources]
     present = [log for log in logs if _exists(files, directory, log)]
@@ -184,15 +204,15 @@ def _retire_sources(files: Files, directory: str, group: StagedGroup) -> None:
     for log in present:
         _rename(files, directory, log, log.with_suffix(Suffix.DELETED))
         if log.base_offset in uncovered:
-            files.fsync_dir(directory)  # (E)
-    files.fsync_dir(directory)  # (C)
+            yield  # (E)
+    yield  # (C)
     for log in logs:
         is_first = log.base_offset == group.base_offset
         for kind in _INDEX_KINDS if is_first else (*_INDEX_KINDS, FileKind.PRODUCER_SNAPSHOT):
             name = SegmentFileName(log.base_offset, kind)
             if _exists(files, directory, name):
                 _rename(files, directory, name, name.with_suffix(Suffix.DELETED))
-    files.fsync_dir(directory)
+    yield
 
 
 def _check_retirable(files: Files, directory: str, source: SourceSegment) -> None:
@@ -204,17 +224,17 @@ def _check_retirable(files: Files, directory: str, source: SourceSegment) -> Non
             raise LogUncleanable(f"{directory}/{log}: is not the segment that the commit under way replaces")
 
 
-def _clear(files: Files, directory: str, group: StagedGroup) -> None:
+def _clear(files: Files, directory: str, group: StagedGroup) -> Iterator[None]:
     """Step 8. The manifest goes last: without it nobody would know whose `.deleted` files these are."""
     for source in group.sources:
         for kind in _RETIRED_KINDS:
             name = SegmentFileName(source.base_offset, kind, Suffix.DELETED)
             if _exists(files, directory, name):
                 files.unlink(_path(directory, name))
-    files.fsync_dir(directory)
+    yield
     if _exists(files, directory, group.manifest):
         files.unlink(_path(directory, group.manifest))
-    files.fsync_dir(directory)
+    yield
 
 
 def _path(directory: str, name: SegmentFileName) -> str:

@@ -28,7 +28,6 @@ BATCH_RECORDS = 5
 PATIENCE_S = 60.0
 BROKER_NODE = 2
 OTHER_NODE = 3
-STARTS_MAX = 5
 
 Entry = tuple[bytes, bytes | None]
 """Key and value of a record."""
@@ -155,18 +154,6 @@ class Place:
         """Start it, and wait until the controller has taken it in."""
         self.broker.start()
         wait_until(lambda: is_in_cluster(self.hub, BROKER_NODE), PATIENCE_S)
-
-    def start_broker_as_init(self) -> None:
-        """As an init system does with Restart=on-failure: the daemon may hold the lock for a commit at this moment."""
-        for _ in range(STARTS_MAX):
-            try:
-                self.start_broker()
-            except RuntimeError as error:
-                if "Failed to acquire lock on file .lock" not in str(error):
-                    raise
-            else:
-                return
-        raise RuntimeError(f"the daemon held the lock at each of {STARTS_MAX} starts")
 
     def close(self) -> None:
         """End every process."""

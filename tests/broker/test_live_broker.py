@@ -261,6 +261,36 @@ def test_only_what_still_fits_is_committed(running: Place, struck: Aftermath, to
     )
 
 
+NOW_FORBIDDEN = {
+    "deletes-now": ({"cleanup.policy": "delete"}, "its cleanup.policy no longer contains compact"),
+    "lags-now": ({"min.compaction.lag.ms": str(DAY_MS)}, "is younger than min.compaction.lag.ms"),
+}
+"""What is set while a result waits, and why the result is dropped."""
+
+
+def test_a_result_that_its_topic_no_longer_allows_is_dropped(place: Place) -> None:
+    """The configuration is asked again at the commit, however short a time before the broker's end it has changed."""
+    topics = [*NOW_FORBIDDEN, "allowed-still"]
+    with place.paused():
+        place.create(dict.fromkeys(topics, COMPACT))
+        for topic in topics:
+            place.journal.fill(topic, records(topic, SOME))
+    place.wait_staged(topics)
+    for topic, (config, _) in NOW_FORBIDDEN.items():
+        alter_config(place.hub.admin(), topic, config)
+    place.broker.stop()
+    wait_until(lambda: all(place.commits(topic) for topic in topics), PATIENCE_S, place.daemon.output)
+    for topic, (_, reason) in NOW_FORBIDDEN.items():
+        outcome, found = place.commits(topic)[0]
+        assert (outcome, reason in found) == ("dropped", True), found
+    assert place.commits("allowed-still")[0][0] == "committed"
+    place.start_broker()
+    seen = place.visible(topics)
+    for topic in NOW_FORBIDDEN:
+        assert len(seen[topic]) == len(place.journal.written[topic]), topic
+    assert len(seen["allowed-still"]) < len(place.journal.written["allowed-still"])
+
+
 UNFINISHED = {"half-written": "cleaned", "half-renamed": "swap"}
 """How the files of a segment end that the broker's own cleaner had not finished when it was killed (spec disk D2)."""
 
@@ -370,7 +400,7 @@ RESTARTS = 3
 
 
 def test_producers_write_over_three_restarts(place: Place) -> None:
-    """End to end: one idempotent producer, a daemon, and a broker that is restarted as an init system would."""
+    """End to end: one idempotent producer, a daemon, and a broker that is restarted, once, each time."""
     compacted, topics = ("accounts", "sessions"), ("accounts", "sessions", "events")
     place.create({"accounts": COMPACT, "sessions": COMPACT | {"delete.retention.ms": "1"}, "events": EVENTS})
     with Writing(place, topics) as writing:
@@ -379,7 +409,7 @@ def test_producers_write_over_three_restarts(place: Place) -> None:
             place.broker.stop()
             told, _ = start_waiting_commit(place, "*").communicate(timeout=PATIENCE_S)
             assert {row["outcome"] for row in json.loads(told)["commits"]} <= {"committed", "nothing"}
-            place.start_broker_as_init()
+            place.start_broker()
             assert troubles(place.broker) == []
     written, seen = writing.journal.written, place.visible(topics)
     for topic in topics:

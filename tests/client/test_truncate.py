@@ -127,6 +127,7 @@ def test_nothing_happens_at_the_end_or_above(tmp_path: Path) -> None:
 def test_checkpoints_are_lowered_and_leader_epochs_dropped(tmp_path: Path) -> None:
     """2.14, spec disk A6; entries of others stay."""
     _, bases = fill(tmp_path)
+    (tmp_path / "u-0").mkdir()
     (tmp_path / names.CLEANER_OFFSET_CHECKPOINT).write_text(f"0\n2\nt 0 {bases[-1]}\nu 0 {bases[-1]}\n")
     (tmp_path / names.LOG_START_CHECKPOINT).write_text(f"0\n1\nt 0 {bases[1] + 1}\n")
     epochs = tmp_path / "t-0" / names.LEADER_EPOCH_CHECKPOINT

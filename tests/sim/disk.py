@@ -70,10 +70,6 @@ class SimDisk:
         """A new directory, synced."""
         self._directories[directory] = _Directory()
 
-    def rmdir(self, directory: str) -> None:
-        """The directory was removed with all that is in it, synced."""
-        del self._directories[directory]
-
     def put(self, path: str, content: bytes) -> None:
         """A file that is on the disk already: synced, not recorded."""
         stop, self.stop_after = self.stop_after, None

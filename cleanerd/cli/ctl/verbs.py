@@ -156,14 +156,14 @@ def await_cleaned(client: Client, options: argparse.Namespace) -> Reply:
 
 
 def commit(client: Client, options: argparse.Namespace) -> Reply:
-    """Commit staged results; with --wait, until none of them waits any more."""
+    """Commit staged results; with --wait, until none waits for a lock any more; one that is held is not waited for."""
     deadline = _Deadline(options.timeout if options.wait else 0.0)
     commits: dict[tuple[str, str, int], dict[str, Any]] = {}
     while True:
         slice_ms = deadline.slice_ms()
         body = {"pattern": options.pattern, "wait_ms": slice_ms}
         answer = client.send("POST", "/v1/commit", body, slice_ms / 1000)
-        unheard = {key for key, row in commits.items() if row["outcome"] == "waiting"}
+        unheard = {key for key, row in commits.items() if row["outcome"] in ("waiting", "held")}
         for row in answer["commits"]:
             key = (row["log_dir"], row["topic"], row["partition"])
             unheard.discard(key)
@@ -174,7 +174,7 @@ def commit(client: Client, options: argparse.Namespace) -> Reply:
         outcomes = {row["outcome"] for row in commits.values()}
         if "waiting" not in outcomes or deadline.is_over():
             break
-    exit_code = FAILED if "failed" in outcomes else BUSY if "waiting" in outcomes else 0
+    exit_code = FAILED if "failed" in outcomes else BUSY if outcomes & {"waiting", "held"} else 0
     return Reply(answer | {"commits": [commits[key] for key in sorted(commits)]}, exit_code)
 
 

@@ -50,8 +50,6 @@ from cleanerd.policy.lifecycle import Status
 from cleanerd.storage.scan import is_kafka_dir
 
 _POLL_S = 0.1
-_BROKER_START_S = 60.0
-"""How long `.lock` is left alone for a broker that has waited for a commit."""
 
 
 class Service(Operations):
@@ -205,18 +203,21 @@ class Service(Operations):
         return tuple(map(_ref, busy))
 
     def commit(self, pattern: str | None, wait_ms: int) -> tuple[CommitView, ...]:
-        """Commit staged results."""
-        daemon, deadline_s = self._daemon, self._daemon.clock.monotonic_s() + wait_ms / 1000
+        """Commit staged results. Who waits is about to start a broker: everything else makes way for that."""
+        daemon, now = self._daemon, self._daemon.clock.monotonic_s
+        deadline_s = now() + wait_ms / 1000
         logs = self._matching(pattern) if pattern is None else self._some(pattern)
         daemon.scan()
         staged = set(daemon.inventory.staged())
         views: dict[tuple[str, int, str], CommitView] = {}
         waiting = [log for log in logs if log in staged]
         while waiting:
-            for view in daemon.commits.try_all(waiting):
+            if wait_ms:
+                self._make_way()
+            for view in daemon.commits.try_all(waiting, lambda _: not wait_ms or now() < deadline_s):
                 views[view.topic, view.partition, view.log_dir] = view
             waiting = [log for log in waiting if views[_key(log)].outcome == "waiting"]
-            if daemon.clock.monotonic_s() >= deadline_s or daemon.is_stopping.wait(_POLL_S):
+            if not waiting or now() >= deadline_s or daemon.is_stopping.wait(_POLL_S):
                 break
         if wait_ms:
             self._make_way()
@@ -224,11 +225,11 @@ class Service(Operations):
         return tuple(views.values())
 
     def _make_way(self) -> None:
-        """Who waits for a commit is a broker that is about to start: it would not, if it met `.lock` taken by us."""
+        """Who waits for a commit is a broker that is about to start: until it has come, nothing of ours begins."""
         daemon = self._daemon
         for log_dir in daemon.log_dirs:
             if is_kafka_dir(daemon.files, log_dir) and daemon.ownership.owner_of(log_dir) is None:
-                daemon.ownership.yield_to_broker(log_dir, _BROKER_START_S)
+                daemon.ownership.yield_to_broker(log_dir)
 
     def retry(self, pattern: str) -> tuple[LogRef, ...]:
         """Forget failures."""

@@ -122,6 +122,8 @@ _row("recovery_postponed", "warning", ("log_dir", "reason"),
      "Look at the disk.")
 _row("recovery_failed", "error", (*_LOG, "reason"), "A commit went wrong and could be neither finished nor taken back.",
      "Look at the disk; the next start tries again, and until then the log may be refused as damaged.")
+_row("commit_slice", "debug", ("log_dir", "logs", "seconds", "is_wanted"),
+     "Results of so many logs were committed under one hold of `.lock`, for so long; `is_wanted`: a broker waits for it.")
 _row("leftovers_not_read", "warning", ("directory", "reason"),
      "Which retired files of a log wait for their deletion is not known.",
      "Look at the directory; the next start tries again.")

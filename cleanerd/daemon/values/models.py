@@ -114,12 +114,12 @@ class HoldView(View):
 
 
 class CommitView(View):
-    """What became of a staged result. `waiting`: somebody else holds the lock of the log directory."""
+    """What became of a staged result. `waiting`: for the lock of the log directory; `held`: for the end of a hold."""
 
     topic: str
     partition: int
     log_dir: str
-    outcome: Literal["committed", "waiting", "dropped", "nothing", "failed"]
+    outcome: Literal["committed", "waiting", "held", "dropped", "nothing", "failed"]
     reason: str | None = None
     lock_owner_pid: int | None = None
 

@@ -27,6 +27,7 @@ from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.states import PartitionStates
+from cleanerd.daemon.work.wanted import Wanted
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import Aborted, CleanerdError, JobFailed
@@ -52,6 +53,8 @@ class Cleanings:
     clock: Clock
     is_yielding: Callable[[str], bool]  # whether `.lock` is to be left alone for a broker that starts
     is_owned: Callable[[str], bool]  # whether a broker lives in a log directory
+    wanted: Wanted
+    log_dirs: tuple[str, ...]  # all of the broker's
     done: Callable[[Job, LogId, LogResult], None]
     beat: Callable[[Job], None]
     is_urgent: bool = False  # its I/O counts as all other, and is paid before that of the others
@@ -165,12 +168,14 @@ class Cleanings:
             return result
         if self.is_yielding(log.log_dir):
             return replace(result, reason="waits for a broker that is about to start")
+        self.wanted.refresh()
         settled = settle(
             self.files,
             result,
             self.clock,
             is_kafka=is_kafka_dir(self.files, log.log_dir),
-            before=lambda: self.states.begin_commit(log),
+            log_dirs=self.log_dirs,
+            check=functools.partial(self.wanted.check, log),
             swapped=lambda group: self.metrics.swapped(log.log_dir, group),
             acted=functools.partial(self.metrics.recovered, log.log_dir),
         )

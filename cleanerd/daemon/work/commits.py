@@ -4,7 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from cleanerd.cleaning.commit import commit_staged
+import structlog
+
+from cleanerd.cleaning.boundary import tell_unexpected
+from cleanerd.cleaning.commit import Committed, Waiting, commit_together
+from cleanerd.cleaning.lock import commit_lock, pause_after
 from cleanerd.cleaning.staging_limits import why_full
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.inventory.inventory import Inventory
@@ -13,11 +17,25 @@ from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import CommitView
 from cleanerd.daemon.work.ownership import Ownership
+from cleanerd.daemon.work.slices import Pace, Weighed, weigh
 from cleanerd.daemon.work.states import PartitionStates
+from cleanerd.daemon.work.wanted import Wanted
+from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import Aborted, CleanerdError, LockHeld
+from cleanerd.errors import (
+    Aborted,
+    CleanerdError,
+    CorruptFile,
+    DirOffline,
+    InternalError,
+    LockHeld,
+    SourceChanged,
+)
+from cleanerd.policy.lifecycle import Status
 from cleanerd.storage.scan import is_kafka_dir
 from cleanerd.storage.staged import staged_bytes
+
+_log = structlog.get_logger("cleanerd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +48,11 @@ class Commits:
     files: Files
     inventory: Inventory
     metrics: Metrics
+    clock: Clock
+    log_dirs: tuple[str, ...]  # all of the broker's
+    wanted: Wanted
     mend: Callable[[LogId], None]
+    pause: Callable[[float], object]
 
     def staged_bytes(self, log_dir: str) -> int:
         """Bytes that wait in a log directory. Raises OSError."""
@@ -54,55 +76,92 @@ class Commits:
                 full[log_dir] = reason
         return full
 
-    def try_all(self, logs: Iterable[LogId]) -> list[CommitView]:
-        """Commit all of these whose directory nobody owns now."""
+    def try_all(self, logs: Iterable[LogId], goes_on: Callable[[str], bool]) -> list[CommitView]:
+        """Commit all of these whose directory nobody owns now, those first that free the most.
+
+        The lock is held for a slice of the logs at a time; before each, `goes_on` is asked for the log directory. A broker
+        that opens the lock meanwhile ends the row: it is about to start.
+        """
         by_dir: dict[str, list[LogId]] = {}
         for log in logs:
             by_dir.setdefault(log.log_dir, []).append(log)
         views = []
+        if by_dir:
+            self.wanted.refresh()
         for log_dir, members in by_dir.items():
-            views += self._try_dir(log_dir, sorted(members))
+            views += self._try_dir(log_dir, members, goes_on)
         return views
 
-    def _try_dir(self, log_dir: str, logs: Sequence[LogId]) -> list[CommitView]:
+    def _try_dir(
+        self, log_dir: str, logs: Sequence[LogId], goes_on: Callable[[str], bool]
+    ) -> list[CommitView]:
+        held = [log for log in logs if self.states.state(log).status is Status.PAUSED]
+        views = [_view(log, "held", f"the log is {self.states.state(log)}") for log in sorted(held)]
+        weighed = (weigh(self.files, log) for log in set(logs).difference(held))
+        rest = sorted(weighed, key=lambda one: (-one.gain_bytes, one.log))
         owner = self.ownership.owner_of(log_dir)
-        if owner is None and self.ownership.mend(log_dir):
-            return [self._try(log) for log in logs]
-        return [_view(log, "waiting", f"{log_dir}: the lock is held", owner) for log in logs]
+        if owner is not None or not self.ownership.mend(log_dir):
+            return views + _waiting(rest, f"{log_dir}: the lock is held", owner)
+        pace = Pace()
+        while rest and goes_on(log_dir):
+            batch = pace.next_slice(rest)
+            try:
+                done, seconds = self._slice(log_dir, [one.log for one in batch])
+            except (LockHeld, DirOffline) as error:
+                pid = error.pid if isinstance(error, LockHeld) else None
+                return views + _waiting(rest, str(error), pid)
+            views += done
+            pace.took(batch, seconds)
+            rest = rest[len(batch) :]
+        return views + _waiting(rest, f"{log_dir}: a broker is about to start, or the time is up")
 
-    def _try(self, log: LogId) -> CommitView:
-        if not self.states.try_start(log):
-            return _view(log, "waiting", f"the log is {self.states.state(log)}")
+    def _slice(self, log_dir: str, logs: Sequence[LogId]) -> tuple[list[CommitView], float]:
+        """Commit these under one hold of the lock, and leave it alone afterwards. Also returns how long it was held, in s.
+
+        Raises LockHeld, DirOffline: nothing was done.
+        """
+        is_kafka, taken = is_kafka_dir(self.files, log_dir), self.states.try_start_all(logs)
+        views = [
+            _view(log, "waiting", f"the log is {self.states.state(log)}") for log in set(logs) - set(taken)
+        ]
+        swapped = partial(self.metrics.swapped, log_dir)
+        waiting = [Waiting(log.topic_partition, partial(self.wanted.check, log), swapped) for log in taken]
         try:
-            return self._commit(log)
+            with commit_lock(log_dir, is_kafka=is_kafka) as lock:
+                began_s = self.clock.monotonic_s()
+                with self.metrics.phase("commit"):
+                    done = commit_together(
+                        self.files, log_dir, waiting, lock, is_kafka=is_kafka, log_dirs=self.log_dirs
+                    )
+                seconds, is_wanted = self.clock.monotonic_s() - began_s, lock.is_wanted
+                pause_s = pause_after(lock, seconds)
+            _log.debug("commit_slice", log_dir=log_dir, logs=len(taken), seconds=seconds, is_wanted=is_wanted)
+            views += [self._told(log, done[log.topic_partition]) for log in taken]
         finally:
-            self.inventory.touch(log.log_dir, str(log.topic_partition))
-            self.states.done_cleaning(log)
+            for log in taken:
+                self.inventory.touch(log.log_dir, str(log.topic_partition))
+                self.states.done_cleaning(log)
+        if is_wanted and is_kafka:
+            self.ownership.yield_to_broker(log_dir)
+        self.pause(pause_s)
+        return views, seconds
 
-    def _commit(self, log: LogId) -> CommitView:
-        try:
-            with self.metrics.phase("commit"):
-                round_end = commit_staged(
-                    self.files,
-                    log.log_dir,
-                    log.topic_partition,
-                    is_kafka=is_kafka_dir(self.files, log.log_dir),
-                    before=lambda: self.states.begin_commit(log),
-                    swapped=lambda group: self.metrics.swapped(log.log_dir, group),
-                )
-        except (LockHeld, Aborted) as error:
-            pid = error.pid if isinstance(error, LockHeld) else None
-            return _view(log, "waiting", str(error), pid)
-        except CleanerdError as error:  # stale: it has been dropped
-            self.account.dropped(log, str(error))
-            return _view(log, "dropped", str(error))
-        except OSError as error:
+    def _told(self, log: LogId, done: Committed) -> CommitView:
+        """What became of a log, which is still taken."""
+        if isinstance(done, LockHeld | Aborted):
+            return _view(log, "waiting", str(done), done.pid if isinstance(done, LockHeld) else None)
+        if isinstance(done, SourceChanged | CorruptFile):  # stale, or not wanted any more
+            self.account.dropped(log, str(done))
+            return _view(log, "dropped", str(done))
+        if isinstance(done, CleanerdError):
+            if isinstance(done, InternalError):
+                tell_unexpected(done)
             self.mend(log)
-            self.account.log_event("commit", "failed", log, str(error))
-            return _view(log, "failed", str(error))
-        if round_end is None:
+            self.account.log_event("commit", "failed", log, str(done))
+            return _view(log, "failed", str(done))
+        if done is None:
             return self._already(log)
-        self.account.committed(log, round_end)
+        self.account.committed(log, done)
         return _view(log, "committed", None)
 
     def _already(self, log: LogId) -> CommitView:
@@ -111,6 +170,10 @@ class Commits:
         if last is None or last.outcome not in ("committed", "dropped"):
             return _view(log, "nothing", None)
         return _view(log, last.outcome, last.reason)
+
+
+def _waiting(logs: Iterable[Weighed], reason: str, pid: int | None = None) -> list[CommitView]:
+    return [_view(one.log, "waiting", reason, pid) for one in logs]
 
 
 def _view(log: LogId, outcome: str, reason: str | None, pid: int | None = None) -> CommitView:

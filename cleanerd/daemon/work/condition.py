@@ -155,6 +155,8 @@ class Conditions:
         found = self.inventory.estimate(log, now_ms, config_of)
         state: State = "clean" if found is None or found.reason(now_ms) is None else "dirty"
         reason = trouble.reason if trouble is not None else None
+        if self.ownership.is_yielding(log.log_dir):
+            return Condition(state, reason, f"{log.log_dir}: a broker is about to start")
         if not self.configuration().broker.log_cleaner_enable:
             return Condition(state, reason, "cleaning is off: log.cleaner.enable is false")
         full = self.full().get(log.log_dir)

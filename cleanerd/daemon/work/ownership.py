@@ -13,15 +13,19 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from cleanerd.cleaning.boundary import attempt
-from cleanerd.cleaning.lock import commit_lock
+from cleanerd.cleaning.lock import commit_lock, pause_after
+from cleanerd.daemon.work.slices import AIM_S
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, DirOffline, Fatal, LockHeld
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, parse_partition_dir
-from cleanerd.storage.lock import LogDirLock, probe
+from cleanerd.storage.lock import LogDirLock, may_lease, probe
 from cleanerd.storage.recover import recover
 from cleanerd.storage.scan import is_kafka_dir
+
+BROKER_START_S = 60.0
+"""How long a directory is left alone for a broker that is expected, if it does not come."""
 
 _log = structlog.get_logger("cleanerd")
 
@@ -42,6 +46,7 @@ class Ownership:
         self._files = files
         self._clock = clock
         self._yielding: dict[str, float] = {}  # until when, by log directory
+        self._owned: set[str] = set()  # log directories that somebody else had at the last look
         self._recovered = recovered
         self._acted = acted
         self._mutex = threading.Lock()
@@ -72,11 +77,7 @@ class Ownership:
                 return log_dir in self._locks
         is_kafka = is_kafka_dir(self._files, log_dir)
         try:
-            with commit_lock(log_dir, is_kafka=is_kafka):
-                for name in self._files.list_names(log_dir):
-                    parsed = parse_partition_dir(name)
-                    if parsed is not None and parsed[1] is DirKind.CURRENT:
-                        self._mend_one(os.path.join(log_dir, name), is_kafka=is_kafka)
+            self._mend_all(log_dir, is_kafka=is_kafka)
         except LockHeld:
             return False
         except (CleanerdError, OSError) as error:
@@ -93,17 +94,27 @@ class Ownership:
         except DirOffline:
             return None
         if pid is None or pid == os.getpid():
+            if log_dir in self._owned:
+                self._owned.discard(log_dir)
+                self._let_restart(log_dir)
             return None
+        self._owned.add(log_dir)
         self._yielding.pop(log_dir, None)  # the broker that was waited for has come
         return pid
 
-    def yield_to_broker(self, log_dir: str, seconds: float) -> None:
-        """Take no `.lock` there for a while: a broker is about to start, and would not if it met ours."""
+    def yield_to_broker(self, log_dir: str, seconds: float = BROKER_START_S) -> None:
+        """A broker is about to start: until it has `.lock`, or for so long, nothing of ours begins there."""
         self._yielding[log_dir] = self._clock.monotonic_s() + seconds
 
     def is_yielding(self, log_dir: str) -> bool:
-        """Whether a broker is expected to take `.lock`."""
+        """Whether a broker is expected to take `.lock`, and has not."""
+        self.owner_of(log_dir)
         return self._yielding.get(log_dir, -math.inf) > self._clock.monotonic_s()
+
+    def _let_restart(self, log_dir: str) -> None:
+        """A broker has ended. Where its restart would not wait for our lock, it gets the time for one."""
+        if is_kafka_dir(self._files, log_dir) and not may_lease(log_dir):
+            self.yield_to_broker(log_dir)
 
     def release(self) -> None:
         """Let go of everything."""
@@ -133,6 +144,20 @@ class Ownership:
     def _release(self, log_dir: str) -> None:
         self._locks.pop(log_dir).__exit__(None, None, None)
         self._unmended.discard(log_dir)
+
+    def _mend_all(self, log_dir: str, *, is_kafka: bool) -> None:
+        """In slices, as commits are. Raises LockHeld, DirOffline, OSError."""
+        found = [(name, parse_partition_dir(name)) for name in self._files.list_names(log_dir)]
+        left = [name for name, parsed in found if parsed is not None and parsed[1] is DirKind.CURRENT]
+        while True:
+            with commit_lock(log_dir, is_kafka=is_kafka) as lock:
+                ends_s = self._clock.monotonic_s() + AIM_S
+                while left and self._clock.monotonic_s() < ends_s and not lock.is_wanted:
+                    self._mend_one(os.path.join(log_dir, left.pop(0)), is_kafka=is_kafka)
+                pause_s = pause_after(lock, AIM_S)
+            if not left:
+                return
+            threading.Event().wait(pause_s)
 
     def _mend_one(self, directory: str, *, is_kafka: bool) -> None:
         acted = functools.partial(self._acted, os.path.dirname(directory))

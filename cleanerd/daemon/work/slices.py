@@ -1,0 +1,59 @@
+"""How much is committed under one hold of `.lock`: what ends within 200 ms, as far as that can be known."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.env.files import Files
+from cleanerd.errors import CleanerdError
+from cleanerd.storage.staged import read_manifests
+
+AIM_S = 0.1
+"""Half of what a slice may take: what it is expected to take."""
+
+_FIRST_GUESS_S = 0.02
+_BYTES_PER_UNIT = 64 * 2**20
+_LOGS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """A log with a staged result. `gain_bytes`: what its commit frees; `weight`: what the time of its commit follows."""
+
+    log: LogId
+    gain_bytes: int = 0
+    weight: float = 1.0
+
+
+def weigh(files: Files, log: LogId) -> Weighed:
+    """Read the manifests. One that cannot be read has no gain: its commit finds out what is wrong."""
+    try:
+        groups = read_manifests(files, log.directory)
+    except (CleanerdError, OSError):
+        return Weighed(log)
+    before = sum(source.size_bytes for group in groups for source in group.sources)
+    after = sum(size for group in groups for size in group.sizes.values())
+    files_renamed = sum(len(group.sources) for group in groups)
+    return Weighed(log, before - after, max(files_renamed + before / _BYTES_PER_UNIT, 1.0))
+
+
+class Pace:
+    """Learns from slice to slice how long a unit of weight takes. What many logs share (a sync) makes it cautious only."""
+
+    def __init__(self) -> None:
+        self._s_per_unit = _FIRST_GUESS_S
+
+    def next_slice(self, rest: Sequence[Weighed]) -> Sequence[Weighed]:
+        """As many of the first of `rest` as are expected to end in time; one that takes longer is alone."""
+        weight, count = 0.0, 0
+        for one in rest[:_LOGS_MAX]:
+            weight += one.weight
+            if count and weight * self._s_per_unit > AIM_S:
+                break
+            count += 1
+        return rest[:count]
+
+    def took(self, logs: Sequence[Weighed], seconds: float) -> None:
+        """A slice with these logs took so long. Slower counts at once, faster by and by: no slice doubles more than once."""
+        measured = seconds / sum(one.weight for one in logs)
+        self._s_per_unit = max(measured, self._s_per_unit / 2)

@@ -1,0 +1,45 @@
+"""The last question before a commit: is the result still wanted, as everything is configured and held now?"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cleanerd.cleaning.wanted import check_wanted
+from cleanerd.config.load import Configuration
+from cleanerd.daemon.inventory.ignored import why_foreign
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.states import PartitionStates
+from cleanerd.env.clock import Clock
+from cleanerd.env.files import Files
+from cleanerd.errors import PolicyChanged
+from cleanerd.storage.scan import is_kafka_dir
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Asks with `.lock` held; thread-safe. `refresh` takes in what the cluster has said since the last look."""
+
+    states: PartitionStates
+    files: Files
+    clock: Clock
+    configuration: Callable[[], Configuration]
+    refresh: Callable[[], None]
+
+    def check(self, log: LogId, round_end: int) -> None:
+        """Raise PolicyChanged when a cleaning up to `round_end` may no longer be committed, Aborted when not now.
+
+        Asked again are cleanup.policy, topic id, min.compaction.lag.ms and holds. Raises CorruptFile, OSError.
+        """
+        configuration = self.configuration()
+        reason = why_foreign(self.files, log, configuration)
+        if reason is not None:
+            raise PolicyChanged(reason)
+        check_wanted(
+            self.files,
+            log.log_dir,
+            log.topic_partition,
+            configuration.topic(log.topic_partition.topic),
+            round_end,
+            is_kafka=is_kafka_dir(self.files, log.log_dir),
+            now_ms=self.clock.now_ms(),
+        )
+        self.states.begin_commit(log)
