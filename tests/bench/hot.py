@@ -23,7 +23,8 @@ _START_S = 3.0
 _FRAME = re.compile(r"(?P<function>.+) \((?P<file>[^()]*?)(?::\d+)?\)$")
 _PACKAGE = "cleanerd/"
 _WAITING = re.compile(
-    r"(?:_receive|Reporter\._ask|read_int|SocketIO\.readinto|socket\.accept|manager|poll|FinalizerWorker\.run"
+    r"\b(?:_receive|Reporter\._ask|read_int|SocketIO\.readinto|socket\.accept|manager|poll|FinalizerWorker\.run"
+    r"|Channel\._serve|_worker"
     r"|\w*\.send_command|selectors?\.\w+) \("
 )
 """Functions that wait for another process: the sampler cannot tell that from computing."""

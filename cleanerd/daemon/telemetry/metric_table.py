@@ -180,7 +180,7 @@ PHASE_SECONDS = _histogram("cleanerd_phase_duration_seconds", "phase",
                            "keys; rewrite: copying and verifying; stage: joining and syncing files; commit: swapping them "
                            "and writing the checkpoint; checkpoint: writing it where nothing had to go. The same seconds "
                            "are `phase_seconds` of the log line and of the history.",
-                           "when the engine is done with a job; stage, commit and checkpoint once for each log",
+                           "when the engine is done with a job; commit and checkpoint once for each log",
                            (0.01, 0.1, 0.5, 1, 5, 30, 120, 600, 3600), phase=PHASES)
 READ_BYTES = _counter("cleanerd_read_bytes_total", "log_dir phase", "Bytes that cleanings read.",
                       "while they run; verify reads what rewrite wrote", phase=("index", "rewrite", "verify"))
