@@ -21,7 +21,7 @@ As in Kafka, a value that a higher layer replaces is not looked at.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cleanerd.config.keys import (
@@ -89,6 +89,10 @@ class Configuration:
         """What the same other layers say beside this metadata log. Raises `BadConfiguration`."""
         return resolve(self._sources, metadata)
 
+    def with_mutes(self, muted: Mapping[str, float | None]) -> "Configuration":
+        """The same with these topics muted (`Sources.muted`)."""
+        return resolve(replace(self._sources, muted=muted), self.metadata)
+
     def topic(self, topic: str) -> TopicConfig:
         """Values of one topic, whether anybody mentions it or not."""
         known = self._resolved.get(topic)
@@ -106,6 +110,10 @@ class Configuration:
         if "internal.segment.bytes" in settings:
             values["segment_bytes"] = settings["internal.segment.bytes"].value
         brokers = settings["min.cleanable.dirty.ratio"].value
+        if topic in self._sources.muted and "cleanerd.min.cleanable.dirty.ratio" not in settings:
+            default = self._topic_defaults["min.cleanable.dirty.ratio"].value
+            prior = self._sources.muted[topic]
+            values["min_cleanable_dirty_ratio"] = default if prior is None else prior
         return TopicConfig(broker_min_cleanable_dirty_ratio=brokers, **values)
 
     def topic_settings(self, topic: str) -> Settings:

@@ -20,7 +20,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import javaproperties
@@ -51,7 +51,10 @@ Texts = Mapping[str, Text]
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All layers but the metadata log: texts by key, or by topic and key; what cannot be read, and what looks mistyped."""
+    """All layers but the metadata log: texts by key, or by topic and key; what cannot be read, and what looks mistyped.
+
+    `muted`: topics whose min.cleanable.dirty.ratio is there to keep brokers away, with what it was before, None if not set.
+    """
 
     command_line: Texts
     environment: Texts
@@ -60,6 +63,7 @@ class Sources:
     topic_files: Mapping[str, Texts]
     problems: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+    muted: Mapping[str, float | None] = field(default_factory=dict)
 
 
 def read_sources(

@@ -31,12 +31,14 @@ from cleanerd.daemon.api.metrics_server import MetricsServer, pages
 from cleanerd.daemon.api.service import Service
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus, Trigger
 from cleanerd.daemon.configuration.watch import ConfigWatcher
+from cleanerd.daemon.kafka_admin import ClusterRefused, KafkaAdmin
 from cleanerd.daemon.notify import ServiceManager
 from cleanerd.daemon.reports import gauges
 from cleanerd.daemon.reports.status_line import StatusLine
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry import log_setup as logs
 from cleanerd.daemon.telemetry.history import History
+from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import Fatal
@@ -70,7 +72,14 @@ class Daemon:
         self._stopping = threading.Event()
         self._reload_wanted = threading.Event()
         self._history = _open_history(config.state_dir, config.history_max_age_ms, config.history_max_bytes)
-        self._reloader = Reloader(configuration, load, read_metadata, self._apply, clock)
+        self._mutes = Mutes(self._history, clock, self._connect)
+        self._reloader = Reloader(
+            configuration.with_mutes(self._mutes.ratios()),
+            lambda: load().with_mutes(self._mutes.ratios()),
+            read_metadata,
+            self._apply,
+            clock,
+        )
         metadata = dict.fromkeys([config.metadata_log_dir, *log_dirs])
         self._tail = MetadataTail(RealFiles(), [f"{path}/{CLUSTER_METADATA_TOPIC}-0" for path in metadata])
         self._refreshing = threading.Lock()
@@ -105,7 +114,7 @@ class Daemon:
         listening = listen(config.control_socket, os.environ)
         server = ControlServer(
             listening,
-            Service(self._supervisor, self._reloader),
+            Service(self._supervisor, self._reloader, self._mutes),
             audit=self._audit,
             pages=served,
             observe=self._supervisor.metrics.requested,
@@ -158,6 +167,12 @@ class Daemon:
         with self._refreshing:
             if self._tail.has_news():
                 self._reload(Trigger.METADATA)
+
+    def _connect(self) -> KafkaAdmin:
+        config = self._reloader.current.broker
+        if not config.kafka_bootstrap_servers:
+            raise ClusterRefused("no cluster to ask: set cleanerd.kafka.bootstrap.servers")
+        return KafkaAdmin(config.kafka_bootstrap_servers, config.kafka_client_config)
 
     def _reload(self, trigger: Trigger) -> bool:
         """Reload, wake what the new configuration is about, tell it; whether it was adopted."""

@@ -147,6 +147,15 @@ class FakeOperations:
             for tp, outcome in zip(ORDERS, outcomes, strict=True)
         )
 
+    def mute(self, pattern: str) -> tuple[models.MuteView, ...]:
+        topics = {tp.topic for tp in self._found(pattern)}
+        return tuple(
+            models.MuteView(topic=topic, prior_ratio="0.1", since_ms=1, confirmed=True) for topic in topics
+        )
+
+    def unmute(self, pattern: str) -> tuple[models.MuteView, ...]:
+        return self.mute(pattern)
+
     def retry(self, pattern: str) -> tuple[models.LogRef, ...]:
         return self._refs(pattern)
 

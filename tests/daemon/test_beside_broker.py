@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.result import SUPERSEDED, LogResult
-from cleanerd.daemon.api.service import Service
+from cleanerd.daemon.reports.explain import _cleaned_next_by
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.files import RealFiles
@@ -65,7 +65,7 @@ def test_a_log_is_left_to_a_brokers_cleaner_that_is_seen_at_work(world: World) -
     assert world.daemon.schedule.next() is None
     world.clock.advance(GRACE_MS - 1000)
     assert world.daemon.conditions.of(log).obstacle is not None
-    (job,) = Service(world.daemon, world.reloader).clean("one", force=False)
+    (job,) = world.service().clean("one", force=False)
     assert job.state == "queued"
     world.clock.advance(2000)
     assert world.daemon.conditions.of(log).obstacle is None
@@ -187,3 +187,21 @@ def test_what_is_ever_thrown_away_is_within_its_bound() -> None:
             ):  # fmt: skip
                 wasted, staged, since = wasted + staged, total // 2, 0
         assert 0 < wasted <= ratio * total
+
+
+def test_explain_says_who_cleans_a_log_next(world: World) -> None:
+    bring_closed_segments(world, "one-0")
+    scan(world)
+
+    def said() -> str:
+        found = _cleaned_next_by(world.daemon, world.log("one"))
+        world.daemon.ignored.clear()
+        return found
+
+    assert said() == "cleanerd, as soon as a worker is free"
+    write_cleaner_checkpoint(world.a, {"three-0": 1})
+    scan(world)
+    assert said().startswith("left to the broker's own cleaner, which is at work, until 20")
+    world.configure(log_cleaner_min_cleanable_ratio="1.0")
+    world.daemon.ignored.clear()
+    assert "the broker's cleaner, which is at work, never takes it" in said()

@@ -9,7 +9,6 @@ import pytest
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.api.operations import Conflict
-from cleanerd.daemon.api.service import Service
 from cleanerd.daemon.reports.log_views import log_views
 from cleanerd.daemon.reports.status_line import StatusLine
 from cleanerd.daemon.values.log_id import LogId
@@ -68,7 +67,7 @@ def test_every_reader_says_the_same(world: World) -> None:
     assert "symbolic link" in str(views["unreadable"].reason)
     counted = {dict(key)["state"]: int(n) for (_, key), n in world.scrape().of("cleanerd_partitions") if n}
     assert counted == Counter(view.state for view in views.values())
-    assert Service(daemon, world.reloader).status().logs_by_state == counted
+    assert world.service().status().logs_by_state == counted
     assert "; 2 uncleanable" in StatusLine(daemon, world.reloader).text()
 
 
@@ -77,7 +76,7 @@ def test_what_cannot_be_read_is_not_offered_for_cleaning(world: World) -> None:
     log = world.log("unreadable")
     assert "symbolic link" in str(world.daemon.conditions.of(log).obstacle)
     with pytest.raises(Conflict, match="symbolic link"):
-        Service(world.daemon, world.reloader).clean("unreadable", force=False)
+        world.service().clean("unreadable", force=False)
 
 
 def test_a_log_below_its_own_threshold_is_not_dirty(world: World) -> None:
@@ -97,7 +96,7 @@ def test_a_log_below_its_own_threshold_is_not_dirty(world: World) -> None:
 def test_only_a_request_that_is_granted_forgets_failures(world: World) -> None:
     """Asking what stands against a cleaning does not."""
     bring_about(world)
-    daemon, service = world.daemon, Service(world.daemon, world.reloader)
+    daemon, service = world.daemon, world.service()
     failing = world.log("failing")
     condition = daemon.conditions.of(failing)
     assert (condition.obstacle, condition.yields_to_requests) == ("backing off: why", True)

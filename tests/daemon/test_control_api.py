@@ -42,6 +42,8 @@ EXAMPLES: dict[str, tuple[str, dict[str, object] | None]] = {
     "resume": ("/v1/resume", {"selector": "h1"}),
     "abort": ("/v1/abort", {"pattern": "orders", "timeout_ms": 1}),
     "commit": ("/v1/commit", {"wait_ms": 0}),
+    "mute": ("/v1/mute", {"pattern": "orders"}),
+    "unmute": ("/v1/unmute", {"pattern": "orders"}),
     "retry": ("/v1/retry", {"pattern": "*"}),
     "reload": ("/v1/reload", None),
     "delete_records": ("/v1/delete-records", {"topic_partition": "orders-0", "offset": 5}),

@@ -92,7 +92,9 @@ def test_an_unknown_name_brings_up_those_like_it(daemon: DaemonProcess) -> None:
 
 def test_history_tells_what_was_asked(daemon: DaemonProcess) -> None:
     """As a line that people read."""
-    asked = [event["reason"] for event in daemon.ask("history")["events"] if event["kind"] == "control"]
+    asked = [
+        event["reason"] for event in daemon.ask("history", "--all")["events"] if event["kind"] == "control"
+    ]
     assert "pause pattern=held owner=anna reason=restore" in asked[-1]
 
 

@@ -15,7 +15,6 @@ import pytest
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.api.http import Answer, Limits
 from cleanerd.daemon.api.metrics_server import MetricsServer, pages
-from cleanerd.daemon.api.service import Service
 from cleanerd.daemon.configuration.reload import ReloadStatus
 from cleanerd.daemon.engine.client import EngineDied
 from cleanerd.daemon.telemetry import metric_table as table
@@ -220,7 +219,7 @@ def a_reload_is_accepted(world: World) -> None:
 
 @moves(table.IO_LIMIT)
 def an_operator_throttles(world: World) -> None:
-    Service(world.daemon, world.reloader).set_throttle(ThrottleChange(io_bytes_per_s=5e6))
+    world.service().set_throttle(ThrottleChange(io_bytes_per_s=5e6))
     assert world.scrape().total("cleanerd_io_limit_bytes_per_second", limit="total") == 5e6
 
 

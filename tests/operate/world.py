@@ -5,11 +5,14 @@ from pathlib import Path
 from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.model import KraftMetadata
 from cleanerd.config.sources import read_sources
+from cleanerd.daemon.api.service import Service
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, Trigger
+from cleanerd.daemon.kafka_admin import ClusterRefused, KafkaAdmin
 from cleanerd.daemon.reports import gauges
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.history import History
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import META_PROPERTIES, TopicPartition
 from tests.cleaning.logs import write_logs
@@ -66,6 +69,10 @@ class World:
         self.daemon.reloaded(outcome)
         return outcome
 
+    def service(self) -> Service:
+        """The verbs of the control API; there is no cluster to ask."""
+        return Service(self.daemon, self.reloader, Mutes(self.history, self.clock, _no_cluster))
+
     def log(self, topic: str) -> LogId:
         """A log in `a`."""
         return LogId(str(self.a), TopicPartition(topic, 0))
@@ -83,6 +90,10 @@ class World:
 
     def _load(self) -> Configuration:
         return resolve(read_sources(str(self._file)))
+
+
+def _no_cluster() -> KafkaAdmin:
+    raise ClusterRefused("there is none")
 
 
 def _no_metadata() -> KraftMetadata | None:

@@ -20,6 +20,7 @@ _ARGUMENTS = {
     "[job]": "id of a job; default: all that are remembered",
     "hold": "id of a hold, or its pattern",
     "offset": "the offset",
+    "topics": "a topic (orders) or a glob ('orders*')",
 }
 _EXAMPLES = (
     "cleanerctl status",
@@ -231,6 +232,20 @@ def _add_changing(verbs: _Verbs) -> None:
         "forget the failures of uncleanable logs",
         "pattern",
         examples=("retry '*'",),
+    )
+    verbs.add(
+        "mute",
+        ctl_verbs.mute,
+        "keep the brokers' own cleaners away from topics, so that cleanerd alone cleans them",
+        "topics",
+        examples=("mute orders", "mute 'orders-*'"),
+    )
+    verbs.add(
+        "unmute",
+        ctl_verbs.unmute,
+        "give topics back to the brokers' own cleaners, with the settings of before",
+        "topics",
+        examples=("unmute orders", "unmute '*'"),
     )
     _add_throttle(verbs)
     verbs.add(

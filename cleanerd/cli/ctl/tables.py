@@ -200,6 +200,12 @@ _COMMITS: Mapping[str, Cell] = {
     "LOCK OWNER": _as(lambda pid: f"pid {pid}", "lock_owner_pid"),
     "REASON": _as(str, "reason"),
 }
+_MUTES: Mapping[str, Cell] = {
+    "TOPIC": _as(str, "topic"),
+    "SINCE": _as(instant, "since_ms"),
+    "RATIO BEFORE": lambda row: row["prior_ratio"] or "not set",
+    "CONFIRMED": _as(_yes_or_no, "confirmed"),
+}
 _DELETED: Mapping[str, Cell] = {
     **_WHERE,
     "LOG START": _as(str, "log_start_offset"),
@@ -370,10 +376,17 @@ def _status(status: Row) -> str:
             *(("  problem", printable(problem)) for problem in configuration["problems"]),
             *(("Warning", printable(warning)) for warning in status["warnings"]),
             ("Holds", str(status["holds"])),
+            *(("Muted", _muted(mute)) for mute in status["muted"]),
             *(("Look at", f"`cleanerctl logs --state {state}`") for state in STATES[:2] if counts.get(state)),
         ]
     )
     return head + "\n" + table(status["log_dirs"], _LOG_DIRS)
+
+
+def _muted(mute: Row) -> str:
+    prior = mute["prior_ratio"] or "not set"
+    doubt = "" if mute["confirmed"] else "; not confirmed by the cluster"
+    return f"{mute['topic']} since {instant(mute['since_ms'])}; before: {prior}{doubt}"
 
 
 _EMPTY = {
@@ -384,6 +397,7 @@ _EMPTY = {
     "explanations": "no log matches",
     "events": "nothing happened",
     "deleted": "nothing was deleted",
+    "muted": "nothing is muted",
 }
 _TEXTS: Mapping[str, Callable[[Any], str]] = {
     "status": _status,
@@ -397,5 +411,6 @@ _TEXTS: Mapping[str, Callable[[Any], str]] = {
     "events": lambda rows: table(rows, _EVENTS),
     "throttle": _throttle,
     "reload": _reload,
+    "muted": lambda rows: table(rows, _MUTES),
     "deleted": lambda rows: table(rows, _DELETED),
 }

@@ -21,6 +21,7 @@ KINDS_OF_LOGS = "cleaning,commit,retention,recovery"
 _SLICE_S = 10.0
 _DEFAULT_STOP_S = 30.0  # for a cleaning to notice that it has to stop
 _COMPLETION_S = 1.0  # who presses TAB does not wait longer
+_CLUSTER_S = 40.0  # for what the daemon asks the cluster
 _MAX_STOP_S = 60.0  # what the daemon lets one request wait
 
 
@@ -220,6 +221,16 @@ def abort(client: Client, options: argparse.Namespace) -> Reply:
     body = {"pattern": options.pattern, "timeout_ms": round(1000 * stop_s)}
     answer = client.send("POST", "/v1/abort", body, stop_s)
     return Reply(answer, text=ctl_tables.text_or("nothing of it was being cleaned"))
+
+
+def mute(client: Client, options: argparse.Namespace) -> Reply:
+    """Keep the brokers' own cleaners away."""
+    return Reply(client.send("POST", "/v1/mute", {"pattern": options.topics}, _CLUSTER_S))
+
+
+def unmute(client: Client, options: argparse.Namespace) -> Reply:
+    """Let the brokers' own cleaners clean again."""
+    return Reply(client.send("POST", "/v1/unmute", {"pattern": options.topics}, _CLUSTER_S))
 
 
 def retry(client: Client, options: argparse.Namespace) -> Reply:

@@ -20,6 +20,7 @@ from cleanerd.daemon.values.models import (
     JobView,
     LogRef,
     LogView,
+    MuteView,
     ReloadView,
     State,
     StatusView,
@@ -136,6 +137,17 @@ class Operations(Protocol):
         Who waits is a broker that is about to start: after that no lock is taken in free log directories for a minute, or
         until a broker holds it.
         """
+        ...
+
+    def mute(self, pattern: str) -> tuple[MuteView, ...]:
+        """Keep the brokers' own cleaners away from topics: their min.cleanable.dirty.ratio becomes 1.0 in the cluster.
+
+        The pattern is the name of a topic, or a glob. Raises `Conflict` when the cluster refuses or cannot be asked.
+        """
+        ...
+
+    def unmute(self, pattern: str) -> tuple[MuteView, ...]:
+        """Bring back what muted topics had before; names those that were muted."""
         ...
 
     def retry(self, pattern: str) -> tuple[LogRef, ...]:

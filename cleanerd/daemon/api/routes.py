@@ -139,6 +139,12 @@ class Retry(Parameters):
     pattern: Pattern
 
 
+class Topics(Parameters):
+    """The name of a topic, or a glob for some."""
+
+    pattern: Pattern
+
+
 class SetThrottle(ThrottleChange, Parameters):
     """Limits in bytes per second; what is not named stays, null is unlimited."""
 
@@ -207,6 +213,8 @@ ROUTES = (
     Route("POST", "/v1/resume", "resume", Resume, "holds"),
     Route("POST", "/v1/abort", "abort", Abort, "logs"),
     Route("POST", "/v1/commit", "commit", Commit, "commits"),
+    Route("POST", "/v1/mute", "mute", Topics, "muted"),
+    Route("POST", "/v1/unmute", "unmute", Topics, "muted"),
     Route("POST", "/v1/retry", "retry", Retry, "logs"),
     Route("POST", "/v1/reload", "reload", Parameters, "reload"),
     Route("POST", "/v1/delete-records", "delete_records", DeleteRecords, "deleted"),

@@ -3,7 +3,9 @@
 import os
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from fnmatch import fnmatchcase
+from typing import TypeVar
 
 from cleanerd import __version__
 from cleanerd.cleaning.delete_records import OffsetOutOfRange, delete_records
@@ -33,6 +35,7 @@ from cleanerd.daemon.values.models import (
     LogDirView,
     LogRef,
     LogView,
+    MuteView,
     ReloadView,
     State,
     StatusView,
@@ -42,6 +45,7 @@ from cleanerd.daemon.values.models import (
 )
 from cleanerd.daemon.values.patterns import matches, similar
 from cleanerd.daemon.work.holds import Hold
+from cleanerd.daemon.work.mutes import Mute, MuteNotKept, Mutes
 from cleanerd.daemon.work.states import StillRunning
 from cleanerd.env.space import space_of
 from cleanerd.errors import CleanerdError, LockHeld
@@ -49,15 +53,17 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.policy.lifecycle import Status
 from cleanerd.storage.scan import is_kafka_dir
 
+_T = TypeVar("_T")
 _POLL_S = 0.1
 
 
 class Service(Operations):
     """`Operations` for a supervisor and its reloader."""
 
-    def __init__(self, supervisor: Supervisor, reloader: Reloader) -> None:
+    def __init__(self, supervisor: Supervisor, reloader: Reloader, mutes: Mutes) -> None:
         self._daemon = supervisor
         self._reloader = reloader
+        self._mutes = mutes
 
     # -- looking ------------------------------------------------------------------------------------------------
 
@@ -79,6 +85,7 @@ class Service(Operations):
             configuration=_reload_view(self._reloader.last, self._reloader.last_success_ms),
             holds=len(daemon.states.holds()),
             warnings=daemon.configuration().warnings,
+            muted=tuple(map(_mute_view, self._mutes.all())),
         )
 
     def logs(self, pattern: str | None, state: State | None) -> tuple[LogView, ...]:
@@ -230,6 +237,38 @@ class Service(Operations):
         for log_dir in daemon.log_dirs:
             if is_kafka_dir(daemon.files, log_dir) and daemon.ownership.owner_of(log_dir) is None:
                 daemon.ownership.yield_to_broker(log_dir)
+
+    def mute(self, pattern: str) -> tuple[MuteView, ...]:
+        """Keep the brokers' own cleaners away from topics."""
+        configuration = self._daemon.configuration()
+        known = {log.topic_partition.topic for log in self._daemon.inventory.logs()}
+        topics = [topic for topic in sorted(known) if fnmatchcase(topic, pattern)]
+        if not topics:
+            raise NotFound(f"no topic matches {pattern}; {self._instead_of(pattern)}")
+        compacted = [topic for topic in topics if configuration.topic(topic).compact]
+        if not compacted:
+            raise Conflict(f"{', '.join(topics[:5])}: not compacted, so no cleaner to keep away")
+        muted = self._changed_mutes(lambda: self._mutes.mute(compacted))
+        return tuple(map(_mute_view, muted))
+
+    def unmute(self, pattern: str) -> tuple[MuteView, ...]:
+        """Bring back what was before."""
+        found = [mute for mute in self._mutes.all() if fnmatchcase(mute.topic, pattern)]
+        if not found:
+            raise NotFound(f"no muted topic matches {pattern}; `cleanerctl status` lists them")
+        self._changed_mutes(lambda: self._mutes.unmute(found))
+        return tuple(map(_mute_view, found))
+
+    def _changed_mutes(self, change: Callable[[], _T]) -> _T:
+        """What `change` returns; the ratios that cleanerd goes by change with the mutes."""
+        try:
+            return change()
+        except MuteNotKept as error:
+            raise Unavailable(str(error)) from error
+        except CleanerdError as error:
+            raise Conflict(str(error)) from error
+        finally:
+            self._daemon.reloaded(self._reloader.reload(Trigger.REQUEST))
 
     def retry(self, pattern: str) -> tuple[LogRef, ...]:
         """Forget failures."""
@@ -391,6 +430,12 @@ def _reload_view(outcome: ReloadOutcome | None, success_ms: int) -> ReloadView:
         time_ms=outcome.at_ms,
         changed=(*map(str, plan.changes), *topics) if plan else (),
         problems=outcome.problems,
+    )
+
+
+def _mute_view(mute: Mute) -> MuteView:
+    return MuteView(
+        topic=mute.topic, prior_ratio=mute.prior, since_ms=mute.since_ms, confirmed=mute.is_confirmed
     )
 
 

@@ -36,6 +36,7 @@ def explain(daemon: Supervisor, log: LogId) -> Explanation:
         decision = "being cleaned, or next"
     else:
         decision = "will be cleaned as soon as a worker is free"
+    facts.append(Fact(name="cleaned next by", value=_cleaned_next_by(daemon, log)))
     advice = _advice(daemon, log, facts) if blocking else None
     if advice is not None:
         facts.append(Fact(name="what to do", value=advice))
@@ -90,9 +91,30 @@ def _advice(daemon: Supervisor, log: LogId, facts: list[Fact]) -> str | None:
         return f"it is tried again at {utc(trouble.retry_at_ms)}; `cleanerctl retry {log}` tries now"
     if known is not None and known.contents.is_staged:
         return f"stop the owner of the log directory; `cleanerctl commit {log} --wait` commits as soon as it is gone"
-    if facts[-1].name == _EXAMINATION and _is_dirty(daemon, log):
+    if any(fact.name == _EXAMINATION for fact in facts) and _is_dirty(daemon, log):
         return f"`cleanerctl clean {log} --force` cleans it whatever its dirty ratio"
     return None
+
+
+def _cleaned_next_by(daemon: Supervisor, log: LogId) -> str:
+    """Who will clean the log, and when, as things are."""
+    condition, config = daemon.conditions.of(log), daemon.configuration().topic(log.topic_partition.topic)
+    if (
+        condition.state in ("dirty", "staged") and condition.obstacle is None
+    ) or condition.state == "cleaning":
+        return "cleanerd, as soon as a worker is free"
+    if condition.state == "staged":
+        return "cleanerd: what waits is committed when .lock is free"
+    if condition.state not in ("dirty", "clean"):
+        return "nobody, as long as that stands"
+    if condition.obstacle is not None:
+        return condition.obstacle
+    ours = f"cleanerd, when its dirty ratio is above {config.min_cleanable_dirty_ratio}"
+    if not daemon.conditions.brokers_cleaner.is_at_work(log.log_dir):
+        return ours
+    if config.broker_min_cleanable_dirty_ratio >= 1:
+        return f"{ours}; the broker's cleaner, which is at work, never takes it by its ratio"
+    return f"the broker's cleaner, when its dirty ratio is above {config.broker_min_cleanable_dirty_ratio}; {ours}"
 
 
 def _is_dirty(daemon: Supervisor, log: LogId) -> bool:

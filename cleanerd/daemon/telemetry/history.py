@@ -5,7 +5,7 @@ table    rows                                        written
 =======  ==========================================  =================================================================
 events   one `HistoryEvent` as JSON, with its time,  with synchronous=NORMAL: a power failure may cost the last rows,
          topic and partition to search by            never the file
-state    (kind, key) -> JSON object                  the same, but with synchronous=FULL for `HOLD`
+state    (kind, key) -> JSON object                  the same, but with synchronous=FULL for holds and mutes
 =======  ==========================================  =================================================================
 
 State is kept in memory too, which is what readers get. The daemon never stops because of this file: a damaged one is moved
@@ -29,7 +29,9 @@ from cleanerd.daemon.values.models import EventKind, HistoryEvent
 from cleanerd.daemon.values.patterns import matches
 
 HOLD = "hold"
-"""Kind of state that is on stable storage when `put` or `delete` answers True."""
+MUTE = "mute"
+_DURABLE = {HOLD, MUTE}
+"""Kinds of state that are on stable storage when `put` or `delete` answers True."""
 
 _SCHEMA = """
 PRAGMA auto_vacuum = INCREMENTAL;
@@ -146,8 +148,8 @@ class History:
     def _save(self) -> bool:
         if not self._unsaved:
             return True
-        is_hold = any(kind == HOLD for kind, _ in self._unsaved)
-        if not self._write("FULL" if is_hold else "NORMAL", self._write_state):
+        is_durable = any(kind in _DURABLE for kind, _ in self._unsaved)
+        if not self._write("FULL" if is_durable else "NORMAL", self._write_state):
             return False
         self._unsaved.clear()
         return True

@@ -200,6 +200,18 @@ class LogDirView(View):
     broker_is_live: bool = False
 
 
+class MuteView(View):
+    """A topic that brokers' own cleaners are kept away from. `prior_ratio`: its own min.cleanable.dirty.ratio before that.
+
+    Not `confirmed`: whether the cluster did it is not known; `unmute` brings back what was before all the same.
+    """
+
+    topic: str
+    prior_ratio: str | None
+    since_ms: int
+    confirmed: bool
+
+
 class StatusView(View):
     """The daemon as a whole. `warnings`: what is configured and valid, but perhaps not meant."""
 
@@ -216,6 +228,7 @@ class StatusView(View):
     configuration: ReloadView
     holds: int
     warnings: tuple[str, ...] = ()
+    muted: tuple[MuteView, ...] = ()
 
 
 class DeletedRecords(View):
