@@ -1,6 +1,7 @@
 """Candidates to staged results: steps 3 to 8 of architecture 3, without the commit."""
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,6 +41,7 @@ class _Log:
     rewritten: RewrittenLog | None = None
     staged: int = 0  # groups
     error: CleanerdError | None = None
+    groups_left: int = 0  # there was no room for
 
     @property
     def candidate(self) -> Candidate:
@@ -81,6 +83,7 @@ class Cleaner:
         Tasks report to `reporter`, with the place of their log among those that `Progress.planned` was told of; without
         one they report to the progress of this object and obey the limits of the configuration. What an earlier cleaning
         left staged is dropped. `is_owned`: a broker lives in the log directory, and cleanerd.staged.min.free.ratio holds.
+        Where nobody does, a log that has no room as a whole is cleaned as far as there is room: `LogResult.groups_left`.
 
         Raises JobFailed when the jobs of several logs failed and none of them is known to be at fault; Fatal without Java.
         """
@@ -88,7 +91,7 @@ class Cleaner:
         try:
             with watch.phase("plan"):
                 logs, results = self._plan(candidates, partial(self._plan_anew, is_owned=is_owned), watch)
-            self._run_pipeline(logs, reporter, watch, self._write)
+            self._run_pipeline(logs, reporter, watch, partial(self._write, is_owned=is_owned))
             with watch.phase("stage"):
                 self._stage_all(logs)
             return results + [
@@ -189,14 +192,14 @@ class Cleaner:
             for log, rewritten in zip(logs, rewrite(logs, pipeline), strict=True):
                 log.rewritten, log.error = rewritten, log.error or rewritten.error
 
-    def _write(self, logs: list[_Log], pipeline: Pipeline) -> list[RewrittenLog]:
-        self._check_space(logs, pipeline)
+    def _write(self, logs: list[_Log], pipeline: Pipeline, *, is_owned: bool) -> list[RewrittenLog]:
+        self._check_space(logs, pipeline, is_owned=is_owned)
         return pipeline.rewrite(_indexed(logs), write=True)
 
     def _count(self, logs: list[_Log], pipeline: Pipeline) -> list[RewrittenLog]:
         return pipeline.rewrite(_indexed(logs), write=False)
 
-    def _check_space(self, logs: list[_Log], pipeline: Pipeline) -> None:
+    def _check_space(self, logs: list[_Log], pipeline: Pipeline, *, is_owned: bool) -> None:
         """Reserve room for new files; refuse logs whose do not fit. They are measured exactly only when it is tight."""
         alive = [log for log in logs if log.is_alive]
         if not alive:
@@ -206,19 +209,34 @@ class Cleaner:
         if self._reservations.take(wanted, least_free_bytes) is None:
             return
         for log, counted in zip(alive, pipeline.rewrite(_indexed(alive), write=False), strict=True):
-            log.error = counted.error or self._reserve(log, _written_bytes(counted) + _overhead(log))
+            log.error = counted.error or self._reserve(log, counted, by_group=not is_owned)
             assert log.indexed is not None
             log.indexed.error = log.error
 
-    def _reserve(self, log: _Log, peak_bytes: int) -> NoSpace | None:
-        directory, tp = log.candidate.snapshot.directory, log.candidate.snapshot.topic_partition
-        room = self._reservations.take({directory: peak_bytes}, log.plan.work.least_free_bytes)
+    def _reserve(self, log: _Log, counted: RewrittenLog, *, by_group: bool) -> NoSpace | None:
+        """Room for a whole log, or, `by_group`, for as many of its groups as there is room for, the first ones."""
+        assert log.indexed is not None
+        groups = sorted(log.indexed.changed_groups)
+        peak_bytes = needed_bytes = _peak_bytes(log, counted, groups)
+        room = self._take(log, peak_bytes)
+        if room is not None and by_group:
+            fitting = _fitting(log, counted, groups, room) or groups[:1]
+            needed_bytes = _peak_bytes(log, counted, fitting)
+            room = self._take(log, needed_bytes)
+            log.groups_left = len(groups) - len(fitting)
+            log.indexed.changed_groups = frozenset(fitting)
         if room is None:
             return None
+        first = "" if needed_bytes == peak_bytes else f", {needed_bytes} bytes for its first group alone"
+        snapshot = log.candidate.snapshot
         return NoSpace(
-            f"{tp}: needs {peak_bytes} bytes beside the old segments, {room} bytes are free on the file system of "
-            f"{directory} for it"
+            f"{snapshot.topic_partition}: needs {peak_bytes} bytes beside the old segments{first}; {room} bytes are free on "
+            f"the file system of {snapshot.directory} for it"
         )
+
+    def _take(self, log: _Log, size_bytes: int) -> int | None:
+        directory = log.candidate.snapshot.directory
+        return self._reservations.take({directory: size_bytes}, log.plan.work.least_free_bytes)
 
     def _stage_all(self, logs: list[_Log]) -> None:
         """Side by side: staging is waiting for the disk, which syncs the files of many logs as fast as those of one."""
@@ -231,7 +249,8 @@ class Cleaner:
         rewritten = log.rewritten
         if log.error is None and rewritten is not None:
             directory = log.candidate.snapshot.directory
-            staged = attempt(lambda: stage_log(self._files, log.plan, rewritten), directory)
+            stage = partial(stage_log, moves_checkpoint=not log.groups_left)
+            staged = attempt(lambda: stage(self._files, log.plan, rewritten), directory)
             if isinstance(staged, CleanerdError):
                 log.error = staged
             else:
@@ -283,10 +302,22 @@ def _result(log: _Log, rewritten: RewrittenLog, outcome: Outcome, watch: Stopwat
         records_kept=records_read - int(removed.sum()),
         removed={v.reason: int(removed[v]) for v in REMOVED_VERDICTS if removed[v]},
         segments_after=len(snapshot.segments) - sum(len(group.sources) - 1 for group in changed),
-        peak_extra_bytes=written + _overhead(log),
+        reason=_partial(log),
+        peak_extra_bytes=_peak_bytes(log, rewritten, log.indexed.changed_groups),
+        peak_group_bytes=max(
+            (_peak_bytes(log, rewritten, [group]) for group in log.indexed.changed_groups), default=0
+        ),
+        groups_left=log.groups_left,
         next_horizon_ms=_next_horizon_ms(rewritten),
         basis=log.candidate.basis,
     )
+
+
+def _partial(log: _Log) -> str | None:
+    if not log.groups_left or log.indexed is None:
+        return None
+    done = len(log.indexed.changed_groups)
+    return f"{done} of {done + log.groups_left} groups: there is no room for more of them beside the old segments"
 
 
 def _fingerprint_key(entropy: Callable[[int], bytes]) -> tuple[int, int]:
@@ -315,12 +346,22 @@ def _written_bytes(log: RewrittenLog) -> int:
     return sum(written.part.size_bytes for parts in log.parts.values() for written in parts)
 
 
-def _overhead(log: _Log) -> int:
-    """Indexes, and the part that is being appended while its copy already exists."""
-    assert log.indexed is not None
-    groups = log.indexed.changed_groups
+def _peak_bytes(log: _Log, counted: RewrittenLog, groups: Collection[int]) -> int:
+    """What new files of some groups take, with indexes, and the part that is appended while its copy already exists."""
+    written = sum(part.part.size_bytes for group in groups for part in counted.parts.get(group, ()))
+    return written + _overhead(log, groups)
+
+
+def _overhead(log: _Log, groups: Collection[int]) -> int:
     chunks = [c.source.end - c.source.start for c in log.plan.work.chunks if c.group in groups]
     return _SLACK_BYTES * len(groups) + max(chunks, default=0)
+
+
+def _fitting(log: _Log, counted: RewrittenLog, groups: Sequence[int], room: int) -> Sequence[int]:
+    """The first groups, as many as there is room for; none for none."""
+    counts = range(len(groups) + 1)
+    found = bisect_right(counts, room, key=lambda count: _peak_bytes(log, counted, groups[:count]))
+    return groups[: max(found - 1, 0)]
 
 
 def _peak_bound(log: _Log) -> int:
@@ -331,4 +372,4 @@ def _peak_bound(log: _Log) -> int:
         for c, s in zip(log.plan.work.chunks, log.indexed.summaries, strict=True)
         if c.group in log.indexed.changed_groups
     ]
-    return sum(sizes) + _overhead(log)
+    return sum(sizes) + _overhead(log, log.indexed.changed_groups)

@@ -64,6 +64,7 @@ def commit_staged(
     """Swap every staged group of a log, oldest first, and record the checkpoint; None when nothing is staged.
 
     Returns the new checkpoint, the end of the cleaned range. `log_dirs`: all of the broker's.
+    The checkpoint stays where it is if there was no room for all groups of the cleaning (`StagedGroup.moves_checkpoint`).
 
     Raises LockHeld: the result, or the rest of it, goes on waiting. SourceChanged, CorruptFile: the result no longer fits
     the log, is no longer wanted, or was never finished, and has been dropped; the message says why. All else: for `recover`.
@@ -93,6 +94,7 @@ def commit_together(
     checkpoint is written once. What goes wrong with one log is its own. Never raises for a log.
     """
     done: dict[TopicPartition, Committed] = {one.topic_partition: None for one in waiting}
+    ends: dict[TopicPartition, int] = {}
     under_way = {one.topic_partition: _steps(files, log_dir, one, lock) for one in waiting}
 
     def sync(tp: TopicPartition) -> None:
@@ -103,13 +105,14 @@ def commit_together(
             found = guarded(functools.partial(next, steps, _Ended(None)), f"{log_dir}/{tp}")
             if found is not None:
                 done[tp] = found.round_end if isinstance(found, _Ended) else found
+                if isinstance(found, _Ended) and found.round_end is not None and found.moves_checkpoint:
+                    ends[tp] = found.round_end
                 del under_way[tp]
         for tp in list(under_way):
             error = guarded(functools.partial(sync, tp), f"{log_dir}/{tp}")
             if error is not None:
                 done[tp] = error
                 del under_way[tp]
-    ends = {tp: end for tp, end in done.items() if isinstance(end, int)}
     record = functools.partial(record_cleaned, files, log_dir, ends, log_dirs=log_dirs, is_kafka=is_kafka)
     error = guarded(record, log_dir)
     return done if error is None else done | dict.fromkeys(ends, error)
@@ -120,6 +123,7 @@ class _Ended:
     """The last thing that `_steps` yields; the end of the cleaned range, None when nothing was staged."""
 
     round_end: int | None
+    moves_checkpoint: bool = True
 
 
 def _steps(files: Files, log_dir: str, one: Waiting, lock: LogDirLock) -> Iterator[_Ended | None]:
@@ -148,7 +152,7 @@ def _steps(files: Files, log_dir: str, one: Waiting, lock: LogDirLock) -> Iterat
             discard_staged(files, directory)
             raise
         one.swapped(group)
-    yield _Ended(groups[-1].round_end)
+    yield _Ended(groups[-1].round_end, groups[-1].moves_checkpoint)
 
 
 def _make_way(lock: LogDirLock) -> None:

@@ -14,6 +14,7 @@ aborted               was left as it was because somebody asked to stop
 ====================  =================================================================================
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
@@ -56,7 +57,9 @@ class LogResult:
     of the whole log; `bytes_read` and records are those that the run went through. `removed` counts records
     by reason. `error` is the class of what went wrong; with `is_retryable` the same work may succeed later without
     anybody's doing. `next_horizon_ms`: when the earliest tombstone or marker that stays may go.
-    `peak_extra_bytes` is the disk space that new files need while the old ones are still there. `basis` is what the
+    `peak_extra_bytes` is the disk space that new files need while the old ones are still there, `peak_group_bytes` that
+    of the group that needs most: with less than the former, but no less than the latter, a cleaning commits group by
+    group. `groups_left`: of groups that there was no room for beside those that are staged. `basis` is what the
     checkpoint needs to move. `phase_seconds` by the names in `phases`: part of `seconds`, but for `examine`.
     """
 
@@ -78,6 +81,8 @@ class LogResult:
     seconds: float = 0.0
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
     peak_extra_bytes: int = 0
+    peak_group_bytes: int = 0
+    groups_left: int = 0
     error: str | None = None
     is_retryable: bool = False
     next_horizon_ms: int | None = None
@@ -116,6 +121,24 @@ class LogResult:
             outcome=outcome or self.outcome,
             seconds=self.seconds + sum(watch.phase_seconds.values()),
             phase_seconds={**self.phase_seconds, **watch.phase_seconds},
+        )
+
+    def then(self, later: "LogResult") -> "LogResult":
+        """This committed result and what a later cleaning made of the groups that were left, as one account."""
+        removed = Counter(self.removed)
+        removed.update(later.removed)
+        return replace(
+            later,
+            outcome="committed" if later.outcome in ("skipped", "unchanged") else later.outcome,
+            bytes_read=self.bytes_read + later.bytes_read,
+            bytes_before=self.bytes_before,
+            records_read=self.records_read,
+            records_kept=self.records_read - removed.total(),
+            removed=dict(removed),
+            segments_before=self.segments_before,
+            seconds=self.seconds + later.seconds,
+            peak_extra_bytes=max(self.peak_extra_bytes, later.peak_extra_bytes),
+            phase_seconds=dict(Counter(self.phase_seconds) + Counter(later.phase_seconds)),
         )
 
     @property

@@ -20,7 +20,7 @@ from cleanerd.cleaning.lock import commit_lock
 from cleanerd.cleaning.reset import reset_checkpoint
 from cleanerd.cleaning.result import SUPERSEDED, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import Retained, retain_log
-from cleanerd.cleaning.settle import recover_log, settle
+from cleanerd.cleaning.settle import in_rounds, recover_log, settle
 from cleanerd.cleaning.spark_master import spark_place
 from cleanerd.cleaning.staging_limits import why_full
 from cleanerd.cleaning.wanted import check_wanted
@@ -114,8 +114,25 @@ class _Run:
                     continue
                 stage = partial(self._cleaner.stage, is_owned=_is_owned(log_dir))
                 for staged in one_by_one(stage, job, _job_failed):
-                    self._add(self._settle(staged, is_kafka=is_kafka))
+                    settled = self._settle(staged, is_kafka=is_kafka)
+                    again = partial(self._clean_again, settled, is_kafka=is_kafka)
+                    self._add(in_rounds(settled, again))
             self._retain(log_dir, found, is_kafka=is_kafka)
+
+    def _clean_again(self, before: LogResult, *, is_kafka: bool) -> LogResult:
+        """A log of which only some groups could be cleaned, whatever its dirty ratio is now."""
+        log_dir, tp = before.log_dir, before.topic_partition
+        checkpoints = attempt(partial(read_checkpoints, self._files, log_dir), log_dir)
+        if isinstance(checkpoints, CleanerdError):
+            return before.failed(checkpoints)
+        answer = examine(
+            self._files, log_dir, tp, checkpoints, replace(self._request, force=True),
+            is_kafka=is_kafka, now_ms=self._clock.now_ms(),
+        )  # fmt: skip
+        if isinstance(answer, LogResult):
+            return answer
+        (staged,) = one_by_one(self._cleaner.stage, [answer], _job_failed)
+        return self._settle(staged, is_kafka=is_kafka)
 
     def _why_full(self, log_dir: str, found: list[TopicPartition]) -> str | None:
         """Why nothing may be staged beside a live broker."""

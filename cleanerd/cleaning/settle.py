@@ -64,6 +64,20 @@ def settle(
     return result.failed(error)
 
 
+def in_rounds(first: LogResult, again: Callable[[], LogResult]) -> LogResult:
+    """A log for whose groups there is no room at a time: cleaned `again` after each commit, as long as that gets on.
+
+    What was committed changes no more, so each round is about the groups that are left; the last one moves the checkpoint.
+    """
+    result = first
+    while result.outcome == "committed" and result.groups_left:
+        left = result.groups_left
+        result = result.then(again())
+        if result.groups_left >= left:
+            break  # the log grows faster than it is cleaned: the next cleaning goes on
+    return result
+
+
 def recover_log(
     files: Files, log_dir: str, tp: TopicPartition, *, is_kafka: bool, acted: Acted = lambda _: None
 ) -> CleanerdError | None:

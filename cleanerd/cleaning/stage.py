@@ -10,12 +10,25 @@ from cleanerd.storage.assemble import Assembly, assemble
 from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
 
 
-def stage_log(files: Files, plan: CleaningPlan, rewritten: RewrittenLog) -> int:
-    """Assemble and declare every changed group, ascending; returns how many. Raises OSError, SourceChanged, NoSpace."""
+def stage_log(
+    files: Files, plan: CleaningPlan, rewritten: RewrittenLog, *, moves_checkpoint: bool = True
+) -> int:
+    """Assemble and declare every changed group, ascending; returns how many. Raises OSError, SourceChanged, NoSpace.
+
+    `moves_checkpoint`: False when there are groups to change beside these.
+    """
     changed = sorted(rewritten.indexed.changed_groups)
     before: StagedGroup | None = None
     for number in changed:
-        before = _stage_group(files, plan, number, rewritten, before, is_last=number == changed[-1])
+        before = _stage_group(
+            files,
+            plan,
+            number,
+            rewritten,
+            before,
+            is_last=number == changed[-1],
+            moves_checkpoint=moves_checkpoint,
+        )
     return len(changed)
 
 
@@ -27,6 +40,7 @@ def _stage_group(
     before: StagedGroup | None,
     *,
     is_last: bool,
+    moves_checkpoint: bool,
 ) -> StagedGroup:
     snapshot, group, parts = plan.candidate.snapshot, plan.groups[number], rewritten.parts.get(number, [])
     first, last = group.sources[0], group.sources[-1]
@@ -60,5 +74,6 @@ def _stage_group(
         is_last=is_last,
         generation=basis.generation,
         checkpoint=basis.checkpoint,
+        moves_checkpoint=moves_checkpoint,
     )
     return write_manifest(files, snapshot.directory, staged, before)

@@ -1,7 +1,7 @@
 """Where output goes: documents for programs and tables for people to stdout, all else to stderr.
 
 The JSON document of `clean` is `{"apiVersion": "cleanerd/v1", "results": [...]}` with `RESULT_FIELDS` for
-each log, and `peak_extra_bytes` for those of a dry run. What is not known or does not apply is null.
+each log, and `peak_extra_bytes` and `peak_group_bytes` for those of a dry run. What is not known or does not apply is null.
 """
 
 import json
@@ -78,6 +78,7 @@ def _result(result: "LogResult") -> dict[str, object]:
         values[name] = round(getattr(result, name), 3)
     if result.outcome == "planned":
         values["peak_extra_bytes"] = result.peak_extra_bytes
+        values["peak_group_bytes"] = result.peak_group_bytes
     return values
 
 

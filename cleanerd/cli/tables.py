@@ -23,7 +23,7 @@ _STYLES = {
     "aborted": "yellow",
     "superseded_by_broker": "cyan",
 }
-_NUMERIC = {"BYTE", "BEFORE", "AFTER", "PEAK EXTRA", "SECONDS", "MB/S"}
+_NUMERIC = {"BYTE", "BEFORE", "AFTER", "PEAK EXTRA", "BY GROUP", "SECONDS", "MB/S"}
 
 
 def results_table(results: Sequence[LogResult]) -> Table:
@@ -37,6 +37,7 @@ def results_table(results: Sequence[LogResult]) -> Table:
         "BEFORE": [size(result.bytes_before) for result in results],
         "AFTER": [size(result.bytes_after) for result in results],
         "PEAK EXTRA": [size(result.peak_extra_bytes) if is_plan else "" for result in results],
+        "BY GROUP": [size(result.peak_group_bytes) if is_plan else "" for result in results],
         "REMOVED": [reasons(result.removed) for result in results],
         "SECONDS": [f"{result.seconds:.2f}" for result in results],
         "MB/S": [f"{result.mb_per_s:.1f}" if result.bytes_read else "" for result in results],

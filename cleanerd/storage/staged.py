@@ -18,7 +18,7 @@ from cleanerd.env.files import Files
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
 
-_VERSION = 3
+_VERSION = 4
 _MANIFEST_END = f"{FileKind.MANIFEST.value}{Suffix.STAGED.value}"
 _UNFINISHED_END = f".manifest-part{Suffix.STAGED.value}"
 
@@ -51,7 +51,8 @@ class StagedGroup:
     start below `round_end`. `round_end`: first dirty offset once every group of the cleaning is committed, and
     `is_last` tells its last one: without that the cleaning was interrupted while it staged.
     `generation` (`storage.generation`) and `checkpoint`, the entry of the log in `cleaner-offset-checkpoint`, are those that
-    the cleaning was planned with.
+    the cleaning was planned with. `moves_checkpoint`: False for groups that are not all of their cleaning, because there
+    was no room for more: committed, they are what a cleaning that was interrupted between two groups leaves.
     `log_inode` and `previous` are what `write_manifest` finds; a group that was not read from there has neither.
     """
 
@@ -65,6 +66,7 @@ class StagedGroup:
     is_last: bool
     generation: str = ""
     checkpoint: int | None = None
+    moves_checkpoint: bool = True
     log_inode: int | None = None
     previous: PreviousGroup | None = None
 
@@ -182,6 +184,7 @@ def _render(group: StagedGroup) -> bytes:
         "is_last": group.is_last,
         "generation": group.generation,
         "checkpoint": group.checkpoint,
+        "moves_checkpoint": group.moves_checkpoint,
         "log_inode": group.log_inode,
         "previous": group.previous and asdict(group.previous),
     }
@@ -206,6 +209,7 @@ def read_manifest(files: Files, directory: str, name: SegmentFileName) -> Staged
             is_last=bool(fields["is_last"]),
             generation=str(fields["generation"]),
             checkpoint=None if fields["checkpoint"] is None else int(fields["checkpoint"]),
+            moves_checkpoint=bool(fields["moves_checkpoint"]),
             log_inode=int(fields["log_inode"]),
             previous=_parse_previous(fields["previous"]),
         )

@@ -14,7 +14,8 @@ from cleanerd.client.delete_log import delete_log
 from cleanerd.client.producer import Producer
 from cleanerd.client.reader import read_records
 from cleanerd.client.writer import LogWriter
-from tests.cleaning.logs import assert_settled, contents
+from tests.cleaning.logs import assert_settled, contents, newest
+from tests.cleaning.test_group_by_group import SEGMENT_BYTES, tight
 from tests.daemon.processes import DaemonProcess, running, wait_until
 from tests.daemon.test_daemon_process import committed, descendants
 from tests.synthetic import Shape, write_log
@@ -134,6 +135,19 @@ def test_an_expired_delete_horizon_is_visited_though_nothing_is_dirty(tmp_path: 
         assert (first["removed"], second["removed"]) == ({"superseded": 1}, {"tombstone": 1})
         time.sleep(1)  # noqa: TID251  # nothing more is due, and nothing more happens
         assert len(daemon.outcomes("graves-0")) == 2
+
+
+def test_a_log_without_room_for_all_its_groups_is_committed_group_by_group(tmp_path: Path) -> None:
+    """In one job, and the dirty ratio does not matter between its commits."""
+    settings = {"log_segment_bytes": SEGMENT_BYTES, "log_cleaner_min_cleanable_ratio": 0.9}
+    with tight(tmp_path / "small") as log_dir, running(tmp_path / "d", log_dir, **settings) as daemon:
+        before = newest(log_dir / "t-0")
+        wait_until(lambda: committed(daemon, "t-0"), 120, daemon.output)
+        assert newest(log_dir / "t-0") == before
+        assert_settled(log_dir / "t-0")
+        assert daemon.outcomes("t-0") == ["committed"]
+        assert daemon.log("t-0")["state"] == "clean"
+        assert len([line for line in daemon.events() if line["event"] == "cleaning"]) == 1
 
 
 def test_retention_deletes_what_expired_after_its_delay(tmp_path: Path) -> None:

@@ -130,6 +130,46 @@ def test_killed_anywhere_the_log_is_old_or_new(scenario: Scenario, recoverer: Ac
     assert last == len(scenario.rewrites)
 
 
+def commit_group_by_group(scenario: Scenario) -> Action:
+    """Each group is staged when the one before it is committed, as where there is no room for both."""
+
+    def act(disk: SimDisk) -> None:
+        for rewrite in scenario.rewrites:
+            commit_group(disk, DIRECTORY, stage(disk, rewrite))
+
+    return act
+
+
+@scenarios
+@recoverers
+def test_killed_anywhere_between_groups_that_are_staged_one_by_one(
+    scenario: Scenario, recoverer: Action
+) -> None:
+    """As when all are staged first: old, or new up to a group, and what is new stays new."""
+    last = 0
+    for copy in killed(lay_out(scenario), commit_group_by_group(scenario)):
+        recoverer(copy)
+        commits = commits_found(scenario, copy, by_kafka=recoverer is kafka_starts)
+        assert commits >= last
+        last = commits
+    assert last == len(scenario.rewrites)
+
+
+@scenarios
+@recoverers
+def test_switched_off_anywhere_between_groups_that_are_staged_one_by_one(
+    scenario: Scenario, recoverer: Action
+) -> None:
+    cuts = (
+        cut
+        for copy in killed(lay_out(scenario), commit_group_by_group(scenario))
+        for cut in switched_off(copy)
+    )
+    for cut in distinct(cuts):
+        recoverer(cut)
+        commits_found(scenario, cut, by_kafka=recoverer is kafka_starts)
+
+
 @scenarios
 def test_killed_anywhere_cleanerd_and_kafka_agree(scenario: Scenario) -> None:
     """The commit point is the same for both, whoever comes first; what the other leaves is no matter to either."""

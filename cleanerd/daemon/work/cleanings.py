@@ -15,7 +15,7 @@ from structlog.contextvars import bound_contextvars
 from cleanerd.cleaning.boundary import attempt, one_by_one
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import LogResult
-from cleanerd.cleaning.settle import recover_log, settle
+from cleanerd.cleaning.settle import in_rounds, recover_log, settle
 from cleanerd.cleaning.spark_master import spark_master
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
@@ -67,7 +67,8 @@ class Cleanings:
         try:
             for log, staged in self._stage(job).items():
                 with bound_contextvars(**log.fields()):
-                    result = self._settle(log, staged)
+                    settled = self._settle(log, staged)
+                    result = in_rounds(settled, functools.partial(self._clean_again, job, log))
                     results.append(result)
                     self.done(job, log, result)
                 busy.remove(log)
@@ -93,7 +94,13 @@ class Cleanings:
         by_name = {result.topic_partition: result for result in found}
         return {log: by_name[log.topic_partition] for log in job.logs}
 
-    def _call(self, job: Job, logs: Sequence[LogId]) -> list[LogResult]:
+    def _clean_again(self, job: Job, log: LogId) -> LogResult:
+        """A log of which only some groups could be cleaned, whatever its dirty ratio is now."""
+        (staged,) = one_by_one(lambda logs: self._call(job, logs, force=True), [log], _failed)
+        self.metrics.staged([staged], self.configuration().broker)
+        return self._settle(log, staged)
+
+    def _call(self, job: Job, logs: Sequence[LogId], *, force: bool = False) -> list[LogResult]:
         """Have the engine clean logs of a job. Raises JobFailed."""
         log_dir, configuration = logs[0].log_dir, self.configuration()
         watch, first = Stopwatch(self.clock), len(job.planned)
@@ -112,7 +119,7 @@ class Cleanings:
                 topic_configs={
                     log.topic_partition.topic: configuration.topic(log.topic_partition.topic) for log in logs
                 },
-                force=job.force,
+                force=job.force or force,
                 horizons=job.trigger == "horizon",
                 reporter=channel.reporter,
                 is_owned=self.is_owned(log_dir),

@@ -1,0 +1,99 @@
+"""A log that has no room beside its old segments as a whole is committed group by group, as Kafka swaps groups."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.clean import Cleaner
+from cleanerd.client.producer import Producer
+from cleanerd.client.writer import LogWriter
+from cleanerd.env.space import space_of
+from cleanerd.format import names
+from cleanerd.pipeline.session import SparkSession
+from tests.cleaning.logs import META_PROPERTIES, assert_settled, clean, contents, lock_of_another, newest
+from tests.cleaning.test_bad_input import mounted
+
+SEGMENT_BYTES = 1_000_000
+OPTIONS = (f"--topic-set=t:segment.bytes={SEGMENT_BYTES}", "--set=cleanerd.staged.min.free.ratio=0")
+RECORDS = 12_000
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A log directory on a file system with room for few segments beside those of its one log."""
+    with tight(tmp_path / "small") as log_dir:
+        yield log_dir
+
+
+@contextmanager
+def tight(log_dir: Path) -> Iterator[Path]:
+    """A log of twelve segments, half of whose records are superseded, that nearly fills its file system."""
+    log_dir.mkdir()
+    with mounted(log_dir, "-t", "tmpfs", "-o", "size=24m", "none"):
+        with LogWriter(str(log_dir), "t", 0, segment_bytes=SEGMENT_BYTES) as writer:
+            producer = Producer(writer)
+            for number in range(RECORDS):
+                key = b"hot" if number % 2 else b"key %d" % number
+                producer.put(key, os.urandom(900), 1000 + number)
+            end = writer.log_end_offset
+        for name in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
+            (log_dir / name).write_text(f"0\n1\nt 0 {end}\n")
+        (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
+        yield log_dir
+
+
+def test_what_does_not_fit_at_once_is_committed_group_by_group(
+    spark: SparkSession, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint moves when all is done; a dry run tells what the whole takes, and what a group does."""
+    rounds: list[int | None] = []
+    stage = Cleaner.stage
+
+    def counting(self: Cleaner, *args: object, **more: object) -> object:
+        path = small / names.CLEANER_OFFSET_CHECKPOINT
+        rounds.append(len(path.read_text().splitlines()) if path.exists() else None)
+        return stage(self, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Cleaner, "stage", counting)
+    free, before = space_of(str(small)).free_bytes, newest(small / "t-0")
+    plan = clean(spark, small, options=[*OPTIONS, "--dry-run"]).results["small", "t"]
+    assert plan["peak_group_bytes"] < free < plan["peak_extra_bytes"]
+    ran = clean(spark, small, options=OPTIONS)
+    result = ran.results["small", "t"]
+    assert (ran.code, result["outcome"]) == (0, "committed")
+    assert rounds == [None] * len(rounds), "the checkpoint stays until everything is committed"
+    assert len(rounds) > 1
+    assert newest(small / "t-0") == before
+    assert_settled(small / "t-0")
+    assert f"t 0 {result['end_offset']}" in (small / names.CLEANER_OFFSET_CHECKPOINT).read_text()
+    assert result["removed"] == plan["removed"]
+    assert (result["records_read"], result["records_kept"]) == (plan["records_read"], plan["records_kept"])
+    assert (result["bytes_before"], result["bytes_after"]) == (plan["bytes_before"], plan["bytes_after"])
+
+
+def test_a_run_that_ends_between_two_groups_is_taken_up_by_the_next(
+    spark: SparkSession, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = newest(small / "t-0")
+    with monkeypatch.context() as patched:
+        patched.setattr("cleanerd.cleaning.run.in_rounds", lambda first, _: first)
+        result = clean(spark, small, options=OPTIONS).results["small", "t"]
+    assert result["outcome"] == "committed"
+    assert "there is no room for more of them beside the old segments" in result["reason"]
+    assert not (small / names.CLEANER_OFFSET_CHECKPOINT).exists()
+    assert newest(small / "t-0") == before
+    assert clean(spark, small, options=OPTIONS).outcome("t", "small") == "committed"
+    assert newest(small / "t-0") == before
+    assert (small / names.CLEANER_OFFSET_CHECKPOINT).exists()
+
+
+def test_beside_a_live_broker_a_log_that_does_not_fit_is_left_alone(spark: SparkSession, small: Path) -> None:
+    """Nothing could be committed, so that no group would make room for the next."""
+    before = contents(small / "t-0")
+    with lock_of_another(small / names.LOCK):
+        ran = clean(spark, small, options=OPTIONS)
+    assert "bytes are free on the file system of" in ran.reason("t", "small")
+    assert contents(small / "t-0") == before
