@@ -11,11 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from cleanerd.format import names
+from cleanerd.storage.lock import LogDirLock, probe
+from tests.broker.kafka import START_TIMEOUT_S, KafkaBroker
 from tests.cleaning.logs import assert_settled, write_logs
 from tests.daemon.processes import DaemonProcess, wait_until
 
@@ -108,7 +111,30 @@ def restart_again_and_again(directory: Path, logs: int, restarts: int) -> None:
         )
 
 
-@pytest.mark.timeout(600)
-def test_a_killed_broker_starts_again_whatever_is_being_committed(tmp_path: Path) -> None:
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("logs", "restarts"), [(100, 20), (500, 200)])
+def test_a_killed_broker_starts_again_whatever_is_being_committed(
+    tmp_path: Path, logs: int, restarts: int
+) -> None:
     """No hook, no pause: each start finds the lock free, after the steps that were under way at most."""
-    restart_again_and_again(tmp_path, logs=40, restarts=20)
+    restart_again_and_again(tmp_path, logs, restarts)
+
+
+@pytest.mark.broker
+def test_a_real_broker_that_meets_our_lock_waits_for_it(tmp_path: Path) -> None:
+    """Its open of the file waits in the kernel, so its only try of the lock comes after ours has gone."""
+    log_dir = tmp_path / "logs"
+    broker = KafkaBroker(tmp_path / "work", [log_dir])
+    with broker:
+        broker.kill()
+        with ThreadPoolExecutor(1) as pool, LogDirLock(str(log_dir)) as lock:
+            started = pool.submit(broker.start)
+            wait_until(lambda: lock.is_wanted, START_TIMEOUT_S)
+            threading.Event().wait(1.0)
+            assert not started.done()
+            lock.__exit__(None, None, None)
+            started.result(START_TIMEOUT_S)
+            assert probe(str(log_dir)) == broker.pid
+            broker.stop()
+            lock.__enter__()

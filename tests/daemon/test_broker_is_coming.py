@@ -1,0 +1,77 @@
+"""`commit --wait` before a broker's start: it waits for nothing that cannot come, and everything else makes way."""
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.slices import AIM_S, Pace, Weighed, weigh
+from cleanerd.env.files import RealFiles
+from cleanerd.format.names import TopicPartition
+from tests.broker.test_start_beside_commits import kill, staged, start, waiting
+from tests.daemon.processes import wait_until
+
+BUSY = 75
+
+
+@pytest.mark.soak
+def test_a_forgotten_hold_delays_no_start_and_nothing_begins_until_the_broker_has_come(
+    tmp_path: Path,
+) -> None:
+    with staged(tmp_path, logs=3) as (daemon, log_dir, broker):
+        daemon.ask("pause", "topic-000-0", "--reason", "forgotten")
+        kill(broker)
+        began = time.monotonic()
+        answer = daemon.ctl("commit", "--wait", "--timeout", "60s", check=False)
+        assert time.monotonic() - began < 20
+        rows = {row["topic"]: row["outcome"] for row in json.loads(answer.stdout)["commits"]}
+        assert (rows["topic-000"], answer.returncode) == ("held", BUSY)
+        assert {rows.get(topic, "nothing") for topic in ("topic-001", "topic-002")} <= {
+            "committed",
+            "nothing",
+        }
+        assert waiting(log_dir) == 1
+
+        daemon.ask("resume", "topic-000-0")
+        threading.Event().wait(2.0)
+        assert waiting(log_dir) == 1, "a broker is expected"
+        broker = start(log_dir)
+        wait_until(lambda: daemon.ask("status")["status"]["log_dirs"][0]["broker_is_live"], 10)
+        kill(broker)
+        wait_until(lambda: waiting(log_dir) == 0, 20, daemon.output)
+
+
+def logs(*weights: float) -> list[Weighed]:
+    return [
+        Weighed(LogId("/logs", TopicPartition("t", number)), 0, weight)
+        for number, weight in enumerate(weights)
+    ]
+
+
+def test_a_slice_holds_what_ends_in_time() -> None:
+    pace, rest = Pace(), logs(*[1.0] * 100)
+    first = pace.next_slice(rest)
+    pace.took(first, 0.001 * len(first))
+    for _ in range(10):
+        batch = pace.next_slice(rest)
+        assert len(batch) * 0.001 <= AIM_S
+        pace.took(batch, 0.001 * len(batch))
+    assert len(batch) > len(first), "it becomes faster"
+    pace.took(batch, 0.5 * len(batch))
+    assert len(pace.next_slice(rest)) == 1, "and slower at once"
+
+
+def test_what_takes_longer_than_a_slice_has_one_of_its_own() -> None:
+    one, *others = logs(1000.0, 1.0, 1.0)
+    assert Pace().next_slice([one, *others]) == [one]
+    assert Pace().next_slice([others[0], one]) == [others[0]]
+
+
+def test_what_cannot_be_read_has_no_gain(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / f"{0:020}.manifest.cleanerd").write_text("no manifest")
+    log = LogId(str(tmp_path), TopicPartition("t", 0))
+    assert weigh(RealFiles(), log) == Weighed(log)
