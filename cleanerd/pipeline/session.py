@@ -75,9 +75,17 @@ class SparkFailed(JobFailed):
     """
 
     def __init__(self, cause: object, reasons: Sequence[str] = ()) -> None:
-        lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+        lines = [line.strip() for line in _text(cause).splitlines() if line.strip()]
         said = [line for line in lines if not line.startswith(("at ", "File ", "^"))]
         super().__init__("Spark gave up on the job: " + "; ".join([*reasons, *said[:3]]))
+
+
+def _text(cause: object) -> str:
+    """What a failure says of itself; one of Java's asks its JVM, which may be gone."""
+    try:
+        return str(cause)
+    except _LOST:
+        return f"{type(cause).__name__} of a JVM that has ended"
 
 
 class SparkSession:

@@ -94,8 +94,8 @@ def test_daemon_cleans_on_a_standalone_cluster(tmp_path: Path, secret: str | Non
 def test_the_root_cause_is_told_when_no_executor_can_start(tmp_path: Path, spark: SparkSession) -> None:
     """Not that a stopped context cannot be asked to cancel; and the next job has a session again."""
     spark.stop()
-    settings = {"spark.executor.extraJavaOptions": "-Xnosuchoption"}
-    with standalone(tmp_path, 1) as (master, _):
+    settings = {"spark.executor.extraJavaOptions": "-agentlib:none"}
+    with standalone(tmp_path, 1, spark_deploy_maxExecutorRetries="1") as (master, _):
         session = SparkSession(master, settings)
         for _ in range(2):
             with pytest.raises(SparkFailed, match="Command exited with code 1") as caught:
