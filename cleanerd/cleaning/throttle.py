@@ -58,13 +58,11 @@ class Throttle:
                 self._accounts[limit].set_rate(rate, now_s)
             self._changed.notify_all()
 
-    def set_configured(self, config: CleanerdConfig) -> None:
-        """The limits of a configuration."""
-        self.set_limits(
-            total=config.io_max_bytes_per_second,
-            read=config.io_max_read_bytes_per_second,
-            write=config.io_max_write_bytes_per_second,
-        )
+    def set_configured(self, config: CleanerdConfig, before: CleanerdConfig | None = None) -> None:
+        """The limits of a configuration; if those of the one `before` are the same, what was set since then stays."""
+        rates = _rates(config)
+        if before is None or rates != _rates(before):
+            self.set_limits(**rates)
 
     def limits(self) -> dict[Limit, float]:
         """Bytes per second, `math.inf` for no limit."""
@@ -173,3 +171,11 @@ class _Account:
         self._earned_at_s = now_s
         while self._waiting and self._waiting[0].mark <= self._earned:
             self._waiting.popleft()
+
+
+def _rates(config: CleanerdConfig) -> dict[str, float]:
+    return {
+        "total": config.io_max_bytes_per_second,
+        "read": config.io_max_read_bytes_per_second,
+        "write": config.io_max_write_bytes_per_second,
+    }

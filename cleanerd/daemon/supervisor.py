@@ -37,7 +37,7 @@ from cleanerd.cleaning.spark_master import express_place, spark_place
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
 from cleanerd.config.reload import ReloadPlan
-from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus
+from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus, Trigger
 from cleanerd.daemon.engine.client import Engine
 from cleanerd.daemon.inventory.ignored import why_foreign
 from cleanerd.daemon.inventory.inventory import Inventory, ScanReport
@@ -58,7 +58,7 @@ from cleanerd.daemon.work.failures import Troubles
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.daemon.work.retention import Retention
+from cleanerd.daemon.work.retention import Retention, has_its_turn
 from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.daemon.work.wanted import Wanted
@@ -184,6 +184,7 @@ class Supervisor:
     def start(self) -> None:
         """Steps 1 to 4 but for the control socket. Raises Fatal when another cleanerd works in one of the directories."""
         self.set_limits(self.configuration())
+        self.throttle.set_configured(self.configuration().broker)
         self.offline = self.ownership.take_at_start(self.log_dirs)
         for log_dir in self.log_dirs:
             if log_dir not in self.offline and not self.ownership.mend(log_dir):
@@ -224,6 +225,7 @@ class Supervisor:
     def apply(self, plan: ReloadPlan) -> None:
         """Put a new configuration into effect; called before `configuration` answers with it."""
         self.set_limits(plan.new)
+        self.throttle.set_configured(plan.new.broker, plan.old.broker)
         for log in self.inventory.logs():
             if log.topic_partition.topic in plan.compact_removed:
                 self.states.stop(log)  # rule 2.8
@@ -231,7 +233,12 @@ class Supervisor:
             self.workers.resize(plan.new.broker.log_cleaner_threads)
 
     def reloaded(self, outcome: ReloadOutcome) -> None:
-        """After every reload: tell of it; what was in the way of logs may be gone."""
+        """After every reload: tell of it; what was in the way may be gone. One that was asked for ends a `throttle`."""
+        if (
+            outcome.trigger in (Trigger.REQUEST, Trigger.SIGNAL)
+            and outcome.status is not ReloadStatus.REJECTED
+        ):
+            self.throttle.set_configured(self.configuration().broker)
         if outcome.status is not ReloadStatus.UNCHANGED:
             reason = "; ".join(outcome.problems) or None
             changes = [str(change) for change in outcome.plan.changes] if outcome.plan else None
@@ -243,11 +250,10 @@ class Supervisor:
             self.bell.ring()
 
     def set_limits(self, configuration: Configuration) -> None:
-        """Throttle, priorities and the size of the history as configured."""
+        """Priorities and the size of the history as configured."""
         config = configuration.broker
         self.history.set_limits(config.history_max_age_ms, config.history_max_bytes)
         self.inventory.reserve(config.reserved_topics, config.reserved_max_wait_ms)
-        self.throttle.set_configured(config)
 
     # -- what workers do ----------------------------------------------------------------------------------------
 
@@ -421,28 +427,17 @@ class Supervisor:
         ]
         known = [known for known in map(self.inventory.facts, usable) if known is not None]
         self.retention.reset_checkpoints([found.log for found in known if found.may_need_reset])
-        logs = [log for log in usable if self.may_retain(log, is_time=is_time)]
+        failed = {trouble.log for trouble in self.troubles.all()}
+        topic = configuration.topic
+        turns = (
+            has_its_turn(one, topic(one.log.topic_partition.topic), one.log in failed, is_time=is_time)
+            for one in known
+        )
+        logs = [one.log for one, has_turn in zip(known, turns, strict=True) if has_turn]
         if logs:
             self.retention.run(logs)
             self._refresh()
         return False
-
-    def may_retain(self, log: LogId, *, is_time: bool) -> bool:
-        """Whether this log has its turn: compacted ones at every round (1.29), others when it is time."""
-        config = self.configuration().topic(log.topic_partition.topic)
-        if not config.compact:
-            return is_time
-        known = self.inventory.facts(log)
-        if (
-            self.troubles.of(log) is not None
-            or known is None
-            or known.contents.is_staged
-            or not known.contents.closed
-        ):
-            return False
-        closed = known.contents.closed
-        following = [s.facts.base_offset for s in closed[1:]] + [known.contents.active_base_offset]
-        return is_time or config.delete or following[0] <= known.offsets.log_start
 
     def _backoff_s(self) -> float:
         config = self.configuration().broker

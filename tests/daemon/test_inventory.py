@@ -123,7 +123,7 @@ def test_directories_without_segments_and_plain_files_are_no_logs_yet(fixture: F
 # -- what costs what ------------------------------------------------------------------------------------------
 
 
-def test_idle_scan_is_one_stat_for_each_directory(fixture: Fixture) -> None:
+def test_idle_scan_is_two_stats_for_each_directory(fixture: Fixture) -> None:
     """Issue 3.4: thousands of partitions cost almost nothing; counted, not timed."""
     for number in range(200):
         write_log(fixture.root / f"many-{number}", {0: 100, 10: 200, 20: 50})
@@ -133,7 +133,7 @@ def test_idle_scan_is_one_stat_for_each_directory(fixture: Fixture) -> None:
         fixture.scan()
     logs = len(fixture.inventory.logs())
     assert logs == 202
-    assert len(fixture.files.stats) <= 3 * (logs + CONST * len(fixture.dirs))
+    assert len(fixture.files.stats) <= 3 * (2 * logs + CONST * len(fixture.dirs))
     assert fixture.files.lists == [str(path) for path in fixture.dirs] * 3
     assert fixture.files.reads == []
 
@@ -396,3 +396,22 @@ def test_touched_checkpoint_file_is_read_for_all_logs(fixture: Fixture) -> None:
     report = fixture.inventory.scan_touched([str(path) for path in fixture.dirs])
     assert [str(log) for log in report.changed] == ["a-0", "b-0"]
     assert len(fixture.files.stats) <= CONST
+
+
+def test_sizes_follow_the_growth_of_the_active_segment(fixture: Fixture) -> None:
+    """Within one scan, and for one more `stat`: appending changes no directory, and is no change of what may be cleaned."""
+    directory = fixture.root / "growing-0"
+    write_log(directory, {0: 100, 10: 0})
+    fixture.scan()
+    log = fixture.log("growing-0")
+    for size in (623_000, 900_000, 800_000):
+        with (directory / file_name(10)).open("r+b") as file:
+            file.truncate(size)
+        fixture.files.reset()
+        assert fixture.scan() == []
+        assert str(directory) not in fixture.files.lists
+        known = fixture.inventory.facts(log)
+        assert known is not None
+        assert known.contents.size_bytes == sum(path.stat().st_size for path in directory.glob("*.log"))
+        totals = fixture.inventory.totals(fixture.clock.now_ms(), fixture.config)[str(fixture.root)]
+        assert totals.size_bytes == sum(path.stat().st_size for path in fixture.root.glob("*/*.log"))

@@ -9,9 +9,11 @@ import pytest
 
 from cleanerd.cleaning.clean import budget_of
 from cleanerd.cleaning.result import CleanRequest, LogResult
+from cleanerd.cleaning.throttle import Limit
 from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.reload import plan_reload
 from cleanerd.config.sources import read_sources
+from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus, Trigger
 from cleanerd.daemon.engine.calls import CleanCall
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.history import History
@@ -182,3 +184,23 @@ def test_jobs_side_by_side_share_the_memory_for_keys(tmp_path: Path, make: Make)
     )
     assert budget_of(request).bytes == int((80 << 20) * call.config.io_buffer_load_factor / 4)
     assert not call.is_owned
+
+
+def test_a_throttle_holds_until_a_reload_is_asked_for_or_the_rates_change(tmp_path: Path, make: Make) -> None:
+    """Not until any topic of the cluster changes."""
+    logs = write_logs(tmp_path / "logs", "one")
+    daemon = make(logs, {"one": "compact"})
+    before = daemon.configuration()
+
+    def outcome(trigger: Trigger) -> ReloadOutcome:
+        return ReloadOutcome(trigger, 1, ReloadStatus.UNCHANGED, None)
+
+    daemon.throttle.set_limits(total=5.0)
+    daemon.apply(plan_reload(before, configuration(logs, {"one": "compact", "two": "compact"})))
+    daemon.reloaded(outcome(Trigger.METADATA))
+    assert daemon.throttle.limits()[Limit.TOTAL] == 5.0
+    daemon.reloaded(outcome(Trigger.REQUEST))
+    assert daemon.throttle.limits()[Limit.TOTAL] > 1e300
+    rate = configuration(logs, {"one": "compact"}, log_cleaner_io_max_bytes_per_second=7)
+    daemon.apply(plan_reload(before, rate))
+    assert daemon.throttle.limits()[Limit.TOTAL] == 7.0

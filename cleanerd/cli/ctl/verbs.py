@@ -127,7 +127,8 @@ def clean(client: Client, options: argparse.Namespace) -> Reply:
     """Clean now; with --wait, the jobs when they are done, and failure when one has failed."""
     started = client.send("POST", "/v1/clean", {"pattern": options.pattern, "force": options.force})
     if not options.wait:
-        return Reply(started)
+        ids = " ".join(job["id"] for job in started["jobs"][:1])
+        return Reply(started, text=_with(f"`cleanerctl jobs {ids}` follows it; --wait waits for the end"))
     deadline = _Deadline(options.timeout)
     done = [_job_done(client, job["id"], deadline) for job in started["jobs"]]
     has_failed = any(job["outcome"] in {"failed", "aborted"} for job in done)
@@ -207,7 +208,9 @@ def pause(client: Client, options: argparse.Namespace) -> Reply:
         "ttl_ms": None if options.ttl is None else max(round(1000 * options.ttl), 1),
         "timeout_ms": round(1000 * stop_s),
     }
-    return Reply(client.send("POST", "/v1/pause", body, stop_s))
+    answer = client.send("POST", "/v1/pause", body, stop_s)
+    hint = "" if answer["hold"]["logs"] else "nothing matches now; what appears later is held"
+    return Reply(answer, text=_with(hint))
 
 
 def resume(client: Client, options: argparse.Namespace) -> Reply:
@@ -265,6 +268,11 @@ def _partition(client: Client, name: str) -> str:
             f"{name} has {len(found)} partitions: which, {name}-{found[0]} to {name}-{found[-1]}?", USAGE
         )
     return f"{name}-{found[0]}"
+
+
+def _with(hint: str) -> Callable[[Mapping[str, Any]], str]:
+    """The usual text with a line more."""
+    return lambda document: ctl_tables.text(document) + (f"{hint}\n" if hint else "")
 
 
 def _path(*names: str) -> str:

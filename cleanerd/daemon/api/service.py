@@ -268,7 +268,7 @@ class Service(Operations):
         except CleanerdError as error:
             raise Conflict(str(error)) from error
         finally:
-            self._daemon.reloaded(self._reloader.reload(Trigger.REQUEST))
+            self._daemon.reloaded(self._reloader.reload(Trigger.MUTES))
 
     def retry(self, pattern: str) -> tuple[LogRef, ...]:
         """Forget failures."""

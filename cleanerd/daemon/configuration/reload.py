@@ -28,6 +28,7 @@ class Trigger(Enum):
     METADATA = "metadata log changed"
     SIGNAL = "SIGHUP"
     REQUEST = "reload requested"
+    MUTES = "topics muted or given back"
 
 
 class ReloadStatus(Enum):

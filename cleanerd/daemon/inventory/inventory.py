@@ -1,8 +1,9 @@
-"""Which logs exist, and which of them is due: kept up to date by one `stat` for each partition directory.
+"""Which logs exist, and which of them is due: kept up to date by two `stat`s for each partition directory.
 
 The set of closed segments of a log changes only together with the modification time of its directory, so a directory is
 listed again only when that time, or the directory itself, is another one. Two writes in one tick of the file system's
-clock have one time: who was changed a moment before it was listed is listed once more by the next scan.
+clock have one time: who was changed a moment before it was listed is listed once more by the next scan. The second `stat`
+is that of the active segment, whose growth changes no directory.
 
 What is offered as due is an upper bound (`known_log`): the exact examination decides. One that found nothing to do is
 remembered with the facts it was based on, so that no log is examined twice for the same reason. Everything here may be
@@ -26,6 +27,7 @@ from cleanerd.daemon.inventory.known_log import (
     offsets_of,
     reaches,
     read_contents,
+    with_active_size,
 )
 from cleanerd.daemon.inventory.totals import Totals, sum_up
 from cleanerd.daemon.inventory.urgency import FOREVER_MS, Due, DueReason, Estimate, estimate
@@ -280,7 +282,7 @@ class Inventory:
         directory = entry.log.directory
         identity = self._files.stat(directory)
         if entry.is_settled and identity == entry.identity:
-            return before
+            return with_active_size(self._files, directory, before) if before is not None else None
         if os.path.islink(directory):
             raise OSError(0, "a symbolic link is not a partition directory", directory)
         now_ms = self._clock.now_ms()

@@ -16,7 +16,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.values.log_id import LogId
@@ -218,6 +218,13 @@ def read_contents(files: Files, directory: str, before: Contents | None) -> Cont
         staged=_staged(files, directory, [name for name in parsed if name.suffix is Suffix.STAGED]),
         in_transition=any(name.suffix in {Suffix.CLEANED, Suffix.SWAP} for name in parsed),
     )
+
+
+def with_active_size(files: Files, directory: str, contents: Contents) -> Contents:
+    """The same with what has been appended since; `contents` itself when that is nothing. Raises OSError."""
+    path = os.path.join(directory, str(SegmentFileName(contents.active_base_offset, FileKind.LOG)))
+    size_bytes = files.stat(path).size_bytes
+    return contents if size_bytes == contents.active_bytes else replace(contents, active_bytes=size_bytes)
 
 
 def _staged(files: Files, directory: str, names: list[SegmentFileName]) -> Staged | None:

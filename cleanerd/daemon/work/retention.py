@@ -18,6 +18,8 @@ from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.reset import reset_checkpoint
 from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.config.load import Configuration
+from cleanerd.config.model import TopicConfig
+from cleanerd.daemon.inventory.known_log import KnownLog
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
@@ -28,6 +30,17 @@ from cleanerd.storage.generation import end_left_truncation
 from cleanerd.storage.scan import Checkpoints, is_kafka_dir
 
 _log = structlog.get_logger("cleanerd")
+
+
+def has_its_turn(known: KnownLog, config: TopicConfig, has_failed: bool, *, is_time: bool) -> bool:
+    """Whether a log gets a pass now: compacted ones at every round (1.29), unless in trouble, others when it is time."""
+    if not config.compact:
+        return is_time
+    closed = known.contents.closed
+    if has_failed or known.contents.is_staged or not closed:
+        return False
+    following = [s.facts.base_offset for s in closed[1:]] + [known.contents.active_base_offset]
+    return is_time or config.delete or following[0] <= known.offsets.log_start
 
 
 @dataclass(frozen=True, slots=True)
