@@ -58,7 +58,7 @@ from cleanerd.daemon.work.failures import Troubles
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.daemon.work.retention import Retention, has_its_turn
+from cleanerd.daemon.work.retention import Retention, whose_turn
 from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.daemon.work.wanted import Wanted
@@ -408,11 +408,8 @@ class Supervisor:
 
     def _commit_pause_s(self) -> float:
         config = self.configuration().broker
-        return (
-            config.staged_commit_interval_ms / 1000
-            if self.inventory.staged()
-            else config.scan_interval_ms / 1000
-        )
+        pause_ms = config.staged_commit_interval_ms if self.inventory.staged() else config.scan_interval_ms
+        return pause_ms / 1000
 
     def _retention_step(self) -> bool:
         configuration, now_s = self.configuration(), self.clock.monotonic_s()
@@ -428,12 +425,7 @@ class Supervisor:
         known = [known for known in map(self.inventory.facts, usable) if known is not None]
         self.retention.reset_checkpoints([found.log for found in known if found.may_need_reset])
         failed = {trouble.log for trouble in self.troubles.all()}
-        topic = configuration.topic
-        turns = (
-            has_its_turn(one, topic(one.log.topic_partition.topic), one.log in failed, is_time=is_time)
-            for one in known
-        )
-        logs = [one.log for one, has_turn in zip(known, turns, strict=True) if has_turn]
+        logs = whose_turn(known, configuration.topic, failed, is_time=is_time)
         if logs:
             self.retention.run(logs)
             self._refresh()

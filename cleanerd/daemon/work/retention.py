@@ -8,7 +8,7 @@ A `-future` log gets no pass (1.32): it is the unfinished copy of a move that on
 broker's retention takes from it then what it has to.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +19,7 @@ from cleanerd.cleaning.reset import reset_checkpoint
 from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
+from cleanerd.daemon.inventory.inventory import TopicConfigs
 from cleanerd.daemon.inventory.known_log import KnownLog
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.states import PartitionStates
@@ -32,12 +33,24 @@ from cleanerd.storage.scan import Checkpoints, is_kafka_dir
 _log = structlog.get_logger("cleanerd")
 
 
-def has_its_turn(known: KnownLog, config: TopicConfig, has_failed: bool, *, is_time: bool) -> bool:
-    """Whether a log gets a pass now: compacted ones at every round (1.29), unless in trouble, others when it is time."""
-    if not config.compact:
-        return is_time
+def whose_turn(
+    logs: Iterable[KnownLog], topic_config: TopicConfigs, failed: Set[LogId], *, is_time: bool
+) -> list[LogId]:
+    """Logs that get a pass now: compacted ones at every round (1.29), unless they have failed, others when it is time."""
+    return [
+        known.log
+        for known in logs
+        if (
+            _needs_pass(known, config, is_time=is_time) and known.log not in failed
+            if (config := topic_config(known.log.topic_partition.topic)).compact
+            else is_time
+        )
+    ]
+
+
+def _needs_pass(known: KnownLog, config: TopicConfig, *, is_time: bool) -> bool:
     closed = known.contents.closed
-    if has_failed or known.contents.is_staged or not closed:
+    if known.contents.is_staged or not closed:
         return False
     following = [s.facts.base_offset for s in closed[1:]] + [known.contents.active_base_offset]
     return is_time or config.delete or following[0] <= known.offsets.log_start
