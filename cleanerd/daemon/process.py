@@ -105,6 +105,8 @@ class Daemon:
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGHUP, lambda *_: self._reload_wanted.set())
         config = self._reloader.current.broker
+        # Before ports and sockets: a second daemon is told of the first, not of the port that it has taken.
+        self._supervisor.ownership.take_at_start(self._supervisor.log_dirs)
         served = pages(
             self._supervisor.metrics,
             lambda: self._supervisor.trouble(_HUNG_S),

@@ -44,7 +44,8 @@ COMPACT_DELETE = {**COMPACT, "cleanup.policy": "compact,delete"}
 EVENTS = {**COMPACT, "cleanup.policy": "delete"}
 
 DAEMON = {
-    "log.cleaner.min.cleanable.ratio": "0.0",
+    "log.cleaner.min.cleanable.ratio": "1.0",  # as the broker has it: its own cleaner stays away
+    "cleanerd.min.cleanable.dirty.ratio": "0.0",
     "log.cleaner.backoff.ms": "500",
     "cleanerd.scan.interval.ms": "500",
     "cleanerd.staged.commit.interval.ms": "200",

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -56,9 +57,12 @@ def _check_times(log: Path) -> None:
 
 
 def test_a_second_daemon_is_refused_with_the_pid_of_the_first(daemon: DaemonProcess, place: Path) -> None:
-    other = DaemonProcess(place / "other", [place / "logs"], {})
-    other.directory.mkdir()
-    assert other.spawn().wait(60) == 1
+    """Also where both have the same metrics address: it is the first daemon that is in the way."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        other = DaemonProcess(place / "other", [place / "logs"], {"cleanerd.metrics.listen": address})
+        other.directory.mkdir()
+        assert other.spawn().wait(60) == 1
     assert daemon.process is not None
     assert f"another cleanerd works in {place / 'logs'} (process {daemon.process.pid})" in other.output()
 
