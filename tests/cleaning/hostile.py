@@ -48,11 +48,43 @@ def _sparse(path: Path) -> str:
     return str(path.parent)
 
 
+def fifo_as_log(partition: Path) -> str:
+    """Opening it would wait for a writer for ever."""
+    return _fifo(segment(partition, 1))
+
+
+def fifo_as_active_log(partition: Path) -> str:
+    return _fifo(segment(partition, -1))
+
+
+def fifo_as_offset_index(partition: Path) -> str:
+    return _fifo(segment(partition, 1, FileKind.OFFSET_INDEX))
+
+
+def fifo_as_time_index(partition: Path) -> str:
+    return _fifo(segment(partition, 1, FileKind.TIME_INDEX))
+
+
+def fifo_as_leader_epochs(partition: Path) -> str:
+    return _fifo(partition / LEADER_EPOCH_CHECKPOINT)
+
+
+def _fifo(path: Path) -> str:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    return str(path.parent)
+
+
 HOSTILE: tuple[Callable[[Path], str], ...] = (
     end_beyond_int64,
     sparse_offset_index,
     sparse_time_index,
     sparse_txn_index,
     sparse_leader_epochs,
+    fifo_as_log,
+    fifo_as_active_log,
+    fifo_as_offset_index,
+    fifo_as_time_index,
+    fifo_as_leader_epochs,
 )
 """Each returns what a report of it names."""
