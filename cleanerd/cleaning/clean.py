@@ -183,6 +183,9 @@ class Cleaner:
     def _run_steps(self, logs: list[_Log], reporter: Reporter, watch: Stopwatch, rewrite: "_Rewrite") -> None:
         pipeline = Pipeline(self._session, budget_of(self._request), reporter)
         keys = [_fingerprint_key(self._entropy) for _ in logs]
+        if not self._session.is_up and any(log.plan.work.chunks for log in logs):
+            with watch.phase("start"):
+                self._session.context()
         with watch.phase("index"):
             for log, indexed in zip(logs, pipeline.index([log.plan.work for log in logs], keys), strict=True):
                 log.indexed, log.error = indexed, indexed.error

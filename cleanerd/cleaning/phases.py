@@ -6,7 +6,8 @@ phase       what is done
 examine     an exact look at the logs of a job, before its seconds begin; measured by the daemon alone,
             with the start of the engine if it was not up
 plan        what a cleaning needs to know beside the records is read, the work is divided
-index       keys are read, and the newest record of each is found; the first job also starts Spark
+start       Spark is started, if it was not up; like examine, no part of the seconds of a cleaning
+index       keys are read, and the newest record of each is found
 rewrite     records are copied and the copy is verified; counted beforehand where disk space is short
 stage       the parts of each log are joined and synced, those of several logs side by side
 commit      its segments are swapped, its checkpoint is written
@@ -19,7 +20,7 @@ from contextlib import contextmanager
 
 from cleanerd.env.clock import Clock
 
-JOB_PHASES = ("examine", "plan", "index", "rewrite", "stage")
+JOB_PHASES = ("examine", "plan", "start", "index", "rewrite", "stage")
 """Phases of a whole job: each of its logs is told the same seconds."""
 LOG_PHASES = ("commit", "checkpoint")
 
@@ -34,8 +35,8 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
-        return self._clock.monotonic_s() - self._began_s
+        """Since it began, without the start of Spark."""
+        return self._clock.monotonic_s() - self._began_s - self.phase_seconds.get("start", 0.0)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

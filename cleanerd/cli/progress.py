@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress, Task, TaskID
 
 
+_WAITING = "starting Spark ..."
+"""Of a log until the first of its bytes is read. Where Spark is up, that is too soon to be seen."""
+
+
 class NoProgress:
     """Draws nothing."""
 
@@ -54,7 +58,7 @@ class Bars(NoProgress):
     def planned(self, tp: TopicPartition, total_bytes: int) -> None:
         """Show the bar of a log."""
         with self._mutex:
-            self._tasks[tp] = self._bars.add_task(str(tp), total=total_bytes, phase="", records=0)
+            self._tasks[tp] = self._bars.add_task(str(tp), total=total_bytes, phase=_WAITING, records=0)
             self._records[tp] = 0
 
     def advanced(self, tp: TopicPartition, phase: str, bytes_done_delta: int, records_delta: int) -> None:

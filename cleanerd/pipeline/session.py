@@ -114,6 +114,11 @@ class SparkSession:
                 self._context = self._start()
             return self._context
 
+    @property
+    def is_up(self) -> bool:
+        """Whether a context has been started and not been stopped."""
+        return self._context is not None
+
     def cores(self) -> int:
         """How many tasks run at a time."""
         return max(int(self.context().defaultParallelism), 1)

@@ -16,6 +16,7 @@ INDEXED = {"plan", "index", "rewrite"}
 
 def test_phases_of_committed_unchanged_and_staged_logs(tmp_path: Path, spark: SparkSession) -> None:
     """Logs of one job share its phases, the stage too; each has its own commit; all within its seconds."""
+    spark.context()
     log_dir = write_logs(tmp_path / "logs", "one", "two")
     first = clean(spark, log_dir).results
     again = clean(spark, log_dir).results
@@ -38,11 +39,26 @@ def test_phases_of_committed_unchanged_and_staged_logs(tmp_path: Path, spark: Sp
 
 
 def test_a_log_that_fails_tells_how_far_its_job_came(tmp_path: Path, spark: SparkSession) -> None:
+    spark.context()
     log_dir = write_logs(tmp_path / "logs", "good", "bad")
     damaged = segment(log_dir / "bad-0", 1)
     damaged.write_bytes(damaged.read_bytes()[:-5] + b"\xff" + damaged.read_bytes()[-4:])
     result = clean(spark, log_dir).results["logs", "bad"]
     assert (result["outcome"], set(result["phase_seconds"])) == ("failed", INDEXED | {"stage"})
+
+
+def test_the_start_of_spark_is_a_phase_but_no_part_of_the_seconds(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Once for a session: MB/s of the first cleaning are those of the second."""
+    log_dir = write_logs(tmp_path / "logs", "one")
+    spark.stop()
+    (first,) = clean(spark, log_dir).results.values()
+    (second,) = clean(spark, write_logs(tmp_path / "more", "two")).results.values()
+    assert set(first["phase_seconds"]) == INDEXED | {"start", "stage", "commit"}
+    assert set(second["phase_seconds"]) == INDEXED | {"stage", "commit"}
+    spent_s = sum(first["phase_seconds"].values())
+    assert spent_s - first["phase_seconds"]["start"] <= first["seconds"] + 0.003 < spent_s
 
 
 def test_a_phase_that_ends_in_an_error_has_none() -> None:

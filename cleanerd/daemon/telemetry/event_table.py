@@ -71,8 +71,8 @@ _row("cleaning", "info",
       "records_per_s", "bytes_read", "bytes_before", "bytes_after", "records_read", "records_kept", "removed",
       "segments", "error", "failures"),
      "A log went through a cleaning; one line for each log of a job. `range`: first dirty offset and end; `removed`: "
-     "records by reason; `phase_seconds`: those of the job for examine, plan, index, rewrite and stage, which its logs "
-     "share; `segments`: before and after; superseded_by_broker: the broker's cleaner or retention "
+     "records by reason; `phase_seconds`: all but commit and checkpoint are those of the job, which its logs share; "
+     "`segments`: before and after; superseded_by_broker: the broker's cleaner or retention "
      "was first; uncleanable: it has failed `failures` times and is given up.",
      "failed: it is tried again by itself. uncleanable: mend the file that the reason names, or `cleanerctl retry`.",
      outcomes="committed, staged, unchanged, skipped, superseded_by_broker, aborted, failed, uncleanable",

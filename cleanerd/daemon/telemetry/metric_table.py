@@ -176,10 +176,11 @@ CLEANING_SECONDS = _histogram("cleanerd_cleaning_duration_seconds", "log_dir",
                               (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400))
 PHASE_SECONDS = _histogram("cleanerd_phase_duration_seconds", "phase",
                            "How long phases took. scan: a full scan, which belongs to no job; examine: an exact look at "
-                           "the logs, and the start of the engine if it was not up; plan: dividing the work; index: reading "
-                           "keys; rewrite: copying and verifying; stage: joining and syncing files; commit: swapping them "
-                           "and writing the checkpoint; checkpoint: writing it where nothing had to go. The same seconds "
-                           "are `phase_seconds` of the log line and of the history.",
+                           "the logs, and the start of the engine if it was not up; plan: dividing the work; start: "
+                           "Spark, if it was not up; index: reading keys; rewrite: copying and verifying; stage: "
+                           "joining and syncing files; commit: swapping them and writing the checkpoint; checkpoint: "
+                           "writing it where nothing had to go. The same seconds are `phase_seconds` of the log line "
+                           "and of the history.",
                            "when the engine is done with a job; commit and checkpoint once for each log",
                            (0.01, 0.1, 0.5, 1, 5, 30, 120, 600, 3600), phase=PHASES)
 READ_BYTES = _counter("cleanerd_read_bytes_total", "log_dir phase", "Bytes that cleanings read.",
