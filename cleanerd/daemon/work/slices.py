@@ -1,5 +1,6 @@
 """How much is committed under one hold of `.lock`: what ends within 200 ms, as far as that can be known."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from cleanerd.storage.staged import read_manifests
 AIM_S = 0.1
 """Half of what a slice may take: what it is expected to take."""
 
-_FIRST_GUESS_S = 0.02
+_TOLERANCE = 1.5
 _BYTES_PER_UNIT = 64 * 2**20
 _LOGS_MAX = 64
 
@@ -38,22 +39,30 @@ def weigh(files: Files, log: LogId) -> Weighed:
 
 
 class Pace:
-    """Learns from slice to slice how long a unit of weight takes. What many logs share (a sync) makes it cautious only."""
+    """Learns from slice to slice how much may be committed together.
+
+    The logs of a slice share their syncs, which take most of the time. So what a slice of one log takes is the price of any,
+    and more logs are added as long as that makes it little longer, or as it ends in `AIM_S`.
+    """
 
     def __init__(self) -> None:
-        self._s_per_unit = _FIRST_GUESS_S
+        self._weight = 1.0  # of the next slice, but for one that is a single log
+        self._price_s = math.inf
 
     def next_slice(self, rest: Sequence[Weighed]) -> Sequence[Weighed]:
         """As many of the first of `rest` as are expected to end in time; one that takes longer is alone."""
         weight, count = 0.0, 0
         for one in rest[:_LOGS_MAX]:
             weight += one.weight
-            if count and weight * self._s_per_unit > AIM_S:
+            if count and weight > self._weight:
                 break
             count += 1
         return rest[:count]
 
     def took(self, logs: Sequence[Weighed], seconds: float) -> None:
-        """A slice with these logs took so long. Slower counts at once, faster by and by: no slice doubles more than once."""
-        measured = seconds / sum(one.weight for one in logs)
-        self._s_per_unit = max(measured, self._s_per_unit / 2)
+        """A slice with these logs took so long: the next may be twice as large, or should be half of it."""
+        weight = sum(one.weight for one in logs)
+        if len(logs) == 1:
+            self._price_s = min(self._price_s, seconds)
+        in_time = seconds <= max(AIM_S, _TOLERANCE * self._price_s)
+        self._weight = max(self._weight, 2 * weight) if in_time else weight / 2
