@@ -105,9 +105,10 @@ def test_numbers_of_the_documents_are_given_once() -> None:
 
 def test_the_facts_of_explain_cite_the_rules_that_they_are_about() -> None:
     """An operator who looks a rule up must find the words of the fact there."""
-    (path,) = (ROOT / "cleanerd").rglob("explain.py")
+    paths = [ROOT / "cleanerd/daemon/reports" / name for name in ("explain.py", "retention.py")]
     facts = [
         {keyword.arg: ast.unparse(keyword.value).strip("'") for keyword in call.keywords}
+        for path in paths
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("Fact")
     ]

@@ -22,7 +22,7 @@ roll, so that an idle writer cannot be told from none, and what it appends to a 
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cleanerd.cleaning.boundary import attempt
@@ -34,7 +34,15 @@ from cleanerd.errors import CleanerdError, LogUncleanable, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.format.producer_snapshot import ProducerEntry
-from cleanerd.policy.retention import Breach, RetentionConfig, RetentionPlan, epochs_from, plan_retention
+from cleanerd.policy.retention import (
+    Breach,
+    Kept,
+    RetentionConfig,
+    RetentionPlan,
+    epochs_from,
+    plan_retention,
+    what_stays,
+)
 from cleanerd.storage.checkpoints import (
     read_leader_epochs,
     read_offsets,
@@ -63,6 +71,33 @@ class Retained:
 
     def __str__(self) -> str:
         return f"retention: {self.segments} segments ({', '.join(b.value for b in self.reasons)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a pass would do to a log now: segments and bytes that go, for each breach; the oldest segment that stays."""
+
+    goes: Mapping[Breach, tuple[int, int]]
+    kept: Kept | None
+    log_start_offset: int
+
+
+def preview(files: Files, snapshot: PartitionSnapshot, config: TopicConfig, now_ms: int) -> Preview:
+    """The plan of `retain`, and why the rest is not part of it. Raises LogUncleanable, OSError."""
+    plan = _plan(files, snapshot, config, now_ms)
+    goes: dict[Breach, tuple[int, int]] = {}
+    for segment, breach in plan.deletions:
+        segments, size = goes.get(breach, (0, 0))
+        goes[breach] = segments + 1, size + segment.size_bytes
+    kept = what_stays(
+        [segment.facts for segment in snapshot.segments],
+        _settings(config),
+        plan,
+        now_ms=now_ms,
+        log_end_offset=snapshot.log_end_offset,
+        high_watermark=_limit(snapshot),
+    )
+    return Preview(goes, kept, plan.log_start_offset)
 
 
 def retain_log(
@@ -133,11 +168,7 @@ def _plan(files: Files, snapshot: PartitionSnapshot, config: TopicConfig, now_ms
         )
     plan = plan_retention(
         [segment.facts for segment in snapshot.segments],
-        RetentionConfig(
-            delete=config.delete and not config.remote_storage_enable,
-            retention_ms=config.retention_ms,
-            retention_bytes=config.retention_bytes,
-        ),
+        _settings(config),
         now_ms=now_ms,
         log_start_offset=snapshot.log_start_offset,
         log_end_offset=snapshot.log_end_offset,
@@ -147,6 +178,14 @@ def _plan(files: Files, snapshot: PartitionSnapshot, config: TopicConfig, now_ms
         return plan
     kept = snapshot.segments[-1].base_offset
     return RetentionPlan(plan.deletions[:-1], max(snapshot.log_start_offset, kept), roll=False)
+
+
+def _settings(config: TopicConfig) -> RetentionConfig:
+    return RetentionConfig(
+        delete=config.delete and not config.remote_storage_enable,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+    )
 
 
 def _limit(snapshot: PartitionSnapshot) -> int:

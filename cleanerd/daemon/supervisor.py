@@ -416,12 +416,7 @@ class Supervisor:
         is_time = (now_s - self._retained_s) * 1000 >= configuration.broker.retention_check_interval_ms
         if is_time:
             self._retained_s = now_s
-        yielding = self._yielding()
-        usable = [
-            log
-            for log in self.inventory.logs()
-            if log.log_dir not in self.offline and log not in self.ignored and log.log_dir not in yielding
-        ]
+        usable = self.usable(self.inventory.logs())
         known = [known for known in map(self.inventory.facts, usable) if known is not None]
         self.retention.reset_checkpoints([found.log for found in known if found.may_need_reset])
         failed = {trouble.log for trouble in self.troubles.all()}
@@ -430,6 +425,11 @@ class Supervisor:
             self.retention.run(logs)
             self._refresh()
         return False
+
+    def usable(self, logs: Iterable[LogId]) -> list[LogId]:
+        """Those that retention may look at: their directory works and no broker is coming to it."""
+        out_of_reach = {*self.offline, *self._yielding()}
+        return [log for log in logs if log.log_dir not in out_of_reach and log not in self.ignored]
 
     def _backoff_s(self) -> float:
         config = self.configuration().broker

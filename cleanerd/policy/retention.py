@@ -49,6 +49,62 @@ class RetentionPlan:
     roll: bool
 
 
+class Keeper(Enum):
+    """What a segment waits for that stays; the value is for people."""
+
+    LIMITS = "neither limit is breached"
+    HIGH_WATERMARK = "the high watermark or recovery point is below its end"
+    EMPTY = "it is the active segment, and empty"
+    ACTIVE = "it is the active segment, and a writer may append to it"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The oldest segment that stays: it keeps all behind it.
+
+    `due_ms`: from when on retention.ms is breached; `due_bytes`: how many bytes the log has to grow until retention.bytes
+    is. None where that limit does not hold.
+    """
+
+    segment: SegmentFacts
+    keeper: Keeper
+    due_ms: int | None
+    due_bytes: int | None
+
+
+def what_stays(
+    segments: Sequence[SegmentFacts],
+    config: RetentionConfig,
+    plan: RetentionPlan,
+    *,
+    now_ms: int,
+    log_end_offset: int,
+    high_watermark: int,
+) -> Kept | None:
+    """Why the first segment that `plan` spares is still there (6.2, 6.4, 6.5); None when none is spared."""
+    rest = segments[len(plan.deletions) :]
+    if not rest:
+        return None
+    segment, is_active = rest[0], len(rest) == 1
+    upper = log_end_offset if is_active else rest[1].base_offset
+    due_ms = segment.largest_timestamp_ms + config.retention_ms + 1
+    due_bytes = max(config.retention_bytes + segment.size_bytes - sum(s.size_bytes for s in rest), 0)
+    has_time, has_size = (
+        config.delete and config.retention_ms >= 0,
+        config.delete and config.retention_bytes >= 0,
+    )
+    is_breached = (has_time and due_ms <= now_ms) or (has_size and due_bytes == 0)
+    if is_active and (segment.size_bytes == 0 or segment.base_offset == log_end_offset):
+        keeper = Keeper.EMPTY
+    elif high_watermark < upper:
+        keeper = Keeper.HIGH_WATERMARK
+    elif is_breached:
+        keeper = Keeper.ACTIVE
+    else:
+        keeper = Keeper.LIMITS
+    return Kept(segment, keeper, due_ms if has_time else None, due_bytes if has_size else None)
+
+
 def plan_retention(
     segments: Sequence[SegmentFacts],
     config: RetentionConfig,

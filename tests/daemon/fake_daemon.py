@@ -213,6 +213,23 @@ class FakeOperations:
             for tp in self._found(str(topic_partition))
         )
 
+    def retention(self, pattern: str, dry_run: bool) -> tuple[models.RetentionView, ...]:
+        return tuple(
+            models.RetentionView(
+                topic=tp.topic,
+                partition=tp.partition,
+                log_dir=LOG_DIR,
+                outcome="planned" if dry_run else "deleted",
+                segments=2,
+                bytes=100,
+                breaches=("retention.ms",),
+                log_start_offset=10,
+                kept="segment 10 stays: neither limit is breached",
+                next_ms=1_700_000_000_000,
+            )
+            for tp in self._found(pattern)
+        )
+
     def await_cleaned(
         self, topic_partition: TopicPartition, offset: int, timeout_ms: int
     ) -> tuple[models.LogView, ...]:

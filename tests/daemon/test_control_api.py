@@ -46,6 +46,7 @@ EXAMPLES: dict[str, tuple[str, dict[str, object] | None]] = {
     "unmute": ("/v1/unmute", {"pattern": "orders"}),
     "retry": ("/v1/retry", {"pattern": "*"}),
     "reload": ("/v1/reload", None),
+    "retention": ("/v1/retention", {"pattern": "orders", "dry_run": True}),
     "delete_records": ("/v1/delete-records", {"topic_partition": "orders-0", "offset": 5}),
 }
 WAITS = {"await_cleaned", "wait_job"}  # the fake daemon lets these time out at first

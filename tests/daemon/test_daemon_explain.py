@@ -65,6 +65,11 @@ def test_a_log_that_is_not_compacted_has_no_dirty_section(daemon: DaemonProcess)
     decision, facts = explained(daemon, "kept-0")
     assert decision == "not cleaned: cleanup.policy is delete, without compact: retention only"
     assert not {"dirty ratio", "first dirty offset", "what to do"} & set(facts)
+    assert facts["retention time"] == "retention.ms is unlimited, not breached"
+    assert (
+        facts["oldest segment"]
+        == "segment 0 stays: neither limit is breached; only a higher log start offset takes it"
+    )
     assert daemon.log("kept-0")["reason"] == "not compacted: retention only"
 
 
@@ -119,3 +124,51 @@ def test_a_log_that_is_tried_again_says_when(tmp_path: Path) -> None:
     assert decision.startswith(f"not cleaned: backing off: {damaged}: at byte ")
     assert facts["what to do"].startswith("it is tried again at 20")
     assert "`cleanerctl retry torn-0`" in facts["what to do"]
+
+
+def test_retention_is_previewed_explained_and_run(tmp_path: Path) -> None:
+    """What the preview and `explain` say would go is what goes, and what stays says why (6.2-6.5)."""
+    logs = write_logs(tmp_path / "logs", "old", "both", "held")
+    brokers = write_logs(tmp_path / "brokers", "live")
+    topics = {"old": "delete", "both": "compact,delete", "held": "delete", "live": "delete"}
+    before = {path.name for path in (logs / "old-0").glob("*.log")}
+    settings = {
+        "log_retention_hours": 1,
+        "log_cleaner_backoff_ms": 3_600_000,
+        "log_retention_check_interval_ms": 3_600_000,
+    }
+    with (
+        lock_of_another(brokers / ".lock"),
+        running(tmp_path / "d", logs, brokers, topics=topics, **settings) as daemon,
+    ):
+        daemon.ask("pause", "held", "--owner", "anna")
+        _, facts = explained(daemon, "old-0")
+        (planned,) = daemon.ask("retention", "old", "--dry-run")["retention"]
+        assert (planned["outcome"], planned["breaches"]) == ("planned", ["retention.ms"])
+        assert {path.name for path in (logs / "old-0").glob("*.log")} == before
+        assert (
+            f"breached by {planned['segments']} segments with {planned['bytes']} bytes"
+            in facts["retention time"]
+        )
+        assert "stays: it is the active segment, and a writer may append to it" in facts["oldest segment"]
+        (done,) = daemon.ask("retention", "old")["retention"]
+        assert {**done, "outcome": "planned"} == planned
+        left = {path.name for path in (logs / "old-0").glob("*.log")}
+        assert len(before) - len(left) == planned["segments"] > 0
+        (again,) = daemon.ask("retention", "old")["retention"]
+        assert (again["outcome"], again["segments"]) == ("nothing", 0)
+        (held,) = daemon.ask("retention", "held")["retention"]
+        assert (held["outcome"], held["reason"]) == (
+            "skipped",
+            "it is paused or being cleaned, or another process holds .lock",
+        )
+        (live,) = daemon.ask("retention", "live", "--dry-run")["retention"]
+        assert live["outcome"] == "skipped"
+        assert live["reason"].endswith("holds .lock: retention is its broker's")
+        assert live["segments"] > 0
+        ran = daemon.ctl("retention", "nosuch", check=False)
+        assert ran.returncode == 4
+        reasons = [
+            event for event in daemon.ask("history", "--all")["events"] if event["kind"] == "retention"
+        ]
+        assert {event["topic"] for event in reasons} <= {"old", "both"}

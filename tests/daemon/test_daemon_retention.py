@@ -1,19 +1,23 @@
 """Which logs get a retention pass, and in which state they are meanwhile (rules 1.28-1.31; C034-C036, C140).
 
-C037 (an uncleanable log gets none) is for whoever names the logs of a pass: the pass does not know of trouble.
+Which logs a pass is for, C037 among it, is `whose_turn`, which the daemon asks.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cleanerd.cleaning.retain import Retained
 from cleanerd.config.load import Configuration, resolve
+from cleanerd.config.model import TopicConfig
 from cleanerd.config.sources import read_sources
+from cleanerd.daemon.inventory.inventory import Inventory
+from cleanerd.daemon.inventory.known_log import KnownLog
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.deletions import PendingDeletions
-from cleanerd.daemon.work.retention import Retention
+from cleanerd.daemon.work.retention import Retention, whose_turn
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
@@ -134,3 +138,42 @@ def test_the_logs_of_a_live_broker_are_its_own(tmp_path: Path) -> None:
         assert passes.run() == 0
     assert passes.outcomes == []
     assert passes.run() == 3
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_c037_a_compacted_log_that_failed_gets_no_pass(tmp_path: Path, policy: str) -> None:
+    """Nor one with a staged result; what is not compacted cannot fail in the cleaner (1.28, 1.30)."""
+    known, config = known_log(tmp_path, policy)
+    assert has_turn(known, config, has_failed=False, is_time=True)
+    assert not has_turn(known, config, has_failed=True, is_time=True)
+    plain = replace(config, cleanup_policy=("delete",))
+    assert has_turn(known, plain, has_failed=True, is_time=True)
+    assert not has_turn(known, plain, has_failed=False, is_time=False)
+
+
+def test_1_29_compacted_logs_with_something_to_delete_have_a_turn_every_round(tmp_path: Path) -> None:
+    """Compact alone: only when a whole segment lies below the log start (6.3)."""
+    known, both = known_log(tmp_path, "compact,delete")
+    compact = replace(both, cleanup_policy=("compact",))
+    assert has_turn(known, both, has_failed=False, is_time=False)
+    assert not has_turn(known, compact, has_failed=False, is_time=False)
+    for start, expected in ((4, False), (5, True)):
+        raised = replace(known, offsets=replace(known.offsets, log_start=start))
+        assert has_turn(raised, compact, has_failed=False, is_time=False) is expected
+
+
+def has_turn(known: KnownLog, config: TopicConfig, *, has_failed: bool, is_time: bool) -> bool:
+    failed = {known.log} if has_failed else set()
+    return whose_turn([known], lambda _: config, failed, is_time=is_time) == [known.log]
+
+
+def known_log(log_dir: Path, policy: str) -> tuple[KnownLog, TopicConfig]:
+    """What the inventory makes of `write_log`: segments 0, 5 and, active, 10."""
+    write_log(log_dir)
+    configuration = configured(policy, {})
+    files = RealFiles()
+    inventory = Inventory(files, CLOCK)
+    inventory.scan([str(log_dir)])
+    known = inventory.facts(LogId(str(log_dir), TP))
+    assert known is not None
+    return known, configuration.topic("t")

@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cleanerd.policy.cleanable import SegmentFacts
-from cleanerd.policy.retention import Breach, RetentionConfig, RetentionPlan, epochs_from, plan_retention
+from cleanerd.policy.retention import (
+    Breach,
+    Keeper,
+    Kept,
+    RetentionConfig,
+    RetentionPlan,
+    epochs_from,
+    plan_retention,
+    what_stays,
+)
 
 NOW_MS = 1_700_000_000_000
 UNLIMITED = RetentionConfig(delete=True, retention_ms=-1, retention_bytes=-1)
@@ -375,3 +384,51 @@ def test_invariants(data: st.DataObject) -> None:
         deleted(plan(left, config, end=end, start=found.log_start_offset, high_watermark=high_watermark))
         == []
     )
+
+
+def kept(
+    segments: list[SegmentFacts], config: RetentionConfig, *, end: int, high_watermark: int | None = None
+) -> Kept | None:
+    """What the plan for these spares first."""
+    mark = end if high_watermark is None else high_watermark
+    found = plan(segments, config, end=end, high_watermark=mark)
+    return what_stays(segments, config, found, now_ms=NOW_MS, log_end_offset=end, high_watermark=mark)
+
+
+def test_why_a_segment_stays_and_when_it_goes() -> None:
+    """By 6.5 a millisecond after retention.ms has passed, by 6.4 when the log without it reaches retention.bytes."""
+    segments = [segment(0, 500, NOW_MS - 2000), segment(5, 500, NOW_MS - 900), segment(10, 500)]
+    config = replace(UNLIMITED, retention_ms=1000, retention_bytes=900)
+    found = kept(segments, config, end=15)
+    assert found == Kept(segments[1], Keeper.LIMITS, NOW_MS + 101, 400)
+    assert plan(segments, config, end=15, now_ms=NOW_MS + 100).deletions == ((segments[0], Breach.SIZE),)
+    assert deleted(plan(segments, config, end=15, now_ms=NOW_MS + 101)) == [0, 5]
+    grown = [*segments[:2], segment(10, 900)]
+    assert deleted(plan(grown, config, end=19)) == [0, 5]
+    assert deleted(plan([*segments[:2], segment(10, 899)], config, end=19)) == [0]
+
+
+def test_what_else_keeps_a_segment() -> None:
+    """The high watermark and the empty active segment (6.2); a policy without delete and no limit at all."""
+    old = segments_of(10, largest_ms=0)
+    expired = replace(UNLIMITED, retention_ms=1000)
+    behind = kept(old, expired, end=10, high_watermark=7)
+    assert behind == Kept(old[1], Keeper.HIGH_WATERMARK, 1001, None)
+    empty = [*old, segment(10, 0, 0)]
+    assert kept(empty, expired, end=10) == Kept(empty[2], Keeper.EMPTY, 1001, None)
+    assert kept(old, COMPACT, end=10) == Kept(old[0], Keeper.LIMITS, None, None)
+    assert kept(old, UNLIMITED, end=10) == Kept(old[0], Keeper.LIMITS, None, None)
+    assert kept(old, expired, end=10) is None
+
+
+@given(st.data())
+def test_what_stays_goes_when_it_says(data: st.DataObject) -> None:
+    """Whatever stays until an instant is not taken a millisecond earlier, and is taken then."""
+    stamps = data.draw(st.lists(st.integers(NOW_MS - 5000, NOW_MS), min_size=1, max_size=6))
+    segments = [segment(5 * number, 500, stamp) for number, stamp in enumerate(stamps)]
+    config = replace(UNLIMITED, retention_ms=data.draw(st.integers(0, 6000)))
+    found = kept(segments, config, end=5 * len(segments))
+    if found is not None and found.due_ms is not None:
+        base, end = found.segment.base_offset, 5 * len(segments)
+        assert base not in deleted(plan(segments, config, end=end, now_ms=found.due_ms - 1))
+        assert base in deleted(plan(segments, config, end=end, now_ms=found.due_ms))

@@ -251,6 +251,14 @@ def _add_changing(verbs: _Verbs) -> None:
     verbs.add(
         "reload", ctl_verbs.reload, "read the configuration again, all or nothing", examples=("reload",)
     )
+    retention = verbs.add(
+        "retention",
+        ctl_verbs.retention,
+        "delete the segments that breach a limit of retention now, or show which would go and why the rest stays",
+        "pattern",
+        examples=("retention orders --dry-run", "retention 'orders-*'"),
+    )
+    retention.add_argument("--dry-run", action="store_true", help="only show it")
     delete = verbs.add(
         "delete-records",
         ctl_verbs.delete_records,

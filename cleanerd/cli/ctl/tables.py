@@ -212,6 +212,16 @@ _DELETED: Mapping[str, Cell] = {
     "SEGMENTS": _as(str, "segments_deleted"),
     "DELETED": _as(size, "bytes_deleted"),
 }
+_RETENTION: Mapping[str, Cell] = {
+    "LOG": _name,
+    "OUTCOME": _as(str, "outcome"),
+    "SEGMENTS": lambda row: str(row["segments"] or ""),
+    "SIZE": lambda row: size(row["bytes"]) if row["bytes"] else "",
+    "BREACHED": _as(", ".join, "breaches"),
+    "NEXT AT": _as(instant, "next_ms"),
+    "LOG DIR": _as(str, "log_dir"),
+    "REASON": lambda row: row["reason"] or row["kept"] or "",
+}
 _LOG_DIRS: Mapping[str, Cell] = {
     "LOG DIR": _as(str, "path"),
     "ONLINE": _as(_yes_or_no, "online"),
@@ -412,5 +422,6 @@ _TEXTS: Mapping[str, Callable[[Any], str]] = {
     "throttle": _throttle,
     "reload": _reload,
     "muted": lambda rows: table(rows, _MUTES),
+    "retention": lambda rows: table(rows, _RETENTION),
     "deleted": lambda rows: table(rows, _DELETED),
 }

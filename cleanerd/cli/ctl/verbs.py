@@ -248,6 +248,13 @@ def reload(client: Client, _: argparse.Namespace) -> Reply:
     return Reply(answer, 0 if answer["reload"]["applied"] else FAILED)
 
 
+def retention(client: Client, options: argparse.Namespace) -> Reply:
+    """Run or preview a retention pass; a log that failed is a failure."""
+    answer = client.send("POST", "/v1/retention", {"pattern": options.pattern, "dry_run": options.dry_run})
+    has_failed = any(row["outcome"] == "failed" for row in answer["retention"])
+    return Reply(answer, FAILED if has_failed else 0)
+
+
 def delete_records(client: Client, options: argparse.Namespace) -> Reply:
     """Delete what lies below an offset."""
     body = {"topic_partition": _partition(client, options.log), "offset": options.offset}

@@ -22,6 +22,7 @@ from cleanerd.daemon.values.models import (
     LogView,
     MuteView,
     ReloadView,
+    RetentionView,
     State,
     StatusView,
     ThrottleChange,
@@ -178,6 +179,13 @@ class Operations(Protocol):
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> tuple[DeletedRecords, ...]:
         """Raise the log start offset and delete the segments below it. `Conflict` where a live broker owns the log."""
+        ...
+
+    def retention(self, pattern: str, dry_run: bool) -> tuple[RetentionView, ...]:
+        """Run a retention pass over what matches, or with `dry_run` tell what it would delete and what stays, and why.
+
+        A log that is paused, being cleaned, has failed, or belongs to a live broker is `skipped`.
+        """
         ...
 
     def await_cleaned(

@@ -159,6 +159,13 @@ class DeleteRecords(OnePartition):
     offset: Offset
 
 
+class Retention(Parameters):
+    """Which logs; `dry_run`: only tell."""
+
+    pattern: Pattern
+    dry_run: bool = False
+
+
 @dataclass(frozen=True)
 class Route:
     """Where a verb is (`method`, `path`), what it takes, and the key that its answer has in the document."""
@@ -217,5 +224,6 @@ ROUTES = (
     Route("POST", "/v1/unmute", "unmute", Topics, "muted"),
     Route("POST", "/v1/retry", "retry", Retry, "logs"),
     Route("POST", "/v1/reload", "reload", Parameters, "reload"),
+    Route("POST", "/v1/retention", "retention", Retention, "retention"),
     Route("POST", "/v1/delete-records", "delete_records", DeleteRecords, "deleted"),
 )

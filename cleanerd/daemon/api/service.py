@@ -20,6 +20,7 @@ from cleanerd.daemon.api.operations import (
 )
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadStatus, Trigger
 from cleanerd.daemon.reports import explain as explaining
+from cleanerd.daemon.reports import retention as retaining
 from cleanerd.daemon.reports.log_views import limits_view, log_views, rates_of
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.history import HOLD
@@ -37,6 +38,7 @@ from cleanerd.daemon.values.models import (
     LogView,
     MuteView,
     ReloadView,
+    RetentionView,
     State,
     StatusView,
     ThrottleChange,
@@ -338,6 +340,15 @@ class Service(Operations):
             segments_deleted=segments,
             bytes_deleted=max(size, 0),
         )
+
+    def retention(self, pattern: str, dry_run: bool) -> tuple[RetentionView, ...]:
+        """Run or preview a retention pass."""
+        logs = self._some(pattern)
+        if dry_run:
+            return tuple(retaining.planned(self._daemon, log) for log in logs)
+        views = retaining.run(self._daemon, logs)
+        self._daemon.scan()
+        return views
 
     def await_cleaned(
         self, topic_partition: TopicPartition, offset: int, timeout_ms: int

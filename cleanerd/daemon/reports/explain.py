@@ -1,8 +1,9 @@
-"""Why a log is or is not cleaned now, fact by fact, in the order in which they decide."""
+"""Why a log is or is not cleaned now, fact by fact, in the order in which they decide; then what retention does to it."""
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.engine.calls import ExamineCall
 from cleanerd.daemon.inventory.urgency import FOREVER_MS
+from cleanerd.daemon.reports.retention import retention_facts
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import Explanation, Fact
@@ -40,6 +41,7 @@ def explain(daemon: Supervisor, log: LogId) -> Explanation:
     advice = _advice(daemon, log, facts) if blocking else None
     if advice is not None:
         facts.append(Fact(name="what to do", value=advice))
+    facts += retention_facts(daemon, log)
     tp = log.topic_partition
     return Explanation(
         topic=tp.topic, partition=tp.partition, log_dir=log.log_dir, decision=decision, facts=tuple(facts)

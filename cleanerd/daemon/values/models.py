@@ -240,3 +240,22 @@ class DeletedRecords(View):
     log_start_offset: int
     segments_deleted: int
     bytes_deleted: int
+
+
+class RetentionView(View):
+    """What a retention pass did to a log, or would do: `breaches` are the limits that the segments which go breach.
+
+    `kept` is why the oldest segment that stays is still there; `next_ms` from when on retention.ms takes it.
+    """
+
+    topic: str
+    partition: int
+    log_dir: str
+    outcome: Literal["planned", "deleted", "nothing", "skipped", "failed"]
+    reason: str | None = None
+    segments: int = 0
+    bytes: int = 0
+    breaches: tuple[str, ...] = ()
+    log_start_offset: int | None = None
+    kept: str | None = None
+    next_ms: int | None = None

@@ -16,7 +16,7 @@ import structlog
 
 from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.reset import reset_checkpoint
-from cleanerd.cleaning.retain import Retained, retain_log
+from cleanerd.cleaning.retain import Preview, Retained, preview, retain_log
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.inventory.inventory import TopicConfigs
@@ -25,12 +25,16 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, LockHeld
+from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.generation import end_left_truncation
-from cleanerd.storage.scan import Checkpoints, is_kafka_dir
+from cleanerd.storage.scan import Checkpoints, is_kafka_dir, scan_partition
 
 _log = structlog.get_logger("cleanerd")
+
+
+Passed = Retained | CleanerdError | None
+"""What a pass took from a log, or what went wrong with it."""
 
 
 def whose_turn(
@@ -70,22 +74,48 @@ class Retention:
     dispose: Callable[[tuple[str, ...], int], None]
     done: Callable[[LogId, Retained | None, str | None], None]
 
-    def run(self, logs: Sequence[LogId]) -> None:
-        """One pass over all of these that nobody works on."""
+    def run(self, logs: Sequence[LogId]) -> dict[LogId, Passed]:
+        """One pass over all of these that are free; those that had one.
+
+        Missing are logs that are paused or being cleaned, and those of a directory that a live broker owns.
+        """
+        outcomes: dict[LogId, Passed] = {}
         configuration = self.configuration()
         compacted = [log for log in logs if configuration.topic(log.topic_partition.topic).compact]
         others = sorted(set(logs) - set(compacted))
         if configuration.broker.log_cleaner_enable:  # else compacted logs get neither (1.31)
             taken = self.states.try_start_all(compacted)
             try:
-                self._pass(taken, configuration)
+                outcomes |= self._pass(taken, configuration)
             finally:
                 self.states.done_deleting(taken)
         paused = self.states.pause_non_compacted(others)
         try:
-            self._pass(paused, configuration)
+            outcomes |= self._pass(paused, configuration)
         finally:
             self.states.resume_all(paused)
+        return outcomes
+
+    def preview(self, log: LogId) -> Preview:
+        """What a pass would do to a log, without doing it. Raises CleanerdError."""
+        config, now_ms = self.configuration().topic(log.topic_partition.topic), self.clock.now_ms()
+
+        def look() -> Preview:
+            checkpoints, is_kafka = (
+                read_checkpoints(self.files, log.log_dir),
+                is_kafka_dir(self.files, log.log_dir),
+            )
+            snapshot = scan_partition(
+                self.files, log.log_dir, log.topic_partition, checkpoints, is_kafka=is_kafka
+            )
+            if snapshot is None:
+                raise LogUncleanable(f"{log.directory}: no segment")
+            return preview(self.files, snapshot, config, now_ms)
+
+        found = attempt(look, log.directory)
+        if isinstance(found, CleanerdError):
+            raise found
+        return found
 
     def reset_checkpoints(self, logs: Sequence[LogId]) -> None:
         """Take the checkpoints of those of these logs that are compacted back, where they are stale (1.7)."""
@@ -111,7 +141,8 @@ class Retention:
         if isinstance(start, int):  # else the next round tries again; whatever is wrong, a cleaning names it
             _log.warning("checkpoint_reset", **log.fields(), offset=start)
 
-    def _pass(self, logs: Sequence[LogId], configuration: Configuration) -> None:
+    def _pass(self, logs: Sequence[LogId], configuration: Configuration) -> dict[LogId, Passed]:
+        outcomes: dict[LogId, Passed] = {}
         by_dir: dict[str, list[LogId]] = {}
         for log in logs:
             by_dir.setdefault(log.log_dir, []).append(log)
@@ -122,13 +153,16 @@ class Retention:
                 continue
             is_kafka = is_kafka_dir(self.files, log_dir)
             for log in members:
-                if not self._one(log, configuration, checkpoints, is_kafka=is_kafka):
+                outcome = self._one(log, configuration, checkpoints, is_kafka=is_kafka)
+                if isinstance(outcome, LockHeld):
                     break
+                outcomes[log] = outcome
+        return outcomes
 
     def _one(
         self, log: LogId, configuration: Configuration, checkpoints: Checkpoints, *, is_kafka: bool
-    ) -> bool:
-        """Whether to go on with the other logs of the directory."""
+    ) -> Passed:
+        """LockHeld: the other logs of the directory are their broker's, too."""
         config = configuration.topic(log.topic_partition.topic)
 
         def dispose(paths: tuple[str, ...]) -> None:
@@ -139,10 +173,10 @@ class Retention:
             self.files, log.log_dir, log.topic_partition, checkpoints, config,
             is_kafka=is_kafka, now_ms=self.clock.now_ms(), dry_run=False, dispose=dispose,
         )  # fmt: skip
-        if isinstance(done, LockHeld):
-            return False
+        if done is None or isinstance(done, LockHeld):
+            return done
         if isinstance(done, CleanerdError):
             self.done(log, None, str(done))
-        elif done is not None:
-            self.done(log, done[1], None)
-        return True
+            return done
+        self.done(log, done[1], None)
+        return done[1]

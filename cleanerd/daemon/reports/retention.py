@@ -1,0 +1,162 @@
+"""Retention of a log for people: what goes and by which of the three breaches, what stays and why, and until when."""
+
+from collections.abc import Sequence
+
+from cleanerd.cleaning.retain import Preview
+from cleanerd.daemon.supervisor import Supervisor
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.values.models import Fact, RetentionView
+from cleanerd.daemon.work.condition import utc
+from cleanerd.daemon.work.retention import Passed, whose_turn
+from cleanerd.errors import CleanerdError
+from cleanerd.policy.retention import Breach, Keeper, Kept
+from cleanerd.storage.scan import is_kafka_dir
+
+_END_OF_TIME_MS = 253_402_300_800_000
+"""The year 10000: what is due later has no date."""
+
+_BUSY = "it is paused or being cleaned, or another process holds .lock"
+
+
+def planned(daemon: Supervisor, log: LogId) -> RetentionView:
+    """What a pass would do now; `skipped` with what it would do once it may."""
+    try:
+        found = daemon.retention.preview(log)
+    except CleanerdError as error:
+        return _view(log, outcome="failed", reason=str(error))
+    obstacle = _obstacle(daemon, log)
+    goes = found.goes.values()
+    outcome = "skipped" if obstacle else "planned" if goes else "nothing"
+    return _view(
+        log,
+        outcome=outcome,
+        reason=obstacle,
+        segments=sum(segments for segments, _ in goes),
+        bytes=sum(size for _, size in goes),
+        breaches=tuple(breach.value for breach in found.goes),
+        log_start_offset=found.log_start_offset,
+        **_kept_fields(found.kept),
+    )
+
+
+def run(daemon: Supervisor, logs: Sequence[LogId]) -> tuple[RetentionView, ...]:
+    """One pass now, over those of the logs that may have one."""
+    obstacles = {log: _obstacle(daemon, log) for log in logs}
+    passed = daemon.retention.run([log for log in logs if obstacles[log] is None])
+    return tuple(
+        _done(daemon, log, passed[log])
+        if log in passed
+        else _view(
+            log,
+            outcome="skipped",
+            reason=obstacles[log] or _BUSY,
+        )
+        for log in logs
+    )
+
+
+def _done(daemon: Supervisor, log: LogId, passed: Passed) -> RetentionView:
+    if isinstance(passed, CleanerdError):
+        return _view(log, outcome="failed", reason=str(passed))
+    after = planned(daemon, log)  # what stays, and why
+    if passed is None:
+        return after.model_copy(update={"outcome": "nothing", "reason": None})
+    return after.model_copy(
+        update={
+            "outcome": "deleted",
+            "reason": None,
+            "segments": passed.segments,
+            "bytes": passed.bytes,
+            "breaches": tuple(breach.value for breach in passed.reasons),
+            "log_start_offset": passed.log_start_offset,
+        }
+    )
+
+
+def _obstacle(daemon: Supervisor, log: LogId) -> str | None:
+    """What keeps a pass from this log, None when nothing does."""
+    owner = daemon.ownership.owner_of(log.log_dir)
+    if not daemon.usable([log]):
+        return "its log directory is offline or about to be taken by its broker, or the log is ignored"
+    if owner is not None and is_kafka_dir(daemon.files, log.log_dir):
+        return f"process {owner or 'unknown'} holds .lock: retention is its broker's"
+    config = daemon.configuration()
+    if config.topic(log.topic_partition.topic).compact and not config.broker.log_cleaner_enable:
+        return "log.cleaner.enable is false, and compacted logs get their retention from the cleaner"
+    known, failed = daemon.inventory.facts(log), {log} if daemon.troubles.of(log) is not None else set()
+    if known is None or not whose_turn([known], config.topic, failed, is_time=True):
+        return daemon.conditions.of(log).obstacle or "it has no closed segment"
+    return None
+
+
+def _view(log: LogId, **fields: object) -> RetentionView:
+    tp = log.topic_partition
+    return RetentionView.model_validate(
+        {"topic": tp.topic, "partition": tp.partition, "log_dir": log.log_dir, **fields}
+    )
+
+
+def _kept_fields(kept: Kept | None) -> dict[str, object]:
+    if kept is None:
+        return {}
+    due_ms = kept.due_ms
+    return {"kept": _why(kept), "next_ms": due_ms if due_ms is None or due_ms < _END_OF_TIME_MS else None}
+
+
+def _why(kept: Kept) -> str:
+    return f"segment {kept.segment.base_offset} stays: {kept.keeper.value}"
+
+
+def retention_facts(daemon: Supervisor, log: LogId) -> list[Fact]:
+    """The three breaches one by one (6.3-6.5), then the oldest segment that none of them takes (6.2)."""
+    if daemon.inventory.facts(log) is None:
+        return []
+    try:
+        found = daemon.retention.preview(log)
+    except CleanerdError as error:
+        return [Fact(name="retention", value=str(error), rule="1.28")]
+    config = daemon.configuration().topic(log.topic_partition.topic)
+    goes = [Fact(name="log start", value=_below(found), rule="6.3")]
+    if config.delete:
+        size = _limit("retention.bytes", config.retention_bytes) + _breached(found, Breach.SIZE)
+        time = _limit("retention.ms", config.retention_ms) + _breached(found, Breach.TIME)
+        goes += [
+            Fact(name="retention size", value=size, rule="6.4"),
+            Fact(name="retention time", value=time, rule="6.5"),
+        ]
+    obstacle = _obstacle(daemon, log)
+    if found.goes and obstacle is not None:
+        goes.append(Fact(name="retention", value=f"no pass now: {obstacle}", rule="1.28"))
+    if found.kept is not None:
+        goes.append(
+            Fact(name="oldest segment", value=_until(found.kept, has_delete=config.delete), rule="6.2")
+        )
+    return goes
+
+
+def _limit(key: str, value: int) -> str:
+    return f"{key} is {'unlimited' if value < 0 else value}"
+
+
+def _below(found: Preview) -> str:
+    return f"from {found.log_start_offset} on after the next pass" + _breached(found, Breach.LOG_START_OFFSET)
+
+
+def _breached(found: Preview, breach: Breach) -> str:
+    segments, size = found.goes.get(breach, (0, 0))
+    return f", breached by {segments} segments with {size} bytes" if segments else ", not breached"
+
+
+def _until(kept: Kept, *, has_delete: bool) -> str:
+    """Why it stays and what ends that."""
+    if not has_delete:
+        return f"{_why(kept)}; without the policy delete only a higher log start offset takes it"
+    ends = []
+    if kept.due_ms is not None:
+        is_ever = kept.due_ms < _END_OF_TIME_MS
+        ends.append(f"retention.ms takes it {f'from {utc(kept.due_ms)} on' if is_ever else 'never'}")
+    if kept.due_bytes is not None:
+        ends.append(f"retention.bytes takes it when the log has grown by {kept.due_bytes} bytes")
+    if kept.keeper is Keeper.LIMITS and not ends:
+        ends.append("only a higher log start offset takes it")
+    return "; ".join([_why(kept), *ends])
