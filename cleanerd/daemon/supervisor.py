@@ -23,7 +23,7 @@ cleanerd-housekeeper  deletions that are due, holds that expire, an idle engine,
 import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from functools import partial
 
