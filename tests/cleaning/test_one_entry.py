@@ -37,6 +37,7 @@ def entries(log_dir: Path) -> dict[TopicPartition, int]:
 
 
 def test_the_entry_of_the_directory_where_it_was_goes(log_dirs: tuple[Path, Path]) -> None:
+    """C047: a log that moved has its entry in one directory only, from its first cleaning there on (rule 2.16)."""
     record(log_dirs)
     assert [entries(log_dir) for log_dir in log_dirs] == [{OTHER: 7}, {TP: 5}]
 

@@ -361,7 +361,7 @@ def test_a_dry_run_only_tells(tmp_path: Path) -> None:
 
 
 def test_5_8_the_daemon_deletes_later(tmp_path: Path) -> None:
-    """The segments are out of the log at once, with all their files; who disposes of them does so when it is time."""
+    """C119, C120: the segments leave the log at once, with all their files, which are deleted when it is time."""
     directory = write_log(tmp_path)
     stop_broker(tmp_path, 15)
     waiting: list[str] = []

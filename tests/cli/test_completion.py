@@ -62,7 +62,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("cleanerctl re", ["resume", "retry", "reload"]),
+        ("cleanerctl re", ["resume", "retry", "reload", "retention"]),
         ("cleanerctl log or", ["orders-0", "orders-3"]),
         ("cleanerctl explain orders-3", ["orders-3"]),
         ("cleanerctl clean or", ["orders", "orders-0", "orders-3"]),

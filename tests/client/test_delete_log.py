@@ -47,6 +47,7 @@ def entries(log_dir: Path, tp: TopicPartition) -> list[int]:
 
 
 def test_5_23_renamed_whole_and_forgotten(tmp_path: Path) -> None:
+    """C121: the deletion of a topic renames its directory at once."""
     before = fill(tmp_path)
     renamed = delete_log(str(tmp_path), "t", 0)
     assert sorted(os.listdir(tmp_path)) == sorted(

@@ -38,6 +38,7 @@ def committed(daemon: DaemonProcess, name: str) -> bool:
 def test_dirty_logs_are_cleaned_in_one_job_and_nothing_is_left_over(
     daemon: DaemonProcess, place: Path
 ) -> None:
+    """D16 among it."""
     wait_until(lambda: committed(daemon, "first-0") and committed(daemon, "second-0"), 60, daemon.output)
     for name in ("first-0", "second-0"):
         assert_settled(place / "logs" / name)

@@ -72,6 +72,7 @@ class Writing:
 
 @pytest.mark.soak
 def test_nothing_is_lost_whatever_happens(tmp_path: Path) -> None:
+    """C156: the last value of every key is the one written last."""
     dice = random.Random(20)
     log_dir = tmp_path / "logs"
     log_dir.mkdir()

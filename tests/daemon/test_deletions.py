@@ -69,6 +69,7 @@ def left(directory: Path) -> list[str]:
 
 
 def test_5_8_nothing_goes_before_its_time(pending: PendingDeletions, partition: Path) -> None:
+    """C119, C120: a file exists until its delay has passed."""
     first, second = deleted_file(partition, 0), deleted_file(partition, 5)
     pending.add([first], NOW_MS + 10)
     pending.add([second], NOW_MS + 20)
@@ -108,7 +109,7 @@ def test_5_8_missing_files_are_only_noted(pending: PendingDeletions, partition: 
 
 
 def test_5_10_leftovers_are_due_at_once(pending: PendingDeletions, partition: Path) -> None:
-    """Whatever was left of their delay: Kafka deletes them when it loads the log (5.12)."""
+    """C115. Whatever was left of their delay: Kafka deletes them when it loads the log (5.12)."""
     ours = {os.path.basename(deleted_file(partition, 5, kind)) for kind in (".log", ".txnindex", ".snapshot")}
     others = ["00000000000000000007-0000000001.checkpoint.deleted", f"{9:020d}.log", "notes.deleted"]
     for name in others:
@@ -253,7 +254,7 @@ def adopt(pending: PendingDeletions, log_dir: Path) -> None:
 def test_a_5_deleted_log_goes_after_its_delay(
     pending: PendingDeletions, tmp_path: Path, partition: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole, in as many takings of the lock as it needs, and nothing but it."""
+    """C121. Whole, in as many takings of the lock as it needs, and nothing but it."""
     monkeypatch.setattr(deletions, "_FILES_AT_ONCE", 2)
     (partition / "kept").touch()
     directory = deleted_log(tmp_path, files=5)

@@ -212,7 +212,7 @@ def overdue_log(fixture: Fixture, name: str, first_batch_ms: int, *, clean: int,
     fixture.configs[fixture.log(name).topic_partition.topic] = replace(CONFIG, max_compaction_lag_ms=HOUR_MS)
 
 
-def test_c033_d01_overdue_logs_go_first_and_the_earliest_deadline_before_all(fixture: Fixture) -> None:
+def test_d01_overdue_logs_go_first_and_the_earliest_deadline_before_all(fixture: Fixture) -> None:
     """Wanted deviation from 1.23."""
     now_ms = fixture.clock.wall_ms
     overdue_log(fixture, "late-0", now_ms - HOUR_MS - 1, clean=900, dirty=100)

@@ -1,9 +1,6 @@
 """Conformance cases C001-C011 and C053-C061, D07 and D11: what survives, and why.
 
-Of the offset map (9A) these apply: C001, C002, C007, C009-C011. C003-C006, C008 and C055 are about a map that fills up,
-knows its latest offset and its utilization: our set is made as large as the round needs, and a round always reaches the
-first uncleanable offset. C054 keeps its result, not its buffer figures. C056 rounds the bound down to a segment, which is
-policy (rule 1.13). C060 is about preallocated files: ours are written at their size. D06 and D11 need a full map as well.
+Which of them do not apply, and why, is in tests/cases.py.
 """
 
 from collections import Counter
@@ -12,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cleanerd.errors import CorruptFile
 from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.codecs import Codec
 from cleanerd.format.legacy import encode_message, encode_wrapper
 from cleanerd.kernels.newest import mark_superseded, new_set
 from cleanerd.policy.verdicts import RecordVerdict
 from tests.kernels.random_log import LogSegment
-from tests.kernels.real_path import Layout
+from tests.kernels.real_path import Layout, RealPath
 from tests.kernels.small_log import DAY_MS, LARGE_MS, SmallLog
 from tests.kernels.test_kernels_oracles import keyed
 
@@ -111,6 +109,42 @@ def test_records_of_the_clean_section_do_not_supersede(log: SmallLog) -> None:
     log.append(0)
     log.clean(4)
     assert log.offsets == [1, 3, 4]
+
+
+def test_c056_what_lies_from_the_bound_on_is_as_it_was(log: SmallLog) -> None:
+    """The bound lies inside the third segment: the first two shrink, those from the third on keep every byte."""
+    for key in [0, 0, 1, 1, 0, 1, 2, 3, 2, 3]:
+        log.append(key)
+        if log.next_offset % 2 == 0:
+            log.roll()
+    before = [segment.data for segment in log.segments]
+    log.clean(0, segments=2)
+    first = [segment.data for segment in log.segments]
+    assert [len(new) < len(old) for new, old in zip(first, before, strict=True)][:2] == [True, True]
+    assert first[2:] == before[2:]
+
+
+def test_c067_c068_a_record_larger_than_any_buffer(log: SmallLog) -> None:
+    """A mebibyte in slices and chunks of a byte: sizes come from batch headers, not from a configured maximum."""
+    large = b"x" * (1 << 20)
+    for key in (0, 1, 0, 1):
+        log.append(key, value=large)
+        log.roll()
+    log.clean(0)
+    assert log.offsets == [2, 3]
+
+
+@pytest.mark.parametrize("damage", ["magic", "cut"])
+def test_c069_c070_a_damaged_batch_fails_the_cleaning(log: SmallLog, damage: str) -> None:
+    """A magic byte of 0xff; a file that is cut inside of a batch."""
+    log.append(0, value=b"x" * 5000)
+    log.roll()
+    first = log.segments[0]
+    data = first.data[:1024] if damage == "cut" else first.data[:16] + b"\xff" + first.data[17:]
+    layout = Layout(chunk_bytes=1, buckets=4, slice_bytes=1)
+    path = RealPath(log.directory, [LogSegment(0, data)], log.facts(0, 1, LARGE_MS), layout)
+    with pytest.raises(CorruptFile):
+        path.clean()
 
 
 def test_c057_unkeyed_messages(log: SmallLog) -> None:

@@ -121,7 +121,7 @@ def test_c012_to_c015_dirtiest_log_first() -> None:
     ],
 )
 def test_first_dirty_offset(start: int, end: int, checkpoint: int | None, expected: tuple[int, bool]) -> None:
-    """Rule 1.5: a checkpoint outside of the log is reset to its start."""
+    """C017, C018, C022, C027: Rule 1.5: a checkpoint outside of the log is reset to its start."""
     log = log_of(segment(0), end=end, start=start, checkpoint=checkpoint)
     assert first_dirty_offset(log) == expected
     assert cleanable_range(log, CONFIG, NOW_MS).checkpoint_reset is expected[1]

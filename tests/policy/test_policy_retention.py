@@ -95,9 +95,11 @@ def test_c125_segments_at_or_above_the_high_watermark() -> None:
     for high_watermark in range(101):
         found = plan(segments, EXPIRED, end=100, high_watermark=high_watermark)
         assert found.log_start_offset <= high_watermark
-        remaining = [s for s in segments if s.base_offset not in deleted(found)]
-        assert sum(s.base_offset <= high_watermark for s in remaining) <= 1 or high_watermark % 5 == 0
-    assert found.roll
+        bases = [s.base_offset for s in segments if s.base_offset not in deleted(found)]
+        bases += [100] if found.roll else []
+        assert found.log_start_offset == bases[0]
+        assert all(base > high_watermark for base in bases[1:])
+    assert (found.log_start_offset, bases) == (100, [100])
 
 
 @pytest.mark.parametrize(("start", "remaining"), [(1, 3), (6, 2), (15, 1)])

@@ -305,7 +305,7 @@ def test_later_group_is_refused_after_the_group_before_was_rolled_back() -> None
 
 
 def test_later_group_is_committed_when_retention_took_the_group_before() -> None:
-    """What is gone holds no value that the tombstone deletes."""
+    """C066: retention between copying and swapping. What is gone holds no value that the tombstone deletes."""
     disk, _ = staged_disk(TWO)
     first, second = read_manifests(disk, DIRECTORY)
     for name in [n for n in disk.list_names(DIRECTORY) if n.partition(".")[0].isdigit() and int(n[:20]) < 50]:

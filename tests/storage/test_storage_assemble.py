@@ -113,6 +113,7 @@ def test_parts_are_joined_in_order_and_gone(partition: Path) -> None:
 
 
 def test_4_12_all_files_have_the_time_of_the_last_source(partition: Path) -> None:
+    """D16: log and indexes alike."""
     for kind in assemble(FILES, str(partition), assembly(partition)):
         assert (partition / name(0, kind, Suffix.STAGED)).stat().st_mtime_ns == MTIME_NS
 

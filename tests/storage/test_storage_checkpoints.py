@@ -112,6 +112,7 @@ def test_c045_directories_know_nothing_of_each_other(tmp_path: Path) -> None:
 def test_malformed_checkpoint_is_named_with_its_byte_and_never_overwritten(
     log_dir: Path, content: bytes, position: int
 ) -> None:
+    """C050:"""
     path = log_dir / names.CLEANER_OFFSET_CHECKPOINT
     path.write_bytes(content)
     for action in (

@@ -202,6 +202,7 @@ def test_b5_time_index_of_the_active_segment_may_be_preallocated(log_dir: Path) 
 
 
 def test_1_19_first_batch_timestamps_are_read_on_demand(log_dir: Path) -> None:
+    """C033: those of the first batches."""
     assert [s.facts.first_batch_timestamp_ms for s in scan(log_dir).segments] == [None] * 3
     found = scan(log_dir, first_batch_timestamps=True)
     assert [s.facts.first_batch_timestamp_ms for s in found.segments] == [1000, 1300, 1600]
@@ -217,6 +218,7 @@ def test_1_19_first_batch_timestamp_by_magic(tmp_path: Path, magic: int, expecte
 
 @pytest.mark.parametrize("content", [b"", bytes(10), bytes(100)])
 def test_1_19_without_a_batch_there_is_no_first_timestamp(log_dir: Path, content: bytes) -> None:
+    """C033: an empty segment counts as never overdue."""
     active(log_dir).write_bytes(content)
     assert scan(log_dir, first_batch_timestamps=True).segments[-1].facts.first_batch_timestamp_ms is None
 
