@@ -44,7 +44,9 @@ def test_logs_share_jobs_within_the_limits(
 ) -> None:
     found: list[int] = []
     stage = Cleaner.stage
-    monkeypatch.setattr(Cleaner, "stage", lambda self, logs: found.append(len(logs)) or stage(self, logs))
+    monkeypatch.setattr(
+        Cleaner, "stage", lambda self, logs, **more: found.append(len(logs)) or stage(self, logs, **more)
+    )
     log_dir = write_logs(tmp_path / "logs", "a", "b", "c")
     assert clean(spark, log_dir, options=options).code == 0
     assert found == jobs
