@@ -23,7 +23,8 @@ from hypothesis import settings
 import cleanerd.kernels  # noqa: F401  # settles where compiled kernels are kept, before a test imports numba
 from cleanerd.pipeline.session import SparkSession
 
-settings.register_profile("same", derandomize=True)
+# No deadline for an example: it would measure the load of the machine. Time is a matter of the measurements in tests/bench.
+settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
 
 SWITCHES = {

@@ -12,11 +12,13 @@ import contextlib
 import os
 import re
 import secrets
+import signal
 import sys
 import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import IO, TypeVar
 
 from py4j.protocol import Py4JError
@@ -60,6 +62,8 @@ _LOST = (Py4JError, ConnectionError, EOFError)
 _SHARED = "spark.authenticate.secret"
 _KEPT_FROM_SIGHT = re.compile(r"^spark\.authenticate|secret|password|token|access[.]?key", re.IGNORECASE)
 _SAID_BYTES = 64 << 10
+_START_LIMIT_S = 180.0  # a minute for a master that does not answer, twice that for a machine under load
+_KILLED_S = 10.0
 _REASONS_MAX = 3
 _REASON = re.compile(
     r"(?:Executor updated: \S+ is now (?:EXITED|FAILED|LOST) \((?=.+\))|Application has been killed. Reason: )(.*?)\)?$",
@@ -91,7 +95,8 @@ def _text(cause: object) -> str:
 class SparkSession:
     """A lazily built SparkContext for `master`; `settings` are added to (and win over) the built-in ones.
 
-    `observe` hears in the thread that calls `run` when its job begins (True) and ends (False).
+    `observe` hears in the thread that calls `run` when its job begins (True) and ends (False). A session that has not
+    started after `start_limit_s` is given up.
     """
 
     def __init__(
@@ -99,8 +104,10 @@ class SparkSession:
         master: str,
         settings: Mapping[str, str] | None = None,
         observe: Callable[[bool], None] = lambda _: None,
+        start_limit_s: float = _START_LIMIT_S,
     ) -> None:
         self.master = master
+        self._start_limit_s = start_limit_s
         self._settings = {**_SETTINGS, **_authentication(master, settings or {}), **(settings or {})}
         self._observe = observe
         self._context: SparkContext | None = None
@@ -108,7 +115,10 @@ class SparkSession:
         self._mutex = threading.Lock()
 
     def context(self) -> SparkContext:
-        """The context, started if need be. Raises Fatal with what to do when Java is missing."""
+        """The context, started if need be.
+
+        Raises Fatal with what to do when Java is missing, SparkFailed when the JVM hangs.
+        """
         with self._mutex:
             if self._context is None:
                 self._context = self._start()
@@ -207,17 +217,64 @@ class SparkSession:
         )
         said = tempfile.TemporaryFile()  # noqa: SIM115  # the JVM's standard error, as long as it lives
         try:
-            gateway = launch_gateway(launched, popen_kwargs={"stderr": said})  # type: ignore[no-untyped-call]
-            context = SparkContext(conf=conf, gateway=gateway)
-        except Exception as error:
-            _forget_gateway()
-            with said:
-                said.seek(0)
-                lines = said.read().decode(errors="replace").strip().splitlines()
-            reason = "; ".join(lines[-3:]) or str(error).strip() or type(error).__name__
-            raise Fatal(f"Spark did not start with master {self.master!r}: {reason}") from error
+            context = self._launch(conf, said)
+        except BaseException:
+            said.close()
+            raise
         self._said = said
         return context
+
+    def _launch(self, conf: SparkConf, said: IO[bytes]) -> SparkContext:
+        """A JVM that writes its standard error to `said`, with its context; PySpark itself waits for it without end."""
+        starting = _begin(lambda: _new_context(conf, said))
+        try:
+            return starting.result(self._start_limit_s)
+        except TimeoutError:
+            _kill_writers(said)
+            with contextlib.suppress(Exception):  # its end, so that the next start finds nothing of it
+                starting.result(_KILLED_S)
+            _forget_gateway()
+            raise SparkFailed(
+                f"it did not start within {self._start_limit_s:.0f} s with master {self.master!r}; its JVM was killed"
+            ) from None
+        except Exception as error:
+            _forget_gateway()
+            said.seek(0)
+            lines = said.read().decode(errors="replace").strip().splitlines()
+            reason = "; ".join(lines[-3:]) or str(error).strip() or type(error).__name__
+            raise Fatal(f"Spark did not start with master {self.master!r}: {reason}") from error
+
+
+def _new_context(conf: SparkConf, said: IO[bytes]) -> SparkContext:
+    launched = SparkConf(loadDefaults=False).setAll(
+        [(name, value) for name, value in conf.getAll() if not _KEPT_FROM_SIGHT.search(name)]
+    )
+    gateway = launch_gateway(launched, popen_kwargs={"stderr": said})  # type: ignore[no-untyped-call]
+    return SparkContext(conf=conf, gateway=gateway)
+
+
+def _begin(work: Callable[[], _T]) -> "Future[_T]":
+    """`work` in a thread that delays no exit."""
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="cleanerd-spark-start", daemon=True).start()
+    return future
+
+
+def _kill_writers(said: IO[bytes]) -> None:
+    """Kill the processes whose standard error is `said`: PySpark tells of a JVM only when it has answered."""
+    wanted = os.fstat(said.fileno())
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            found = os.stat(f"/proc/{name}/fd/2")
+            if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
+                os.kill(int(name), signal.SIGKILL)
 
 
 def _authentication(master: str, settings: Mapping[str, str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.session import SparkFailed, SparkSession
 
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 LISTENING = "0A"
@@ -144,3 +144,29 @@ def test_a_context_that_was_stopped_is_replaced(spark: SparkSession) -> None:
     context = spark.context()
     context._jsc.sc().stop()
     assert spark.run(lambda context: context.parallelize([1, 2], 1).count()) == 2
+
+
+@pytest.mark.parametrize("script", ["sleep 600 & wait", "exit 0"], ids=["hangs", "ends without a word"])
+def test_a_jvm_that_hangs_at_its_start_is_killed(
+    alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    """PySpark would wait for it without end; the next start is an ordinary one."""
+    spark_home = tmp_path / "spark"
+    submit = spark_home / "bin" / "spark-submit"
+    submit.parent.mkdir(parents=True)
+    submit.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\n{script}\n")
+    submit.chmod(0o755)
+    session = SparkSession("local[1]", start_limit_s=3)
+    with monkeypatch.context() as patched:
+        patched.setenv("SPARK_HOME", str(spark_home))
+        with pytest.raises(SparkFailed, match="did not start within 3 s"):
+            session.context()
+    assert not session.is_up
+    started = int((tmp_path / "pid").read_text())
+    state = Path(f"/proc/{started}/stat")
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+    second = SparkSession("local[1]")
+    try:
+        assert second.run(lambda context: context.parallelize([1, 2], 1).count()) == 2
+    finally:
+        second.stop()
