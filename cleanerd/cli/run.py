@@ -3,7 +3,6 @@
 from argparse import Namespace
 
 from cleanerd.cli.configuration import load
-from cleanerd.cli.output import say
 from cleanerd.daemon.process import Daemon
 from cleanerd.env.files import RealFiles
 from cleanerd.storage.metadata_log import find_metadata
@@ -11,7 +10,8 @@ from cleanerd.storage.metadata_log import find_metadata
 
 def run(arguments: Namespace) -> int:
     """Exit code of the daemon. Raises BadConfiguration, BadUsage, Fatal."""
-    loaded = load(arguments, say)
+    warnings: list[str] = []
+    loaded = load(arguments, warnings.append)
     metadata_log_dir = loaded.configuration.broker.metadata_log_dir
     return Daemon(
         loaded.configuration,
@@ -19,4 +19,5 @@ def run(arguments: Namespace) -> int:
         arguments.config,
         lambda: load(arguments, lambda _: None).configuration,
         lambda: find_metadata(RealFiles(), loaded.log_dirs, metadata_log_dir),
+        warnings,
     ).run()

@@ -74,6 +74,12 @@ class Configuration:
                     f"cleaning is off: log.cleaner.enable is false ({brokers.origin}), which holds for cleanerd, too; "
                     "cleanerd.log.cleaner.enable=true makes cleanerd clean all the same"
                 )
+        if _is_open_cluster(self.broker):
+            found.append(
+                f"Spark runs unauthenticated: cleanerd.spark.master is {self.broker.spark_master} and no secret is "
+                "configured, so whoever reaches the ports of a job can run code with the rights of cleanerd; set "
+                "cleanerd.spark.conf.spark.authenticate.secret to the secret of the cluster"
+            )
         return tuple(found)
 
     @property
@@ -280,6 +286,14 @@ def _parse(key: BrokerKey | TopicKey, text: Text, where: str, problems: list[str
 
 def _problem(name: str, expected: str, found: object, origin: Origin) -> str:
     return f"{name}: expected {expected}, found {found!r} ({origin})"
+
+
+def _is_open_cluster(broker: CleanerdConfig) -> bool:
+    """Whether Spark's ports answer everyone: of a local session they never do."""
+    conf = dict(broker.spark_conf)
+    is_cluster = bool(broker.spark_master) and not broker.spark_master.startswith("local")
+    is_asked_for = "spark.authenticate.secret" in conf or conf.get("spark.authenticate") == "true"
+    return is_cluster and not is_asked_for
 
 
 def _cleanerd_config(broker: Settings) -> CleanerdConfig:

@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 
 import structlog
@@ -55,7 +55,10 @@ _STOP_MARGIN_S = 15.0
 
 
 class Daemon:
-    """`cleanerd run`. `load` reads the whole configuration anew, `read_metadata` the metadata log alone."""
+    """`cleanerd run`. `load` reads the whole configuration anew, `read_metadata` the metadata log alone.
+
+    `warnings` are what was found when `configuration` was read.
+    """
 
     def __init__(
         self,
@@ -64,9 +67,12 @@ class Daemon:
         config_file: str | None,
         load: Callable[[], Configuration],
         read_metadata: Callable[[], KraftMetadata | None],
+        warnings: Iterable[str] = (),
     ) -> None:
         config, clock = configuration.broker, SystemClock()
         logs.configure(config.log_format, config.log_level)
+        self._warned: set[str] = set()
+        self._warn(warnings)
         sys.excepthook = _report_unexpected
         self._manager = ServiceManager(os.environ, os.getpid(), clock)
         self._stopping = threading.Event()
@@ -180,7 +186,15 @@ class Daemon:
         """Reload, wake what the new configuration is about, tell it; whether it was adopted."""
         outcome = self._reloader.reload(trigger)
         self._supervisor.reloaded(outcome)
+        self._warn(self._reloader.current.warnings)
         return outcome.status is not ReloadStatus.REJECTED
+
+    def _warn(self, texts: Iterable[str]) -> None:
+        """Log what was not logged before."""
+        for text in texts:
+            if text not in self._warned:
+                self._warned.add(text)
+                _log.warning("configuration_warning", reason=text)
 
     def _audit(self, entry: AuditEntry) -> None:
         peer = entry.peer

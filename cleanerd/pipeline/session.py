@@ -212,9 +212,6 @@ class SparkSession:
             conf.set("spark.driver.bindAddress", "127.0.0.1").set("spark.driver.host", "127.0.0.1")
         for name, value in self._settings.items():
             conf.set(name, value)
-        launched = SparkConf(loadDefaults=False).setAll(
-            [(name, value) for name, value in conf.getAll() if not _KEPT_FROM_SIGHT.search(name)]
-        )
         said = tempfile.TemporaryFile()  # noqa: SIM115  # the JVM's standard error, as long as it lives
         try:
             context = self._launch(conf, said)

@@ -201,6 +201,22 @@ def test_config_check_warns_of_what_is_valid_and_perhaps_not_meant(run: Run, tmp
     assert "did you mean log.cleaner.enable?" in ran.err
 
 
+def test_config_check_warns_of_a_cluster_without_a_secret(run: Run, tmp_path: Path) -> None:
+    """A local session draws its own; a cluster has one only if it is configured."""
+    secret = "cleanerd.spark.conf.spark.authenticate.secret=s3cret"
+    for lines, is_warned in [
+        (["cleanerd.spark.master=spark://host:7077"], True),
+        (["cleanerd.spark.master=spark://host:7077", secret], False),
+        (["cleanerd.spark.master=local[2]"], False),
+        ([], False),
+    ]:
+        (tmp_path / "c").write_text("\n".join([f"log.dirs={tmp_path}", *lines, ""]))
+        ran = run("config", "check", "--config", "c")
+        assert ran.code == 0
+        assert ("Spark runs unauthenticated" in ran.err) is is_warned
+        assert "s3cret" not in ran.err
+
+
 def test_config_check_of_a_missing_file_names_that_file_alone(run: Run, tmp_path: Path) -> None:
     ran = run("config", "check", "--config", "missing")
     assert ran.code == 78

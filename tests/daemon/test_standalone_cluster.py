@@ -21,6 +21,8 @@ pytestmark = pytest.mark.soak
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 WORKERS = 2
+CLEANED_S = 300
+"""Five JVMs start, and the executors may have to compile the kernels first, on two cores that others use as well."""
 
 
 def free_port() -> int:
@@ -84,8 +86,13 @@ def test_daemon_cleans_on_a_standalone_cluster(tmp_path: Path, secret: str | Non
             **settings,
         ) as daemon,
     ):
-        wait_until(lambda: committed(daemon, "one-0") and committed(daemon, "two-0"), 120, daemon.output)
+        wait_until(
+            lambda: committed(daemon, "one-0") and committed(daemon, "two-0"), CLEANED_S, daemon.output
+        )
         assert secret is None or secret not in daemon.output()
+        is_warned = "Spark runs unauthenticated" in daemon.output()
+        assert is_warned is (secret is None), "an open cluster is told of, a closed one is not"
+        assert daemon.output().count("configuration_warning") == int(is_warned)
     assert len(newest(logs / "one-0")) == len(newest(logs / "two-0")) == 7
     executors = [re.findall(r"executor app-\S+", log.read_text()) for log in told]
     assert any(executors), "workers of the cluster did the work"

@@ -102,6 +102,9 @@ _row("daemon", "info", ("outcome", "reason", "logs", "log_dirs"), "The daemon wo
 
 # -- the process --------------------------------------------------------------------------------------------------------
 
+_row("configuration_warning", "warning", ("reason",),
+     "What is configured is valid, but perhaps not what is wanted: once for each, at the start or after a reload.",
+     "See the reason; `cleanerd config check` tells the same.")
 _row("ready", "info", ("version", "pid", "control_socket"), "Everything has started.")
 _row("stopping", "info", (), "A signal said so.")
 _row("stopped", "info", ("drained",), "The last line. Not drained: work was cut off.")
