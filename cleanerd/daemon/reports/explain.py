@@ -88,7 +88,7 @@ def _advice(daemon: Supervisor, log: LogId, facts: list[Fact]) -> str | None:
     if held:
         return " and ".join(f"`cleanerctl resume {hold_id}`" for hold_id in held)
     if trouble is not None and trouble.is_uncleanable:
-        return f"mend or replace the file: the next scan sees that and tries again; `cleanerctl retry {log}` tries now"
+        return f"repair or replace the file: the next scan notices and tries again; `cleanerctl retry {log}` tries now"
     if trouble is not None and trouble.retry_at_ms is not None:
         return f"it is tried again at {utc(trouble.retry_at_ms)}; `cleanerctl retry {log}` tries now"
     if known is not None and known.contents.is_staged:
@@ -108,7 +108,7 @@ def _cleaned_next_by(daemon: Supervisor, log: LogId) -> str:
     if condition.state == "staged":
         return "cleanerd: what waits is committed when .lock is free"
     if condition.state not in ("dirty", "clean"):
-        return "nobody, as long as that stands"
+        return "neither cleaner, until that changes"
     if condition.obstacle is not None:
         return condition.obstacle
     ours = f"cleanerd, when its dirty ratio is above {config.min_cleanable_dirty_ratio}"

@@ -139,7 +139,8 @@ def _limit(key: str, value: int) -> str:
 
 
 def _below(found: Preview) -> str:
-    return f"from {found.log_start_offset} on after the next pass" + _breached(found, Breach.LOG_START_OFFSET)
+    segments, size = found.goes.get(Breach.LOG_START_OFFSET, (0, 0))
+    return f"{segments} segments with {size} bytes lie below it" if segments else "no whole segment lies below it"
 
 
 def _breached(found: Preview, breach: Breach) -> str:
@@ -150,7 +151,7 @@ def _breached(found: Preview, breach: Breach) -> str:
 def _until(kept: Kept, *, has_delete: bool) -> str:
     """Why it stays and what ends that."""
     if not has_delete:
-        return f"{_why(kept)}; without the policy delete only a higher log start offset takes it"
+        return f"segment {kept.segment.base_offset} stays: without the policy delete only a higher log start offset takes it"
     ends = []
     if kept.due_ms is not None:
         is_ever = kept.due_ms < _END_OF_TIME_MS
