@@ -140,7 +140,11 @@ def _limit(key: str, value: int) -> str:
 
 def _below(found: Preview) -> str:
     segments, size = found.goes.get(Breach.LOG_START_OFFSET, (0, 0))
-    return f"{segments} segments with {size} bytes lie below it" if segments else "no whole segment lies below it"
+    return (
+        f"{segments} segments with {size} bytes lie below it"
+        if segments
+        else "no whole segment lies below it"
+    )
 
 
 def _breached(found: Preview, breach: Breach) -> str:
