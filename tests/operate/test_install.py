@@ -5,6 +5,7 @@ There is no running systemd in it, which SYSTEMD_OFFLINE tells systemctl: units 
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.operate.tools import ROOT, missing, need, run
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
 
+TREE = "srv/tree"  # a copy of this one: where it lies may be a mount of its own
 UNITS = ("cleanerd.service", "cleanerd.socket")
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -93,6 +95,9 @@ def root(tmp_path: Path) -> Iterator[Root]:
         for name in ("dev", "proc"):
             mount("--rbind", "--make-rslave", f"/{name}", merged / name)
             mounted.append(merged / name)
+        for name in run("git", "ls-files", "-z").stdout.split("\0")[:-1]:
+            (merged / TREE / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, merged / TREE / name)
         yield Root(merged)
     finally:
         for path in reversed(mounted):
@@ -121,7 +126,7 @@ def test_readme_installs_a_service(root: Root) -> None:
     text = (ROOT / "README.md").read_text().partition("## Install it as a service")[2]
     found = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
     assert found is not None
-    root(f"rm -rf /opt/cleanerd; cd {ROOT}\n{found[1]}")
+    root(f"rm -rf /opt/cleanerd; cd /{TREE}\n{found[1]}")
     is_ready_to_start(root)
     assert root("systemctl is-enabled cleanerd.service cleanerd.socket").stdout == "enabled\nenabled\n"
     cleans_a_log(root)
@@ -129,9 +134,7 @@ def test_readme_installs_a_service(root: Root) -> None:
 
 def test_debian_package_is_installed_upgraded_removed_and_purged(root: Root) -> None:
     need("dpkg-deb", "dpkg-dev")
-    root(
-        f"mkdir /srv/tree; cd {ROOT}; git ls-files -z | xargs -0 cp --parents -t /srv/tree; /srv/tree/etc/debian/build.sh"
-    )
+    root(f"/{TREE}/etc/debian/build.sh")
     assert root("find /srv/tree/dist -name '*.deb' | wc -l").stdout == "1\n"
     assert root("grep -rlI '/tmp/tmp' /opt/cleanerd/bin || true").stdout == ""
     assert "systemctl enable --now cleanerd" in root("dpkg -i /srv/tree/dist/cleanerd_*.deb").stdout
