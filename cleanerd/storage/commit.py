@@ -61,7 +61,7 @@ def revalidate(files: Files, directory: str, group: StagedGroup, live: list[int]
     """Step 0. Raises SourceChanged with the reason when the group no longer fits the log (spec disk D4, G).
 
     `live`: `live_logs`, where they are known. Whether the group before it is committed is not asked here but by
-    `commit_group`: all groups of a cleaning can be revalidated before the first is committed.
+    `commit_steps`: all groups of a cleaning can be revalidated before the first is committed.
     """
     check_generation(files, directory, group.generation)
     try:
@@ -105,23 +105,18 @@ def _identity(files: Files, directory: str, base_offset: int) -> SourceSegment:
     return SourceSegment(base_offset, stat.inode, stat.size_bytes, stat.mtime_ns)
 
 
-def commit_group(files: Files, directory: str, group: StagedGroup, live: list[int] | None = None) -> None:
-    """Steps 0 to 8. Raises SourceChanged before anything is touched; an OSError later is for `recover` to mend.
+def commit_steps(
+    files: Files, directory: str, group: StagedGroup, live: list[int] | None = None
+) -> Iterator[None]:
+    """Steps 0 to 8, to be gone through by the caller: at every yield the directory has to be synced before it goes on.
+
+    So the commits of many logs can go side by side, and a file system with a journal writes it once for all of them.
+    Raises SourceChanged before anything is touched; an OSError later is for `recover` to mend.
 
     `live`: `live_logs`, which the commit keeps up to date for the next group.
 
     Requires: `write_manifest` has returned, or `recover` since. After SourceChanged the later groups of the cleaning
     are worthless too: `discard_staged`.
-    """
-    _synced(files, directory, commit_steps(files, directory, group, live))
-
-
-def commit_steps(
-    files: Files, directory: str, group: StagedGroup, live: list[int] | None = None
-) -> Iterator[None]:
-    """The same, to be gone through by the caller: at every yield the directory has to be synced before it goes on.
-
-    So the commits of many logs can go side by side, and a file system with a journal writes it once for all of them.
     """
     live = live_logs(files, directory) if live is None else live
     revalidate(files, directory, group, live)

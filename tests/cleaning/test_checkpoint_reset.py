@@ -103,13 +103,13 @@ def test_1_7_the_daemon_resets_it_although_nothing_is_to_be_cleaned(
         dispose=lambda *_: None,
         done=lambda *_: None,
     )
-    assert states.try_start(known.log)
+    assert states.try_start_all([known.log])
     retention.reset_checkpoints([known.log])
     assert stored(tmp_path) == checkpoint, "somebody works on the log"
     states.done_cleaning(known.log)
     retention.reset_checkpoints([known.log])
     assert stored(tmp_path) == expected
-    assert states.try_start(known.log), "given back"
+    assert states.try_start_all([known.log]), "given back"
     inventory.scan([str(tmp_path)])
     known = inventory.facts(known.log)
     assert known is not None

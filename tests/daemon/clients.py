@@ -68,7 +68,7 @@ def waiting(states: PartitionStates, log: LogId = LOG) -> Waiter:
 def in_state(states: PartitionStates, state: State, log: LogId = LOG) -> PartitionStates:
     """Bring a log there; an aborted one has a client that waits."""
     if state.status in (Status.IN_PROGRESS, Status.ABORTED):
-        assert states.try_start(log)
+        assert states.try_start_all([log])
     if state.status is Status.ABORTED:
         waiting(states, log)
     for _ in range(state.pauses):

@@ -42,8 +42,8 @@ def bring_about(world: World) -> None:
     daemon = world.daemon
     daemon.ignored[world.log("foreign")] = "not of this cluster"
     daemon.states.hold(Hold("1", "held", "me", "because", 0))
-    daemon.states.try_start(world.log("busy"))
-    daemon.states.try_start(world.log("stopped"))
+    daemon.states.try_start_all([world.log("busy")])
+    daemon.states.try_start_all([world.log("stopped")])
     daemon.states.stop(world.log("stopped"))
     for _ in range(daemon.configuration().broker.retry_max):
         fail(world, world.log("garbage"))

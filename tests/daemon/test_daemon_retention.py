@@ -50,7 +50,7 @@ class Passes:
         )
 
     def _dispose(self, paths: tuple[str, ...], due_ms: int) -> None:
-        self.busy.append(not self.states.try_start(self.log))
+        self.busy.append(not self.states.try_start_all([self.log]))
         self.pending.add(paths, due_ms)
 
     def run(self) -> int:
@@ -60,7 +60,7 @@ class Passes:
         return sum(retained.segments for retained, _ in self.outcomes if retained is not None)
 
     def is_free(self) -> bool:
-        if not self.states.try_start(self.log):
+        if not self.states.try_start_all([self.log]):
             return False
         self.states.done_cleaning(self.log)
         return True
@@ -88,7 +88,7 @@ def test_c034_c035_c036_every_policy_gets_its_pass_and_nobody_works_on_the_log_m
 def test_1_28_1_30_a_log_that_somebody_works_on_is_left_out(tmp_path: Path, policy: str) -> None:
     write_log(tmp_path)
     passes = Passes(tmp_path, policy)
-    assert passes.states.try_start(passes.log)
+    assert passes.states.try_start_all([passes.log])
     assert passes.run() == 0
     passes.states.done_cleaning(passes.log)
     assert passes.run() == 2

@@ -87,14 +87,14 @@ def test_a_hold_stops_logs_now_and_later(states: PartitionStates) -> None:
     assert states.hold(hold("1", "orders-*")) == []
     assert states.hold(hold("2", "*")) == []
     assert (states.state(LOG), states.state(THIRD)) == (paused(2), paused(1))
-    assert not states.try_start(LOG)
+    assert not states.try_start_all([LOG])
     assert states.pause_non_compacted([LOG, THIRD]) == []
     assert states.release("2") == hold("2", "*")
     assert states.try_start_all([LOG, THIRD]) == [THIRD]
     assert states.expire(10**15) == []
     assert states.release("1") == hold("1", "orders-*")
     assert states.release("1") is None
-    assert states.try_start(LOG)
+    assert states.try_start_all([LOG])
 
 
 def test_resume_never_undoes_a_hold(states: PartitionStates) -> None:
@@ -135,7 +135,7 @@ def test_a_hold_stays_in_force_after_its_time_limit(states: PartitionStates) -> 
 
 def test_a_hold_that_ends_before_the_worker_arrives(states: PartitionStates) -> None:
     """Expired or released: the log is free when the worker is done."""
-    assert states.try_start(LOG)
+    assert states.try_start_all([LOG])
     assert states.hold(hold("1", "*", expires_ms=50), 0) == [LOG]
     assert states.expire(50) == [hold("1", "*", expires_ms=50)]
     assert states.state(LOG) == ABORTED
@@ -157,7 +157,7 @@ def test_a_client_may_claim_what_a_hold_aborts(states: PartitionStates) -> None:
 def test_a_taken_id_changes_nothing(states: PartitionStates) -> None:
     """No log is aborted for a hold that is refused."""
     states.hold(hold("1", "users-*"))
-    assert states.try_start(LOG)
+    assert states.try_start_all([LOG])
     with pytest.raises(ValueError, match="already in force"):
         states.hold(hold("1", "*"))
     assert not states.is_aborted(LOG)

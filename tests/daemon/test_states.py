@@ -69,7 +69,7 @@ def test_2a(
 
 def test_2_1_abort_and_pause_blocks_until_the_worker_has_stopped(states: PartitionStates) -> None:
     """in-progress -> aborted -> paused(1)."""
-    assert states.try_start(LOG)
+    assert states.try_start_all([LOG])
     assert not states.is_aborted(LOG)
     client = waiting(states)
     assert states.is_aborted(LOG)
@@ -88,7 +88,7 @@ def test_2_2_abort_leaves_none_and_paused_as_they_are(pauses: int, states: Parti
 
 def test_2_2_abort_of_a_cleaning(states: PartitionStates) -> None:
     """Blocks, and leaves none."""
-    assert states.try_start(LOG)
+    assert states.try_start_all([LOG])
     client = Waiter(lambda: states.abort(LOG))
     until(lambda: states.is_aborted(LOG))
     assert client.is_waiting()
@@ -115,8 +115,8 @@ def test_2_3_and_2_6_an_error_leaves_no_log_stuck(states: PartitionStates) -> No
 
 def test_c014_logs_in_progress_are_passed_over(states: PartitionStates) -> None:
     """Whoever asks next gets another log."""
-    assert states.try_start(LOG)
-    assert not states.try_start(LOG)
+    assert states.try_start_all([LOG])
+    assert not states.try_start_all([LOG])
     assert states.try_start_all([LOG, OTHER, OTHER]) == [OTHER]
 
 
@@ -180,7 +180,7 @@ def test_c042_done_deleting(states: PartitionStates) -> None:
 
 def test_d12_a_second_aborter_does_not_stack(states: PartitionStates) -> None:
     """Error for the second, and the first gets its pause."""
-    assert states.try_start(LOG)
+    assert states.try_start_all([LOG])
     first = waiting(states)
     with pytest.raises(IllegalTransition, match=r"orders-3: abort_and_pause .* aborted"):
         states.abort_and_pause(LOG)
@@ -204,7 +204,7 @@ def test_d13_resume_of_a_log_in_progress(states: PartitionStates) -> None:
 @pytest.mark.parametrize("timeout_s", [0, 0.03])
 def test_a_client_that_gives_up_leaves_no_pause(ask: str, timeout_s: float, states: PartitionStates) -> None:
     """The worker is still told to stop; when it does, the log is free."""
-    assert states.try_start(LOG)
+    assert states.try_start_all([LOG])
     with pytest.raises(StillRunning, match="orders-3"):
         getattr(states, ask)(LOG, timeout_s)
     assert states.state(LOG) == ABORTED
@@ -213,12 +213,12 @@ def test_a_client_that_gives_up_leaves_no_pause(ask: str, timeout_s: float, stat
         states.resume(LOG)
     assert states.done_cleaning(LOG) is False
     assert states.state(LOG) == NONE
-    assert states.try_start(LOG)
+    assert states.try_start_all([LOG])
 
 
 def test_a_client_that_comes_back_takes_the_abort_over(states: PartitionStates) -> None:
     """Nobody else waits, so nothing stacks; the pause is its own."""
-    assert states.try_start(LOG)
+    assert states.try_start_all([LOG])
     with pytest.raises(StillRunning):
         states.abort_and_pause(LOG, 0)
     client = waiting(states)
@@ -245,7 +245,7 @@ def test_a_client_that_is_interrupted_leaves_no_pause() -> None:
     for arrives in (False, True):
         clock = Interrupted()
         states = PartitionStates(clock)
-        assert states.try_start(LOG)
+        assert states.try_start_all([LOG])
         clock.armed = True
         if arrives:
             clock.worker = lambda states=states: states.done_cleaning(LOG)  # the lock is reentrant
@@ -263,7 +263,7 @@ def test_no_commit_begins_after_an_abort(states: PartitionStates) -> None:
     """Whoever asked for it."""
     with pytest.raises(Aborted):
         states.begin_commit(LOG)
-    assert states.try_start(LOG)
+    assert states.try_start_all([LOG])
     states.begin_commit(LOG)
     client = waiting(states)  # during the commit: it waits for the end
     assert client.is_waiting()
@@ -283,7 +283,7 @@ def test_a_vanished_log_is_forgotten(states: PartitionStates) -> None:
     in_state(states, paused(2)).forget(LOG)
     states.forget(LOG)
     assert states.snapshot() == {}
-    assert states.try_start(LOG)
+    assert states.try_start_all([LOG])
 
 
 def test_waiters_for_a_vanished_log_are_sent_away(states: PartitionStates) -> None:
@@ -293,7 +293,7 @@ def test_waiters_for_a_vanished_log_are_sent_away(states: PartitionStates) -> No
     states.forget(LOG)
     assert isinstance(client.result(), LogVanished)
     assert states.is_aborted(LOG)
-    assert not states.try_start(LOG)
+    assert not states.try_start_all([LOG])
     assert states.done_cleaning(LOG) is False
     assert states.snapshot() == {}
 
@@ -305,7 +305,7 @@ def test_a_worker_on_a_vanished_log_is_told_to_stop(states: PartitionStates) -> 
     with pytest.raises(Aborted):
         states.begin_commit(LOG)
     states.done_deleting([LOG])
-    assert states.try_start(LOG)
+    assert states.try_start_all([LOG])
 
 
 def test_close_stops_everything(states: PartitionStates) -> None:

@@ -319,12 +319,12 @@ def test_states_are_those_of_the_control_api(world: World) -> None:
     world.configure(log_cleaner_min_compaction_lag_ms=0)
     world.scan()
     daemon = world.daemon
-    daemon.states.try_start(world.log("two"))
+    daemon.states.try_start_all([world.log("two")])
     daemon.states.hold(Hold("1", "three", "me", "because", 0))
     daemon.ignored[world.log("four")] = "foreign"
     daemon.ignored[world.log("two")] = "foreign"
     (world.a / "five-0" / f"{0:020d}.manifest.cleanerd").write_text("{}")
-    daemon.states.try_start(world.log("six"))
+    daemon.states.try_start_all([world.log("six")])
     daemon.states.stop(world.log("six"))
     world.scan()
     views = Counter(one.state for _, one in daemon.conditions.all(daemon.inventory.logs()))

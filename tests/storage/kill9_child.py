@@ -23,11 +23,11 @@ from cleanerd.format.time_index import TimeIndex
 from cleanerd.format.txn_index import parse_txn_index
 from cleanerd.storage.assemble import Assembly, assemble
 from cleanerd.storage.checkpoints import update_cleaner_checkpoint
-from cleanerd.storage.commit import commit_group
 from cleanerd.storage.generation import read_generation
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
 from tests.sim.counted import CountedFiles
+from tests.storage.committing import commit_group
 
 TP = TopicPartition("t", 0)
 GROUPS = (slice(0, 3), slice(3, 7), slice(7, None))

@@ -9,10 +9,11 @@ import pytest
 
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
-from cleanerd.storage.commit import commit_group, revalidate
+from cleanerd.storage.commit import revalidate
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import discard_staged, read_manifests
 from tests.sim.disk import SimDisk
+from tests.storage.committing import commit_group
 from tests.storage.crashes import (
     Action,
     at,

@@ -6,11 +6,11 @@ import pytest
 
 from cleanerd.errors import LogUncleanable
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix
-from cleanerd.storage.commit import commit_group
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import read_manifests
 from tests.sim.disk import SimDisk
 from tests.sim.kafka_startup import start
+from tests.storage.committing import commit_group
 from tests.storage.crashes import (
     at,
     cleanerd_recovers,

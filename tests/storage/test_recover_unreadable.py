@@ -16,11 +16,11 @@ from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile
 from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.codecs import Codec
-from cleanerd.storage.commit import commit_group
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import manifest_names, read_manifests
 from cleanerd.storage.swap_end import swap_end
 from tests.sim.disk import SimDisk
+from tests.storage.committing import commit_group
 from tests.storage.crashes import at, distinct, killed, names, switched_off, with_survivors
 from tests.storage.model import (
     DIRECTORY,

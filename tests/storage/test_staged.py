@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from cleanerd.errors import CorruptFile
 from cleanerd.format.names import SEGMENT_KINDS, FileKind, Suffix
-from cleanerd.storage.commit import commit_group
 from cleanerd.storage.staged import (
     SourceSegment,
     StagedGroup,
@@ -19,6 +18,7 @@ from cleanerd.storage.staged import (
     write_manifest,
 )
 from tests.sim.disk import SimDisk
+from tests.storage.committing import commit_group
 from tests.storage.crashes import (
     Action,
     at,

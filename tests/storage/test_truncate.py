@@ -11,13 +11,13 @@ from cleanerd.errors import CorruptFile, LogUncleanable, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix, TopicPartition
 from cleanerd.storage.checkpoints import read_checkpoints, read_leader_epochs
-from cleanerd.storage.commit import commit_group
 from cleanerd.storage.generation import check_generation, end_truncation, read_generation
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import StagedGroup, read_manifests, write_manifest
 from cleanerd.storage.truncate import Truncation, settle, truncate_log
 from tests.sim.disk import SimDisk
 from tests.sim.kafka_startup import start
+from tests.storage.committing import commit_group
 from tests.storage.crashes import at, distinct, killed
 from tests.storage.model import DIRECTORY, SCENARIOS, Record, next_offset, parse_log, staged_disk
 

@@ -68,12 +68,8 @@ class PartitionStates:
 
     # What workers call
 
-    def try_start(self, log: LogId) -> bool:
-        """Take a log to work on it; False when it has a state or a hold, and after `close` (1.2, 1.26)."""
-        return bool(self.try_start_all([log]))
-
     def try_start_all(self, logs: Iterable[LogId]) -> list[LogId]:
-        """Take all that can be taken, at once (1.28)."""
+        """Take all that can be taken, at once (1.28): none that has a state or a hold, none after `close` (1.2, 1.26)."""
         with self._changed:
             if self._is_closed:
                 return []
@@ -204,7 +200,7 @@ class PartitionStates:
             return self._state(log)
 
     def is_free(self, log: LogId) -> bool:
-        """Whether `try_start` would take it, but for `close`."""
+        """Whether `try_start_all` would take it, but for `close`."""
         return self.state(log) == NONE
 
     def snapshot(self) -> dict[LogId, State]:
