@@ -14,6 +14,7 @@ from cleanerd.client.delete_log import delete_log
 from cleanerd.client.producer import Producer
 from cleanerd.client.reader import read_records
 from cleanerd.client.writer import LogWriter
+from cleanerd.format import names
 from tests.cleaning.logs import assert_settled, contents, newest
 from tests.cleaning.test_group_by_group import SEGMENT_BYTES, tight
 from tests.daemon.processes import DaemonProcess, running, wait_until
@@ -181,15 +182,27 @@ def test_c155_a_log_that_is_deleted_while_it_is_cleaned_is_forgotten(tmp_path: P
 
 
 def test_d14_log_dir_that_fails_is_offline_alone_and_comes_back(tmp_path: Path) -> None:
-    good, bad = tmp_path / "good", tmp_path / "bad"
+    """While it is away its logs have no failures, others are cleaned; its checkpoint and its logs are as they were."""
+    good, bad, away = tmp_path / "good", tmp_path / "bad", tmp_path / "away"
     write_small(good, "one")
-    bad.mkdir()
     write_small(bad, "two")
-    away = tmp_path / "away"
-    os.rename(bad, away)
-    with running(tmp_path / "d", good, bad, topics={"one": "compact", "two": "compact"}) as daemon:
-        wait_until(lambda: committed(daemon, "one-0"), 60, daemon.output)
-        states = {place["path"]: place["online"] for place in daemon.ask("status")["status"]["log_dirs"]}
-        assert states == {str(good): True, str(bad): False}
+    settings = {"cleanerd_scan_interval_ms": 300, "cleanerd_spark_idle_timeout_ms": 600_000}
+    with running(
+        tmp_path / "d", good, bad, topics={"one": "compact", "two": "compact"}, **settings
+    ) as daemon:
+
+        def online() -> dict[str, bool]:
+            return {place["path"]: place["online"] for place in daemon.ask("status")["status"]["log_dirs"]}
+
+        wait_until(lambda: committed(daemon, "one-0") and committed(daemon, "two-0"), 60, daemon.output)
+        checkpoint = (bad / names.CLEANER_OFFSET_CHECKPOINT).read_bytes()
+        os.rename(bad, away)
+        wait_until(lambda: online() == {str(good): True, str(bad): False}, 30, daemon.output)
+        write_small(good, "one")
+        wait_until(lambda: daemon.outcomes("one-0") == ["committed"] * 2, 60, daemon.output)
         os.rename(away, bad)
-        wait_until(lambda: committed(daemon, "two-0"), 60, daemon.output)
+        wait_until(lambda: online() == {str(good): True, str(bad): True}, 30, daemon.output)
+        assert (bad / names.CLEANER_OFFSET_CHECKPOINT).read_bytes() == checkpoint
+        assert daemon.outcomes("two-0") == ["committed"]
+        write_small(bad, "two")
+        wait_until(lambda: daemon.outcomes("two-0") == ["committed"] * 2, 60, daemon.output)

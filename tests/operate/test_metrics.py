@@ -308,6 +308,8 @@ def test_counters_outlive_a_reload_that_changes_the_number_of_threads(world: Wor
     after = world.scrape()
     assert after.total("cleanerd_read_bytes_total", phase="index") == 123
     assert [key for key, value in before.counters().items() if after.samples[key] < value] == []
+    assert before.samples.keys() <= after.samples.keys(), "no series goes"
+    assert after.total("cleanerd_max_compaction_delay_seconds") == 0, "nothing is due"
 
 
 # -- what they say agrees with what others say ------------------------------------------------------------------------

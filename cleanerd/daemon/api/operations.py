@@ -102,7 +102,7 @@ class Operations(Protocol):
         ...
 
     def jobs(self) -> tuple[JobView, ...]:
-        """Jobs that are queued or run, and the last ones that are done; the youngest last."""
+        """Jobs that are queued or run, and the last ones that are done; newest last."""
         ...
 
     def job(self, job_id: str) -> JobView:

@@ -73,8 +73,8 @@ _row("cleaning", "info",
      "A log went through a cleaning; one line for each log of a job. `range`: first dirty offset and end; `removed`: "
      "records by reason; `phase_seconds`: all but commit and checkpoint are those of the job, which its logs share; "
      "`segments`: before and after; superseded_by_broker: the broker's cleaner or retention "
-     "was first; uncleanable: it has failed `failures` times and is given up.",
-     "failed: it is tried again by itself. uncleanable: mend the file that the reason names, or `cleanerctl retry`.",
+     "was first; uncleanable: it has failed `failures` times and is no longer retried.",
+     "failed: it is retried automatically. uncleanable: repair the file that the reason names, or `cleanerctl retry`.",
      outcomes="committed, staged, unchanged, skipped, superseded_by_broker, aborted, failed, uncleanable",
      loud="failed, uncleanable")
 _row("kafka_summary", "info", ("message", *_LOG),
@@ -87,17 +87,17 @@ _row("commit", "info", ("outcome", "reason", *_LOG),
      outcomes="committed, dropped, failed", loud="failed")
 _row("retention", "info", ("outcome", "reason", *_LOG, "bytes"), "Retention took segments from a log.",
      "failed: look at the file that the reason names.", outcomes="deleted, failed", loud="failed")
-_row("recovery", "info", ("outcome", "reason"), "Leftovers of an interrupted commit could not be mended.",
+_row("recovery", "info", ("outcome", "reason"), "Leftovers of an interrupted commit could not be cleaned up.",
      "Look at the files that the reason names; the log is left alone until then.", outcomes="failed", loud="failed")
 _row("control", "info", ("outcome", "reason", "pid", "uid", "gid"),
-     "Somebody changed something over the control API: who, the verb with its parameters, and `ok` or why not. "
-     "expired: a hold came to its end without its owner.",
+     "A change was requested over the control API: by whom, the verb with its parameters, and `ok` or why not. "
+     "expired: a hold ended before its owner lifted it.",
      "expired: see whether its owner still needs the logs left alone.", outcomes="ok, expired", loud="expired")
 _row("reload", "info", ("outcome", "reason", "trigger", "changes"), "The configuration was read again.",
-     "rejected: mend what the reason names; the old configuration holds.", outcomes="accepted, rejected",
+     "rejected: correct what the reason names; the old configuration stays in force.", outcomes="accepted, rejected",
      loud="rejected")
-_row("daemon", "info", ("outcome", "reason", "logs", "log_dirs"), "The daemon works, or works no more.",
-     "cut off: nothing, the next start mends what was left; if it recurs, raise cleanerd.shutdown.timeout.ms.",
+_row("daemon", "info", ("outcome", "reason", "logs", "log_dirs"), "The daemon started or stopped.",
+     "cut off: nothing, the next start recovers what was left; if it recurs, raise cleanerd.shutdown.timeout.ms.",
      outcomes="started, stopped, cut off", loud="cut off")
 
 # -- the process --------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ _row("configuration_warning", "warning", ("reason",),
      "What is configured is valid, but perhaps not what is wanted: once for each, at the start or after a reload.",
      "See the reason; `cleanerd config check` tells the same.")
 _row("ready", "info", ("version", "pid", "control_socket"), "Everything has started.")
-_row("stopping", "info", (), "A signal said so.")
+_row("stopping", "info", (), "Shutting down after SIGTERM or SIGINT.")
 _row("stopped", "info", ("drained",), "The last line. Not drained: work was cut off.")
 _row("metrics_listening", "info", ("address",), "Where the metrics are.")
 _row("engine_stopped", "info", ("reason",), "The engine had nothing to do and gave its memory back.")
@@ -132,7 +132,7 @@ _row("leftovers_not_read", "warning", ("directory", "reason"),
      "Look at the directory; the next start tries again.")
 _row("ignored", "warning", (*_LOG, "reason"), "A log is left alone: it is not one of the cluster's.",
      "Remove the directory if it is a stray one.")
-_row("tried_again", "info", (*_LOG, "reason"), "What ailed a log may be over.")
+_row("tried_again", "info", (*_LOG, "reason"), "An uncleanable or failed log changed and will be retried.")
 _row("checkpoint_reset", "warning", (*_LOG, "offset"),
      "The first dirty offset of a log lay below its start or beyond its end. It is the log start offset now.",
      "Nothing, after DeleteRecords. Else see why the log lost its end: all of it will be cleaned again.")
@@ -149,9 +149,9 @@ _row("events_lost", "warning", ("reason",), "The kernel dropped news of changes;
 # -- history ------------------------------------------------------------------------------------------------------------
 
 _row("history_unwritable", "error", ("path", "reason"), "Events are not remembered; once, until it works again.",
-     "Make room in cleanerd.state.dir, or mend it.")
+     "Make room in cleanerd.state.dir, or repair it.")
 _row("history_writable", "warning", ("path", "lost_events"), "They are again; how many were not.")
-_row("history_unreadable", "error", ("path", "reason"), "Somebody asked for the history and got nothing.",
+_row("history_unreadable", "error", ("path", "reason"), "The history was requested and could not be read.",
      "Look at cleanerd.state.dir.")
 _row("history_damaged", "error", ("path", "moved_to", "reason"), "The file is damaged; a new one is begun.",
      "`moved_to` may be deleted.")

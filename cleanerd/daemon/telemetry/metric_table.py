@@ -118,13 +118,13 @@ PARTITIONS = _read("cleanerd_partitions", "log_dir state", "Logs by state, as `c
 UNREADABLE = _read("cleanerd_unreadable_partitions", "log_dir", "Partition directories that cannot be read.",
                    "with every scan")
 WORKERS = _read("cleanerd_workers", "state", "Cleaner threads, the one for reserved topics included.",
-                "busy from the beginning of a job to its end, throttled while it waits for I/O to be paid, dead from an "
+                "busy from the beginning of a job to its end, throttled while the I/O limits hold it back, dead from an "
                 "internal error to the restart of the thread",
                 state=("idle", "busy", "throttled", "dead"))
 THREAD_DEATHS = _read("cleanerd_thread_deaths_total", "", "Internal errors that ended a thread; it is started again.",
                       "with every such error", kind=Kind.COUNTER)
 CONFIG_RELOADS = _read("cleanerd_config_reloads_total", "outcome", "Reloads of the configuration.",
-                       "whoever asked for it: file watch, SIGHUP, metadata log, control API",
+                       "whatever triggered it: file watch, SIGHUP, metadata log, control API",
                        kind=Kind.COUNTER, outcome=("accepted", "unchanged", "rejected"))
 CONFIG_OK = _read("cleanerd_config_last_reload_successful", "",
                   "Whether what was last read as configuration is in force.",
@@ -134,7 +134,7 @@ CONFIG_OK_AT = _read("cleanerd_config_last_reload_success_timestamp_seconds", ""
 HISTORY_LOST = _read("cleanerd_history_lost_events_total", "", "Events that could not be written to the history.",
                      "when the disk of cleanerd.state.dir is full or broken", kind=Kind.COUNTER)
 RECOVERIES = _counter("cleanerd_recoveries_total", "log_dir action",
-                      "Interrupted commits that were mended, and logs whose leftovers were deleted.",
+                      "Interrupted commits that were recovered, and logs whose leftovers were deleted.",
                       "at a start after a crash, or after a commit that failed",
                       action=("roll_forward", "roll_back", "delete_leftover"))
 
@@ -202,7 +202,7 @@ RETENTION_SEGMENTS = _counter("cleanerd_retention_segments_total", "log_dir", "S
 RETENTION_ERRORS = _counter("cleanerd_retention_errors_total", "log_dir", "Logs whose retention pass failed.",
                             "with retention passes")
 THROTTLE_SECONDS = _counter("cleanerd_throttle_seconds_total", "log_dir",
-                            "Seconds that tasks waited for their I/O to be paid, all tasks together.",
+                            "Seconds that tasks waited for the throttle, all tasks together.",
                             "while a limit on I/O holds tasks back")
 IO_LIMIT = _read("cleanerd_io_limit_bytes_per_second", "limit", "Limits on I/O in force, +Inf for none.",
                  "with the configuration and with `cleanerctl throttle`", limit=("total", "read", "write"))
@@ -210,7 +210,7 @@ IO_LIMIT = _read("cleanerd_io_limit_bytes_per_second", "limit", "Limits on I/O i
 # -- capacity -----------------------------------------------------------------------------------------------------------
 
 LOG_BYTES = _read("cleanerd_log_bytes", "log_dir", "Bytes of all segments.", "with appends, cleanings and retention")
-FREE_BYTES = _read("cleanerd_log_dir_free_bytes", "log_dir", "Free space of the file system.", "whoever writes there")
+FREE_BYTES = _read("cleanerd_log_dir_free_bytes", "log_dir", "Free space of the file system.", "with every write there")
 DIR_BYTES = _read("cleanerd_log_dir_capacity_bytes", "log_dir", "Size of the file system.", "when it is resized")
 LARGEST_BYTES = _read("cleanerd_largest_cleaning_bytes", "log_dir",
                       "Most that the cleaning of one log can write before the old segments go.",
