@@ -2,12 +2,13 @@
 
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 
 from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.result import Basis, CleanRequest, LogResult, Outcome
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError
+from cleanerd.errors import CleanerdError, CorruptFile
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.policy.cleanable import (
@@ -19,6 +20,7 @@ from cleanerd.policy.cleanable import (
     is_filthy,
     urgency,
 )
+from cleanerd.storage.changed import changed_while_read, stamps
 from cleanerd.storage.checkpoints import read_leader_epochs
 from cleanerd.storage.producers import Stability, read_stability
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, scan_partition
@@ -99,10 +101,14 @@ def examine(
     if not config.compact:
         reason = f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, without compact"
         return LogResult.of(tp, log_dir, "skipped", reason)
-    found = attempt(
-        lambda: _examine(files, log_dir, tp, checkpoints, request, config, is_kafka, now_ms),
-        os.path.join(log_dir, str(tp)),
-    )
+    directory = os.path.join(log_dir, str(tp))
+    look = partial(_examine, files, log_dir, tp, checkpoints, request, config, is_kafka, now_ms)
+    found = attempt(look, directory)
+    if isinstance(found, CorruptFile):  # or files of before and after an exchange were read as one
+        before = stamps(files, found.path)
+        found = attempt(look, directory)
+        if isinstance(found, CorruptFile) and stamps(files, found.path) != before:
+            found = changed_while_read(found)
     return LogResult.of(tp, log_dir).failed(found) if isinstance(found, CleanerdError) else found
 
 

@@ -20,12 +20,13 @@ from cleanerd.cleaning.throttle import Throttle
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.env.space import floor_bytes, space_of
-from cleanerd.errors import Aborted, CleanerdError, Fatal, JobFailed, NoSpace
+from cleanerd.errors import Aborted, CleanerdError, CorruptFile, Fatal, JobFailed, NoSpace
 from cleanerd.pipeline.channel import Channel, Phase, Reporter, driver_host
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.session import SparkSession
 from cleanerd.pipeline.work import IndexedLog, RewrittenLog
 from cleanerd.policy.verdicts import REMOVED_VERDICTS, RecordVerdict
+from cleanerd.storage.changed import changed_while_read, is_other_segment
 from cleanerd.storage.staged import discard_staged
 
 _SLACK_BYTES = 1 << 20  # indexes and manifests of a group
@@ -124,7 +125,7 @@ class Cleaner:
         for candidate in candidates:
             plan = attempt(lambda one=candidate: plan_one(one), candidate.snapshot.directory)  # type: ignore[misc]
             if isinstance(plan, CleanerdError):
-                failed.append(_failed(candidate, plan, watch))
+                failed.append(self._failed(candidate, plan, watch))
             else:
                 logs.append(_Log(plan))
         return logs, failed
@@ -264,8 +265,13 @@ class Cleaner:
     def _outcome(self, log: _Log, outcome: Outcome, watch: Stopwatch) -> LogResult:
         """`outcome`, unless the log failed."""
         if log.error is not None or log.rewritten is None:
-            return _failed(log.candidate, log.error or Aborted("stopped"), watch)
+            return self._failed(log.candidate, log.error or Aborted("stopped"), watch)
         return _result(log, log.rewritten, outcome, watch)
+
+    def _failed(self, candidate: Candidate, error: CleanerdError, watch: Stopwatch) -> LogResult:
+        if isinstance(error, CorruptFile) and is_other_segment(self._files, candidate.snapshot, error.path):
+            error = changed_while_read(error)
+        return candidate.result("failed", None).failed(error).measured(watch)
 
     def _discard(self, candidate: Candidate) -> None:
         directory = candidate.snapshot.directory
@@ -283,10 +289,6 @@ _Rewrite = Callable[[list[_Log], Pipeline], list[RewrittenLog]]
 
 def _indexed(logs: list[_Log]) -> list[IndexedLog]:
     return [log.indexed for log in logs if log.indexed is not None]
-
-
-def _failed(candidate: Candidate, error: CleanerdError, watch: Stopwatch) -> LogResult:
-    return candidate.result("failed", None).failed(error).measured(watch)
 
 
 def _result(log: _Log, rewritten: RewrittenLog, outcome: Outcome, watch: Stopwatch) -> LogResult:

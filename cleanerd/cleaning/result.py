@@ -8,8 +8,8 @@ staged                was cleaned, but its directory belongs to somebody: the re
 unchanged             was looked through, and nothing had to go
 skipped               was not looked through; the reason says why
 planned               would be cleaned (dry run)
-superseded_by_broker  was changed by the broker's cleaner or retention, or by its writer, before we were done
-failed                could not be cleaned; the reason says why; it is as it was
+superseded_by_broker  was changed by the live broker that owns its directory before we were done
+failed                could not be cleaned, or was changed by another process; the reason says why; it is as it was
 aborted               was left as it was because somebody asked to stop
 ====================  =================================================================================
 """
@@ -28,13 +28,6 @@ Outcome = Literal[
     "committed", "staged", "unchanged", "skipped", "planned", "failed", "aborted", "superseded_by_broker"
 ]
 SUPERSEDED: Outcome = "superseded_by_broker"
-
-
-def outcome_of(error: CleanerdError) -> Outcome:
-    """What a log is whose cleaning ended with this error. A log that another process changed first has not failed."""
-    if isinstance(error, Aborted | PolicyChanged):
-        return "aborted"
-    return SUPERSEDED if isinstance(error, SourceChanged) else "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +97,16 @@ class LogResult:
         """The result once `error` has ended the work on the log."""
         return replace(
             self,
-            outcome=outcome_of(error),
+            outcome="aborted" if isinstance(error, Aborted | PolicyChanged) else "failed",
             reason=str(error),
             error=type(error).__name__,
             is_retryable=isinstance(error, Retryable | DirOffline),
         )
+
+    def beside_broker(self) -> "LogResult":
+        """The result in a directory that a live broker owns: a source that changed there has not failed."""
+        is_changed = self.outcome == "failed" and self.error == SourceChanged.__name__
+        return replace(self, outcome=SUPERSEDED) if is_changed else self
 
     def measured(self, watch: Stopwatch) -> "LogResult":
         """The result of work that `watch` has measured from its beginning."""

@@ -18,7 +18,7 @@ from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.commit import commit_staged
 from cleanerd.cleaning.lock import commit_lock
 from cleanerd.cleaning.reset import reset_checkpoint
-from cleanerd.cleaning.result import SUPERSEDED, CleanRequest, LogResult, Progress
+from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.settle import in_rounds, recover_log, settle
 from cleanerd.cleaning.spark_master import spark_place
@@ -228,7 +228,7 @@ class _Run:
             )
             if isinstance(answer, Candidate):
                 candidates.append(answer)
-            elif answer.outcome in ("failed", SUPERSEDED) or (
+            elif answer.outcome == "failed" or (
                 self._is_asked_for(tp) and self._result_of(tp, log_dir) is None
             ):
                 self._add(answer)
@@ -262,6 +262,8 @@ class _Run:
 
     def _replace(self, result: LogResult) -> None:
         """One result per log: the newest, at its end of the account."""
+        if _has_live_broker(self._files, result.log_dir):
+            result = result.beside_broker()
         key = (result.topic, result.partition, result.log_dir)
         self._results.pop(key, None)
         self._results[key] = result
@@ -288,6 +290,12 @@ def _guard(log_dir: str) -> Iterator[None]:
 def _is_owned(log_dir: str) -> bool:
     """Whether a broker lives in a log directory."""
     return probe(log_dir) not in (None, os.getpid())
+
+
+def _has_live_broker(files: Files, log_dir: str) -> bool:
+    """Whether a log directory is that of a broker, and it runs. One that is out of reach has none."""
+    is_live = attempt(lambda: is_kafka_dir(files, log_dir) and _is_owned(log_dir), log_dir)
+    return is_live is True
 
 
 def _job_failed(candidate: Candidate, error: JobFailed) -> LogResult:

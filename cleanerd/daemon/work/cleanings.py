@@ -63,12 +63,15 @@ class Cleanings:
         """Clean the logs of a job, commit what may be committed. Never raises for what is wrong with a log."""
         results: list[LogResult] = []
         busy = list(job.logs)
+        was_live = self._has_live_broker(job)  # it may end meanwhile, or start
         self._end_left_truncations(job.logs)
         try:
             for log, staged in self._stage(job).items():
                 with bound_contextvars(**log.fields()):
                     settled = self._settle(log, staged)
                     result = in_rounds(settled, functools.partial(self._clean_again, job, log))
+                    if was_live or self._has_live_broker(job):
+                        result = result.beside_broker()
                     results.append(result)
                     self.done(job, log, result)
                 busy.remove(log)
@@ -79,6 +82,10 @@ class Cleanings:
             for log in busy:
                 self.states.done_cleaning(log)
         return results
+
+    def _has_live_broker(self, job: Job) -> bool:
+        log_dir = job.logs[0].log_dir
+        return self.is_owned(log_dir) and is_kafka_dir(self.files, log_dir)
 
     def _end_left_truncations(self, logs: Sequence[LogId]) -> None:
         """A log whose writer died while it truncated can be planned again. Whatever else there is, examining it tells."""

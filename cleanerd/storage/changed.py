@@ -1,0 +1,55 @@
+"""Damage, or a file that was exchanged under our reading? A broker that swaps segments does so without a lock that we see.
+
+Who reads the index of a new segment beside the log of the old one finds positions that do not fit; both are sound. So a
+`CorruptFile` is believed only while the files of its segment are those that were read.
+"""
+
+import os
+from collections.abc import Mapping
+
+from cleanerd.env.files import Files, FileStat
+from cleanerd.errors import CorruptFile, SourceChanged
+from cleanerd.format.names import parse_segment_file
+from cleanerd.storage.scan import PartitionSnapshot
+
+
+def stamps(files: Files, path: str) -> Mapping[str, FileStat]:
+    """What stat says by name of all files of the segment that `path` belongs to, or of this one file. Never raises."""
+    directory, name = os.path.split(path)
+    found: dict[str, FileStat] = {}
+    try:
+        for other in files.list_names(directory):
+            if _stem(other) == _stem(name):
+                found[other] = files.stat(os.path.join(directory, other))
+    except OSError:
+        pass  # what goes meanwhile has changed, too
+    return found
+
+
+def is_other_segment(files: Files, snapshot: PartitionSnapshot, path: str) -> bool:
+    """Whether the segment that `path` belongs to is no longer the one of the snapshot. Never raises."""
+    parsed = parse_segment_file(os.path.basename(path))
+    planned = [s for s in snapshot.segments if parsed is not None and s.base_offset == parsed.base_offset]
+    if not planned:
+        return False
+    (segment,) = planned
+    try:
+        found = files.stat(segment.path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return (found.inode, found.size_bytes, found.mtime_ns) != (
+        segment.inode,
+        segment.size_bytes,
+        segment.mtime_ns,
+    )
+
+
+def changed_while_read(error: CorruptFile) -> SourceChanged:
+    """What such damage is."""
+    return SourceChanged(f"{error.path}: its segment was exchanged while it was read ({error})")
+
+
+def _stem(name: str) -> str:
+    return name.partition(".")[0]

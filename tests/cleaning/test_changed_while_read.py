@@ -1,0 +1,110 @@
+"""What looks damaged because it was exchanged while it was read is a source that changed, not a corrupt log.
+
+Logs and files are real; the exchange happens at the moment at which a file of the segment is read. A process of its own
+holds `.lock` where a broker lives.
+"""
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cleanerd.client.producer import Producer
+from cleanerd.client.writer import LogWriter
+from cleanerd.env.files import READ_MAX_BYTES, RealFiles
+from cleanerd.format import names
+from cleanerd.format.names import FileKind
+from cleanerd.pipeline.session import SparkSession
+from tests.cleaning.logs import GOOD, RECORDS, Ran, clean, lock_of_another, segment, write_logs
+
+
+def merged_segment(directory: Path) -> Path:
+    """The first segment of a log with the records of "bad" in a single one, as the broker's cleaner merges them."""
+    directory.mkdir()
+    with LogWriter(str(directory), "bad", 0, segment_bytes=1 << 20, index_interval_bytes=300) as writer:
+        producer = Producer(writer)
+        for number in range(RECORDS):
+            producer.put(b"key %d" % number, b"value %d" % number * 3, 1000 + number)
+    return segment(directory / "bad-0", 0)
+
+
+class Swapping(RealFiles):
+    """A broker's cleaner swaps the first segment when its offset index is about to be read."""
+
+    def __init__(self, old: Path, new: Path) -> None:
+        self._old, self._new = old, new
+        self.is_done = False
+
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
+        if not self.is_done and path == str(self._old.with_suffix(FileKind.OFFSET_INDEX.value)):
+            self.is_done = True
+            for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
+                shutil.copy(self._new.with_suffix(kind.value), self._old.parent / "new")
+                os.replace(self._old.parent / "new", self._old.with_suffix(kind.value))
+        return super().read(path, max_bytes)
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_a_segment_swapped_between_its_log_and_its_index(
+    spark: SparkSession, tmp_path: Path, *, is_live: bool
+) -> None:
+    """Superseded where a live broker did it, with exit code 0; a failure that is tried again where none runs."""
+    log_dir = write_logs(tmp_path / "logs", GOOD, "bad")
+    files = Swapping(segment(log_dir / "bad-0", 0), merged_segment(tmp_path / "merged"))
+    with lock_of_another(log_dir / names.LOCK) if is_live else contextlib.nullcontext():
+        ran = clean(spark, log_dir, files=files)
+    assert files.is_done
+    reason = ran.results["logs", "bad"]["reason"]
+    assert "was exchanged while it was read" in reason
+    assert "a position below the" in reason, "what it looked like is told"
+    assert (ran.code, ran.outcome("bad")) == ((0, "superseded_by_broker") if is_live else (1, "failed"))
+    assert ran.outcome(GOOD) == ("staged" if is_live else "committed")
+
+
+class Rewriting(RealFiles):
+    """A checkpoint of the log is caught half written, `times` times; another process writes it again each time."""
+
+    def __init__(self, path: Path, times: int) -> None:
+        self._path, self._whole, self._times = path, path.read_bytes(), times
+
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
+        if path != str(self._path) or not self._times:
+            return super().read(path, max_bytes)
+        self._times -= 1
+        self._path.write_bytes(b"0\n")
+        found = super().read(path, max_bytes)
+        twin = self._path.with_name("twin")
+        twin.write_bytes(self._whole)
+        twin.replace(self._path)
+        return found
+
+
+def look(spark: SparkSession, tmp_path: Path, times: int) -> Ran:
+    log_dir = write_logs(tmp_path / "logs", GOOD, "bad")
+    path = log_dir / "bad-0" / names.LEADER_EPOCH_CHECKPOINT
+    path.write_text("0\n1\n0 0\n")
+    with lock_of_another(log_dir / names.LOCK):
+        return clean(spark, log_dir, files=Rewriting(path, times))
+
+
+def test_what_looks_damaged_once_is_read_again(spark: SparkSession, tmp_path: Path) -> None:
+    assert look(spark, tmp_path, 1).outcome("bad") == "staged"
+
+
+def test_a_file_that_changes_under_each_reading_is_no_damage(spark: SparkSession, tmp_path: Path) -> None:
+    ran = look(spark, tmp_path, 2)
+    assert (ran.code, ran.outcome("bad")) == (0, "superseded_by_broker")
+
+
+def test_real_damage_beside_a_live_broker_is_a_failure(spark: SparkSession, tmp_path: Path) -> None:
+    log_dir = write_logs(tmp_path / "logs", GOOD, "bad")
+    log = segment(log_dir / "bad-0", 1)
+    data = bytearray(log.read_bytes())
+    data[70] ^= 1
+    log.write_bytes(data)
+    with lock_of_another(log_dir / names.LOCK):
+        ran = clean(spark, log_dir)
+    assert str(log) in ran.reason("bad")
+    assert ran.code == 1
