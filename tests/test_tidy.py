@@ -39,7 +39,6 @@ BLESSED = {
     "render_metrics_reference": "makes etc/reference/metrics.md",
     "render_meta_properties": "format/ writes whatever it reads",
     "render_partition_metadata": "format/ writes whatever it reads",
-    "move_cleaner_checkpoint": "a log that moves to another log directory takes its checkpoint along (rule 2.16)",
 }
 """What nothing in cleanerd uses, and why it is there. An entry may outlive its reason; it harms nobody."""
 
@@ -52,8 +51,6 @@ BLESSED_PARAMETERS = {
     "insight/records.py:": "public API of cleanerd.insight",
     "format/legacy.py:encode_wrapper(": "format/ writes whatever it reads",
     "send_error(": "overrides a method of http.server",
-    "update_cleaner_checkpoint(known)": "drops the entries of logs that are gone (rule 2.12)",
-    "truncate_cleaner_checkpoint(is_compacted)": "a log without compaction keeps its entry (rule 2.14)",
 }
 """Parameters, by a part of how they are found, that no call in cleanerd passes, and why they are there."""
 

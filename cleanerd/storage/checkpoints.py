@@ -79,14 +79,12 @@ def update_cleaner_checkpoint(
 
 
 def truncate_cleaner_checkpoint(
-    files: Files, log_dir: str, topic_partition: TopicPartition, offset: int, *, is_compacted: bool = True
+    files: Files, log_dir: str, topic_partition: TopicPartition, offset: int
 ) -> bool:
     """Lower the first dirty offset of a truncated log to `offset`, the base of its active segment (rule 2.14).
 
-    Only where it is above, and only of a compacted topic; returns whether it was. Needs `.lock`. Raises as `_update`.
+    Only where it is above; returns whether it was. A log without an entry gets none. Needs `.lock`. Raises as `_update`.
     """
-    if not is_compacted:
-        return False
     return lower_checkpoint(files, log_dir, names.CLEANER_OFFSET_CHECKPOINT, topic_partition, offset)
 
 

@@ -131,10 +131,9 @@ def test_c046_maybe_truncate_checkpoint_should_truncate_data() -> None:
     assert cleaner(disk) == {T0: 1}
 
 
-def test_2_14_only_compacted_logs_and_only_downwards() -> None:
+def test_2_14_only_downwards() -> None:
     """The default is 0: what has no entry gets none. Nothing is written where nothing changes."""
     disk = log_dirs({T0: 999})
-    assert not truncate_cleaner_checkpoint(disk, A, T0, 1, is_compacted=False)
     assert not truncate_cleaner_checkpoint(disk, A, T1, 0)
     assert not truncate_cleaner_checkpoint(disk, A, T0, 999)
     assert disk.operations == []
