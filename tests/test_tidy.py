@@ -49,7 +49,7 @@ SEAMS = {"argv", "bundled", "clean_once", "clock", "environment", "files", "limi
 BLESSED_PARAMETERS = {
     "client/": "public API of cleanerd.client",
     "insight/records.py:": "public API of cleanerd.insight",
-    "format/legacy.py:encode_wrapper(": "format/ writes whatever it reads",
+    "format/legacy.py:encode_": "format/ writes whatever it reads",
     "send_error(": "overrides a method of http.server",
 }
 """Parameters, by a part of how they are found, that no call in cleanerd passes, and why they are there."""

@@ -30,6 +30,7 @@ from cleanerd.storage.changed import changed_while_read, is_other_segment
 from cleanerd.storage.staged import discard_staged
 
 _SLACK_BYTES = 1 << 20  # indexes and manifests of a group
+_LEGACY_GROWTH_BYTES = 64  # most that a message of magic 0 or 1 gains as a batch of magic 2
 _STAGING_THREADS = 8
 
 
@@ -370,10 +371,10 @@ def _fitting(log: _Log, counted: RewrittenLog, groups: Sequence[int], room: int)
 
 
 def _peak_bound(log: _Log) -> int:
-    """Upper bound for the new bytes of a log: nothing grows but tombstone batches, by a few bytes each."""
+    """Upper bound for the new bytes of a log: what grows are tombstone batches, by a few bytes, and legacy batches."""
     assert log.indexed is not None
     sizes = [
-        s.bytes + s.bytes // 8
+        s.bytes + s.bytes // 8 + _LEGACY_GROWTH_BYTES * s.legacy_batches
         for c, s in zip(log.plan.work.chunks, log.indexed.summaries, strict=True)
         if c.group in log.indexed.changed_groups
     ]

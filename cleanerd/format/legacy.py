@@ -44,7 +44,7 @@ class LegacyEntry:
     """One log entry with its records, absolute offsets and true timestamps.
 
     `last_offset` and `timestamp_ms` are the entry's own on disk; no timestamp, -1, in v0. An old bug put
-    messages of another magic into wrappers: `inner_magic_differs` forces a rewrite (rule 4.34).
+    messages of another magic into wrappers (KAFKA-4298): `magic` is the wrapper's.
     """
 
     magic: int
@@ -54,7 +54,6 @@ class LegacyEntry:
     log_append_time: bool
     timestamp_ms: int
     records: tuple[Record, ...]
-    inner_magic_differs: bool = False
 
     @property
     def base_offset(self) -> int:
@@ -85,9 +84,8 @@ def decode_entry(data: bytes | memoryview, position: int = 0) -> LegacyEntry:
     records: tuple[Record, ...]
     if codec == Codec.NONE:
         records = (Record(message.offset, message.timestamp_ms, message.key, message.value),)
-        differs = False
     else:
-        records, differs = _unwrap(message, codec, position)
+        records = _unwrap(message, codec, position)
     return LegacyEntry(
         magic=message.magic,
         size_bytes=message.end - position,
@@ -96,7 +94,6 @@ def decode_entry(data: bytes | memoryview, position: int = 0) -> LegacyEntry:
         log_append_time=_is_log_append_time(message),
         timestamp_ms=message.timestamp_ms,
         records=records,
-        inner_magic_differs=differs,
     )
 
 
@@ -135,8 +132,8 @@ def _read_field(message: memoryview, position: int) -> tuple[bytes | None, int]:
     return bytes(message[start : start + size]), start + size
 
 
-def _unwrap(wrapper: _Message, codec: Codec, position: int) -> tuple[tuple[Record, ...], bool]:
-    """The inner records of a wrapper at `position`, and whether their magic differs."""
+def _unwrap(wrapper: _Message, codec: Codec, position: int) -> tuple[Record, ...]:
+    """The inner records of a wrapper at `position`."""
     if wrapper.value is None:
         raise FormatError(position, "a wrapper with a value", "null")
     try:
@@ -145,7 +142,7 @@ def _unwrap(wrapper: _Message, codec: Codec, position: int) -> tuple[tuple[Recor
         where = f"{problem.expected} at byte {problem.position} of the {codec.name} messages"
         raise FormatError(position, where, problem.found) from problem
     shift = _inner_shift(wrapper, inner[-1].offset, position)
-    records = tuple(
+    return tuple(
         Record(
             message.offset + shift,
             wrapper.timestamp_ms if _is_log_append_time(wrapper) else message.timestamp_ms,
@@ -154,7 +151,6 @@ def _unwrap(wrapper: _Message, codec: Codec, position: int) -> tuple[tuple[Recor
         )
         for message in inner
     )
-    return records, any(message.magic != wrapper.magic for message in inner)
 
 
 def _parse_inner(data: bytes) -> list[_Message]:
@@ -201,7 +197,7 @@ def encode_wrapper(
     log_append_time: bool = False,
     timestamp_ms: int | None = None,
 ) -> bytes:
-    """One compressed entry of these records; `timestamp_ms` defaults to their largest (rule 4.33).
+    """One compressed entry of these records; `timestamp_ms` defaults to their largest.
 
     Requires: at least one record, offsets rising, no headers; neither zstd nor NONE.
     """

@@ -1,14 +1,18 @@
-"""Digests over what a rewrite must not change: the proof that it did nothing but what it should."""
+"""Digests over what a rewrite must not change: the proof that it did nothing but what it should.
+
+A record of magic 0 or 1 has the digest of the same record in magic 2, which it may be rewritten as (rule 4.33). The bytes of
+that are not taken from the rewrite, which has to prove itself, but put together here.
+"""
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
 from .horizons import delete_horizon
-from .native import INLINE, JIT, crc_step8, last_bytes, le64
+from .native import INLINE, JIT, be32, crc_step8, last_bytes, le64
 from .tables import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, Action, Bytes, Table
 
-_DROP, _EMPTY = int(Action.DROP), int(Action.EMPTY)
+_DROP, _EMPTY, _REBUILD = int(Action.DROP), int(Action.EMPTY), int(Action.REBUILD)
 _KEPT_ATTRIBUTES = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 
 
@@ -24,13 +28,51 @@ def _digest_record(buffer, record):
     return crc_step8(crc, last_bytes(buffer, start, length))
 
 
+@njit(**INLINE)
+def _take(crc, word, filled, byte):
+    """One more byte: (crc, the word that is being filled, bytes in it)."""
+    word |= np.uint64(byte) << np.uint64(8 * filled)
+    if filled < 7:
+        return crc, word, filled + 1
+    return crc_step8(crc, word), np.uint64(0), 0
+
+
+@njit(**JIT)
+def _take_field(crc, word, filled, buffer, start, length):
+    """A key or value as magic 2 has it: the length (-1 null) as a zig-zag varint, then the bytes."""
+    rest = np.uint64(1) if length < 0 else np.uint64(length) << np.uint64(1)
+    while rest >= np.uint64(0x80):
+        crc, word, filled = _take(crc, word, filled, (rest & np.uint64(0x7F)) | np.uint64(0x80))
+        rest >>= np.uint64(7)
+    crc, word, filled = _take(crc, word, filled, rest)
+    for at in range(start, start + max(length, 0)):
+        crc, word, filled = _take(crc, word, filled, buffer[at])
+    return crc, word, filled
+
+
+@njit(**JIT)
+def _digest_message(buffer, record):
+    """`_digest_record` of a message of magic 0 or 1 as a record without headers."""
+    crc = crc_step8(np.uint32(0xFFFFFFFF), np.uint64(record.offset))
+    crc = crc_step8(crc, np.uint64(record.timestamp))
+    value_at = record.key_start + max(record.key_length, 0)
+    value_length = be32(buffer, value_at)
+    key = _take_field(crc, np.uint64(0), 0, buffer, record.key_start, record.key_length)
+    value = _take_field(key[0], key[1], key[2], buffer, value_at + 4, value_length)
+    crc, word, _ = _take(value[0], value[1], value[2], 0)
+    return crc_step8(crc, word)
+
+
 @njit(**JIT)
 def _digest_records(crc, raw, expanded, batches, records, verdicts):
     for i in range(len(records)):
         if verdicts[i] != 0:
             continue
         buffer = expanded if batches[records[i].batch].expanded else raw
-        crc = crc_step8(crc, np.uint64(_digest_record(buffer, records[i])))
+        if records[i].magic == 2:
+            crc = crc_step8(crc, np.uint64(_digest_record(buffer, records[i])))
+        else:
+            crc = crc_step8(crc, np.uint64(_digest_message(buffer, records[i])))
     return crc
 
 
@@ -42,13 +84,13 @@ def digest_records(
 
 
 @njit(**JIT)
-def _digest_batch(crc, batch, horizon):
-    crc = crc_step8(crc, np.uint64(batch.magic))
-    if batch.magic < 2:
+def _digest_batch(crc, batch, magic, base_offset, last_offset, horizon):
+    crc = crc_step8(crc, np.uint64(magic))
+    if magic < 2:
         return crc
     crc = crc_step8(crc, np.uint64(batch.attributes & _KEPT_ATTRIBUTES))
-    crc = crc_step8(crc, np.uint64(batch.base_offset))
-    crc = crc_step8(crc, np.uint64(batch.last_offset))
+    crc = crc_step8(crc, np.uint64(base_offset))
+    crc = crc_step8(crc, np.uint64(last_offset))
     crc = crc_step8(crc, np.uint64(batch.leader_epoch))
     crc = crc_step8(crc, np.uint64(batch.producer_id))
     crc = crc_step8(crc, np.uint64(batch.producer_epoch))
@@ -60,17 +102,23 @@ def _digest_batch(crc, batch, horizon):
 def _digest_judged(crc, batches, begin, judged):
     for j in range(len(judged)):
         row = judged[j]
-        if row.action != _DROP:
-            crc = _digest_batch(
-                crc, batches[begin + j], np.int64(-1) if row.action == _EMPTY else row.horizon
-            )
+        batch = batches[begin + j]
+        if row.action == _DROP:
+            continue
+        horizon = np.int64(-1) if row.action == _EMPTY else row.horizon
+        if row.action == _REBUILD and batch.magic < 2:
+            crc = _digest_batch(crc, batch, 2, row.first_kept, row.last_kept, horizon)
+        else:
+            crc = _digest_batch(crc, batch, batch.magic, batch.base_offset, batch.last_offset, horizon)
     return crc
 
 
 @njit(**JIT)
 def _digest_batches(crc, batches):
     for i in range(len(batches)):
-        crc = _digest_batch(crc, batches[i], delete_horizon(batches[i]))
+        batch = batches[i]
+        horizon = delete_horizon(batch)
+        crc = _digest_batch(crc, batch, batch.magic, batch.base_offset, batch.last_offset, horizon)
     return crc
 
 

@@ -128,9 +128,8 @@ def _record_verdict(record, batch, control, superseded, now_ms, horizon, retain_
 def _judge_records(
     batch, records, first, end, superseded, all_dropped, now_ms, horizon, legacy_deletes, verdicts, row
 ):
-    """Verdict of every record of a batch; fills kept, first/last kept, timestamps; returns (tombstone kept, mixed magic)."""
+    """Verdict of every record of a batch; fills kept, first/last kept, timestamps; returns whether a tombstone is kept."""
     tombstone_kept = False
-    mixed_magic = False
     control = batch.attributes & CONTROL != 0
     row.first_kept = -1
     row.last_kept = -1
@@ -145,7 +144,6 @@ def _judge_records(
         verdicts[r] = verdict
         if verdict != _KEEP:
             continue
-        mixed_magic |= record.magic != batch.magic
         tombstone_kept |= record.value_is_null != 0
         if row.kept == 0:
             row.first_kept = record.offset
@@ -154,7 +152,7 @@ def _judge_records(
         row.kept += 1
         row.last_kept = record.offset
         row.max_timestamp = max(row.max_timestamp, record.timestamp)
-    return tombstone_kept, mixed_magic
+    return tombstone_kept
 
 
 @njit(**JIT)
@@ -174,7 +172,7 @@ def _judge_batch(
             all_dropped = _CONTROL
     elif discardable:
         all_dropped = _ABORTED
-    tombstone_kept, mixed_magic = _judge_records(
+    tombstone_kept = _judge_records(
         batch, records, first, end, superseded, all_dropped, now_ms, horizon, legacy_deletes, verdicts, row
     )
     if row.kept == 0:
@@ -184,17 +182,12 @@ def _judge_batch(
             verdicts[first:end] = _KEEP
             return _COPY
         return _COPY if batch.count == 0 else _EMPTY
-    need_horizon = (
-        batch.magic == 2
-        and horizon < 0
-        and new_horizon >= 0
-        and (tombstone_kept or (control and discardable))
-    )
+    need_horizon = horizon < 0 and new_horizon >= 0 and (tombstone_kept or (control and discardable))
     if need_horizon:
         row.horizon = new_horizon
     if row.horizon >= 0:
         row.base_timestamp = row.horizon
-    if row.kept == end - first and not need_horizon and not mixed_magic:
+    if batch.magic == 2 and row.kept == end - first and not need_horizon:
         return _COPY
     return _REBUILD
 

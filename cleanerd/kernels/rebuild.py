@@ -5,7 +5,6 @@ import numpy.typing as npt
 from numba import njit
 
 from .native import JIT, copy_bytes, crc32c, store_be16, store_be32, store_be64
-from .scan import IEEE_TABLE, crc32_ieee
 from .tables import (
     CODEC_MASK,
     CONTROL,
@@ -22,7 +21,7 @@ _DROP, _COPY, _EMPTY, _REBUILD = int(Action.DROP), int(Action.COPY), int(Action.
 _HEADER = 61
 _KEPT_ATTRIBUTES = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 _GROWTH_PER_RECORD = 40
-"""More than a length, a timestamp delta and an offset delta, or a message header, can add."""
+"""More than a length, a timestamp delta and an offset delta, and varints for the lengths of key and value, can add."""
 
 
 @njit(**JIT)
@@ -52,33 +51,44 @@ def _write_varint(out, at, value):
 
 
 @njit(**JIT)
-def _write_v2_record(out, at, buffer, record, batch, base_timestamp):
+def _tail_size(record, value_length):
+    """Bytes from the key length to the end of a record as magic 2 has them."""
+    if record.magic == 2:
+        return record.end - record.tail_start
+    key_length = np.int64(record.key_length)
+    key_bytes = _varint_size(key_length) + max(key_length, 0)
+    return key_bytes + _varint_size(value_length) + max(value_length, 0) + 1
+
+
+@njit(**JIT)
+def _write_field(out, at, buffer, start, length):
+    """A key or value of magic 0 or 1 as magic 2 has it."""
+    at = _write_varint(out, at, length)
+    if length > 0:
+        copy_bytes(out, np.int64(at), buffer, np.int64(start), np.int64(length))
+        at += length
+    return at
+
+
+@njit(**JIT)
+def _write_record(out, at, buffer, record, base_offset, base_timestamp):
+    """A record of any magic in magic 2."""
     timestamp_delta = record.timestamp - base_timestamp
-    offset_delta = record.offset - batch.base_offset
-    tail = record.end - record.tail_start
+    offset_delta = record.offset - base_offset
+    value_start = record.key_start + max(record.key_length, 0) + 4  # of magic 0 and 1
+    value_length = np.int64(-1) if record.value_is_null else record.end - value_start
+    tail = _tail_size(record, value_length)
     at = _write_varint(out, at, 1 + _varint_size(timestamp_delta) + _varint_size(offset_delta) + tail)
     out[at] = 0
     at = _write_varint(out, at + 1, timestamp_delta)
     at = _write_varint(out, at, offset_delta)
-    copy_bytes(out, np.int64(at), buffer, record.tail_start, tail)
-    return at + tail
-
-
-@njit(**JIT)
-def _write_message(out, at, buffer, record, batch, relative_offset, table):
-    """A legacy message with the wrapper's magic and timestamp type (rule 4.33)."""
-    tail = record.end - record.tail_start
-    head = 22 if batch.magic == 1 else 14
-    store_be64(out, np.int64(at), np.int64(relative_offset))
-    store_be32(out, np.int64(at + 8), np.int32(head - 8 + tail))
-    out[at + 16] = batch.magic
-    out[at + 17] = batch.attributes & LOG_APPEND_TIME if batch.magic == 1 else 0
-    if batch.magic == 1:
-        store_be64(out, np.int64(at + 18), np.int64(record.timestamp))
-    body = at + 12 + head - 8
-    copy_bytes(out, np.int64(body), buffer, record.tail_start, tail)
-    store_be32(out, np.int64(at + 12), np.int32(crc32_ieee(table, out, at + 16, body + tail)))
-    return body + tail
+    if record.magic == 2:
+        copy_bytes(out, np.int64(at), buffer, record.tail_start, tail)
+        return at + tail
+    at = _write_field(out, at, buffer, record.key_start, np.int64(record.key_length))
+    at = _write_field(out, at, buffer, value_start, value_length)
+    out[at] = 0  # headers
+    return at + 1
 
 
 @njit(**JIT)
@@ -103,7 +113,7 @@ def _assembled_bound(batches, begin, judged, spans):
 
 
 @njit(**JIT)
-def _write_bodies(raw, expanded, batches, begin, records, verdicts, judged, table, out, spans):
+def _write_bodies(raw, expanded, batches, begin, records, verdicts, judged, out, spans):
     at = np.int64(0)
     for j in range(len(judged)):
         row = judged[j]
@@ -111,27 +121,24 @@ def _write_bodies(raw, expanded, batches, begin, records, verdicts, judged, tabl
         if row.action == _REBUILD:
             batch = batches[begin + j]
             buffer = expanded if batch.expanded else raw
-            first_relative = row.first_kept if batch.magic == 1 else np.int64(0)
+            base_offset = batch.base_offset if batch.magic == 2 else row.first_kept
             for r in range(row.first_record, row.end_record):
-                if verdicts[r] != 0:
-                    continue
-                if batch.magic == 2:
-                    at = _write_v2_record(out, at, buffer, records[r], batch, row.base_timestamp)
-                else:
-                    relative = records[r].offset - first_relative
-                    at = _write_message(out, at, buffer, records[r], batch, relative, table)
+                if verdicts[r] == 0:
+                    at = _write_record(out, at, buffer, records[r], base_offset, row.base_timestamp)
         spans[j, 1] = at
     return at
 
 
 @njit(**JIT)
-def _write_header(out, at, batch, size, attributes, base_timestamp, max_timestamp, count):
-    store_be64(out, at, batch.base_offset)
+def _write_header(
+    out, at, batch, size, attributes, base_offset, last_offset, base_timestamp, max_timestamp, count
+):
+    store_be64(out, at, base_offset)
     store_be32(out, at + 8, np.int32(size - 12))
     store_be32(out, at + 12, batch.leader_epoch)
     out[at + 16] = 2
     store_be16(out, at + 21, np.int16(attributes))
-    store_be32(out, at + 23, np.int32(batch.last_offset - batch.base_offset))
+    store_be32(out, at + 23, np.int32(last_offset - base_offset))
     store_be64(out, at + 27, base_timestamp)
     store_be64(out, at + 35, max_timestamp)
     store_be64(out, at + 43, batch.producer_id)
@@ -151,6 +158,7 @@ def _assemble(raw, bodies, packed, batches, begin, judged, spans, is_packed, out
             continue
         batch = batches[begin + j]
         size = np.int64(batch.size)
+        base_offset = batch.base_offset
         last_offset = batch.last_offset
         max_timestamp = batch.max_timestamp
         if row.action == _COPY:
@@ -158,22 +166,25 @@ def _assemble(raw, bodies, packed, batches, begin, judged, spans, is_packed, out
         elif row.action == _EMPTY:
             size = np.int64(_HEADER)
             attributes = batch.attributes & _KEPT_ATTRIBUTES
-            _write_header(out, at, batch, size, attributes, np.int64(-1), max_timestamp, 0)
+            _write_header(
+                out, at, batch, size, attributes, base_offset, last_offset, np.int64(-1), max_timestamp, 0
+            )
         else:
             body = packed if is_packed[j] else bodies
             body_size = spans[j, 1] - spans[j, 0]
             max_timestamp = row.max_timestamp
-            if batch.magic == 2:
-                size = _HEADER + body_size
-                copy_bytes(out, at + _HEADER, body, spans[j, 0], body_size)
-                attributes = batch.attributes & (_KEPT_ATTRIBUTES | CODEC_MASK)
-                if row.horizon >= 0:
-                    attributes |= DELETE_HORIZON
-                _write_header(out, at, batch, size, attributes, row.base_timestamp, max_timestamp, row.kept)
-            else:
-                size = body_size
+            size = _HEADER + body_size
+            copy_bytes(out, at + _HEADER, body, spans[j, 0], body_size)
+            attributes = batch.attributes & (_KEPT_ATTRIBUTES | CODEC_MASK)
+            if row.horizon >= 0:
+                attributes |= DELETE_HORIZON
+            if batch.magic < 2:
+                base_offset = row.first_kept
                 last_offset = row.last_kept
-                copy_bytes(out, at, body, spans[j, 0], body_size)
+            _write_header(
+                out, at, batch, size, attributes, base_offset, last_offset,
+                row.base_timestamp, max_timestamp, row.kept,
+            )  # fmt: skip
         entry = written[count]
         entry.position = at
         entry.last_offset = last_offset
@@ -199,7 +210,7 @@ def write_bodies(
     """
     out = np.empty(_bodies_bound(records, verdicts), np.uint8)
     spans = np.zeros((len(judged), 2), np.int64)
-    _write_bodies(raw, expanded, batches, begin, records, verdicts, judged, IEEE_TABLE, out, spans)
+    _write_bodies(raw, expanded, batches, begin, records, verdicts, judged, out, spans)
     return out, spans
 
 
@@ -215,8 +226,7 @@ def assemble(
 ) -> tuple[Bytes, Table]:
     """The bytes of all batches that stay, in order, and a `WRITTEN` row for each (positions from 0).
 
-    The body of REBUILD batch j is `packed[spans[j]]` where `is_packed[j]` (compressed, or a whole legacy wrapper), else
-    `bodies[spans[j]]`.
+    The body of REBUILD batch j is `packed[spans[j]]` where `is_packed[j]` (compressed), else `bodies[spans[j]]`.
     """
     out = np.empty(_assembled_bound(batches, begin, judged, spans), np.uint8)
     written = np.zeros(len(judged), WRITTEN)

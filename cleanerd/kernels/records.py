@@ -150,10 +150,10 @@ def _walk_message(buffer, position, limit, batch, row):
         return np.int64(-1)
     row.value_is_null = value_length < 0
     row.offset = be64(buffer, position)
-    row.timestamp = -1  # in magic 0 there is none, whatever a message inside a wrapper brings along
-    if batch.magic == 1 and batch.attributes & LOG_APPEND_TIME:
+    row.timestamp = -1
+    if batch.attributes & LOG_APPEND_TIME:
         row.timestamp = batch.max_timestamp
-    elif batch.magic == 1 and magic == 1:
+    elif magic == 1:
         row.timestamp = be64(buffer, position + 18)
     row.tail_start = at
     row.end = end

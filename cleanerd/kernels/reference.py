@@ -23,7 +23,7 @@ Where cleanerd means something else than Kafka:
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
 from cleanerd.format.batch import (
@@ -36,7 +36,7 @@ from cleanerd.format.batch import (
 )
 from cleanerd.format.control import ControlType, parse_control_key
 from cleanerd.format.errors import FormatError
-from cleanerd.format.legacy import LegacyEntry, decode_entry, encode_message, wrap_messages
+from cleanerd.format.legacy import LegacyEntry, decode_entry
 from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.policy.verdicts import RecordVerdict
 
@@ -321,20 +321,18 @@ def _record_verdict(
 
 
 def _write_kept(batch: Batch, kept: Sequence[Record], facts: Facts, *, is_empty_marker: bool) -> bytes:
-    """A copy where nothing changes, else the batch rebuilt around the kept records (rules 4.25-4.29, 4.34)."""
+    """A copy where nothing changes, else the batch rebuilt around the kept records (rules 4.25-4.29, 4.33)."""
     needs_horizon = (
-        batch.magic >= 2
-        and batch.delete_horizon_ms is None
+        batch.delete_horizon_ms is None
         and facts.new_horizon_ms is not None  # (B)
         and (is_empty_marker or any(record.value is None for record in kept))
     )
-    inner_magic_differs = batch.entry is not None and batch.entry.inner_magic_differs
-    if len(kept) == len(batch.records) and not needs_horizon and not inner_magic_differs:
-        return batch.data
-    if batch.entry is not None:
-        return _rebuild_wrapper(batch.entry, kept)
-    assert batch.header is not None
     horizon = facts.new_horizon_ms if needs_horizon else batch.delete_horizon_ms
+    if batch.entry is not None:
+        return _convert(batch.entry, kept, horizon)
+    assert batch.header is not None
+    if len(kept) == len(batch.records) and not needs_horizon:
+        return batch.data
     return _rebuild(batch.header, kept, horizon)
 
 
@@ -357,25 +355,17 @@ def _rebuild(source: BatchHeader, kept: Sequence[Record], horizon_ms: int | None
     )
 
 
-def _rebuild_wrapper(source: LegacyEntry, kept: Sequence[Record]) -> bytes:
-    """Rule 4.33. Only a wrapper comes here: an entry without compression holds one record."""
-    base = kept[0].offset if source.magic == 1 else 0
-    messages = [
-        encode_message(
-            replace(record, offset=record.offset - base),
-            magic=source.magic,
-            log_append_time=source.log_append_time,
-        )
-        for record in kept
-    ]
-    newest_ms = max(record.timestamp_ms for record in kept)
-    return wrap_messages(
-        b"".join(messages),
-        magic=source.magic,
-        codec=source.codec,
+def _convert(source: LegacyEntry, kept: Sequence[Record], horizon_ms: int | None) -> bytes:
+    """Rule 4.33."""
+    return encode_batch(
+        kept,
+        base_offset=kept[0].offset,
         last_offset=kept[-1].offset,
-        timestamp_ms=source.timestamp_ms if source.log_append_time else newest_ms,
+        codec=source.codec,
+        leader_epoch=_ABSENT,
         log_append_time=source.log_append_time,
+        delete_horizon_ms=horizon_ms,
+        max_timestamp_ms=source.timestamp_ms if source.log_append_time else None,
     )
 
 

@@ -45,6 +45,7 @@ class ChunkSummary:
     bytes: int
     records: int
     batches: int
+    legacy_batches: int  # of magic 0 and 1: their records are written as magic 2
     first_offset: int  # of the first batch, -1 without one
     last_offset: int
     changed_anyway: int  # batches that change whatever the other chunks hold
@@ -146,7 +147,7 @@ class _Tally:
     """What adds up over the pieces of a chunk."""
 
     def __init__(self) -> None:
-        self.records = self.changed = self._batches = 0
+        self.records = self.changed = self._batches = self._legacy_batches = 0
         self._first_offset = self._last_offset = -1
         self._events: list[Table] = []
         self._next_horizon_ms = -1
@@ -158,6 +159,7 @@ class _Tally:
             self._first_offset = int(piece.batches["base_offset"][0])
         self._last_offset = int(piece.batches["last_offset"][-1])
         self._batches += len(piece.batches)
+        self._legacy_batches += int(np.count_nonzero(piece.batches["magic"] < 2))
         self._events.append(events)
 
     def summary(self, source: Source, competing: int) -> ChunkSummary:
@@ -166,6 +168,7 @@ class _Tally:
             bytes=source.end - source.start,
             records=self.records,
             batches=self._batches,
+            legacy_batches=self._legacy_batches,
             first_offset=self._first_offset,
             last_offset=self._last_offset,
             changed_anyway=self.changed,

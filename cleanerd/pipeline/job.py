@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from pyspark import SparkContext
 
-from cleanerd.errors import CleanerdError
-from cleanerd.format.names import FileKind, SegmentFileName, Suffix
+from cleanerd.errors import CleanerdError, LogUncleanable
+from cleanerd.format.names import SEGMENT_MAX_BYTES, FileKind, SegmentFileName, Suffix
 from cleanerd.kernels.fingerprint import MAX_BUCKETS, Fingerprints
 from cleanerd.kernels.judge import Context
 from cleanerd.kernels.newest import BYTES_PER_KEY, BYTES_PER_SLOT_KEY
@@ -98,6 +98,8 @@ class Pipeline:
             else:
                 assert isinstance(part, Part)
                 log.parts.setdefault(task.work.group, []).append(WrittenPart(task.part_path, part))
+        for log in result:
+            log.error = log.error or _too_large(log)
         return result
 
     def _index_map_side(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
@@ -233,6 +235,18 @@ def _rewrite_task(log: IndexedLog, number: int, chunk: int, write: bool) -> Rewr
         number, chunk, work.chunks[chunk], log.verdicts[chunk], path, work.index_interval_bytes,
         work.least_free_bytes,
     )  # fmt: skip
+
+
+def _too_large(log: RewrittenLog) -> LogUncleanable | None:
+    """A new segment that no index can point into: records of magic 0 and 1 may grow when they become magic 2."""
+    for group, parts in log.parts.items():
+        size_bytes = sum(written.part.size_bytes for written in parts)
+        if size_bytes > SEGMENT_MAX_BYTES:
+            first = next(chunk.source for chunk in log.indexed.work.chunks if chunk.group == group)
+            return LogUncleanable(
+                f"{first.path}: expected at most {SEGMENT_MAX_BYTES} bytes in its new segment, found {size_bytes}"
+            )
+    return None
 
 
 def _resolve_here(

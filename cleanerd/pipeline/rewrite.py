@@ -15,7 +15,6 @@ import numpy.typing as npt
 from cleanerd.env.space import check_room
 from cleanerd.errors import LogUncleanable
 from cleanerd.format.codecs import Codec, compress
-from cleanerd.format.legacy import wrap_messages
 from cleanerd.kernels.digest import digest_batches, digest_judged, digest_records
 from cleanerd.kernels.fingerprint import look_up_answers
 from cleanerd.kernels.horizons import next_written_horizon
@@ -24,7 +23,6 @@ from cleanerd.kernels.judge import judge, mark_aborted
 from cleanerd.kernels.rebuild import assemble, write_bodies
 from cleanerd.kernels.tables import (
     CODEC_MASK,
-    LOG_APPEND_TIME,
     WRITTEN,
     Action,
     Bytes,
@@ -219,28 +217,12 @@ def _encode(piece: Piece, part: Slice, judged: Table, kept: npt.NDArray[np.uint8
     packed = []
     filled = 0
     for j in np.flatnonzero(is_packed):
-        body = _pack(batches[begin + j], judged[j], bodies[spans[j, 0] : spans[j, 1]].tobytes())
+        body = compress(Codec(int(codecs[j])), bodies[spans[j, 0] : spans[j, 1]].tobytes())
         spans[j] = filled, filled + len(body)
         filled += len(body)
         packed.append(body)
     packed_bytes = np.frombuffer(bytearray(b"".join(packed)), np.uint8)
     return assemble(piece.raw, bodies, packed_bytes, batches, begin, judged, spans, is_packed)
-
-
-def _pack(batch: np.void, row: np.void, body: bytes) -> bytes:
-    """Compressed records of a batch, or a whole legacy wrapper around them (rules 4.27, 4.33)."""
-    attributes, magic = int(batch["attributes"]), int(batch["magic"])
-    codec = Codec(attributes & CODEC_MASK)
-    if magic == 2:
-        return compress(codec, body)
-    return wrap_messages(
-        body,
-        magic=magic,
-        codec=codec,
-        last_offset=int(row["last_kept"]),
-        timestamp_ms=int(row["max_timestamp"]),
-        log_append_time=bool(attributes & LOG_APPEND_TIME),
-    )
 
 
 def _create_like(path: str, source: str) -> int:

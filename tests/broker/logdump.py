@@ -1,7 +1,8 @@
 """A partition directory as plain comparable values.
 
-Left out of a batch is what a rebuild may choose: length, CRC and position. A delete horizon replaces the base
-timestamp on disk (rule 0.6), so where there is one the base timestamp is not a fact of its own.
+Left out of a batch is what a rebuild may choose: length and position, and the CRC of compressed bytes or a new
+horizon. A delete horizon replaces the base timestamp on disk (rule 0.6), so where there is one the base timestamp is not
+a fact of its own.
 """
 
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cleanerd.format.batch import BatchHeader, decode_batch, iterate_batches
+from cleanerd.format.codecs import Codec
+from cleanerd.format.legacy import LegacyEntry, decode_entry
 from cleanerd.format.names import (
     LEADER_EPOCH_CHECKPOINT,
     FileKind,
@@ -22,8 +25,9 @@ from cleanerd.format.txn_index import AbortedTxn, parse_txn_index
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch: its header without length and CRC, and its records."""
+    """One batch of any magic: its header and its records. A CRC is there where the same records give the same bytes."""
 
+    magic: int
     base_offset: int
     last_offset: int
     leader_epoch: int
@@ -37,6 +41,7 @@ class Batch:
     producer_id: int
     producer_epoch: int
     base_sequence: int
+    crc: int | None
     records: tuple[Record, ...]
 
 
@@ -126,9 +131,11 @@ def _dump_segment(directory: Path, base_offset: int, live: list[SegmentFileName]
 
 def _batches(data: bytes) -> Iterator[Batch]:
     end = 0
-    for position, size_bytes, _ in iterate_batches(data):
-        header, records = decode_batch(data, position)
-        yield _batch(header, records)
+    for position, size_bytes, magic in iterate_batches(data):
+        if magic == 2:
+            yield _batch(*decode_batch(data, position))
+        else:
+            yield _legacy_batch(decode_entry(data, position))
         end = position + size_bytes
     if end != len(data):
         raise ValueError(f"{len(data) - end} bytes after the last batch at {end}")
@@ -137,6 +144,7 @@ def _batches(data: bytes) -> Iterator[Batch]:
 def _batch(header: BatchHeader, records: list[Record]) -> Batch:
     horizon_ms = header.delete_horizon_ms
     return Batch(
+        magic=2,
         base_offset=header.base_offset,
         last_offset=header.last_offset,
         leader_epoch=header.leader_epoch,
@@ -150,5 +158,28 @@ def _batch(header: BatchHeader, records: list[Record]) -> Batch:
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
+        crc=header.crc if header.codec is Codec.NONE and horizon_ms is None else None,
         records=tuple(records),
+    )
+
+
+def _legacy_batch(entry: LegacyEntry) -> Batch:
+    """Magic 0 and 1 know neither producers nor transactions (rule 0.9)."""
+    return Batch(
+        magic=entry.magic,
+        base_offset=entry.base_offset,
+        last_offset=entry.last_offset,
+        leader_epoch=-1,
+        codec=entry.codec.name,
+        log_append_time=entry.log_append_time,
+        transactional=False,
+        control=False,
+        base_timestamp_ms=entry.records[0].timestamp_ms,
+        delete_horizon_ms=None,
+        max_timestamp_ms=entry.timestamp_ms,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        crc=None,
+        records=entry.records,
     )

@@ -8,120 +8,28 @@ tombstones and markers get past their horizon, and the markers of emptied transa
 
 Nothing races in copy A: nobody writes to it, its transactions stay open longer than the test runs, and the
 broker's cleaner takes each log once (see `clean_by_broker`).
-
-What may differ is in `ALLOWED`, and nowhere else.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cleanerd.env.clock import SystemClock
-from tests.broker.conftest import Origin, clean_by_broker
-from tests.broker.logdump import Batch, LogDump, Segment, dump_partition
+from tests.broker.agreement import Pass, disagreements, make_passes
+from tests.broker.conftest import Origin
+from tests.broker.logdump import dump_partition
 from tests.broker.model import survivors
-from tests.broker.tools import (
-    clean,
-    copy_log_dir,
-    first_dirty_offset,
-    forget_checkpoint,
-    offset_checkpoint,
-)
-from tests.broker.workload import TopicPlan
+from tests.broker.tools import first_dirty_offset
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]
 
 PASSES = (1, 2, 3)
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One pass of the broker's cleaner: the directory before and after, and when it was."""
-
-    before: Path
-    after: Path
-    started_ms: int
-    ended_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One log, before and after both cleaners; `now_ms` is cleanerd's."""
-
-    made: Pass
-    now_ms: int
-    retention_ms: int
-    before: LogDump
-    broker: LogDump
-    ours: LogDump
-
-
-def _horizons_agree(broker: int | None, ours: int | None, case: Case) -> bool:
-    """A horizon of an earlier pass is the same; a new one is the time of the cleaning plus the retention."""
-    if broker is None or ours is None:
-        return broker is ours
-    is_new = case.made.started_ms <= broker - case.retention_ms <= case.made.ended_ms
-    return ours == broker or (is_new and ours - case.retention_ms == case.now_ms)
-
-
-def _groups_agree(broker: tuple[Segment, ...], ours: tuple[Segment, ...], case: Case) -> bool:
-    """Each segment of the broker is one of ours, or stands for source segments that lost nothing, merged or not."""
-    ends = [segment.base_offset for segment in broker[1:]] + [case.before.end_offset + 1]
-    for theirs, end in zip(broker, ends, strict=True):
-        group = [segment for segment in ours if theirs.base_offset <= segment.base_offset < end]
-        sources = [
-            segment for segment in case.before.segments if theirs.base_offset <= segment.base_offset < end
-        ]
-        if [(theirs.base_offset, theirs.mtime_ms)] != _places(group) and not _is_merged(group, sources):
-            return False
-    return True
-
-
-def _is_merged(group: list[Segment], sources: list[Segment]) -> bool:
-    """Whether runs of the sources, one or more each, became these segments byte for byte, with the time of the last."""
-    for number, segment in enumerate(group):
-        end = group[number + 1].base_offset if number + 1 < len(group) else sources[-1].base_offset + 1
-        run = [source for source in sources if segment.base_offset <= source.base_offset < end]
-        if not run or (segment.base_offset, segment.mtime_ms) != (run[0].base_offset, run[-1].mtime_ms):
-            return False
-        if segment.size_bytes != sum(source.size_bytes for source in run):
-            return False
-        if segment.batches != tuple(batch for source in run for batch in source.batches):
-            return False
-    return sum(segment.size_bytes for segment in group) == sum(source.size_bytes for source in sources)
-
-
-def _places(segments: list[Segment]) -> list[tuple[int, int]]:
-    return [(segment.base_offset, segment.mtime_ms) for segment in segments]
-
-
-ALLOWED: Mapping[str, Callable[[Any, Any, Case], bool]] = {
-    # field of a log or a batch: what stands for equality
-    "delete_horizon_ms": _horizons_agree,  # both cleaned at another time
-    "segments": _groups_agree,  # of a group that loses nothing cleanerd merges what pays, the broker all
-}
-
-
 @pytest.fixture(scope="module")
 def passes(origin: Origin, tmp_path_factory: pytest.TempPathFactory) -> list[Pass]:
     """The passes of the broker's own cleaner."""
     root = tmp_path_factory.mktemp("broker-cleaner")
-    made: list[Pass] = []
-    source = origin.log_dir
-    for number in PASSES:
-        before, after = root / f"before-{number}", root / f"after-{number}"
-        copy_log_dir(source, before)
-        if number > 1:
-            forget_checkpoint(before)
-        copy_log_dir(before, after)
-        started_ms = SystemClock().now_ms()
-        clean_by_broker(root / f"broker-{number}", after, [plan.directory for plan in origin.plans])
-        made.append(Pass(before, after, started_ms, SystemClock().now_ms()))
-        source = after
-    return made
+    return make_passes(origin.log_dir, origin.plans, root, len(PASSES))
 
 
 @pytest.mark.parametrize("number", PASSES)
@@ -143,81 +51,4 @@ def test_cleanerd_agrees_with_the_broker(
     origin: Origin, passes: list[Pass], number: int, tmp_path: Path
 ) -> None:
     """Same input, same log: records, headers, aborted transactions, checkpoint."""
-    made = passes[number - 1]
-    ours = tmp_path / "ours"
-    copy_log_dir(made.before, ours)
-    result = clean(ours, origin.plans, "--now-ms", str(made.ended_ms))
-    assert result.exit_code == 0, result.messages
-    different: list[str] = []
-    for plan in origin.plans:
-        case = _case(plan, made, ours)
-        different += [f"{plan.topic}: {text}" for text in _differences(case)]
-    theirs = offset_checkpoint(made.after / "cleaner-offset-checkpoint")
-    found = offset_checkpoint(ours / "cleaner-offset-checkpoint")
-    for plan in origin.plans:
-        if theirs[plan.directory] != found.get(plan.directory):
-            different.append(
-                f"{plan.topic}: checkpoint {theirs[plan.directory]}, {found.get(plan.directory)}"
-            )
-    assert different == []
-
-
-def _case(plan: TopicPlan, made: Pass, ours: Path) -> Case:
-    return Case(
-        made=made,
-        now_ms=made.ended_ms,
-        retention_ms=plan.delete_retention_ms,
-        before=dump_partition(made.before / plan.directory),
-        broker=dump_partition(made.after / plan.directory),
-        ours=dump_partition(ours / plan.directory),
-    )
-
-
-def _differences(case: Case) -> list[str]:
-    """What is not the same and not allowed to be otherwise, in words: broker first, cleanerd second."""
-    broker = {batch.base_offset: batch for batch in case.broker.batches}
-    ours = {batch.base_offset: batch for batch in case.ours.batches}
-    found = [f"batch {base} only by the broker" for base in sorted(broker.keys() - ours.keys())]
-    found += [f"batch {base} only by cleanerd" for base in sorted(ours.keys() - broker.keys())]
-    for base in sorted(broker.keys() & ours.keys()):
-        found += _batch_differences(broker[base], ours[base], case)
-    if case.broker.aborted != case.ours.aborted:
-        found.append(f"aborted transactions {case.broker.aborted}, {case.ours.aborted}")
-    if not ALLOWED["segments"](case.broker.segments, case.ours.segments, case):
-        found.append(f"segments {case.broker.bases}, {case.ours.bases}, of {case.before.bases}")
-    return found + _leftovers(case)
-
-
-def _batch_differences(broker: Batch, ours: Batch, case: Case) -> list[str]:
-    found: list[str] = []
-    for field in fields(Batch):
-        theirs, mine = getattr(broker, field.name), getattr(ours, field.name)
-        agree = ALLOWED.get(field.name, _equal)
-        if not agree(theirs, mine, case):
-            found.append(f"batch {broker.base_offset}: {field.name} {_brief(theirs)}, {_brief(mine)}")
-    return found
-
-
-def _brief(value: object) -> object:
-    """Records by offset, time and key; everything else as it is."""
-    if not isinstance(value, tuple):
-        return value
-    return [(record.offset, record.timestamp_ms, record.key, record.value is None) for record in value]
-
-
-def _equal(broker: object, ours: object, _case: Case) -> bool:
-    return broker == ours
-
-
-def _leftovers(case: Case) -> list[str]:
-    """The files beside the logs: snapshots of merged segments go (rule 5.6), the epochs stay."""
-    found: list[str] = []
-    merged = set(case.before.bases) - set(case.ours.bases)
-    kept = tuple(offset for offset in case.before.snapshot_offsets if offset not in merged)
-    if case.ours.snapshot_offsets != kept:
-        found.append(f"snapshots {case.ours.snapshot_offsets}, expected {kept}")
-    if case.ours.leader_epochs != case.before.leader_epochs:
-        found.append(f"leader epochs {case.ours.leader_epochs!r}, before {case.before.leader_epochs!r}")
-    if case.ours.foreign_names:
-        found.append(f"left behind: {case.ours.foreign_names}")
-    return found
+    assert disagreements(passes[number - 1], origin.plans, tmp_path / "ours") == []

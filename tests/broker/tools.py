@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Message, TopicPartition
 
 from cleanerd.format.record import Record
 from tests.broker.kafka import TOOL_TIMEOUT_S, KafkaBroker, java_command
@@ -140,7 +140,9 @@ def _record(message: Message) -> Record:
     offset = message.offset()
     assert offset is not None
     headers: Any = message.headers() or ()
-    return Record(offset, message.timestamp()[1], message.key(), message.value(), tuple(headers))
+    kind, timestamp_ms = message.timestamp()
+    known_ms = -1 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms
+    return Record(offset, known_ms, message.key(), message.value(), tuple(headers))
 
 
 def offset_checkpoint(path: Path) -> dict[str, int]:

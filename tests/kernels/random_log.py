@@ -57,7 +57,9 @@ class RandomLog:
 
     rng: random.Random
     keys: Sequence[bytes] = KEYS
-    kinds: Sequence[str] = ("plain", "idempotent", "transactional", "marker", "other", "legacy", "wrapper")
+    kinds: Sequence[str] = (
+        "plain", "idempotent", "transactional", "marker", "other", "legacy", "wrapper", "mixed wrapper"
+    )  # fmt: skip
     next_offset: int = 0
     batches: list[Placed] = field(default_factory=list)
     aborted: list[AbortedTxn] = field(default_factory=list)
@@ -73,6 +75,7 @@ class RandomLog:
             "other": self._other_control,
             "legacy": self._legacy,
             "wrapper": self._wrapper,
+            "mixed wrapper": self._mixed_wrapper,
         }
         weights = {
             "plain": 6,
@@ -82,6 +85,7 @@ class RandomLog:
             "other": 1,
             "legacy": 1,
             "wrapper": 2,
+            "mixed wrapper": 1,
         }
         for _ in range(count):
             if self.rng.random() < 0.1:
@@ -221,24 +225,26 @@ class RandomLog:
         rng, magic = self.rng, self.rng.choice((0, 1))
         records = self._records(magic=magic)
         codec, append_time = rng.choice(WRAPPING), magic == 1 and rng.random() < 0.3
-        if rng.random() < 0.3:  # KAFKA-4298: messages of the other magic inside
-            base = records[0].offset if magic == 1 else 0
-            inner = (
-                encode_message(
-                    replace(record, offset=record.offset - base, timestamp_ms=NOW_MS), magic=1 - magic
-                )
-                for record in records
-            )
-            data = wrap_messages(
-                b"".join(inner),
-                magic=magic,
-                codec=codec,
-                last_offset=records[-1].offset,
-                timestamp_ms=NOW_MS,
-                log_append_time=append_time,
-            )
-        else:
-            data = encode_wrapper(records, magic=magic, codec=codec, log_append_time=append_time)
+        data = encode_wrapper(records, magic=magic, codec=codec, log_append_time=append_time)
+        self._add(records[0].offset, data, records[-1].offset + 1)
+
+    def _mixed_wrapper(self) -> None:
+        """KAFKA-4298: messages of the other magic inside."""
+        rng, magic = self.rng, self.rng.choice((0, 1))
+        records = self._records(magic=magic)
+        base = records[0].offset if magic == 1 else 0
+        inner = (
+            encode_message(replace(record, offset=record.offset - base, timestamp_ms=NOW_MS), magic=1 - magic)
+            for record in records
+        )
+        data = wrap_messages(
+            b"".join(inner),
+            magic=magic,
+            codec=rng.choice(WRAPPING),
+            last_offset=records[-1].offset,
+            timestamp_ms=NOW_MS,
+            log_append_time=magic == 1 and rng.random() < 0.3,
+        )
         self._add(records[0].offset, data, records[-1].offset + 1)
 
 

@@ -231,7 +231,7 @@ def test_no_horizon_when_the_sum_overflows(log: SmallLog) -> None:
 
 @pytest.mark.parametrize("retain", [True, False])
 def test_legacy_tombstones_go_by_the_age_of_their_segment(retain: bool, log: SmallLog) -> None:
-    """Rules 4.2, 4.19: magic 0 and 1 have no horizon."""
+    """Rules 4.2, 4.19: magic 0 and 1 have no horizon; the tombstones that stay get one (rule 4.25)."""
     data = encode_message(Record(0, 5, b"0", None), magic=1) + encode_wrapper(
         [Record(1, 5, b"1", None), Record(2, 5, b"2", b"v")], magic=1, codec=Codec.GZIP
     )
@@ -241,6 +241,8 @@ def test_legacy_tombstones_go_by_the_age_of_their_segment(retain: bool, log: Sma
     log.clean(0, NOW_MS)
     found = [record.offset for batch in log.batches() for record in batch.records]
     assert found == ([0, 1, 2, 3] if retain else [2, 3])
+    horizons = [batch.delete_horizon_ms is not None for batch in log.batches()]
+    assert horizons == ([True, True, False] if retain else [False, False])
 
 
 def test_a_legacy_last_batch_is_kept_whole(log: SmallLog) -> None:

@@ -62,7 +62,7 @@ def offsets_of(batches: Sequence[Batch]) -> list[list[int]]:
 
 
 def test_c071_magic_0_messages_in_magic_1_wrappers(tmp_path: Path) -> None:
-    """KAFKA-4298: wrappers are rebuilt in their own magic, also the one without duplicates (rule 4.34)."""
+    """KAFKA-4298: they become batches of magic 2, also the one without duplicates (rules 4.33, 4.34)."""
 
     def invalid(base: int, keys: Sequence[int]) -> bytes:
         inner = b"".join(
@@ -81,8 +81,7 @@ def test_c071_magic_0_messages_in_magic_1_wrappers(tmp_path: Path) -> None:
     batches = clean(tmp_path, invalid(25, (0, 1, 0, 1)) + invalid(50, (3, 4)))
     assert offsets_of(batches) == [[27, 28], [50, 51]]
     for batch in batches:
-        assert batch.entry is not None
-        assert not batch.entry.inner_magic_differs
+        assert batch.magic == 2
         assert [int(record.value or b"") for record in batch.records] == [
             record.offset for record in batch.records
         ]
@@ -176,14 +175,14 @@ def test_c096_whole_batches_discarded(codec: Codec, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_c097_already_compacted(codec: Codec, tmp_path: Path) -> None:
-    """Base 0 with records 5, 8 and 10: base and last offset stay for a batch, a wrapper closes up around 8."""
+    """Base 0 with records 5, 8 and 10: base and last offset stay for a batch; what was a wrapper closes up around 8."""
     records = keyed(5, 8, 10, drop=(5, 10))
     (batch,) = clean(tmp_path, encode_batch(records, base_offset=0, last_offset=10, codec=codec))
     assert (batch.base_offset, batch.last_offset, offsets_of([batch])) == (0, 10, [[8]])
     if codec in WRAPPING:
         for magic in (0, 1):
             (batch,) = clean(tmp_path, encode_wrapper(records, magic=magic, codec=codec))
-            assert (batch.base_offset, batch.last_offset, batch.magic) == (8, 8, magic)
+            assert (batch.base_offset, batch.last_offset, batch.magic) == (8, 8, 2)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -251,7 +250,7 @@ def test_c100_filter_to_legacy(codec: Codec, magic: int, tmp_path: Path) -> None
         expected, times = [(1, 1), (4, 5), (6, 6)], [11, 20, 16]
     batches = clean(tmp_path, data)
     assert [(batch.base_offset, batch.last_offset) for batch in batches] == expected
-    found = [batch.entry.timestamp_ms for batch in batches if batch.entry]
+    found = [batch.header.max_timestamp_ms for batch in batches if batch.header]
     assert found == (times if magic == 1 else [-1] * len(times))
 
 
@@ -278,7 +277,7 @@ def test_c101_log_append_time(codec: Codec, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, *WRAPPING])
 def test_c101_log_append_time_legacy(codec: Codec, tmp_path: Path) -> None:
-    """The same in magic 1; inner messages say so themselves after a rebuild (rule 4.33)."""
+    """The same in magic 1, whose batches keep the type in magic 2 (rule 4.33)."""
     sets = [keyed(*offsets, drop=(0, 1, 3)) for offsets in ((0,), (1, 2), (3, 4, 5))]
     if codec is Codec.NONE:
         data = b"".join(encode_message(r, magic=1, log_append_time=True) for records in sets for r in records)
@@ -290,8 +289,8 @@ def test_c101_log_append_time_legacy(codec: Codec, tmp_path: Path) -> None:
     batches = clean(tmp_path, data)
     assert len(batches) == (3 if codec is Codec.NONE else 2)
     for batch in batches:
-        assert batch.entry is not None
-        assert batch.entry.log_append_time
+        assert batch.header is not None
+        assert batch.header.is_log_append_time
         if codec is not Codec.NONE:
             assert {record.timestamp_ms for record in batch.records} == {4711}
 
@@ -339,7 +338,50 @@ def test_unknown_legacy_attribute_bits_are_cleared(tmp_path: Path) -> None:
     again = encode_message(Record(4, 5, b"key-3", b"v"), magic=1)
     batches = clean(tmp_path, data + sealed(again[:17] + b"\x30" + again[18:]))
     assert offsets_of(batches) == [[1, 2], [4]]
-    assert [batch.data[17] for batch in batches] == [Codec.GZIP, 0x30]
+    assert [batch.header.attributes for batch in batches if batch.header] == [Codec.GZIP, 0]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [Codec.NONE, *WRAPPING])
+def test_legacy_batches_become_magic_2(codec: Codec, magic: int, tmp_path: Path) -> None:
+    """Rule 4.33, also where no record goes: a batch as a producer without an id would have sent it; then it is settled."""
+    records = [Record(o, 10 + o if magic else -1, b"k%d" % o, b"v" * 70 * o) for o in (3, 4, 7)]
+    if codec is Codec.NONE:
+        data = b"".join(encode_message(record, magic=magic) for record in records)
+        expected = [encode_batch([r], base_offset=r.offset, leader_epoch=-1) for r in records]
+    else:
+        data = encode_wrapper(records, magic=magic, codec=codec)
+        expected = [encode_batch(records, base_offset=3, leader_epoch=-1, codec=codec)]
+    assert [batch.data for batch in clean(tmp_path, data)] == expected
+    path = RealPath(tmp_path, [LogSegment(0, b"".join(expected))], FACTS)
+    path.clean()
+    assert path.indexed.changed_groups == frozenset()
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_legacy_tombstone_gets_a_horizon(magic: int, tmp_path: Path) -> None:
+    """Rules 4.25, 4.33: from then on it goes by its horizon and not by the age of its segment."""
+    data = encode_message(Record(3, 5 if magic else -1, b"k", None), magic=magic)
+    path = RealPath(tmp_path, [LogSegment(0, data, retain_legacy_deletes=True)], FACTS)
+    cleaned = path.clean()
+    assert cleaned == reference.clean([Segment(data, retain_legacy_deletes=True)], FACTS)
+    (batch,) = reference.read_batches(cleaned.segments[0])
+    assert (batch.magic, batch.delete_horizon_ms) == (2, NOW_MS + 1000)
+    assert batch.records == (Record(3, 5 if magic else -1, b"k", None),)
+    later = replace(FACTS, now_ms=NOW_MS + 1000)
+    assert clean(tmp_path, cleaned.segments[0], later) == []
+
+
+def test_timestamps_of_magic_1_in_wrappers_of_magic_0_are_kept(tmp_path: Path) -> None:
+    """KAFKA-4298: a consumer saw them before the cleaning, and does afterwards (rule 4.34)."""
+    inner = b"".join(encode_message(record, magic=1) for record in keyed(3, 4))
+    data = wrap_messages(
+        inner, magic=0, codec=Codec.GZIP, last_offset=4, timestamp_ms=-1, log_append_time=False
+    )
+    (batch,) = clean(tmp_path, data)
+    assert batch.records == tuple(keyed(3, 4))
+    assert batch.header is not None
+    assert batch.header.max_timestamp_ms == 14
 
 
 @pytest.mark.parametrize("delta", [0, 1])

@@ -361,11 +361,11 @@ def test_bad_offsets_in_wrappers(offsets: tuple[int, ...], last: int, magic: int
     assert walk_wrapper(messages, wrapped(messages, last, magic), previous)[2] is Status.BAD_OFFSET
 
 
-def test_messages_of_magic_0_have_no_timestamp() -> None:
-    """Not even when one of magic 1 got into a wrapper of magic 0 (KAFKA-4298)."""
+def test_messages_of_magic_1_have_a_timestamp_in_any_wrapper() -> None:
+    """Also when they got into one of magic 0 (KAFKA-4298), as for Kafka's consumers."""
     messages = inner(20, 24)
     _, records, _ = walk_wrapper(messages, wrapped(messages, 24, magic=0), 19)
-    assert records["timestamp"].tolist() == [-1, -1]
+    assert records["timestamp"].tolist() == [1, 1]
     assert records["magic"].tolist() == [1, 1]
 
 
