@@ -86,25 +86,31 @@ def compress(codec: Codec, data: Data, magic: int = 2) -> bytes:
             return _engines.zstd_compressor.compress(data)
 
 
-def decompress(codec: Codec, data: Data, magic: int = 2) -> bytes:
+class ExpandsBeyond(FormatError):
+    """A blob that may expand to more than was allowed."""
+
+
+def decompress(
+    codec: Codec, data: Data, magic: int = 2, expanded_bytes_max: int = MAX_EXPANDED_BYTES
+) -> bytes:
     """Decompress the whole of `data`.
 
-    Raises: `FormatError` for anything that is not exactly one complete blob of the codec, or one that expands to more than
-    `MAX_EXPANDED_BYTES`, which are never allocated.
+    Raises: `FormatError` for anything that is not exactly one complete blob of the codec, `ExpandsBeyond` for one that
+    expands to more than `expanded_bytes_max`, which are never allocated.
     """
     match codec:
         case Codec.NONE:
             return bytes(data)
         case Codec.GZIP:
-            return _decompress_members("gzip", _GzipMember, data)
+            return _decompress_members("gzip", _GzipMember, data, expanded_bytes_max)
         case Codec.SNAPPY:
-            return _decompress_snappy(data)
+            return _decompress_snappy(data, expanded_bytes_max)
         case Codec.LZ4:
-            return _decompress_lz4(data, magic)
+            return _decompress_lz4(data, magic, expanded_bytes_max)
         case Codec.ZSTD:
             if magic < 2:
                 raise FormatError(0, "a codec of magic 0 or 1", "zstd")
-            return _decompress_members("zstd", _ZstdMember, data)
+            return _decompress_members("zstd", _ZstdMember, data, expanded_bytes_max)
 
 
 class _Engines(threading.local):
@@ -133,7 +139,8 @@ class _Member(Protocol):
 class _GzipMember:
     """A gzip member that stops where it gets too large."""
 
-    def __init__(self, _: memoryview) -> None:
+    def __init__(self, _: memoryview, expanded_bytes_max: int) -> None:
+        self._expanded_bytes_max = expanded_bytes_max
         self._stream = isal_zlib.decompressobj(_GZIP_WBITS)
 
     @property
@@ -145,16 +152,16 @@ class _GzipMember:
         return bytes(self._stream.unused_data)
 
     def decompress(self, data: Data, /) -> bytes:
-        content = bytes(self._stream.decompress(data, MAX_EXPANDED_BYTES + 1))
-        _check_size(len(content))
+        content = bytes(self._stream.decompress(data, self._expanded_bytes_max + 1))
+        _check_size(len(content), self._expanded_bytes_max)
         return content
 
 
 class _ZstdMember:
     """A zstd frame that is refused before it is expanded when it may get too large."""
 
-    def __init__(self, data: memoryview) -> None:
-        _check_zstd_blocks(data)
+    def __init__(self, data: memoryview, expanded_bytes_max: int) -> None:
+        _check_zstd_blocks(data, expanded_bytes_max)
         self._stream = _engines.zstd_decompressor.decompressobj()
 
     @property
@@ -169,19 +176,19 @@ class _ZstdMember:
         return self._stream.decompress(data)
 
 
-def _check_size(expanded_bytes: int) -> None:
-    if expanded_bytes > MAX_EXPANDED_BYTES:
-        raise FormatError(
-            0, f"a blob that expands to {MAX_EXPANDED_BYTES} bytes at most", f"{expanded_bytes} or more"
+def _check_size(expanded_bytes: int, expanded_bytes_max: int) -> None:
+    if expanded_bytes > expanded_bytes_max:
+        raise ExpandsBeyond(
+            0, f"a blob that expands to {expanded_bytes_max} bytes at most", f"{expanded_bytes} or more"
         )
 
 
-def _check_zstd_blocks(data: memoryview) -> None:
+def _check_zstd_blocks(data: memoryview, expanded_bytes_max: int) -> None:
     """Raise FormatError when the blocks of a frame may expand beyond the limit (RFC 8878: 128 KiB each).
 
     zstd can neither stop at a size nor tell it: Kafka writes frames without content size.
     """
-    if len(data) // _ZSTD_BLOCK_MIN * _ZSTD_BLOCK_MAX <= MAX_EXPANDED_BYTES:
+    if len(data) // _ZSTD_BLOCK_MIN * _ZSTD_BLOCK_MAX <= expanded_bytes_max:
         return  # too short to hold so many blocks
     try:
         position = zstandard.frame_header_size(data)
@@ -193,10 +200,12 @@ def _check_zstd_blocks(data: memoryview) -> None:
         last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
         expanded += _ZSTD_BLOCK_MAX if kind == _ZSTD_COMPRESSED else size
         position += 3 + (1 if kind == _ZSTD_RLE else size)
-    _check_size(expanded)
+    _check_size(expanded, expanded_bytes_max)
 
 
-def _decompress_members(name: str, new_member: Callable[[memoryview], _Member], data: Data) -> bytes:
+def _decompress_members(
+    name: str, new_member: Callable[[memoryview, int], _Member], data: Data, expanded_bytes_max: int
+) -> bytes:
     """Decompress concatenated members until the input is used up, as the JVM's input streams do.
 
     A member that has ended copies what it was given too much. So the first, mostly the only one, is given all, a later one
@@ -207,11 +216,11 @@ def _decompress_members(name: str, new_member: Callable[[memoryview], _Member], 
     while True:
         start = position
         try:
-            member = new_member(view[start:])
+            member = new_member(view[start:], expanded_bytes_max)
             while not member.eof and position < len(view):
                 parts.append(member.decompress(view[position : position + window]))
                 expanded += len(parts[-1])
-                _check_size(expanded)
+                _check_size(expanded, expanded_bytes_max)
                 position = min(position + window, len(view))
                 window *= 2
         except (_ISAL_ERROR, zstandard.ZstdError) as problem:
@@ -236,10 +245,10 @@ def _compress_xerial(data: Data) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(data: Data) -> bytes:
+def _decompress_snappy(data: Data, expanded_bytes_max: int) -> bytes:
     view = memoryview(data)
     if view[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
-        return _decompress_raw_snappy(view, 0)
+        return _decompress_raw_snappy(view, 0, expanded_bytes_max)
     if len(view) < len(XERIAL_HEADER) or struct.unpack_from(">i", view, 12)[0] != 1:
         raise FormatError(8, "snappy framing compatible with version 1", bytes(view[8:16]).hex())
     parts: list[bytes] = []
@@ -250,18 +259,18 @@ def _decompress_snappy(data: Data) -> bytes:
         if size < 0 or start + size > len(view):
             raise FormatError(position, f"a snappy block of at most {len(view) - start} bytes", size)
         position = start + size
-        parts.append(_decompress_raw_snappy(view[start:position], start))
+        parts.append(_decompress_raw_snappy(view[start:position], start, expanded_bytes_max))
         expanded += len(parts[-1])
-        _check_size(expanded)
+        _check_size(expanded, expanded_bytes_max)
     return b"".join(parts)
 
 
-def _decompress_raw_snappy(block: memoryview, position: int) -> bytes:
+def _decompress_raw_snappy(block: memoryview, position: int, expanded_bytes_max: int) -> bytes:
     try:
         size_bytes = cramjam.snappy.decompress_raw_len(block)
         if size_bytes > _SNAPPY_MAX_RATIO * len(block):  # never allocate what cannot be there
             raise FormatError(position, "a plausible snappy length", size_bytes)
-        _check_size(size_bytes)
+        _check_size(size_bytes, expanded_bytes_max)
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as problem:
         raise FormatError(position, "a snappy block", problem) from problem
@@ -283,12 +292,12 @@ def _compress_lz4(data: Data, magic: int) -> bytes:
     return frame[:6] + bytes((_LZ4_QUIRK_HC_OF_60_40,)) + frame[7:]
 
 
-def _decompress_lz4(data: Data, magic: int) -> bytes:
+def _decompress_lz4(data: Data, magic: int, expanded_bytes_max: int) -> bytes:
     frame = memoryview(data)
     _check_lz4_descriptor(frame)
     try:
         source = _with_right_checksum(frame) if magic == 0 else frame
-        _check_lz4_blocks(source)
+        _check_lz4_blocks(source, expanded_bytes_max)
         content, used = lz4.frame.decompress(source, return_bytes_read=True)
     except RuntimeError as problem:
         raise FormatError(0, "an lz4 frame", problem) from problem
@@ -310,9 +319,9 @@ def _check_lz4_descriptor(frame: memoryview) -> None:
         raise FormatError(_LZ4_BD, "an lz4 block size code of 4 to 7", block_size_code)
 
 
-def _check_lz4_blocks(frame: Data) -> None:
+def _check_lz4_blocks(frame: Data, expanded_bytes_max: int) -> None:
     """Raise FormatError when the blocks of a frame may expand beyond the limit, before any of them is expanded."""
-    if len(frame) * _LZ4_MAX_RATIO <= MAX_EXPANDED_BYTES:
+    if len(frame) * _LZ4_MAX_RATIO <= expanded_bytes_max:
         return
     flags, block_bytes_max = frame[_LZ4_FLG], 1 << (8 + 2 * (frame[_LZ4_BD] >> 4))
     position = 15 if flags & 0x08 else 7  # an 8-byte content size may precede the descriptor checksum
@@ -324,7 +333,7 @@ def _check_lz4_blocks(frame: Data) -> None:
             break
         expanded += size if header >> 31 else min(size * _LZ4_MAX_RATIO, block_bytes_max)
         position += 4 + size + (4 if flags & 0x10 else 0)
-    _check_size(expanded)
+    _check_size(expanded, expanded_bytes_max)
 
 
 def _with_right_checksum(frame: memoryview) -> bytes:

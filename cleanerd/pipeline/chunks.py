@@ -2,27 +2,34 @@
 
 A chunk is a run of whole batches of one `.log` file (some tens of MiB); it is what one Spark row stands for. A piece is
 what one read brings in; a slice is a run of batches of a piece whose records, decompressed, take a few MiB. So memory
-depends on the size of a batch, not on the size of a chunk or on how well it compresses.
+depends on the size of a batch, not on the size of a chunk or on how well it compresses. A batch may stand for half a
+gigabyte, and its records for a multiple of that: of such batches, one at a time is taken on a machine.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from cleanerd.env.files import regular_fd
 from cleanerd.errors import CorruptFile, SourceChanged
-from cleanerd.format.codecs import Codec, decompress
+from cleanerd.format.codecs import MAX_EXPANDED_BYTES, Codec, ExpandsBeyond, decompress
 from cleanerd.format.errors import FormatError
 from cleanerd.format.offset_index import ENTRY_BYTES
 from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.scan import crcs, first_bad_crc, first_bad_order, first_misplaced, scan_batches
 from cleanerd.kernels.tables import CODEC_MASK, Bytes, Status, Table
 
+from .turns import machine_turn
+
 PIECE_BYTES = 2 << 20
 SLICE_BYTES = 2 << 20
+LARGE_BATCH_BYTES = 64 << 20
+"""Expanded. From here on the memory of a batch is that of the machine: workers take turns."""
+_T = TypeVar("_T")
 _NOTHING = np.empty(0, np.uint8)
 
 _EXPECTED = {
@@ -174,16 +181,20 @@ def _is_plain(batches: Table) -> bool:
     return not (batches["attributes"] & CODEC_MASK).any()
 
 
-def _expand(piece: Piece, begin: int) -> tuple[int, Bytes]:
+def _expand(piece: Piece, begin: int, *, stops_at_large: bool = False) -> tuple[int, Bytes]:
     """Decompress batches from row `begin` until a slice is full; returns (end row, expanded buffer)."""
     batches, parts, row, plain, expanded = piece.batches, [], begin, 0, 0
     while row < len(batches) and plain + expanded < SLICE_BYTES:
         batch = batches[row]
         codec = int(batch["attributes"]) & CODEC_MASK
+        if stops_at_large and int(batch["size"]) > LARGE_BATCH_BYTES:
+            break
         if codec == 0 or int(batch["count"]) == 0:
             plain += int(batch["size"])
         else:
-            part = _decompress(piece, row, codec)
+            part = _decompress(piece, row, codec, LARGE_BATCH_BYTES if stops_at_large else MAX_EXPANDED_BYTES)
+            if part is None:
+                break
             parts.append(part)
             batch["payload_start"], batch["payload_end"] = expanded, expanded + len(part)
             batch["expanded"] = 1
@@ -202,12 +213,15 @@ def _joined(parts: list[bytes], size: int) -> Bytes:
     return joined
 
 
-def _decompress(piece: Piece, row: int, codec: int) -> bytes:
+def _decompress(piece: Piece, row: int, codec: int, bytes_max: int) -> bytes | None:
+    """The records of a batch; None if they take more than `bytes_max`, which a batch of a sound log may."""
     batch = piece.batches[row]
     start, end = _compressed_span(piece, row)
     try:
-        return decompress(Codec(codec), piece.raw.data[start:end], magic=int(batch["magic"]))
+        return decompress(Codec(codec), piece.raw.data[start:end], int(batch["magic"]), bytes_max)
     except (FormatError, ValueError, MemoryError) as error:  # a frame may claim any size
+        if isinstance(error, ExpandsBeyond) and bytes_max < MAX_EXPANDED_BYTES:
+            return None
         at = piece.file_position + int(batch["position"])
         raise CorruptFile(piece.source.path, at, f"records compressed with codec {codec}", error) from error
 
@@ -242,6 +256,35 @@ def slices(piece: Piece) -> Iterator[Slice]:
         end, expanded = _expand(piece, begin)
         yield _walk(piece, begin, end, expanded)
         begin = end
+
+
+def map_slices(piece: Piece, take: Callable[[Slice], _T]) -> Iterator[_T]:
+    """What `take` makes of slice after slice; it must not keep a slice, nor wait for anything.
+
+    While one with a large batch is made and taken, no other process of the machine does so. Raises like `slices`.
+    """
+    begin, rows = 0, len(piece.batches)
+    if _is_plain(piece.batches) and len(piece.raw) <= LARGE_BATCH_BYTES:
+        yield take(_walk(piece, 0, rows, _NOTHING))
+        return
+    while begin < rows:
+        end, taken = _take(piece, begin, take, stops_at_large=True)
+        if taken is None:
+            with machine_turn("large-batch"):
+                end, taken = _take(piece, begin, take, stops_at_large=False)
+        assert taken is not None
+        begin = end
+        yield taken[0]
+
+
+def _take(
+    piece: Piece, begin: int, take: Callable[[Slice], _T], *, stops_at_large: bool
+) -> tuple[int, tuple[_T] | None]:
+    """(end row, what was made of the slice); None when its first batch is a large one. Nothing of the slice stays."""
+    end, expanded = _expand(piece, begin, stops_at_large=stops_at_large)
+    if end == begin:
+        return end, None
+    return end, (take(_walk(piece, begin, end, expanded)),)
 
 
 def size_bytes(piece: Piece, part: Slice) -> int:

@@ -22,7 +22,7 @@ from cleanerd.kernels.transactions import collect_events
 from cleanerd.policy.verdicts import RecordVerdict
 
 from .channel import Advance
-from .chunks import ChunkWork, Piece, Source, check_index, read_pieces, size_bytes, slices
+from .chunks import ChunkWork, Piece, Slice, Source, check_index, map_slices, read_pieces, size_bytes
 
 Bits = npt.NDArray[np.bool_]
 
@@ -117,7 +117,9 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
         check_index(piece, work)
         aborted = mark_aborted(piece.batches, log.aborted)
         events = collect_events(piece.raw, piece.batches, aborted, log.context)
-        for part in slices(piece):
+
+        def take(part: Slice, piece: Piece = piece, aborted: Bits = aborted) -> tuple[int, int]:
+            nonlocal clean
             fingerprints, numbers, below = fingerprint_records(
                 piece.raw, part.expanded, piece.batches, part.records, aborted, log.first_dirty_offset, log.key,
                 log.buckets,
@@ -131,7 +133,10 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
                 work.retain_legacy_deletes, reasons,
             )[2]  # fmt: skip
             tally.records += len(part.records)
-            advance(size_bytes(piece, part), 0, len(part.records))
+            return size_bytes(piece, part), len(part.records)
+
+        for read_bytes, records in map_slices(piece, take):
+            advance(read_bytes, 0, records)
         tally.add_batches(piece, events, log.context.now_ms)
     fingerprints, numbers = np.concatenate(parts), np.concatenate(buckets)
     if clean < len(fingerprints) and not work.is_dirty:

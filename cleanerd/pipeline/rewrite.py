@@ -31,7 +31,7 @@ from cleanerd.kernels.tables import (
 from cleanerd.policy.verdicts import RecordVerdict
 
 from .channel import Advance
-from .chunks import ChunkWork, Piece, Slice, Source, read_pieces, size_bytes, slices
+from .chunks import ChunkWork, Piece, Slice, Source, map_slices, read_pieces, size_bytes
 from .index import Bits, LogContext, PackedBits
 
 
@@ -108,7 +108,8 @@ def rewrite_chunk(
     try:
         for piece in read_pieces(work.source):
             aborted = mark_aborted(piece.batches, log.aborted)
-            for part in slices(piece):
+
+            def take(part: Slice, piece: Piece = piece, aborted: Bits = aborted) -> tuple[int, int, int]:
                 judged, kept, _ = judge(
                     piece.batches, part.begin, part.end, part.records, superseded.of(piece, part, aborted), aborted,
                     log.context, work.retain_legacy_deletes, removed,
@@ -118,8 +119,10 @@ def rewrite_chunk(
                 if fd is not None and part_path is not None:
                     check_room(part_path, len(out), least_free_bytes)
                     _write_all(fd, out)
-                written_bytes = 0 if fd is None else len(out)
-                advance(size_bytes(piece, part), written_bytes, len(part.records))
+                return size_bytes(piece, part), 0 if fd is None else len(out), len(part.records)
+
+            for read_bytes, written_bytes, records in map_slices(piece, take):
+                advance(read_bytes, written_bytes, records)
         superseded.check_exhausted(work.source)
     finally:
         if fd is not None:
@@ -282,13 +285,18 @@ def read_back(
     starts, last_offsets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for piece in read_pieces(whole):
         batches = piece.batches
-        for part in slices(piece):
+
+        def take(part: Slice, piece: Piece = piece) -> tuple[int, int]:
+            nonlocal records_digest
             all_kept = np.zeros(len(part.records), np.uint8)
             records_digest = digest_records(
-                records_digest, piece.raw, part.expanded, batches, part.records, all_kept
+                records_digest, piece.raw, part.expanded, piece.batches, part.records, all_kept
             )
-            records += len(part.records)
-            verified(size_bytes(piece, part), 0, len(part.records))
+            return size_bytes(piece, part), len(part.records)
+
+        for read_bytes, found in map_slices(piece, take):
+            records += found
+            verified(read_bytes, 0, found)
         batches_digest = digest_batches(batches_digest, batches)
         starts.append(batches["position"] + piece.file_position)
         last_offsets.append(batches["last_offset"].copy())

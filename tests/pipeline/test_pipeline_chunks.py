@@ -1,5 +1,6 @@
 """Chunks of real files: what is refused before anything is written, and what the read-back of a part would notice."""
 
+import fcntl
 import os
 import random
 import struct
@@ -16,7 +17,7 @@ from cleanerd.format.codecs import Codec, compress
 from cleanerd.format.legacy import encode_wrapper
 from cleanerd.kernels.reference import Facts
 from cleanerd.pipeline import chunks
-from cleanerd.pipeline.chunks import ChunkWork, Source, read_pieces, slices
+from cleanerd.pipeline.chunks import ChunkWork, Source, map_slices, read_pieces, slices
 from cleanerd.pipeline.index import PackedBits, index_chunk
 from cleanerd.pipeline.rewrite import (
     Proof,
@@ -26,6 +27,7 @@ from cleanerd.pipeline.rewrite import (
     rewrite_chunk,
     verify_part,
 )
+from cleanerd.pipeline.turns import machine_turn
 from tests.kernels.damage import sealed
 from tests.kernels.random_log import LogSegment, RandomLog, random_facts
 from tests.kernels.real_path import Layout, RealPath
@@ -244,3 +246,55 @@ def test_verdicts_of_another_chunk(tmp_path: Path) -> None:
     ):
         with pytest.raises(VerificationFailed, match="other keys than when they were indexed"):
             rewrite_chunk(chunk, context, wrong, None, 200, go_on, go_on)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_of_large_batches_one_at_a_time_is_taken_on_a_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Codec
+) -> None:
+    """The turn is had while a large batch is expanded, not before, not after; nothing waits for it in between."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(chunks, "LARGE_BATCH_BYTES", 200_000)
+    large = encode_batch([Record(1, 5, b"k", bytes(300_000))], base_offset=1, codec=codec)
+    source = source_of(tmp_path / "1.log", batch(0, codec=codec) + large + batch(2, codec=codec))
+    lock = tmp_path / f"cleanerd-{os.geteuid()}-large-batch.lock"
+
+    def is_taken() -> bool:
+        if not lock.exists():
+            return False
+        with lock.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    seen = []
+    for piece in read_pieces(source):
+        for offsets, was_taken in map_slices(
+            piece, lambda part: (part.records["offset"].tolist(), is_taken())
+        ):
+            seen += [(offset, was_taken) for offset in offsets]
+            assert not is_taken()
+    assert [offset for offset, _ in seen] == [0, 1, 2]
+    assert (0, False) in seen
+    assert (1, True) in seen
+    assert lock.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_the_lock_file_of_another_user_keeps_no_cleaning_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = tmp_path / f"cleanerd-{os.geteuid()}-mine.lock"
+    path.touch()
+    os.chown(path, 65534, 65534)
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with machine_turn("mine"):
+            pass
+    path.unlink()
+    path.symlink_to(tmp_path / "elsewhere")
+    with machine_turn("mine"):
+        assert not (tmp_path / "elsewhere").exists()

@@ -1,0 +1,35 @@
+"""What only one process of a machine may do at a time: those of one job know each other by nothing but the machine."""
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def machine_turn(name: str) -> Iterator[None]:
+    """Wait until no other process or thread of this user has the turn, and have it; the kernel ends it with the process.
+
+    The lock is a file in the directory for temporary files. Where it cannot be made, or another user made it, there are no
+    turns: nobody else can keep a cleaning waiting.
+    """
+    fd = _own_file(os.path.join(tempfile.gettempdir(), f"cleanerd-{os.geteuid()}-{name}.lock"))
+    try:
+        if fd is not None:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def _own_file(path: str) -> int | None:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    if os.fstat(fd).st_uid != os.geteuid():
+        os.close(fd)
+        return None
+    return fd
