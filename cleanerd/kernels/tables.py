@@ -27,7 +27,7 @@ expanded           u1     1 when payload_start/end point into the expanded buffe
 offset             i8     absolute
 timestamp          i8     ms, after the batch's timestamp type was applied
 key_start          i8     first byte of the key
-tail_start         i8     first byte of the key length: what follows is copied as it is
+tail_start         i8     first byte of the key length: in magic 2, what follows is copied as it is
 end                i8     first byte after the record
 batch              i4     row in the batch table
 key_length         i4     -1 null
