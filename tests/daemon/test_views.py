@@ -4,7 +4,7 @@ from hypothesis import given
 
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.reports.log_views import _sizes
-from tests.daemon.test_due import NOW_MS, Disk, configs, disks
+from tests.daemon.test_urgency import NOW_MS, Disk, configs, disks
 
 
 @given(disk=disks(), config=configs)
