@@ -7,8 +7,9 @@
 
 Invariants: offsets have no gap from the snapshot to the last whole batch. Only the very last batch of the
 last segment may be torn or unreadable: a live broker may be writing it. Anything else is an error, never a
-shorter answer: a lost override could cost data. (A damaged length in that segment looks like a torn batch, to
-Kafka too.)
+shorter answer: a lost override could cost data. A damaged length looks like a torn batch, to Kafka too; here it is one
+only if no sound batch follows. Offsets never fall from batch to batch: no CRC covers the base offset, and records
+below the start of the reading do not count.
 
 The high watermark of this log is not on disk (F4): its last records may still be undone by the quorum.
 """
@@ -57,6 +58,7 @@ ATTEMPTS_MAX = 3
 
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _BATCH_LENGTH = slice(8, 12)
+_MAGIC_POSITION = 16
 _Batch = tuple[int, BatchHeader, list[Record]]  # position in the file first
 
 
@@ -174,11 +176,15 @@ def _snapshot_batches(data: bytes) -> list[_Batch]:
     """
     try:
         batches = [(position, *decode_batch(data, position)) for position, _, _ in iterate_batches(data)]
+        ends = [0, *(header.next_offset for _, header, _ in batches)]
+        is_in_order = all(
+            header.base_offset >= end for (_, header, _), end in zip(batches, ends, strict=False)
+        )
         last_keys = [records[-1].key for _, header, records in batches[-1:] if header.is_control and records]
         is_complete = [parse_control_key(key) for key in last_keys] == [ControlType.SNAPSHOT_FOOTER]
     except FormatError:
         return []
-    return batches if is_complete else []
+    return batches if is_complete and is_in_order else []
 
 
 def _segments_from(offset: int, listing: list[str]) -> list[str]:
@@ -191,10 +197,13 @@ def _segments_from(offset: int, listing: list[str]) -> list[str]:
 
 def _log_batches(path: str, data: bytes, start: int, offset: int, *, is_last: bool) -> Iterator[_Batch]:
     """Batches from byte `start` on that reach `offset` or lie above it, without a gap."""
-    view, end = memoryview(data)[start:], 0
+    view, end, next_offset = memoryview(data)[start:], 0, 0
     try:
         for position, size_bytes, _ in iterate_batches(view):
             header = parse_header(view, position)
+            if header.base_offset < next_offset:
+                raise CorruptFile(path, start + position, f"an offset from {next_offset}", header.base_offset)
+            next_offset = header.next_offset
             if header.base_offset > offset:
                 raise CorruptFile(path, start + position, f"a batch at offset {offset}", header.base_offset)
             if header.next_offset > offset:
@@ -205,14 +214,24 @@ def _log_batches(path: str, data: bytes, start: int, offset: int, *, is_last: bo
         if not (is_last and _is_last_batch(data[start + end :])):
             raise CorruptFile(path, start + problem.position, problem.expected, problem.found) from problem
     else:
-        if end < len(view) and not is_last:
+        if end < len(view) and not (is_last and _is_last_batch(data[start + end :])):
             raise CorruptFile(path, start + end, "a whole batch", f"{len(view) - end} bytes")
 
 
 def _is_last_batch(tail: bytes) -> bool:
-    """Whether unreadable bytes can be one unfinished append: a single batch, or blocks never written."""
+    """Whether unreadable bytes can be one unfinished append: a single batch with none after it, or blocks never written."""
     whole_size_bytes = LOG_OVERHEAD + int.from_bytes(tail[_BATCH_LENGTH], signed=True)
-    return whole_size_bytes >= len(tail) or not any(tail)
+    return not any(tail) or (whole_size_bytes >= len(tail) and not _holds_batch(tail))
+
+
+def _holds_batch(tail: bytes) -> bool:
+    """Whether a sound batch begins behind the first byte."""
+    magic = tail.find(2, _MAGIC_POSITION + 1)
+    while magic >= 0:
+        if starts_batch(tail, magic - _MAGIC_POSITION):
+            return True
+        magic = tail.find(2, magic + 1)
+    return False
 
 
 def _replay_batch(image: _Image, path: str, batch: _Batch, offset: int) -> None:
