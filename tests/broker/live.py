@@ -55,12 +55,16 @@ DAEMON = {
 
 
 class Journal:
-    """An idempotent producer that keeps what was acknowledged: `written[topic][offset]`."""
+    """An idempotent producer that keeps what was acknowledged: `written[topic][offset]`.
 
-    def __init__(self, bootstrap: str) -> None:
+    With one request in flight, the broker still knows the offsets of a batch that is sent again after its kill.
+    """
+
+    def __init__(self, bootstrap: str, *, in_flight: int = 5) -> None:
         settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "enable.idempotence": True,
+            "max.in.flight.requests.per.connection": in_flight,
             "linger.ms": 10_000,
             "batch.num.messages": BATCH_RECORDS,
             "reconnect.backoff.max.ms": 500,

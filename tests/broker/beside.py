@@ -1,0 +1,360 @@
+"""A broker with two log directories, a daemon beside it, clients of all kinds, and everything that can happen to them."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from cleanerd.format.record import Record
+from tests.broker.kafka import KafkaBroker
+from tests.broker.live import (
+    COMPACT,
+    COMPACT_DELETE,
+    DAEMON,
+    EVENTS,
+    PATIENCE_S,
+    fixed_ports,
+)
+from tests.broker.tools import READ_COMMITTED, offset_checkpoint, read_all
+from tests.broker.traffic import Groups, Ledger, Traffic, Transactions
+from tests.broker.workload import TIMEOUT_S, alter_config, create_topics, delete_records
+from tests.daemon.processes import ROOT, DaemonProcess, environment, wait_until
+
+RATIO = "min.cleanable.dirty.ratio"
+CHECKPOINT = "cleaner-offset-checkpoint"
+STAGED_S = 180.0
+CREATED_MAX = 12
+READS_MAX = 20
+BREATH_S = 1.5
+PARTIES = ("billing", "search", "audit")
+
+TOPICS: Mapping[str, Mapping[str, str]] = {
+    "accounts": COMPACT,
+    "sessions": {**COMPACT, "delete.retention.ms": "1"},
+    "payments": {**COMPACT, "delete.retention.ms": "1"},
+    "shared": {**COMPACT, RATIO: "0.0"},
+    "flips": COMPACT,
+    "reborn": COMPACT,
+    "moved": COMPACT,
+    "bounded": {**COMPACT_DELETE, "retention.bytes": "65536"},
+    "events": {**EVENTS, "retention.bytes": "65536"},
+}
+"""All with one partition; the broker's own cleaner takes `shared` only."""
+INTERNAL = ("__consumer_offsets", "__transaction_state")
+BROKER = {"log.retention.check.interval.ms": "1000"}
+OWN_CLEANER = {**BROKER, "log.cleaner.min.cleanable.ratio": "0.0"}
+
+COMPLAINT = re.compile(r"ERROR |FATAL |.*(Exception|Error)\b")
+"""None of these is ordinary, in whatever part of the broker."""
+
+
+class World:
+    """The processes, the clients, their model, and a count of what happened."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.counts: Counter[str] = Counter()
+        self.log_dirs = (root / "a", root / "b")
+        self._root = root
+        self._ports = fixed_ports(2)
+        self._said: list[str] = []
+        self._fillers = 0
+        self.broker = self._new_broker("broker", BROKER)
+        self.bootstrap = f"127.0.0.1:{self._ports[0]}"
+        (root / "daemon").mkdir()
+        settings = {**DAEMON, "cleanerd.kafka.bootstrap.servers": self.bootstrap}
+        self.daemon = DaemonProcess(root / "daemon", list(self.log_dirs), settings, {})
+        self.ledgers = {
+            topic: Ledger(topic, self.bootstrap, random.Random(f"{seed} {topic}")) for topic in TOPICS
+        }
+        self.traffic = Traffic(self.ledgers)
+
+    def open(self) -> None:
+        """Start everything but the traffic."""
+        self.broker.start()
+        create_topics(self.broker.admin(), TOPICS)
+        self.groups = Groups(self.bootstrap, PARTIES, list(TOPICS))
+        self.groups.commit()
+        self.transactions = Transactions(self.ledgers["payments"], self.bootstrap)
+        for topic in INTERNAL:
+            alter_config(
+                self.broker.admin(), topic, {"internal.segment.bytes": COMPACT["internal.segment.bytes"]}
+            )
+        self.daemon.start()
+
+    def close(self) -> None:
+        """End every process, however the story went."""
+        if self.broker.pid is not None:
+            self.broker.kill()
+        process = self.daemon.process
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.wait()
+
+    # -- the broker and the daemon ---------------------------------------------------------------------------------
+
+    def stop_broker(self, *, kill: bool = False) -> None:
+        """End it, and keep what it said."""
+        (self.broker.kill if kill else self.broker.stop)()
+        self._said += self.broker.messages()
+
+    def own_cleaner(self) -> None:
+        """Start the stopped broker with its cleaner on for every topic."""
+        self.broker = self._new_broker("own", OWN_CLEANER)
+        self.broker.start()
+        alter_config(self.broker.admin(), "accounts", {RATIO: "0.0"})
+
+    def kill_daemon(self) -> None:
+        """SIGKILL."""
+        assert self.daemon.process is not None
+        self.daemon.process.kill()
+        self.daemon.process.wait()
+        self.counts["kills of the daemon"] += 1
+
+    def commit(self) -> None:
+        """As ExecStartPre= of the broker's unit does."""
+        self.daemon.ctl("commit", "--wait", "--timeout", "60")
+
+    def complaints(self) -> list[str]:
+        """What any of the brokers logged about errors."""
+        lines = self._said + (self.broker.messages() if self.broker.pid is not None else [])
+        return [line for line in lines if COMPLAINT.match(line)]
+
+    def has_cleaner_thread(self) -> bool:
+        """Whether `kafka-log-cleaner-thread-0` lives; the kernel keeps 15 characters of a name."""
+        names = [path.read_text() for path in Path(f"/proc/{self.broker.pid}/task").glob("*/comm")]
+        return names.count("kafka-log-clean\n") == int(self.broker.properties["log.cleaner.threads"])
+
+    def _new_broker(self, name: str, properties: Mapping[str, str]) -> KafkaBroker:
+        broker, controller = self._ports
+        return KafkaBroker(self._root / name, self.log_dirs, properties, ports=(broker, controller))
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def home(self, topic: str) -> Path | None:
+        """The log directory in which partition 0 lies."""
+        return next((path for path in self.log_dirs if (path / f"{topic}-0").exists()), None)
+
+    def first_dirty_offset(self, topic: str) -> int:
+        """As the checkpoint of its directory tells; 0 without an entry."""
+        home = self.home(topic)
+        assert home is not None
+        return offset_checkpoint(home / CHECKPOINT).get(f"{topic}-0", 0)
+
+    def wait_staged(self, topic: str) -> None:
+        """Until a result waits."""
+
+        def is_staged() -> bool:
+            return bool(self.daemon.log(f"{topic}-0")["state"] == "staged")
+
+        wait_until(is_staged, STAGED_S, self.daemon.output)
+
+    def history(self, pattern: str = "*") -> list[dict[str, Any]]:
+        """All events of logs, oldest first."""
+        found = self.daemon.ask("history", pattern, "--limit", "10000")["events"]
+        return list(found)[::-1]
+
+    def check(self) -> None:
+        """Every topic and group against the model, while nobody writes and no transaction is open."""
+        with self.traffic.still():
+            self._wait_stable()
+            log_starts, seen = self._read()
+            for topic, ledger in self.ledgers.items():
+                ledger.check(seen[topic], log_starts[topic])
+            self.groups.check()
+        self.counts["checks of every key"] += 1
+
+    def verify(self) -> list[dict[str, Any]]:
+        """Errors that `cleanerd verify` finds in the directories."""
+        command = [sys.executable, "-m", "cleanerd.cli.main", "verify", "-o", "json"]
+        for log_dir in self.log_dirs:
+            command += ["--log-dir", str(log_dir)]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode in {0, 1}, done.stderr
+        return [row for row in json.loads(done.stdout)["findings"] if row["severity"] == "error"]
+
+    def _read(self) -> tuple[dict[str, int], dict[str, list[Record]]]:
+        """Log start offsets and what consumers see, between two moves of retention."""
+        for _ in range(READS_MAX):
+            before = {topic: self._log_start(topic) for topic in TOPICS}
+            seen = read_all(self.broker, list(TOPICS), READ_COMMITTED)
+            if before == {topic: self._log_start(topic) for topic in TOPICS}:
+                return before, seen
+        raise AssertionError("retention never rests")
+
+    def _wait_stable(self) -> None:
+        """Until the last marker is written: a commit is answered before."""
+        admin = self.broker.admin()
+
+        def end(level: IsolationLevel) -> int:
+            asked = {TopicPartition("payments", 0): OffsetSpec.latest()}
+            found = admin.list_offsets(asked, isolation_level=level, request_timeout=TIMEOUT_S)
+            return int(next(iter(found.values())).result(TIMEOUT_S).offset)
+
+        wait_until(
+            lambda: end(IsolationLevel.READ_COMMITTED) == end(IsolationLevel.READ_UNCOMMITTED), PATIENCE_S
+        )
+
+    def _log_start(self, topic: str) -> int:
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "none", "log_level": 0})
+        try:
+            return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), TIMEOUT_S)[0])
+        finally:
+            consumer.close()
+
+    # -- what happens ----------------------------------------------------------------------------------------------
+
+    def over_a_restart(self, restart: Callable[[], None]) -> None:
+        """With a transaction open before and ended after; then everything is still there."""
+        self.transactions.write()
+        self.counts["transactions open over a restart"] += 1
+        restart()
+        self.end_transaction()
+        self.check()
+
+    def end_transaction(self) -> None:
+        """Write once more, then commit or abort."""
+        self.transactions.write()
+        commit = self.rng.random() < 0.6
+        self.transactions.end(commit=commit)
+        self.counts[f"transactions {'committed' if commit else 'aborted'}"] += 1
+
+    def breathe(self) -> None:
+        """Let clients and both cleaners work for a moment."""
+        self.groups.commit()
+        self.end_transaction()
+        threading.Event().wait(BREATH_S)
+
+    def restart_cleanly(self) -> None:
+        """Stop, `commit --wait`, start."""
+        self.stop_broker()
+        self.commit()
+        self.broker.start()
+        self.counts["clean restarts of the broker, after commit --wait"] += 1
+
+    def kill_broker(self) -> None:
+        """SIGKILL, and an immediate start without any hook."""
+        self.stop_broker(kill=True)
+        self.broker.start()
+        self.counts["kill -9 of the broker, immediate start"] += 1
+
+    def kill_while_committing(self) -> None:
+        """The daemon dies while it commits, the broker starts at once."""
+        self.stop_broker()
+        threading.Event().wait(self.rng.random() * 0.4)
+        self.kill_daemon()
+        self.broker.start()
+        self.daemon.start()
+        self.counts["kills of the daemon while it commits"] += 1
+
+    def kill_daemon_at_work(self) -> None:
+        """SIGKILL and a new one, under a living broker."""
+        self.kill_daemon()
+        self.daemon.start()
+
+    def recreate(self) -> None:
+        """The same name, another topic, in the other directory."""
+        admin = self.broker.admin()
+        before = self.home("reborn")
+        with self.traffic.without("reborn") as ledger:
+            for _ in range(CREATED_MAX):
+                admin.delete_topics(["reborn"])["reborn"].result(TIMEOUT_S)
+                wait_until(lambda: self.home("reborn") is None, PATIENCE_S)
+                self._fillers += 1
+                create_topics(admin, {f"filler-{self._fillers}": COMPACT})
+                create_topics(admin, {"reborn": TOPICS["reborn"]})
+                wait_until(lambda: self.home("reborn") is not None, PATIENCE_S)
+                if self.home("reborn") != before:
+                    break
+            assert self.home("reborn") != before
+            ledger.restart()
+        self.counts["topics created again in another directory"] += 1
+
+    def move(self) -> None:
+        """The replica goes to the other directory."""
+        from kafka.admin import KafkaAdminClient  # slow
+
+        before = self.home("moved")
+        target = next(path for path in self.log_dirs if path != before)
+        client = KafkaAdminClient(bootstrap_servers=[self.bootstrap])
+        try:
+            client.alter_replica_log_dirs({("moved", 0, 1): str(target)})
+        finally:
+            client.close()
+        wait_until(
+            lambda: self.home("moved") == target, PATIENCE_S, lambda: "\n".join(self.broker.messages())
+        )
+        self.counts["replicas moved to another directory"] += 1
+
+    def delete_records(self) -> None:
+        """Of a topic that retention shortens as well."""
+        offsets = sorted(self.ledgers["bounded"].written)
+        start = self._log_start("bounded")
+        kept = [offset for offset in offsets if offset >= start]
+        delete_records(self.broker.admin(), "bounded", kept[len(kept) // 3])
+        self.counts["DeleteRecords"] += 1
+
+    def flip_policy(self) -> None:
+        """From compact to delete while a result waits: the commit must not compact."""
+        admin = self.broker.admin()
+        self.wait_staged("flips")
+        alter_config(admin, "flips", {"cleanup.policy": "delete"})
+        since = len(self.history("flips-0"))
+        self.over_a_restart(self.restart_cleanly)
+        commits = [event for event in self.history("flips-0")[since:] if event["kind"] == "commit"]
+        assert {event["outcome"] for event in commits} <= {"dropped"}, commits
+        alter_config(self.broker.admin(), "flips", {"cleanup.policy": "compact"})
+        self.counts["policies changed between staging and commit"] += 1
+
+    def race(self) -> None:
+        """The broker's cleaner and ours at the same log at once."""
+        alter_config(self.broker.admin(), "accounts", {RATIO: "0.0"})
+        for _ in range(4):
+            for topic in ("shared", "accounts"):
+                answer = self.daemon.ctl("clean", f"{topic}-0", check=False)
+                self.counts[f"clean asked for beside the broker's cleaner: exit {answer.returncode}"] += 1
+            threading.Event().wait(BREATH_S)
+        alter_config(self.broker.admin(), "accounts", {RATIO: "1.0"})
+
+    def mute(self) -> None:
+        """The broker's cleaner is kept away, and let in again."""
+        self.daemon.ctl("mute", "shared")
+        self.wait_staged("shared")
+        self.daemon.ctl("unmute", "shared")
+        assert self.daemon.ask("status")["status"]["muted"] == []
+        self.counts["mute and unmute"] += 1
+
+    def hold(self) -> None:
+        """What is paused is neither cleaned nor committed, over a restart; what is aborted starts again."""
+        self.daemon.ctl("abort", "*", check=False)
+        self.daemon.ctl("pause", "accounts", "--reason", "story", "--timeout", "80s")
+        since = len(self.history("accounts-0"))
+        self.over_a_restart(self.restart_held)
+        found = [event for event in self.history("accounts-0")[since:] if event["outcome"] == "committed"]
+        assert not found, found
+        self.daemon.ctl("resume", "accounts")
+        self.counts["pause, abort, resume"] += 1
+
+    def restart_held(self) -> None:
+        """Stop and start; `commit --wait` does not wait for what is held."""
+        self.stop_broker()
+        self.daemon.ctl("commit", "--wait", "--timeout", "60", check=False)
+        self.broker.start()
+        self.counts["clean restarts of the broker, with a hold"] += 1
+
+    def reload(self) -> None:
+        """Another configuration, live."""
+        self.daemon.configure(**{"cleanerd.scan.interval.ms": self.rng.choice((300, 500, 800))})
+        self.daemon.ctl("reload")
+        self.counts["reloads"] += 1

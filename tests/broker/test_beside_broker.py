@@ -1,0 +1,137 @@
+"""A broker and a daemon beside it for minutes, with everything that happens to either; at the end every key is there.
+
+CLEANERD_TEST_MINUTES: how long the story goes on, 2 by default. Everything happens at least once, however short it is.
+The order of events, the records and the choices come from a seed; what meets what in time does not.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cleanerd.env.clock import SystemClock
+from tests.broker.beside import PARTIES, TOPICS, World
+from tests.broker.live import PATIENCE_S
+from tests.daemon.processes import wait_until
+
+SEED = 10
+MINUTES = float(os.environ.get("CLEANERD_TEST_MINUTES", "2"))
+EPISODES_MAX = 1000
+INTERNAL_ERRORS = {"internal_error", "worker_died", "recovery_failed"}
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.soak,
+    pytest.mark.timeout(900 + MINUTES * 120),
+    pytest.mark.filterwarnings(
+        "ignore:(read|open)_text is deprecated:DeprecationWarning"
+    ),  # of the Kafka client's import
+]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Broker, daemon and clients, all at work."""
+    world = World(tmp_path, SEED)
+    try:
+        world.open()
+        with world.traffic:
+            world.wait_staged("accounts")  # the first cleaning may wait for compilations
+            yield world
+    finally:
+        world.close()
+
+
+def test_every_key_survives_everything(world: World) -> None:
+    """Producers, transactions, groups, restarts, kills, both cleaners; then the broker's cleaner over our result."""
+    tell_story(world)
+    world.check()
+    outcomes = finish(world)
+    print(table(world, outcomes))
+    happened = {kind: {o for k, o in outcomes if k == kind} for kind, _ in outcomes}
+    assert "committed" in happened["commit"]
+    assert not {(k, o) for k, o in outcomes if o in {"failed", "uncleanable"}}, outcomes
+    assert [event for event in world.daemon.events() if event["event"] in INTERNAL_ERRORS] == []
+    assert world.complaints() == []
+
+
+def tell_story(world: World) -> None:
+    """Everything once in a shuffled order, and again, until the time is over."""
+    clock = SystemClock()
+    end_s = clock.monotonic_s() + MINUTES * 60
+    for number, episode in zip(range(EPISODES_MAX), episodes(world), strict=False):
+        if number >= len(deck(world)) and clock.monotonic_s() > end_s:
+            break
+        began_s = clock.monotonic_s()
+        episode()
+        print(
+            f"{number} {getattr(episode, '__name__', episode)} {clock.monotonic_s() - began_s:.1f} s",
+            flush=True,
+        )
+        world.breathe()
+
+
+def episodes(world: World) -> Iterator[Callable[[], None]]:
+    """Without end."""
+    while True:
+        cards = deck(world)
+        world.rng.shuffle(cards)
+        yield from cards
+
+
+def deck(world: World) -> list[Callable[[], None]]:
+    """All that happens."""
+
+    def clean_restart() -> None:
+        world.wait_staged("accounts")
+        world.over_a_restart(world.restart_cleanly)
+
+    def broker_killed() -> None:
+        world.over_a_restart(world.kill_broker)
+
+    def killed_while_committing() -> None:
+        world.over_a_restart(world.kill_while_committing)
+
+    restarts = [clean_restart, broker_killed, killed_while_committing]
+    others = [world.kill_daemon_at_work, world.recreate, world.move, world.delete_records, world.flip_policy]
+    return [*restarts, *others, world.race, world.mute, world.hold, world.reload]
+
+
+def finish(world: World) -> Counter[tuple[str, str]]:
+    """The directories at rest are sound, and the broker's own cleaner goes on from them; outcomes by kind, of it all."""
+    world.stop_broker()
+    world.commit()
+    outcomes = Counter((event["kind"], event["outcome"]) for event in world.history())
+    assert world.daemon.stop() == 0
+    assert world.verify() == []
+    before = {
+        topic: world.first_dirty_offset(topic)
+        for topic, config in TOPICS.items()
+        if "compact" in config["cleanup.policy"]
+    }
+    assert all(before.values()), before
+    world.own_cleaner()
+    wait_until(
+        lambda: all(world.first_dirty_offset(topic) > offset for topic, offset in before.items()),
+        PATIENCE_S,
+        lambda: f"{before} {world.complaints()}",
+    )
+    world.check()
+    assert world.has_cleaner_thread()
+    return outcomes
+
+
+def table(world: World, outcomes: Counter[tuple[str, str]]) -> str:
+    """What happened, and how often."""
+    written = {topic: ledger.written for topic, ledger in world.ledgers.items()}
+    rows = {
+        "records acknowledged": sum(map(len, written.values())),
+        "keys followed": sum(len({key for key, _ in entries.values()}) for entries in written.values()),
+        "offsets committed by groups": world.groups.committed * len(TOPICS) * len(PARTIES),
+        **dict(sorted(world.counts.items())),
+        **{f"history: {kind} {outcome}": count for (kind, outcome), count in sorted(outcomes.items())},
+        "complaints of the broker": len(world.complaints()),
+    }
+    return "\n".join(f"{count:>9,}  {what}" for what, count in rows.items())
