@@ -92,9 +92,9 @@ class Journal:
         )
         self._producer.poll(0)
 
-    def flush(self) -> None:
+    def flush(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait until everything is acknowledged."""
-        assert self._producer.flush(PATIENCE_S) == 0
+        assert self._producer.flush(timeout_s) == 0
         assert not self._errors, self._errors
 
     def fill(self, topic: str, entries: Sequence[Entry], timestamp_ms: int | None = None) -> int:

@@ -21,6 +21,8 @@ KEYS = 150
 ROUND_S = 0.2
 RETRIES_MAX = 30
 TOMBSTONES = 0.15
+ACKNOWLEDGED_S = 180.0
+"""A request that a killed or starting broker swallows is sent again after the client's `socket.timeout.ms`, a minute."""
 
 
 class Ledger:
@@ -59,7 +61,7 @@ class Ledger:
 
     def flush(self) -> None:
         """Wait until everything is acknowledged."""
-        self._journal.flush()
+        self._journal.flush(ACKNOWLEDGED_S)
 
     def restart(self) -> None:
         """The topic was deleted and created again."""
