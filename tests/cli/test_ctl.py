@@ -287,6 +287,22 @@ def test_exit_77_without_permission(open_dir: Path) -> None:
     daemon.server.stop(1.0)
 
 
+def test_clean_without_wait_says_how_to_follow_its_job(daemon: Daemon) -> None:
+    (job, *_) = daemon.json("clean", "orders")["jobs"]  # type: ignore[misc]
+    ran = daemon.ctl("clean", "orders")
+    assert ran.returncode == 0
+    assert f"`cleanerctl jobs {job['id']}` follows it; --wait waits for the end" in ran.stdout
+    assert daemon.ctl("jobs", job["id"]).returncode == 0
+    daemon.operations.job_polls = 2
+    assert "follows it" not in daemon.ctl("clean", "orders", "--wait").stdout
+
+
+def test_pause_says_when_nothing_matches_yet(daemon: Daemon) -> None:
+    hint = "nothing matches now; what appears later is held"
+    assert hint in daemon.ctl("pause", "nosuch").stdout
+    assert hint not in daemon.ctl("pause", "orders").stdout
+
+
 def test_clean_waits_for_its_jobs(daemon: Daemon) -> None:
     """Asks again until the job is done, fails when it failed, and gives up in time."""
     assert daemon.ctl("clean", "orders", "--wait").returncode == 1

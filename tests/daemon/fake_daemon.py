@@ -116,8 +116,9 @@ class FakeOperations:
             raise op.Timeout("orders-3 is still being cleaned")
         expires_ms = None if ttl_ms is None else ttl_ms
         hold = models.HoldView(
-            id="h1", pattern=pattern, owner=owner, reason=reason, created_ms=0, expires_ms=expires_ms
-        )
+            id="h1", pattern=pattern, owner=owner, reason=reason, created_ms=0, expires_ms=expires_ms,
+            logs=("orders-3",) if pattern.startswith("orders") else (),
+        )  # fmt: skip
         self.held["h1"] = hold
         return hold
 

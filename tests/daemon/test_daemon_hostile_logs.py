@@ -39,7 +39,7 @@ def test_hostile_logs_become_uncleanable_and_no_other(tmp_path: Path) -> None:
 
 
 def _failed(daemon: DaemonProcess, topic: str) -> bool:
-    """One whose files cannot even be looked at is no log that the daemon knows: it is counted as unreadable."""
+    """One that is no directory is no log that the daemon knows."""
     listed = {f"{log['topic']}-{log['partition']}": log["state"] for log in daemon.ask("logs")["logs"]}
     return listed.get(f"{topic}-0") not in ("dirty", "cleaning", "clean")
 

@@ -91,6 +91,21 @@ def test_a5_what_is_no_log_is_left_alone(fixture: Fixture, name: str) -> None:
     assert fixture.inventory.errors() == {}
 
 
+def test_a_log_that_cannot_be_looked_at_when_first_seen_is_listed(fixture: Fixture) -> None:
+    """It exists, and its reason is told; it is gone when its directory is."""
+    directory = fixture.root / "c-0"
+    directory.mkdir()
+    os.mkfifo(directory / file_name(0))
+    fixture.scan()
+    log = fixture.log("c-0")
+    assert log in fixture.inventory.logs()
+    assert fixture.inventory.facts(log) is None
+    assert file_name(0) in (fixture.inventory.error(log) or "")
+    shutil.rmtree(directory)
+    fixture.scan()
+    assert log not in fixture.inventory.logs()
+
+
 def test_deletion_of_a_topic_is_seen_by_its_new_name(fixture: Fixture) -> None:
     fixture.scan()
     (fixture.root / "a-0").rename(fixture.root / "a-0.0123456789abcdef0123456789abcdef-delete")

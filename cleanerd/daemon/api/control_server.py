@@ -4,7 +4,8 @@
 what                   how it is limited
 =====================  ==================================================================================================
 who may connect        mode and group of the socket (control_socket.py)
-who may change things  root, the daemon's user, members of the socket's group; others may look (403)
+who may change things  root, the daemon's user, members of the socket's group. No others can connect (mode 0660) unless
+                       that mode is widened by hand; those may look (403)
 size of a request      `Limits.max_body_bytes`, and as much again as a head may have (413, 431)
 time for a request     `Limits.request_s` from the connection to its last byte, however slowly it drips (408)
 time for an answer     `Limits.answer_s` from its first byte to its last

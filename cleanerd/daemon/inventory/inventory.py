@@ -143,8 +143,9 @@ class Inventory:
         return self._scan(log_dirs, only_touched=True)
 
     def logs(self) -> list[LogId]:
-        """Every log that exists, or existed when its log directory went offline, in order."""
-        return sorted((entry.log for entry in self._entries() if entry.known is not None), key=_in_order)
+        """Every log that exists, or existed when its log directory went offline, in order; also those out of reach."""
+        entries = self._entries()
+        return sorted((e.log for e in entries if e.known is not None or e.error is not None), key=_in_order)
 
     def staged(self) -> list[LogId]:
         """Logs whose results wait for their commit, in order."""
