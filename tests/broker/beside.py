@@ -74,7 +74,11 @@ class World:
         self.broker = self._new_broker("broker", BROKER)
         self.bootstrap = f"127.0.0.1:{self._ports[0]}"
         (root / "daemon").mkdir()
-        settings = {**DAEMON, "cleanerd.kafka.bootstrap.servers": self.bootstrap}
+        settings = {
+            **DAEMON,
+            "cleanerd.kafka.bootstrap.servers": self.bootstrap,
+            "cleanerd.staged.min.free.ratio": "0.01",  # how full the machine's disk is has no part in this
+        }
         self.daemon = DaemonProcess(root / "daemon", list(self.log_dirs), settings, {})
         self.ledgers = {
             topic: Ledger(topic, self.bootstrap, random.Random(f"{seed} {topic}")) for topic in TOPICS
