@@ -110,6 +110,7 @@ class SparkSession:
         self._start_limit_s = start_limit_s
         self._settings = {**_SETTINGS, **_authentication(master, settings or {}), **(settings or {})}
         self._observe = observe
+        self._stops = 0  # a job whose session was stopped under it does not start another one
         self._context: SparkContext | None = None
         self._said: IO[bytes] | None = None  # what the JVM of the context wrote
         self._mutex = threading.Lock()
@@ -136,13 +137,16 @@ class SparkSession:
     def run(self, work: Callable[[SparkContext], _T]) -> _T:
         """`work(context)` as a job group of its own; tried once more with a fresh session if the JVM is gone.
 
-        Raises SparkFailed when Spark gives up on a job, Fatal when no session can be started.
+        Raises SparkFailed when Spark gives up on a job or the session is stopped, Fatal when none can be started.
         """
+        stops = self._stops
         try:
             return self._run_group(work)
         except _LOST as error:
             if self._is_alive():
                 raise SparkFailed(error) from error
+            if self._stops != stops:
+                raise SparkFailed("the session was stopped") from error
             reasons = self._forget()
             if reasons:  # it did not die: its cluster ended it
                 raise SparkFailed(error, reasons) from error
@@ -169,6 +173,7 @@ class SparkSession:
     def stop(self) -> None:
         """Give the session's memory back; the next use starts a new one."""
         with self._mutex:
+            self._stops += 1
             context, self._context = self._context, None
             said, self._said = self._said, None
         if context is not None:

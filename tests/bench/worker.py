@@ -50,7 +50,9 @@ def phases(results: Iterable[LogResult]) -> dict[str, float]:
         total.update({name: s for name, s in result.phase_seconds.items() if name not in _COMMON})
     for job in jobs:
         total.update(dict(zip(_COMMON, job, strict=True)))
-    return dict(total)
+    return {
+        name: seconds for name, seconds in total.items() if seconds or name != "start"
+    }  # warm sessions have none
 
 
 def clean(session: SparkSession, command: dict[str, Any]) -> dict[str, Any]:

@@ -22,17 +22,24 @@ from tests.pipeline.test_pipeline_plans import AMPLE, SMALL, offsets_in, plan, r
 from tests.synthetic import newest_offsets, write_log
 
 RECORDS, KEYS, SEGMENTS = 1366, 300, 21
+SPREAD_MAX = 2**31 - 1  # offsets of a segment
 SMALL_BUDGET = Budget(int((2 << 20) * 0.9))  # log.cleaner.dedupe.buffer.size=2097152
 
 
 def write_spread(directory: Path, records: int, step: int, segments: int = SEGMENTS) -> list[int]:
-    """A record at every `step`th offset, one a batch; returns the offsets of the newest record of each key."""
+    """A record at every `step`th offset, one a batch; returns the offsets of the newest record of each key.
+
+    Segments begin where the step wants them, however large it is; within them offsets span no more than an index can tell.
+    """
     directory.mkdir()
     newest: dict[int, int] = {}
     for numbers in np.array_split(np.arange(records), segments):
-        batches = []
+        batches, first = [], int(numbers[0])
         for number in numbers.tolist():
-            offset, key = number * step, number % KEYS
+            offset, key = (
+                first * step + (number - first) * min(step, SPREAD_MAX // len(numbers)),
+                number % KEYS,
+            )
             newest[key] = offset
             batches.append(encode_batch([Record(offset, 1000, b"%d" % key, b"v" * 300)], base_offset=offset))
         (directory / f"{int(numbers[0]) * step:020}.log").write_bytes(b"".join(batches))

@@ -4,8 +4,9 @@ import os
 import struct
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -90,10 +91,16 @@ def test_a_message_of_another_user_is_not_heard(alone: None, settings: dict[str,
         count(session, found)
         port = int(str(session.context().getConf().get("spark.driver.port")))
         send_as_another_user(port, stop_executor(session))
-        job = threading.Thread(target=count, args=(session, found), daemon=True)
-        job.start()
-        job.join(3 if settings else 60)
-        assert found == ([3] if settings else [3, 3]), "and without the secret it is, so this test can fail"
+        with ThreadPoolExecutor(1) as pool:
+            job = pool.submit(count, session, found)
+            wait([job], 3 if settings else 60)
+            assert found == ([3] if settings else [3, 3]), (
+                "and without the secret it is, so this test can fail"
+            )
+            session.stop()
+            assert isinstance(job.exception(60), SparkFailed if settings else NoneType), (
+                "no new session for it"
+            )
     finally:
         session.stop()
 

@@ -254,7 +254,7 @@ def _add_changing(verbs: _Verbs) -> None:
     retention = verbs.add(
         "retention",
         ctl_verbs.retention,
-        "delete the segments that breach a limit of retention now, or show which would go and why the rest stays",
+        "delete what breaches a limit of retention now, or show what would go and why the rest stays",
         "pattern",
         examples=("retention orders --dry-run", "retention 'orders-*'"),
     )
