@@ -143,9 +143,12 @@ class Inventory:
         return self._scan(log_dirs, only_touched=True)
 
     def logs(self) -> list[LogId]:
-        """Every log that exists, or existed when its log directory went offline, in order; also those out of reach."""
+        """Every log that exists, or existed when its log directory went offline, in order.
+
+        Also one whose files could not be looked at; a link in the place of a directory is none.
+        """
         entries = self._entries()
-        return sorted((e.log for e in entries if e.known is not None or e.error is not None), key=_in_order)
+        return sorted((e.log for e in entries if e.known or (e.error and e.identity)), key=_in_order)
 
     def staged(self) -> list[LogId]:
         """Logs whose results wait for their commit, in order."""
@@ -287,8 +290,8 @@ class Inventory:
         if os.path.islink(directory):
             raise OSError(0, "a symbolic link is not a partition directory", directory)
         now_ms = self._clock.now_ms()
+        entry.identity, entry.is_settled = identity, False
         contents = read_contents(self._files, directory, before)
-        entry.identity = identity
         entry.is_settled = now_ms - identity.mtime_ns // 1_000_000 >= _SETTLED_AFTER_MS
         return contents
 
