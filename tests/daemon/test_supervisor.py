@@ -169,7 +169,7 @@ def test_jobs_side_by_side_share_the_memory_for_keys(tmp_path: Path, make: Make)
     calls: list[CleanCall] = []
 
     class Recorder:
-        def clean(self, call: CleanCall, _: object) -> list[LogResult]:
+        def clean(self, call: CleanCall, *_: object) -> list[LogResult]:
             calls.append(call)
             return [LogResult.of(tp, call.log_dir) for tp in call.partitions]
 
