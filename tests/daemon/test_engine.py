@@ -55,7 +55,9 @@ def examine(engine: Engine, log_dir: Path) -> str:
 def clean(engine: Engine, log_dir: Path, channel: Channel, *, aborted: bool = False) -> str:
     tp = TopicPartition("one", 0)
     topics = {"one": CONFIGURATION.topic("one")}
-    call = CleanCall(str(log_dir), (tp,), CONFIGURATION.broker, topics, True, False, channel.reporter)
+    call = CleanCall(
+        str(log_dir), (tp,), CONFIGURATION.broker, topics, True, False, channel.reporter, False, 1
+    )
     (result,) = engine.clean(call, lambda _: None, lambda: aborted)
     return result.outcome
 

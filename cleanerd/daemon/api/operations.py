@@ -135,8 +135,8 @@ class Operations(Protocol):
     def commit(self, pattern: str | None, wait_ms: int) -> tuple[CommitView, ...]:
         """Commit staged results, waiting up to `wait_ms` for locks; what is still locked then is `waiting`, no error.
 
-        Who waits is a broker that is about to start: after that no lock is taken in free log directories for a minute, or
-        until a broker holds it.
+        Who waits for all of them is a broker that is about to start: after that no lock is taken in free log directories
+        for a minute, or until a broker holds it.
         """
         ...
 

@@ -212,29 +212,29 @@ class Service(Operations):
         return tuple(map(_ref, busy))
 
     def commit(self, pattern: str | None, wait_ms: int) -> tuple[CommitView, ...]:
-        """Commit staged results. Who waits is about to start a broker: everything else makes way for that."""
+        """Commit staged results. Who waits for all of them is about to start a broker: everything else makes way for that."""
         daemon, now = self._daemon, self._daemon.clock.monotonic_s
-        deadline_s = now() + wait_ms / 1000
+        deadline_s, is_start = now() + wait_ms / 1000, wait_ms > 0 and pattern is None
         logs = self._matching(pattern) if pattern is None else self._some(pattern)
         daemon.scan()
         staged = set(daemon.inventory.staged())
         views: dict[tuple[str, int, str], CommitView] = {}
         waiting = [log for log in logs if log in staged]
         while waiting:
-            if wait_ms:
+            if is_start:
                 self._make_way()
             for view in daemon.commits.try_all(waiting, lambda _: not wait_ms or now() < deadline_s):
                 views[view.topic, view.partition, view.log_dir] = view
             waiting = [log for log in waiting if views[_key(log)].outcome == "waiting"]
             if not waiting or now() >= deadline_s or daemon.is_stopping.wait(_POLL_S):
                 break
-        if wait_ms:
+        if is_start:
             self._make_way()
         daemon.scan()
         return tuple(views.values())
 
     def _make_way(self) -> None:
-        """Who waits for a commit is a broker that is about to start: until it has come, nothing of ours begins."""
+        """A broker is about to start: until it has come, nothing of ours begins."""
         daemon = self._daemon
         for log_dir in daemon.log_dirs:
             if is_kafka_dir(daemon.files, log_dir) and daemon.ownership.owner_of(log_dir) is None:
