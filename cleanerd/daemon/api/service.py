@@ -212,7 +212,7 @@ class Service(Operations):
         return tuple(map(_ref, busy))
 
     def commit(self, pattern: str | None, wait_ms: int) -> tuple[CommitView, ...]:
-        """Commit staged results. Who waits for all of them is about to start a broker: everything else makes way for that."""
+        """Commit staged results. Who waits for all is about to start a broker: everything else makes way for that."""
         daemon, now = self._daemon, self._daemon.clock.monotonic_s
         deadline_s, is_start = now() + wait_ms / 1000, wait_ms > 0 and pattern is None
         logs = self._matching(pattern) if pattern is None else self._some(pattern)
