@@ -111,7 +111,8 @@ def finish(world: World) -> Counter[tuple[str, str]]:
         for topic, config in TOPICS.items()
         if "compact" in config["cleanup.policy"]
     }
-    assert all(before.values()), before
+    # What the broker's retention takes from `bounded` may make each of its results stale before a restart.
+    assert all(offset for topic, offset in before.items() if topic != "bounded"), before
     world.own_cleaner()
     wait_until(
         lambda: all(world.first_dirty_offset(topic) > offset for topic, offset in before.items()),
