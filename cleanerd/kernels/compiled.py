@@ -19,18 +19,17 @@ VARIABLE = "NUMBA_CACHE_DIR"
 
 
 def settle_cache(environment: MutableMapping[str, str]) -> None:
-    """Name a directory that can be written, unless somebody named one; processes started later inherit it.
+    """Name a directory that can be written, by this user alone: what is loaded from there is executed.
 
-    Without a cache directory that can be written, by this user alone, it is a temporary one, which goes away with this
-    process: what is loaded from there is executed.
+    That is the one that is named already, else the cache directory; a temporary one, which goes away with this process,
+    if another user could have written there, or nobody can. Processes started later inherit it.
     """
-    if environment.get(VARIABLE):
-        return
-    directory = os.path.join(cache_directory(environment), "numba", _version())
+    named = environment.get(VARIABLE)
+    directory = named or os.path.join(cache_directory(environment), "numba", _version())
     wrong = why_untrusted(directory)
     if wrong is not None:
         sys.stderr.write(f"cleanerd: compiled kernels are not taken from {directory}: {wrong}\n")
-    if wrong is not None or not _is_writable(directory):
+    if wrong is not None or not (named or _is_writable(directory)):
         directory = tempfile.mkdtemp(prefix="cleanerd-numba-")
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
     environment[VARIABLE] = directory

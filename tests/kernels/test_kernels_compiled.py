@@ -19,8 +19,8 @@ def settled(environment: dict[str, str]) -> str:
 
 
 def test_a_directory_that_is_named_already_is_left(tmp_path: Path) -> None:
-    """Whatever it is: numba complains if it cannot be used."""
-    assert settled({VARIABLE: "/named", "CACHE_DIRECTORY": str(tmp_path)}) == "/named"
+    """Even if it cannot be used: numba complains."""
+    assert settled({VARIABLE: "/proc/named", "CACHE_DIRECTORY": str(tmp_path)}) == "/proc/named"
     assert os.listdir(tmp_path) == []
 
 
@@ -57,14 +57,15 @@ def test_without_a_writable_directory_it_is_a_temporary_one() -> None:
     assert not os.path.exists(directory)
 
 
+@pytest.mark.parametrize("is_named", [False, True])
 def test_a_directory_that_others_can_write_is_not_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_named: bool
 ) -> None:
     """What is loaded from there is executed: a private one takes its place, and that is said."""
     shared = Path(settled({"CACHE_DIRECTORY": str(tmp_path)}))
     assert shared.stat().st_mode & 0o077 == 0
     shared.chmod(0o777)
-    directory = settled({"CACHE_DIRECTORY": str(tmp_path)})
+    directory = settled({VARIABLE: str(shared)} if is_named else {"CACHE_DIRECTORY": str(tmp_path)})
     assert directory != str(shared)
     assert os.stat(directory).st_mode & 0o077 == 0
     assert f"every user may write to {shared}" in capsys.readouterr().err

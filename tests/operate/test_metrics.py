@@ -7,7 +7,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -446,21 +447,49 @@ def test_a_page_that_fails_is_a_500_and_the_next_is_served() -> None:
         server.stop()
 
 
-def test_connections_are_limited_in_number_and_time() -> None:
-    """Those who say nothing, or drip, are cut off; meanwhile one more is turned away, afterwards it is served."""
-    limits = Limits(max_connections=2, request_s=1.0)
-    with serving("127.0.0.1:0", limits) as address:
+def test_400_half_open_connections_keep_nobody_from_scraping() -> None:
+    """The one that has been silent for longest makes room, so the latest scrape is always heard."""
+    with serving("127.0.0.1:0") as address, ExitStack() as half_open:
         host, port = address.split(":")
-        silent = [socket.create_connection((host, int(port))) for _ in range(2)]
-        wait_until(lambda: not _is_served(address), 5)
+        for _ in range(400):
+            client = half_open.enter_context(socket.create_connection((host, int(port))))
+            client.sendall(b"GET /metrics HTTP/1.1\r\n")
         began = time.monotonic()
-        for client in silent:
+        assert get(address)[0] == 200
+        assert time.monotonic() - began < 1
+
+
+def test_who_connects_and_says_nothing_is_cut_off() -> None:
+    with serving("127.0.0.1:0", Limits(request_s=0.5)) as address:
+        host, port = address.split(":")
+        with socket.create_connection((host, int(port))) as client:
             client.settimeout(10)
             assert client.recv(1) == b""
-        assert time.monotonic() - began < 5
-        wait_until(lambda: _is_served(address), 5)
-        for client in silent:
-            client.close()
+
+
+def test_beyond_the_limit_who_has_asked_is_answered_and_one_more_turned_away() -> None:
+    go_on = threading.Event()
+
+    def slow(_: str) -> Answer:
+        asked.release()
+        go_on.wait(10)
+        return Answer(b"late")
+
+    asked = threading.Semaphore(0)
+    server = MetricsServer("127.0.0.1:0", {"/slow": slow}, Limits(max_connections=2))
+    server.start()
+    try:
+        with ThreadPoolExecutor(2) as clients:
+            answers = [clients.submit(get, server.address, "/slow") for _ in range(2)]
+            for _ in answers:
+                assert asked.acquire(timeout=10)
+            assert not _is_served(server.address)
+            go_on.set()
+            assert [answer.result()[::2] for answer in answers] == [(200, "late")] * 2
+        wait_until(lambda: get(server.address, "/slow")[0] == 200, 5)
+    finally:
+        go_on.set()
+        server.stop()
 
 
 def _is_served(address: str) -> bool:

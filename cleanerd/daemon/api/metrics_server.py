@@ -9,12 +9,14 @@ path      answer
 ========  ======================================================================================================
 
 One request on each connection, from whoever reaches the address: nothing can be changed here, but the paths of log
-directories can be read. A connection beyond `Limits.max_connections` is closed at once, any after `Limits.request_s`.
+directories can be read. A connection beyond `Limits.max_connections` takes the place of the one that has been silent for
+longest; where all have asked, it is closed at once. Any is closed after `Limits.request_s`.
 """
 
 import contextlib
 import re
 import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -108,6 +110,9 @@ class _Server(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = (
+        1024  # of a full queue the kernel drops whoever connects, who tries again seconds later
+    )
 
     def __init__(
         self, address: tuple[str, int], pages: Mapping[str, Page], limits: Limits, clock: Clock
@@ -116,7 +121,8 @@ class _Server(ThreadingHTTPServer):
         self._limits = limits
         self._clock = clock
         self._mutex = threading.Lock()
-        self._open: dict[socket.socket, float] = {}
+        self._open: dict[socket.socket, float] = {}  # since when, oldest first
+        self._silent: dict[socket.socket, bool] = {}  # those of them that have not asked yet
         super().__init__(address, _Connection)
 
     def server_bind(self) -> None:
@@ -126,31 +132,50 @@ class _Server(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002
-        """Whether there is room for one more."""
+        """Whether there is room for one more: whoever connects and says nothing keeps nobody from asking."""
         with self._mutex:
-            has_room = len(self._open) < self._limits.max_connections
-            if has_room:
-                self._open[request] = self._clock.monotonic_s()
-            return has_room
+            if len(self._open) >= self._limits.max_connections:
+                silent = next(iter(self._silent), None)
+                if silent is None:
+                    return False
+                self._forget(silent)
+                _cut(silent)
+            self._open[request] = self._clock.monotonic_s()
+            self._silent[request] = True
+            return True
+
+    def has_asked(self, request: socket.socket) -> bool:
+        """The head of a request has come in: whether to answer it, whoever else connects. Not what was cut off in it."""
+        with self._mutex:
+            return self._silent.pop(request, False)
 
     def shutdown_request(self, request: Any) -> None:
         """End a connection."""
         with self._mutex:
-            self._open.pop(request, None)
+            self._forget(request)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
         """Several times a second: cut off who takes too long, reading or being read."""
         since_s = self._clock.monotonic_s() - self._limits.request_s
         with self._mutex:
-            late = [connection for connection, began_s in self._open.items() if began_s < since_s]
-        for connection in late:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+            for connection in [one for one, began_s in self._open.items() if began_s < since_s]:
+                self._silent.pop(connection, None)
+                _cut(connection)
+
+    def _forget(self, connection: socket.socket) -> None:
+        self._open.pop(connection, None)
+        self._silent.pop(connection, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         """A client that went away is nobody's concern."""
-        _log.debug("metrics_request_failed", client=str(client_address), exc_info=True)
+        _log.debug("metrics_request_failed", client=str(client_address), error=repr(sys.exc_info()[1]))
+
+
+def _cut(connection: socket.socket) -> None:
+    """End what a thread waits for there; the thread closes it."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _server(family: socket.AddressFamily) -> type[_Server]:
@@ -166,6 +191,8 @@ class _Connection(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """A page, or 404."""
+        if not self.server.has_asked(self.connection):
+            return
         page = self.server.pages.get(self.path.partition("?")[0])
         self._send(Answer(b"not found\n", 404, _TEXT) if page is None else self._answer(page))
 

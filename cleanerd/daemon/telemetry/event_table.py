@@ -167,5 +167,5 @@ _row("control_connection_failed", "error", ("exception",), "An internal error in
 _row("control_request_failed", "error", ("request", "exception"), "An internal error in a request.", "Report it.")
 _row("control_answer_lost", "info", ("reason",), "The client did not wait for its answer.")
 _row("metrics_page_failed", "error", ("path", "exception"), "An internal error in the metrics.", "Report it.")
-_row("metrics_request_failed", "debug", ("client", "exception"), "A scraper went away, or spoke no HTTP.")
+_row("metrics_request_failed", "debug", ("client", "error"), "A scraper went away, or spoke no HTTP.")
 # fmt: on
