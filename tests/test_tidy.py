@@ -11,6 +11,7 @@ from cleanerd.config.reference import render_reference
 from tests.tidy import (
     ROOT,
     Sources,
+    import_circle,
     long_files,
     long_functions,
     sources,
@@ -87,6 +88,10 @@ def test_no_module_is_there_for_tests_alone() -> None:
     assert set(found) - blessed == set()
 
 
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    assert import_circle(CODE) == []
+
+
 def test_no_parameter_is_there_for_tests_alone() -> None:
     found = [name for name in unused_parameters(CODE) if name.rpartition("(")[2].rstrip(")") not in SEAMS]
     assert [name for name in found if not any(part in name for part in BLESSED_PARAMETERS)] == []
@@ -108,6 +113,8 @@ def test_no_parameter_is_there_for_tests_alone() -> None:
         (unused_parameters, "def f(a=1, b=2): ...\nf(*x)\nmap(f, y)\n", []),
         (lambda files: unused_modules(files, {"y"}), "import x\n", []),
         (lambda files: unused_modules(files, {"y"}), "import z\n", ["x.py"]),
+        (import_circle, "import y\n", []),
+        (import_circle, "def f():\n    from x import f\n", ["x", "x"]),
     ],
 )  # fmt: skip
 def test_the_finders_find(find: Callable[[Sources], list[str]], text: str, expected: list[str]) -> None:

@@ -5,6 +5,7 @@ what is found is surely unused, and some of what is unused is not found.
 """
 
 import ast
+import graphlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -111,6 +112,30 @@ def unused_modules(files: Sources, entry_points: set[str]) -> list[str]:
         for path, module in modules.items()
         if not {module, module.rpartition(".")[2]} & (imported | tails)
     ]
+
+
+def import_circle(files: Sources) -> list[str]:
+    """Modules that import each other in a circle, lazily or not: the first that is found, none if there is none."""
+    modules = {path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in files}
+    imports: dict[str, set[str]] = {}
+    for path, text in files.items():
+        module = path.removesuffix(".py").replace("/", ".")
+        package = module.rpartition(".")[0].split(".")
+        found: set[str] = set()
+        for node in ast.walk(parsed(text)):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                above = package[: len(package) - node.level + 1] if node.level else []
+                base = ".".join([*above, *([node.module] if node.module else [])])
+                members = {f"{base}.{alias.name}" for alias in node.names}
+                found |= members & modules or {base}
+        imports[module.removesuffix(".__init__")] = found & modules
+    try:
+        graphlib.TopologicalSorter(imports).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def unused_parameters(files: Sources) -> list[str]:

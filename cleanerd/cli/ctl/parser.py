@@ -59,7 +59,7 @@ def make_parser() -> Parser:
     _add_looking(verbs)
     _add_waiting(verbs)
     _add_changing(verbs)
-    _add_completion(verbs)
+    _add_completion(verbs, parser)
     return parser
 
 
@@ -284,7 +284,7 @@ def _add_throttle(verbs: _Verbs) -> None:
         )
 
 
-def _add_completion(verbs: _Verbs) -> None:
+def _add_completion(verbs: _Verbs, parser: Parser) -> None:
     completion = verbs.add(
         "completion",
         ctl_verbs.completion,
@@ -296,6 +296,7 @@ def _add_completion(verbs: _Verbs) -> None:
         ),
     )
     completion.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
+    completion.set_defaults(parser=parser)
     names = verbs.hidden("_names", ctl_verbs.names)
     names.add_argument("kind")
     names.add_argument("start", nargs="?", default="")

@@ -19,9 +19,8 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from cleanerd.cli.ctl.client import Client, ControlError
+from cleanerd.cli.ctl.client import KINDS_OF_LOGS, Client, ControlError
 from cleanerd.cli.ctl.top_screen import Look, screen
-from cleanerd.cli.ctl.verbs import KINDS_OF_LOGS
 from cleanerd.cli.output import write
 
 _EVENTS = 50
@@ -55,7 +54,7 @@ def snapshot(document: Mapping[str, Any]) -> str:
 
 
 def watch(client: Client, interval_s: float) -> None:
-    """Until somebody leaves. Raises `ControlError` only if there is no daemon at the beginning."""
+    """Until the user leaves. Raises `ControlError` only if there is no daemon at the beginning."""
     document, asked_s, trouble = ask(client), 0.0, None
     with _Terminal() as terminal:
         while True:

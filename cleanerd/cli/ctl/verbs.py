@@ -12,11 +12,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from cleanerd.cli.ctl import tables as ctl_tables
-from cleanerd.cli.ctl.client import BUSY, FAILED, NO_SUCH_LOG, USAGE, Client, ControlError
+from cleanerd.cli.ctl.client import BUSY, FAILED, KINDS_OF_LOGS, NO_SUCH_LOG, USAGE, Client, ControlError
 from cleanerd.cli.output import is_table
-
-KINDS_OF_LOGS = "cleaning,commit,retention,recovery"
-"""Kinds of events that tell what became of logs."""
 
 _SLICE_S = 10.0
 _DEFAULT_STOP_S = 30.0  # for a cleaning to notice that it has to stop
@@ -42,7 +39,7 @@ def status(client: Client, _: argparse.Namespace) -> Reply:
 
 
 def top(client: Client, options: argparse.Namespace) -> Reply:
-    """Everything worth watching; on a terminal, again and again until somebody leaves, and then nothing more to print."""
+    """Everything worth watching; on a terminal, again and again until the user leaves; then nothing is left to print."""
     from cleanerd.cli.ctl import top as ctl_top  # noqa: PLC0415 - rich takes longer to import than all other verbs together
 
     if is_table(options.output) and ctl_top.is_possible():
@@ -54,9 +51,8 @@ def top(client: Client, options: argparse.Namespace) -> Reply:
 def completion(_: Client, options: argparse.Namespace) -> Reply:
     """The script for a shell."""
     from cleanerd.cli.completion import script  # noqa: PLC0415 - only here
-    from cleanerd.cli.ctl.parser import make_parser  # noqa: PLC0415
 
-    document = {"completion": script(make_parser(), options.shell)}
+    document = {"completion": script(options.parser, options.shell)}
     return Reply(document, text=lambda found: str(found["completion"]))
 
 
