@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-from cleanerd.format.batch import HEADER_SIZE, LOG_OVERHEAD, encode_batch
+from cleanerd.format.batch import encode_batch
 from cleanerd.format.codecs import Codec, compress
+from cleanerd.format.head import HEADER_SIZE, LOG_OVERHEAD
 from cleanerd.format.names import FileKind, SegmentFileName
 from cleanerd.format.offset_index import OffsetIndex, render_offset_index
 from cleanerd.format.producer_snapshot import render_producer_snapshot

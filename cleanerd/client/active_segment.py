@@ -20,11 +20,10 @@ from cleanerd.errors import CorruptFile
 from cleanerd.format import offset_index, time_index
 from cleanerd.format.batch import NO_TIMESTAMP, BatchHeader, checksum, parse_header
 from cleanerd.format.errors import FormatError
+from cleanerd.format.head import CRC_AT, LENGTH_AT, MAGIC_AT
 from cleanerd.format.legacy import decode_entry
 from cleanerd.format.names import MAX_OFFSET, FileKind, SegmentFileName
 from cleanerd.format.txn_index import AbortedTxn, render_txn_index
-
-_MAGIC_POSITION = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +41,20 @@ def check_batch(batch: bytes) -> BatchFacts:
 
     Raises: `FormatError` when they are not.
     """
-    if len(batch) > _MAGIC_POSITION and batch[_MAGIC_POSITION] < 2:
+    if len(batch) > MAGIC_AT and batch[MAGIC_AT] < 2:
         entry = decode_entry(batch)
         _expect_size(entry.size_bytes, batch)
         return BatchFacts(entry.base_offset, entry.last_offset, entry.timestamp_ms, None)
     header = parse_header(batch)
     _expect_size(header.size_bytes, batch)
     if header.crc != checksum(batch):
-        raise FormatError(17, f"CRC {header.crc:#010x}", f"{checksum(batch):#010x}")
+        raise FormatError(CRC_AT, f"CRC {header.crc:#010x}", f"{checksum(batch):#010x}")
     return BatchFacts(header.base_offset, header.last_offset, header.max_timestamp_ms, header)
 
 
 def _expect_size(size_bytes: int, batch: bytes) -> None:
     if size_bytes != len(batch):
-        raise FormatError(8, f"a batch of {size_bytes} bytes", f"{len(batch)} bytes")
+        raise FormatError(LENGTH_AT, f"a batch of {size_bytes} bytes", f"{len(batch)} bytes")
 
 
 class IndexEntries:

@@ -21,6 +21,7 @@ from cleanerd.env.files import regular_file
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.batch import BatchHeader, Record, decode_batch, iterate_batches, parse_header
 from cleanerd.format.errors import FormatError
+from cleanerd.format.head import peek_batch
 from cleanerd.format.legacy import decode_entry
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
 
@@ -42,7 +43,7 @@ class LogBatch:
     @property
     def last_offset(self) -> int:
         """Last offset of the batch."""
-        return int.from_bytes(self.data[:8]) if self.header is None else self.header.last_offset
+        return peek_batch(self.data).offset if self.header is None else self.header.last_offset
 
     def records(self) -> list[Record]:
         """Decode the batch. Raises `CorruptFile`."""

@@ -8,7 +8,7 @@ off  size  field                 note
 12   4     leader epoch          outside the CRC, because the broker sets it after the producer's CRC
 16   1     magic                 2
 17   4     CRC-32C               of bytes 21 to the end
-21   2     attributes            only the low byte is read, see `ATTR_*`
+21   2     attributes            only the low byte is read, see `head`
 23   4     last offset delta     preserved under compaction: it carries the last sequence too
 27   8     base timestamp        the delete horizon when bit 6 is set; -1 in an empty batch
 35   8     max timestamp         the time of every record when LogAppendTime
@@ -28,11 +28,27 @@ from crc32c import crc32c
 
 from cleanerd.format.codecs import Codec, compress, decompress
 from cleanerd.format.errors import FormatError
+from cleanerd.format.head import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CONTROL,
+    CRC_AT,
+    DELETE_HORIZON,
+    HEAD_BYTES,
+    HEADER,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    LENGTH_AT,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    RECORD_COUNT_AT,
+    TRANSACTIONAL,
+    peek_batch,
+)
 from cleanerd.format.record import Record, decode_records, encode_records
 
 __all__ = [
-    "HEADER",
-    "HEADER_SIZE",
     "BatchHeader",
     "Record",
     "checksum",
@@ -44,40 +60,7 @@ __all__ = [
     "parse_header",
 ]
 
-HEADER = struct.Struct(
-    ">"
-    "q"  # base offset
-    "i"  # batch length
-    "i"  # leader epoch
-    "b"  # magic
-    "I"  # CRC-32C
-    "h"  # attributes
-    "i"  # last offset delta
-    "q"  # base timestamp
-    "q"  # max timestamp
-    "q"  # producer id
-    "h"  # producer epoch
-    "i"  # base sequence
-    "i"  # record count
-)
-HEADER_SIZE = HEADER.size
-assert HEADER_SIZE == 61
-
-LOG_OVERHEAD = 12  # base offset and length, which the length does not count
-CRC_POSITION = 17
-ATTRIBUTES_POSITION = 21
 _CRC = struct.Struct(">I")
-
-_PREFIX = struct.Struct(">qi4xb")  # offset, size, magic: the same in every version
-PREFIX_BYTES = 18  # fewer left at the end of a log are not a batch (FileLogInputStream)
-MIN_BODY_BYTES = 14  # smallest value of the length field: an empty message of magic 0
-assert _PREFIX.size == 17
-
-ATTR_CODEC = 0x07
-ATTR_LOG_APPEND_TIME = 0x08
-ATTR_TRANSACTIONAL = 0x10
-ATTR_CONTROL = 0x20
-ATTR_DELETE_HORIZON = 0x40
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
@@ -107,27 +90,27 @@ class BatchHeader:
     @property
     def codec(self) -> Codec:
         """Raises: `FormatError` for a code that no codec has."""
-        return codec_of(self.attributes, ATTRIBUTES_POSITION)
+        return codec_of(self.attributes, ATTRIBUTES_AT)
 
     @property
     def is_log_append_time(self) -> bool:
         """Whether every record carries the max timestamp."""
-        return bool(self.attributes & ATTR_LOG_APPEND_TIME)
+        return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
     def is_transactional(self) -> bool:
         """Whether the batch is part of a transaction."""
-        return bool(self.attributes & ATTR_TRANSACTIONAL)
+        return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
         """Whether the record is a marker, never a user's."""
-        return bool(self.attributes & ATTR_CONTROL)
+        return bool(self.attributes & CONTROL)
 
     @property
     def delete_horizon_ms(self) -> int | None:
         """When tombstones and the marker in this batch may go (rule 0.6)."""
-        return self.base_timestamp_ms if self.attributes & ATTR_DELETE_HORIZON else None
+        return self.base_timestamp_ms if self.attributes & DELETE_HORIZON else None
 
     @property
     def last_offset(self) -> int:
@@ -150,7 +133,7 @@ class BatchHeader:
 
 def codec_of(attributes: int, position: int) -> Codec:
     """Codec of an attribute byte; `position` is where the byte lies, for the `FormatError`."""
-    code = attributes & ATTR_CODEC
+    code = attributes & CODEC_MASK
     if code > Codec.ZSTD:
         raise FormatError(position, "a codec of 0 to 4", code)
     return Codec(code)
@@ -158,7 +141,7 @@ def codec_of(attributes: int, position: int) -> Codec:
 
 def checksum(batch: bytes | bytearray | memoryview) -> int:
     """CRC-32C that a whole batch of magic 2 should carry."""
-    return int(crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
+    return int(crc32c(memoryview(batch)[ATTRIBUTES_AT:]))
 
 
 def parse_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
@@ -171,13 +154,15 @@ def parse_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
     base_offset, length, *rest = HEADER.unpack_from(data, position)
     header = BatchHeader(base_offset, length + LOG_OVERHEAD, *rest)
     if header.magic != 2:
-        raise FormatError(position + 16, "magic 2", header.magic)
+        raise FormatError(position + MAGIC_AT, "magic 2", header.magic)
     if header.size_bytes < HEADER_SIZE:
-        raise FormatError(position + 8, f"a batch of at least {HEADER_SIZE} bytes", header.size_bytes)
+        raise FormatError(position + LENGTH_AT, f"a batch of at least {HEADER_SIZE} bytes", header.size_bytes)
     if header.last_offset_delta < 0:
-        raise FormatError(position + 23, "a last offset delta of 0 or more", header.last_offset_delta)
+        raise FormatError(
+            position + LAST_OFFSET_DELTA_AT, "a last offset delta of 0 or more", header.last_offset_delta
+        )
     if header.record_count < 0:
-        raise FormatError(position + 57, "a record count of 0 or more", header.record_count)
+        raise FormatError(position + RECORD_COUNT_AT, "a record count of 0 or more", header.record_count)
     return header
 
 
@@ -193,7 +178,7 @@ def decode_batch(data: bytes | memoryview, position: int = 0) -> tuple[BatchHead
     batch = memoryview(data)[position:end]
     found_crc = checksum(batch)
     if found_crc != header.crc:
-        raise FormatError(position + CRC_POSITION, f"CRC {header.crc:#010x}", f"{found_crc:#010x}")
+        raise FormatError(position + CRC_AT, f"CRC {header.crc:#010x}", f"{found_crc:#010x}")
     try:
         records = _decode_body(header, batch[HEADER_SIZE:])
     except FormatError as problem:
@@ -246,10 +231,10 @@ def encode_batch(
         max_timestamp_ms = max(record.timestamp_ms for record in records)
     attributes = (
         codec
-        | (ATTR_LOG_APPEND_TIME if log_append_time else 0)
-        | (ATTR_TRANSACTIONAL if transactional else 0)
-        | (ATTR_CONTROL if control else 0)
-        | (ATTR_DELETE_HORIZON if delete_horizon_ms is not None else 0)
+        | (LOG_APPEND_TIME if log_append_time else 0)
+        | (TRANSACTIONAL if transactional else 0)
+        | (CONTROL if control else 0)
+        | (DELETE_HORIZON if delete_horizon_ms is not None else 0)
     )
     plain = encode_records(records, base_offset=base_offset, base_timestamp_ms=base_timestamp_ms)
     header = BatchHeader(
@@ -272,7 +257,7 @@ def encode_batch(
 
 def encode_empty_batch(source: BatchHeader) -> bytes:
     """The bare header that stands for a batch of which nothing is kept (rule 4.30)."""
-    kept = ATTR_LOG_APPEND_TIME | ATTR_TRANSACTIONAL | ATTR_CONTROL
+    kept = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
     header = replace(
         source, attributes=source.attributes & kept, base_timestamp_ms=NO_TIMESTAMP, record_count=0
     )
@@ -300,7 +285,7 @@ def _seal(header: BatchHeader, body: bytes) -> bytes:
         header.record_count,
     )
     batch[HEADER_SIZE:] = body
-    _CRC.pack_into(batch, CRC_POSITION, checksum(batch))
+    _CRC.pack_into(batch, CRC_AT, checksum(batch))
     return bytes(batch)
 
 
@@ -312,15 +297,8 @@ def iterate_batches(data: bytes | memoryview) -> Iterator[tuple[int, int, int]]:
     """
     position = 0
     end = len(data)
-    while end - position >= PREFIX_BYTES:
-        _, length, magic = _PREFIX.unpack_from(data, position)
-        if length < MIN_BODY_BYTES:
-            raise FormatError(position + 8, f"a length of at least {MIN_BODY_BYTES}", length)
-        if not 0 <= magic <= 2:
-            raise FormatError(position + 16, "magic 0, 1 or 2", magic)
-        size_bytes = length + LOG_OVERHEAD
-        if magic == 2 and size_bytes < HEADER_SIZE:
-            raise FormatError(position + 8, f"a batch of at least {HEADER_SIZE} bytes", size_bytes)
+    while end - position > HEAD_BYTES:  # one byte more than the head, as Kafka's FileLogInputStream wants
+        _, size_bytes, magic = peek_batch(data, position)
         if position + size_bytes > end:
             return
         yield position, size_bytes, magic

@@ -17,8 +17,16 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from cleanerd.errors import CorruptFile
-from cleanerd.format.batch import CRC_POSITION, HEADER_SIZE, LOG_OVERHEAD, parse_header
+from cleanerd.format.batch import parse_header
 from cleanerd.format.errors import FormatError
+from cleanerd.format.head import (
+    ATTRIBUTES_AT,
+    CRC_AT,
+    HEAD_BYTES,
+    HEADER_SIZE,
+    MAGIC_AT,
+    peek_batch,
+)
 from cleanerd.kernels.resync import FOUND, OUTSIDE, find_batch
 from cleanerd.kernels.scan import crcs, first_bad_crc, first_bad_order, scan_batches
 from cleanerd.kernels.tables import Bytes, Status, Table
@@ -34,7 +42,6 @@ Read = Callable[[int, int, int], Bytes]
 """Called with (descriptor, position, size): that many bytes, fewer at the end of the file."""
 
 _CREDIT_BYTES = 1 << 30  # for CRCs that turn out wrong
-_HEAD_BYTES = 17
 _WINDOW_BYTES = 4 << 20
 
 
@@ -223,13 +230,16 @@ class _Walk:
 
     def _size_of_large(self, head: Bytes) -> int:
         """Size of the batch at the position if it is larger than a piece and its CRC is right, else 0."""
-        size = int.from_bytes(head[8:12].tobytes(), "big", signed=True) + LOG_OVERHEAD
+        try:
+            _, size, magic = peek_batch(head.data)
+        except FormatError:
+            return 0
         if size > self._bounds.end - self._position or not self._affords(size):
             return 0
-        if head[16] != 2:
+        if magic != 2:
             return size  # its CRC is checked when it was read
-        carried = int.from_bytes(head[CRC_POSITION : CRC_POSITION + 4].tobytes())
-        if self._crc_of(self._position + 21, self._position + size) == carried:
+        carried = int.from_bytes(head[CRC_AT : CRC_AT + 4].tobytes())
+        if self._crc_of(self._position + ATTRIBUTES_AT, self._position + size) == carried:
             self._credit += size
             return size
         return 0
@@ -268,9 +278,9 @@ class _Walk:
         """Where the next batch with a right CRC and possible offsets begins."""
         end = self._bounds.end
         while True:
-            start = max(start, next_data(self._fd, start, end) - _HEAD_BYTES)
+            start = max(start, next_data(self._fd, start, end) - HEAD_BYTES)
             buffer = self._read(self._fd, start, min(_WINDOW_BYTES + HEADER_SIZE, end - start))
-            last = len(buffer) - (_HEAD_BYTES if start + len(buffer) >= end else HEADER_SIZE)
+            last = len(buffer) - (HEAD_BYTES if start + len(buffer) >= end else HEADER_SIZE)
             if last <= 0:
                 return None
             at, outcome, self._credit = find_batch(
@@ -283,7 +293,7 @@ class _Walk:
     def _is_batch(self, position: int) -> bool:
         """Whether a batch with a right CRC begins here; one too large for a window of the search."""
         head = self._read(self._fd, position, HEADER_SIZE)
-        if len(head) < HEADER_SIZE or head[16] != 2:
+        if len(head) < HEADER_SIZE or head[MAGIC_AT] != 2:
             return self._is_legacy(position, head)
         try:
             header = parse_header(head.tobytes())
@@ -293,12 +303,15 @@ class _Walk:
             return False
         end = position + header.size_bytes
         return end <= self._bounds.end and self._affords(header.size_bytes) and (
-            self._crc_of(position + 21, end) == header.crc
+            self._crc_of(position + ATTRIBUTES_AT, end) == header.crc
         )  # fmt: skip
 
     def _is_legacy(self, position: int, head: Bytes) -> bool:
-        size = int.from_bytes(head[8:12].tobytes(), "big", signed=True) + LOG_OVERHEAD
-        if not 26 <= size <= self._bounds.end - position or not self._affords(size):
+        try:
+            size = peek_batch(head.data).size_bytes
+        except FormatError:
+            return False
+        if size > self._bounds.end - position or not self._affords(size):
             return False
         raw = self._read(self._fd, position, size)
         rows, _, status = scan_batches(raw, 0, len(raw))

@@ -1,7 +1,8 @@
 """Where compiled kernels are kept; settled before numba is imported.
 
-Kernels inline each other across files, but numba compiles a kept one anew only when the file of its outermost function
-changed. So the directory is named by the content of all files here: another version never runs the code of this one.
+Kernels inline each other and the positions in `format.head`, but numba compiles a kept one again only when the file of its
+outermost function changed. So the directory is named by the content of all these files: another version never runs the
+code of this one.
 """
 
 import atexit
@@ -14,6 +15,7 @@ import tempfile
 from collections.abc import MutableMapping
 
 from cleanerd.env.cache import cache_directory, why_untrusted
+from cleanerd.format import head
 
 VARIABLE = "NUMBA_CACHE_DIR"
 
@@ -22,7 +24,7 @@ def settle_cache(environment: MutableMapping[str, str]) -> None:
     """Name a directory that can be written, by this user alone: what is loaded from there is executed.
 
     That is the one that is named already, else the cache directory; a temporary one, which goes away with this process,
-    if another user could have written there, or nobody can. Processes started later inherit it.
+    if another user could have written there, or it is not writable at all. Processes started later inherit it.
     """
     named = environment.get(VARIABLE)
     directory = named or os.path.join(cache_directory(environment), "numba", _version())
@@ -38,10 +40,10 @@ def settle_cache(environment: MutableMapping[str, str]) -> None:
 def _version() -> str:
     digest = hashlib.sha256()
     package = os.path.dirname(os.path.abspath(__file__))
-    for name in sorted(os.listdir(package)):
-        if name.endswith(".py"):
-            with open(os.path.join(package, name), "rb") as file:
-                digest.update(hashlib.sha256(file.read()).digest())
+    kernels = [os.path.join(package, name) for name in sorted(os.listdir(package)) if name.endswith(".py")]
+    for path in [*kernels, head.__file__]:
+        with open(path, "rb") as file:
+            digest.update(hashlib.sha256(file.read()).digest())
     return digest.hexdigest()[:16]
 
 

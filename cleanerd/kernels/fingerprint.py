@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from cleanerd.format.head import CONTROL
+
 from .native import INLINE, JIT, last_bytes, le64
-from .tables import CONTROL, Bytes, Table
+from .tables import Bytes, Table
 
 Fingerprints = npt.NDArray[np.uint64]
 

@@ -12,17 +12,23 @@ import numpy.typing as npt
 from numba import njit, types
 
 from cleanerd.format.codecs import MAX_EXPANDED_BYTES
+from cleanerd.format.head import (
+    CODEC_MASK,
+    FLAGS_AT,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    LEGACY_FLAGS_AT,
+    MAGIC_AT,
+    RECORD_COUNT_AT,
+    V0_SIZE_MIN,
+)
 
 from .native import JIT, be32, be64
 from .records import RECORD_BYTES_MIN
 from .scan import next_size
-from .tables import CODEC_MASK, Status
-
-MESSAGE_BYTES_MIN = 26
-"""Offset, size and a message of magic 0 without key and value (spec disk C3)."""
+from .tables import Status
 
 _OK = int(Status.OK)
-_HEADER_BYTES = 61
 _WINDOW_BYTES = 32 << 10
 _SKIPPED_BYTES = 4 << 10  # from this size of batch on, its header alone is read
 _AHEAD_BYTES = 8 << 20  # what the kernel is asked to have ready
@@ -50,15 +56,15 @@ class Heads:
 @njit(**JIT)
 def _records_max(buffer, at, size, previous, expanded_max):
     """(how many records the batch at `at` can hold, its last offset)."""
-    if buffer[at + 16] < 2:
+    if buffer[at + MAGIC_AT] < 2:
         last_offset = be64(buffer, at)
-        if buffer[at + 17] & CODEC_MASK == 0:
+        if buffer[at + LEGACY_FLAGS_AT] & CODEC_MASK == 0:
             return np.int64(1), last_offset
-        fitting = size * _WRAPPER_RATIO // MESSAGE_BYTES_MIN
+        fitting = size * _WRAPPER_RATIO // V0_SIZE_MIN
         return max(min(last_offset - previous, fitting), 1), last_offset
-    delta = be32(buffer, at + 23)
-    expanded = min((size - _HEADER_BYTES) * _RATIO_MAX[buffer[at + 22] & CODEC_MASK], expanded_max)
-    count = min(be32(buffer, at + 57), delta + 1, expanded // RECORD_BYTES_MIN)
+    delta = be32(buffer, at + LAST_OFFSET_DELTA_AT)
+    expanded = min((size - HEADER_SIZE) * _RATIO_MAX[buffer[at + FLAGS_AT] & CODEC_MASK], expanded_max)
+    count = min(be32(buffer, at + RECORD_COUNT_AT), delta + 1, expanded // RECORD_BYTES_MIN)
     return max(count, 0), be64(buffer, at) + delta
 
 
@@ -74,7 +80,7 @@ def _walk_heads(
             advised = max(position, advised)
             _fadvise(fd, advised, _AHEAD_BYTES, _WILL_NEED)
             advised += _AHEAD_BYTES
-        head_end = min(position + _HEADER_BYTES, size)
+        head_end = min(position + HEADER_SIZE, size)
         if head_end > loaded_at + loaded:
             loaded_at, loaded = position, np.int64(_pread(fd, address, wanted, position))
             if loaded < head_end - position:
@@ -90,7 +96,7 @@ def _walk_heads(
         count, previous = _records_max(buffer, at, batch_bytes, previous, expanded_max)
         records[chunk] += count
         dirty_records[chunk] += count if previous >= first_dirty_offset else 0
-        wanted = np.int64(_HEADER_BYTES if batch_bytes >= _SKIPPED_BYTES else _WINDOW_BYTES)
+        wanted = np.int64(HEADER_SIZE if batch_bytes >= _SKIPPED_BYTES else _WINDOW_BYTES)
         position += batch_bytes
     return chunk + 1
 
@@ -101,7 +107,7 @@ def walk_heads(fd: int, size_bytes: int, chunk_bytes: int, first_dirty_offset: i
     What cannot be read, or is no header, ends the walk: all that is left belongs to the last chunk, whose reader meets the
     same and says so.
     """
-    room = min(size_bytes // chunk_bytes, size_bytes // MESSAGE_BYTES_MIN) + 1
+    room = min(size_bytes // chunk_bytes, size_bytes // V0_SIZE_MIN) + 1
     starts, records, dirty_records = (np.zeros(room, np.int64) for _ in range(3))
     buffer = np.empty(_WINDOW_BYTES, np.uint8)
     chunks = _walk_heads(

@@ -3,8 +3,10 @@
 import numpy as np
 from numba import njit
 
+from cleanerd.format.head import DELETE_HORIZON
+
 from .native import JIT
-from .tables import DELETE_HORIZON, Action, Table
+from .tables import Action, Table
 
 _DROP, _EMPTY = int(Action.DROP), int(Action.EMPTY)
 

@@ -6,11 +6,12 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from cleanerd.format.head import CONTROL, TRANSACTIONAL
 from cleanerd.policy.verdicts import RecordVerdict
 
 from .horizons import delete_horizon
 from .native import JIT
-from .tables import CONTROL, JUDGED, TRANSACTIONAL, Action, Table
+from .tables import JUDGED, Action, Table
 
 _KEEP, _SUPERSEDED, _TOMBSTONE, _ABORTED, _CONTROL, _NO_KEY = (
     int(RecordVerdict.KEEP),

@@ -4,21 +4,32 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from .native import JIT, copy_bytes, crc32c, store_be16, store_be32, store_be64
-from .tables import (
+from cleanerd.format.head import (
+    ATTRIBUTES_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
     CODEC_MASK,
     CONTROL,
+    CRC_AT,
     DELETE_HORIZON,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
     LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
     TRANSACTIONAL,
-    WRITTEN,
-    Action,
-    Bytes,
-    Table,
 )
 
+from .native import JIT, copy_bytes, crc32c, store_be16, store_be32, store_be64
+from .tables import WRITTEN, Action, Bytes, Table
+
 _DROP, _COPY, _EMPTY, _REBUILD = int(Action.DROP), int(Action.COPY), int(Action.EMPTY), int(Action.REBUILD)
-_HEADER = 61
 _KEPT_ATTRIBUTES = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 _GROWTH_PER_RECORD = 40
 """More than a length, a timestamp delta and an offset delta, and varints for the lengths of key and value, can add."""
@@ -104,7 +115,7 @@ def _bodies_bound(records, verdicts):
 def _assembled_bound(batches, begin, judged, spans):
     bound = np.int64(0)
     for j in range(len(judged)):
-        bound += _HEADER
+        bound += HEADER_SIZE
         if judged[j].action == _REBUILD:
             bound += spans[j, 1] - spans[j, 0]
         elif judged[j].action == _COPY:
@@ -134,18 +145,18 @@ def _write_header(
     out, at, batch, size, attributes, base_offset, last_offset, base_timestamp, max_timestamp, count
 ):
     store_be64(out, at, base_offset)
-    store_be32(out, at + 8, np.int32(size - 12))
-    store_be32(out, at + 12, batch.leader_epoch)
-    out[at + 16] = 2
-    store_be16(out, at + 21, np.int16(attributes))
-    store_be32(out, at + 23, np.int32(last_offset - base_offset))
-    store_be64(out, at + 27, base_timestamp)
-    store_be64(out, at + 35, max_timestamp)
-    store_be64(out, at + 43, batch.producer_id)
-    store_be16(out, at + 51, np.int16(batch.producer_epoch))
-    store_be32(out, at + 53, batch.base_sequence)
-    store_be32(out, at + 57, np.int32(count))
-    store_be32(out, at + 17, np.int32(crc32c(out, at + 21, at + size)))
+    store_be32(out, at + LENGTH_AT, np.int32(size - LOG_OVERHEAD))
+    store_be32(out, at + LEADER_EPOCH_AT, batch.leader_epoch)
+    out[at + MAGIC_AT] = 2
+    store_be16(out, at + ATTRIBUTES_AT, np.int16(attributes))
+    store_be32(out, at + LAST_OFFSET_DELTA_AT, np.int32(last_offset - base_offset))
+    store_be64(out, at + BASE_TIMESTAMP_AT, base_timestamp)
+    store_be64(out, at + MAX_TIMESTAMP_AT, max_timestamp)
+    store_be64(out, at + PRODUCER_ID_AT, batch.producer_id)
+    store_be16(out, at + PRODUCER_EPOCH_AT, np.int16(batch.producer_epoch))
+    store_be32(out, at + BASE_SEQUENCE_AT, batch.base_sequence)
+    store_be32(out, at + RECORD_COUNT_AT, np.int32(count))
+    store_be32(out, at + CRC_AT, np.int32(crc32c(out, at + ATTRIBUTES_AT, at + size)))
 
 
 @njit(**JIT)
@@ -164,7 +175,7 @@ def _assemble(raw, bodies, packed, batches, begin, judged, spans, is_packed, out
         if row.action == _COPY:
             copy_bytes(out, at, raw, batch.position, size)
         elif row.action == _EMPTY:
-            size = np.int64(_HEADER)
+            size = np.int64(HEADER_SIZE)
             attributes = batch.attributes & _KEPT_ATTRIBUTES
             _write_header(
                 out, at, batch, size, attributes, base_offset, last_offset, np.int64(-1), max_timestamp, 0
@@ -173,8 +184,8 @@ def _assemble(raw, bodies, packed, batches, begin, judged, spans, is_packed, out
             body = packed if is_packed[j] else bodies
             body_size = spans[j, 1] - spans[j, 0]
             max_timestamp = row.max_timestamp
-            size = _HEADER + body_size
-            copy_bytes(out, at + _HEADER, body, spans[j, 0], body_size)
+            size = HEADER_SIZE + body_size
+            copy_bytes(out, at + HEADER_SIZE, body, spans[j, 0], body_size)
             attributes = batch.attributes & (_KEPT_ATTRIBUTES | CODEC_MASK)
             if row.horizon >= 0:
                 attributes |= DELETE_HORIZON

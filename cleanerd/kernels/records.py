@@ -3,8 +3,23 @@
 import numpy as np
 from numba import njit
 
+from cleanerd.format.head import (
+    CODEC_MASK,
+    CONTROL,
+    LEGACY_FLAGS_AT,
+    LEGACY_TIMESTAMP_AT,
+    LENGTH_AT,
+    LENGTH_MIN,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    V0_KEY_AT,
+    V0_SIZE_MIN,
+    V1_KEY_AT,
+)
+
 from .native import INLINE, JIT, be32, be64, u8
-from .tables import CODEC_MASK, CONTROL, LOG_APPEND_TIME, RECORD, Bytes, Status, Table
+from .tables import RECORD, Bytes, Status, Table
 
 _OK, _BAD_RECORD, _BAD_COUNT, _BAD_OFFSET, _BAD_CONTROL = (
     int(Status.OK),
@@ -128,15 +143,15 @@ def _walk_v2(buffer, batch, index, records, filled):
 @njit(**JIT)
 def _walk_message(buffer, position, limit, batch, row):
     """Fill `row` from the legacy entry (offset, size, message) at `position`; return its end, or -1."""
-    if limit - position < 26:
+    if limit - position < V0_SIZE_MIN:
         return np.int64(-1)
-    size = be32(buffer, position + 8)
-    end = position + 12 + size
-    magic = buffer[position + 16]
-    nested = buffer[position + 17] & CODEC_MASK != 0
-    if size < 14 or end > limit or magic > 1 or nested:
+    size = be32(buffer, position + LENGTH_AT)
+    end = position + LOG_OVERHEAD + size
+    magic = buffer[position + MAGIC_AT]
+    nested = buffer[position + LEGACY_FLAGS_AT] & CODEC_MASK != 0
+    if size < LENGTH_MIN or end > limit or magic > 1 or nested:
         return np.int64(-1)
-    at = position + (26 if magic == 1 else 18)
+    at = position + (V1_KEY_AT if magic == 1 else V0_KEY_AT)
     if end - at < 8:
         return np.int64(-1)
     key_length = be32(buffer, at)
@@ -154,7 +169,7 @@ def _walk_message(buffer, position, limit, batch, row):
     if batch.attributes & LOG_APPEND_TIME:
         row.timestamp = batch.max_timestamp
     elif magic == 1:
-        row.timestamp = be64(buffer, position + 18)
+        row.timestamp = be64(buffer, position + LEGACY_TIMESTAMP_AT)
     row.tail_start = at
     row.end = end
     row.magic = magic
@@ -218,11 +233,11 @@ def _walk(raw, expanded, batches, begin, end, previous, records):
 def _count_messages(buffer, start, end):
     position = np.int64(start)
     count = 0
-    while end - position >= 12:
-        size = be32(buffer, position + 8)
-        if size < 14:
+    while end - position >= LOG_OVERHEAD:
+        size = be32(buffer, position + LENGTH_AT)
+        if size < LENGTH_MIN:
             return count
-        position += 12 + size
+        position += LOG_OVERHEAD + size
         count += 1
     return count
 

@@ -4,8 +4,33 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from cleanerd.format.head import (
+    ATTRIBUTES_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
+    CODEC_MASK,
+    CRC_AT,
+    FLAGS_AT,
+    HEAD_BYTES,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    LEGACY_CRC_AT,
+    LEGACY_FLAGS_AT,
+    LEGACY_TIMESTAMP_AT,
+    LENGTH_AT,
+    LENGTH_MIN,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
+)
+
 from .native import JIT, be16, be32, be64, crc32c, crc32c_of_three
-from .tables import BATCH, CODEC_MASK, LOG_APPEND_TIME, Bytes, Status, Table
+from .tables import BATCH, Bytes, Status, Table
 
 _OK, _TORN, _BAD_SIZE, _BAD_MAGIC = (
     int(Status.OK),
@@ -13,27 +38,24 @@ _OK, _TORN, _BAD_SIZE, _BAD_MAGIC = (
     int(Status.BAD_SIZE),
     int(Status.BAD_MAGIC),
 )
-_LOG_OVERHEAD = 12
-_MIN_LEGACY = 14
-_V2_HEADER = 61
 
 
 @njit(**JIT)
 def next_size(buffer, position, end):
     """(total size, status) of the batch at `position`; TORN when it does not end before `end`."""
-    if end - position < 17:
+    if end - position < HEAD_BYTES:
         return 0, _TORN
-    size = be32(buffer, position + 8)
-    if size < _MIN_LEGACY:
+    size = be32(buffer, position + LENGTH_AT)
+    if size < LENGTH_MIN:
         return 0, _BAD_SIZE
-    magic = buffer[position + 16]
+    magic = buffer[position + MAGIC_AT]
     if magic > 2:
         return 0, _BAD_MAGIC
-    if magic == 2 and size + _LOG_OVERHEAD < _V2_HEADER:
+    if magic == 2 and size + LOG_OVERHEAD < HEADER_SIZE:
         return 0, _BAD_SIZE
-    if position + size + _LOG_OVERHEAD > end:
+    if position + size + LOG_OVERHEAD > end:
         return 0, _TORN
-    return size + _LOG_OVERHEAD, _OK
+    return size + LOG_OVERHEAD, _OK
 
 
 @njit(**JIT)
@@ -52,16 +74,16 @@ def _count(buffer, start, end):
 @njit(**JIT)
 def _fill_v2(buffer, position, size, row):
     row.base_offset = be64(buffer, position)
-    row.leader_epoch = be32(buffer, position + 12)
-    row.attributes = buffer[position + 22]
-    row.last_offset = row.base_offset + be32(buffer, position + 23)
-    row.base_timestamp = be64(buffer, position + 27)
-    row.max_timestamp = be64(buffer, position + 35)
-    row.producer_id = be64(buffer, position + 43)
-    row.producer_epoch = be16(buffer, position + 51)
-    row.base_sequence = be32(buffer, position + 53)
-    row.count = be32(buffer, position + 57)
-    row.payload_start = position + _V2_HEADER
+    row.leader_epoch = be32(buffer, position + LEADER_EPOCH_AT)
+    row.attributes = buffer[position + FLAGS_AT]
+    row.last_offset = row.base_offset + be32(buffer, position + LAST_OFFSET_DELTA_AT)
+    row.base_timestamp = be64(buffer, position + BASE_TIMESTAMP_AT)
+    row.max_timestamp = be64(buffer, position + MAX_TIMESTAMP_AT)
+    row.producer_id = be64(buffer, position + PRODUCER_ID_AT)
+    row.producer_epoch = be16(buffer, position + PRODUCER_EPOCH_AT)
+    row.base_sequence = be32(buffer, position + BASE_SEQUENCE_AT)
+    row.count = be32(buffer, position + RECORD_COUNT_AT)
+    row.payload_start = position + HEADER_SIZE
     row.payload_end = position + size
 
 
@@ -70,10 +92,10 @@ def _fill_legacy(buffer, position, size, row):
     row.last_offset = be64(buffer, position)
     row.leader_epoch = -1
     known = CODEC_MASK | LOG_APPEND_TIME if row.magic == 1 else CODEC_MASK  # a legacy batch is never control
-    row.attributes = buffer[position + 17] & known
+    row.attributes = buffer[position + LEGACY_FLAGS_AT] & known
     compressed = row.attributes & CODEC_MASK != 0
     row.base_offset = -1 if compressed else row.last_offset
-    row.max_timestamp = be64(buffer, position + 18) if row.magic == 1 else -1
+    row.max_timestamp = be64(buffer, position + LEGACY_TIMESTAMP_AT) if row.magic == 1 else -1
     row.base_timestamp = row.max_timestamp
     row.producer_id = -1
     row.producer_epoch = -1
@@ -88,10 +110,10 @@ def _fill(buffer, start, batches):
     position = np.int64(start)
     for i in range(len(batches)):
         row = batches[i]
-        size = be32(buffer, position + 8) + _LOG_OVERHEAD
+        size = be32(buffer, position + LENGTH_AT) + LOG_OVERHEAD
         row.position = position
         row.size = size
-        row.magic = buffer[position + 16]
+        row.magic = buffer[position + MAGIC_AT]
         row.expanded = 0
         if row.magic == 2:
             _fill_v2(buffer, position, size, row)
@@ -129,23 +151,23 @@ IEEE_TABLE = _ieee_table()
 
 @njit(**JIT)
 def _carried(buffer, row):
-    return np.uint32(be32(buffer, row.position + (17 if row.magic == 2 else 12)))
+    return np.uint32(be32(buffer, row.position + (CRC_AT if row.magic == 2 else LEGACY_CRC_AT)))
 
 
 @njit(**JIT)
 def _computed(buffer, row, table):
     end = row.position + row.size
     if row.magic == 2:
-        return crc32c(buffer, row.position + 21, end)
-    return crc32_ieee(table, buffer, row.position + 16, end)
+        return crc32c(buffer, row.position + ATTRIBUTES_AT, end)
+    return crc32_ieee(table, buffer, row.position + MAGIC_AT, end)
 
 
 @njit(**JIT)
 def _first_bad_of_three(buffer, a, b, c):
     """Which of three batches of magic 2 has a wrong CRC first, 3 none."""
     crc_a, crc_b, crc_c = crc32c_of_three(
-        buffer, a.position + 21, a.position + a.size, b.position + 21, b.position + b.size,
-        c.position + 21, c.position + c.size,
+        buffer, a.position + ATTRIBUTES_AT, a.position + a.size, b.position + ATTRIBUTES_AT, b.position + b.size,
+        c.position + ATTRIBUTES_AT, c.position + c.size,
     )  # fmt: skip
     if crc_a != _carried(buffer, a):
         return 0

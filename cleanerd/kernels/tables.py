@@ -112,12 +112,6 @@ EVENT = np.dtype(
 Bytes = npt.NDArray[np.uint8]
 Table = npt.NDArray[np.void]
 
-CODEC_MASK = 0x07
-LOG_APPEND_TIME = 0x08
-TRANSACTIONAL = 0x10
-CONTROL = 0x20
-DELETE_HORIZON = 0x40
-
 
 class Status(IntEnum):
     """How a kernel that reads foreign bytes ended."""

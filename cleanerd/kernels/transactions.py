@@ -6,11 +6,13 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from cleanerd.format.head import CODEC_MASK, CONTROL, TRANSACTIONAL
+
 from .horizons import delete_horizon
 from .judge import Context
 from .native import JIT, be16
 from .records import read_varint
-from .tables import CODEC_MASK, CONTROL, EVENT, TRANSACTIONAL, Bytes, EventKind, Table
+from .tables import EVENT, Bytes, EventKind, Table
 
 _DATA, _ABORTED_DATA, _ABORT, _COMMIT, _OTHER = (
     int(EventKind.DATA),

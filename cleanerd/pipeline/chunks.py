@@ -18,10 +18,11 @@ from cleanerd.env.files import regular_fd
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.codecs import MAX_EXPANDED_BYTES, Codec, ExpandsBeyond, decompress
 from cleanerd.format.errors import FormatError
+from cleanerd.format.head import CODEC_MASK, HEADER_SIZE, V0_KEY_AT, V1_KEY_AT
 from cleanerd.format.offset_index import ENTRY_BYTES
 from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.scan import crcs, first_bad_crc, first_bad_order, first_misplaced, scan_batches
-from cleanerd.kernels.tables import CODEC_MASK, Bytes, Status, Table
+from cleanerd.kernels.tables import Bytes, Status, Table
 
 from .turns import machine_turn
 
@@ -231,8 +232,8 @@ def _compressed_span(piece: Piece, row: int) -> tuple[int, int]:
     batch = piece.batches[row]
     position, end = int(batch["position"]), int(batch["position"]) + int(batch["size"])
     if batch["magic"] == 2:
-        return position + 61, end
-    key_at = position + (26 if batch["magic"] == 1 else 18)
+        return position + HEADER_SIZE, end
+    key_at = position + (V1_KEY_AT if batch["magic"] == 1 else V0_KEY_AT)
     key_length = _int32(piece.raw, key_at)
     value_at = key_at + 4 + max(key_length, 0)
     start = value_at + 4

@@ -15,19 +15,14 @@ import numpy.typing as npt
 from cleanerd.env.space import check_room
 from cleanerd.errors import LogUncleanable
 from cleanerd.format.codecs import Codec, compress
+from cleanerd.format.head import CODEC_MASK
 from cleanerd.kernels.digest import digest_batches, digest_judged, digest_records
 from cleanerd.kernels.fingerprint import look_up_answers
 from cleanerd.kernels.horizons import next_written_horizon
 from cleanerd.kernels.index_marks import index_marks
 from cleanerd.kernels.judge import judge, mark_aborted
 from cleanerd.kernels.rebuild import assemble, write_bodies
-from cleanerd.kernels.tables import (
-    CODEC_MASK,
-    WRITTEN,
-    Action,
-    Bytes,
-    Table,
-)
+from cleanerd.kernels.tables import WRITTEN, Action, Bytes, Table
 from cleanerd.policy.verdicts import RecordVerdict
 
 from .channel import Advance

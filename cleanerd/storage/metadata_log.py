@@ -22,16 +22,10 @@ from uuid import UUID
 from cleanerd.config.model import KraftMetadata
 from cleanerd.env.files import Files
 from cleanerd.errors import BadUsage, CorruptFile, DirOffline, SourceChanged
-from cleanerd.format.batch import (
-    LOG_OVERHEAD,
-    BatchHeader,
-    Record,
-    decode_batch,
-    iterate_batches,
-    parse_header,
-)
+from cleanerd.format.batch import BatchHeader, Record, decode_batch, iterate_batches, parse_header
 from cleanerd.format.control import ControlType, parse_control_key
 from cleanerd.format.errors import FormatError
+from cleanerd.format.head import LENGTH_AT, LOG_OVERHEAD, MAGIC_AT
 from cleanerd.format.meta_properties import MetaProperties, parse_meta_properties
 from cleanerd.format.metadata_records import (
     RESOURCE_BROKER,
@@ -57,8 +51,6 @@ ATTEMPTS_MAX = 3
 """How often a directory is listed anew when files vanish under the reading."""
 
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
-_BATCH_LENGTH = slice(8, 12)
-_MAGIC_POSITION = 16
 _Batch = tuple[int, BatchHeader, list[Record]]  # position in the file first
 
 
@@ -220,15 +212,15 @@ def _log_batches(path: str, data: bytes, start: int, offset: int, *, is_last: bo
 
 def _is_last_batch(tail: bytes) -> bool:
     """Whether unreadable bytes can be one unfinished append: a single batch with none after it, or blocks never written."""
-    whole_size_bytes = LOG_OVERHEAD + int.from_bytes(tail[_BATCH_LENGTH], signed=True)
+    whole_size_bytes = LOG_OVERHEAD + int.from_bytes(tail[LENGTH_AT:LOG_OVERHEAD], signed=True)
     return not any(tail) or (whole_size_bytes >= len(tail) and not _holds_batch(tail))
 
 
 def _holds_batch(tail: bytes) -> bool:
     """Whether a sound batch begins behind the first byte."""
-    magic = tail.find(2, _MAGIC_POSITION + 1)
+    magic = tail.find(2, MAGIC_AT + 1)
     while magic >= 0:
-        if starts_batch(tail, magic - _MAGIC_POSITION):
+        if starts_batch(tail, magic - MAGIC_AT):
             return True
         magic = tail.find(2, magic + 1)
     return False

@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cleanerd.env.files import Files, regular_file
-from cleanerd.format.batch import HEADER_SIZE, decode_batch, iterate_batches
+from cleanerd.format.batch import decode_batch, iterate_batches
 from cleanerd.format.errors import FormatError
+from cleanerd.format.head import HEADER_SIZE
 from cleanerd.format.metadata_records import parse_metadata_record
 from cleanerd.format.names import FileKind, Suffix, parse_segment_file
 from cleanerd.storage.metadata_seek import index_position, starts_batch

@@ -17,8 +17,16 @@ import numpy as np
 from cleanerd.env.files import Files, FileStat, NotRegular, regular_file
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format import names
-from cleanerd.format.batch import HEADER, HEADER_SIZE, checksum, iterate_batches, parse_header
+from cleanerd.format.batch import checksum, iterate_batches, parse_header
 from cleanerd.format.errors import FormatError
+from cleanerd.format.head import (
+    HEAD_BYTES,
+    HEADER,
+    HEADER_SIZE,
+    LEGACY_TIMESTAMP_AT,
+    MAX_TIMESTAMP_AT,
+    peek_batch,
+)
 from cleanerd.format.names import (
     MAX_OFFSET,
     FileKind,
@@ -258,11 +266,15 @@ class naming:  # noqa: N801  # reads as a clause: `with naming(path): parse(...)
 def first_batch_timestamp_ms(path: str) -> int | None:
     """Rule 1.19: max timestamp of the first batch; None when there is no batch or no timestamp."""
     with regular_file(path) as file:
-        head = file.read(HEADER_SIZE)
-    if len(head) < 26 or head[16] == 0:
+        data = file.read(HEADER_SIZE)
+    try:
+        magic = peek_batch(data).magic
+    except FormatError:
         return None
-    at = 35 if head[16] == 2 else 18
-    timestamp = int.from_bytes(head[at : at + 8], "big", signed=True) if len(head) >= at + 8 else -1
+    at = MAX_TIMESTAMP_AT if magic == 2 else LEGACY_TIMESTAMP_AT
+    if magic == 0 or len(data) < at + 8:
+        return None
+    timestamp = int.from_bytes(data[at : at + 8], "big", signed=True)
     return timestamp if timestamp > 0 else None
 
 
@@ -408,9 +420,11 @@ def _is_batch_start(segment: SegmentOnDisk, position: int, from_offset: int) -> 
     """Whether a batch that `from_offset` is not below can start there; a stale index points into the middle of one."""
     with regular_file(segment.path) as file:
         file.seek(position)
-        head = file.read(17)
-    offset, size = int.from_bytes(head[:8], signed=True), int.from_bytes(head[8:12], signed=True)
-    return len(head) == 17 and segment.base_offset <= offset <= from_offset and size >= 14 and head[16] <= 2
+        data = file.read(HEAD_BYTES)
+    try:
+        return segment.base_offset <= peek_batch(data).offset <= from_offset
+    except FormatError:
+        return False
 
 
 def read_aborted_txns(files: Files, snapshot: PartitionSnapshot) -> tuple[AbortedTxn, ...]:

@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cleanerd.format.batch import (
-    CRC_POSITION,
-    HEADER_SIZE,
     BatchHeader,
     Record,
     checksum,
@@ -21,6 +19,15 @@ from cleanerd.format.batch import (
 )
 from cleanerd.format.codecs import Codec
 from cleanerd.format.errors import FormatError
+from cleanerd.format.head import (
+    CRC_AT,
+    HEADER_SIZE,
+    LENGTH_AT,
+    MAX_TIMESTAMP_AT,
+    RECORD_COUNT_AT,
+    Head,
+    peek_batch,
+)
 
 PLAIN = bytes.fromhex(
     "00000000000003e8 00000047 00000007 02 25ea5497 0000 00000001 0000018bcfe56800 0000018bcfe56896"
@@ -221,7 +228,7 @@ def test_header_keys_that_are_not_utf8_survive(key):
 
 def reseal(batch: bytearray) -> bytes:
     """Make the CRC fit the damage, so that the damage itself is met."""
-    struct.pack_into(">I", batch, CRC_POSITION, checksum(batch))
+    struct.pack_into(">I", batch, CRC_AT, checksum(batch))
     return bytes(batch)
 
 
@@ -256,7 +263,7 @@ def test_errors_name_position_expected_and_found():
     assert decode_batch(damaged)[1] == PLAIN_RECORDS
     with pytest.raises(FormatError, match="at byte 100: expected CRC 0x25ea5497, found 0x") as caught:
         decode_batch(damaged, 83)
-    assert caught.value.position == 83 + CRC_POSITION
+    assert caught.value.position == 83 + CRC_AT
 
 
 @pytest.mark.parametrize(
@@ -332,3 +339,19 @@ def test_header_is_what_the_struct_says():
         header.producer_epoch,
         header.base_sequence,
     ) == (2, 0x25EA5497, -1, -1, -1)
+
+
+def test_positions_are_those_of_kafkas_bytes():
+    """What kernels read at a named position is the field of that name."""
+    header = parse_header(PLAIN)
+    assert PLAIN[LENGTH_AT : LENGTH_AT + 4] == (header.size_bytes - 12).to_bytes(4)
+    assert PLAIN[CRC_AT : CRC_AT + 4] == header.crc.to_bytes(4)
+    assert PLAIN[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8] == header.max_timestamp_ms.to_bytes(8)
+    assert PLAIN[RECORD_COUNT_AT : RECORD_COUNT_AT + 4] == header.record_count.to_bytes(4)
+
+
+def test_the_head_of_a_batch_needs_17_bytes_of_it():
+    """Size and magic are known before the rest is there; fewer bytes say nothing."""
+    assert peek_batch(b"?" + PLAIN[:17], 1) == Head(1000, len(PLAIN), 2)
+    with pytest.raises(FormatError, match="17 bytes"):
+        peek_batch(PLAIN[:16])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import cleanerd
+from cleanerd.format import head
 from cleanerd.kernels import compiled
 from cleanerd.kernels.compiled import VARIABLE, settle_cache
 
@@ -36,13 +37,17 @@ def test_the_cache_directory_of_the_service_or_the_user(tmp_path: Path, variable
 
 
 def test_another_version_has_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any change of any file here: a kernel has the code of others in it."""
+    """Any change of any kernel, which has the code of others in it, and of the positions of fields."""
     environment = {"CACHE_DIRECTORY": str(tmp_path)}
     (tmp_path / "native.py").write_text("1")
     monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
     before = settled(dict(environment))
     (tmp_path / "native.py").write_text("2")
-    assert settled(dict(environment)) != before
+    after = settled(dict(environment))
+    assert after != before
+    (tmp_path / "head").write_text("LENGTH_AT = 9")
+    monkeypatch.setattr(head, "__file__", str(tmp_path / "head"))
+    assert settled(dict(environment)) not in {before, after}
 
 
 def test_without_a_writable_directory_it_is_a_temporary_one() -> None:
