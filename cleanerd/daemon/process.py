@@ -198,7 +198,7 @@ class Daemon:
 
     def _audit(self, entry: AuditEntry) -> None:
         peer = entry.peer
-        self._supervisor.account.event(
+        self._supervisor.events.record(
             "control",
             entry.outcome,
             str(entry),

@@ -43,7 +43,7 @@ from cleanerd.daemon.inventory.ignored import why_foreign
 from cleanerd.daemon.inventory.inventory import Inventory, ScanReport
 from cleanerd.daemon.inventory.known_log import stamp_of
 from cleanerd.daemon.inventory.watch import LogDirWatcher
-from cleanerd.daemon.telemetry.event_log import Account
+from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.telemetry.history import HOLD, History
 from cleanerd.daemon.telemetry.metrics import Metrics, dedupe_ratio
 from cleanerd.daemon.values.job import Job
@@ -54,7 +54,7 @@ from cleanerd.daemon.work.cleanings import Cleanings
 from cleanerd.daemon.work.commits import Commits
 from cleanerd.daemon.work.condition import Conditions
 from cleanerd.daemon.work.deletions import Deleted, PendingDeletions
-from cleanerd.daemon.work.failures import Troubles
+from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.ownership import Ownership
@@ -108,10 +108,10 @@ class Supervisor:
         self._workers_of: dict[str, Worker] = {}  # who waits for a job, by its id
         self.progressed = threading.Condition()  # notified when a log was cleaned, committed or vanished
         self.metrics = Metrics(log_dirs, clock)
-        self.account = Account(history, clock, self._told)
+        self.events = EventLog(history, clock, self._told)
         self.states = PartitionStates(clock, [Hold(**hold) for hold in history.all(HOLD).values()])
         self.throttle = Throttle(clock)
-        self.troubles = Troubles(history)
+        self.failures = Failures(history)
         self.jobs = Jobs(clock)
         self.deletions = PendingDeletions(files, clock)
         self.inventory = Inventory(files, clock)
@@ -136,7 +136,7 @@ class Supervisor:
             is_owned=lambda log_dir: self.ownership.owner_of(log_dir) is not None,
         )  # fmt: skip
         self.commits = Commits(
-            states=self.states, ownership=self.ownership, account=self.account, files=files,
+            states=self.states, ownership=self.ownership, events=self.events, files=files,
             inventory=self.inventory, metrics=self.metrics, clock=clock, log_dirs=self.log_dirs,
             wanted=self.wanted, pause=self.is_stopping.wait,
             mend=lambda log: self.cleanings.mend(log, is_kafka=is_kafka_dir(files, log.log_dir)),
@@ -146,7 +146,7 @@ class Supervisor:
             dispose=self.deletions.add, done=self._retained,
         )  # fmt: skip
         self.conditions = Conditions(
-            inventory=self.inventory, states=self.states, troubles=self.troubles, ownership=self.ownership,
+            inventory=self.inventory, states=self.states, failures=self.failures, ownership=self.ownership,
             configuration=configuration, clock=clock, offline=lambda: self.offline,
             ignored=lambda: self.ignored, full=lambda: self.full,
             brokers_cleaner=BrokersCleaner(files),
@@ -197,7 +197,7 @@ class Supervisor:
         for keeper in self._keepers:
             keeper.start()
         self.is_ready = True
-        self.account.event("daemon", "started", logs=len(self.inventory.logs()), log_dirs=list(self.log_dirs))
+        self.events.record("daemon", "started", logs=len(self.inventory.logs()), log_dirs=list(self.log_dirs))
 
     def stop(self) -> bool:
         """Steps 1 to 3 but for the control socket; whether everything ended within cleanerd.shutdown.timeout.ms."""
@@ -217,7 +217,7 @@ class Supervisor:
         self._watcher.stop()
         for keeper in self._keepers:
             is_drained &= keeper.join(max(deadline_s - self.clock.monotonic_s(), 0.1))
-        self.account.event("daemon", "stopped" if is_drained else "cut off")
+        self.events.record("daemon", "stopped" if is_drained else "cut off")
         self.history.close()
         self.ownership.release()
         return is_drained
@@ -242,7 +242,7 @@ class Supervisor:
         if outcome.status is not ReloadStatus.UNCHANGED:
             reason = "; ".join(outcome.problems) or None
             changes = [str(change) for change in outcome.plan.changes] if outcome.plan else None
-            self.account.event(
+            self.events.record(
                 "reload", outcome.status.value, reason, trigger=outcome.trigger.value, changes=changes
             )
         if outcome.plan is not None:
@@ -285,17 +285,17 @@ class Supervisor:
         now_ms, config = self.clock.now_ms(), self.configuration().broker
         self._touch(log)
         self.metrics.cleaned(job.id, log, result)
-        self.account.cleaned(job, log, result)
+        self.events.cleaned(job, log, result)
         if result.outcome in ("committed", "staged") and config.log_kafka_summary:
-            self.account.summarized(self.workers.number(), log, result, dedupe_ratio([result], config))
+            self.events.summarized(self.workers.number(), log, result, dedupe_ratio([result], config))
         if result.outcome == "failed":
-            trouble = self.troubles.failed(log, result, self.stamp(log), config, now_ms)
-            if trouble.is_uncleanable:
-                self.account.log_event(
-                    "cleaning", "uncleanable", log, trouble.reason, failures=trouble.failures
+            failure = self.failures.failed(log, result, self.stamp(log), config, now_ms)
+            if failure.is_uncleanable:
+                self.events.record_log(
+                    "cleaning", "uncleanable", log, failure.reason, failures=failure.failures
                 )
         elif result.outcome not in ("aborted", SUPERSEDED):
-            self.troubles.succeeded(log)
+            self.failures.succeeded(log)
         if result.outcome == SUPERSEDED:  # as soon as the log is seen to be another one, else after a pause
             self.inventory.note_examined(log, now_ms + config.retry_backoff_ms)
         if result.outcome == "skipped" or (result.outcome == "unchanged" and result.reason):
@@ -304,7 +304,7 @@ class Supervisor:
             self._note_horizon(log, result.next_horizon_ms)
 
     def _told(self, event: HistoryEvent) -> None:
-        """An event of the account."""
+        """An event was recorded."""
         self.metrics.told(event)
         if (event.kind, event.outcome) == ("commit", "dropped") and event.topic is not None:
             log = LogId.of_fields(event.model_dump())
@@ -344,7 +344,7 @@ class Supervisor:
         self.offline.update(report.offline)
         for log in report.vanished:
             self.states.forget(log)
-            self.troubles.succeeded(log)
+            self.failures.succeeded(log)
             self.ignored.pop(log, None)
         self._judge([*report.appeared, *report.changed])
         for log_dir in filter(lambda log_dir: is_kafka_dir(self.files, log_dir), self.log_dirs):
@@ -367,16 +367,16 @@ class Supervisor:
             elif self.ignored.get(log) != str(reason):
                 self.ignored[log] = str(reason)
                 _log.warning("ignored", **log.fields(), reason=str(reason))
-        for trouble in self.troubles.all():
-            if self.troubles.changed(trouble.log, self.stamp(trouble.log)):
-                _log.info("tried_again", **trouble.log.fields(), reason="it changed")
+        for failure in self.failures.all():
+            if self.failures.changed(failure.log, self.stamp(failure.log)):
+                _log.info("tried_again", **failure.log.fields(), reason="it changed")
 
     def _scan_step(self) -> bool:
         if self.clock.monotonic_s() - self._scanned_s < self._scan_pause_s():
             self._refresh()
             return False
-        for trouble in self.troubles.all():
-            self._touch(trouble.log)  # a file that is mended in its place does not change its directory
+        for failure in self.failures.all():
+            self._touch(failure.log)  # a file that is mended in its place does not change its directory
         self.scan()
         return False
 
@@ -419,7 +419,7 @@ class Supervisor:
         usable = self.usable(self.inventory.logs())
         known = [known for known in map(self.inventory.facts, usable) if known is not None]
         self.retention.reset_checkpoints([found.log for found in known if found.may_need_reset])
-        failed = {trouble.log for trouble in self.troubles.all()}
+        failed = {failure.log for failure in self.failures.all()}
         logs = whose_turn(known, configuration.topic, failed, is_time=is_time)
         if logs:
             self.retention.run(logs)
@@ -438,7 +438,7 @@ class Supervisor:
     def _retained(self, log: LogId, retained: Retained | None, reason: str | None) -> None:
         self._touch(log)
         self.metrics.retained(log, retained)
-        self.account.retained(log, retained, reason)
+        self.events.retained(log, retained, reason)
 
     def _housekeep(self) -> bool:
         now_ms = self.clock.now_ms()
@@ -449,7 +449,7 @@ class Supervisor:
         for hold in self.states.expire(now_ms):
             self.history.delete(HOLD, hold.id)
             reason = f"hold {hold.id} of {hold.owner} on {hold.pattern} ({hold.reason}) was never released"
-            self.account.event("control", "expired", reason)
+            self.events.record("control", "expired", reason)
             self.bell.ring()
         idle_ms = self.configuration().broker.spark_idle_timeout_ms
         for engine in (self.engine, self._express_engine):
@@ -492,7 +492,7 @@ class Supervisor:
     def _recovered(self, directory: str, reason: str | None) -> None:
         self._recovering()
         if reason is not None:
-            self.account.event("recovery", "failed", f"{directory}: {reason}")
+            self.events.record("recovery", "failed", f"{directory}: {reason}")
         try:
             self.deletions.adopt(directory)
         except (CleanerdError, OSError) as error:

@@ -108,7 +108,7 @@ def test_being_second_is_no_failure(world: World) -> None:
         daemon.jobs.end(job, [SUPERSEDED], None)
         assert daemon.schedule.next() is None, "not in a circle"
         world.clock.advance(RETRY_MS)
-    assert daemon.troubles.all() == []
+    assert daemon.failures.all() == []
     after = world.scrape()
     assert after.total("cleanerd_cleaning_errors_total") == 0
     assert after.total("cleanerd_cleanings_total", outcome="superseded_by_broker") > 0
@@ -171,7 +171,7 @@ def test_what_is_thrown_away_is_counted(world: World) -> None:
     waiting = sum(path.stat().st_size for path in (world.a / "one-0").glob("*.cleanerd"))
     daemon._work(Job("request", [log], force=False), _Nothing())  # type: ignore[arg-type]
     assert world.scrape().total("cleanerd_staged_wasted_bytes_total") == waiting
-    daemon.account.dropped(log, "stale")
+    daemon.events.dropped(log, "stale")
     assert world.scrape().total("cleanerd_staged_wasted_bytes_total") == 2 * waiting
 
 

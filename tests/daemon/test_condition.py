@@ -34,7 +34,7 @@ def fail(world: World, log: LogId, *, is_retryable: bool = False) -> None:
         tp.topic, tp.partition, log.log_dir, "failed", "why", error="CorruptFile", is_retryable=is_retryable
     )
     config, now_ms = daemon.configuration().broker, world.clock.now_ms()
-    daemon.troubles.failed(log, bad, daemon.stamp(log), config, now_ms)
+    daemon.failures.failed(log, bad, daemon.stamp(log), config, now_ms)
 
 
 def bring_about(world: World) -> None:
@@ -103,8 +103,8 @@ def test_only_a_request_that_is_granted_forgets_failures(world: World) -> None:
     daemon.full[failing.log_dir] = "the disk is full"
     with pytest.raises(Conflict, match="the disk is full"):
         service.clean("failing", force=False)
-    assert daemon.troubles.of(failing) is not None, "it was refused"
+    assert daemon.failures.of(failing) is not None, "it was refused"
     daemon.full.clear()
     (job,) = service.clean("failing", force=False)
     assert job.logs == ("failing-0",)
-    assert daemon.troubles.of(failing) is None
+    assert daemon.failures.of(failing) is None

@@ -83,14 +83,14 @@ def test_c143_uncleanable_logs_are_out_of_the_way_and_counted_until_they_vanish(
     for log in daemon.inventory.logs()[:2]:
         tp = log.topic_partition
         bad = LogResult(tp.topic, tp.partition, log.log_dir, "failed", "garbage", error="CorruptFile")
-        daemon.troubles.failed(log, bad, daemon.stamp(log), daemon.configuration().broker, 1)
-    assert [str(t.log) for t in daemon.troubles.all() if t.is_uncleanable] == ["one-0", "three-0"]
+        daemon.failures.failed(log, bad, daemon.stamp(log), daemon.configuration().broker, 1)
+    assert [str(t.log) for t in daemon.failures.all() if t.is_uncleanable] == ["one-0", "three-0"]
     job = daemon.schedule.next()
     assert job is not None
     assert [str(log) for log in job.logs] == ["two-0"], "the others go on"
     (logs / "one-0").rename(tmp_path / "away")
     daemon.scan()
-    assert [str(t.log) for t in daemon.troubles.all()] == ["three-0"]
+    assert [str(t.log) for t in daemon.failures.all()] == ["three-0"]
 
 
 def test_nothing_more_is_staged_beside_a_live_broker_than_it_allows(tmp_path: Path, make: Make) -> None:

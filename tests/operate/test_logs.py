@@ -60,7 +60,7 @@ def loggers(tree: ast.Module) -> set[str]:
 
 
 def logging_calls(path: Path) -> Iterator[Call]:
-    """All of a module; whatever else it does with a logger is an error, but in the account."""
+    """All of a module; whatever else it does with a logger is an error, except in the event log."""
     tree = ast.parse(path.read_text())
     names = loggers(tree)
     understood = set()
@@ -98,23 +98,23 @@ CALLS = [call for path in sorted(PACKAGE.rglob("*.py")) for call in logging_call
 def test_whatever_is_logged_is_in_the_table_with_its_level_and_fields(call: Call) -> None:
     event = EVENTS[call.event]
     assert (call.level, call.fields) == (event.level, set(event.fields))
-    assert not event.outcomes, "those are the account's"
+    assert not event.outcomes, "those are the event log's"
 
 
 def test_whatever_is_in_the_table_is_logged() -> None:
     assert list(EVENTS) == [event.name for event in EVENTS.values()]
-    of_account = {event.name for event in EVENTS.values() if event.outcomes}
-    assert of_account == set(get_args(EventKind))
-    assert EVENTS.keys() - of_account == {call.event for call in CALLS}
+    recorded = {event.name for event in EVENTS.values() if event.outcomes}
+    assert recorded == set(get_args(EventKind))
+    assert EVENTS.keys() - recorded == {call.event for call in CALLS}
 
 
 def told_outcomes() -> Iterator[tuple[str, str]]:
-    """Event and outcome of what is told to the account by name."""
+    """Event and outcome of what is recorded by name."""
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Call(
-                    func=ast.Attribute(attr="event" | "log_event"),
+                    func=ast.Attribute(attr="record" | "record_log"),
                     args=[ast.Constant(value=str(kind)), outcome, *_],
                 ):
                     constants = (part for part in ast.walk(outcome) if isinstance(part, ast.Constant))
@@ -151,7 +151,7 @@ def test_the_account_logs_at_the_level_of_the_outcome(event: Event, tmp_path: Pa
     world = World(tmp_path)
     with capture_logs() as lines:
         for outcome in event.outcomes:
-            world.daemon.account.event(event.name, outcome)  # type: ignore[arg-type]
+            world.daemon.events.record(event.name, outcome)  # type: ignore[arg-type]
     world.close()
     found = {line["outcome"]: line["log_level"] for line in lines if line["event"] == event.name}
     assert {o: found[o] for o in event.outcomes} == {
@@ -359,14 +359,14 @@ def test_summary_is_for_who_asks_for_it_at_any_time(world: World) -> None:
         world.configure(cleanerd_log_kafka_summary="true")
         daemon._cleaned(job, log, done)
         daemon._cleaned(job, log, replace(done, outcome="staged"))
-        daemon.account.dropped(log, "the log has changed")
+        daemon.events.dropped(log, "the log has changed")
         daemon._cleaned(job, log, replace(done, outcome="staged", end_offset=12))
-        daemon.account.committed(log, 12)
-        daemon.account.committed(log, 15)  # staged by an earlier process: nobody knows
+        daemon.events.committed(log, 12)
+        daemon.events.committed(log, 15)  # staged by an earlier process: nobody knows
         daemon._cleaned(job, log, replace(done, outcome="staged"))
         world.configure(cleanerd_log_kafka_summary="false")
         daemon._cleaned(job, log, replace(done, outcome="staged", end_offset=20))
-        daemon.account.committed(log, 20)  # nobody asked for its summary
+        daemon.events.committed(log, 20)  # nobody asked for its summary
     assert [line["event"] for line in lines if line["event"] != "reload"] == [
         "cleaning", "cleaning", "kafka_summary", "cleaning", "commit", "cleaning", "commit", "kafka_summary", "commit",
         "cleaning", "cleaning", "commit",

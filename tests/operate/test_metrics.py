@@ -142,7 +142,7 @@ def a_result_waits_and_is_dropped(world: World) -> None:
     stage(directory, [[segment(directory, 0)]], 100)
     world.daemon.inventory.touch(str(world.a), "one-0")
     world.scan()
-    world.daemon.account.dropped(world.log("one"), "stale")
+    world.daemon.events.dropped(world.log("one"), "stale")
     assert world.scrape().total("cleanerd_staged_results", log_dir=str(world.a)) == 1
 
 
@@ -228,7 +228,7 @@ def an_operator_throttles(world: World) -> None:
 def the_history_cannot_be_written(world: World) -> None:
     with sqlite3.connect(world.root / "history.sqlite", isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
-        world.daemon.account.event("daemon", "tested")
+        world.daemon.events.record("daemon", "tested")
     other.close()
     assert world.scrape().total("cleanerd_history_lost_events_total") == 1
 
@@ -317,7 +317,7 @@ def test_counters_outlive_a_reload_that_changes_the_number_of_threads(world: Wor
 
 
 def test_states_are_those_of_the_control_api(world: World) -> None:
-    """Whatever the combination: a hold, a policy, a stranger, a log in trouble, one in progress."""
+    """Whatever the combination: a hold, a policy, a stranger, a failed log, one in progress."""
     world.add("four", "five", "six", "seven")
     world.configure(log_cleaner_min_compaction_lag_ms=0)
     world.scan()

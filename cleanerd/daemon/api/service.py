@@ -142,7 +142,7 @@ class Service(Operations):
             elif refusal is not None:
                 refusals.append(f"{log}: {refusal}")
             else:
-                daemon.troubles.retry([log])  # to ask for a log again is to try it again
+                daemon.failures.retry([log])  # to ask for a log again is to try it again
                 views.append(daemon.jobs.request([log], force=force).id)
         if not views:
             raise Conflict("; ".join(refusals[:5]))
@@ -274,7 +274,7 @@ class Service(Operations):
 
     def retry(self, pattern: str) -> tuple[LogRef, ...]:
         """Forget failures."""
-        freed = self._daemon.troubles.retry(self._some(pattern))
+        freed = self._daemon.failures.retry(self._some(pattern))
         self._daemon.bell.ring()
         return tuple(map(_ref, freed))
 

@@ -81,16 +81,16 @@ def _hold(hold: Hold) -> str:
 
 def _advice(daemon: Supervisor, log: LogId, facts: list[Fact]) -> str | None:
     """What an operator can do who wants the log cleaned all the same."""
-    known, trouble = daemon.inventory.facts(log), daemon.troubles.of(log)
+    known, failure = daemon.inventory.facts(log), daemon.failures.of(log)
     held = [hold.id for hold in daemon.states.holds() if hold.matches(log.topic_partition)]
     if facts[0].blocks:
         return None
     if held:
         return " and ".join(f"`cleanerctl resume {hold_id}`" for hold_id in held)
-    if trouble is not None and trouble.is_uncleanable:
+    if failure is not None and failure.is_uncleanable:
         return f"repair or replace the file: the next scan notices and tries again; `cleanerctl retry {log}` tries now"
-    if trouble is not None and trouble.retry_at_ms is not None:
-        return f"it is tried again at {utc(trouble.retry_at_ms)}; `cleanerctl retry {log}` tries now"
+    if failure is not None and failure.retry_at_ms is not None:
+        return f"it is tried again at {utc(failure.retry_at_ms)}; `cleanerctl retry {log}` tries now"
     if known is not None and known.contents.is_staged:
         return f"stop the owner of the log directory; `cleanerctl commit {log} --wait` commits as soon as it is gone"
     if any(fact.name == _EXAMINATION for fact in facts) and _is_dirty(daemon, log):
@@ -158,7 +158,7 @@ def _about_files(daemon: Supervisor, log: LogId) -> list[Fact]:
         facts.insert(3, Fact(name="recovery point", value=f"at least {offsets.recovery_point}"))
     if config.max_compaction_lag_ms < FOREVER_MS:
         facts.append(Fact(name="max.compaction.lag.ms", value=str(config.max_compaction_lag_ms), rule="1.18"))
-    last = daemon.account.last(log)
+    last = daemon.events.last(log)
     if last is not None:
         what = f"{last.kind} {last.outcome}{f', {last.reason}' if last.reason else ''}"
         facts.append(Fact(name="last event", value=f"{utc(last.time_ms)}: {what}"))

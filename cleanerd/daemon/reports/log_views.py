@@ -25,7 +25,7 @@ def _log_view(
     daemon: Supervisor, log: LogId, condition: Condition, config_of: TopicConfigs, now_ms: int
 ) -> LogView:
     tp, known = log.topic_partition, daemon.inventory.facts(log)
-    config, trouble = config_of(tp.topic), daemon.troubles.of(log)
+    config, failure = config_of(tp.topic), daemon.failures.of(log)
     estimate = daemon.inventory.estimate(log, now_ms, config_of)
     bound = estimate.range if estimate is not None else None
     sizes = _sizes(known, bound) if known is not None and bound is not None else {}
@@ -46,10 +46,10 @@ def _log_view(
         cleanable_bytes=sizes.get("cleanable"),
         uncleanable_bytes=sizes.get("uncleanable"),
         active_bytes=sizes.get("active"),
-        next_due_ms=trouble.retry_at_ms if trouble else None,
-        next_due_why="retry" if trouble and trouble.retry_at_ms else None,
-        last=daemon.account.last(log),
-        failures=trouble.failures if trouble else 0,
+        next_due_ms=failure.retry_at_ms if failure else None,
+        next_due_why="retry" if failure and failure.retry_at_ms else None,
+        last=daemon.events.last(log),
+        failures=failure.failures if failure else 0,
         reason=condition.reason,
         holds=tuple(hold.id for hold in daemon.states.holds() if hold.matches(tp)),
     )

@@ -83,7 +83,7 @@ def _obstacle(daemon: Supervisor, log: LogId) -> str | None:
     config = daemon.configuration()
     if config.topic(log.topic_partition.topic).compact and not config.broker.log_cleaner_enable:
         return "log.cleaner.enable is false, and compacted logs get their retention from the cleaner"
-    known, failed = daemon.inventory.facts(log), {log} if daemon.troubles.of(log) is not None else set()
+    known, failed = daemon.inventory.facts(log), {log} if daemon.failures.of(log) is not None else set()
     if known is None or not whose_turn([known], config.topic, failed, is_time=True):
         return daemon.conditions.of(log).obstacle or "it has no closed segment"
     return None

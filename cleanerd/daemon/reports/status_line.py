@@ -26,7 +26,7 @@ class StatusLine:
         daemon, now_s = self._supervisor, self._supervisor.clock.monotonic_s()
         if self._text and now_s - self._made_s < _PAUSE_S:
             return self._text
-        given_up = sum(trouble.is_uncleanable for trouble in daemon.troubles.all())
+        given_up = sum(failure.is_uncleanable for failure in daemon.failures.all())
         last = self._reloader.last
         is_rejected = last is not None and last.status is ReloadStatus.REJECTED
         minute = now_s // _AT_LATEST_S  # time alone makes logs dirtier, and nobody says when one has vanished

@@ -1,4 +1,4 @@
-"""Everything that happens is told here, once: to the history, to the log, and to whoever counts."""
+"""Everything that happens is recorded here, once: in the history, in the log, and in the metrics."""
 
 import threading
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Listener = Callable[[HistoryEvent], None]
 _log = structlog.get_logger("cleanerd")
 
 
-class Account:
+class EventLog:
     """Thread-safe. `last` is the newest event of each log, as far as this process has seen one."""
 
     def __init__(self, history: History, clock: Clock, listener: Listener = lambda _: None) -> None:
@@ -74,12 +74,12 @@ class Account:
 
     def committed(self, log: LogId, round_end: int) -> None:
         """A staged result has taken the place of its sources."""
-        self.log_event("commit", "committed", log, f"cleaned up to offset {round_end}")
+        self.record_log("commit", "committed", log, f"cleaned up to offset {round_end}")
         self._tell_summary(log)
 
     def dropped(self, log: LogId, reason: str) -> None:
         """A staged result no longer fitted its log."""
-        self.log_event("commit", "dropped", log, reason)
+        self.record_log("commit", "dropped", log, reason)
         self._take_summary(log)
 
     def _tell_summary(self, log: LogId) -> None:
@@ -94,11 +94,11 @@ class Account:
     def retained(self, log: LogId, retained: Retained | None, reason: str | None) -> None:
         """Retention took segments from a log, or failed."""
         if retained is None:
-            self.log_event("retention", "failed", log, reason)
+            self.record_log("retention", "failed", log, reason)
         else:
-            self.log_event("retention", "deleted", log, str(retained), bytes=retained.bytes)
+            self.record_log("retention", "deleted", log, str(retained), bytes=retained.bytes)
 
-    def log_event(
+    def record_log(
         self, kind: EventKind, outcome: str, log: LogId, reason: str | None, **more: object
     ) -> None:
         """Something happened to a log."""
@@ -114,7 +114,7 @@ class Account:
         )
         self._tell(event, log, **more)
 
-    def event(self, kind: EventKind, outcome: str, reason: str | None = None, **more: object) -> None:
+    def record(self, kind: EventKind, outcome: str, reason: str | None = None, **more: object) -> None:
         """Something happened to the daemon."""
         self._tell(
             HistoryEvent(time_ms=self._clock.now_ms(), kind=kind, outcome=outcome, reason=reason),

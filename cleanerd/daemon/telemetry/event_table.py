@@ -26,7 +26,7 @@ _LOG = ("log_dir", "topic", "partition")
 class Event:
     """A row. `to_do` is for the operator, empty where there is nothing to do.
 
-    With `outcomes` it is an event of the account, which has that field, and a warning where the outcome is in `loud`.
+    With `outcomes` it is an event of the `EventLog`, which has that field, and a warning where the outcome is in `loud`.
     """
 
     name: str
@@ -64,7 +64,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 # fmt: off
-# -- what becomes of logs: the account, which the history tells too -----------------------------------------------------
+# -- what becomes of logs: told by the `EventLog`, and kept in the history -----------------------------------------------
 
 _row("cleaning", "info",
      ("outcome", "reason", *_LOG, "job_id", "trigger", "range", "seconds", "phase_seconds", "mb_per_s",

@@ -164,7 +164,7 @@ class Metrics:
         self._count(table.STAGED_WASTED, log_dir, by=size_bytes)
 
     def told(self, event: HistoryEvent) -> None:
-        """An event of the account: what became of a result that had to wait."""
+        """An event was recorded: what became of a result that had to wait."""
         if event.kind != "commit" or event.log_dir is None:
             return
         self._count(table.COMMITS, event.log_dir, event.outcome)

@@ -12,7 +12,7 @@ from cleanerd.cleaning.lock import commit_lock, pause_after
 from cleanerd.cleaning.staging_limits import why_full
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.inventory.inventory import Inventory
-from cleanerd.daemon.telemetry.event_log import Account
+from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import CommitView
@@ -44,7 +44,7 @@ class Commits:
 
     states: PartitionStates
     ownership: Ownership
-    account: Account
+    events: EventLog
     files: Files
     inventory: Inventory
     metrics: Metrics
@@ -151,22 +151,22 @@ class Commits:
         if isinstance(done, LockHeld | Aborted):
             return _view(log, "waiting", str(done), done.pid if isinstance(done, LockHeld) else None)
         if isinstance(done, SourceChanged | CorruptFile):  # stale, or not wanted any more
-            self.account.dropped(log, str(done))
+            self.events.dropped(log, str(done))
             return _view(log, "dropped", str(done))
         if isinstance(done, CleanerdError):
             if isinstance(done, InternalError):
                 tell_unexpected(done)
             self.mend(log)
-            self.account.log_event("commit", "failed", log, str(done))
+            self.events.record_log("commit", "failed", log, str(done))
             return _view(log, "failed", str(done))
         if done is None:
             return self._already(log)
-        self.account.committed(log, done)
+        self.events.committed(log, done)
         return _view(log, "committed", None)
 
     def _already(self, log: LogId) -> CommitView:
         """Somebody else was quicker: a client that waits hears what became of it all the same."""
-        last = self.account.last(log)
+        last = self.events.last(log)
         if last is None or last.outcome not in ("committed", "dropped"):
             return _view(log, "nothing", None)
         return _view(log, last.outcome, last.reason)

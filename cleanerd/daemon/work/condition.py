@@ -28,7 +28,7 @@ from cleanerd.daemon.inventory.urgency import Estimate
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import State
 from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
-from cleanerd.daemon.work.failures import Troubles
+from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
@@ -61,7 +61,7 @@ class Conditions:
 
     inventory: Inventory
     states: PartitionStates
-    troubles: Troubles
+    failures: Failures
     ownership: Ownership
     configuration: Callable[[], Configuration]
     clock: Clock
@@ -99,11 +99,11 @@ class Conditions:
     ) -> Condition:
         """Of a log that nobody works on or keeps."""
         is_compacted = config_of(log.topic_partition.topic).compact
-        known, error, trouble = self.inventory.facts(log), self.inventory.error(log), self.troubles.of(log)
+        known, error, failure = self.inventory.facts(log), self.inventory.error(log), self.failures.of(log)
         if is_compacted and error is not None:
             return Condition("uncleanable", error, error)
-        if trouble is not None and trouble.is_uncleanable:
-            return Condition("uncleanable", trouble.reason, f"uncleanable: {trouble.reason}", True)
+        if failure is not None and failure.is_uncleanable:
+            return Condition("uncleanable", failure.reason, f"uncleanable: {failure.reason}", True)
         if known is not None and known.contents.staged is not None:
             owner = owner_of(log.log_dir)
             has_aged = owner is not None and is_compacted and self._has_aged(known, config_of)
@@ -151,10 +151,10 @@ class Conditions:
         self, log: LogId, config_of: TopicConfigs, owner_of: Callable[[str], int | None]
     ) -> Condition:
         """Of a log that may be cleaned, if it is dirty and nothing but circumstances is in the way."""
-        now_ms, trouble = self.clock.now_ms(), self.troubles.of(log)
+        now_ms, failure = self.clock.now_ms(), self.failures.of(log)
         found = self.inventory.estimate(log, now_ms, config_of)
         state: State = "clean" if found is None or found.reason(now_ms) is None else "dirty"
-        reason = trouble.reason if trouble is not None else None
+        reason = failure.reason if failure is not None else None
         if self.ownership.is_yielding(log.log_dir):
             return Condition(state, reason, f"{log.log_dir}: a broker is about to start")
         if not self.configuration().broker.log_cleaner_enable:
@@ -162,7 +162,7 @@ class Conditions:
         full = self.full().get(log.log_dir)
         if full is not None:
             return Condition(state, reason, full)
-        if trouble is not None and self.troubles.blocks(log, now_ms):
+        if failure is not None and self.failures.blocks(log, now_ms):
             return Condition(state, reason, f"backing off: {reason}", True)
         until_ms = None if found is None or state == "clean" else self._until(found, config_of)
         if until_ms is not None and owner_of(log.log_dir) is not None:

@@ -19,7 +19,7 @@ KIND = "trouble"
 
 
 class Store(Protocol):
-    """Where troubles outlive a restart: `history.History`."""
+    """Where failures outlive a restart: `history.History`."""
 
     def put(self, kind: str, key: str, value: Mapping[str, Any]) -> bool:
         """Set a value; False while a restart would lose it."""
@@ -35,7 +35,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Failure:
     """Why a log was not cleaned. `stamp` stands for its files and its configuration when that happened."""
 
     log_dir: str
@@ -59,24 +59,24 @@ class Trouble:
         return self.retry_at_ms is None
 
 
-class Troubles:
-    """All logs in trouble; thread-safe, kept in the store."""
+class Failures:
+    """All logs whose cleaning failed; thread-safe, kept in the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._mutex = threading.Lock()
-        self._troubles = {trouble.log: trouble for trouble in map(_parse, store.all(KIND).values())}
+        self._failures = {failure.log: failure for failure in map(_parse, store.all(KIND).values())}
 
     def failed(
         self, log: LogId, result: LogResult, stamp: str, config: CleanerdConfig, now_ms: int
-    ) -> Trouble:
+    ) -> Failure:
         """One more failure."""
         with self._mutex:
-            before = self._troubles.get(log)
+            before = self._failures.get(log)
             failures = before.failures + 1 if before is not None else 1
             pause_ms = min(config.retry_backoff_ms << min(failures - 1, 30), config.retry_backoff_max_ms)
             gives_up = failures >= config.retry_max and not result.is_retryable
-            trouble = Trouble(
+            failure = Failure(
                 log_dir=log.log_dir,
                 topic=log.topic_partition.topic,
                 partition=log.topic_partition.partition,
@@ -87,9 +87,9 @@ class Troubles:
                 retry_at_ms=None if gives_up else now_ms + pause_ms,
                 stamp=stamp,
             )
-            self._troubles[log] = trouble
-            self._store.put(KIND, _key(log), asdict(trouble))
-            return trouble
+            self._failures[log] = failure
+            self._store.put(KIND, _key(log), asdict(failure))
+            return failure
 
     def succeeded(self, log: LogId) -> None:
         """The log is fine."""
@@ -104,27 +104,27 @@ class Troubles:
     def changed(self, log: LogId, stamp: str) -> bool:
         """Forget an uncleanable log whose files or configuration are others; whether it was."""
         with self._mutex:
-            trouble = self._troubles.get(log)
-            if trouble is None or not trouble.is_uncleanable or trouble.stamp == stamp:
+            failure = self._failures.get(log)
+            if failure is None or not failure.is_uncleanable or failure.stamp == stamp:
                 return False
             return self._forget(log)
 
-    def of(self, log: LogId) -> Trouble | None:
-        """The trouble of a log."""
-        return self._troubles.get(log)
+    def of(self, log: LogId) -> Failure | None:
+        """The failures of a log in a row, None if its last cleaning did not fail."""
+        return self._failures.get(log)
 
-    def all(self) -> list[Trouble]:
+    def all(self) -> list[Failure]:
         """All of them."""
         with self._mutex:
-            return list(self._troubles.values())
+            return list(self._failures.values())
 
     def blocks(self, log: LogId, now_ms: int) -> bool:
         """Whether the log is not to be tried now."""
-        trouble = self._troubles.get(log)
-        return trouble is not None and (trouble.retry_at_ms is None or trouble.retry_at_ms > now_ms)
+        failure = self._failures.get(log)
+        return failure is not None and (failure.retry_at_ms is None or failure.retry_at_ms > now_ms)
 
     def _forget(self, log: LogId) -> bool:
-        if self._troubles.pop(log, None) is None:
+        if self._failures.pop(log, None) is None:
             return False
         self._store.delete(KIND, _key(log))
         return True
@@ -134,5 +134,5 @@ def _key(log: LogId) -> str:
     return log.directory
 
 
-def _parse(fields: Mapping[str, Any]) -> Trouble:
-    return Trouble(**fields)
+def _parse(fields: Mapping[str, Any]) -> Failure:
+    return Failure(**fields)
