@@ -47,6 +47,7 @@ def _load(bits, swap):
 
 u8 = _load(8, swap=False)
 le64 = _load(64, swap=False)
+le32 = _load(32, swap=False)
 be64u = _load(64, swap=True)
 be32u = _load(32, swap=True)
 be16u = _load(16, swap=True)
@@ -92,6 +93,41 @@ def copy_bytes(typing_context, target, target_start, source, source_start, lengt
         return context.get_dummy_value()
 
     return signature, codegen
+
+
+def _call(size_bits, *, with_context):
+    """A C function at `address` that reads `source[start:][:size]` and writes at most `room` bytes to `target[at:]`."""
+
+    @intrinsic
+    def call(typing_context, address, context, source, start, size, target, at, room):
+        long = types.int64
+        signature = long(long, long, source, long, long, target, long, long)
+
+        def codegen(code, builder, signature, args):
+            size_type, pointer = ir.IntType(size_bits), ir.IntType(8).as_pointer()
+            views = [
+                cgutils.create_struct_proxy(signature.args[i])(code, builder, value=args[i]) for i in (2, 5)
+            ]
+            read = builder.bitcast(builder.gep(views[0].data, [args[3]]), pointer)
+            written = builder.bitcast(builder.gep(views[1].data, [args[6]]), pointer)
+            sizes = [builder.trunc(args[i], size_type) if size_bits < 64 else args[i] for i in (4, 7)]
+            if with_context:
+                given = [builder.inttoptr(args[1], pointer), written, sizes[1], read, sizes[0]]
+            else:
+                given = [read, written, *sizes]
+            kind = ir.FunctionType(size_type, [value.type for value in given])
+            answer = builder.call(builder.inttoptr(args[0], kind.as_pointer()), given)
+            return builder.sext(answer, ir.IntType(64)) if size_bits < 64 else answer
+
+        return signature, codegen
+
+    return call
+
+
+call_lz4 = _call(32, with_context=False)
+"""LZ4_decompress_safe and LZ4_compress_default: bytes written; 0 or less for an error. The context is not used."""
+call_zstd = _call(64, with_context=True)
+"""ZSTD_decompressDCtx and ZSTD_compress2: bytes written, a negative number for an error."""
 
 
 def _table():

@@ -20,6 +20,7 @@ from cleanerd.format.codecs import MAX_EXPANDED_BYTES, Codec, ExpandsBeyond, dec
 from cleanerd.format.errors import FormatError
 from cleanerd.format.head import CODEC_MASK, HEADER_SIZE, V0_KEY_AT, V1_KEY_AT
 from cleanerd.format.offset_index import ENTRY_BYTES
+from cleanerd.kernels.compressed import expand
 from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.scan import crcs, first_bad_crc, first_bad_order, first_misplaced, scan_batches
 from cleanerd.kernels.tables import Bytes, Status, Table
@@ -184,6 +185,9 @@ def _is_plain(batches: Table) -> bool:
 
 def _expand(piece: Piece, begin: int, *, stops_at_large: bool = False) -> tuple[int, Bytes]:
     """Decompress batches from row `begin` until a slice is full; returns (end row, expanded buffer)."""
+    row, expanded_here = expand(piece.raw, piece.batches, begin, SLICE_BYTES, LARGE_BATCH_BYTES)
+    if row > begin:
+        return row, expanded_here
     batches, parts, row, plain, expanded = piece.batches, [], begin, 0, 0
     while row < len(batches) and plain + expanded < SLICE_BYTES:
         batch = batches[row]
