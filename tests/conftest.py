@@ -21,7 +21,7 @@ import pytest
 from hypothesis import settings
 
 import cleanerd.kernels  # noqa: F401  # settles where compiled kernels are kept, before a test imports numba
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 
 # No deadline for an example: it would measure the load of the machine. Time is a matter of the measurements in tests/bench.
 settings.register_profile("same", derandomize=True, deadline=None)
@@ -55,8 +55,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark() -> Iterator[LazySpark]:
     """The one real Spark session that all tests of a run share; it starts with its first job."""
-    session = SparkSession("local[2]")
+    session = LazySpark("local[2]")
     yield session
     session.stop()

@@ -23,8 +23,8 @@ from cleanerd.env.space import floor_bytes, space_of
 from cleanerd.errors import Aborted, CleanerdError, CorruptFile, Fatal, JobFailed, NoSpace
 from cleanerd.pipeline.channel import Channel, Phase, Reporter, driver_host
 from cleanerd.pipeline.job import Budget, Pipeline
-from cleanerd.pipeline.session import SparkSession
-from cleanerd.pipeline.work import IndexedLog, RewrittenLog
+from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.pipeline.values import IndexedLog, RewrittenLog
 from cleanerd.policy.verdicts import REMOVED_VERDICTS, RecordVerdict
 from cleanerd.storage.changed import changed_while_read, is_other_segment
 from cleanerd.storage.staged import discard_staged
@@ -63,7 +63,7 @@ class Cleaner:
         progress: Progress,
         clock: Clock,
         files: Files,
-        session: SparkSession,
+        session: LazySpark,
         entropy: Callable[[int], bytes],
         reservations: Reservations | None = None,
     ) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from cleanerd.cleaning.plan import CleaningPlan, Group
-from cleanerd.pipeline.work import IndexedLog
+from cleanerd.pipeline.values import IndexedLog
 from cleanerd.policy.merging import merge_runs
 
 

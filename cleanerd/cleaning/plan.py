@@ -15,9 +15,8 @@ from cleanerd.format.names import FileKind
 from cleanerd.format.offset_index import ENTRY_BYTES
 from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.heads import Heads, walk_heads
-from cleanerd.kernels.judge import AbortedTxns
-from cleanerd.pipeline.chunks import ChunkWork, Source
-from cleanerd.pipeline.work import LogWork
+from cleanerd.kernels.tables import AbortedTxns
+from cleanerd.pipeline.values import ChunkWork, LogWork, Source
 from cleanerd.policy.cleanable import range_query
 from cleanerd.policy.grouping import group_segments
 from cleanerd.storage.scan import SegmentOnDisk, read_aborted_txns, read_offset_index

@@ -29,7 +29,7 @@ from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import CleanerdError, DirOffline, JobFailed, LockHeld
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.lock import LogDirLock, probe
 from cleanerd.storage.recover import recover
@@ -46,14 +46,14 @@ def clean_once(
     clock: Clock,
     *,
     files: Files | None = None,
-    session: SparkSession | None = None,
+    session: LazySpark | None = None,
     entropy: Callable[[int], bytes] = os.urandom,
 ) -> list[LogResult]:
     """Clean once and return a result per log. A given `session` stays open; otherwise one is made and stopped."""
     own_session = session is None
     if session is None:
         place = spark_place(request.config)
-        session = SparkSession(place.master, dict(place.conf))
+        session = LazySpark(place.master, dict(place.conf))
     run = _Run(request, progress, clock, files or RealFiles(), session, entropy)
     try:
         for log_dir in request.log_dirs:
@@ -73,7 +73,7 @@ class _Run:
         progress: Progress,
         clock: Clock,
         files: Files,
-        session: SparkSession,
+        session: LazySpark,
         entropy: Callable[[int], bytes],
     ) -> None:
         self._results: dict[tuple[str, int, str], LogResult] = {}

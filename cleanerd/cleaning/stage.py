@@ -3,9 +3,8 @@
 from cleanerd.cleaning.plan import CleaningPlan
 from cleanerd.env.files import Files
 from cleanerd.env.space import check_room
-from cleanerd.pipeline.conclude import aborted_in
-from cleanerd.pipeline.indexes import join_entries
-from cleanerd.pipeline.work import RewrittenLog
+from cleanerd.pipeline.segment_indexes import aborted_in, join_entries
+from cleanerd.pipeline.values import RewrittenLog
 from cleanerd.storage.assemble import Assembly, assemble
 from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
 

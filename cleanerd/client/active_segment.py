@@ -57,7 +57,7 @@ def _expect_size(size_bytes: int, batch: bytes) -> None:
         raise FormatError(LENGTH_AT, f"a batch of {size_bytes} bytes", f"{len(batch)} bytes")
 
 
-class IndexEntries:
+class IndexPacer:
     """Decides which index entries the batches of a segment get (spec disk B4)."""
 
     def __init__(self, base_offset: int, interval_bytes: int) -> None:
@@ -99,7 +99,7 @@ class SegmentScan:
 
     base_offset: int
     next_offset: int
-    entries: IndexEntries
+    entries: IndexPacer
     size_bytes: int = 0
     offset_index: bytearray = field(default_factory=bytearray)
     time_index: bytearray = field(default_factory=bytearray)
@@ -117,7 +117,7 @@ def scan_segment(
     """Read a segment up to the first batch that reaches `end_offset`, verify every batch before it, and move
     `producers` on by all of them.
     """
-    scan = SegmentScan(base_offset, base_offset, IndexEntries(base_offset, interval_bytes))
+    scan = SegmentScan(base_offset, base_offset, IndexPacer(base_offset, interval_bytes))
     with OpenSegment(directory, base_offset) as segment:
         try:
             for batch in segment.batches():

@@ -25,7 +25,7 @@ from typing import Self
 from cleanerd.client.active_segment import (
     ActiveSegment,
     BatchFacts,
-    IndexEntries,
+    IndexPacer,
     SegmentScan,
     check_batch,
     scan_segment,
@@ -267,7 +267,7 @@ class LogWriter:
         return self._segment.size_bytes + batch_bytes > self._segment_bytes or relative > _RELATIVE_OFFSET_MAX
 
     def _empty(self, base_offset: int) -> SegmentScan:
-        return SegmentScan(base_offset, base_offset, IndexEntries(base_offset, self._index_interval_bytes))
+        return SegmentScan(base_offset, base_offset, IndexPacer(base_offset, self._index_interval_bytes))
 
     def _write_snapshot(self) -> None:
         path = self._snapshot_path(self.log_end_offset)

@@ -31,9 +31,9 @@ from cleanerd.format.head import CONTROL, LOG_APPEND_TIME
 from cleanerd.format.names import MAX_OFFSET, parse_partition_dir
 from cleanerd.format.offset_index import parse_offset_index
 from cleanerd.kernels.columns import gather, header_fields, key_fields, value_fields
-from cleanerd.kernels.judge import AbortedTxns, mark_aborted
+from cleanerd.kernels.judge import mark_aborted
 from cleanerd.kernels.scan import first_bad_crc, scan_batches
-from cleanerd.kernels.tables import Bytes, Table
+from cleanerd.kernels.tables import AbortedTxns, Bytes, Table
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.producers import read_stability
 from cleanerd.storage.scan import (

@@ -10,7 +10,7 @@ from cleanerd.format.offset_index import OffsetIndex, render_offset_index
 from cleanerd.format.time_index import TimeIndex, render_time_index
 from cleanerd.format.txn_index import AbortedTxn, render_txn_index
 from cleanerd.kernels.tables import WRITTEN, Bytes, Table
-from cleanerd.pipeline.rewrite import index_entries
+from cleanerd.pipeline.segment_indexes import index_entries
 
 
 class SalvagedSegment:

@@ -11,8 +11,8 @@ from cleanerd.format.errors import FormatError
 from cleanerd.format.names import MAX_OFFSET, FileKind, SegmentFileName, TopicPartition
 from cleanerd.format.txn_index import ENTRY_BYTES as TXN_ENTRY_BYTES
 from cleanerd.format.txn_index import AbortedTxn, parse_txn_index
-from cleanerd.kernels.judge import Context, Producers
-from cleanerd.kernels.tables import Table
+from cleanerd.kernels.judge import Context
+from cleanerd.kernels.tables import Producers, Table
 from cleanerd.kernels.transactions import collect_events
 
 from .findings import Finding

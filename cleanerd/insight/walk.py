@@ -29,8 +29,9 @@ from cleanerd.format.head import (
 )
 from cleanerd.kernels.resync import FOUND, OUTSIDE, find_batch
 from cleanerd.kernels.scan import crcs, first_bad_crc, first_bad_order, scan_batches
-from cleanerd.kernels.tables import Bytes, Status, Table
-from cleanerd.pipeline.chunks import PIECE_BYTES, Piece, Slice, Source, slices
+from cleanerd.kernels.tables import Bytes, ReadStatus, Table
+from cleanerd.pipeline.chunks import PIECE_BYTES, Piece, Slice, slices
+from cleanerd.pipeline.values import Source
 
 from .regular_files import next_data, read_at
 
@@ -114,7 +115,7 @@ class _Walk:
                 return  # it was truncated since it was listed
             rows, stop, status = scan_batches(raw, 0, len(raw))
             at_end = self._position + len(raw) == self._bounds.end
-            broken = status is not Status.OK and (status is not Status.TORN or at_end)
+            broken = status is not ReadStatus.OK and (status is not ReadStatus.TORN or at_end)
             if not len(rows) and not broken:
                 size = self._size_of_large(raw)
                 if not size:
@@ -128,7 +129,9 @@ class _Walk:
     def _is_done(self) -> bool:
         return self._stopped or self._previous + 1 >= self._bounds.stop_offset
 
-    def _piece(self, raw: Bytes, rows: Table, status: Status, *, broken: bool) -> Iterator[Sound | Damage]:
+    def _piece(
+        self, raw: Bytes, rows: Table, status: ReadStatus, *, broken: bool
+    ) -> Iterator[Sound | Damage]:
         start = self._position
         bad = _bad_crcs(raw, rows)
         trailing = len(rows)
@@ -261,17 +264,17 @@ class _Walk:
             start += len(data)
         return crc
 
-    def _resynced(self, start: int, status: Status) -> Damage:
+    def _resynced(self, start: int, status: ReadStatus) -> Damage:
         """The damage that begins at `start`; the walk goes on behind it."""
         found = self._next_batch(start + 1)
         end = self._bounds.end if found is None else found
         code = "bad_batch"
         if found is None:
-            code = "torn_batch" if status is Status.TORN else "bad_batch"
+            code = "torn_batch" if status is ReadStatus.TORN else "bad_batch"
             if self._is_zero(start, end):
                 code = "zeros"
         self._position = end
-        words = _WORDS[status if code != "zeros" else Status.BAD_SIZE]
+        words = _WORDS[status if code != "zeros" else ReadStatus.BAD_SIZE]
         return Damage(code, start, end, *words, at_end=found is None)
 
     def _next_batch(self, start: int) -> int | None:
@@ -315,7 +318,7 @@ class _Walk:
             return False
         raw = self._read(self._fd, position, size)
         rows, _, status = scan_batches(raw, 0, len(raw))
-        return status is Status.OK and len(rows) == 1 and first_bad_crc(raw, rows) < 0
+        return status is ReadStatus.OK and len(rows) == 1 and first_bad_crc(raw, rows) < 0
 
     def _is_zero(self, start: int, end: int) -> bool:
         while start < end:
@@ -328,10 +331,10 @@ class _Walk:
 
 
 _WORDS = {
-    Status.TORN: ("a whole batch", "the end of the log inside of one"),
-    Status.BAD_SIZE: ("a batch size that a batch can have", "a smaller or negative one"),
-    Status.BAD_MAGIC: ("magic 0, 1 or 2", "another magic byte"),
-    Status.OK: ("a batch", "bytes that are none"),
+    ReadStatus.TORN: ("a whole batch", "the end of the log inside of one"),
+    ReadStatus.BAD_SIZE: ("a batch size that a batch can have", "a smaller or negative one"),
+    ReadStatus.BAD_MAGIC: ("magic 0, 1 or 2", "another magic byte"),
+    ReadStatus.OK: ("a batch", "bytes that are none"),
 }
 
 

@@ -26,9 +26,9 @@ from cleanerd.format.head import (
 from .native import JIT, be32, be64
 from .records import RECORD_BYTES_MIN
 from .scan import next_size
-from .tables import Status
+from .tables import ReadStatus
 
-_OK = int(Status.OK)
+_OK = int(ReadStatus.OK)
 _WINDOW_BYTES = 32 << 10
 _SKIPPED_BYTES = 4 << 10  # from this size of batch on, its header alone is read
 _AHEAD_BYTES = 8 << 20  # what the kernel is asked to have ready

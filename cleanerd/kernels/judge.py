@@ -11,7 +11,7 @@ from cleanerd.policy.verdicts import RecordVerdict
 
 from .horizons import delete_horizon
 from .native import JIT
-from .tables import JUDGED, Action, Table
+from .tables import JUDGED, AbortedTxns, Action, Producers, Table
 
 _KEEP, _SUPERSEDED, _TOMBSTONE, _ABORTED, _CONTROL, _NO_KEY = (
     int(RecordVerdict.KEEP),
@@ -22,24 +22,6 @@ _KEEP, _SUPERSEDED, _TOMBSTONE, _ABORTED, _CONTROL, _NO_KEY = (
     int(RecordVerdict.NO_KEY),
 )
 _DROP, _COPY, _EMPTY, _REBUILD = int(Action.DROP), int(Action.COPY), int(Action.EMPTY), int(Action.REBUILD)
-
-
-@dataclass(frozen=True, slots=True)
-class Producers:
-    """Active producers of the whole log, sorted by id (rule 4.17); columns of equal length."""
-
-    ids: npt.NDArray[np.int64]
-    epochs: npt.NDArray[np.int64]
-    last_data_offsets: npt.NDArray[np.int64]  # -1: only a marker is known
-
-
-@dataclass(frozen=True, slots=True)
-class AbortedTxns:
-    """Aborted transactions sorted by (producer id, first offset); columns of equal length."""
-
-    producer_ids: npt.NDArray[np.int64]
-    first_offsets: npt.NDArray[np.int64]
-    last_offsets: npt.NDArray[np.int64]  # offset of the ABORT marker
 
 
 @dataclass(frozen=True, slots=True)

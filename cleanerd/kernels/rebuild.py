@@ -112,7 +112,7 @@ def _bodies_bound(records, verdicts):
 
 
 @njit(**JIT)
-def _assembled_bound(batches, begin, judged, spans):
+def _batches_bound(batches, begin, judged, spans):
     bound = np.int64(0)
     for j in range(len(judged)):
         bound += HEADER_SIZE
@@ -160,7 +160,7 @@ def _write_header(
 
 
 @njit(**JIT)
-def _assemble(raw, bodies, packed, batches, begin, judged, spans, is_packed, out, written):
+def _write_batches(raw, bodies, packed, batches, begin, judged, spans, is_packed, out, written):
     at = np.int64(0)
     count = 0
     for j in range(len(judged)):
@@ -225,7 +225,7 @@ def write_bodies(
     return out, spans
 
 
-def assemble(
+def write_batches(
     raw: Bytes,
     bodies: Bytes,
     packed: Bytes,
@@ -239,7 +239,7 @@ def assemble(
 
     The body of REBUILD batch j is `packed[spans[j]]` where `is_packed[j]` (compressed), else `bodies[spans[j]]`.
     """
-    out = np.empty(_assembled_bound(batches, begin, judged, spans), np.uint8)
+    out = np.empty(_batches_bound(batches, begin, judged, spans), np.uint8)
     written = np.zeros(len(judged), WRITTEN)
-    size, count = _assemble(raw, bodies, packed, batches, begin, judged, spans, is_packed, out, written)
+    size, count = _write_batches(raw, bodies, packed, batches, begin, judged, spans, is_packed, out, written)
     return out[:size], written[:count]

@@ -19,14 +19,14 @@ from cleanerd.format.head import (
 )
 
 from .native import INLINE, JIT, be32, be64, u8
-from .tables import RECORD, Bytes, Status, Table
+from .tables import RECORD, Bytes, ReadStatus, Table
 
 _OK, _BAD_RECORD, _BAD_COUNT, _BAD_OFFSET, _BAD_CONTROL = (
-    int(Status.OK),
-    int(Status.BAD_RECORD),
-    int(Status.BAD_COUNT),
-    int(Status.BAD_OFFSET),
-    int(Status.BAD_CONTROL),
+    int(ReadStatus.OK),
+    int(ReadStatus.BAD_RECORD),
+    int(ReadStatus.BAD_COUNT),
+    int(ReadStatus.BAD_OFFSET),
+    int(ReadStatus.BAD_CONTROL),
 )
 RECORD_BYTES_MIN = 7
 """Length, attributes, two deltas, two lengths, number of headers: a byte each (spec disk C1)."""
@@ -268,7 +268,7 @@ def count_records(expanded: Bytes, batches: Table, begin: int, end: int) -> tupl
 
 def walk_records(
     raw: Bytes, expanded: Bytes, batches: Table, begin: int, end: int, rows: int, previous_offset: int
-) -> tuple[Table, Status, int, int]:
+) -> tuple[Table, ReadStatus, int, int]:
     """Records of `batches[begin:end]`; `rows` is what `count_records` says.
 
     `previous_offset` is the last offset before `batches[0]`. Requires: `scan.first_bad_order` has nothing to say.
@@ -278,4 +278,4 @@ def walk_records(
     """
     records = np.empty(rows, RECORD)
     filled, status, batch, position = _walk(raw, expanded, batches, begin, end, previous_offset, records)
-    return records[:filled], Status(status), int(batch), int(position)
+    return records[:filled], ReadStatus(status), int(batch), int(position)

@@ -30,13 +30,13 @@ from cleanerd.format.head import (
 )
 
 from .native import JIT, be16, be32, be64, crc32c, crc32c_of_three
-from .tables import BATCH, Bytes, Status, Table
+from .tables import BATCH, Bytes, ReadStatus, Table
 
 _OK, _TORN, _BAD_SIZE, _BAD_MAGIC = (
-    int(Status.OK),
-    int(Status.TORN),
-    int(Status.BAD_SIZE),
-    int(Status.BAD_MAGIC),
+    int(ReadStatus.OK),
+    int(ReadStatus.TORN),
+    int(ReadStatus.BAD_SIZE),
+    int(ReadStatus.BAD_MAGIC),
 )
 
 
@@ -227,7 +227,7 @@ def first_misplaced(batches: Table, file_position: int, named: npt.NDArray[np.in
     return int(_first_misplaced(batches, file_position, named))
 
 
-def scan_batches(buffer: Bytes, start: int, end: int) -> tuple[Table, int, Status]:
+def scan_batches(buffer: Bytes, start: int, end: int) -> tuple[Table, int, ReadStatus]:
     """Rows of all whole batches in `buffer[start:end]`.
 
     Returns (rows, position after the last of them, status): status is OK when that position is `end`, otherwise says
@@ -237,7 +237,7 @@ def scan_batches(buffer: Bytes, start: int, end: int) -> tuple[Table, int, Statu
     count, stop, status = _count(buffer, start, end)
     rows = np.zeros(count, BATCH)
     _fill(buffer, start, rows)
-    return rows, int(stop), Status(status)
+    return rows, int(stop), ReadStatus(status)
 
 
 def first_bad_crc(buffer: Bytes, batches: Table) -> int:

@@ -36,6 +36,7 @@ magic              u1     of the record itself; differs from the batch's in old 
 =================  =====  ===========================================================================
 """
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -113,7 +114,25 @@ Bytes = npt.NDArray[np.uint8]
 Table = npt.NDArray[np.void]
 
 
-class Status(IntEnum):
+@dataclass(frozen=True, slots=True)
+class Producers:
+    """Active producers of the whole log, sorted by id (rule 4.17); columns of equal length."""
+
+    ids: npt.NDArray[np.int64]
+    epochs: npt.NDArray[np.int64]
+    last_data_offsets: npt.NDArray[np.int64]  # -1: only a marker is known
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTxns:
+    """Aborted transactions sorted by (producer id, first offset); columns of equal length."""
+
+    producer_ids: npt.NDArray[np.int64]
+    first_offsets: npt.NDArray[np.int64]
+    last_offsets: npt.NDArray[np.int64]  # offset of the ABORT marker
+
+
+class ReadStatus(IntEnum):
     """How a kernel that reads foreign bytes ended."""
 
     OK = 0

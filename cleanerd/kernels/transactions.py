@@ -145,7 +145,7 @@ PRODUCER = np.dtype(
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerState:
+class ReplayState:
     """`producers`: PRODUCER rows sorted by id. `first_unstable_offset`: see `replay`; -1 none."""
 
     producers: Table
@@ -191,8 +191,8 @@ def _replay(buffer, batches, from_offset, high_watermark, ids, state, first_unst
 
 
 def replay(
-    state: ProducerState, buffer: Bytes, batches: Table, from_offset: int, high_watermark: int
-) -> ProducerState:
+    state: ReplayState, buffer: Bytes, batches: Table, from_offset: int, high_watermark: int
+) -> ReplayState:
     """Producer state after `batches` (those ending at or after `from_offset`), as the broker's replay gives it (A.3, A.4).
 
     `first_unstable_offset` collects the first offset of every transaction that ended at or after the high watermark;
@@ -207,4 +207,4 @@ def replay(
         cells[cell] = row
     unstable = _replay(buffer, batches, from_offset, high_watermark, ids, cells, state.first_unstable_offset)
     used = cells[ids != _NONE]
-    return ProducerState(used[np.argsort(used["producer_id"])], int(unstable))
+    return ReplayState(used[np.argsort(used["producer_id"])], int(unstable))

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from cleanerd.env.files import regular_fd
 from cleanerd.errors import CorruptFile, SourceChanged
@@ -23,9 +22,10 @@ from cleanerd.format.offset_index import ENTRY_BYTES
 from cleanerd.kernels.compressed import expand
 from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.scan import crcs, first_bad_crc, first_bad_order, first_misplaced, scan_batches
-from cleanerd.kernels.tables import Bytes, Status, Table
+from cleanerd.kernels.tables import Bytes, ReadStatus, Table
 
 from .turns import machine_turn
+from .values import ChunkWork, Source
 
 PIECE_BYTES = 2 << 20
 SLICE_BYTES = 2 << 20
@@ -35,42 +35,14 @@ _T = TypeVar("_T")
 _NOTHING = np.empty(0, np.uint8)
 
 _EXPECTED = {
-    Status.TORN: ("a whole batch", "the end of the range inside a batch"),
-    Status.BAD_SIZE: ("a batch size that a batch can have", "a smaller or negative one"),
-    Status.BAD_MAGIC: ("magic 0, 1 or 2", "another magic byte"),
-    Status.BAD_RECORD: ("a record that ends inside its batch", "a length that leads out of it"),
-    Status.BAD_COUNT: ("as many records as the batch header says", "more or fewer"),
-    Status.BAD_OFFSET: ("offsets that rise within the bounds of batch and segment", "one that does not"),
-    Status.BAD_CONTROL: ("a control record with version and type in its key", "a shorter key"),
+    ReadStatus.TORN: ("a whole batch", "the end of the range inside a batch"),
+    ReadStatus.BAD_SIZE: ("a batch size that a batch can have", "a smaller or negative one"),
+    ReadStatus.BAD_MAGIC: ("magic 0, 1 or 2", "another magic byte"),
+    ReadStatus.BAD_RECORD: ("a record that ends inside its batch", "a length that leads out of it"),
+    ReadStatus.BAD_COUNT: ("as many records as the batch header says", "more or fewer"),
+    ReadStatus.BAD_OFFSET: ("offsets that rise within the bounds of batch and segment", "one that does not"),
+    ReadStatus.BAD_CONTROL: ("a control record with version and type in its key", "a shorter key"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A run of batches in a `.log` file, and the identity that the file had when the work was planned."""
-
-    path: str
-    inode: int
-    size_bytes: int
-    mtime_ns: int
-    start: int
-    end: int
-    min_offset: int  # base offset of the segment: no batch may begin below it
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkWork:
-    """One chunk of a log. `group` counts the segment groups of the log from 0."""
-
-    source: Source
-    group: int
-    is_dirty: bool  # holds offsets of the dirty section
-    retain_legacy_deletes: bool  # rule 4.11
-    index_path: str  # offset index of the segment, for errors
-    index_positions: npt.NDArray[np.int64]  # its positions inside this chunk
-    records_max: int  # what its batch headers say, and never more than its bytes can hold
-    dirty_records_max: int  # those of batches that reach into the dirty section
-    index_first_entry: int = 0  # number of the first of these entries in the index file
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +66,7 @@ class Slice:
     records: Table
 
 
-def corrupt(path: str, position: int, status: Status) -> CorruptFile:
+def corrupt(path: str, position: int, status: ReadStatus) -> CorruptFile:
     """The error for what a kernel met at byte `position` of the file."""
     expected, found = _EXPECTED[status]
     return CorruptFile(path, position, expected, found)
@@ -139,7 +111,7 @@ def read_pieces(source: Source) -> Iterator[Piece]:
                 raise SourceChanged(f"{source.path}: ends at byte {position + len(raw)}, before {source.end}")
             batches, stop, status = scan_batches(raw, 0, wanted)
             at_end = position + wanted == source.end
-            if status is not Status.OK and (status is not Status.TORN or at_end):
+            if status is not ReadStatus.OK and (status is not ReadStatus.TORN or at_end):
                 raise corrupt(source.path, position + stop, status)
             if not len(batches):
                 size *= 2  # one batch that is larger than the piece
@@ -164,7 +136,7 @@ def _check(piece: Piece) -> None:
     bad = first_bad_order(piece.batches, piece.previous_offset)
     if bad >= 0:
         at = piece.file_position + int(piece.batches["position"][bad])
-        raise corrupt(piece.source.path, at, Status.BAD_OFFSET)
+        raise corrupt(piece.source.path, at, ReadStatus.BAD_OFFSET)
 
 
 def check_index(piece: Piece, work: ChunkWork) -> None:
@@ -242,7 +214,7 @@ def _compressed_span(piece: Piece, row: int) -> tuple[int, int]:
     value_at = key_at + 4 + max(key_length, 0)
     start = value_at + 4
     if key_length < -1 or start > end or _int32(piece.raw, value_at) != end - start:
-        raise corrupt(piece.source.path, piece.file_position + position, Status.BAD_RECORD)
+        raise corrupt(piece.source.path, piece.file_position + position, ReadStatus.BAD_RECORD)
     return start, end
 
 
@@ -303,11 +275,11 @@ def _walk(piece: Piece, begin: int, end: int, expanded: Bytes) -> Slice:
     rows, impossible = count_records(expanded, batches, begin, end)
     if impossible >= 0:
         at = piece.file_position + int(batches["position"][impossible])
-        raise corrupt(piece.source.path, at, Status.BAD_COUNT)
+        raise corrupt(piece.source.path, at, ReadStatus.BAD_COUNT)
     records, status, stopped, _ = walk_records(
         piece.raw, expanded, batches, begin, end, rows, piece.previous_offset
     )
-    if status is not Status.OK:
+    if status is not ReadStatus.OK:
         at = piece.file_position + int(batches["position"][stopped])
         raise corrupt(piece.source.path, at, status)
     return Slice(begin, end, expanded, records)

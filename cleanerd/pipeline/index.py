@@ -10,21 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from cleanerd.errors import CorruptFile
 from cleanerd.kernels.fingerprint import Fingerprints, fingerprint_records
 from cleanerd.kernels.horizons import next_horizon
-from cleanerd.kernels.judge import AbortedTxns, Context, judge, mark_aborted
+from cleanerd.kernels.judge import Context, judge, mark_aborted
 from cleanerd.kernels.newest import answer_rest, mark_superseded, new_set, split_by_bucket, survivors
-from cleanerd.kernels.tables import EVENT, Table
+from cleanerd.kernels.tables import EVENT, AbortedTxns, Table
 from cleanerd.kernels.transactions import collect_events
 from cleanerd.policy.verdicts import RecordVerdict
 
 from .channel import Advance
-from .chunks import ChunkWork, Piece, Slice, Source, check_index, map_slices, read_pieces, size_bytes
-
-Bits = npt.NDArray[np.bool_]
+from .chunks import Piece, Slice, check_index, map_slices, read_pieces, size_bytes
+from .values import Bits, ChunkSummary, ChunkWork, PackedBits, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,39 +34,6 @@ class LogContext:
     first_dirty_offset: int
     key: tuple[int, int]  # of the fingerprints, fresh for every cleaning
     buckets: int
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkSummary:
-    """What the driver keeps of an indexed chunk: a bit a record, not a fingerprint."""
-
-    bytes: int
-    records: int
-    batches: int
-    legacy_batches: int  # of magic 0 and 1: their records are written as magic 2
-    first_offset: int  # of the first batch, -1 without one
-    last_offset: int
-    changed_anyway: int  # batches that change whatever the other chunks hold
-    competing: int  # records that take part in the contest for their key
-    events: Table
-    next_horizon_ms: int  # the earliest delete horizon still to come that a batch carries already, -1 none
-
-
-@dataclass(frozen=True, slots=True)
-class PackedBits:
-    """Bits, eight to a byte: what travels."""
-
-    count: int
-    packed: npt.NDArray[np.uint8]
-
-    @staticmethod
-    def of(bits: Bits) -> "PackedBits":
-        """The bits, packed."""
-        return PackedBits(len(bits), np.packbits(bits))
-
-    def unpack(self) -> Bits:
-        """The bits."""
-        return np.unpackbits(self.packed, count=self.count).view(np.bool_)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,8 @@ from cleanerd.kernels.judge import Context
 from cleanerd.kernels.newest import BYTES_PER_KEY, BYTES_PER_SLOT_KEY
 
 from .channel import Reporter
-from .conclude import conclude
-from .index import Bits, Blocks, ChunkSummary, LogContext, holders_of_buckets, resolve
-from .rewrite import Part
-from .session import SparkSession
+from .index import Blocks, LogContext, holders_of_buckets, resolve
+from .lazy_spark import LazySpark
 from .tasks import (
     IndexTask,
     Layout,
@@ -40,7 +38,8 @@ from .tasks import (
     resolve_partition,
     rows,
 )
-from .work import IndexedLog, LogWork, RewrittenLog, WrittenPart
+from .values import Bits, ChunkSummary, IndexedLog, LogWork, Part, RewrittenLog, WrittenPart
+from .whole_log import join_chunks
 
 BUCKET_RECORDS = 1 << 18
 """A set of this many keys stays in the caches, which makes it ten times as fast as one large set."""
@@ -69,7 +68,7 @@ class Budget:
 class Pipeline:
     """Runs the steps of one or several logs as common Spark jobs."""
 
-    def __init__(self, session: SparkSession, budget: Budget, reporter: Reporter) -> None:
+    def __init__(self, session: LazySpark, budget: Budget, reporter: Reporter) -> None:
         self._session = session
         self._budget = budget
         self._reporter = reporter
@@ -125,7 +124,7 @@ class Pipeline:
             else:
                 summaries[task.log, task.chunk], answers = found
                 bits[task.log, task.chunk] = {one.bucket: one.superseded.unpack() for one in answers}
-        return _conclude_all(indexed, summaries, bits)
+        return _join_all(indexed, summaries, bits)
 
     def _index_by_shuffle(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
         per_bucket = min(self._budget.records, BUCKET_RECORDS)
@@ -150,7 +149,7 @@ class Pipeline:
                 bits[log, chunk][value.bucket] = value.superseded.unpack()
             else:
                 summaries[log, chunk] = value
-        return _conclude_all(indexed, summaries, bits)
+        return _join_all(indexed, summaries, bits)
 
     def _layout(self, logs: Sequence[IndexedLog]) -> Layout:
         """As few partitions as hold their blocks within the budget (or _PARTITION_BYTES), but some for every core."""
@@ -265,13 +264,13 @@ def _resolve_here(
     return tables
 
 
-def _conclude_all(
+def _join_all(
     logs: Sequence[IndexedLog],
     summaries: dict[Place, ChunkSummary | CleanerdError],
     bits: dict[Place, dict[int, Bits]],
 ) -> list[IndexedLog]:
     return [
-        conclude(
+        join_chunks(
             log,
             [summaries[number, chunk] for chunk in range(len(log.work.chunks))],
             [bits[number, chunk] for chunk in range(len(log.work.chunks))],

@@ -20,53 +20,20 @@ from cleanerd.kernels.compressed import Spans, pack
 from cleanerd.kernels.digest import digest_batches, digest_judged, digest_records
 from cleanerd.kernels.fingerprint import look_up_answers
 from cleanerd.kernels.horizons import next_written_horizon
-from cleanerd.kernels.index_marks import index_marks
 from cleanerd.kernels.judge import judge, mark_aborted
-from cleanerd.kernels.rebuild import assemble, write_bodies
+from cleanerd.kernels.rebuild import write_batches, write_bodies
 from cleanerd.kernels.tables import WRITTEN, Action, Bytes, Table
 from cleanerd.policy.verdicts import RecordVerdict
 
 from .channel import Advance
-from .chunks import ChunkWork, Piece, Slice, Source, map_slices, read_pieces, size_bytes
-from .index import Bits, LogContext, PackedBits
+from .chunks import Piece, Slice, map_slices, read_pieces, size_bytes
+from .index import LogContext
+from .segment_indexes import index_entries
+from .values import Bits, ChunkWork, IndexEntries, Part, Source, Verdicts
 
 
 class VerificationFailed(LogUncleanable):
     """What was written is not what the verdicts ask for: a defect of cleanerd or of the machine, never committed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdicts:
-    """What the driver knows of a chunk's records after the resolve step."""
-
-    superseded: PackedBits  # of the competing records in the first of `buckets`, then in the second, ...
-    buckets: npt.NDArray[np.int64]  # those that hold any, ascending
-    bucket_counts: npt.NDArray[np.int64]  # how many each of them holds
-
-
-@dataclass(frozen=True, slots=True)
-class IndexEntries:
-    """Index entries of a part: positions count from the start of the part (spec disk B2, B3)."""
-
-    offsets: npt.NDArray[np.int64]
-    positions: npt.NDArray[np.int64]
-    timestamps: npt.NDArray[np.int64]
-    timestamp_offsets: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What became of a chunk."""
-
-    size_bytes: int
-    records_read: int
-    records_kept: int
-    batches_kept: int
-    first_last_offset: int  # last offset of the first batch that stays, -1 none
-    last_offset: int  # of the last batch that stays, -1 none
-    removed: npt.NDArray[np.int64]  # per RecordVerdict
-    entries: IndexEntries
-    next_horizon_ms: int  # the earliest delete horizon of the batches that stay, -1 none
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +181,7 @@ def _encode(piece: Piece, part: Slice, judged: Table, kept: npt.NDArray[np.uint8
     codecs = batches["attributes"][begin : part.end] & CODEC_MASK
     is_packed = (judged["action"] == int(Action.REBUILD)) & (codecs != 0)
     packed, spans = pack(bodies, codecs, is_packed, spans) or _pack_singly(bodies, codecs, is_packed, spans)
-    return assemble(piece.raw, bodies, packed, batches, begin, judged, spans, is_packed)
+    return write_batches(piece.raw, bodies, packed, batches, begin, judged, spans, is_packed)
 
 
 def _pack_singly(
@@ -244,23 +211,6 @@ def _write_all(fd: int, data: Bytes) -> None:
     view = data.data
     while view:
         view = view[os.write(fd, view) :]
-
-
-def index_entries(written: Table, interval_bytes: int) -> IndexEntries:
-    """Entries for batches laid end to end: one batch start per `interval_bytes`, as an appending broker sets them (B4)."""
-    marks = index_marks(written, interval_bytes)
-    running = np.maximum.accumulate(written["max_timestamp"]) if len(written) else written["max_timestamp"]
-    rises = np.ones(len(written), np.bool_)
-    rises[1:] = running[1:] > running[:-1]
-    first_with = np.maximum.accumulate(np.where(rises, np.arange(len(written)), 0))
-    at = np.flatnonzero(marks)
-    at_time = np.union1d(at, [len(written) - 1]) if len(written) else at
-    return IndexEntries(
-        offsets=written["last_offset"][at].copy(),
-        positions=written["position"][at].copy(),
-        timestamps=running[at_time].copy(),
-        timestamp_offsets=written["last_offset"][first_with[at_time]].copy(),
-    )
 
 
 def verify_part(path: str, source: Source, expected: Proof, entries: IndexEntries, verified: Advance) -> None:

@@ -13,19 +13,9 @@ from cleanerd.errors import CleanerdError, guarded
 from cleanerd.kernels.fingerprint import Fingerprints
 
 from .channel import Phase, Reporter
-from .chunks import ChunkWork
-from .index import (
-    Block,
-    Blocks,
-    ChunkSummary,
-    LogContext,
-    PackedBits,
-    combine,
-    holders_of_buckets,
-    index_chunk,
-    resolve,
-)
-from .rewrite import Part, Verdicts, rewrite_chunk
+from .index import Block, Blocks, LogContext, combine, holders_of_buckets, index_chunk, resolve
+from .rewrite import rewrite_chunk
+from .values import ChunkSummary, ChunkWork, PackedBits, Part, Verdicts
 
 _T = TypeVar("_T")
 

@@ -9,8 +9,8 @@ from cleanerd.env.files import Files, NotRegular
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import FileKind, SegmentFileName
 from cleanerd.format.producer_snapshot import ProducerEntry, parse_producer_snapshot
-from cleanerd.kernels.judge import Producers
-from cleanerd.kernels.transactions import PRODUCER, ProducerState, replay
+from cleanerd.kernels.tables import Producers
+from cleanerd.kernels.transactions import PRODUCER, ReplayState, replay
 
 from .scan import PartitionSnapshot, tail_batches
 
@@ -52,16 +52,16 @@ def read_stability(
     )
 
 
-def _newest_usable(files: Files, snapshot: PartitionSnapshot) -> tuple[int, ProducerState]:
+def _newest_usable(files: Files, snapshot: PartitionSnapshot) -> tuple[int, ReplayState]:
     for offset in reversed(snapshot.producer_snapshots):
         if not snapshot.log_start_offset < offset <= snapshot.high_watermark:
             continue
         path = os.path.join(snapshot.directory, str(SegmentFileName(offset, FileKind.PRODUCER_SNAPSHOT)))
         try:
-            return offset, ProducerState(_rows(parse_producer_snapshot(files.read(path))), -1)
+            return offset, ReplayState(_rows(parse_producer_snapshot(files.read(path))), -1)
         except (FormatError, FileNotFoundError, NotRegular):
             continue
-    return snapshot.segments[0].base_offset, ProducerState(np.zeros(0, PRODUCER), -1)
+    return snapshot.segments[0].base_offset, ReplayState(np.zeros(0, PRODUCER), -1)
 
 
 def _rows(entries: tuple[ProducerEntry, ...]) -> np.ndarray:

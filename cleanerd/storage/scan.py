@@ -388,7 +388,7 @@ def tail_batches(files: Files, segment: SegmentOnDisk, from_offset: int) -> "Ite
 
 def _batches_from(segment: SegmentOnDisk, position: int) -> "Iterator[tuple[Bytes, Table]]":
     from cleanerd.kernels.scan import scan_batches  # noqa: PLC0415 - 80 MiB, see the head of this module
-    from cleanerd.kernels.tables import Status  # noqa: PLC0415
+    from cleanerd.kernels.tables import ReadStatus  # noqa: PLC0415
 
     size = _READ_BYTES
     with regular_file(segment.path, buffering=0) as file:
@@ -399,10 +399,10 @@ def _batches_from(segment: SegmentOnDisk, position: int) -> "Iterator[tuple[Byte
             if len(batches):
                 yield raw, batches
                 position, size = position + stop, _READ_BYTES
-            elif status is Status.TORN and position + size < segment.size_bytes:
+            elif status is ReadStatus.TORN and position + size < segment.size_bytes:
                 size *= 2  # a batch larger than the buffer
                 continue
-            if status not in (Status.OK, Status.TORN) or not len(batches):
+            if status not in (ReadStatus.OK, ReadStatus.TORN) or not len(batches):
                 return
 
 

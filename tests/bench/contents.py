@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from cleanerd.kernels.digest import digest_records
-from cleanerd.pipeline.chunks import Source, read_pieces, slices
+from cleanerd.pipeline.chunks import read_pieces, slices
+from cleanerd.pipeline.values import Source
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.pipeline.job import Budget
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.bench.processes import Meter
 from tests.pipeline.test_pipeline_plans import plan, run
 from tests.synthetic import Shape, write_log
@@ -18,7 +18,7 @@ CONSTANT_BYTES = 1500 << 20
 
 
 @pytest.mark.bench
-def test_twenty_million_distinct_keys(spark: SparkSession, tmp_path: Path) -> None:
+def test_twenty_million_distinct_keys(spark: LazySpark, tmp_path: Path) -> None:
     """One pass, shuffle plan, 128 MiB for keys; Kafka would need four passes with this buffer."""
     shape = Shape(keys=10**9 - 1, records_per_batch=200, value_bytes=10, segment_bytes=256 << 20)
     write_log(tmp_path / "many-0", KEYS, shape)

@@ -19,7 +19,7 @@ from cleanerd.cleaning.spark_master import spark_master
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import Clock, SystemClock
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.bench.processes import ProcessTree
 from tests.cleaning.silent import Silent
 
@@ -55,7 +55,7 @@ def phases(results: Iterable[LogResult]) -> dict[str, float]:
     }  # warm sessions have none
 
 
-def clean(session: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
+def clean(session: LazySpark, command: dict[str, Any]) -> dict[str, Any]:
     """Clean a log directory and tell what it took."""
     sources = read_sources(
         assignments=[("log.cleaner.dedupe.buffer.size", str(command["dedupe_bytes"]))],
@@ -82,7 +82,7 @@ def main() -> None:
     """Answer until the end of the input."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # nothing else may get among the answers
-    session = SparkSession(spark_master(resolve(read_sources()).broker))
+    session = LazySpark(spark_master(resolve(read_sources()).broker))
     try:
         for line in sys.stdin:
             print(json.dumps(clean(session, json.loads(line))), file=answers, flush=True)

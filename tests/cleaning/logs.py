@@ -20,7 +20,7 @@ from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import Files
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix, parse_segment_file
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 
 GOOD = "good"
 RECORDS, KEYS, SEGMENT_BYTES = 160, 7, 4000
@@ -57,7 +57,7 @@ class Ran:
 
 
 def clean(
-    session: SparkSession, *log_dirs: Path, files: Files | None = None, options: Sequence[str] = ()
+    session: LazySpark, *log_dirs: Path, files: Files | None = None, options: Sequence[str] = ()
 ) -> Ran:
     """Run the command line over some log directories, every topic compacted unless the `options` say otherwise."""
     arguments = ["clean", "--force", "-o", "json", "--set=log.cleanup.policy=compact"]

@@ -18,7 +18,7 @@ import pytest
 from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cleaning.damage import DAMAGES, BadSector
 from tests.cleaning.logs import (
     GOOD,
@@ -51,7 +51,7 @@ class Damaged:
 
 
 @pytest.fixture(scope="module")
-def damaged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Damaged:
+def damaged(spark: LazySpark, tmp_path_factory: pytest.TempPathFactory) -> Damaged:
     topics = [damage.__name__ for damage in DAMAGES]
     log_dir = write_logs(tmp_path_factory.mktemp("damaged") / "logs", GOOD, "short_index", *topics)
     told = {damage.__name__: damage(log_dir / f"{damage.__name__}-0") for damage in DAMAGES}
@@ -107,9 +107,7 @@ CHECKPOINTS = (
 )
 
 
-def test_garbage_in_a_checkpoint_stops_its_directory_and_no_other(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_garbage_in_a_checkpoint_stops_its_directory_and_no_other(spark: LazySpark, tmp_path: Path) -> None:
     """Kafka takes the directory offline (spec disk A7). The file is not overwritten either."""
     log_dirs = [write_logs(tmp_path / name, "one", "two") for name in CHECKPOINTS]
     for log_dir in log_dirs:
@@ -138,7 +136,7 @@ def mounted(path: Path, *options: str) -> Iterator[None]:
         subprocess.run(["umount", str(path)], check=True)
 
 
-def test_read_only_directory_and_one_without_room(spark: SparkSession, tmp_path: Path) -> None:
+def test_read_only_directory_and_one_without_room(spark: LazySpark, tmp_path: Path) -> None:
     """Lack of room is noticed before anything is written."""
     read_only = write_logs(tmp_path / "read-only", "bad")
     small = tmp_path / "small"
@@ -160,7 +158,7 @@ def test_read_only_directory_and_one_without_room(spark: SparkSession, tmp_path:
     assert_cleaned(ran, good / f"{GOOD}-0")
 
 
-def test_second_cleanerd_in_the_same_directory(spark: SparkSession, tmp_path: Path) -> None:
+def test_second_cleanerd_in_the_same_directory(spark: LazySpark, tmp_path: Path) -> None:
     log_dir = write_logs(tmp_path / "logs", "bad")
     before = contents(log_dir / "bad-0")
     with lock_of_another(log_dir / names.CLEANERD_LOCK) as pid:
@@ -229,7 +227,7 @@ class Failing(RealFiles):
         super().rename(source, target)
 
 
-def test_errors_while_staging_leave_the_log_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+def test_errors_while_staging_leave_the_log_as_it_was(spark: LazySpark, tmp_path: Path) -> None:
     log_dir = write_logs(tmp_path / "logs", GOOD, *(trouble.topic for trouble in STAGING))
     before = {trouble: contents(log_dir / f"{trouble.topic}-0") for trouble in STAGING}
     ran = clean(spark, log_dir, files=Failing(STAGING))
@@ -243,7 +241,7 @@ def test_errors_while_staging_leave_the_log_as_it_was(spark: SparkSession, tmp_p
 
 
 def test_errors_in_the_middle_of_a_commit_are_mended_by_the_next_run(
-    spark: SparkSession, tmp_path: Path
+    spark: LazySpark, tmp_path: Path
 ) -> None:
     """Forward or backward; no record that counts is lost, and in the end the log is clean."""
     log_dir = write_logs(tmp_path / "logs", GOOD, *(trouble.topic for trouble in COMMITTING))
@@ -263,9 +261,7 @@ def test_errors_in_the_middle_of_a_commit_are_mended_by_the_next_run(
 # -- others at work ---------------------------------------------------------------------------------------------
 
 
-def test_held_lock_leaves_the_result_staged_and_a_later_run_commits(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_held_lock_leaves_the_result_staged_and_a_later_run_commits(spark: LazySpark, tmp_path: Path) -> None:
     log_dir = write_logs(tmp_path / "logs", "one", "two")
     partitions = [log_dir / "one-0", log_dir / "two-0"]
     before = {path: contents(path) for path in partitions}
@@ -320,7 +316,7 @@ class Meddling(RealFiles):
             self.after[topic] = {n: f for n, f in found.items() if not n.endswith(Suffix.STAGED.value)}
 
 
-def test_source_that_changes_before_the_commit(spark: SparkSession, tmp_path: Path) -> None:
+def test_source_that_changes_before_the_commit(spark: LazySpark, tmp_path: Path) -> None:
     """KAFKA-631's generation check: the work is thrown away, whoever changed the log is right."""
     log_dir = write_logs(tmp_path / "logs", GOOD, *CHANGES)
     files = Meddling()
@@ -336,7 +332,7 @@ def test_source_that_changes_before_the_commit(spark: SparkSession, tmp_path: Pa
     assert_cleaned(ran, log_dir / f"{GOOD}-0")
 
 
-def test_source_that_changes_between_plan_and_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_source_that_changes_between_plan_and_read(spark: LazySpark, tmp_path: Path) -> None:
     """The plan has seen another file than the task opens."""
     log_dir = write_logs(tmp_path / "logs", GOOD, "bad")
     log = segment(log_dir / "bad-0", 0)

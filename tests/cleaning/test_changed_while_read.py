@@ -16,7 +16,7 @@ from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.format import names
 from cleanerd.format.names import FileKind
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cleaning.logs import GOOD, RECORDS, Ran, clean, lock_of_another, segment, write_logs
 
 
@@ -48,7 +48,7 @@ class Swapping(RealFiles):
 
 @pytest.mark.parametrize("is_live", [True, False])
 def test_a_segment_swapped_between_its_log_and_its_index(
-    spark: SparkSession, tmp_path: Path, *, is_live: bool
+    spark: LazySpark, tmp_path: Path, *, is_live: bool
 ) -> None:
     """Superseded where a live broker did it, with exit code 0; a failure that is tried again where none runs."""
     log_dir = write_logs(tmp_path / "logs", GOOD, "bad")
@@ -81,7 +81,7 @@ class Rewriting(RealFiles):
         return found
 
 
-def look(spark: SparkSession, tmp_path: Path, times: int) -> Ran:
+def look(spark: LazySpark, tmp_path: Path, times: int) -> Ran:
     log_dir = write_logs(tmp_path / "logs", GOOD, "bad")
     path = log_dir / "bad-0" / names.LEADER_EPOCH_CHECKPOINT
     path.write_text("0\n1\n0 0\n")
@@ -89,16 +89,16 @@ def look(spark: SparkSession, tmp_path: Path, times: int) -> Ran:
         return clean(spark, log_dir, files=Rewriting(path, times))
 
 
-def test_what_looks_damaged_once_is_read_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_looks_damaged_once_is_read_again(spark: LazySpark, tmp_path: Path) -> None:
     assert look(spark, tmp_path, 1).outcome("bad") == "staged"
 
 
-def test_a_file_that_changes_under_each_reading_is_no_damage(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_file_that_changes_under_each_reading_is_no_damage(spark: LazySpark, tmp_path: Path) -> None:
     ran = look(spark, tmp_path, 2)
     assert (ran.code, ran.outcome("bad")) == (0, "superseded_by_broker")
 
 
-def test_real_damage_beside_a_live_broker_is_a_failure(spark: SparkSession, tmp_path: Path) -> None:
+def test_real_damage_beside_a_live_broker_is_a_failure(spark: LazySpark, tmp_path: Path) -> None:
     log_dir = write_logs(tmp_path / "logs", GOOD, "bad")
     log = segment(log_dir / "bad-0", 1)
     data = bytearray(log.read_bytes())

@@ -18,7 +18,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.errors import LockHeld, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints, read_offsets, update_cleaner_checkpoint
 from cleanerd.storage.generation import begin_truncation
 from tests.cleaning.logs import META_PROPERTIES, clean, lock_of_another
@@ -75,7 +75,7 @@ def test_1_7_what_no_cleaning_can_have_written_becomes_the_log_start(
 
 @CASES
 def test_1_7_one_shot_resets_it_although_nothing_is_to_be_cleaned(
-    tmp_path: Path, spark: SparkSession, checkpoint: int | None, log_start: int, expected: int | None
+    tmp_path: Path, spark: LazySpark, checkpoint: int | None, log_start: int, expected: int | None
 ) -> None:
     write(tmp_path, checkpoint, log_start)
     assert clean(spark, tmp_path).outcome("t", tmp_path.name) == "skipped"
@@ -116,7 +116,7 @@ def test_1_7_the_daemon_resets_it_although_nothing_is_to_be_cleaned(
     assert not known.may_need_reset
 
 
-def test_what_the_log_grows_past_is_dirty_all_the_same(tmp_path: Path, spark: SparkSession) -> None:
+def test_what_the_log_grows_past_is_dirty_all_the_same(tmp_path: Path, spark: LazySpark) -> None:
     """The reason for all this: records that no cleaning has seen must not count as clean because of where they lie."""
     write(tmp_path, 30)
     clean(spark, tmp_path)
@@ -131,13 +131,13 @@ def test_what_the_log_grows_past_is_dirty_all_the_same(tmp_path: Path, spark: Sp
     assert result["removed"] == {"superseded": 20}
 
 
-def test_a_dry_run_writes_nothing(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_dry_run_writes_nothing(tmp_path: Path, spark: LazySpark) -> None:
     write(tmp_path, 25)
     clean(spark, tmp_path, options=["--dry-run"])
     assert stored(tmp_path) == 25
 
 
-def test_a_log_that_is_not_compacted_keeps_what_it_has(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_log_that_is_not_compacted_keeps_what_it_has(tmp_path: Path, spark: LazySpark) -> None:
     """Kafka looks at the candidates of a compaction."""
     write(tmp_path, 25)
     clean(spark, tmp_path, options=["--topic-set=t:cleanup.policy=delete"])

@@ -11,7 +11,7 @@ from cleanerd.client.writer import LogWriter
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import FixedNow
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cleaning.silent import Silent
 
 HOUR_MS = 3_600_000
@@ -31,7 +31,7 @@ def append_block(log_dir: Path, timestamp_ms: int, number: int) -> int:
         return log.log_end_offset
 
 
-def cleaner(log_dir: Path, spark: SparkSession, **settings: object) -> Clean:
+def cleaner(log_dir: Path, spark: LazySpark, **settings: object) -> Clean:
     assignments = [("lagging", name.replace("_", "."), str(value)) for name, value in settings.items()]
     configuration = resolve(
         read_sources(topic_assignments=[("lagging", "cleanup.policy", "compact"), *assignments])
@@ -55,7 +55,7 @@ def newest(log_dir: Path) -> dict[bytes | None, bytes | None]:
     return {record.key: record.value for record in read_records(str(log_dir / "lagging-0"))}
 
 
-def test_c144_max_lag_cleans_what_the_ratio_would_not(tmp_path: Path, spark: SparkSession) -> None:
+def test_c144_max_lag_cleans_what_the_ratio_would_not(tmp_path: Path, spark: LazySpark) -> None:
     """Ratio 1.0, min lag 1 h, max lag 6 h: the first block goes at 6 h + 1 ms, the second not before its time."""
     append_block(tmp_path, T0_MS, 0)
     clean = cleaner(
@@ -76,7 +76,7 @@ def test_c144_max_lag_cleans_what_the_ratio_would_not(tmp_path: Path, spark: Spa
     assert records(tmp_path) == KEYS
 
 
-def test_c145_min_lag_protects_what_is_younger(tmp_path: Path, spark: SparkSession) -> None:
+def test_c145_min_lag_protects_what_is_younger(tmp_path: Path, spark: LazySpark) -> None:
     """Nothing after 30 minutes; after 1 h + 1 ms the part that was closed at T0, and no newest value is touched."""
     append_block(tmp_path, T0_MS, 0)
     clean = cleaner(tmp_path, spark, min_cleanable_dirty_ratio=0.0, min_compaction_lag_ms=HOUR_MS)

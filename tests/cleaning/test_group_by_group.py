@@ -12,7 +12,7 @@ from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
 from cleanerd.env.space import space_of
 from cleanerd.format import names
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cleaning.logs import META_PROPERTIES, assert_settled, clean, contents, lock_of_another, newest
 from tests.cleaning.test_bad_input import mounted
 
@@ -46,7 +46,7 @@ def tight(log_dir: Path) -> Iterator[Path]:
 
 
 def test_what_does_not_fit_at_once_is_committed_group_by_group(
-    spark: SparkSession, small: Path, monkeypatch: pytest.MonkeyPatch
+    spark: LazySpark, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checkpoint moves when all is done; a dry run tells what the whole takes, and what a group does."""
     rounds: list[int | None] = []
@@ -75,7 +75,7 @@ def test_what_does_not_fit_at_once_is_committed_group_by_group(
 
 
 def test_a_run_that_ends_between_two_groups_is_taken_up_by_the_next(
-    spark: SparkSession, small: Path, monkeypatch: pytest.MonkeyPatch
+    spark: LazySpark, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = newest(small / "t-0")
     with monkeypatch.context() as patched:
@@ -90,7 +90,7 @@ def test_a_run_that_ends_between_two_groups_is_taken_up_by_the_next(
     assert (small / names.CLEANER_OFFSET_CHECKPOINT).exists()
 
 
-def test_beside_a_live_broker_a_log_that_does_not_fit_is_left_alone(spark: SparkSession, small: Path) -> None:
+def test_beside_a_live_broker_a_log_that_does_not_fit_is_left_alone(spark: LazySpark, small: Path) -> None:
     """Nothing could be committed, so that no group would make room for the next."""
     before = contents(small / "t-0")
     with lock_of_another(small / names.LOCK):

@@ -12,7 +12,7 @@ import pytest
 
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import FileKind
-from cleanerd.pipeline.session import SparkFailed, SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark, SparkFailed
 from tests.cleaning.hostile import HOSTILE, sparse_snapshot
 from tests.cleaning.logs import TRUTH, Ran, assert_cleaned, assert_settled, clean, newest, write_logs
 
@@ -29,7 +29,7 @@ def _assert_healthy_cleaned(ran: Ran, log_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", HOSTILE, ids=lambda harm: harm.__name__)
-def test_a_hostile_log_fails_alone(harm: Callable[[Path], str], spark: SparkSession, tmp_path: Path) -> None:
+def test_a_hostile_log_fails_alone(harm: Callable[[Path], str], spark: LazySpark, tmp_path: Path) -> None:
     log_dir = write_logs(tmp_path / "logs", "a", "hostile", "z")
     told = harm(log_dir / "hostile-0")
     before = _names(log_dir / "hostile-0")
@@ -40,7 +40,7 @@ def test_a_hostile_log_fails_alone(harm: Callable[[Path], str], spark: SparkSess
     _assert_healthy_cleaned(ran, log_dir)
 
 
-def test_a_snapshot_that_asks_for_all_memory_stops_no_log(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_snapshot_that_asks_for_all_memory_stops_no_log(spark: LazySpark, tmp_path: Path) -> None:
     """Whether its own log is cleaned without it or fails, the others are cleaned."""
     log_dir = write_logs(tmp_path / "logs", "a", "hostile", "z")
     told = sparse_snapshot(log_dir / "hostile-0")
@@ -52,9 +52,7 @@ def test_a_snapshot_that_asks_for_all_memory_stops_no_log(spark: SparkSession, t
     _assert_healthy_cleaned(ran, log_dir)
 
 
-def test_a_directory_whose_name_kafka_would_not_accept_is_foreign(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_directory_whose_name_kafka_would_not_accept_is_foreign(spark: LazySpark, tmp_path: Path) -> None:
     """Not UTF-8, a character that a topic cannot have, a name that is too long."""
     log_dir = write_logs(tmp_path / "logs", *HEALTHY)
     foreign = [b"caf\xe9-0", "café-0".encode(), b"a b-0", b"x" * 250 + b"-0", b"..-0", b".-0"]
@@ -107,7 +105,7 @@ class Broken(RealFiles):
     ],
 )
 def test_an_error_that_nobody_expects_ends_the_step_of_one_log(
-    call: str, ending: str, spark: SparkSession, tmp_path: Path
+    call: str, ending: str, spark: LazySpark, tmp_path: Path
 ) -> None:
     """Its text is the reason, with where it was met; its traceback is told once for each log and cleaning."""
     log_dir = write_logs(tmp_path / "logs", "a", "hostile", "z")
@@ -122,7 +120,7 @@ def test_an_error_that_nobody_expects_ends_the_step_of_one_log(
 
 
 def test_logs_of_a_job_that_failed_as_a_whole_are_tried_one_by_one(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What brings Spark down with one log (here: a job in which that log takes part) leaves the others alone."""
     log_dir = write_logs(tmp_path / "logs", "a", "hostile", "z")

@@ -14,7 +14,7 @@ from cleanerd.format.batch import encode_batch
 from cleanerd.format.codecs import Codec
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.format.record import Record
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.scan import PartitionSnapshot, read_aborted_txns, read_offset_index, scan_partition
 from tests.cleaning.logs import Contents, assert_settled, clean, contents, segment
@@ -50,7 +50,7 @@ def bytes_of(log: Contents) -> bytes:
     return b"".join(content for name, (_, _, content) in log.items() if name.endswith(FileKind.LOG.value))
 
 
-def test_segments_of_unique_keys_become_one_batch_for_batch(tmp_path: Path, spark: SparkSession) -> None:
+def test_segments_of_unique_keys_become_one_batch_for_batch(tmp_path: Path, spark: LazySpark) -> None:
     directory = append(tmp_path, [5] * 40)
     before, times = contents(directory), [s.facts.largest_timestamp_ms for s in snapshot(tmp_path).segments]
     last = segment(directory, 39).stat()
@@ -70,9 +70,7 @@ def test_segments_of_unique_keys_become_one_batch_for_batch(tmp_path: Path, spar
     assert_settled(directory)
 
 
-def test_a_log_that_grows_is_written_again_only_as_far_as_it_pays(
-    tmp_path: Path, spark: SparkSession
-) -> None:
+def test_a_log_that_grows_is_written_again_only_as_far_as_it_pays(tmp_path: Path, spark: LazySpark) -> None:
     """A large segment keeps its file while small ones come and are merged behind it, not in every cleaning."""
     append(tmp_path, [BIG])
     segments, inodes = [], set()
@@ -86,7 +84,7 @@ def test_a_log_that_grows_is_written_again_only_as_far_as_it_pays(
     assert len(list(read_records(str(directory)))) == BIG + 4 * 15
 
 
-def test_c065_empty_segments_are_merged_away(tmp_path: Path, spark: SparkSession) -> None:
+def test_c065_empty_segments_are_merged_away(tmp_path: Path, spark: LazySpark) -> None:
     """Three segments that span 2^31 offsets each, the same key everywhere: emptied by one cleaning, merged by the next."""
     with LogWriter(str(tmp_path), TP.topic, TP.partition, segment_bytes=1 << 20) as writer:
         for base in (0, 2**31, 2 * 2**31):
@@ -106,7 +104,7 @@ def test_c065_empty_segments_are_merged_away(tmp_path: Path, spark: SparkSession
     assert_settled(directory)
 
 
-def test_transaction_index_and_compressed_batches_come_along(tmp_path: Path, spark: SparkSession) -> None:
+def test_transaction_index_and_compressed_batches_come_along(tmp_path: Path, spark: LazySpark) -> None:
     with LogWriter(str(tmp_path), TP.topic, TP.partition, segment_bytes=1 << 20) as writer:
         for number in range(6):
             producer = Producer(writer, codec=Codec.GZIP, producer_id=number)
@@ -132,7 +130,7 @@ def test_transaction_index_and_compressed_batches_come_along(tmp_path: Path, spa
     assert read_aborted_txns(RealFiles(), snapshot(tmp_path)) == aborted
 
 
-def test_nothing_is_merged_when_the_key_says_so(tmp_path: Path, spark: SparkSession) -> None:
+def test_nothing_is_merged_when_the_key_says_so(tmp_path: Path, spark: LazySpark) -> None:
     directory = append(tmp_path, [5] * 10)
     before = contents(directory)
     ran = clean(spark, tmp_path, options=["--set=cleanerd.merge.enable=false"])
@@ -140,7 +138,7 @@ def test_nothing_is_merged_when_the_key_says_so(tmp_path: Path, spark: SparkSess
     assert contents(directory) == before
 
 
-def test_a_dry_run_tells_what_would_be_merged(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_dry_run_tells_what_would_be_merged(tmp_path: Path, spark: LazySpark) -> None:
     directory = append(tmp_path, [5] * 10)
     before = contents(directory)
     result = clean(spark, tmp_path, options=["--dry-run"]).results[tmp_path.name, "t"]

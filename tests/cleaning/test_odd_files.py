@@ -12,7 +12,7 @@ import pytest
 from cleanerd.env.files import NotRegular, RealFiles, regular_fd
 from cleanerd.format import names
 from cleanerd.format.names import FileKind
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cleaning.logs import GOOD, assert_cleaned, clean, segment, write_logs
 
 SPARSE_BYTES = 1 << 40
@@ -52,7 +52,7 @@ PLACES: dict[str, Callable[[Path], Path]] = {
 
 @pytest.mark.parametrize("odd", ODD)
 def test_a_run_says_which_file_is_none_and_cleans_the_other_logs(
-    odd: Callable[[Path], None], tmp_path: Path, spark: SparkSession
+    odd: Callable[[Path], None], tmp_path: Path, spark: LazySpark
 ) -> None:
     log_dir = write_logs(tmp_path / "logs", GOOD, *PLACES, "snapshot")
     odd_files = {topic: find(log_dir / f"{topic}-0") for topic, find in PLACES.items()}
@@ -71,7 +71,7 @@ def test_a_run_says_which_file_is_none_and_cleans_the_other_logs(
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("name", [names.CLEANER_OFFSET_CHECKPOINT, names.LOG_START_CHECKPOINT])
 def test_a_checkpoint_that_is_none_is_the_trouble_of_its_log_directory(
-    odd: Callable[[Path], None], name: str, tmp_path: Path, spark: SparkSession
+    odd: Callable[[Path], None], name: str, tmp_path: Path, spark: LazySpark
 ) -> None:
     good, bad = write_logs(tmp_path / "good", GOOD), write_logs(tmp_path / "bad", "bad")
     odd(bad / name)
@@ -80,9 +80,7 @@ def test_a_checkpoint_that_is_none_is_the_trouble_of_its_log_directory(
     assert_cleaned(ran, good / f"{GOOD}-0")
 
 
-def test_a_directory_whose_name_kafka_would_not_accept_is_foreign(
-    tmp_path: Path, spark: SparkSession
-) -> None:
+def test_a_directory_whose_name_kafka_would_not_accept_is_foreign(tmp_path: Path, spark: LazySpark) -> None:
     """Its name would end up in a checkpoint, which no broker could read then (spec disk A7)."""
     log_dir = write_logs(tmp_path / "logs", GOOD, "bad")
     strange = [

@@ -14,7 +14,7 @@ from cleanerd.format.codecs import Codec
 from cleanerd.format.legacy import encode_message
 from cleanerd.format.record import Record
 from cleanerd.pipeline import job
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cleaning.logs import GOOD, assert_cleaned, assert_settled, clean, contents, write_logs
 
 RECORDS = 1000
@@ -49,7 +49,7 @@ class Told(Reservations):
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 @pytest.mark.parametrize("magic", [0, 1])
 def test_a_log_that_grows(
-    spark: SparkSession, tmp_path: Path, magic: int, codec: Codec, monkeypatch: pytest.MonkeyPatch
+    spark: LazySpark, tmp_path: Path, magic: int, codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is removed, all is converted; the room that was asked for before is enough."""
     monkeypatch.setattr("cleanerd.cleaning.clean.Reservations", Told)
@@ -69,7 +69,7 @@ def test_a_log_that_grows(
 
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_new_segment_that_no_index_could_describe(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry_run: bool
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry_run: bool
 ) -> None:
     """Kafka gives up on the log too (rule 4.33)."""
     monkeypatch.setattr(job, "SEGMENT_MAX_BYTES", 9500)

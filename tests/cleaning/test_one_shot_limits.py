@@ -7,7 +7,7 @@ import pytest
 
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.format import names
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cleaning.logs import assert_cleaned, clean, contents, lock_of_another, size_of, write_logs
 
 BURST_S = 0.3
@@ -22,7 +22,7 @@ BURST_S = 0.3
     ],
 )
 def test_limits_of_io_hold_for_a_one_shot_cleaning(
-    key: str, moved: float, spark: SparkSession, tmp_path: Path
+    key: str, moved: float, spark: LazySpark, tmp_path: Path
 ) -> None:
     """The log is read at least `moved` times (or written), so that it takes so many seconds at least."""
     log_dir = write_logs(tmp_path / "logs", "good")
@@ -40,7 +40,7 @@ def test_limits_of_io_hold_for_a_one_shot_cleaning(
     [([], [3]), (["--set=cleanerd.job.max.logs=2"], [2, 1]), (["--set=cleanerd.job.max.bytes=1"], [1, 1, 1])],
 )
 def test_logs_share_jobs_within_the_limits(
-    options: list[str], jobs: list[int], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: list[str], jobs: list[int], spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[int] = []
     stage = Cleaner.stage
@@ -60,7 +60,7 @@ def test_logs_share_jobs_within_the_limits(
     ],
 )
 def test_no_more_is_staged_beside_a_live_broker_than_it_allows(
-    limit: str, reason: str, spark: SparkSession, tmp_path: Path
+    limit: str, reason: str, spark: LazySpark, tmp_path: Path
 ) -> None:
     """Where nobody lives, nothing has to wait, and the limit is none."""
     log_dir = write_logs(tmp_path / "logs", "good")

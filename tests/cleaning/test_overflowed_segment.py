@@ -8,7 +8,7 @@ from cleanerd.client.writer import LogWriter
 from cleanerd.format.batch import encode_batch
 from cleanerd.format.names import FileKind, SegmentFileName
 from cleanerd.format.record import Record
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cleaning.logs import GOOD, assert_cleaned, clean, contents, write_logs
 
 LAST_THAT_FITS = 2**31 - 1
@@ -29,7 +29,7 @@ def write(log_dir: Path, last_offset: int) -> Path:
 
 @pytest.mark.parametrize("beyond", [0, 1, 2**40])
 def test_c072_an_overflowed_segment_is_not_written_again(
-    tmp_path: Path, spark: SparkSession, beyond: int
+    tmp_path: Path, spark: LazySpark, beyond: int
 ) -> None:
     """A segment made of it would be one that no index can describe."""
     log_dir = write_logs(tmp_path / "logs", GOOD)

@@ -8,13 +8,13 @@ import pytest
 from cleanerd.cleaning.phases import JOB_PHASES, Stopwatch
 from cleanerd.env.clock import SystemClock
 from cleanerd.format import names
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cleaning.logs import clean, lock_of_another, segment, write_logs
 
 INDEXED = {"plan", "index", "rewrite"}
 
 
-def test_phases_of_committed_unchanged_and_staged_logs(tmp_path: Path, spark: SparkSession) -> None:
+def test_phases_of_committed_unchanged_and_staged_logs(tmp_path: Path, spark: LazySpark) -> None:
     """Logs of one job share its phases, the stage too; each has its own commit; all within its seconds."""
     spark.context()
     log_dir = write_logs(tmp_path / "logs", "one", "two")
@@ -38,7 +38,7 @@ def test_phases_of_committed_unchanged_and_staged_logs(tmp_path: Path, spark: Sp
     assert (staged["outcome"], set(staged["phase_seconds"])) == ("staged", INDEXED | {"stage"})
 
 
-def test_a_log_that_fails_tells_how_far_its_job_came(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_log_that_fails_tells_how_far_its_job_came(tmp_path: Path, spark: LazySpark) -> None:
     spark.context()
     log_dir = write_logs(tmp_path / "logs", "good", "bad")
     damaged = segment(log_dir / "bad-0", 1)
@@ -47,9 +47,7 @@ def test_a_log_that_fails_tells_how_far_its_job_came(tmp_path: Path, spark: Spar
     assert (result["outcome"], set(result["phase_seconds"])) == ("failed", INDEXED | {"stage"})
 
 
-def test_the_start_of_spark_is_a_phase_but_no_part_of_the_seconds(
-    tmp_path: Path, spark: SparkSession
-) -> None:
+def test_the_start_of_spark_is_a_phase_but_no_part_of_the_seconds(tmp_path: Path, spark: LazySpark) -> None:
     """Once for a session: MB/s of the first cleaning are those of the second."""
     log_dir = write_logs(tmp_path / "logs", "one")
     spark.stop()

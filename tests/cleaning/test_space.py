@@ -8,7 +8,7 @@ import pytest
 from cleanerd.cleaning.reservations import Reservations
 from cleanerd.env.files import RealFiles
 from cleanerd.env.space import Space, floor_bytes, space_of
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cleaning.logs import GOOD, assert_cleaned, clean, contents, write_logs
 from tests.cleaning.test_bad_input import mounted
 
@@ -56,7 +56,7 @@ class Filling(Reservations):
 
 
 def test_a_write_that_would_cross_the_floor_fails_its_log_alone(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is left of it, and the floor still is free."""
     monkeypatch.setattr("cleanerd.cleaning.clean.Reservations", Filling)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import FileKind, Suffix
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cleaning.logs import clean, write_logs
 
 STAGED_LOG = f"{FileKind.LOG.value}{Suffix.STAGED.value}"
@@ -40,14 +40,14 @@ class FullFor(RealFiles):
         super().fsync(path)
 
 
-def test_the_disk_syncs_several_logs_at_a_time(tmp_path: Path, spark: SparkSession) -> None:
+def test_the_disk_syncs_several_logs_at_a_time(tmp_path: Path, spark: LazySpark) -> None:
     """One after the other, the first log would wait for the second in vain."""
     log_dir = write_logs(tmp_path / "logs", "one", "two")
     ran = clean(spark, log_dir, files=Meeting(2))
     assert [ran.outcome(topic) for topic in ("one", "two")] == ["committed", "committed"]
 
 
-def test_a_log_that_cannot_be_staged_leaves_the_others_alone(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_log_that_cannot_be_staged_leaves_the_others_alone(tmp_path: Path, spark: LazySpark) -> None:
     topics = [f"t{number}" for number in range(20)]
     log_dir = write_logs(tmp_path / "logs", *topics)
     ran = clean(spark, log_dir, files=FullFor("t7"))

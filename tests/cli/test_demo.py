@@ -11,14 +11,14 @@ from cleanerd.cli.demo.reader import read_and_compare
 from cleanerd.cli.demo.topics import ORDERS, PROFILES, TOPICS, Feed, Topic
 from cleanerd.client.reader import read_records
 from cleanerd.format.batch import Record
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cli.conftest import Run
 
 NOW_MS = 1_700_000_000_000
 
 
 def test_demo_cleans_live_logs_and_loses_no_key(
-    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    spark: LazySpark, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Everything as in the command, with fewer records; the logs that it keeps are the cleaned ones."""
     assert demo.run(str(tmp_path / "logs"), scale=0.05, session=spark) == 0

@@ -19,7 +19,7 @@ from cleanerd.errors import CleanerdError
 from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.channel import Advance, Phase
 from cleanerd.pipeline.job import Budget, Pipeline
-from cleanerd.pipeline.work import IndexedLog
+from cleanerd.pipeline.values import IndexedLog
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import discard_staged

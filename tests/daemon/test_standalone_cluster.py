@@ -12,7 +12,7 @@ import pyspark
 import pytest
 
 from cleanerd.pipeline.java import find_java_home
-from cleanerd.pipeline.session import SparkFailed, SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark, SparkFailed
 from tests.cleaning.logs import newest, write_logs
 from tests.daemon.processes import ROOT, running, wait_until
 from tests.daemon.test_daemon_process import committed
@@ -98,12 +98,12 @@ def test_daemon_cleans_on_a_standalone_cluster(tmp_path: Path, secret: str | Non
     assert any(executors), "workers of the cluster did the work"
 
 
-def test_the_root_cause_is_told_when_no_executor_can_start(tmp_path: Path, spark: SparkSession) -> None:
+def test_the_root_cause_is_told_when_no_executor_can_start(tmp_path: Path, spark: LazySpark) -> None:
     """Not that a stopped context cannot be asked to cancel; and the next job has a session again."""
     spark.stop()
     settings = {"spark.executor.extraJavaOptions": "-agentlib:none"}
     with standalone(tmp_path, 1, spark_deploy_maxExecutorRetries="1") as (master, _):
-        session = SparkSession(master, settings)
+        session = LazySpark(master, settings)
         for _ in range(2):
             with pytest.raises(SparkFailed, match="Command exited with code 1") as caught:
                 session.run(lambda context: context.parallelize([1], 1).count())

@@ -14,7 +14,7 @@ from cleanerd.format.names import FileKind
 from cleanerd.format.record import Record
 from cleanerd.insight.findings import KINDS, Severity
 from cleanerd.insight.verify import verify
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cleaning.logs import clean, lock_of_another, write_logs
 from tests.insight import damage
 from tests.insight.damage import DAMAGES, Damage
@@ -112,7 +112,7 @@ def test_a_live_log_is_read_up_to_the_high_watermark(tmp_path: Path) -> None:
         assert codes(log_dir) == {"bad_crc": 2}
 
 
-def test_a_staged_cleaning_is_no_trouble(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_staged_cleaning_is_no_trouble(tmp_path: Path, spark: LazySpark) -> None:
     """Until its source is gone."""
     log_dir = write_logs(tmp_path / "logs", "t")
     with lock_of_another(log_dir / names.LOCK):

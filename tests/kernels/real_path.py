@@ -1,4 +1,4 @@
-"""The path that a cleaning takes, without Spark: index_chunk, resolve, conclude, rewrite_chunk, over real files."""
+"""The path that a cleaning takes, without Spark: index_chunk, resolve, join_chunks, rewrite_chunk, over real files."""
 
 import contextlib
 import os
@@ -12,23 +12,14 @@ import numpy as np
 from cleanerd.format.batch import iterate_batches
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import TopicPartition
-from cleanerd.kernels.judge import AbortedTxns, Context, Producers
+from cleanerd.kernels.judge import Context
 from cleanerd.kernels.reference import Cleaned, Facts, LastBatch
+from cleanerd.kernels.tables import AbortedTxns, Producers
 from cleanerd.pipeline import chunks
-from cleanerd.pipeline.chunks import ChunkWork, Source
-from cleanerd.pipeline.conclude import conclude
-from cleanerd.pipeline.index import (
-    Bits,
-    Blocks,
-    ChunkSummary,
-    LogContext,
-    combine,
-    holders_of_buckets,
-    index_chunk,
-    resolve,
-)
-from cleanerd.pipeline.rewrite import Part, rewrite_chunk
-from cleanerd.pipeline.work import IndexedLog, LogWork
+from cleanerd.pipeline.index import Blocks, LogContext, combine, holders_of_buckets, index_chunk, resolve
+from cleanerd.pipeline.rewrite import rewrite_chunk
+from cleanerd.pipeline.values import Bits, ChunkSummary, ChunkWork, IndexedLog, LogWork, Part, Source
+from cleanerd.pipeline.whole_log import join_chunks
 from cleanerd.policy.verdicts import RecordVerdict
 from tests.kernels.random_log import LogSegment
 
@@ -129,7 +120,7 @@ class RealPath:
         _combine_runs(self.work.chunks, blocks, self.layout.combined_chunks)
         answer = self._resolve_map_side if self.layout.map_side else self._resolve_all
         indexed = IndexedLog(self.work, KEY, self.layout.buckets)
-        return conclude(indexed, summaries, answer(blocks))
+        return join_chunks(indexed, summaries, answer(blocks))
 
     def _resolve_all(self, blocks: list[Blocks]) -> list[dict[int, Bits]]:
         bits: list[dict[int, Bits]] = [{} for _ in blocks]

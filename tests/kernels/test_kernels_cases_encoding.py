@@ -22,7 +22,7 @@ from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels import reference
 from cleanerd.kernels.reference import Batch, Facts, LastBatch, Segment
 from cleanerd.kernels.tables import WRITTEN
-from cleanerd.pipeline.rewrite import index_entries
+from cleanerd.pipeline.segment_indexes import index_entries
 from tests.kernels.damage import sealed
 from tests.kernels.random_log import LogSegment
 from tests.kernels.real_path import Layout, RealPath

@@ -23,8 +23,8 @@ from cleanerd.kernels.judge import Context, mark_aborted
 from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.reference import Facts, Segment
 from cleanerd.kernels.scan import first_bad_crc, first_bad_order, first_misplaced, scan_batches
-from cleanerd.kernels.tables import Status
-from cleanerd.kernels.transactions import PRODUCER, ProducerState, collect_events, replay
+from cleanerd.kernels.tables import ReadStatus
+from cleanerd.kernels.transactions import PRODUCER, ReplayState, collect_events, replay
 from tests.kernels.damage import damage, damage_inside_crc, guarded
 from tests.kernels.random_log import NOW_MS, LogSegment, RandomLog, random_facts
 from tests.kernels.real_path import KEY, Layout, RealPath, aborted_columns, producer_columns
@@ -90,13 +90,13 @@ def test_damaged_logs_are_refused_or_cleaned_right(inside_crc: bool, tmp_path: P
     assert outcomes["cleaned"] > 0
 
 
-def read_everything(data: bytes, rng: random.Random) -> Status:
+def read_everything(data: bytes, rng: random.Random) -> ReadStatus:
     """Run every kernel that reads foreign bytes over a buffer with forbidden memory on both sides."""
     raw, nothing = guarded(data, at_start=rng.random() < 0.3), np.empty(0, np.uint8)
     batches, stop, status = scan_batches(raw, 0, len(raw))
     assert 0 <= stop <= len(raw)
     first_bad_crc(raw, batches)
-    replay(ProducerState(np.zeros(0, PRODUCER), -1), raw, batches, 0, 10)
+    replay(ReplayState(np.zeros(0, PRODUCER), -1), raw, batches, 0, 10)
     aborted = mark_aborted(batches, aborted_columns([(n, 0, 1 << 40) for n in range(5)]))
     collect_events(raw, batches, aborted, _context())
     if len(batches):
@@ -109,7 +109,7 @@ def read_everything(data: bytes, rng: random.Random) -> Status:
     if first_bad_order(batches, -1) >= 0 or impossible >= 0:
         return status
     records, walked, _, _ = walk_records(raw, nothing, batches, 0, len(batches), rows, -1)
-    if walked is Status.OK:
+    if walked is ReadStatus.OK:
         fingerprint_records(raw, nothing, batches, records, aborted, 5, KEY, 4)
         cursors = np.zeros(4, np.int64)
         look_up_answers(raw, nothing, batches, records, aborted, KEY, np.ones(2, np.bool_), cursors)
@@ -120,7 +120,7 @@ def _context() -> Context:
     return Context(NOW_MS, NOW_MS + 1, 10, producer_columns({}), np.zeros(0, np.int64))
 
 
-def expand_everything(data: bytes, rng: random.Random) -> Status:
+def expand_everything(data: bytes, rng: random.Random) -> ReadStatus:
     """The inner messages of a wrapper, as the walk meets them after decompression."""
     log = RandomLog(rng, kinds=("wrapper",)).append(1)
     raw = guarded(log.batches[0].data)
@@ -134,9 +134,9 @@ def expand_everything(data: bytes, rng: random.Random) -> Status:
 
 
 @pytest.mark.parametrize("reader", [read_everything, expand_everything])
-def test_no_kernel_reads_beyond_its_buffer(reader: Callable[[bytes, random.Random], Status]) -> None:
+def test_no_kernel_reads_beyond_its_buffer(reader: Callable[[bytes, random.Random], ReadStatus]) -> None:
     """A read outside ends the process. CRCs are not asked: every length is followed to its end."""
-    outcomes: Counter[Status] = Counter()
+    outcomes: Counter[ReadStatus] = Counter()
     for seed in range(4 * SEEDS):
         rng = random.Random(f"bounds {seed}")
         kinds = ("legacy",) if reader is expand_everything else ("plain", "transactional", "marker", "legacy")
@@ -145,8 +145,8 @@ def test_no_kernel_reads_beyond_its_buffer(reader: Callable[[bytes, random.Rando
         for _ in range(rng.randrange(4)):
             data = damage(rng, data)
         outcomes[reader(data, rng)] += 1
-    assert outcomes[Status.OK] > 0
-    assert outcomes[Status.BAD_RECORD] > 0
+    assert outcomes[ReadStatus.OK] > 0
+    assert outcomes[ReadStatus.BAD_RECORD] > 0
 
 
 @pytest.mark.parametrize("kind", ["plain", "transactional", "marker", "legacy", "wrapper"])

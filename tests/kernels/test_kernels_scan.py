@@ -13,7 +13,7 @@ from cleanerd.format.legacy import encode_message, encode_wrapper, wrap_messages
 from cleanerd.format.record import encode_varint
 from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.scan import first_bad_crc, first_bad_order, scan_batches
-from cleanerd.kernels.tables import Bytes, Status, Table
+from cleanerd.kernels.tables import Bytes, ReadStatus, Table
 from tests.kernels.damage import guarded, sealed
 
 NOTHING = np.empty(0, np.uint8)
@@ -27,22 +27,24 @@ V1 = encode_message(Record(12, 77, b"k", None), magic=1)
 V0 = encode_message(Record(13, -1, None, b"v"), magic=0)
 
 
-def scan(data: bytes) -> tuple[Bytes, Table, int, Status]:
+def scan(data: bytes) -> tuple[Bytes, Table, int, ReadStatus]:
     """Scan a buffer that ends where the data ends."""
     raw = guarded(data)
     return raw, *scan_batches(raw, 0, len(raw))
 
 
-def walk(data: bytes, previous_offset: int = -1) -> tuple[Table, Status, int]:
+def walk(data: bytes, previous_offset: int = -1) -> tuple[Table, ReadStatus, int]:
     """Walk all batches of `data`, none of them compressed."""
     raw, batches, _, status = scan(data)
-    assert status is Status.OK
+    assert status is ReadStatus.OK
     rows = int(batches["count"].sum())
     records, status, batch, _ = walk_records(raw, NOTHING, batches, 0, len(batches), rows, previous_offset)
     return records, status, batch
 
 
-def walk_wrapper(messages: bytes, wrapper: bytes, previous_offset: int = -1) -> tuple[Table, Table, Status]:
+def walk_wrapper(
+    messages: bytes, wrapper: bytes, previous_offset: int = -1
+) -> tuple[Table, Table, ReadStatus]:
     """Walk the messages of one wrapper."""
     raw, batches, _, _ = scan(wrapper)
     expanded = guarded(messages)
@@ -56,7 +58,7 @@ def walk_wrapper(messages: bytes, wrapper: bytes, previous_offset: int = -1) -> 
 def test_headers_of_all_magics() -> None:
     """Every field of a row."""
     _, batches, stop, status = scan(V2 + V1 + V0)
-    assert (stop, status) == (len(V2 + V1 + V0), Status.OK)
+    assert (stop, status) == (len(V2 + V1 + V0), ReadStatus.OK)
     header = parse_header(V2)
     row = batches[0]
     assert (row["base_offset"], row["last_offset"], row["leader_epoch"]) == (4, 11, 0)
@@ -83,7 +85,7 @@ def test_legacy_attributes_that_mean_nothing(data: bytes, known: int) -> None:
 def test_records_of_all_magics() -> None:
     """Every field of a row; a header in the tail does not show."""
     records, status, _ = walk(V2 + V1 + V0)
-    assert status is Status.OK
+    assert status is ReadStatus.OK
     assert records["offset"].tolist() == [5, 7, 9, 12, 13]
     assert records["timestamp"].tolist() == [1000, 900, -1, 77, -1]
     assert records["key_length"].tolist() == [1, -1, 0, 1, -1]
@@ -114,20 +116,20 @@ def test_log_append_time_is_the_time_of_every_record() -> None:
 def test_c102_next_batch_size() -> None:
     """Upstream's cases: fewer than 17 bytes say nothing, 17 do; other magic and small sizes are corrupt."""
     for end in range(17):
-        assert scan(V2[:end])[3] is (Status.OK if end == 0 else Status.TORN)
-    assert scan(V2[:17])[3] is Status.TORN
-    assert scan(V2[:16] + b"\x0a")[3] is Status.BAD_MAGIC
+        assert scan(V2[:end])[3] is (ReadStatus.OK if end == 0 else ReadStatus.TORN)
+    assert scan(V2[:17])[3] is ReadStatus.TORN
+    assert scan(V2[:16] + b"\x0a")[3] is ReadStatus.BAD_MAGIC
     for size in (-(2**31), -1, 0, 13):
-        assert scan(V2[:8] + struct.pack(">i", size) + V2[12:17])[3] is Status.BAD_SIZE
-    assert scan(V2[:8] + struct.pack(">i", 48) + V2[12:])[3] is Status.BAD_SIZE  # 60 bytes with magic 2
-    assert scan(V2[:8] + struct.pack(">i", 2**31 - 1) + V2[12:])[3] is Status.TORN
+        assert scan(V2[:8] + struct.pack(">i", size) + V2[12:17])[3] is ReadStatus.BAD_SIZE
+    assert scan(V2[:8] + struct.pack(">i", 48) + V2[12:])[3] is ReadStatus.BAD_SIZE  # 60 bytes with magic 2
+    assert scan(V2[:8] + struct.pack(">i", 2**31 - 1) + V2[12:])[3] is ReadStatus.TORN
 
 
 @pytest.mark.parametrize("end", range(1, len(V1)))
 def test_torn_tails(end: int) -> None:
     """Whole batches before it are returned, and where the torn one begins."""
     _, batches, stop, status = scan(V2 + V1[:end])
-    assert (len(batches), stop, status) == (1, len(V2), Status.TORN)
+    assert (len(batches), stop, status) == (1, len(V2), ReadStatus.TORN)
 
 
 def test_c103_checksum() -> None:
@@ -154,7 +156,7 @@ def test_every_flipped_bit_under_the_crc_shows(data: bytes) -> None:
         changed = bytearray(V2 + data)
         changed[len(V2) + at] ^= 1 << at % 8
         raw, batches, _, status = scan(bytes(changed))
-        assert status is Status.OK
+        assert status is ReadStatus.OK
         assert first_bad_crc(raw, batches) == 1
 
 
@@ -232,30 +234,30 @@ def batch_of(payload: bytes, count: int = 1) -> bytes:
 
 def test_the_record_that_the_bad_ones_are_made_from() -> None:
     """It is good."""
-    assert walk(batch_of(GOOD))[1] is Status.OK
+    assert walk(batch_of(GOOD))[1] is ReadStatus.OK
 
 
 @pytest.mark.parametrize("payload", BAD_RECORDS.values(), ids=BAD_RECORDS.keys())
 def test_records_that_lead_out_of_their_batch(payload: bytes) -> None:
     """BAD_RECORD, without a look beyond the batch: the buffer ends there, and is followed by a good record."""
     records, status, batch = walk(batch_of(payload))
-    assert (status, batch, len(records)) == (Status.BAD_RECORD, 0, 0)
-    assert walk(batch_of(payload) + batch_of(GOOD))[1] is Status.BAD_RECORD
+    assert (status, batch, len(records)) == (ReadStatus.BAD_RECORD, 0, 0)
+    assert walk(batch_of(payload) + batch_of(GOOD))[1] is ReadStatus.BAD_RECORD
 
 
 def test_counts_that_are_wrong() -> None:
     """A record more than the header says, or fewer."""
-    assert walk(batch_of(GOOD, count=0))[1] is Status.BAD_COUNT
-    assert walk(batch_of(GOOD * 2))[1] is Status.BAD_COUNT
-    assert walk(batch_of(GOOD, count=2))[1] is Status.BAD_RECORD
+    assert walk(batch_of(GOOD, count=0))[1] is ReadStatus.BAD_COUNT
+    assert walk(batch_of(GOOD * 2))[1] is ReadStatus.BAD_COUNT
+    assert walk(batch_of(GOOD, count=2))[1] is ReadStatus.BAD_RECORD
 
 
 def test_offsets_that_do_not_rise_inside_a_batch() -> None:
     """Twice the same, below the base, beyond the last, beyond 2^31."""
     at = [body(N(0), N(delta), N(1), b"k", N(1), b"v", N(0)) for delta in (-1, 0, 1, 2**31)]
-    assert walk(batch_of(at[1] * 2, count=2))[1] is Status.BAD_OFFSET
+    assert walk(batch_of(at[1] * 2, count=2))[1] is ReadStatus.BAD_OFFSET
     for wrong in (at[0], at[2], at[3]):
-        assert walk(batch_of(wrong))[1] is Status.BAD_OFFSET
+        assert walk(batch_of(wrong))[1] is ReadStatus.BAD_OFFSET
 
 
 def test_control_records_need_a_key() -> None:
@@ -263,10 +265,10 @@ def test_control_records_need_a_key() -> None:
     marker = encode_end_txn_marker(
         ControlType.COMMIT, offset=5, timestamp_ms=0, producer_id=1, producer_epoch=0
     )
-    assert walk(marker)[1] is Status.OK
+    assert walk(marker)[1] is ReadStatus.OK
     for key in (N(-1), N(3) + b"\0\0\0"):
         payload = body(N(0), N(0), key, N(1), b"v", N(0))
-        assert walk(sealed(marker[:61] + payload))[1] is Status.BAD_CONTROL
+        assert walk(sealed(marker[:61] + payload))[1] is ReadStatus.BAD_CONTROL
 
 
 LEGACY_DAMAGE: dict[str, Callable[[bytes], bytes]] = {
@@ -285,23 +287,23 @@ MESSAGE = encode_message(Record(12, 77, b"k", b"vw"), magic=1)
 @pytest.mark.parametrize("change", LEGACY_DAMAGE.values(), ids=LEGACY_DAMAGE.keys())
 def test_messages_that_lead_out_of_their_entry(change: Callable[[bytes], bytes]) -> None:
     """The same for magic 0 and 1, alone and inside a wrapper."""
-    assert walk(MESSAGE)[1] is Status.OK
-    assert walk(sealed(change(MESSAGE)))[1] is Status.BAD_RECORD
+    assert walk(MESSAGE)[1] is ReadStatus.OK
+    assert walk(sealed(change(MESSAGE)))[1] is ReadStatus.BAD_RECORD
     wrapper = encode_wrapper([Record(12, 77, b"k", b"vw")], magic=1, codec=Codec.GZIP)
-    assert walk_wrapper(sealed(change(MESSAGE)), wrapper)[2] is Status.BAD_RECORD
+    assert walk_wrapper(sealed(change(MESSAGE)), wrapper)[2] is ReadStatus.BAD_RECORD
 
 
 def test_wrappers_that_hold_something_else() -> None:
     """Nothing, a torn message, another wrapper, a batch of magic 2: all refused."""
     records = [Record(12, 77, b"k", b"vw")]
     wrapper = encode_wrapper(records, magic=1, codec=Codec.GZIP)
-    assert walk_wrapper(b"", wrapper)[2] is Status.BAD_COUNT
+    assert walk_wrapper(b"", wrapper)[2] is ReadStatus.BAD_COUNT
     for end in range(1, len(MESSAGE)):
         status = walk_wrapper(MESSAGE[:end], wrapper)[2]
-        assert status in (Status.BAD_RECORD, Status.BAD_COUNT)
-    assert walk_wrapper(wrapper, wrapper)[2] is Status.BAD_RECORD
-    assert walk_wrapper(batch_of(GOOD), wrapper)[2] is Status.BAD_RECORD
-    assert walk_wrapper(MESSAGE[:8] + struct.pack(">i", 13) + MESSAGE[12:], wrapper)[2] is not Status.OK
+        assert status in (ReadStatus.BAD_RECORD, ReadStatus.BAD_COUNT)
+    assert walk_wrapper(wrapper, wrapper)[2] is ReadStatus.BAD_RECORD
+    assert walk_wrapper(batch_of(GOOD), wrapper)[2] is ReadStatus.BAD_RECORD
+    assert walk_wrapper(MESSAGE[:8] + struct.pack(">i", 13) + MESSAGE[12:], wrapper)[2] is not ReadStatus.OK
 
 
 def inner(*offsets: int) -> bytes:
@@ -337,7 +339,7 @@ def test_offsets_in_wrappers(
     """Rule 0.9; base offset and count of the wrapper are known afterwards."""
     messages = inner(*offsets)
     batches, records, status = walk_wrapper(messages, wrapped(messages, last, magic), previous)
-    assert status is Status.OK
+    assert status is ReadStatus.OK
     assert records["offset"].tolist() == expected
     assert (batches["base_offset"][0], batches["count"][0]) == (expected[0], len(expected))
 
@@ -358,7 +360,7 @@ def test_offsets_in_wrappers(
 def test_bad_offsets_in_wrappers(offsets: tuple[int, ...], last: int, magic: int, previous: int) -> None:
     """Every offset lies between the batch before and the wrapper's own offset, and they rise."""
     messages = inner(*offsets)
-    assert walk_wrapper(messages, wrapped(messages, last, magic), previous)[2] is Status.BAD_OFFSET
+    assert walk_wrapper(messages, wrapped(messages, last, magic), previous)[2] is ReadStatus.BAD_OFFSET
 
 
 def test_messages_of_magic_1_have_a_timestamp_in_any_wrapper() -> None:
@@ -374,12 +376,12 @@ def test_a_part_of_the_batches() -> None:
     data = V2 + V1 + V0
     raw, batches, _, _ = scan(data)
     records, status, stopped, _ = walk_records(raw, NOTHING, batches, 1, 3, 2, -1)
-    assert (status, stopped) == (Status.OK, 3)
+    assert (status, stopped) == (ReadStatus.OK, 3)
     assert records["batch"].tolist() == [1, 2]
     torn = sealed(V0[:-1])
     raw, batches, _, _ = scan(V2 + V1 + torn)
     records, status, stopped, position = walk_records(raw, NOTHING, batches, 1, 3, 2, -1)
-    assert (status, stopped, position) == (Status.BAD_RECORD, 2, len(V2 + V1))
+    assert (status, stopped, position) == (ReadStatus.BAD_RECORD, 2, len(V2 + V1))
 
 
 @pytest.mark.parametrize("bad", range(8))
@@ -392,7 +394,7 @@ def test_the_first_wrong_crc_is_named_wherever_it_is(bad: int) -> None:
     whole[3] = sealed(encode_message(Record(3, 3, b"k", b"v"), magic=1))
     damaged = [*whole[:bad], *(batch[:-1] + bytes([batch[-1] ^ 1]) for batch in whole[bad:])]
     raw, batches, _, status = scan(b"".join(damaged))
-    assert status is Status.OK
+    assert status is ReadStatus.OK
     assert first_bad_crc(raw, batches) == bad
     raw, batches, _, _ = scan(b"".join(whole))
     assert first_bad_crc(raw, batches) == -1

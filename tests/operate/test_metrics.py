@@ -35,8 +35,8 @@ from cleanerd.errors import (
     SourceChanged,
 )
 from cleanerd.kernels import newest
+from cleanerd.pipeline.lazy_spark import SparkFailed
 from cleanerd.pipeline.rewrite import VerificationFailed
-from cleanerd.pipeline.session import SparkFailed
 from cleanerd.policy.verdicts import RecordVerdict
 from tests.cleaning.logs import segment
 from tests.daemon.processes import wait_until

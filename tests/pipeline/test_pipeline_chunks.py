@@ -17,17 +17,11 @@ from cleanerd.format.codecs import Codec, compress
 from cleanerd.format.legacy import encode_wrapper
 from cleanerd.kernels.reference import Facts
 from cleanerd.pipeline import chunks
-from cleanerd.pipeline.chunks import ChunkWork, Source, map_slices, read_pieces, slices
-from cleanerd.pipeline.index import PackedBits, index_chunk
-from cleanerd.pipeline.rewrite import (
-    Proof,
-    Verdicts,
-    VerificationFailed,
-    read_back,
-    rewrite_chunk,
-    verify_part,
-)
+from cleanerd.pipeline.chunks import map_slices, read_pieces, slices
+from cleanerd.pipeline.index import index_chunk
+from cleanerd.pipeline.rewrite import Proof, VerificationFailed, read_back, rewrite_chunk, verify_part
 from cleanerd.pipeline.turns import machine_turn
+from cleanerd.pipeline.values import ChunkWork, PackedBits, Source, Verdicts
 from tests.kernels.damage import sealed
 from tests.kernels.random_log import LogSegment, RandomLog, random_facts
 from tests.kernels.real_path import Layout, RealPath

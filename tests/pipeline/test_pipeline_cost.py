@@ -16,8 +16,8 @@ from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.producer_snapshot import render_producer_snapshot
 from cleanerd.kernels.fingerprint import MAX_BUCKETS
 from cleanerd.pipeline.job import Budget
-from cleanerd.pipeline.session import SparkSession
-from cleanerd.pipeline.work import IndexedLog, LogWork
+from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.pipeline.values import IndexedLog, LogWork
 from tests.pipeline.test_pipeline_plans import AMPLE, SMALL, offsets_in, plan, run
 from tests.synthetic import newest_offsets, write_log
 
@@ -49,7 +49,7 @@ def write_spread(directory: Path, records: int, step: int, segments: int = SEGME
     return sorted(newest.values())
 
 
-def measure(session: SparkSession, work: LogWork, budget: Budget) -> tuple[IndexedLog, int]:
+def measure(session: LazySpark, work: LogWork, budget: Budget) -> tuple[IndexedLog, int]:
     """A log after the pipeline, and the largest size of what the driver held meanwhile, in bytes."""
     tracemalloc.start()
     try:
@@ -62,7 +62,7 @@ def measure(session: SparkSession, work: LogWork, budget: Budget) -> tuple[Index
 @pytest.mark.parametrize("budget", [SMALL_BUDGET, AMPLE], ids=["2 MiB", "1 GiB"])
 @pytest.mark.parametrize("step", [11_000_000, 2**62 // RECORDS], ids=["15e9", "2^62"])
 def test_the_same_records_spread_over_more_offsets_cost_the_same(
-    spark: SparkSession, tmp_path: Path, step: int, budget: Budget
+    spark: LazySpark, tmp_path: Path, step: int, budget: Budget
 ) -> None:
     """Buckets, rows, objects and bytes: what a compacted topic that is years old looks like."""
     dense, _ = measure(spark, plan_spread(tmp_path / "dense-0", 1), budget)
@@ -85,7 +85,7 @@ def plan_spread(directory: Path, step: int) -> LogWork:
 
 
 @pytest.mark.parametrize("budget", [Budget(300), AMPLE], ids=["shuffle", "map-side"])
-def test_eight_records_over_2_59_offsets(spark: SparkSession, tmp_path: Path, budget: Budget) -> None:
+def test_eight_records_over_2_59_offsets(spark: LazySpark, tmp_path: Path, budget: Budget) -> None:
     """They end at once, and right."""
     expected = write_spread(tmp_path / "eight-0", 8, 2**59 // 8, segments=4)
     (indexed,), (rewritten,) = run(spark, [plan(tmp_path, "eight")], budget)
@@ -95,7 +95,7 @@ def test_eight_records_over_2_59_offsets(spark: SparkSession, tmp_path: Path, bu
     assert len(expected) == indexed.records_read == 8
 
 
-def test_a_bucket_without_records_costs_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_bucket_without_records_costs_nothing(spark: LazySpark, tmp_path: Path) -> None:
     """More buckets than records, and twenty chunks that know of hardly any: no object stands for the rest."""
     expected = write_spread(tmp_path / "many-0", RECORDS, 5)
     work = plan(tmp_path, "many")
@@ -108,7 +108,7 @@ def test_a_bucket_without_records_costs_nothing(spark: SparkSession, tmp_path: P
     assert offsets_in(rewritten).tolist() == expected
 
 
-def test_a_segment_without_index_is_cut_at_batch_heads(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_segment_without_index_is_cut_at_batch_heads(spark: LazySpark, tmp_path: Path) -> None:
     """A restored volume: a broker rebuilds its indexes, a cleaning does without and still uses all cores."""
     keys = write_log(tmp_path / "bare-0", 60_000, SMALL)
     with_index = plan(tmp_path, "bare")
@@ -132,7 +132,7 @@ def holdings() -> tuple[int, int, int]:
     return threading.active_count(), len(links), sum(link.startswith("socket:") for link in links)
 
 
-def run_jobs(session: SparkSession, work: LogWork, jobs: int) -> tuple[int, int, int]:
+def run_jobs(session: LazySpark, work: LogWork, jobs: int) -> tuple[int, int, int]:
     """What this process holds after so many jobs."""
     for _ in range(jobs):
         (indexed,), _ = run(session, [work], AMPLE, write=False)
@@ -141,7 +141,7 @@ def run_jobs(session: SparkSession, work: LogWork, jobs: int) -> tuple[int, int,
     return holdings()
 
 
-def test_jobs_leave_nothing_behind(spark: SparkSession, tmp_path: Path) -> None:
+def test_jobs_leave_nothing_behind(spark: LazySpark, tmp_path: Path) -> None:
     """Threads, descriptors and sockets are equal after 3 and after 30 jobs."""
     write_spread(tmp_path / "small-0", 8, 1, segments=1)
     work = plan(tmp_path, "small")
@@ -149,7 +149,7 @@ def test_jobs_leave_nothing_behind(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_three_thousand_jobs_leave_nothing_behind(spark: SparkSession, tmp_path: Path) -> None:
+def test_three_thousand_jobs_leave_nothing_behind(spark: LazySpark, tmp_path: Path) -> None:
     """What the TasksMax of a unit would end some day."""
     write_spread(tmp_path / "small-0", 8, 1, segments=1)
     work = plan(tmp_path, "small")

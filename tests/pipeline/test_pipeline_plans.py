@@ -17,10 +17,10 @@ from cleanerd.errors import Aborted, CorruptFile
 from cleanerd.format.names import TopicPartition
 from cleanerd.kernels.newest import BYTES_PER_KEY, BYTES_PER_SLOT_KEY
 from cleanerd.pipeline.channel import Channel
-from cleanerd.pipeline.chunks import Source, read_pieces, slices
+from cleanerd.pipeline.chunks import read_pieces, slices
 from cleanerd.pipeline.job import Budget, Pipeline
-from cleanerd.pipeline.session import SparkSession
-from cleanerd.pipeline.work import IndexedLog, LogWork, RewrittenLog
+from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog, Source
 from cleanerd.policy.cleanable import CompactionConfig, LogFacts, cleanable_range
 from cleanerd.storage.producers import read_stability
 from cleanerd.storage.scan import Checkpoints, scan_partition
@@ -51,7 +51,7 @@ def plan(log_dir: Path, name: str, first_dirty_offset: int = 0, chunk_bytes: int
 
 
 def run(
-    session: SparkSession, works: Sequence[LogWork], budget: Budget, *, write: bool = True
+    session: LazySpark, works: Sequence[LogWork], budget: Budget, *, write: bool = True
 ) -> tuple[list[IndexedLog], list[RewrittenLog]]:
     """Index and rewrite."""
     with Channel(lambda *_: True) as channel:
@@ -75,7 +75,7 @@ def offsets_in(log: RewrittenLog) -> np.ndarray:
 
 
 def test_shuffle_plan_is_exact_with_a_budget_of_1000_keys_on_1000000_records(
-    spark: SparkSession, tmp_path: Path
+    spark: LazySpark, tmp_path: Path
 ) -> None:
     """Any number of keys in one pass: 290 000 keys with room for 1 000 in a bucket."""
     shape = Shape(keys=300_000, records_per_batch=100, value_bytes=10, segment_bytes=8 << 20)
@@ -91,7 +91,7 @@ def test_shuffle_plan_is_exact_with_a_budget_of_1000_keys_on_1000000_records(
 @pytest.mark.parametrize("budget", [TIGHT, AMPLE], ids=["shuffle", "map-side"])
 @pytest.mark.parametrize("first_dirty_offset", [0, 30_025, 59_950])
 def test_survivors_with_a_clean_section(
-    spark: SparkSession, tmp_path: Path, budget: Budget, first_dirty_offset: int
+    spark: LazySpark, tmp_path: Path, budget: Budget, first_dirty_offset: int
 ) -> None:
     """Keys of the dirty section supersede everywhere; clean records do not supersede each other (rules 3.9, 4.19)."""
     keys = write_log(tmp_path / "mixed-0", 60_000, SMALL)
@@ -111,7 +111,7 @@ def test_survivors_with_a_clean_section(
 
 @pytest.mark.parametrize("budget", [TIGHT, AMPLE], ids=["shuffle", "map-side"])
 def test_logs_share_a_job_and_a_damaged_one_harms_nobody(
-    spark: SparkSession, tmp_path: Path, budget: Budget
+    spark: LazySpark, tmp_path: Path, budget: Budget
 ) -> None:
     """Small logs share a job; damage is reported with file and position and stops only its own log."""
     keys = {name: write_log(tmp_path / f"{name}-0", 20_000, SMALL, seed) for seed, name in enumerate("abc")}
@@ -131,7 +131,7 @@ def test_logs_share_a_job_and_a_damaged_one_harms_nobody(
         np.testing.assert_array_equal(offsets_in(log), newest_offsets(keys[name]))
 
 
-def test_dry_run_writes_nothing_and_counts_the_same(spark: SparkSession, tmp_path: Path) -> None:
+def test_dry_run_writes_nothing_and_counts_the_same(spark: LazySpark, tmp_path: Path) -> None:
     """`--dry-run` reports exactly what a run would do."""
     write_log(tmp_path / "dry-0", 20_000, SMALL)
     before = sorted(os.listdir(tmp_path / "dry-0"))
@@ -150,7 +150,7 @@ def test_dry_run_writes_nothing_and_counts_the_same(spark: SparkSession, tmp_pat
             )
 
 
-def test_a_task_that_is_told_to_stop_aborts_its_log(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_task_that_is_told_to_stop_aborts_its_log(spark: LazySpark, tmp_path: Path) -> None:
     """An abort is noticed at the next report of a task."""
     write_log(tmp_path / "stop-0", 20_000, SMALL)
     with Channel(lambda *_: False) as channel:
@@ -159,7 +159,7 @@ def test_a_task_that_is_told_to_stop_aborts_its_log(spark: SparkSession, tmp_pat
     assert isinstance(indexed.error, Aborted)
 
 
-def test_the_death_of_the_jvm_costs_one_retry(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_death_of_the_jvm_costs_one_retry(spark: LazySpark, tmp_path: Path) -> None:
     """The JVM is killed between two jobs; the next one starts a new session by itself."""
     keys = write_log(tmp_path / "dead-0", 20_000, SMALL)
     gateway = spark.context()._gateway
@@ -173,11 +173,11 @@ def test_the_death_of_the_jvm_costs_one_retry(spark: SparkSession, tmp_path: Pat
 
 
 @pytest.mark.soak
-def test_executors_in_processes_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
+def test_executors_in_processes_of_their_own(spark: LazySpark, tmp_path: Path) -> None:
     """`local-cluster[2,1,1024]`: a master, two workers and their executors, over sockets as on a cluster."""
     spark.stop()  # a process has one Spark context at a time; the shared one comes back when it is used
     keys = write_log(tmp_path / "apart-0", 60_000, SMALL)
-    session = SparkSession("local-cluster[2,1,1024]")
+    session = LazySpark("local-cluster[2,1,1024]")
     try:
         _, (rewritten,) = run(session, [plan(tmp_path, "apart")], TIGHT)
 

@@ -11,9 +11,9 @@ import pytest
 from cleanerd.errors import CorruptFile
 from cleanerd.pipeline import tasks
 from cleanerd.pipeline.channel import Reporter
-from cleanerd.pipeline.chunks import ChunkWork
 from cleanerd.pipeline.index import resolve
 from cleanerd.pipeline.tasks import Indexed, IndexTask, index_together
+from cleanerd.pipeline.values import ChunkWork
 from tests.client.cleaning import Silent
 from tests.kernels.random_log import LogSegment, RandomLog, random_facts
 from tests.kernels.real_path import Layout, RealPath

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cleanerd.client.reader import read_records
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.insight import damage
 from tests.insight.logdirs import GOLDEN, broker_log_dir
 
@@ -25,7 +25,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def sql(spark: SparkSession) -> Iterator[Any]:
+def sql(spark: LazySpark) -> Iterator[Any]:
     """A session for data frames, which share the context of all tests."""
     import pyspark.sql
 

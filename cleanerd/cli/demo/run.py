@@ -25,7 +25,7 @@ from cleanerd.cli.progress import NoProgress
 from cleanerd.cli.units import size
 from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.errors import BadUsage
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 
 _SETTINGS = ("log.cleanup.policy=compact", "log.segment.bytes=16777216")
 _WARM_UP_BATCHES = 8
@@ -35,7 +35,7 @@ _PATIENCE_S = 60.0
 _PROBLEMS_SHOWN = 10
 
 
-def run(directory: str | None = None, *, scale: float = 1.0, session: SparkSession | None = None) -> int:
+def run(directory: str | None = None, *, scale: float = 1.0, session: LazySpark | None = None) -> int:
     """Play the demo, in `directory` if it is to be kept; `scale` times its records. Returns the exit code.
 
     A given `session` stays open. Raises: `BadUsage` for a directory that is not empty; `Fatal` without Java.
@@ -47,7 +47,7 @@ def run(directory: str | None = None, *, scale: float = 1.0, session: SparkSessi
             log_dir = _empty(directory)
         if session is None:
             place = spark_place(clean.request_from(_parsed(_options(log_dir))).config)
-            session = SparkSession(place.master, dict(place.conf))
+            session = LazySpark(place.master, dict(place.conf))
             stack.callback(session.stop)
         traffic = stack.enter_context(traffic_process(log_dir))
         return Demo(log_dir, traffic, session).play(scale)
@@ -66,7 +66,7 @@ def _empty(directory: str) -> str:
 class Demo:
     """One showing, in an empty log directory that belongs to `traffic`."""
 
-    def __init__(self, log_dir: str, traffic: Traffic, session: SparkSession) -> None:
+    def __init__(self, log_dir: str, traffic: Traffic, session: LazySpark) -> None:
         self._log_dir = log_dir
         self._traffic = traffic
         self._session = session

@@ -27,7 +27,7 @@ from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import InternalError, JobFailed, from_os_error
 from cleanerd.format.names import TopicPartition
-from cleanerd.pipeline.session import SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.scan import is_kafka_dir
 
@@ -71,7 +71,7 @@ class EngineProcess:
         self._connection = connection
         self._send = _Sender(connection)
         self._call = threading.local()  # which call a thread works at
-        self._session = SparkSession(place.master, dict(place.conf), self._observe)
+        self._session = LazySpark(place.master, dict(place.conf), self._observe)
         self._files = RealFiles()
         self._reservations = Reservations(self._files)
         self._clock = SystemClock()

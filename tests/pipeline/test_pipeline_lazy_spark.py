@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cleanerd.pipeline.session import SparkFailed, SparkSession
+from cleanerd.pipeline.lazy_spark import LazySpark, SparkFailed
 
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 LISTENING = "0A"
@@ -46,19 +46,19 @@ def listening(pid: int) -> list[tuple[str, int]]:
     return found
 
 
-def jvm_pid(session: SparkSession) -> int:
+def jvm_pid(session: LazySpark) -> int:
     gateway = session.context()._gateway
     assert gateway is not None
     return int(gateway.proc.pid)
 
 
 @pytest.fixture
-def alone(spark: SparkSession) -> None:
+def alone(spark: LazySpark) -> None:
     """A process has one Spark context at a time; the shared one comes back when it is used."""
     spark.stop()
 
 
-def stop_executor(session: SparkSession) -> bytes:
+def stop_executor(session: LazySpark) -> bytes:
     """The message that stops the executor of a local session, as Spark's transport frames a request."""
     jvm: Any = session.context()._jvm
     module = jvm.java.lang.Class.forName("org.apache.spark.scheduler.local.StopExecutor$")
@@ -76,7 +76,7 @@ def send_as_another_user(port: int, message: bytes) -> None:
     subprocess.run(arguments, check=True, timeout=30)
 
 
-def count(session: SparkSession, found: list[int]) -> None:
+def count(session: LazySpark, found: list[int]) -> None:
     found.append(session.run(lambda context: context.parallelize([1, 2, 3], 2).count()))
 
 
@@ -85,7 +85,7 @@ def count(session: SparkSession, found: list[int]) -> None:
 )
 def test_a_message_of_another_user_is_not_heard(alone: None, settings: dict[str, str]) -> None:
     """`StopExecutor`, sent by any local user to the driver's port, would leave every job waiting for ever."""
-    session = SparkSession("local[2]", settings)
+    session = LazySpark("local[2]", settings)
     found: list[int] = []
     try:
         count(session, found)
@@ -105,7 +105,7 @@ def test_a_message_of_another_user_is_not_heard(alone: None, settings: dict[str,
         session.stop()
 
 
-def test_a_local_session_listens_on_loopback_only_and_tells_no_secret(spark: SparkSession) -> None:
+def test_a_local_session_listens_on_loopback_only_and_tells_no_secret(spark: LazySpark) -> None:
     """The secret is drawn for the session and stands on no command line."""
     pid = jvm_pid(spark)
     found = listening(pid)
@@ -123,7 +123,7 @@ def test_a_local_session_listens_on_loopback_only_and_tells_no_secret(spark: Spa
 @pytest.mark.soak
 def test_executors_of_a_cluster_share_the_secret(alone: None) -> None:
     """`local-cluster`: master, worker and executor are processes and ports of their own."""
-    session = SparkSession("local-cluster[1,1,1024]")
+    session = LazySpark("local-cluster[1,1,1024]")
     found: list[int] = []
     try:
         count(session, found)
@@ -135,7 +135,7 @@ def test_executors_of_a_cluster_share_the_secret(alone: None) -> None:
 
 def test_settings_go_to_spark_and_win(alone: None) -> None:
     """`cleanerd.spark.conf.*`; whoever names a secret means it to be asked for."""
-    session = SparkSession("local[1]", {"spark.locality.wait": "7s", "spark.authenticate.secret": "s3cret"})
+    session = LazySpark("local[1]", {"spark.locality.wait": "7s", "spark.authenticate.secret": "s3cret"})
     try:
         conf = session.context().getConf()
         assert conf.get("spark.locality.wait") == "7s"
@@ -146,7 +146,7 @@ def test_settings_go_to_spark_and_win(alone: None) -> None:
         session.stop()
 
 
-def test_a_context_that_was_stopped_is_replaced(spark: SparkSession) -> None:
+def test_a_context_that_was_stopped_is_replaced(spark: LazySpark) -> None:
     """Its JVM lives, but it takes no jobs: the next one starts another."""
     context = spark.context()
     context._jsc.sc().stop()
@@ -163,7 +163,7 @@ def test_a_jvm_that_hangs_at_its_start_is_killed(
     submit.parent.mkdir(parents=True)
     submit.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\n{script}\n")
     submit.chmod(0o755)
-    session = SparkSession("local[1]", start_limit_s=3)
+    session = LazySpark("local[1]", start_limit_s=3)
     with monkeypatch.context() as patched:
         patched.setenv("SPARK_HOME", str(spark_home))
         with pytest.raises(SparkFailed, match="did not start within 3 s"):
@@ -172,7 +172,7 @@ def test_a_jvm_that_hangs_at_its_start_is_killed(
     started = int((tmp_path / "pid").read_text())
     state = Path(f"/proc/{started}/stat")
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
-    second = SparkSession("local[1]")
+    second = LazySpark("local[1]")
     try:
         assert second.run(lambda context: context.parallelize([1, 2], 1).count()) == 2
     finally:

@@ -92,7 +92,7 @@ def _text(cause: object) -> str:
         return f"{type(cause).__name__} of a JVM that has ended"
 
 
-class SparkSession:
+class LazySpark:
     """A lazily built SparkContext for `master`; `settings` are added to (and win over) the built-in ones.
 
     `observe` hears in the thread that calls `run` when its job begins (True) and ends (False). A session that has not

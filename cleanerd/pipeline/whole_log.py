@@ -5,17 +5,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from cleanerd.errors import CleanerdError, CorruptFile, LogUncleanable
-from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.tables import EVENT, EventKind, Table
 from cleanerd.kernels.transactions import empty_transactions
 from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 
-from .index import Bits, ChunkSummary, PackedBits
-from .rewrite import Verdicts
-from .work import IndexedLog
+from .values import Bits, ChunkSummary, IndexedLog, PackedBits, Verdicts
 
 
-def conclude(
+def join_chunks(
     log: IndexedLog,
     summaries: Sequence[ChunkSummary | CleanerdError],
     bits: Sequence[Mapping[int, Bits]],
@@ -38,7 +35,7 @@ def conclude(
         together = np.concatenate([nothing, *answers])
         log.verdicts.append(Verdicts(PackedBits.of(together), np.array(buckets, np.int64), counts))
         log.superseded.append(int(np.count_nonzero(together)))
-    log.changed_groups = _changed_groups(log, _conclude_transactions(log))
+    log.changed_groups = _changed_groups(log, _join_transactions(log))
     return log
 
 
@@ -69,7 +66,7 @@ def _overflow(log: IndexedLog) -> LogUncleanable | None:
     return None
 
 
-def _conclude_transactions(log: IndexedLog) -> list[Table]:
+def _join_transactions(log: IndexedLog) -> list[Table]:
     """Markers of empty transactions and the aborted ones to keep (rule 4.20); returns the events per chunk."""
     per_chunk = [summary.events for summary in log.summaries]
     events = np.concatenate([*per_chunk, np.zeros(0, EVENT)])
@@ -90,9 +87,3 @@ def _changed_groups(log: IndexedLog, events: Sequence[Table]) -> frozenset[int]:
         if summary.changed_anyway or log.superseded[number] or len(markers):
             changed.add(chunk.group)
     return frozenset(changed)
-
-
-def aborted_in(log: IndexedLog, first: int, end: int) -> list[AbortedTxn]:
-    """Entries of the transaction index of a new segment with offsets [first, end), by marker (spec disk B6)."""
-    found = [txn for txn in log.kept_aborted if first <= txn.last_offset < end]
-    return sorted(found, key=lambda txn: txn.last_offset)

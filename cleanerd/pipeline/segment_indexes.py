@@ -1,4 +1,4 @@
-"""Index entries of the parts of a group, joined to the indexes of its new segment (spec disk B2, B3)."""
+"""The indexes of a new segment: entries of each part, joined, and its aborted transactions (spec disk B2, B3, B6)."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,28 @@ import numpy as np
 
 from cleanerd.format.offset_index import OffsetIndex
 from cleanerd.format.time_index import TimeIndex
+from cleanerd.format.txn_index import AbortedTxn
+from cleanerd.kernels.index_marks import index_marks
+from cleanerd.kernels.tables import Table
 
-from .rewrite import Part
+from .values import IndexedLog, IndexEntries, Part
+
+
+def index_entries(written: Table, interval_bytes: int) -> IndexEntries:
+    """Entries for batches laid end to end: one batch start per `interval_bytes`, as an appending broker sets them (B4)."""
+    marks = index_marks(written, interval_bytes)
+    running = np.maximum.accumulate(written["max_timestamp"]) if len(written) else written["max_timestamp"]
+    rises = np.ones(len(written), np.bool_)
+    rises[1:] = running[1:] > running[:-1]
+    first_with = np.maximum.accumulate(np.where(rises, np.arange(len(written)), 0))
+    at = np.flatnonzero(marks)
+    at_time = np.union1d(at, [len(written) - 1]) if len(written) else at
+    return IndexEntries(
+        offsets=written["last_offset"][at].copy(),
+        positions=written["position"][at].copy(),
+        timestamps=running[at_time].copy(),
+        timestamp_offsets=written["last_offset"][first_with[at_time]].copy(),
+    )
 
 
 def join_entries(parts: Sequence[Part], interval_bytes: int) -> tuple[OffsetIndex, TimeIndex]:
@@ -38,3 +58,9 @@ def join_entries(parts: Sequence[Part], interval_bytes: int) -> tuple[OffsetInde
         OffsetIndex(np.concatenate(offsets), np.concatenate(positions)),
         TimeIndex(times[rises], np.concatenate(timestamp_offsets)[rises]),
     )
+
+
+def aborted_in(log: IndexedLog, first: int, end: int) -> list[AbortedTxn]:
+    """Entries of the transaction index of a new segment with offsets [first, end), by marker (spec disk B6)."""
+    found = [txn for txn in log.kept_aborted if first <= txn.last_offset < end]
+    return sorted(found, key=lambda txn: txn.last_offset)

@@ -1,0 +1,180 @@
+"""What the pipeline is asked to do, what its steps hand to each other, and what it answers: values only, no algorithm.
+
+A cleaning asks with `LogWork`, whose chunks are `ChunkWork`; the index step answers with a `ChunkSummary` a chunk, the
+resolve step with `Verdicts`, which make an `IndexedLog`; the rewrite step answers with a `Part` a chunk, which make a
+`RewrittenLog`. To import them loads no compiled code.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from cleanerd.errors import CleanerdError
+from cleanerd.format.names import TopicPartition
+from cleanerd.format.txn_index import AbortedTxn
+from cleanerd.kernels.tables import AbortedTxns, Producers, Table
+
+Bits = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A run of batches in a `.log` file, and the identity that the file had when the work was planned."""
+
+    path: str
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+    start: int
+    end: int
+    min_offset: int  # base offset of the segment: no batch may begin below it
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkWork:
+    """One chunk of a log. `group` counts the segment groups of the log from 0."""
+
+    source: Source
+    group: int
+    is_dirty: bool  # holds offsets of the dirty section
+    retain_legacy_deletes: bool  # rule 4.11
+    index_path: str  # offset index of the segment, for errors
+    index_positions: npt.NDArray[np.int64]  # its positions inside this chunk
+    records_max: int  # what its batch headers say, and never more than its bytes can hold
+    dirty_records_max: int  # those of batches that reach into the dirty section
+    index_first_entry: int = 0  # number of the first of these entries in the index file
+
+
+@dataclass(frozen=True, slots=True)
+class LogWork:
+    """One log to clean; chunks in offset order."""
+
+    topic_partition: TopicPartition
+    directory: str
+    chunks: tuple[ChunkWork, ...]
+    groups: int
+    first_dirty_offset: int
+    round_end: int  # first uncleanable offset
+    now_ms: int
+    new_horizon_ms: int  # -1 when now + delete.retention.ms overflows
+    index_interval_bytes: int
+    producers: Producers
+    aborted: AbortedTxns
+    aborted_txns: tuple[AbortedTxn, ...]  # the same, as written to a transaction index
+    least_free_bytes: int = 0  # of the file system: new files leave it free
+
+    @property
+    def records_max(self) -> int:
+        """Upper bound for the number of records."""
+        return sum(chunk.records_max for chunk in self.chunks)
+
+    @property
+    def dirty_records_max(self) -> int:
+        """Upper bound for the number of records that may be in the dirty section."""
+        return sum(chunk.dirty_records_max for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBits:
+    """Bits, eight to a byte: what travels."""
+
+    count: int
+    packed: npt.NDArray[np.uint8]
+
+    @staticmethod
+    def of(bits: Bits) -> "PackedBits":
+        """The bits, packed."""
+        return PackedBits(len(bits), np.packbits(bits))
+
+    def unpack(self) -> Bits:
+        """The bits."""
+        return np.unpackbits(self.packed, count=self.count).view(np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSummary:
+    """What the driver keeps of an indexed chunk: a bit a record, not a fingerprint."""
+
+    bytes: int
+    records: int
+    batches: int
+    legacy_batches: int  # of magic 0 and 1: their records are written as magic 2
+    first_offset: int  # of the first batch, -1 without one
+    last_offset: int
+    changed_anyway: int  # batches that change whatever the other chunks hold
+    competing: int  # records that take part in the contest for their key
+    events: Table
+    next_horizon_ms: int  # the earliest delete horizon still to come that a batch carries already, -1 none
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What the driver knows of a chunk's records after the resolve step."""
+
+    superseded: PackedBits  # of the competing records in the first of `buckets`, then in the second, ...
+    buckets: npt.NDArray[np.int64]  # those that hold any, ascending
+    bucket_counts: npt.NDArray[np.int64]  # how many each of them holds
+
+
+@dataclass(slots=True)
+class IndexedLog:
+    """A log after index and resolve. `error` says why it cannot be cleaned; then the rest means nothing."""
+
+    work: LogWork
+    key: tuple[int, int]
+    buckets: int
+    error: CleanerdError | None = None
+    summaries: list[ChunkSummary] = field(default_factory=list)
+    verdicts: list[Verdicts] = field(default_factory=list)
+    superseded: list[int] = field(default_factory=list)  # per chunk
+    discardable_markers: list[int] = field(default_factory=list)  # offsets, ascending
+    kept_aborted: list[AbortedTxn] = field(default_factory=list)  # for the new transaction indexes
+    changed_groups: frozenset[int] = frozenset()
+
+    @property
+    def records_read(self) -> int:
+        """Records in all chunks."""
+        return sum(summary.records for summary in self.summaries)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntries:
+    """Index entries of a part: positions count from the start of the part (spec disk B2, B3)."""
+
+    offsets: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
+    timestamps: npt.NDArray[np.int64]
+    timestamp_offsets: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What became of a chunk."""
+
+    size_bytes: int
+    records_read: int
+    records_kept: int
+    batches_kept: int
+    first_last_offset: int  # last offset of the first batch that stays, -1 none
+    last_offset: int  # of the last batch that stays, -1 none
+    removed: npt.NDArray[np.int64]  # per RecordVerdict
+    entries: IndexEntries
+    next_horizon_ms: int  # the earliest delete horizon of the batches that stay, -1 none
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPart:
+    """A part file (None on a dry run) and what is in it."""
+
+    path: str | None
+    part: Part
+
+
+@dataclass(slots=True)
+class RewrittenLog:
+    """A log after rewrite: parts of the changed groups, in offset order."""
+
+    indexed: IndexedLog
+    error: CleanerdError | None = None
+    parts: dict[int, list[WrittenPart]] = field(default_factory=dict)  # by group
