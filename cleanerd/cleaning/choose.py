@@ -8,6 +8,7 @@ from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.result import Basis, CleanRequest, LogResult, Outcome
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
+from cleanerd.env.pace import Pace
 from cleanerd.errors import CleanerdError, CorruptFile
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
@@ -95,6 +96,7 @@ def examine(
     *,
     is_kafka: bool,
     now_ms: int,
+    pace: Pace,
 ) -> Candidate | LogResult:
     """One partition: a candidate, or the result that says why not."""
     config = request.topic_config(tp.topic)
@@ -102,7 +104,7 @@ def examine(
         reason = f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, without compact"
         return LogResult.of(tp, log_dir, "skipped", reason)
     directory = os.path.join(log_dir, str(tp))
-    look = partial(_examine, files, log_dir, tp, checkpoints, request, config, is_kafka, now_ms)
+    look = partial(_examine, files, log_dir, tp, checkpoints, request, config, is_kafka, now_ms, pace)
     found = attempt(look, directory)
     if isinstance(found, CorruptFile):  # or files of before and after an exchange were read as one
         before = stamps(files, found.path)
@@ -121,16 +123,17 @@ def _examine(
     config: TopicConfig,
     is_kafka: bool,
     now_ms: int,
+    pace: Pace,
 ) -> Candidate | LogResult:
     epochs = read_leader_epochs(files, os.path.join(log_dir, str(tp)))
     snapshot = scan_partition(
         files, log_dir, tp, checkpoints, is_kafka=is_kafka,
-        first_batch_timestamps=config.max_compaction_lag_ms < _NO_MAX_LAG,
+        first_batch_timestamps=config.max_compaction_lag_ms < _NO_MAX_LAG, pace=pace,
     )  # fmt: skip
     if snapshot is None:
         return LogResult.of(tp, log_dir, "skipped", "the directory holds no segment")
     stability = read_stability(
-        files, snapshot, now_ms=now_ms, expiration_ms=request.config.producer_id_expiration_ms
+        files, snapshot, now_ms=now_ms, expiration_ms=request.config.producer_id_expiration_ms, pace=pace
     )
     facts = LogFacts(
         segments=tuple(segment.facts for segment in snapshot.segments),

@@ -19,8 +19,10 @@ from cleanerd.cleaning.stage import stage_log
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
+from cleanerd.env.pace import Pace
 from cleanerd.env.space import floor_bytes, space_of
 from cleanerd.errors import Aborted, CleanerdError, CorruptFile, Fatal, JobFailed, NoSpace
+from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.channel import Channel, Phase, Reporter, driver_host
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.lazy_spark import LazySpark
@@ -66,10 +68,13 @@ class Cleaner:
         session: LazySpark,
         entropy: Callable[[int], bytes],
         reservations: Reservations | None = None,
+        pace_of: "PaceOf | None" = None,
     ) -> None:
+        """`pace_of`: who is told what the planning of a log reads; without, it obeys the limits of the configuration."""
         self._reservations = reservations or Reservations(files)
         self._throttle = Throttle(clock)
         self._throttle.set_configured(request.config)
+        self.pace_of: PaceOf = pace_of or (lambda _: self._pay)
         self._request = request
         self._progress = progress
         self._clock = clock
@@ -139,8 +144,12 @@ class Cleaner:
             candidate,
             now_ms=self._clock.now_ms(),
             chunk_bytes=config.chunk_bytes,
+            pace=self.pace_of(candidate.snapshot.topic_partition),
             least_free_bytes=floor_bytes(space_of(candidate.snapshot.directory), ratio),
         )
+
+    def _pay(self, read_bytes: int) -> None:
+        self._throttle.charge(read_bytes, 0, lambda: False)
 
     def _plan_anew(self, candidate: Candidate, *, is_owned: bool) -> CleaningPlan:
         discard_staged(self._files, candidate.snapshot.directory)  # of an earlier run: this one is newer
@@ -284,6 +293,8 @@ def budget_of(request: CleanRequest) -> Budget:
     config = request.config
     return Budget(int(config.dedupe_buffer_size_bytes * config.io_buffer_load_factor / request.jobs_at_once))
 
+
+PaceOf = Callable[[TopicPartition], Pace]
 
 _Rewrite = Callable[[list[_Log], Pipeline], list[RewrittenLog]]
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from cleanerd.cleaning.choose import Candidate
 from cleanerd.env.files import Files, regular_fd
+from cleanerd.env.pace import Pace
 from cleanerd.errors import CorruptFile
 from cleanerd.format.names import FileKind
 from cleanerd.format.offset_index import ENTRY_BYTES
@@ -43,9 +44,15 @@ class CleaningPlan:
 
 
 def plan_cleaning(
-    files: Files, candidate: Candidate, *, now_ms: int, chunk_bytes: int, least_free_bytes: int = 0
+    files: Files,
+    candidate: Candidate,
+    *,
+    now_ms: int,
+    chunk_bytes: int,
+    pace: Pace,
+    least_free_bytes: int = 0,
 ) -> CleaningPlan:
-    """Plan one log. Reads its batch headers, offset and transaction indexes. Raises CorruptFile, OSError.
+    """Plan one log. Reads its batch headers, offset and transaction indexes. Raises CorruptFile, OSError, Aborted.
 
     `least_free_bytes` of the file system are left free by what is written.
     """
@@ -70,7 +77,7 @@ def plan_cleaning(
         for facts, next_base in zip(grouped, following, strict=True)
     ]
     horizon_ms = _legacy_horizon_ms(candidate)
-    chunks = _plan_chunks(files, groups, found.first_dirty_offset, horizon_ms, chunk_bytes)
+    chunks = _plan_chunks(files, groups, found.first_dirty_offset, horizon_ms, chunk_bytes, pace)
     horizon = now_ms + config.delete_retention_ms
     aborted = read_aborted_txns(files, snapshot)
     work = LogWork(
@@ -92,7 +99,12 @@ def plan_cleaning(
 
 
 def _plan_chunks(
-    files: Files, groups: Sequence[Group], first_dirty_offset: int, legacy_horizon_ms: int, chunk_bytes: int
+    files: Files,
+    groups: Sequence[Group],
+    first_dirty_offset: int,
+    legacy_horizon_ms: int,
+    chunk_bytes: int,
+    pace: Pace,
 ) -> list[ChunkWork]:
     """The chunks of all groups in offset order, with the records that they can hold."""
     places = [
@@ -103,7 +115,7 @@ def _plan_chunks(
         )
         if segment.size_bytes
     ]
-    walked = _walk_all([segment for _, segment, _ in places], chunk_bytes, first_dirty_offset)
+    walked = _walk_all([segment for _, segment, _ in places], chunk_bytes, first_dirty_offset, pace)
     chunks = []
     for (number, segment, segment_end), heads in zip(places, walked, strict=True):
         positions = _index_positions(files, segment)
@@ -162,13 +174,15 @@ def _chunks(segment: SegmentOnDisk, heads: Heads) -> Iterator[tuple[Source, int,
         yield source, records, dirty_records
 
 
-def _walk_all(segments: Sequence[SegmentOnDisk], chunk_bytes: int, first_dirty_offset: int) -> list[Heads]:
+def _walk_all(
+    segments: Sequence[SegmentOnDisk], chunk_bytes: int, first_dirty_offset: int, pace: Pace
+) -> list[Heads]:
     """The batch headers of segments, none of them empty, on as many cores as that pays for. Raises OSError."""
 
     def walk(segment: SegmentOnDisk) -> Heads:
         fd = regular_fd(segment.path)
         try:
-            return walk_heads(fd, segment.size_bytes, chunk_bytes, first_dirty_offset)
+            return walk_heads(fd, segment.size_bytes, chunk_bytes, first_dirty_offset, pace)
         finally:
             os.close(fd)
 

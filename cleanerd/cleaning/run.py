@@ -127,7 +127,7 @@ class _Run:
             return before.failed(checkpoints)
         answer = examine(
             self._files, log_dir, tp, checkpoints, replace(self._request, force=True),
-            is_kafka=is_kafka, now_ms=self._clock.now_ms(),
+            is_kafka=is_kafka, now_ms=self._clock.now_ms(), pace=self._cleaner.pace_of(tp),
         )  # fmt: skip
         if isinstance(answer, LogResult):
             return answer
@@ -225,6 +225,7 @@ class _Run:
                 self._request,
                 is_kafka=is_kafka,
                 now_ms=self._clock.now_ms(),
+                pace=self._cleaner.pace_of(tp),
             )
             if isinstance(answer, Candidate):
                 candidates.append(answer)

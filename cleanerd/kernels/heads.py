@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit, types
 
+from cleanerd.env.pace import Pace
 from cleanerd.format.codecs import MAX_EXPANDED_BYTES
 from cleanerd.format.head import (
     CODEC_MASK,
@@ -33,6 +34,7 @@ _WINDOW_BYTES = 32 << 10
 _SKIPPED_BYTES = 4 << 10  # from this size of batch on, its header alone is read
 _AHEAD_BYTES = 8 << 20  # what the kernel is asked to have ready
 _WILL_NEED = 3  # POSIX_FADV_WILLNEED
+_STEP_BYTES = 16 << 20  # what is passed over between two looks at the pace
 _RATIO_MAX = (1, 1032, 24, 255, 32768, 1, 1, 1)
 """What a byte can expand to, by codec: none, gzip, snappy, lz4, zstd (RLE blocks)."""
 _WRAPPER_RATIO = 10
@@ -70,12 +72,13 @@ def _records_max(buffer, at, size, previous, expanded_max):
 
 @njit(**JIT)
 def _walk_heads(
-    fd, size, chunk_bytes, first_dirty_offset, expanded_max, buffer, address, starts, records, dirty_records
-):
-    """Fills the outputs; returns the number of chunks."""
-    position, previous, chunk, next_cut, advised = np.int64(0), np.int64(-1), -1, np.int64(0), np.int64(0)
-    loaded_at, loaded, wanted = np.int64(0), np.int64(0), np.int64(_WINDOW_BYTES)
-    while position < size:
+    fd, size, until, chunk_bytes, first_dirty_offset, expanded_max, buffer, address, state, starts, records,
+    dirty_records,
+):  # fmt: skip
+    """Fills the outputs from where `state` is to `until`, and moves it there; whether no batch was met before that."""
+    position, previous, chunk, next_cut, advised = state
+    loaded_at, loaded, wanted, is_stuck = np.int64(0), np.int64(0), np.int64(_WINDOW_BYTES), False
+    while position < until:
         if position + _AHEAD_BYTES // 2 > advised:
             advised = max(position, advised)
             _fadvise(fd, advised, _AHEAD_BYTES, _WILL_NEED)
@@ -84,10 +87,12 @@ def _walk_heads(
         if head_end > loaded_at + loaded:
             loaded_at, loaded = position, np.int64(_pread(fd, address, wanted, position))
             if loaded < head_end - position:
+                is_stuck = True
                 break
         at = position - loaded_at
         batch_bytes, status = next_size(buffer, at, at + size - position)
         if status != _OK:
+            is_stuck = True
             break
         if position >= next_cut:
             chunk += 1
@@ -98,21 +103,26 @@ def _walk_heads(
         dirty_records[chunk] += count if previous >= first_dirty_offset else 0
         wanted = np.int64(HEADER_SIZE if batch_bytes >= _SKIPPED_BYTES else _WINDOW_BYTES)
         position += batch_bytes
-    return chunk + 1
+    state[:] = position, previous, chunk, next_cut, advised
+    return is_stuck
 
 
-def walk_heads(fd: int, size_bytes: int, chunk_bytes: int, first_dirty_offset: int) -> Heads:
+def walk_heads(fd: int, size_bytes: int, chunk_bytes: int, first_dirty_offset: int, pace: Pace) -> Heads:
     """Cut the first `size_bytes` of an open file at batch starts, about every `chunk_bytes`.
 
     What cannot be read, or is no header, ends the walk: all that is left belongs to the last chunk, whose reader meets the
-    same and says so.
+    same and says so. Raises what `pace` does.
     """
     room = min(size_bytes // chunk_bytes, size_bytes // V0_SIZE_MIN) + 1
     starts, records, dirty_records = (np.zeros(room, np.int64) for _ in range(3))
     buffer = np.empty(_WINDOW_BYTES, np.uint8)
-    chunks = _walk_heads(
-        fd, size_bytes, chunk_bytes, first_dirty_offset, MAX_EXPANDED_BYTES, buffer, buffer.ctypes.data,
-        starts, records, dirty_records,
-    )  # fmt: skip
-    kept = max(int(chunks), 1)
+    state, position, is_stuck = np.array([0, -1, -1, 0, 0], np.int64), 0, False
+    while position < size_bytes and not is_stuck:
+        is_stuck = _walk_heads(
+            fd, size_bytes, min(position + _STEP_BYTES, size_bytes), chunk_bytes, first_dirty_offset,
+            MAX_EXPANDED_BYTES, buffer, buffer.ctypes.data, state, starts, records, dirty_records,
+        )  # fmt: skip
+        passed, position = int(state[0]) - position, int(state[0])
+        pace(passed)
+    kept = max(int(state[2]) + 1, 1)
     return Heads(starts[:kept], records[:kept], dirty_records[:kept])

@@ -36,6 +36,7 @@ class Phase(IntEnum):
     INDEX = 0
     REWRITE = 1
     VERIFY = 2  # reads what the rewrite wrote
+    EXAMINE = 3  # what is read before there are tasks; logs are numbered as they were asked for
 
 
 Advance = Callable[[int, int, int], None]
@@ -163,6 +164,25 @@ def _receive(connection: socket.socket, size: int) -> bytes | None:
     return data
 
 
+def _ask(connection: socket.socket, message: bytes) -> bytes:
+    """The answer to a report. Raises OSError."""
+    connection.sendall(message)
+    answer = _receive(connection, 1)
+    if answer is None:
+        raise ConnectionResetError("connection closed")
+    return answer
+
+
+def _go_on(ask: Callable[[], bytes]) -> None:
+    """Return when a report is answered. Raises Aborted when told to stop or when the driver is gone."""
+    try:
+        answer = ask()
+    except OSError as error:
+        raise Aborted(f"the driver does not answer: {error}") from error
+    if answer != _GO:
+        raise Aborted("told to stop")
+
+
 _open: dict["Reporter", socket.socket] = {}  # connections of this worker process
 
 
@@ -185,12 +205,7 @@ class Reporter:
         def say() -> None:
             message = _MESSAGE.pack(log, phase, *unsaid)
             unsaid[:] = 0, 0, 0
-            try:
-                answer = self._ask(message)
-            except OSError as error:
-                raise Aborted(f"the driver does not answer: {error}") from error
-            if answer != _GO:
-                raise Aborted("told to stop")
+            _go_on(lambda: self._ask(message))
 
         def advance(read_bytes: int, written_bytes: int, records: int) -> None:
             unsaid[:] = unsaid[0] + read_bytes, unsaid[1] + written_bytes, unsaid[2] + records
@@ -206,20 +221,34 @@ class Reporter:
         with contextlib.suppress(OSError):
             self._ask(_MESSAGE.pack(log, phase, 0, 0, 0))
 
+    @contextlib.contextmanager
+    def examining(self) -> Iterator[Callable[[int, int], None]]:
+        """Tells `(log, bytes read)` over a connection of its own, from any thread; raises Aborted when told to stop.
+
+        Raises OSError when the driver cannot be reached.
+        """
+        mutex = threading.Lock()
+        with self._connect() as connection:
+
+            def tell(log: int, read_bytes: int) -> None:
+                with mutex:
+                    _go_on(lambda: _ask(connection, _MESSAGE.pack(log, Phase.EXAMINE, read_bytes, 0, 0)))
+
+            yield tell
+
     def _ask(self, message: bytes) -> bytes:
         """The answer. Raises OSError, after which the next task of this process connects anew."""
-        connection = _open.pop(self, None) or self._connect()
-        connection.sendall(message)
-        answer = _receive(connection, 1)
-        if answer is None:
-            raise ConnectionResetError("connection closed")
+        connection = _open.pop(self, None)
+        if connection is None:
+            for stale in _open.values():
+                stale.close()
+            _open.clear()
+            connection = self._connect()
+        answer = _ask(connection, message)
         _open[self] = connection
         return answer
 
     def _connect(self) -> socket.socket:
-        for stale in _open.values():
-            stale.close()
-        _open.clear()
         connection = socket.create_connection((self.host, self.port), _TIMEOUT_S)
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cleanerd.env.files import Files, NotRegular
+from cleanerd.env.pace import Pace, unpaced
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import FileKind, SegmentFileName
 from cleanerd.format.producer_snapshot import ProducerEntry, parse_producer_snapshot
@@ -24,7 +25,7 @@ class Stability:
 
 
 def read_stability(
-    files: Files, snapshot: PartitionSnapshot, *, now_ms: int, expiration_ms: int
+    files: Files, snapshot: PartitionSnapshot, *, now_ms: int, expiration_ms: int, pace: Pace = unpaced
 ) -> Stability:
     """What open transactions and idempotent producers ask of a cleaning.
 
@@ -35,7 +36,7 @@ def read_stability(
     ends = [segment.base_offset for segment in snapshot.segments[1:]] + [snapshot.log_end_offset]
     for segment, end in zip(snapshot.segments, ends, strict=True):
         if end > start:
-            for raw, batches in tail_batches(files, segment, start):
+            for raw, batches in tail_batches(files, segment, start, pace):
                 state = replay(state, raw, batches, start, snapshot.high_watermark)
     rows = state.producers
     open_txns = rows["txn_first_offset"][rows["txn_first_offset"] >= 0].tolist()

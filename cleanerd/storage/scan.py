@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cleanerd.env.files import Files, FileStat, NotRegular, regular_file
+from cleanerd.env.pace import Pace, unpaced
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.batch import checksum, iterate_batches, parse_header
@@ -117,6 +118,7 @@ def scan_partition(
     *,
     is_kafka: bool,
     first_batch_timestamps: bool = False,
+    pace: Pace = unpaced,
 ) -> PartitionSnapshot | None:
     """Look at one partition directory; None when it holds no segment.
 
@@ -141,7 +143,7 @@ def scan_partition(
         )
         for base in bases
     )  # fmt: skip
-    end = log_end_offset(files, segments[-1])
+    end = log_end_offset(files, segments[-1], pace)
     start = max(checkpoints.log_start.get(topic_partition, 0), bases[0])
     high_watermark = end
     if is_kafka:  # rules A.1, 6.11: never more than the broker checkpointed, never more than there is
@@ -287,7 +289,7 @@ def read_offset_index(files: Files, segment: SegmentOnDisk) -> OffsetIndex | Non
         return parse_offset_index(files.read(path), segment.base_offset)
 
 
-def log_end_offset(files: Files, active: SegmentOnDisk) -> int:
+def log_end_offset(files: Files, active: SegmentOnDisk, pace: Pace = unpaced) -> int:
     """Next offset after the last whole batch of the active segment (spec disk G); a torn tail does not count.
 
     Starts from the last batch that the offset index names, as Kafka does, if there is a sound one.
@@ -297,7 +299,7 @@ def log_end_offset(files: Files, active: SegmentOnDisk) -> int:
     if end is not None:
         return end
     end = active.base_offset
-    for _, batches in _batches_from(active, start):
+    for _, batches in _batches_from(active, start, pace):
         last = batches[-1]
         end = _checked_end(active, start + int(last["position"]), int(last["last_offset"])) + 1
         start += int(last["position"]) + int(last["size"])
@@ -375,7 +377,9 @@ def _is_sound_batch(segment: SegmentOnDisk, position: int, indexed_offset: int) 
         return checksum(file.read(header.size_bytes)) == header.crc
 
 
-def tail_batches(files: Files, segment: SegmentOnDisk, from_offset: int) -> "Iterator[tuple[Bytes, Table]]":
+def tail_batches(
+    files: Files, segment: SegmentOnDisk, from_offset: int, pace: Pace
+) -> "Iterator[tuple[Bytes, Table]]":
     """Bytes and BATCH rows of a segment from (an index entry before) `from_offset` on, a few MiB at a time.
 
     Stops silently at the first batch that is not whole: that is where a log ends.
@@ -383,10 +387,10 @@ def tail_batches(files: Files, segment: SegmentOnDisk, from_offset: int) -> "Ite
     position = 0
     if segment.size_bytes > _READ_BYTES and FileKind.OFFSET_INDEX in segment.kinds:
         position = _index_position(files, segment, from_offset)
-    return _batches_from(segment, position)
+    return _batches_from(segment, position, pace)
 
 
-def _batches_from(segment: SegmentOnDisk, position: int) -> "Iterator[tuple[Bytes, Table]]":
+def _batches_from(segment: SegmentOnDisk, position: int, pace: Pace) -> "Iterator[tuple[Bytes, Table]]":
     from cleanerd.kernels.scan import scan_batches  # noqa: PLC0415 - 80 MiB, see the head of this module
     from cleanerd.kernels.tables import ReadStatus  # noqa: PLC0415
 
@@ -395,6 +399,7 @@ def _batches_from(segment: SegmentOnDisk, position: int) -> "Iterator[tuple[Byte
         while position < segment.size_bytes:
             file.seek(position)
             raw = np.frombuffer(bytearray(file.read(min(size, segment.size_bytes - position))), np.uint8)
+            pace(len(raw))
             batches, stop, status = scan_batches(raw, 0, len(raw))
             if len(batches):
                 yield raw, batches

@@ -15,6 +15,7 @@ from cleanerd.cleaning.stage import stage_log
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.files import Files
+from cleanerd.env.pace import unpaced
 from cleanerd.errors import CleanerdError
 from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.channel import Advance, Phase
@@ -97,13 +98,20 @@ class Cleaning:
         )
         checkpoints = read_checkpoints(self.files, self.log_dir)
         found = examine(
-            self.files, self.log_dir, TP, checkpoints, request, is_kafka=False, now_ms=self.now_ms
+            self.files,
+            self.log_dir,
+            TP,
+            checkpoints,
+            request,
+            is_kafka=False,
+            now_ms=self.now_ms,
+            pace=unpaced,
         )
         if not isinstance(found, Candidate):
             assert found.outcome == "skipped", found
             return False
         discard_staged(self.files, self.directory)
-        self.plan = plan_cleaning(self.files, found, now_ms=self.now_ms, chunk_bytes=300)
+        self.plan = plan_cleaning(self.files, found, now_ms=self.now_ms, chunk_bytes=300, pace=unpaced)
         return True
 
     def index(self) -> None:

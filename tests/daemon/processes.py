@@ -99,6 +99,10 @@ class DaemonProcess:
         """Log lines."""
         return [json.loads(line) for line in self.output().splitlines() if line.startswith("{")]
 
+    def metrics_address(self) -> str:
+        """Where it serves metrics, if it was told to at any port."""
+        return next(str(event["address"]) for event in self.events() if event["event"] == "metrics_listening")
+
     def ctl(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         """Run cleanerctl with JSON output."""
         done = subprocess.run(

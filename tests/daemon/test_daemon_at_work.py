@@ -19,6 +19,7 @@ from tests.cleaning.logs import assert_settled, contents, newest
 from tests.cleaning.test_group_by_group import SEGMENT_BYTES, tight
 from tests.daemon.processes import DaemonProcess, running, wait_until
 from tests.daemon.test_daemon_process import committed, descendants
+from tests.operate.scrape import get, parse
 from tests.synthetic import Shape, write_log
 
 pytestmark = pytest.mark.soak
@@ -70,6 +71,25 @@ def test_c052_reserved_topic_overtakes_a_long_job_and_an_abort_leaves_its_log_al
         assert time.monotonic() - began < 5
         daemon.ask("pause", "big-0", "--owner", "test", "--reason", "compare")
         assert contents(log_dir / "big-0") == before
+        assert daemon.history("big-0")[0]["outcome"] == "aborted"
+
+
+def test_an_examination_pays_for_what_it_reads_and_can_be_aborted(tmp_path: Path, log_dir: Path) -> None:
+    """Before the first task, at a rate at which it takes a minute."""
+    slow = {
+        "cleanerd_io_max_read_bytes_per_second": BIG_BYTES // 60,
+        "cleanerd_metrics_listen": "127.0.0.1:0",
+    }
+    with running(tmp_path / "d", log_dir, **slow) as daemon:
+
+        def examined_bytes() -> float:
+            _, _, text = get(daemon.metrics_address())
+            return parse(text).total("cleanerd_read_bytes_total", phase="examine")
+
+        wait_until(examined_bytes, 60, daemon.output)
+        began = time.monotonic()
+        daemon.ask("pause", "big-0", "--owner", "test", "--reason", "compare")
+        assert time.monotonic() - began < 5
         assert daemon.history("big-0")[0]["outcome"] == "aborted"
 
 

@@ -15,7 +15,7 @@ from cleanerd.daemon.engine.calls import CleanCall, ExamineCall
 from cleanerd.daemon.engine.client import Engine, EngineDied, EngineStalled
 from cleanerd.env.clock import SystemClock
 from cleanerd.format.names import TopicPartition
-from cleanerd.pipeline.channel import Channel
+from cleanerd.pipeline.channel import Channel, Phase
 from tests.cleaning.logs import write_logs
 from tests.daemon.processes import wait_until
 from tests.daemon.test_daemon_process import descendants
@@ -116,6 +116,29 @@ def test_the_place_follows_from_the_configuration() -> None:
     place = spark_place(resolve(read_sources(None, assignments)).broker)
     assert place == SparkPlace("local[3]", (("spark.authenticate.secret", "s3cret"),))
     assert "s3cret" not in repr(place)
+
+
+def test_an_examination_tells_what_it_reads_and_stops_when_told(engine: Engine, tmp_path: Path) -> None:
+    """In the replay of producers, and in the walk of batch headers: both read the whole log here."""
+    log_dir = write_logs(tmp_path / "logs", "one")
+    for path in (log_dir / "one-0").glob("*.snapshot"):
+        path.unlink()
+    size_bytes = sum(path.stat().st_size for path in (log_dir / "one-0").glob("*.log"))
+    for limit_bytes in (0, size_bytes):
+        heard: list[int] = []
+
+        def answer(
+            log: int, phase: Phase, *did: int, heard: list[int] = heard, limit: int = limit_bytes
+        ) -> bool:
+            assert (log, phase, *did[1:]) == (0, Phase.EXAMINE, 0, 0)
+            heard.append(did[0])
+            return sum(heard) <= limit
+
+        with Channel(answer) as channel:
+            assert clean(engine, log_dir, channel) == "aborted"
+        assert limit_bytes < sum(heard) <= limit_bytes + size_bytes
+    assert engine.pid is not None
+    assert descendants(engine.pid) == [engine.pid], "no job has begun"
 
 
 @pytest.mark.soak

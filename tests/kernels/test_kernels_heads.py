@@ -4,24 +4,34 @@ import os
 import random
 import struct
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from cleanerd.env.pace import Pace, unpaced
+from cleanerd.errors import Aborted
 from cleanerd.format.batch import Record, encode_batch, iterate_batches
 from cleanerd.format.codecs import Codec
 from cleanerd.format.legacy import encode_wrapper
+from cleanerd.kernels import heads
 from cleanerd.kernels.heads import Heads, walk_heads
 from cleanerd.kernels.reference import read_batches
 from tests.kernels.damage import sealed
 from tests.kernels.random_log import RandomLog
 
 
-def walk(path: Path, data: bytes, chunk_bytes: int = 1 << 20, first_dirty_offset: int = 0) -> Heads:
+def walk(
+    path: Path,
+    data: bytes,
+    chunk_bytes: int = 1 << 20,
+    first_dirty_offset: int = 0,
+    pace: Pace = unpaced,
+) -> Heads:
     path.write_bytes(data)
     fd = os.open(path, os.O_RDONLY)
     try:
-        return walk_heads(fd, len(data), chunk_bytes, first_dirty_offset)
+        return walk_heads(fd, len(data), chunk_bytes, first_dirty_offset, pace)
     finally:
         os.close(fd)
 
@@ -52,6 +62,30 @@ def test_every_chunk_begins_at_a_batch_and_holds_its_records(
     ends = [*found.starts.tolist()[1:], len(data)]
     for start, end, records in zip(found.starts.tolist(), ends, found.records.tolist(), strict=True):
         assert records >= sum(len(found.records) for found in read_batches(data[start:end]))
+
+
+@pytest.mark.parametrize("step_bytes", [1, 1000, 1 << 20])
+def test_a_walk_goes_on_where_it_waited(
+    tmp_path: Path, step_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells all that it passes over, and stops where it is told to."""
+    log = RandomLog(random.Random(1)).append(60)
+    data = b"".join(placed.data for placed in log.batches)
+    expected = walk(tmp_path / "0.log", data, 5000, log.next_offset // 2)
+    monkeypatch.setattr(heads, "_STEP_BYTES", step_bytes)
+    passed: list[int] = []
+    found = walk(tmp_path / "0.log", data, 5000, log.next_offset // 2, passed.append)
+    for column in fields(Heads):
+        assert (getattr(found, column.name) == getattr(expected, column.name)).all()
+    largest = max(len(placed.data) for placed in log.batches)
+    assert sum(passed) == len(data)
+    assert max(passed) < step_bytes + largest
+
+    def stop(_: int) -> None:
+        raise Aborted
+
+    with pytest.raises(Aborted):
+        walk(tmp_path / "0.log", data, pace=stop)
 
 
 def test_records_of_plain_and_compressed_batches_are_counted_exactly(tmp_path: Path) -> None:
@@ -114,13 +148,13 @@ def test_a_file_that_is_shorter_than_it_was(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(batch(0, 3))
     fd = os.open(path, os.O_RDONLY)
-    assert walk_heads(fd, 10_000, 1000, 0).records.tolist() == [3]
+    assert walk_heads(fd, 10_000, 1000, 0, unpaced).records.tolist() == [3]
     os.close(fd)
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     """The task that reads the chunk tells what the disk says."""
     fd = os.open(tmp_path, os.O_RDONLY)
-    found = walk_heads(fd, 10_000, 1000, 0)
+    found = walk_heads(fd, 10_000, 1000, 0, unpaced)
     assert (found.starts.tolist(), found.records.tolist()) == ([0], [0])
     os.close(fd)

@@ -13,6 +13,7 @@ from cleanerd.cleaning.plan import plan_cleaning
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.files import RealFiles
+from cleanerd.env.pace import unpaced
 from cleanerd.errors import Aborted, CorruptFile
 from cleanerd.format.names import TopicPartition
 from cleanerd.kernels.newest import BYTES_PER_KEY, BYTES_PER_SLOT_KEY
@@ -45,9 +46,8 @@ def plan(log_dir: Path, name: str, first_dirty_offset: int = 0, chunk_bytes: int
     )  # fmt: skip
     found = cleanable_range(facts, CompactionConfig(0.0, 0, 2**63 - 1), NOW_MS)
     config = resolve(read_sources()).topic(name)
-    return plan_cleaning(
-        files, Candidate(snapshot, stability, found, config), now_ms=NOW_MS, chunk_bytes=chunk_bytes
-    ).work
+    candidate = Candidate(snapshot, stability, found, config)
+    return plan_cleaning(files, candidate, now_ms=NOW_MS, chunk_bytes=chunk_bytes, pace=unpaced).work
 
 
 def run(

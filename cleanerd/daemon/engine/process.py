@@ -14,17 +14,19 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 
 from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.choose import Candidate, examine
-from cleanerd.cleaning.clean import Cleaner
+from cleanerd.cleaning.clean import Cleaner, PaceOf
 from cleanerd.cleaning.reservations import Reservations
 from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.cleaning.spark_master import SparkPlace
 from cleanerd.daemon.engine.calls import Call, CleanCall, ExamineCall, Planned, Reply, SparkJob
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
+from cleanerd.env.pace import Pace, unpaced
 from cleanerd.errors import InternalError, JobFailed, from_os_error
 from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.lazy_spark import LazySpark
@@ -103,7 +105,7 @@ class EngineProcess:
                 return self._examine(task)
 
     def _examine(self, task: ExamineCall) -> LogResult:
-        (answer,) = self._examine_all(task, _request(task))
+        (answer,) = self._examine_all(task, _request(task), lambda _: unpaced)
         if isinstance(answer, LogResult):
             return answer
         found = answer.range
@@ -117,19 +119,24 @@ class EngineProcess:
         request = replace(
             _request(task), force=task.force, horizons=task.horizons, jobs_at_once=task.jobs_at_once
         )
-        answers = self._examine_all(task, request)
         progress = _Planning(self._send, call_id)
-        cleaner = Cleaner(
-            request, progress, self._clock, self._files, self._session, os.urandom, self._reservations
-        )
-        candidates = [answer for answer in answers if isinstance(answer, Candidate)]
-        skipped = [answer for answer in answers if isinstance(answer, LogResult)]
-        return skipped + (
-            cleaner.stage(candidates, task.reporter, is_owned=task.is_owned) if candidates else []
-        )
+        with task.reporter.examining() as tell:
+
+            def pace_of(tp: TopicPartition) -> Pace:
+                return partial(tell, task.partitions.index(tp))
+
+            answers = self._examine_all(task, request, pace_of)
+            cleaner = Cleaner(
+                request, progress, self._clock, self._files, self._session, os.urandom, self._reservations, pace_of
+            )  # fmt: skip
+            candidates = [answer for answer in answers if isinstance(answer, Candidate)]
+            skipped = [answer for answer in answers if isinstance(answer, LogResult)]
+            return skipped + (
+                cleaner.stage(candidates, task.reporter, is_owned=task.is_owned) if candidates else []
+            )
 
     def _examine_all(
-        self, task: CleanCall | ExamineCall, request: CleanRequest
+        self, task: CleanCall | ExamineCall, request: CleanRequest, pace_of: PaceOf
     ) -> list[Candidate | LogResult]:
         try:
             checkpoints = read_checkpoints(self._files, task.log_dir)
@@ -145,6 +152,7 @@ class EngineProcess:
                 request,
                 is_kafka=is_kafka,
                 now_ms=self._clock.now_ms(),
+                pace=pace_of(tp),
             )
             for tp in task.partitions
         ]

@@ -7,7 +7,6 @@ whatever happened (2.13).
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -115,8 +114,10 @@ class Cleanings:
         def planned(news: Planned) -> None:
             self.jobs.plan(job, LogId(log_dir, news.topic_partition), news.total_bytes)
 
-        def answer(number: int, *report: Any) -> bool:
-            return self._answer(job, first + number, *report)
+        def answer(number: int, phase: Phase, *report: int) -> bool:
+            is_planned = phase is not Phase.EXAMINE
+            log = self.jobs.planned_log(job, first + number) if is_planned else logs[number]
+            return log is not None and self._answer(job, log, phase, *report)
 
         with Channel(answer, driver_host(spark_master(configuration.broker))) as channel:
             call = CleanCall(
@@ -148,17 +149,14 @@ class Cleanings:
     def _answer(
         self,
         job: Job,
-        number: int,
+        log: LogId,
         phase: Phase,
         read_bytes: int,
         written_bytes: int,
         records: int,
     ) -> bool:
-        """A task reports: count it, let it wait for its I/O to be paid, tell it whether to go on. Must not raise."""
-        log = self.jobs.planned_log(job, number)
-        if log is None:
-            return False
-        if phase is not Phase.VERIFY:  # what it reads was counted when it was written
+        """Work on a log reports: count it, let it wait for its I/O to be paid, tell it whether to go on. Must not raise."""
+        if phase in (Phase.INDEX, Phase.REWRITE):  # what a job is known to have to read and write
             self.jobs.advance(job, phase.name.lower(), read_bytes, written_bytes, records)
         self._live(job)
         self.metrics.moved(log.log_dir, phase.name.lower(), read_bytes, written_bytes)
