@@ -94,6 +94,11 @@ class CleanerdConfig:
     log_level: str
     log_kafka_summary: bool
 
+    @property
+    def round_pause_s(self) -> float:
+        """How long to pause between two rounds over logs that may need retention, in seconds (1.28)."""
+        return min(self.backoff_ms, self.retention_check_interval_ms) / 1000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:

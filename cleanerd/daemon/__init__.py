@@ -1,1 +1,1 @@
-"""The long-running daemon: supervisor, workers, states, throttle, control API, history."""
+"""The long-running daemon: the parts that it is built from, the loops that work on them, the control API, the history."""

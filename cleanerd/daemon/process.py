@@ -33,6 +33,7 @@ from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus, Trigger
 from cleanerd.daemon.configuration.watch import ConfigWatcher
 from cleanerd.daemon.kafka_admin import ClusterRefused, KafkaAdmin
 from cleanerd.daemon.notify import ServiceManager
+from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.reports import gauges
 from cleanerd.daemon.reports.status_line import StatusLine
 from cleanerd.daemon.supervisor import Supervisor
@@ -89,7 +90,7 @@ class Daemon:
         metadata = dict.fromkeys([config.metadata_log_dir, *log_dirs])
         self._tail = MetadataTail(RealFiles(), [f"{path}/{CLUSTER_METADATA_TOPIC}-0" for path in metadata])
         self._refreshing = threading.Lock()
-        self._supervisor = Supervisor(
+        self._parts = build_parts(
             lambda: self._reloader.current,
             log_dirs,
             self._history,
@@ -98,8 +99,10 @@ class Daemon:
             recovering=self._manager.extend_timeout,
             refresh=self._refresh,
         )
-        self._supervisor.metrics.read_with(lambda: gauges.read(self._supervisor, self._reloader))
-        self._status_line = StatusLine(self._supervisor, self._reloader)
+        self._supervisor = Supervisor(self._parts)
+        self._crew = self._supervisor.crew
+        self._parts.metrics.read_with(lambda: gauges.read(self._parts, self._crew, self._reloader))
+        self._status_line = StatusLine(self._parts, self._reloader)
         self._watcher = ConfigWatcher(
             config_file, [config.metadata_log_dir, *log_dirs], self._reload, clock=clock
         )
@@ -112,20 +115,20 @@ class Daemon:
         signal.signal(signal.SIGHUP, lambda *_: self._reload_wanted.set())
         config = self._reloader.current.broker
         # Before ports and sockets: a second daemon is told of the first, not of the port that it has taken.
-        self._supervisor.ownership.take_at_start(self._supervisor.log_dirs)
+        self._parts.ownership.take_at_start(self._parts.log_dirs)
         served = pages(
-            self._supervisor.metrics,
+            self._parts.metrics,
             lambda: self._supervisor.trouble(_HUNG_S),
-            lambda: self._supervisor.is_ready,
+            lambda: self._parts.life.is_ready,
         )
         metrics = MetricsServer(config.metrics_listen, served) if config.metrics_listen else None
         listening = listen(config.control_socket, os.environ)
         server = ControlServer(
             listening,
-            Service(self._supervisor, self._reloader, self._mutes),
+            Service(self._parts, self._crew, self._reloader, self._supervisor.reloaded, self._mutes),
             audit=self._audit,
             pages=served,
-            observe=self._supervisor.metrics.requested,
+            observe=self._parts.metrics.requested,
             own_uid=os.geteuid(),
         )
         server.start()
@@ -157,7 +160,7 @@ class Daemon:
                 self._manager.reloading()
                 self._reload(Trigger.SIGNAL)
                 self._manager.ready(self._status_line.text())
-            self._manager.keep_watch(lambda: self._supervisor.threads_alive(_HUNG_S))
+            self._manager.keep_watch(lambda: self._crew.is_alive(_HUNG_S))
             if self._manager.listens:
                 self._manager.status(self._status_line.text())
 
@@ -198,7 +201,7 @@ class Daemon:
 
     def _audit(self, entry: AuditEntry) -> None:
         peer = entry.peer
-        self._supervisor.events.record(
+        self._parts.events.record(
             "control",
             entry.outcome,
             str(entry),

@@ -30,7 +30,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     (world.a / names.META_PROPERTIES).write_text(META_PROPERTIES)
     world.configure()
     with lock_of_another(world.a / names.LOCK):
-        world.daemon.ignored.clear()
+        world.parts.obstacles.ignored.clear()
         yield world
     world.close()
 
@@ -38,8 +38,8 @@ def world(tmp_path: Path) -> Iterator[World]:
 def scan(world: World) -> None:
     """Logs of a directory with meta.properties and without a metadata log are foreign: here they are not."""
     world.scan()
-    world.daemon.ignored.clear()
-    world.daemon.schedule.next_express()  # notes what is due
+    world.parts.obstacles.ignored.clear()
+    world.parts.schedule.next_express()  # notes what is due
 
 
 def bring_closed_segments(world: World, name: str) -> list[Path]:
@@ -56,19 +56,19 @@ def test_a_log_is_left_to_a_brokers_cleaner_that_is_seen_at_work(world: World) -
     bring_closed_segments(world, "one-0")
     scan(world)
     log = world.log("one")
-    assert world.daemon.conditions.of(log).obstacle is None, "nothing tells that a cleaner works there"
+    assert world.parts.conditions.of(log).obstacle is None, "nothing tells that a cleaner works there"
     write_cleaner_checkpoint(world.a, {"three-0": 1})
     scan(world)
-    condition = world.daemon.conditions.of(log)
+    condition = world.parts.conditions.of(log)
     assert condition.state == "dirty"
     assert "left to the broker's own cleaner" in str(condition.obstacle)
-    assert world.daemon.schedule.next() is None
+    assert world.parts.schedule.next() is None
     world.clock.advance(GRACE_MS - 1000)
-    assert world.daemon.conditions.of(log).obstacle is not None
+    assert world.parts.conditions.of(log).obstacle is not None
     (job,) = world.service().clean("one", force=False)
     assert job.state == "queued"
     world.clock.advance(2000)
-    assert world.daemon.conditions.of(log).obstacle is None
+    assert world.parts.conditions.of(log).obstacle is None
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_what_the_brokers_cleaner_will_not_take_is_cleaned(world: World, setting
     scan(world)
     write_cleaner_checkpoint(world.a, {"three-0": 1})
     scan(world)
-    assert world.daemon.conditions.of(world.log("one")).obstacle is None
-    assert world.daemon.schedule.next() is not None
+    assert world.parts.conditions.of(world.log("one")).obstacle is None
+    assert world.parts.schedule.next() is not None
 
 
 def superseded(log: LogId) -> LogResult:
@@ -99,20 +99,20 @@ def test_being_second_is_no_failure(world: World) -> None:
     bring_closed_segments(world, "one-0")
     scan(world)
     daemon = world.daemon
-    for _ in range(2 * daemon.configuration().broker.retry_max):
-        job = daemon.schedule.next()
+    for _ in range(2 * daemon.parts.configuration().broker.retry_max):
+        job = daemon.parts.schedule.next()
         assert job is not None
         for log in job.logs:
-            daemon._cleaned(job, log, superseded(log))
-            daemon.states.done_cleaning(log)
-        daemon.jobs.end(job, [SUPERSEDED], None)
-        assert daemon.schedule.next() is None, "not in a circle"
+            daemon.crew.cleaners._cleaned(job, log, superseded(log))
+            daemon.parts.states.done_cleaning(log)
+        daemon.parts.jobs.end(job, [SUPERSEDED], None)
+        assert daemon.parts.schedule.next() is None, "not in a circle"
         world.clock.advance(RETRY_MS)
-    assert daemon.failures.all() == []
+    assert daemon.parts.failures.all() == []
     after = world.scrape()
     assert after.total("cleanerd_cleaning_errors_total") == 0
     assert after.total("cleanerd_cleanings_total", outcome="superseded_by_broker") > 0
-    (event, *_) = daemon.history.events("one", 1, None, None)
+    (event, *_) = daemon.parts.history.events("one", 1, None, None)
     assert event.outcome == "superseded_by_broker"
 
 
@@ -135,10 +135,13 @@ def test_a_result_that_has_aged_is_made_again(world: World) -> None:
     assert len(closed) > 2
     staged_bytes = closed[0].stat().st_size // 2
     stage(world.a / "one-0", [closed[:1]], staged_bytes)
-    world.daemon.inventory.touch(str(world.a), "one-0")
+    world.parts.inventory.touch(str(world.a), "one-0")
     scan(world)
     log, daemon = world.log("one"), world.daemon
-    assert (daemon.conditions.of(log).state, daemon.conditions.of(log).obstacle) == ("staged", None)
+    assert (daemon.parts.conditions.of(log).state, daemon.parts.conditions.of(log).obstacle) == (
+        "staged",
+        None,
+    )
     after = world.scrape()
     a = str(world.a)
     assert after.total("cleanerd_staged_results", log_dir=a) == 1
@@ -147,11 +150,11 @@ def test_a_result_that_has_aged_is_made_again(world: World) -> None:
     manifest = next((world.a / "one-0").glob("*.manifest.cleanerd"))
     assert oldest_s == pytest.approx(os.stat(manifest).st_mtime, abs=0.01)
     world.configure(cleanerd_staged_max_wasted_ratio=0)
-    daemon.ignored.clear()
-    assert daemon.conditions.of(log).obstacle is not None, "never"
+    daemon.parts.obstacles.ignored.clear()
+    assert daemon.parts.conditions.of(log).obstacle is not None, "never"
     world.configure(cleanerd_staged_max_wasted_ratio=1, log_cleaner_min_cleanable_ratio="1.0")
-    daemon.ignored.clear()
-    assert daemon.conditions.of(log).obstacle is not None, "it does not qualify again"
+    daemon.parts.obstacles.ignored.clear()
+    assert daemon.parts.conditions.of(log).obstacle is not None, "it does not qualify again"
 
 
 class _Nothing:
@@ -165,13 +168,13 @@ def test_what_is_thrown_away_is_counted(world: World) -> None:
     """At the start of a new cleaning, and when a commit drops it."""
     closed = bring_closed_segments(world, "one-0")
     stage(world.a / "one-0", [closed[:1]], 100)
-    world.daemon.inventory.touch(str(world.a), "one-0")
+    world.parts.inventory.touch(str(world.a), "one-0")
     scan(world)
     log, daemon = world.log("one"), world.daemon
     waiting = sum(path.stat().st_size for path in (world.a / "one-0").glob("*.cleanerd"))
-    daemon._work(Job("request", [log], force=False), _Nothing())  # type: ignore[arg-type]
+    daemon.crew.cleaners._work(Job("request", [log], force=False), _Nothing())  # type: ignore[arg-type]
     assert world.scrape().total("cleanerd_staged_wasted_bytes_total") == waiting
-    daemon.events.dropped(log, "stale")
+    daemon.parts.events.dropped(log, "stale")
     assert world.scrape().total("cleanerd_staged_wasted_bytes_total") == 2 * waiting
 
 
@@ -194,8 +197,8 @@ def test_explain_says_who_cleans_a_log_next(world: World) -> None:
     scan(world)
 
     def said() -> str:
-        found = _cleaned_next_by(world.daemon, world.log("one"))
-        world.daemon.ignored.clear()
+        found = _cleaned_next_by(world.parts, world.log("one"))
+        world.parts.obstacles.ignored.clear()
         return found
 
     assert said() == "cleanerd, as soon as a worker is free"
@@ -203,5 +206,5 @@ def test_explain_says_who_cleans_a_log_next(world: World) -> None:
     scan(world)
     assert said().startswith("left to the broker's own cleaner, which is at work, until 20")
     world.configure(log_cleaner_min_cleanable_ratio="1.0")
-    world.daemon.ignored.clear()
+    world.parts.obstacles.ignored.clear()
     assert "the broker's cleaner, which is at work, never takes it" in said()

@@ -33,19 +33,19 @@ def fail(world: World, log: LogId, *, is_retryable: bool = False) -> None:
     bad = LogResult(
         tp.topic, tp.partition, log.log_dir, "failed", "why", error="CorruptFile", is_retryable=is_retryable
     )
-    config, now_ms = daemon.configuration().broker, world.clock.now_ms()
-    daemon.failures.failed(log, bad, daemon.stamp(log), config, now_ms)
+    config, now_ms = daemon.parts.configuration().broker, world.clock.now_ms()
+    daemon.parts.failures.failed(log, bad, daemon.parts.stamp(log), config, now_ms)
 
 
 def bring_about(world: World) -> None:
     """Every state."""
     daemon = world.daemon
-    daemon.ignored[world.log("foreign")] = "not of this cluster"
-    daemon.states.hold(Hold("1", "held", "me", "because", 0))
-    daemon.states.try_start_all([world.log("busy")])
-    daemon.states.try_start_all([world.log("stopped")])
-    daemon.states.stop(world.log("stopped"))
-    for _ in range(daemon.configuration().broker.retry_max):
+    daemon.parts.obstacles.ignored[world.log("foreign")] = "not of this cluster"
+    daemon.parts.states.hold(Hold("1", "held", "me", "because", 0))
+    daemon.parts.states.try_start_all([world.log("busy")])
+    daemon.parts.states.try_start_all([world.log("stopped")])
+    daemon.parts.states.stop(world.log("stopped"))
+    for _ in range(daemon.parts.configuration().broker.retry_max):
         fail(world, world.log("garbage"))
     fail(world, world.log("failing"), is_retryable=True)
     (world.a / "waiting-0" / f"{0:020d}.manifest.cleanerd").write_text("{}")
@@ -58,7 +58,7 @@ def bring_about(world: World) -> None:
 def test_every_reader_says_the_same(world: World) -> None:
     bring_about(world)
     daemon = world.daemon
-    views = {view.topic: view for view in log_views(daemon, daemon.inventory.logs())}
+    views = {view.topic: view for view in log_views(daemon.parts, daemon.parts.inventory.logs())}
     expected = {
         "foreign": "ignored", "held": "paused", "busy": "cleaning", "stopped": "aborted", "garbage": "uncleanable",
         "unreadable": "uncleanable", "waiting": "staged", "failing": "dirty",
@@ -68,13 +68,13 @@ def test_every_reader_says_the_same(world: World) -> None:
     counted = {dict(key)["state"]: int(n) for (_, key), n in world.scrape().of("cleanerd_partitions") if n}
     assert counted == Counter(view.state for view in views.values())
     assert world.service().status().logs_by_state == counted
-    assert "; 2 uncleanable" in StatusLine(daemon, world.reloader).text()
+    assert "; 2 uncleanable" in StatusLine(daemon.parts, world.reloader).text()
 
 
 def test_what_cannot_be_read_is_not_offered_for_cleaning(world: World) -> None:
     bring_about(world)
     log = world.log("unreadable")
-    assert "symbolic link" in str(world.daemon.conditions.of(log).obstacle)
+    assert "symbolic link" in str(world.parts.conditions.of(log).obstacle)
     with pytest.raises(Conflict, match="symbolic link"):
         world.service().clean("unreadable", force=False)
 
@@ -82,14 +82,14 @@ def test_what_cannot_be_read_is_not_offered_for_cleaning(world: World) -> None:
 def test_a_log_below_its_own_threshold_is_not_dirty(world: World) -> None:
     """Rule 1.21; its dirty ratio is told all the same, and that of a log without a dirty section is 0."""
     log = world.log("few")
-    assert world.daemon.conditions.of(log).state == "dirty"
+    assert world.parts.conditions.of(log).state == "dirty"
     world.configure(log_cleaner_min_cleanable_ratio="1.0")
-    assert world.daemon.conditions.of(log).state == "clean"
-    (view,) = log_views(world.daemon, [log])
+    assert world.parts.conditions.of(log).state == "clean"
+    (view,) = log_views(world.parts, [log])
     assert view.dirty_ratio == 1.0
     assert not view.dirty_ratio_exact
     world.configure(log_cleaner_min_compaction_lag_ms=10**13)
-    (view,) = log_views(world.daemon, [log])
+    (view,) = log_views(world.parts, [log])
     assert (view.dirty_ratio, view.dirty_ratio_exact) == (0.0, True)
 
 
@@ -98,13 +98,13 @@ def test_only_a_request_that_is_granted_forgets_failures(world: World) -> None:
     bring_about(world)
     daemon, service = world.daemon, world.service()
     failing = world.log("failing")
-    condition = daemon.conditions.of(failing)
+    condition = daemon.parts.conditions.of(failing)
     assert (condition.obstacle, condition.yields_to_requests) == ("backing off: why", True)
-    daemon.full[failing.log_dir] = "the disk is full"
+    daemon.parts.obstacles.full[failing.log_dir] = "the disk is full"
     with pytest.raises(Conflict, match="the disk is full"):
         service.clean("failing", force=False)
-    assert daemon.failures.of(failing) is not None, "it was refused"
-    daemon.full.clear()
+    assert daemon.parts.failures.of(failing) is not None, "it was refused"
+    daemon.parts.obstacles.full.clear()
     (job,) = service.clean("failing", force=False)
     assert job.logs == ("failing-0",)
-    assert daemon.failures.of(failing) is None
+    assert daemon.parts.failures.of(failing) is None

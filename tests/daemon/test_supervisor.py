@@ -15,6 +15,7 @@ from cleanerd.config.reload import plan_reload
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus, Trigger
 from cleanerd.daemon.engine.calls import CleanCall
+from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.history import History
 from cleanerd.daemon.values.log_id import LogId
@@ -44,16 +45,16 @@ def make(tmp_path: Path) -> Iterator[Make]:
     def supervisor(log_dir: Path, topics: dict[str, str], **settings: object) -> Supervisor:
         holds = configuration(log_dir, topics, **settings)
         history = History(str(tmp_path / "history.sqlite"), max_age_ms=10**9, max_bytes=10**9)
-        found = Supervisor(lambda: holds, (str(log_dir),), history, RealFiles(), SystemClock())
-        found.ownership.take_at_start([str(log_dir)])
-        found.scan()
+        found = Supervisor(build_parts(lambda: holds, (str(log_dir),), history, RealFiles(), SystemClock()))
+        found.parts.ownership.take_at_start([str(log_dir)])
+        found.crew.scanner.scan()
         made.append(found)
         return found
 
     yield supervisor
     for found in made:
-        found.ownership.release()
-        found.history.close()
+        found.parts.ownership.release()
+        found.parts.history.close()
 
 
 def test_c051_a_topic_that_is_not_compacted_any_more_has_its_cleanings_aborted(
@@ -65,14 +66,14 @@ def test_c051_a_topic_that_is_not_compacted_any_more_has_its_cleanings_aborted(
     write_logs(logs, "loses")
     before = {"loses": "compact", "keeps": "compact"}
     daemon = make(logs, before)
-    all_logs = daemon.inventory.logs()
-    assert daemon.states.try_start_all(all_logs) == all_logs
+    all_logs = daemon.parts.inventory.logs()
+    assert daemon.parts.states.try_start_all(all_logs) == all_logs
     after = configuration(logs, before | {"loses": "delete"})
-    daemon.apply(plan_reload(daemon.configuration(), after))
-    assert {str(log) for log in all_logs if daemon.states.is_aborted(log)} == {"loses-0", "loses-1"}
+    daemon.apply(plan_reload(daemon.parts.configuration(), after))
+    assert {str(log) for log in all_logs if daemon.parts.states.is_aborted(log)} == {"loses-0", "loses-1"}
     for log in all_logs:
-        daemon.states.done_cleaning(log)
-        assert daemon.states.is_free(log), "nothing stays paused"
+        daemon.parts.states.done_cleaning(log)
+        assert daemon.parts.states.is_free(log), "nothing stays paused"
 
 
 def test_c143_uncleanable_logs_are_out_of_the_way_and_counted_until_they_vanish(
@@ -80,72 +81,74 @@ def test_c143_uncleanable_logs_are_out_of_the_way_and_counted_until_they_vanish(
 ) -> None:
     logs = write_logs(tmp_path / "logs", "one", "two", "three")
     daemon = make(logs, dict.fromkeys(("one", "two", "three"), "compact"), cleanerd_retry_max=1)
-    for log in daemon.inventory.logs()[:2]:
+    for log in daemon.parts.inventory.logs()[:2]:
         tp = log.topic_partition
         bad = LogResult(tp.topic, tp.partition, log.log_dir, "failed", "garbage", error="CorruptFile")
-        daemon.failures.failed(log, bad, daemon.stamp(log), daemon.configuration().broker, 1)
-    assert [str(t.log) for t in daemon.failures.all() if t.is_uncleanable] == ["one-0", "three-0"]
-    job = daemon.schedule.next()
+        daemon.parts.failures.failed(
+            log, bad, daemon.parts.stamp(log), daemon.parts.configuration().broker, 1
+        )
+    assert [str(t.log) for t in daemon.parts.failures.all() if t.is_uncleanable] == ["one-0", "three-0"]
+    job = daemon.parts.schedule.next()
     assert job is not None
     assert [str(log) for log in job.logs] == ["two-0"], "the others go on"
     (logs / "one-0").rename(tmp_path / "away")
-    daemon.scan()
-    assert [str(t.log) for t in daemon.failures.all()] == ["three-0"]
+    daemon.crew.scanner.scan()
+    assert [str(t.log) for t in daemon.parts.failures.all()] == ["three-0"]
 
 
 def test_nothing_more_is_staged_beside_a_live_broker_than_it_allows(tmp_path: Path, make: Make) -> None:
     logs = write_logs(tmp_path / "logs", "one")
     daemon = make(logs, {"one": "compact"}, cleanerd_staged_max_bytes=0)
-    (log,) = daemon.inventory.logs()
-    assert daemon.conditions.of(log).obstacle is None, "nobody owns the directory: nothing has to wait"
+    (log,) = daemon.parts.inventory.logs()
+    assert daemon.parts.conditions.of(log).obstacle is None, "nobody owns the directory: nothing has to wait"
     with lock_of_another(logs / names.LOCK):
-        daemon.scan()
-        assert "cleanerd.staged.max.bytes is 0" in str(daemon.conditions.of(log).obstacle)
-        assert daemon.schedule.next() is None
-    daemon.scan()
-    assert daemon.conditions.of(log).obstacle is None
-    assert daemon.schedule.next() is not None
+        daemon.crew.scanner.scan()
+        assert "cleanerd.staged.max.bytes is 0" in str(daemon.parts.conditions.of(log).obstacle)
+        assert daemon.parts.schedule.next() is None
+    daemon.crew.scanner.scan()
+    assert daemon.parts.conditions.of(log).obstacle is None
+    assert daemon.parts.schedule.next() is not None
 
 
 def test_small_logs_of_a_directory_share_a_job_up_to_its_limits(tmp_path: Path, make: Make) -> None:
     topics = ("a", "b", "c", "d")
     logs = write_logs(tmp_path / "logs", *topics)
     daemon = make(logs, dict.fromkeys(topics, "compact"), cleanerd_job_max_logs=3)
-    job = daemon.schedule.next()
+    job = daemon.parts.schedule.next()
     assert job is not None
     assert len(job.logs) == 3
-    rest = daemon.schedule.next()
+    rest = daemon.parts.schedule.next()
     assert rest is not None
     assert len(rest.logs) == 1
-    assert daemon.schedule.next() is None
+    assert daemon.parts.schedule.next() is None
 
 
 def test_requested_job_waits_for_its_log_and_goes_before_what_is_due(tmp_path: Path, make: Make) -> None:
     logs = write_logs(tmp_path / "logs", "asked", "due")
     daemon = make(logs, dict.fromkeys(("asked", "due"), "compact"))
     asked = LogId(str(logs), TopicPartition("asked", 0))
-    daemon.states.abort_and_pause(asked)
-    job = daemon.jobs.request([asked], force=True)
-    first = daemon.schedule.next()
+    daemon.parts.states.abort_and_pause(asked)
+    job = daemon.parts.jobs.request([asked], force=True)
+    first = daemon.parts.schedule.next()
     assert first is not None
     assert [str(log) for log in first.logs] == ["due-0"], "a paused log stops nobody else"
-    daemon.states.resume(asked)
-    assert daemon.schedule.next() is job
+    daemon.parts.states.resume(asked)
+    assert daemon.parts.schedule.next() is job
 
 
 def test_limits_of_the_history_hold_from_a_reload_on(tmp_path: Path, make: Make) -> None:
     """cleanerd.history.max.age.ms, cleanerd.history.max.bytes."""
     logs = write_logs(tmp_path / "logs", "one")
     daemon = make(logs, {"one": "compact"})
-    now_ms = daemon.clock.now_ms()
+    now_ms = daemon.parts.clock.now_ms()
     for age_ms in (1000, 3_600_000):
-        daemon.history.record(HistoryEvent(time_ms=now_ms - age_ms, kind="daemon", outcome="started"))
-    daemon.history.prune(now_ms)
-    assert len(daemon.history.events(None, 10, None, None)) == 2
+        daemon.parts.history.record(HistoryEvent(time_ms=now_ms - age_ms, kind="daemon", outcome="started"))
+    daemon.parts.history.prune(now_ms)
+    assert len(daemon.parts.history.events(None, 10, None, None)) == 2
     shorter = configuration(logs, {"one": "compact"}, cleanerd_history_max_age_ms=60_000)
-    daemon.apply(plan_reload(daemon.configuration(), shorter))
-    daemon.history.prune(now_ms)
-    assert [event.time_ms for event in daemon.history.events(None, 10, None, None)] == [now_ms - 1000]
+    daemon.apply(plan_reload(daemon.parts.configuration(), shorter))
+    daemon.parts.history.prune(now_ms)
+    assert [event.time_ms for event in daemon.parts.history.events(None, 10, None, None)] == [now_ms - 1000]
 
 
 def test_cleanerds_own_switch_and_ratio_win_over_the_brokers(tmp_path: Path, make: Make) -> None:
@@ -153,12 +156,12 @@ def test_cleanerds_own_switch_and_ratio_win_over_the_brokers(tmp_path: Path, mak
     logs = write_logs(tmp_path / "logs", "one")
     brokers = {"log_cleaner_enable": "false", "log_cleaner_min_cleanable_ratio": "1.0"}
     off = make(logs, {"one": "compact"}, **brokers)
-    assert off.schedule.next() is None
-    off.ownership.release()
+    assert off.parts.schedule.next() is None
+    off.parts.ownership.release()
     own = {"cleanerd_log_cleaner_enable": "true", "cleanerd_min_cleanable_dirty_ratio": "0.1"}
     on = make(logs, {"one": "compact"}, **brokers, **own)
-    assert on.configuration().topic("one").broker_min_cleanable_dirty_ratio == 1.0
-    assert on.schedule.next() is not None
+    assert on.parts.configuration().topic("one").broker_min_cleanable_dirty_ratio == 1.0
+    assert on.parts.schedule.next() is not None
 
 
 def test_jobs_side_by_side_share_the_memory_for_keys(tmp_path: Path, make: Make) -> None:
@@ -173,10 +176,10 @@ def test_jobs_side_by_side_share_the_memory_for_keys(tmp_path: Path, make: Make)
             calls.append(call)
             return [LogResult.of(tp, call.log_dir) for tp in call.partitions]
 
-    job = daemon.schedule.next()
+    job = daemon.parts.schedule.next()
     assert job is not None
     engine: Any = Recorder()
-    replace(daemon.cleanings, engine=engine).run(job)
+    replace(daemon.crew.cleaners.cleanings, engine=engine).run(job)
     (call,) = calls
     assert call.jobs_at_once == 4
     request = CleanRequest(
@@ -190,17 +193,17 @@ def test_a_throttle_holds_until_a_reload_is_asked_for_or_the_rates_change(tmp_pa
     """Not until any topic of the cluster changes."""
     logs = write_logs(tmp_path / "logs", "one")
     daemon = make(logs, {"one": "compact"})
-    before = daemon.configuration()
+    before = daemon.parts.configuration()
 
     def outcome(trigger: Trigger) -> ReloadOutcome:
         return ReloadOutcome(trigger, 1, ReloadStatus.UNCHANGED, None)
 
-    daemon.throttle.set_limits(total=5.0)
+    daemon.parts.throttle.set_limits(total=5.0)
     daemon.apply(plan_reload(before, configuration(logs, {"one": "compact", "two": "compact"})))
     daemon.reloaded(outcome(Trigger.METADATA))
-    assert daemon.throttle.limits()[Limit.TOTAL] == 5.0
+    assert daemon.parts.throttle.limits()[Limit.TOTAL] == 5.0
     daemon.reloaded(outcome(Trigger.REQUEST))
-    assert daemon.throttle.limits()[Limit.TOTAL] > 1e300
+    assert daemon.parts.throttle.limits()[Limit.TOTAL] > 1e300
     rate = configuration(logs, {"one": "compact"}, log_cleaner_io_max_bytes_per_second=7)
     daemon.apply(plan_reload(before, rate))
-    assert daemon.throttle.limits()[Limit.TOTAL] == 7.0
+    assert daemon.parts.throttle.limits()[Limit.TOTAL] == 7.0

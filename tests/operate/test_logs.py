@@ -151,7 +151,7 @@ def test_the_account_logs_at_the_level_of_the_outcome(event: Event, tmp_path: Pa
     world = World(tmp_path)
     with capture_logs() as lines:
         for outcome in event.outcomes:
-            world.daemon.events.record(event.name, outcome)  # type: ignore[arg-type]
+            world.parts.events.record(event.name, outcome)  # type: ignore[arg-type]
     world.close()
     found = {line["outcome"]: line["log_level"] for line in lines if line["event"] == event.name}
     assert {o: found[o] for o in event.outcomes} == {
@@ -352,21 +352,21 @@ def test_summary_in_kafkas_words_is_that_of_the_cleaning(worked: Worked) -> None
 def test_summary_is_for_who_asks_for_it_at_any_time(world: World) -> None:
     """When the cleaning takes effect: a staged one, when it is committed."""
     daemon, log = world.daemon, world.log("one")
-    job = daemon.jobs.start("schedule", [log])
+    job = daemon.parts.jobs.start("schedule", [log])
     done = LogResult("one", 0, str(world.a), "committed", first_dirty_offset=0, end_offset=9, seconds=1)
     with capture_logs() as lines:
-        daemon._cleaned(job, log, done)
+        daemon.crew.cleaners._cleaned(job, log, done)
         world.configure(cleanerd_log_kafka_summary="true")
-        daemon._cleaned(job, log, done)
-        daemon._cleaned(job, log, replace(done, outcome="staged"))
-        daemon.events.dropped(log, "the log has changed")
-        daemon._cleaned(job, log, replace(done, outcome="staged", end_offset=12))
-        daemon.events.committed(log, 12)
-        daemon.events.committed(log, 15)  # staged by an earlier process: nobody knows
-        daemon._cleaned(job, log, replace(done, outcome="staged"))
+        daemon.crew.cleaners._cleaned(job, log, done)
+        daemon.crew.cleaners._cleaned(job, log, replace(done, outcome="staged"))
+        daemon.parts.events.dropped(log, "the log has changed")
+        daemon.crew.cleaners._cleaned(job, log, replace(done, outcome="staged", end_offset=12))
+        daemon.parts.events.committed(log, 12)
+        daemon.parts.events.committed(log, 15)  # staged by an earlier process: nobody knows
+        daemon.crew.cleaners._cleaned(job, log, replace(done, outcome="staged"))
         world.configure(cleanerd_log_kafka_summary="false")
-        daemon._cleaned(job, log, replace(done, outcome="staged", end_offset=20))
-        daemon.events.committed(log, 20)  # nobody asked for its summary
+        daemon.crew.cleaners._cleaned(job, log, replace(done, outcome="staged", end_offset=20))
+        daemon.parts.events.committed(log, 20)  # nobody asked for its summary
     assert [line["event"] for line in lines if line["event"] != "reload"] == [
         "cleaning", "cleaning", "kafka_summary", "cleaning", "commit", "cleaning", "commit", "kafka_summary", "commit",
         "cleaning", "cleaning", "commit",
@@ -383,14 +383,14 @@ def test_a_thread_that_dies_tells_of_which_job_and_its_next_life_does_not(world:
         def run(self, _: object) -> None:
             raise ZeroDivisionError("as in a bug")
 
-    daemon.cleanings = Broken()  # type: ignore[assignment]
+    daemon.crew.cleaners.cleanings = Broken()  # type: ignore[assignment]
     with capture_logs([merge_contextvars]) as lines:
         daemon.start()
         wait_until(lambda: "worker_died" in {line["event"] for line in lines}, 10)
         daemon.stop()
     died = next(line for line in lines if line["event"] == "worker_died")
     assert died["worker"] == "cleanerd-worker-0"
-    assert (died["log_dir"], died["job_id"]) == (str(world.a), daemon.jobs.views()[0].id)
+    assert (died["log_dir"], died["job_id"]) == (str(world.a), daemon.parts.jobs.views()[0].id)
 
 
 @pytest.fixture

@@ -140,9 +140,9 @@ def a_result_waits_and_is_dropped(world: World) -> None:
     """More of it in `test_beside_broker`."""
     directory = world.a / "one-0"
     stage(directory, [[segment(directory, 0)]], 100)
-    world.daemon.inventory.touch(str(world.a), "one-0")
+    world.parts.inventory.touch(str(world.a), "one-0")
     world.scan()
-    world.daemon.events.dropped(world.log("one"), "stale")
+    world.parts.events.dropped(world.log("one"), "stale")
     assert world.scrape().total("cleanerd_staged_results", log_dir=str(world.a)) == 1
 
 
@@ -159,7 +159,7 @@ def leftovers_of_a_crash_are_mended(world: World) -> None:
     one, two = segment(world.a / "one-0", 1), segment(world.a / "two-0", 1)
     shutil.copy(one, one.with_name(one.name + ".cleaned"))
     two.with_name(two.name + ".cleanerd").write_bytes(b"half")
-    assert world.daemon.ownership.mend(str(world.a))
+    assert world.parts.ownership.mend(str(world.a))
     found = {dict(key)["action"]: n for (_, key), n in world.scrape().of("cleanerd_recoveries_total") if n}
     assert found == {"roll_back": 1, "delete_leftover": 1}
 
@@ -168,7 +168,7 @@ def leftovers_of_a_crash_are_mended(world: World) -> None:
 def retention_takes_segments(world: World) -> None:
     before = world.scrape().total("cleanerd_log_bytes")
     world.configure(log_cleanup_policy="delete", log_retention_ms=1)
-    world.daemon.retention.run([world.log("one")])
+    world.parts.retention.run([world.log("one")])
     world.scan()
     after = world.scrape()
     gone = [path.stat().st_size for path in world.a.glob("one-0/*.log.deleted")]
@@ -184,7 +184,7 @@ def a_retention_pass_fails(world: World) -> None:
     world.configure(log_cleanup_policy="delete", log_retention_ms=1)
     shutil.rmtree(world.a / "one-0")
     (world.a / "one-0").write_text("not a directory")
-    world.daemon.retention.run([world.log("one"), world.log("two")])
+    world.parts.retention.run([world.log("one"), world.log("two")])
     after = world.scrape()
     assert after.total("cleanerd_retention_errors_total", log_dir=str(world.a)) == 1
     assert after.total("cleanerd_retention_segments_total", log_dir=str(world.a)) > 0, "the other went on"
@@ -192,10 +192,10 @@ def a_retention_pass_fails(world: World) -> None:
 
 @moves(table.PAUSED, table.PARTITIONS)
 def everything_is_paused(world: World) -> None:
-    world.daemon.states.hold(Hold("1", "one", "me", "because", 0))
+    world.parts.states.hold(Hold("1", "one", "me", "because", 0))
     some = world.scrape()
     assert (some.total("cleanerd_paused"), some.total("cleanerd_partitions", state="paused")) == (0, 1)
-    world.daemon.states.hold(Hold("2", "*", "me", "because", 0))
+    world.parts.states.hold(Hold("2", "*", "me", "because", 0))
     assert world.scrape().total("cleanerd_partitions", state="paused") == 3
 
 
@@ -228,7 +228,7 @@ def an_operator_throttles(world: World) -> None:
 def the_history_cannot_be_written(world: World) -> None:
     with sqlite3.connect(world.root / "history.sqlite", isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")
-        world.daemon.events.record("daemon", "tested")
+        world.parts.events.record("daemon", "tested")
     other.close()
     assert world.scrape().total("cleanerd_history_lost_events_total") == 1
 
@@ -243,7 +243,7 @@ def a_worker_dies_and_lives_again(world: World) -> None:
             failed.set()
             raise ZeroDivisionError("as in a bug")
 
-    world.daemon.schedule.next = fail  # type: ignore[method-assign]
+    world.parts.schedule.next = fail  # type: ignore[method-assign]
     world.daemon.start()
     wait_until(lambda: world.scrape().total("cleanerd_workers", state="dead") == 1, 10)
     assert world.scrape().total("cleanerd_thread_deaths_total") == 1
@@ -301,7 +301,7 @@ def test_counters_outlive_a_reload_that_changes_the_number_of_threads(world: Wor
     """C149: Kafka's cleaner loses its metrics there."""
     world.configure(log_cleaner_min_cleanable_ratio=1)  # nothing is due
     world.daemon.start()
-    metrics = world.daemon.metrics
+    metrics = world.parts.metrics
     metrics.moved(str(world.a), "index", 123, 0)
     before = world.scrape()
     assert world.configure(log_cleaner_threads=2).status is ReloadStatus.ACCEPTED
@@ -321,16 +321,16 @@ def test_states_are_those_of_the_control_api(world: World) -> None:
     world.add("four", "five", "six", "seven")
     world.configure(log_cleaner_min_compaction_lag_ms=0)
     world.scan()
-    daemon = world.daemon
-    daemon.states.try_start_all([world.log("two")])
-    daemon.states.hold(Hold("1", "three", "me", "because", 0))
-    daemon.ignored[world.log("four")] = "foreign"
-    daemon.ignored[world.log("two")] = "foreign"
+    parts = world.parts
+    parts.states.try_start_all([world.log("two")])
+    parts.states.hold(Hold("1", "three", "me", "because", 0))
+    parts.obstacles.ignored[world.log("four")] = "foreign"
+    parts.obstacles.ignored[world.log("two")] = "foreign"
     (world.a / "five-0" / f"{0:020d}.manifest.cleanerd").write_text("{}")
-    daemon.states.try_start_all([world.log("six")])
-    daemon.states.stop(world.log("six"))
+    parts.states.try_start_all([world.log("six")])
+    parts.states.stop(world.log("six"))
     world.scan()
-    views = Counter(one.state for _, one in daemon.conditions.all(daemon.inventory.logs()))
+    views = Counter(one.state for _, one in parts.conditions.all(parts.inventory.logs()))
     found = {dict(key)["state"]: int(n) for (_, key), n in world.scrape().of("cleanerd_partitions") if n}
     assert found == dict(views)
     assert set(found) == {"dirty", "paused", "ignored", "staged", "aborted"}
@@ -401,9 +401,9 @@ def test_any_form_of_address_is_served(listen: str) -> None:
 
 
 def test_openmetrics_with_exemplars_for_who_asks_for_it(world: World) -> None:
-    daemon, job = world.daemon, world.daemon.jobs.start("schedule", [world.log("one")])
-    daemon.metrics.cleaned(job.id, world.log("one"), LogResult("one", 0, str(world.a), "failed", seconds=3.2))
-    body, content_type = daemon.metrics.page("application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+    parts, job = world.parts, world.parts.jobs.start("schedule", [world.log("one")])
+    parts.metrics.cleaned(job.id, world.log("one"), LogResult("one", 0, str(world.a), "failed", seconds=3.2))
+    body, content_type = parts.metrics.page("application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     assert body.endswith(b"# EOF\n")
     assert f'# {{job_id="{job.id}"}} 3.2' in body.decode()

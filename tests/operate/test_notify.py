@@ -14,6 +14,7 @@ from cleanerd.config.model import KraftMetadata
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.configuration.reload import Reloader, Trigger
 from cleanerd.daemon.notify import EXTENSION_S, ServiceManager
+from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.reports.status_line import StatusLine
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.history import History
@@ -151,8 +152,10 @@ def supervised(tmp_path: Path, clock: HandClock) -> tuple[Supervisor, Reloader]:
     configuration = resolve(read_sources(None, [("log.cleanup.policy", "compact")], []))
     reloader = Reloader(configuration, lambda: configuration, no_metadata, lambda _: None, clock)
     history = History(str(tmp_path / "history.sqlite"), max_age_ms=1000, max_bytes=10_000_000)
-    supervisor = Supervisor(lambda: reloader.current, (str(tmp_path / "logs"),), history, RealFiles(), clock)
-    supervisor.scan()
+    supervisor = Supervisor(
+        build_parts(lambda: reloader.current, (str(tmp_path / "logs"),), history, RealFiles(), clock)
+    )
+    supervisor.crew.scanner.scan()
     return supervisor, reloader
 
 
@@ -181,39 +184,39 @@ def test_pings_stop_when_a_worker_hangs_and_only_then(
         leave.wait(30)
         return None
 
-    monkeypatch.setattr(supervisor.schedule, "next", hang)
-    monkeypatch.setattr(supervisor.schedule, "next_express", lambda: None)
+    monkeypatch.setattr(supervisor.parts.schedule, "next", hang)
+    monkeypatch.setattr(supervisor.parts.schedule, "next_express", lambda: None)
     notify = notifier(manager, clock, WATCHDOG_USEC=WATCHDOG_USEC)
-    supervisor.workers.start(1)
+    supervisor.crew.cleaners.workers.start(1)
     try:
         assert entered.wait(10)
         seconds_pinged = []
         for second in range(1, 1001):
             clock.advance(1000)
-            notify.keep_watch(lambda: supervisor.threads_alive(600.0))
+            notify.keep_watch(lambda: supervisor.crew.is_alive(600.0))
             if manager.receive() is not None:
                 seconds_pinged.append(second)
         assert seconds_pinged == list(range(30, 600, 30))
-        for worker in supervisor.workers.all():
+        for worker in supervisor.crew.cleaners.workers.all():
             worker.beat()  # its tasks report after all
-        notify.keep_watch(lambda: supervisor.threads_alive(600.0))
+        notify.keep_watch(lambda: supervisor.crew.is_alive(600.0))
         assert manager.all() == [{"WATCHDOG": "1"}]
     finally:
-        supervisor.workers.stop()
+        supervisor.crew.cleaners.workers.stop()
         leave.set()
-        assert supervisor.workers.join(10)
+        assert supervisor.crew.cleaners.workers.join(10)
 
 
 def test_status_line_counts_dirty_logs_and_names_the_dirtiest(
     clock: HandClock, supervised: tuple[Supervisor, Reloader], tmp_path: Path
 ) -> None:
     supervisor, reloader = supervised
-    line = StatusLine(supervisor, reloader)
+    line = StatusLine(supervisor.parts, reloader)
     assert line.text() == "2/2 partitions dirty, dirtiest first-0 100 %"
     for path in (tmp_path / "logs" / "first-0").iterdir():
         path.unlink()
     (tmp_path / "logs" / "first-0").rmdir()
-    supervisor.scan()
+    supervisor.crew.scanner.scan()
     assert line.text().startswith("2/2"), "made anew only now and then"
     clock.advance(60_000)
     assert line.text() == "1/1 partitions dirty, dirtiest second-0 100 %"
@@ -225,8 +228,8 @@ def test_status_line_says_what_needs_somebody(
     supervisor, reloader = supervised
     rejecting = Reloader(reloader.current, _broken, no_metadata, lambda _: None, clock)
     rejecting.reload(Trigger.SIGNAL)
-    supervisor.offline["/gone"] = "not there"
-    text = StatusLine(supervisor, rejecting).text()
+    supervisor.parts.obstacles.offline["/gone"] = "not there"
+    text = StatusLine(supervisor.parts, rejecting).text()
     assert text.endswith("; 1 log directories offline; the last reload was rejected, see the log")
 
 

@@ -8,6 +8,7 @@ from cleanerd.config.sources import read_sources
 from cleanerd.daemon.api.service import Service
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, Trigger
 from cleanerd.daemon.kafka_admin import ClusterRefused, KafkaAdmin
+from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.reports import gauges
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.history import History
@@ -41,11 +42,12 @@ class World:
             self._load(), self._load, _no_metadata, lambda p: self.daemon.apply(p), self.clock
         )
         log_dirs = (str(self.a), str(self.b))
-        self.daemon = Supervisor(
+        self.parts = build_parts(
             lambda: self.reloader.current, log_dirs, self.history, RealFiles(), self.clock
         )
-        self.daemon.metrics.read_with(lambda: gauges.read(self.daemon, self.reloader))
-        self.daemon.scan()
+        self.daemon = Supervisor(self.parts)
+        self.parts.metrics.read_with(lambda: gauges.read(self.parts, self.daemon.crew, self.reloader))
+        self.scan()
 
     def add(self, *topics: str) -> None:
         """Write more dirty logs into `a`."""
@@ -54,11 +56,11 @@ class World:
 
     def scan(self) -> None:
         """A full scan."""
-        self.daemon.scan()
+        self.daemon.crew.scanner.scan()
 
     def scrape(self) -> Scrape:
         """Ask for the metrics."""
-        body, _ = self.daemon.metrics.page("")
+        body, _ = self.parts.metrics.page("")
         return parse(body.decode())
 
     def configure(self, **settings: object) -> ReloadOutcome:
@@ -71,7 +73,10 @@ class World:
 
     def service(self) -> Service:
         """The verbs of the control API; there is no cluster to ask."""
-        return Service(self.daemon, self.reloader, Mutes(self.history, self.clock, _no_cluster))
+        return Service(
+            self.parts, self.daemon.crew, self.reloader, self.daemon.reloaded,
+            Mutes(self.history, self.clock, _no_cluster),
+        )  # fmt: skip
 
     def log(self, topic: str) -> LogId:
         """A log in `a`."""
@@ -79,11 +84,11 @@ class World:
 
     def close(self) -> None:
         """Give everything back."""
-        if self.daemon.is_ready:
+        if self.parts.life.is_ready:
             self.daemon.stop()
         else:
             self.history.close()
-            self.daemon.ownership.release()
+            self.parts.ownership.release()
 
     def _write(self) -> None:
         self._file.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))

@@ -1,9 +1,10 @@
-"""The verbs of the control API, done by the parts of the supervisor (`operations.Operations`)."""
+"""The verbs of the control API, done by the parts of the daemon (`operations.Operations`)."""
 
 import os
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import asdict
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
@@ -19,10 +20,11 @@ from cleanerd.daemon.api.operations import (
     Unavailable,
 )
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadStatus, Trigger
+from cleanerd.daemon.loops.crew import Crew
+from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports import explain as explaining
 from cleanerd.daemon.reports import retention as retaining
 from cleanerd.daemon.reports.log_views import limits_view, log_views, rates_of
-from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.history import HOLD
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import (
@@ -60,63 +62,72 @@ _POLL_S = 0.1
 
 
 class Service(Operations):
-    """`Operations` for a supervisor and its reloader."""
+    """`Operations` on the parts of the daemon; `reloaded` is called with the outcome of every reload made here."""
 
-    def __init__(self, supervisor: Supervisor, reloader: Reloader, mutes: Mutes) -> None:
-        self._daemon = supervisor
+    def __init__(
+        self,
+        parts: Parts,
+        crew: Crew,
+        reloader: Reloader,
+        reloaded: Callable[[ReloadOutcome], None],
+        mutes: Mutes,
+    ) -> None:
+        self._parts = parts
+        self._crew = crew
         self._reloader = reloader
+        self._reloaded = reloaded
         self._mutes = mutes
 
     # -- looking ------------------------------------------------------------------------------------------------
 
     def status(self) -> StatusView:
         """The daemon as a whole."""
-        daemon = self._daemon
-        workers = daemon.workers.all()
+        parts = self._parts
+        workers = self._crew.cleaners.workers.all()
         return StatusView(
             version=__version__,
             pid=os.getpid(),
-            uptime_s=daemon.clock.monotonic_s() - daemon.started_s,
-            ready=daemon.is_ready,
-            log_dirs=tuple(map(self._log_dir, daemon.log_dirs)),
-            logs_by_state=Counter(one.state for _, one in daemon.conditions.all(daemon.inventory.logs())),
-            workers_busy=len(daemon.jobs.running()),
+            uptime_s=parts.clock.monotonic_s() - parts.life.started_s,
+            ready=parts.life.is_ready,
+            log_dirs=tuple(map(self._log_dir, parts.log_dirs)),
+            logs_by_state=Counter(one.state for _, one in parts.conditions.all(parts.inventory.logs())),
+            workers_busy=len(parts.jobs.running()),
             workers_total=len(workers) - 1,  # the express one is extra
-            spark_session_up=daemon.engine.pid is not None,
+            spark_session_up=parts.engine.pid is not None,
             throttle=self.throttle(),
             configuration=_reload_view(self._reloader.last, self._reloader.last_success_ms),
-            holds=len(daemon.states.holds()),
-            warnings=daemon.configuration().warnings,
+            holds=len(parts.states.holds()),
+            warnings=parts.configuration().warnings,
             muted=tuple(map(_mute_view, self._mutes.all())),
         )
 
     def logs(self, pattern: str | None, state: State | None) -> tuple[LogView, ...]:
         """Every log that matches."""
-        views = log_views(self._daemon, self._matching(pattern))
+        views = log_views(self._parts, self._matching(pattern))
         return tuple(view for view in views if state is None or view.state == state)
 
     def log(self, topic_partition: TopicPartition) -> tuple[LogView, ...]:
         """One partition, in each log directory that has it."""
-        return tuple(log_views(self._daemon, self._of(topic_partition)))
+        return tuple(log_views(self._parts, self._of(topic_partition)))
 
     def explain(self, topic_partition: TopicPartition) -> tuple[Explanation, ...]:
         """Why a log is or is not cleaned now."""
-        return tuple(explaining.explain(self._daemon, log) for log in self._of(topic_partition))
+        return tuple(explaining.explain(self._parts, log) for log in self._of(topic_partition))
 
     def history(
         self, pattern: str | None, limit: int, since_ms: int | None, kinds: Collection[EventKind] | None
     ) -> tuple[HistoryEvent, ...]:
         """The newest events."""
-        return self._daemon.history.events(pattern, limit, since_ms, kinds)
+        return self._parts.history.events(pattern, limit, since_ms, kinds)
 
     def jobs(self) -> tuple[JobView, ...]:
         """Jobs that are remembered."""
-        return self._daemon.jobs.views()
+        return self._parts.jobs.views()
 
     def job(self, job_id: str) -> JobView:
         """One job."""
         try:
-            return self._daemon.jobs.view(job_id)
+            return self._parts.jobs.view(job_id)
         except KeyError:
             raise NotFound(
                 f"there is no job {job_id}; `cleanerctl jobs` lists those that are remembered"
@@ -125,7 +136,7 @@ class Service(Operations):
     def wait_job(self, job_id: str, timeout_ms: int) -> JobView:
         """One job, when it is done."""
         self.job(job_id)
-        if not self._daemon.jobs.wait(job_id, timeout_ms / 1000):
+        if not self._parts.jobs.wait(job_id, timeout_ms / 1000):
             raise Timeout(f"job {job_id} is not done after {timeout_ms} ms; it goes on")
         return self.job(job_id)
 
@@ -133,25 +144,25 @@ class Service(Operations):
 
     def clean(self, pattern: str, force: bool) -> tuple[JobView, ...]:
         """Clean now."""
-        daemon, views, refusals = self._daemon, [], []
+        parts, views, refusals = self._parts, [], []
         for log in self._some(pattern):
-            running = daemon.jobs.of(log)
+            running = parts.jobs.of(log)
             refusal = self._refusal(log)
             if running is not None:
                 views.append(running.id)
             elif refusal is not None:
                 refusals.append(f"{log}: {refusal}")
             else:
-                daemon.failures.retry([log])  # to ask for a log again is to try it again
-                views.append(daemon.jobs.request([log], force=force).id)
+                parts.failures.retry([log])  # to ask for a log again is to try it again
+                views.append(parts.jobs.request([log], force=force).id)
         if not views:
             raise Conflict("; ".join(refusals[:5]))
-        daemon.bell.ring()
-        return tuple(daemon.jobs.view(job_id) for job_id in views)
+        parts.work_bell.ring()
+        return tuple(parts.jobs.view(job_id) for job_id in views)
 
     def _refusal(self, log: LogId) -> str | None:
         """What stands against even a request."""
-        condition = self._daemon.conditions.of(log)
+        condition = self._parts.conditions.of(log)
         if condition.obstacle is None or condition.yields_to_requests:
             return None
         if condition.state == "staged":
@@ -160,49 +171,49 @@ class Service(Operations):
 
     def pause(self, pattern: str, owner: str, reason: str, ttl_ms: int | None, timeout_ms: int) -> HoldView:
         """Abort and pause what matches, now and later."""
-        daemon, now_ms = self._daemon, self._daemon.clock.now_ms()
+        parts, now_ms = self._parts, self._parts.clock.now_ms()
         expires_ms = None if ttl_ms is None else now_ms + ttl_ms
         hold = Hold(uuid.uuid4().hex[:12], pattern, owner, reason, now_ms, expires_ms)
-        running = daemon.states.hold(hold, timeout_ms / 1000)
+        running = parts.states.hold(hold, timeout_ms / 1000)
         if running:
-            daemon.states.release(hold.id)
+            parts.states.release(hold.id)
             raise Timeout(
                 f"still being cleaned after {timeout_ms} ms: {_some_names(running)}; nothing is paused"
             )
-        if not daemon.keep_hold(hold):
-            daemon.states.release(hold.id)
+        if not parts.history.put(HOLD, hold.id, asdict(hold)):
+            parts.states.release(hold.id)
             raise Unavailable("the hold would not survive a restart: the state directory cannot be written")
         return self._hold_view(hold)
 
     def resume(self, selector: str) -> tuple[HoldView, ...]:
         """Lift holds."""
-        daemon = self._daemon
-        found = [hold for hold in daemon.states.holds() if selector in (hold.id, hold.pattern)]
+        parts = self._parts
+        found = [hold for hold in parts.states.holds() if selector in (hold.id, hold.pattern)]
         if not found:
             raise NotFound(
                 f"there is no hold with the id or the pattern {selector}; `cleanerctl holds` lists them"
             )
         views = tuple(map(self._hold_view, found))
         for hold in found:
-            daemon.states.release(hold.id)
-            daemon.history.delete(HOLD, hold.id)
-        daemon.bell.ring()
-        daemon.commit_bell.ring()
+            parts.states.release(hold.id)
+            parts.history.delete(HOLD, hold.id)
+        parts.work_bell.ring()
+        parts.commit_bell.ring()
         return views
 
     def holds(self) -> tuple[HoldView, ...]:
         """Holds in force."""
-        return tuple(map(self._hold_view, self._daemon.states.holds()))
+        return tuple(map(self._hold_view, self._parts.states.holds()))
 
     def abort(self, pattern: str, timeout_ms: int) -> tuple[LogRef, ...]:
         """Stop the cleanings of what matches."""
-        daemon, deadline_s = self._daemon, self._daemon.clock.monotonic_s() + timeout_ms / 1000
-        busy = [log for log in self._some(pattern) if daemon.states.state(log).status is Status.IN_PROGRESS]
+        parts, deadline_s = self._parts, self._parts.clock.monotonic_s() + timeout_ms / 1000
+        busy = [log for log in self._some(pattern) if parts.states.state(log).status is Status.IN_PROGRESS]
         for log in busy:
-            daemon.states.stop(log)
+            parts.states.stop(log)
         for log in busy:
             try:
-                daemon.states.abort(log, max(deadline_s - daemon.clock.monotonic_s(), 0))
+                parts.states.abort(log, max(deadline_s - parts.clock.monotonic_s(), 0))
             except StillRunning as error:
                 raise Timeout(f"{error}; it stops at its next buffer") from error
             except ValueError as error:  # another client aborts it
@@ -213,37 +224,37 @@ class Service(Operations):
 
     def commit(self, pattern: str | None, wait_ms: int) -> tuple[CommitView, ...]:
         """Commit staged results. Who waits for all is about to start a broker: everything else makes way for that."""
-        daemon, now = self._daemon, self._daemon.clock.monotonic_s
+        parts, now = self._parts, self._parts.clock.monotonic_s
         deadline_s, is_start = now() + wait_ms / 1000, wait_ms > 0 and pattern is None
         logs = self._matching(pattern) if pattern is None else self._some(pattern)
-        daemon.scan()
-        staged = set(daemon.inventory.staged())
+        self._crew.scanner.scan()
+        staged = set(parts.inventory.staged())
         views: dict[tuple[str, int, str], CommitView] = {}
         waiting = [log for log in logs if log in staged]
         while waiting:
             if is_start:
                 self._make_way()
-            for view in daemon.commits.try_all(waiting, lambda _: not wait_ms or now() < deadline_s):
+            for view in parts.commits.try_all(waiting, lambda _: not wait_ms or now() < deadline_s):
                 views[view.topic, view.partition, view.log_dir] = view
             waiting = [log for log in waiting if views[_key(log)].outcome == "waiting"]
-            if not waiting or now() >= deadline_s or daemon.is_stopping.wait(_POLL_S):
+            if not waiting or now() >= deadline_s or parts.life.stopping.wait(_POLL_S):
                 break
         if is_start:
             self._make_way()
-        daemon.scan()
+        self._crew.scanner.scan()
         return tuple(views.values())
 
     def _make_way(self) -> None:
         """A broker is about to start: until it has come, nothing of ours begins."""
-        daemon = self._daemon
-        for log_dir in daemon.log_dirs:
-            if is_kafka_dir(daemon.files, log_dir) and daemon.ownership.owner_of(log_dir) is None:
-                daemon.ownership.yield_to_broker(log_dir)
+        parts = self._parts
+        for log_dir in parts.log_dirs:
+            if is_kafka_dir(parts.files, log_dir) and parts.ownership.owner_of(log_dir) is None:
+                parts.ownership.yield_to_broker(log_dir)
 
     def mute(self, pattern: str) -> tuple[MuteView, ...]:
         """Keep the brokers' own cleaners away from topics."""
-        configuration = self._daemon.configuration()
-        known = {log.topic_partition.topic for log in self._daemon.inventory.logs()}
+        configuration = self._parts.configuration()
+        known = {log.topic_partition.topic for log in self._parts.inventory.logs()}
         topics = [topic for topic in sorted(known) if fnmatchcase(topic, pattern)]
         if not topics:
             raise NotFound(f"no topic matches {pattern}; {self._instead_of(pattern)}")
@@ -270,20 +281,20 @@ class Service(Operations):
         except CleanerdError as error:
             raise Conflict(str(error)) from error
         finally:
-            self._daemon.reloaded(self._reloader.reload(Trigger.MUTES))
+            self._reloaded(self._reloader.reload(Trigger.MUTES))
 
     def retry(self, pattern: str) -> tuple[LogRef, ...]:
         """Forget failures."""
-        freed = self._daemon.failures.retry(self._some(pattern))
-        self._daemon.bell.ring()
+        freed = self._parts.failures.retry(self._some(pattern))
+        self._parts.work_bell.ring()
         return tuple(map(_ref, freed))
 
     def throttle(self) -> ThrottleView:
         """Limits and measured rates."""
-        read, written = rates_of(self._daemon)
-        waited_s = sum(self._daemon.throttle.waited_s().values())
+        read, written = rates_of(self._parts)
+        waited_s = sum(self._parts.throttle.waited_s().values())
         return ThrottleView(
-            limits=limits_view(self._daemon.throttle),
+            limits=limits_view(self._parts.throttle),
             read_bytes_per_s=read,
             write_bytes_per_s=written,
             waited_s=waited_s,
@@ -291,9 +302,9 @@ class Service(Operations):
 
     def set_throttle(self, change: ThrottleChange) -> ThrottleView:
         """Change limits at once."""
-        limits: ThrottleLimits = change.applied_to(limits_view(self._daemon.throttle))
+        limits: ThrottleLimits = change.applied_to(limits_view(self._parts.throttle))
         unlimited = float("inf")
-        self._daemon.throttle.set_limits(
+        self._parts.throttle.set_limits(
             total=limits.io_bytes_per_s or unlimited,
             read=limits.read_bytes_per_s or unlimited,
             write=limits.write_bytes_per_s or unlimited,
@@ -303,7 +314,7 @@ class Service(Operations):
     def reload(self) -> ReloadView:
         """Read the configuration again."""
         outcome = self._reloader.reload(Trigger.REQUEST)
-        self._daemon.reloaded(outcome)
+        self._reloaded(outcome)
         return _reload_view(outcome, self._reloader.last_success_ms)
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> tuple[DeletedRecords, ...]:
@@ -311,16 +322,16 @@ class Service(Operations):
         return tuple(self._delete_records(log, offset) for log in self._of(topic_partition))
 
     def _delete_records(self, log: LogId, offset: int) -> DeletedRecords:
-        daemon = self._daemon
-        if not daemon.configuration().topic(log.topic_partition.topic).delete:
+        parts = self._parts
+        if not parts.configuration().topic(log.topic_partition.topic).delete:
             raise Invalid(f"{log}: its cleanup.policy does not contain delete, and Kafka asks for that, too")
-        before = daemon.inventory.facts(log)
+        before = parts.inventory.facts(log)
         try:
-            daemon.states.abort_and_pause(log, 30)
+            parts.states.abort_and_pause(log, 30)
         except (CleanerdError, ValueError) as error:
             raise Conflict(str(error)) from error
         try:
-            start = delete_records(daemon.files, log.log_dir, log.topic_partition, offset)
+            start = delete_records(parts.files, log.log_dir, log.topic_partition, offset)
         except OffsetOutOfRange as error:
             raise Invalid(str(error)) from error
         except LockHeld as error:
@@ -328,10 +339,10 @@ class Service(Operations):
         except (CleanerdError, OSError) as error:
             raise OperationError(str(error)) from error
         finally:
-            daemon.states.resume(log)
-        daemon.retention.run([log])
-        daemon.scan()
-        after = daemon.inventory.facts(log)
+            parts.states.resume(log)
+        parts.retention.run([log])
+        self._crew.scanner.scan()
+        after = parts.inventory.facts(log)
         segments = len(before.contents.closed) - len(after.contents.closed) if before and after else 0
         size = before.contents.size_bytes - after.contents.size_bytes if before and after else 0
         return DeletedRecords(
@@ -345,29 +356,29 @@ class Service(Operations):
         """Run or preview a retention pass."""
         logs = self._some(pattern)
         if dry_run:
-            return tuple(retaining.planned(self._daemon, log) for log in logs)
-        views = retaining.run(self._daemon, logs)
-        self._daemon.scan()
+            return tuple(retaining.planned(self._parts, log) for log in logs)
+        views = retaining.run(self._parts, logs)
+        self._crew.scanner.scan()
         return views
 
     def await_cleaned(
         self, topic_partition: TopicPartition, offset: int, timeout_ms: int
     ) -> tuple[LogView, ...]:
         """The log, when its first dirty offset has reached `offset`."""
-        daemon, deadline_s = self._daemon, self._daemon.clock.monotonic_s() + timeout_ms / 1000
+        parts, deadline_s = self._parts, self._parts.clock.monotonic_s() + timeout_ms / 1000
         logs = self._of(topic_partition)
         while not all(self._cleaned_up_to(log) >= offset for log in logs):
-            left_s = deadline_s - daemon.clock.monotonic_s()
+            left_s = deadline_s - parts.clock.monotonic_s()
             if left_s <= 0:
                 raise Timeout(f"{topic_partition} is not cleaned up to offset {offset} after {timeout_ms} ms")
-            if daemon.is_stopping.is_set():
+            if parts.life.stopping.is_set():
                 raise Unavailable("the daemon stops")
-            with daemon.progressed:
-                daemon.progressed.wait(min(left_s, 1.0))
-        return tuple(log_views(daemon, logs))
+            with parts.progressed:
+                parts.progressed.wait(min(left_s, 1.0))
+        return tuple(log_views(parts, logs))
 
     def _cleaned_up_to(self, log: LogId) -> int:
-        known = self._daemon.inventory.facts(log)
+        known = self._parts.inventory.facts(log)
         return -1 if known is None or known.offsets.checkpoint is None else known.offsets.checkpoint
 
     # -- helping ------------------------------------------------------------------------------------------------
@@ -375,7 +386,7 @@ class Service(Operations):
     def _matching(self, pattern: str | None) -> list[LogId]:
         return [
             log
-            for log in self._daemon.inventory.logs()
+            for log in self._parts.inventory.logs()
             if matches(pattern, log.topic_partition.topic, log.topic_partition.partition)
         ]
 
@@ -386,17 +397,17 @@ class Service(Operations):
         return found
 
     def _of(self, tp: TopicPartition) -> list[LogId]:
-        found = [log for log in self._daemon.inventory.logs() if log.topic_partition == tp]
+        found = [log for log in self._parts.inventory.logs() if log.topic_partition == tp]
         if not found:
             raise NotFound(f"there is no log {tp}; {self._instead_of(str(tp))}")
         return found
 
     def _instead_of(self, pattern: str) -> str:
-        near = similar(pattern, (log.topic_partition for log in self._daemon.inventory.logs()))
+        near = similar(pattern, (log.topic_partition for log in self._parts.inventory.logs()))
         return f"did you mean {' or '.join(near)}?" if near else "`cleanerctl logs` lists them"
 
     def _hold_view(self, hold: Hold) -> HoldView:
-        logs = [str(log) for log in self._daemon.inventory.logs() if hold.matches(log.topic_partition)]
+        logs = [str(log) for log in self._parts.inventory.logs() if hold.matches(log.topic_partition)]
         return HoldView(
             id=hold.id,
             pattern=hold.pattern,
@@ -408,14 +419,14 @@ class Service(Operations):
         )
 
     def _log_dir(self, log_dir: str) -> LogDirView:
-        daemon = self._daemon
-        reason = daemon.offline.get(log_dir)
+        parts = self._parts
+        reason = parts.obstacles.offline.get(log_dir)
         free_bytes, owner, staged = None, None, 0
         if reason is None:
             try:
                 free_bytes = space_of(log_dir).free_bytes
-                owner = daemon.ownership.owner_of(log_dir)
-                staged = daemon.commits.staged_bytes(log_dir)
+                owner = parts.ownership.owner_of(log_dir)
+                staged = parts.commits.staged_bytes(log_dir)
             except OSError as error:
                 reason = str(error)
         return LogDirView(
@@ -425,7 +436,7 @@ class Service(Operations):
             free_bytes=free_bytes,
             staged_bytes=staged,
             lock_owner_pid=owner or None,
-            broker_is_live=owner is not None and is_kafka_dir(daemon.files, log_dir),
+            broker_is_live=owner is not None and is_kafka_dir(parts.files, log_dir),
         )
 
 

@@ -131,6 +131,10 @@ class Inventory:
         with self._mutex:
             self._touched.add((log_dir, dir_name))
 
+    def touch_log(self, log: LogId) -> None:
+        """Have the directory of a log listed again."""
+        self.touch(log.log_dir, str(log.topic_partition))
+
     def scan(self, log_dirs: Sequence[str]) -> ScanReport:
         """Look at all partition directories of these log directories; raises nothing that a disk can do.
 
@@ -447,7 +451,7 @@ class Inventory:
         try:
             first_batches_ms = self._first_batches_ms(entry, known, config)
         except OSError:  # it changes under our hands; if it cannot be read at all, the scan says so
-            self.touch(entry.log.log_dir, str(entry.log.topic_partition))
+            self.touch_log(entry.log)
             return None
         entry.estimate = estimate(known, config, now_ms, first_batches_ms)
         return entry.estimate

@@ -3,8 +3,8 @@
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.engine.calls import ExamineCall
 from cleanerd.daemon.inventory.urgency import FOREVER_MS
+from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports.retention import retention_facts
-from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import Explanation, Fact
 from cleanerd.daemon.work.condition import utc
@@ -22,26 +22,26 @@ _STATES = {
 }
 
 
-def explain(daemon: Supervisor, log: LogId) -> Explanation:
+def explain(parts: Parts, log: LogId) -> Explanation:
     """Looks at the log as exactly as a cleaning would; takes a second when the engine has to start for it."""
-    facts = _about_daemon(daemon, log)
+    facts = _about_daemon(parts, log)
     if not facts[0].blocks:  # else there is no dirty section to speak of
-        facts += _about_files(daemon, log)
+        facts += _about_files(parts, log)
     blocking = [fact for fact in facts if fact.blocks]
     if not blocking:
-        facts.append(_examined(daemon, log))
+        facts.append(_examined(parts, log))
         blocking = facts[-1:] if facts[-1].blocks else []
     if blocking:
         decision = f"not cleaned: {_said(blocking[0])}"
-    elif daemon.jobs.of(log) is not None:
+    elif parts.jobs.of(log) is not None:
         decision = "being cleaned, or next"
     else:
         decision = "will be cleaned as soon as a worker is free"
-    facts.append(Fact(name="cleaned next by", value=_cleaned_next_by(daemon, log)))
-    advice = _advice(daemon, log, facts) if blocking else None
+    facts.append(Fact(name="cleaned next by", value=_cleaned_next_by(parts, log)))
+    advice = _advice(parts, log, facts) if blocking else None
     if advice is not None:
         facts.append(Fact(name="what to do", value=advice))
-    facts += retention_facts(daemon, log)
+    facts += retention_facts(parts, log)
     tp = log.topic_partition
     return Explanation(
         topic=tp.topic, partition=tp.partition, log_dir=log.log_dir, decision=decision, facts=tuple(facts)
@@ -52,22 +52,22 @@ def _said(fact: Fact) -> str:
     return f"cleanup.policy is {fact.value}" if fact.name == "cleanup.policy" else fact.value
 
 
-def _about_daemon(daemon: Supervisor, log: LogId) -> list[Fact]:
+def _about_daemon(parts: Parts, log: LogId) -> list[Fact]:
     """The first one is the policy."""
-    config = daemon.configuration().topic(log.topic_partition.topic)
+    config = parts.configuration().topic(log.topic_partition.topic)
     policy = ",".join(config.cleanup_policy) or "empty"
     if not config.compact:
         policy += ", without compact: retention only"
     facts = [Fact(name="cleanup.policy", value=policy, blocks=not config.compact, rule="1.3")]
-    status = daemon.states.state(log).status
-    held = [hold for hold in daemon.states.holds() if hold.matches(log.topic_partition)]
+    status = parts.states.state(log).status
+    held = [hold for hold in parts.states.holds() if hold.matches(log.topic_partition)]
     state = "; ".join([_STATES[status], *(_hold(hold) for hold in held)])
     facts.append(Fact(name="state", value=state, blocks=status is Status.PAUSED, rule="2A"))
-    obstacle = daemon.conditions.of(log).obstacle
+    obstacle = parts.conditions.of(log).obstacle
     if obstacle is not None and not any(fact.blocks for fact in facts):
         facts.append(Fact(name="in the way", value=obstacle, blocks=True))
-    owner = daemon.ownership.owner_of(log.log_dir)
-    if owner is not None and is_kafka_dir(daemon.files, log.log_dir):
+    owner = parts.ownership.owner_of(log.log_dir)
+    if owner is not None and is_kafka_dir(parts.files, log.log_dir):
         text = f"process {owner or 'unknown'} holds .lock: results wait staged until it stops"
         facts.append(Fact(name="owner of the log directory", value=text))
     return facts
@@ -79,10 +79,10 @@ def _hold(hold: Hold) -> str:
     return f"hold {hold.id} of {hold.owner} since {utc(hold.created_ms)}{until}{reason}"
 
 
-def _advice(daemon: Supervisor, log: LogId, facts: list[Fact]) -> str | None:
+def _advice(parts: Parts, log: LogId, facts: list[Fact]) -> str | None:
     """What an operator can do who wants the log cleaned all the same."""
-    known, failure = daemon.inventory.facts(log), daemon.failures.of(log)
-    held = [hold.id for hold in daemon.states.holds() if hold.matches(log.topic_partition)]
+    known, failure = parts.inventory.facts(log), parts.failures.of(log)
+    held = [hold.id for hold in parts.states.holds() if hold.matches(log.topic_partition)]
     if facts[0].blocks:
         return None
     if held:
@@ -93,14 +93,14 @@ def _advice(daemon: Supervisor, log: LogId, facts: list[Fact]) -> str | None:
         return f"it is tried again at {utc(failure.retry_at_ms)}; `cleanerctl retry {log}` tries now"
     if known is not None and known.contents.is_staged:
         return f"stop the owner of the log directory; `cleanerctl commit {log} --wait` commits as soon as it is gone"
-    if any(fact.name == _EXAMINATION for fact in facts) and _is_dirty(daemon, log):
+    if any(fact.name == _EXAMINATION for fact in facts) and _is_dirty(parts, log):
         return f"`cleanerctl clean {log} --force` cleans it whatever its dirty ratio"
     return None
 
 
-def _cleaned_next_by(daemon: Supervisor, log: LogId) -> str:
+def _cleaned_next_by(parts: Parts, log: LogId) -> str:
     """Who will clean the log, and when, as things are."""
-    condition, config = daemon.conditions.of(log), daemon.configuration().topic(log.topic_partition.topic)
+    condition, config = parts.conditions.of(log), parts.configuration().topic(log.topic_partition.topic)
     if (
         condition.state in ("dirty", "staged") and condition.obstacle is None
     ) or condition.state == "cleaning":
@@ -112,23 +112,23 @@ def _cleaned_next_by(daemon: Supervisor, log: LogId) -> str:
     if condition.obstacle is not None:
         return condition.obstacle
     ours = f"cleanerd, when its dirty ratio is above {config.min_cleanable_dirty_ratio}"
-    if not daemon.conditions.brokers_cleaner.is_at_work(log.log_dir):
+    if not parts.conditions.brokers_cleaner.is_at_work(log.log_dir):
         return ours
     if config.broker_min_cleanable_dirty_ratio >= 1:
         return f"{ours}; the broker's cleaner, which is at work, never takes it by its ratio"
     return f"the broker's cleaner, when its dirty ratio is above {config.broker_min_cleanable_dirty_ratio}; {ours}"
 
 
-def _is_dirty(daemon: Supervisor, log: LogId) -> bool:
-    known, config = daemon.inventory.facts(log), daemon.configuration().topic(log.topic_partition.topic)
-    return known is not None and not known.upper_bound(config, daemon.clock.now_ms()).is_empty
+def _is_dirty(parts: Parts, log: LogId) -> bool:
+    known, config = parts.inventory.facts(log), parts.configuration().topic(log.topic_partition.topic)
+    return known is not None and not known.upper_bound(config, parts.clock.now_ms()).is_empty
 
 
-def _about_files(daemon: Supervisor, log: LogId) -> list[Fact]:
-    known, config = daemon.inventory.facts(log), daemon.configuration().topic(log.topic_partition.topic)
+def _about_files(parts: Parts, log: LogId) -> list[Fact]:
+    known, config = parts.inventory.facts(log), parts.configuration().topic(log.topic_partition.topic)
     if known is None:
-        return [Fact(name="files", value=daemon.inventory.errors().get(log, "no segment"), blocks=True)]
-    bound = known.upper_bound(config, daemon.clock.now_ms())
+        return [Fact(name="files", value=parts.inventory.errors().get(log, "no segment"), blocks=True)]
+    bound = known.upper_bound(config, parts.clock.now_ms())
     offsets = known.offsets
     facts = [
         Fact(name="log start offset", value=str(offsets.log_start)),
@@ -158,7 +158,7 @@ def _about_files(daemon: Supervisor, log: LogId) -> list[Fact]:
         facts.insert(3, Fact(name="recovery point", value=f"at least {offsets.recovery_point}"))
     if config.max_compaction_lag_ms < FOREVER_MS:
         facts.append(Fact(name="max.compaction.lag.ms", value=str(config.max_compaction_lag_ms), rule="1.18"))
-    last = daemon.events.last(log)
+    last = parts.events.last(log)
     if last is not None:
         what = f"{last.kind} {last.outcome}{f', {last.reason}' if last.reason else ''}"
         facts.append(Fact(name="last event", value=f"{utc(last.time_ms)}: {what}"))
@@ -169,14 +169,14 @@ def _first_dirty(offset: int, checkpoint: int | None) -> str:
     return f"{offset}, checkpoint {'none' if checkpoint is None else checkpoint}"
 
 
-def _examined(daemon: Supervisor, log: LogId) -> Fact:
+def _examined(parts: Parts, log: LogId) -> Fact:
     """What a cleaning would find, with transactions and the true log end."""
-    topic, configuration = log.topic_partition.topic, daemon.configuration()
+    topic, configuration = log.topic_partition.topic, parts.configuration()
     call = ExamineCall(
         log.log_dir, (log.topic_partition,), configuration.broker, {topic: configuration.topic(topic)}
     )
     try:
-        found: LogResult = daemon.engine.examine(call)
+        found: LogResult = parts.engine.examine(call)
     except CleanerdError as error:
         return Fact(name=_EXAMINATION, value=str(error), blocks=True)
     return Fact(name=_EXAMINATION, value=found.reason or found.outcome, blocks=found.outcome != "planned")

@@ -9,7 +9,8 @@ from cleanerd import __version__
 from cleanerd.cleaning.throttle import Limit
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus
 from cleanerd.daemon.inventory.totals import Totals
-from cleanerd.daemon.supervisor import Supervisor
+from cleanerd.daemon.loops.crew import Crew
+from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.telemetry import metric_table as table
 from cleanerd.daemon.telemetry.metrics import Sample
 from cleanerd.daemon.values.log_id import LogId
@@ -20,42 +21,42 @@ _LIMITS = {Limit.TOTAL: "total", Limit.READ: "read", Limit.WRITE: "write"}
 Conditions = dict[LogId, Condition]
 
 
-def read(daemon: Supervisor, reloader: Reloader) -> Iterator[Sample]:
+def read(parts: Parts, crew: Crew, reloader: Reloader) -> Iterator[Sample]:
     """Every metric that is looked up. Raises nothing that a disk can do."""
-    conditions = dict(daemon.conditions.all(daemon.inventory.logs()))
-    totals = daemon.inventory.totals(daemon.clock.now_ms(), daemon.configuration().topic)
-    uncleanable = _uncleanable_bytes(daemon, conditions)
-    yield from _process(daemon)
+    conditions = dict(parts.conditions.all(parts.inventory.logs()))
+    totals = parts.inventory.totals(parts.clock.now_ms(), parts.configuration().topic)
+    uncleanable = _uncleanable_bytes(parts, conditions)
+    yield from _process(parts, crew)
     yield from _reloads(reloader)
-    yield from _states(daemon, conditions)
-    for log_dir in daemon.log_dirs:
-        yield from _log_dir(daemon, log_dir, totals.get(log_dir), uncleanable[log_dir])
-    yield from _partitions(daemon)
-    if daemon.configuration().broker.metrics_jmx_compat:
-        yield from _jmx(daemon, totals, conditions, uncleanable)
+    yield from _states(parts, conditions)
+    for log_dir in parts.log_dirs:
+        yield from _log_dir(parts, log_dir, totals.get(log_dir), uncleanable[log_dir])
+    yield from _partitions(parts)
+    if parts.configuration().broker.metrics_jmx_compat:
+        yield from _jmx(parts, crew, totals, conditions, uncleanable)
 
 
-def _process(daemon: Supervisor) -> Iterator[Sample]:
-    config = daemon.configuration().broker
+def _process(parts: Parts, crew: Crew) -> Iterator[Sample]:
+    config = parts.configuration().broker
     yield table.BUILD_INFO, (__version__,), 1
-    yield table.READY, (), daemon.is_ready
-    yield table.PAUSED, (), any(hold.pattern == "*" for hold in daemon.states.holds())
-    for state, count in _workers(daemon).items():
+    yield table.READY, (), parts.life.is_ready
+    yield table.PAUSED, (), any(hold.pattern == "*" for hold in parts.states.holds())
+    for state, count in _workers(parts, crew).items():
         yield table.WORKERS, (state,), count
-    yield table.THREAD_DEATHS, (), daemon.deaths
-    yield table.SESSION_UP, (), daemon.engine.pid is not None
-    yield table.ENGINE_STARTS, (), daemon.engine.starts
-    yield table.HISTORY_LOST, (), daemon.history.lost_events
+    yield table.THREAD_DEATHS, (), crew.deaths
+    yield table.SESSION_UP, (), parts.engine.pid is not None
+    yield table.ENGINE_STARTS, (), parts.engine.starts
+    yield table.HISTORY_LOST, (), parts.history.lost_events
     yield table.DEDUPE_BYTES, (), config.dedupe_buffer_size_bytes * config.io_buffer_load_factor
-    for limit, rate in daemon.throttle.limits().items():
+    for limit, rate in parts.throttle.limits().items():
         yield table.IO_LIMIT, (_LIMITS[limit],), rate
 
 
-def _workers(daemon: Supervisor) -> dict[str, int]:
-    workers = daemon.workers.all()
+def _workers(parts: Parts, crew: Crew) -> dict[str, int]:
+    workers = crew.cleaners.workers.all()
     dead = sum(worker.is_dead for worker in workers)
-    running = {job.id for job in daemon.jobs.running()}
-    throttled = len(running & daemon.metrics.throttled_jobs())
+    running = {job.id for job in parts.jobs.running()}
+    throttled = len(running & parts.metrics.throttled_jobs())
     idle = max(len(workers) - dead - len(running), 0)
     return {"idle": idle, "busy": len(running) - throttled, "throttled": throttled, "dead": dead}
 
@@ -68,19 +69,17 @@ def _reloads(reloader: Reloader) -> Iterator[Sample]:
         yield table.CONFIG_RELOADS, (status.value,), reloader.count(status)
 
 
-def _states(daemon: Supervisor, conditions: Conditions) -> Iterator[Sample]:
+def _states(parts: Parts, conditions: Conditions) -> Iterator[Sample]:
     counts: Counter[tuple[str, str]] = Counter(
         (log.log_dir, condition.state) for log, condition in conditions.items()
     )
-    for log_dir in daemon.log_dirs:
+    for log_dir in parts.log_dirs:
         for state in table.STATES:
             yield table.PARTITIONS, (log_dir, state), counts[log_dir, state]
 
 
-def _log_dir(
-    daemon: Supervisor, log_dir: str, totals: Totals | None, uncleanable_bytes: int
-) -> Iterator[Sample]:
-    is_online = totals is not None and log_dir not in daemon.offline
+def _log_dir(parts: Parts, log_dir: str, totals: Totals | None, uncleanable_bytes: int) -> Iterator[Sample]:
+    is_online = totals is not None and log_dir not in parts.obstacles.offline
     yield table.LOG_DIR_ONLINE, (log_dir,), is_online
     if totals is None or not is_online:
         return
@@ -95,65 +94,65 @@ def _log_dir(
     yield table.LOG_BYTES, (log_dir,), totals.size_bytes
     yield table.LARGEST_BYTES, (log_dir,), totals.largest_bytes
     with contextlib.suppress(OSError):  # the next scan takes it offline
-        staged = daemon.commits.staged_bytes(log_dir)
+        staged = parts.commits.staged_bytes(log_dir)
         space = space_of(log_dir)
         yield table.STAGED_BYTES, (log_dir,), staged
         yield table.FREE_BYTES, (log_dir,), space.free_bytes
         yield table.DIR_BYTES, (log_dir,), space.total_bytes
 
 
-def _uncleanable_bytes(daemon: Supervisor, conditions: Conditions) -> Counter[str]:
+def _uncleanable_bytes(parts: Parts, conditions: Conditions) -> Counter[str]:
     found: Counter[str] = Counter()
     for log, condition in conditions.items():
         if condition.state == "uncleanable":
-            found[log.log_dir] += _dirty(daemon, log)[1]
+            found[log.log_dir] += _dirty(parts, log)[1]
     return found
 
 
-def _dirty(daemon: Supervisor, log: LogId) -> tuple[float, int]:
+def _dirty(parts: Parts, log: LogId) -> tuple[float, int]:
     """Dirty ratio and cleanable bytes of a log."""
-    known, config = daemon.inventory.facts(log), daemon.configuration().topic(log.topic_partition.topic)
+    known, config = parts.inventory.facts(log), parts.configuration().topic(log.topic_partition.topic)
     if known is None or not config.compact:
         return 0.0, 0
-    found = known.upper_bound(config, daemon.clock.now_ms())
+    found = known.upper_bound(config, parts.clock.now_ms())
     return (0.0, 0) if found.is_empty else (found.dirty_ratio, found.cleanable_bytes)
 
 
-def _partitions(daemon: Supervisor) -> Iterator[Sample]:
+def _partitions(parts: Parts) -> Iterator[Sample]:
     """Series of partitions that somebody asked for, the first of them by name."""
-    config = daemon.configuration().broker
+    config = parts.configuration().broker
     globs = config.metrics_per_partition_topics
     logs = [
         log
-        for log in (daemon.inventory.logs() if globs else ())
+        for log in (parts.inventory.logs() if globs else ())
         if any(fnmatchcase(log.topic_partition.topic, glob) for glob in globs)
     ]
     chosen = logs[: config.metrics_per_partition_max]
     yield table.PARTITIONS_DROPPED, (), len(logs) - len(chosen)
     for log in chosen:
         labels = (log.log_dir, log.topic_partition.topic, str(log.topic_partition.partition))
-        ratio, size = _dirty(daemon, log)
+        ratio, size = _dirty(parts, log)
         yield table.PARTITION_RATIO, labels, ratio
         yield table.PARTITION_BYTES, labels, size
-        cleaned_s = daemon.metrics.last_clean_s(log)
+        cleaned_s = parts.metrics.last_clean_s(log)
         if cleaned_s is not None:
             yield table.PARTITION_CLEANED, labels, cleaned_s
 
 
 def _jmx(
-    daemon: Supervisor, totals: dict[str, Totals], conditions: Conditions, uncleanable: Counter[str]
+    parts: Parts, crew: Crew, totals: dict[str, Totals], conditions: Conditions, uncleanable: Counter[str]
 ) -> Iterator[Sample]:
     """The same facts under the names and in the units of Kafka's own cleaner."""
-    metrics, last = daemon.metrics, daemon.metrics.last
+    metrics, last = parts.metrics, parts.metrics.last
     yield table.JMX_BUFFER, (), 100 * metrics.dedupe_ratio
     if last is not None:
         yield table.JMX_RECOPY, (), 100 * last.bytes_after / last.bytes_before if last.bytes_before else 0
         yield table.JMX_SECONDS, (), last.seconds
     yield table.JMX_DELAY, (), max((total.max_delay_ms for total in totals.values()), default=0) / 1000
-    yield table.JMX_DEAD, (), _workers(daemon)["dead"]
+    yield table.JMX_DEAD, (), _workers(parts, crew)["dead"]
     yield table.JMX_DIRTY, (), 100 * max((total.max_dirty_ratio for total in totals.values()), default=0)
-    yield table.JMX_RUN, (), daemon.since_scan_s * 1000
+    yield table.JMX_RUN, (), crew.scanner.since_scan_s * 1000
     given_up = Counter(log.log_dir for log, found in conditions.items() if found.state == "uncleanable")
-    for log_dir in daemon.log_dirs:
+    for log_dir in parts.log_dirs:
         yield table.JMX_UNCLEANABLE, (log_dir,), given_up[log_dir]
         yield table.JMX_UNCLEANABLE_BYTES, (log_dir,), uncleanable[log_dir]

@@ -1,4 +1,4 @@
-"""What the control API shows of the parts of the supervisor."""
+"""What the control API shows of logs and limits."""
 
 import functools
 import math
@@ -7,26 +7,26 @@ from collections.abc import Iterable, Iterator
 from cleanerd.cleaning.throttle import Limit, Throttle
 from cleanerd.daemon.inventory.inventory import TopicConfigs
 from cleanerd.daemon.inventory.known_log import KnownLog
-from cleanerd.daemon.supervisor import Supervisor
+from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import LogView, ThrottleLimits
 from cleanerd.daemon.work.condition import Condition
 from cleanerd.policy.cleanable import CleanableRange
 
 
-def log_views(daemon: Supervisor, logs: Iterable[LogId]) -> Iterator[LogView]:
+def log_views(parts: Parts, logs: Iterable[LogId]) -> Iterator[LogView]:
     """Of each log. A dirty ratio is what the files say: an upper bound of the true one."""
-    config_of, now_ms = functools.cache(daemon.configuration().topic), daemon.clock.now_ms()
-    for log, condition in daemon.conditions.all(logs):
-        yield _log_view(daemon, log, condition, config_of, now_ms)
+    config_of, now_ms = functools.cache(parts.configuration().topic), parts.clock.now_ms()
+    for log, condition in parts.conditions.all(logs):
+        yield _log_view(parts, log, condition, config_of, now_ms)
 
 
 def _log_view(
-    daemon: Supervisor, log: LogId, condition: Condition, config_of: TopicConfigs, now_ms: int
+    parts: Parts, log: LogId, condition: Condition, config_of: TopicConfigs, now_ms: int
 ) -> LogView:
-    tp, known = log.topic_partition, daemon.inventory.facts(log)
-    config, failure = config_of(tp.topic), daemon.failures.of(log)
-    estimate = daemon.inventory.estimate(log, now_ms, config_of)
+    tp, known = log.topic_partition, parts.inventory.facts(log)
+    config, failure = config_of(tp.topic), parts.failures.of(log)
+    estimate = parts.inventory.estimate(log, now_ms, config_of)
     bound = estimate.range if estimate is not None else None
     sizes = _sizes(known, bound) if known is not None and bound is not None else {}
     return LogView(
@@ -48,10 +48,10 @@ def _log_view(
         active_bytes=sizes.get("active"),
         next_due_ms=failure.retry_at_ms if failure else None,
         next_due_why="retry" if failure and failure.retry_at_ms else None,
-        last=daemon.events.last(log),
+        last=parts.events.last(log),
         failures=failure.failures if failure else 0,
         reason=condition.reason,
-        holds=tuple(hold.id for hold in daemon.states.holds() if hold.matches(tp)),
+        holds=tuple(hold.id for hold in parts.states.holds() if hold.matches(tp)),
     )
 
 
@@ -81,11 +81,11 @@ def limits_view(throttle: Throttle) -> ThrottleLimits:
     )
 
 
-def rates_of(daemon: Supervisor) -> tuple[float, float]:
+def rates_of(parts: Parts) -> tuple[float, float]:
     """Bytes per second read and written by the jobs that run, on average since they began."""
     read = written = 0.0
-    for job in daemon.jobs.running():
-        seconds = max((daemon.clock.now_ms() - (job.started_ms or 0)) / 1000, 0.001)
+    for job in parts.jobs.running():
+        seconds = max((parts.clock.now_ms() - (job.started_ms or 0)) / 1000, 0.001)
         read += job.read_bytes / seconds
         written += job.written_bytes / seconds
     return read, written

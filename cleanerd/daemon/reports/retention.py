@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from cleanerd.cleaning.retain import Preview
-from cleanerd.daemon.supervisor import Supervisor
+from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import Fact, RetentionView
 from cleanerd.daemon.work.condition import utc
@@ -18,13 +18,13 @@ _END_OF_TIME_MS = 253_402_300_800_000
 _BUSY = "it is paused or being cleaned, or another process holds .lock"
 
 
-def planned(daemon: Supervisor, log: LogId) -> RetentionView:
+def planned(parts: Parts, log: LogId) -> RetentionView:
     """What a pass would do now; `skipped` with what it would do once it may."""
     try:
-        found = daemon.retention.preview(log)
+        found = parts.retention.preview(log)
     except CleanerdError as error:
         return _view(log, outcome="failed", reason=str(error))
-    obstacle = _obstacle(daemon, log)
+    obstacle = _obstacle(parts, log)
     goes = found.goes.values()
     outcome = "skipped" if obstacle else "planned" if goes else "nothing"
     return _view(
@@ -39,12 +39,12 @@ def planned(daemon: Supervisor, log: LogId) -> RetentionView:
     )
 
 
-def run(daemon: Supervisor, logs: Sequence[LogId]) -> tuple[RetentionView, ...]:
+def run(parts: Parts, logs: Sequence[LogId]) -> tuple[RetentionView, ...]:
     """One pass now, over those of the logs that may have one."""
-    obstacles = {log: _obstacle(daemon, log) for log in logs}
-    passed = daemon.retention.run([log for log in logs if obstacles[log] is None])
+    obstacles = {log: _obstacle(parts, log) for log in logs}
+    passed = parts.retention.run([log for log in logs if obstacles[log] is None])
     return tuple(
-        _done(daemon, log, passed[log])
+        _done(parts, log, passed[log])
         if log in passed
         else _view(
             log,
@@ -55,10 +55,10 @@ def run(daemon: Supervisor, logs: Sequence[LogId]) -> tuple[RetentionView, ...]:
     )
 
 
-def _done(daemon: Supervisor, log: LogId, passed: Passed) -> RetentionView:
+def _done(parts: Parts, log: LogId, passed: Passed) -> RetentionView:
     if isinstance(passed, CleanerdError):
         return _view(log, outcome="failed", reason=str(passed))
-    after = planned(daemon, log)  # what stays, and why
+    after = planned(parts, log)  # what stays, and why
     if passed is None:
         return after.model_copy(update={"outcome": "nothing", "reason": None})
     return after.model_copy(
@@ -73,19 +73,19 @@ def _done(daemon: Supervisor, log: LogId, passed: Passed) -> RetentionView:
     )
 
 
-def _obstacle(daemon: Supervisor, log: LogId) -> str | None:
+def _obstacle(parts: Parts, log: LogId) -> str | None:
     """What keeps a pass from this log, None when nothing does."""
-    owner = daemon.ownership.owner_of(log.log_dir)
-    if not daemon.usable([log]):
+    owner = parts.ownership.owner_of(log.log_dir)
+    if not parts.conditions.usable([log]):
         return "its log directory is offline or about to be taken by its broker, or the log is ignored"
-    if owner is not None and is_kafka_dir(daemon.files, log.log_dir):
+    if owner is not None and is_kafka_dir(parts.files, log.log_dir):
         return f"process {owner or 'unknown'} holds .lock: retention is its broker's"
-    config = daemon.configuration()
+    config = parts.configuration()
     if config.topic(log.topic_partition.topic).compact and not config.broker.log_cleaner_enable:
         return "log.cleaner.enable is false, and compacted logs get their retention from the cleaner"
-    known, failed = daemon.inventory.facts(log), {log} if daemon.failures.of(log) is not None else set()
+    known, failed = parts.inventory.facts(log), {log} if parts.failures.of(log) is not None else set()
     if known is None or not whose_turn([known], config.topic, failed, is_time=True):
-        return daemon.conditions.of(log).obstacle or "it has no closed segment"
+        return parts.conditions.of(log).obstacle or "it has no closed segment"
     return None
 
 
@@ -107,15 +107,15 @@ def _why(kept: Kept) -> str:
     return f"segment {kept.segment.base_offset} stays: {kept.keeper.value}"
 
 
-def retention_facts(daemon: Supervisor, log: LogId) -> list[Fact]:
+def retention_facts(parts: Parts, log: LogId) -> list[Fact]:
     """The three breaches one by one (6.3-6.5), then the oldest segment that none of them takes (6.2)."""
-    if daemon.inventory.facts(log) is None:
+    if parts.inventory.facts(log) is None:
         return []
     try:
-        found = daemon.retention.preview(log)
+        found = parts.retention.preview(log)
     except CleanerdError as error:
         return [Fact(name="retention", value=str(error), rule="1.28")]
-    config = daemon.configuration().topic(log.topic_partition.topic)
+    config = parts.configuration().topic(log.topic_partition.topic)
     goes = [Fact(name="log start", value=_below(found), rule="6.3")]
     if config.delete:
         size = _limit("retention.bytes", config.retention_bytes) + _breached(found, Breach.SIZE)
@@ -124,7 +124,7 @@ def retention_facts(daemon: Supervisor, log: LogId) -> list[Fact]:
             Fact(name="retention size", value=size, rule="6.4"),
             Fact(name="retention time", value=time, rule="6.5"),
         ]
-    obstacle = _obstacle(daemon, log)
+    obstacle = _obstacle(parts, log)
     if found.goes and obstacle is not None:
         goes.append(Fact(name="retention", value=f"no pass now: {obstacle}", rule="1.28"))
     if found.kept is not None:

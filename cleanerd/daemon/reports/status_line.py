@@ -3,7 +3,7 @@
 import functools
 
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus
-from cleanerd.daemon.supervisor import Supervisor
+from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.condition import Condition
 
@@ -14,8 +14,8 @@ _AT_LATEST_S = 60.0
 class StatusLine:
     """Made anew only when a scan or a cleaning has changed something, and not too often: with many logs it takes a while."""
 
-    def __init__(self, supervisor: Supervisor, reloader: Reloader) -> None:
-        self._supervisor = supervisor
+    def __init__(self, parts: Parts, reloader: Reloader) -> None:
+        self._parts = parts
         self._reloader = reloader
         self._basis: tuple[object, ...] = ()
         self._made_s = 0.0
@@ -23,31 +23,33 @@ class StatusLine:
 
     def text(self) -> str:
         """Like `12/340 partitions dirty, dirtiest foo-3 71 %`; ratios are upper bounds, as `cleanerctl logs` has them."""
-        daemon, now_s = self._supervisor, self._supervisor.clock.monotonic_s()
+        parts, now_s = self._parts, self._parts.clock.monotonic_s()
         if self._text and now_s - self._made_s < _PAUSE_S:
             return self._text
-        given_up = sum(failure.is_uncleanable for failure in daemon.failures.all())
+        given_up = sum(failure.is_uncleanable for failure in parts.failures.all())
         last = self._reloader.last
         is_rejected = last is not None and last.status is ReloadStatus.REJECTED
         minute = now_s // _AT_LATEST_S  # time alone makes logs dirtier, and nobody says when one has vanished
-        basis = (minute, daemon.bell.rings(), given_up, len(daemon.offline), is_rejected)
+        basis = (minute, parts.work_bell.rings(), given_up, len(parts.obstacles.offline), is_rejected)
         if basis != self._basis:
             self._basis, self._made_s = basis, now_s
-            conditions = dict(daemon.conditions.all(daemon.inventory.logs()))
+            conditions = dict(parts.conditions.all(parts.inventory.logs()))
             uncleanable = sum(condition.state == "uncleanable" for condition in conditions.values())
-            parts = [self._dirty(conditions)]
-            parts += [f"{uncleanable} uncleanable"] if uncleanable else []
-            parts += [f"{len(daemon.offline)} log directories offline"] if daemon.offline else []
-            parts += ["the last reload was rejected, see the log"] if is_rejected else []
-            self._text = "; ".join(parts)
+            text = [self._dirty(conditions)]
+            text += [f"{uncleanable} uncleanable"] if uncleanable else []
+            text += (
+                [f"{len(parts.obstacles.offline)} log directories offline"] if parts.obstacles.offline else []
+            )
+            text += ["the last reload was rejected, see the log"] if is_rejected else []
+            self._text = "; ".join(text)
         return self._text
 
     def _dirty(self, conditions: dict[LogId, Condition]) -> str:
-        daemon, now_ms = self._supervisor, self._supervisor.clock.now_ms()
-        config_of = functools.cache(daemon.configuration().topic)
+        parts, now_ms = self._parts, self._parts.clock.now_ms()
+        config_of = functools.cache(parts.configuration().topic)
         ratios: dict[LogId, float] = {}
         for log, condition in conditions.items():
-            found = daemon.inventory.estimate(log, now_ms, config_of) if condition.state == "dirty" else None
+            found = parts.inventory.estimate(log, now_ms, config_of) if condition.state == "dirty" else None
             if found is not None:
                 ratios[log] = found.range.dirty_ratio
         cleanable = sum(condition.state != "ignored" for condition in conditions.values())

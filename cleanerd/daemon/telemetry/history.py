@@ -29,6 +29,7 @@ from cleanerd.daemon.values.models import EventKind, HistoryEvent
 from cleanerd.daemon.values.patterns import matches
 
 HOLD = "hold"
+HORIZON = "horizon"
 MUTE = "mute"
 _DURABLE = {HOLD, MUTE}
 """Kinds of state that are on stable storage when `put` or `delete` answers True."""

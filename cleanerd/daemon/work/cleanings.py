@@ -8,13 +8,12 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import structlog
 from structlog.contextvars import bound_contextvars
 
 from cleanerd.cleaning.boundary import attempt, one_by_one
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import LogResult
-from cleanerd.cleaning.settle import in_rounds, recover_log, settle
+from cleanerd.cleaning.settle import in_rounds, settle
 from cleanerd.cleaning.spark_master import spark_master
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
@@ -25,6 +24,7 @@ from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.jobs import Jobs
+from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.daemon.work.wanted import Wanted
 from cleanerd.env.clock import Clock
@@ -34,8 +34,6 @@ from cleanerd.pipeline.channel import Channel, Phase, driver_host
 from cleanerd.storage.generation import end_left_truncation
 from cleanerd.storage.scan import is_kafka_dir
 from cleanerd.storage.staged import discard_staged
-
-_log = structlog.get_logger("cleanerd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +48,7 @@ class Cleanings:
     configuration: Callable[[], Configuration]
     metrics: Metrics
     clock: Clock
-    is_yielding: Callable[[str], bool]  # whether `.lock` is to be left alone for a broker that starts
-    is_owned: Callable[[str], bool]  # whether a broker lives in a log directory
+    ownership: Ownership
     wanted: Wanted
     log_dirs: tuple[str, ...]  # all of the broker's
     done: Callable[[Job, LogId, LogResult], None]
@@ -84,12 +81,15 @@ class Cleanings:
 
     def _has_live_broker(self, job: Job) -> bool:
         log_dir = job.logs[0].log_dir
-        return self.is_owned(log_dir) and is_kafka_dir(self.files, log_dir)
+        return self._is_owned(log_dir) and is_kafka_dir(self.files, log_dir)
+
+    def _is_owned(self, log_dir: str) -> bool:
+        return self.ownership.owner_of(log_dir) is not None
 
     def _end_left_truncations(self, logs: Sequence[LogId]) -> None:
         """A log whose writer died while it truncated can be planned again. Whatever else there is, examining it tells."""
         for log in logs:
-            if not self.is_yielding(log.log_dir):
+            if not self.ownership.is_yielding(log.log_dir):
                 end = functools.partial(end_left_truncation, self.files, log.log_dir, log.directory)
                 attempt(end, log.directory)
 
@@ -130,7 +130,7 @@ class Cleanings:
                 force=job.force or force,
                 horizons=job.trigger == "horizon",
                 reporter=channel.reporter,
-                is_owned=self.is_owned(log_dir),
+                is_owned=self._is_owned(log_dir),
                 jobs_at_once=jobs_at_once(configuration.broker),
             )
             try:
@@ -178,7 +178,7 @@ class Cleanings:
         """Commit what is staged, record what is unchanged."""
         if result.outcome not in ("staged", "unchanged"):
             return result
-        if self.is_yielding(log.log_dir):
+        if self.ownership.is_yielding(log.log_dir):
             return replace(result, reason="waits for a broker that is about to start")
         self.wanted.refresh()
         settled = settle(
@@ -194,13 +194,6 @@ class Cleanings:
         took = settled.phase_seconds.items() - result.phase_seconds.items()
         self.metrics.phases_took(dict(took))
         return settled
-
-    def mend(self, log: LogId, *, is_kafka: bool) -> None:
-        """After a commit that went wrong: finish it or take it back, if the disk lets us; else the next start will."""
-        acted = functools.partial(self.metrics.recovered, log.log_dir)
-        error = recover_log(self.files, log.log_dir, log.topic_partition, is_kafka=is_kafka, acted=acted)
-        if error is not None:
-            _log.error("recovery_failed", **log.fields(), reason=str(error))
 
     def _discard(self, logs: Sequence[LogId]) -> None:
         """An engine that died may have staged some groups of a log and not others."""

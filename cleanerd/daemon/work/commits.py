@@ -9,6 +9,7 @@ import structlog
 from cleanerd.cleaning.boundary import tell_unexpected
 from cleanerd.cleaning.commit import Committed, Waiting, commit_together
 from cleanerd.cleaning.lock import commit_lock, pause_after
+from cleanerd.cleaning.settle import recover_log
 from cleanerd.cleaning.staging_limits import why_full
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.inventory.inventory import Inventory
@@ -40,7 +41,7 @@ _log = structlog.get_logger("cleanerd")
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """Commits what waits; thread-safe. `mend` finishes or takes back a commit that went wrong."""
+    """Commits what waits; thread-safe."""
 
     states: PartitionStates
     ownership: Ownership
@@ -51,7 +52,6 @@ class Commits:
     clock: Clock
     log_dirs: tuple[str, ...]  # all of the broker's
     wanted: Wanted
-    mend: Callable[[LogId], None]
     pause: Callable[[float], object]
 
     def staged_bytes(self, log_dir: str) -> int:
@@ -139,7 +139,7 @@ class Commits:
             views += [self._told(log, done[log.topic_partition]) for log in taken]
         finally:
             for log in taken:
-                self.inventory.touch(log.log_dir, str(log.topic_partition))
+                self.inventory.touch_log(log)
                 self.states.done_cleaning(log)
         if is_wanted and is_kafka:
             self.ownership.yield_to_broker(log_dir)
@@ -156,13 +156,20 @@ class Commits:
         if isinstance(done, CleanerdError):
             if isinstance(done, InternalError):
                 tell_unexpected(done)
-            self.mend(log)
+            self._recover(log)
             self.events.record_log("commit", "failed", log, str(done))
             return _view(log, "failed", str(done))
         if done is None:
             return self._already(log)
         self.events.committed(log, done)
         return _view(log, "committed", None)
+
+    def _recover(self, log: LogId) -> None:
+        """After a commit that went wrong: finish it or take it back, if the disk lets us; else the next start will."""
+        is_kafka, acted = is_kafka_dir(self.files, log.log_dir), partial(self.metrics.recovered, log.log_dir)
+        error = recover_log(self.files, log.log_dir, log.topic_partition, is_kafka=is_kafka, acted=acted)
+        if error is not None:
+            _log.error("recovery_failed", **log.fields(), reason=str(error))
 
     def _already(self, log: LogId) -> CommitView:
         """Somebody else was quicker: a client that waits hears what became of it all the same."""

@@ -17,8 +17,8 @@ clean                       all others
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from cleanerd.config.load import Configuration
@@ -52,12 +52,18 @@ class Condition:
     yields_to_requests: bool = False
 
 
+@dataclass(slots=True)
+class Obstacles:
+    """What scans found to be in the way, with the reason for each."""
+
+    offline: dict[str, str] = field(default_factory=dict)  # log directories that do not work
+    full: dict[str, str] = field(default_factory=dict)  # log directories in which nothing more may be staged
+    ignored: dict[LogId, str] = field(default_factory=dict)  # logs that are not the cluster's
+
+
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Tells the condition of every log; thread-safe.
-
-    `offline` and `full` are log directories and why, `ignored` logs and why: what they answer is asked for anew each time.
-    """
+    """Tells the condition of every log; thread-safe."""
 
     inventory: Inventory
     states: PartitionStates
@@ -65,9 +71,7 @@ class Conditions:
     ownership: Ownership
     configuration: Callable[[], Configuration]
     clock: Clock
-    offline: Callable[[], Mapping[str, str]]
-    ignored: Callable[[], Mapping[LogId, str]]
-    full: Callable[[], Mapping[str, str]]
+    obstacles: Obstacles
     brokers_cleaner: BrokersCleaner
 
     def of(self, log: LogId) -> Condition:
@@ -81,8 +85,18 @@ class Conditions:
         for log in logs:
             yield log, self._of(log, config_of, owner_of)
 
+    def usable(self, logs: Iterable[LogId]) -> list[LogId]:
+        """Those that retention may look at: their directory works and no broker is coming to it."""
+        obstacles, is_yielding = self.obstacles, functools.cache(self.ownership.is_yielding)
+        return [
+            log
+            for log in logs
+            if log.log_dir not in obstacles.offline and log not in obstacles.ignored
+            if not is_yielding(log.log_dir)
+        ]
+
     def _of(self, log: LogId, config_of: TopicConfigs, owner_of: Callable[[str], int | None]) -> Condition:
-        offline, ignored = self.offline().get(log.log_dir), self.ignored().get(log)
+        offline, ignored = self.obstacles.offline.get(log.log_dir), self.obstacles.ignored.get(log)
         if offline is not None:
             return Condition("offline", offline, f"{log.log_dir}: {offline}")
         if ignored is not None:
@@ -159,7 +173,7 @@ class Conditions:
             return Condition(state, reason, f"{log.log_dir}: a broker is about to start")
         if not self.configuration().broker.log_cleaner_enable:
             return Condition(state, reason, "cleaning is off: log.cleaner.enable is false")
-        full = self.full().get(log.log_dir)
+        full = self.obstacles.full.get(log.log_dir)
         if full is not None:
             return Condition(state, reason, full)
         if failure is not None and self.failures.blocks(log, now_ms):

@@ -8,7 +8,7 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
@@ -110,6 +110,10 @@ class Ownership:
         """Whether a broker is expected to take `.lock`, and has not."""
         self.owner_of(log_dir)
         return self._yielding.get(log_dir, -math.inf) > self._clock.monotonic_s()
+
+    def yielding(self, log_dirs: Iterable[str]) -> set[str]:
+        """Those of these log directories to which a broker is coming."""
+        return set(filter(self.is_yielding, log_dirs))
 
     def _let_restart(self, log_dir: str) -> None:
         """A broker has ended. Where its restart would not wait for our lock, it gets the time for one."""

@@ -1,0 +1,103 @@
+"""Workers that take one job after the other, and what follows from what becomes of each log."""
+
+from dataclasses import replace
+
+from structlog.contextvars import bind_contextvars, unbind_contextvars
+
+from cleanerd.cleaning.result import SUPERSEDED, LogResult
+from cleanerd.daemon.loops.scanner import Scanner
+from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.telemetry.history import HORIZON
+from cleanerd.daemon.telemetry.metrics import dedupe_ratio
+from cleanerd.daemon.values.job import Job
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.cleanings import Cleanings
+from cleanerd.daemon.workers import Worker, Workers
+
+_EXAMINED_FOR_MS = 60_000
+"""What an exact examination found may be other than what the files say, like an open transaction: look again then."""
+
+
+class Cleaners:
+    """As many workers as log.cleaner.threads, and the express one."""
+
+    def __init__(self, parts: Parts, scanner: Scanner) -> None:
+        self._parts = parts
+        self._scanner = scanner
+        self._workers_of: dict[str, Worker] = {}  # who waits for a job, by its id
+        self.cleanings = Cleanings(
+            engine=parts.engine, states=parts.states, jobs=parts.jobs, throttle=parts.throttle, files=parts.files,
+            configuration=parts.configuration, metrics=parts.metrics, clock=parts.clock,
+            ownership=parts.ownership, wanted=parts.wanted, log_dirs=parts.log_dirs,
+            done=self._cleaned, beat=self._beat,
+        )  # fmt: skip
+        express = replace(self.cleanings, engine=parts.express_engine, is_urgent=True)
+        self.workers = Workers(
+            lambda: self._work(parts.schedule.next(), self.cleanings),
+            parts.schedule.pause_s,
+            lambda: self._work(parts.schedule.next_express(), express),
+            lambda: parts.configuration().broker.round_pause_s,
+            parts.work_bell,
+            parts.clock,
+        )
+
+    def _work(self, job: Job | None, cleanings: Cleanings) -> bool:
+        if job is None:
+            return False
+        parts, worker = self._parts, self.workers.current()
+        if worker is not None:
+            self._workers_of[job.id] = worker
+        for log in job.logs:
+            parts.metrics.wasted(log.log_dir, parts.inventory.staged_bytes(log))
+        bind_contextvars(**job.fields())
+        try:
+            cleanings.run(job)
+        finally:
+            self._workers_of.pop(job.id, None)
+        unbind_contextvars(*job.fields())  # not of a thread that dies of it: that tells its job
+        self._scanner.refresh()
+        return not parts.life.stopping.is_set()
+
+    def _beat(self, job: Job) -> None:
+        """The tasks of a job report: the worker that waits for them lives."""
+        worker = self._workers_of.get(job.id)
+        if worker is not None:
+            worker.beat()
+
+    def _cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
+        """What became of a log; it is still in progress."""
+        parts, config = self._parts, self._parts.configuration().broker
+        parts.inventory.touch_log(log)
+        parts.metrics.cleaned(job.id, log, result)
+        parts.events.cleaned(job, log, result)
+        if result.outcome in ("committed", "staged") and config.log_kafka_summary:
+            ratio = dedupe_ratio([result], config)
+            parts.events.summarized(self.workers.number(), log, result, ratio)
+        if result.outcome == "failed":
+            self._failed(log, result)
+        elif result.outcome not in ("aborted", SUPERSEDED):
+            parts.failures.succeeded(log)
+        self._note_examined(log, result)
+        if result.outcome in ("committed", "staged", "unchanged"):
+            self._note_horizon(log, result.next_horizon_ms)
+
+    def _failed(self, log: LogId, result: LogResult) -> None:
+        parts, config = self._parts, self._parts.configuration().broker
+        failure = parts.failures.failed(log, result, parts.stamp(log), config, parts.clock.now_ms())
+        if failure.is_uncleanable:
+            parts.events.record_log("cleaning", "uncleanable", log, failure.reason, failures=failure.failures)
+
+    def _note_examined(self, log: LogId, result: LogResult) -> None:
+        parts, now_ms = self._parts, self._parts.clock.now_ms()
+        if result.outcome == SUPERSEDED:  # as soon as the log is seen to be another one, else after a pause
+            parts.inventory.note_examined(log, now_ms + parts.configuration().broker.retry_backoff_ms)
+        if result.outcome == "skipped" or (result.outcome == "unchanged" and result.reason):
+            parts.inventory.note_examined(log, now_ms + _EXAMINED_FOR_MS)
+
+    def _note_horizon(self, log: LogId, horizon_ms: int | None) -> None:
+        parts = self._parts
+        parts.inventory.note_horizon(log, horizon_ms)
+        if horizon_ms is None:
+            parts.history.delete(HORIZON, log.directory)
+        else:
+            parts.history.put(HORIZON, log.directory, {**log.fields(), "horizon_ms": horizon_ms})

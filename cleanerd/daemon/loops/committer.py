@@ -1,0 +1,29 @@
+"""Commits staged results as soon as their log directory is free."""
+
+from cleanerd.daemon.loops.scanner import Scanner
+from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.workers import Worker
+
+
+class Committer:
+    """Tries when a lock or a staged result has changed, and every cleanerd.staged.commit.interval.ms."""
+
+    def __init__(self, parts: Parts, scanner: Scanner) -> None:
+        self._parts = parts
+        self._scanner = scanner
+        self.worker = Worker("cleanerd-committer", self._step, self._pause_s, parts.commit_bell, parts.clock)
+
+    def _step(self) -> bool:
+        parts = self._parts
+        yielding = parts.ownership.yielding(parts.log_dirs)
+        free = [log for log in parts.inventory.staged() if log.log_dir not in yielding]
+        waiting = [log for log in free if not parts.jobs.of(log)]
+        if waiting:
+            parts.commits.try_all(waiting, lambda log_dir: not parts.ownership.is_yielding(log_dir))
+            self._scanner.refresh()
+        return False
+
+    def _pause_s(self) -> float:
+        config = self._parts.configuration().broker
+        is_waiting = bool(self._parts.inventory.staged())
+        return (config.staged_commit_interval_ms if is_waiting else config.scan_interval_ms) / 1000

@@ -1,0 +1,59 @@
+"""All threads of the daemon that work by themselves.
+
+thread                what it does
+--------------------  -----------------------------------------------------------------------------------------
+cleanerd-worker-<n>   the next job (`schedule`), then the next
+cleanerd-worker-express  reserved topics that have waited too long behind long jobs
+cleanerd-scanner      inventory: when the watcher saw something, and every cleanerd.scan.interval.ms
+cleanerd-committer    staged results whose directory became free
+cleanerd-retention    log.retention.check.interval.ms for logs that are not compacted, the backoff for the others
+cleanerd-housekeeper  deletions that are due, holds that expire, an idle engine, history
+"""
+
+from cleanerd.daemon.loops.cleaners import Cleaners
+from cleanerd.daemon.loops.committer import Committer
+from cleanerd.daemon.loops.housekeeper import Housekeeper
+from cleanerd.daemon.loops.retainer import Retainer
+from cleanerd.daemon.loops.scanner import Scanner
+from cleanerd.daemon.parts import Parts
+
+
+class Crew:
+    """Starts and stops them together, and says whether all of them live."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._clock = parts.clock
+        self.scanner = Scanner(parts)
+        self.cleaners = Cleaners(parts, self.scanner)
+        keepers = (
+            self.scanner, Committer(parts, self.scanner), Retainer(parts, self.scanner), Housekeeper(parts),
+        )  # fmt: skip
+        self._keepers = [keeper.worker for keeper in keepers]
+
+    def start(self, workers: int) -> None:
+        """Start all of them, with so many workers."""
+        self.scanner.watcher.start()
+        self.cleaners.workers.start(workers)
+        for keeper in self._keepers:
+            keeper.start()
+
+    def stop(self) -> None:
+        """Tell all of them to end; they do so after the step that is under way."""
+        self.cleaners.workers.stop()
+        for keeper in self._keepers:
+            keeper.stop()
+
+    def join_keepers(self, deadline_s: float) -> bool:
+        """Whether all but the workers have ended in time."""
+        self.scanner.watcher.stop()
+        ended = [keeper.join(max(deadline_s - self._clock.monotonic_s(), 0.1)) for keeper in self._keepers]
+        return all(ended)
+
+    def is_alive(self, limit_s: float) -> bool:
+        """Whether every thread that works has shown life within so many seconds."""
+        return all(worker.silent_s() < limit_s for worker in [*self.cleaners.workers.all(), *self._keepers])
+
+    @property
+    def deaths(self) -> int:
+        """How often an internal error ended a thread, since the start."""
+        return self.cleaners.workers.deaths + sum(keeper.deaths for keeper in self._keepers)

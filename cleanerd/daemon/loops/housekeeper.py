@@ -1,0 +1,56 @@
+"""What is due by the clock alone: deletions, holds that expire, an engine that is idle, old history."""
+
+import structlog
+
+from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.telemetry.history import HOLD
+from cleanerd.daemon.work.deletions import Deleted
+from cleanerd.daemon.workers import Bell, Worker
+
+_PAUSE_S = 1.0
+_PRUNE_S = 600.0
+_log = structlog.get_logger("cleanerd")
+
+
+class Housekeeper:
+    """Once a second."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._pruned_s = parts.clock.monotonic_s()
+        self.worker = Worker("cleanerd-housekeeper", self._step, lambda: _PAUSE_S, Bell(), parts.clock)
+
+    def _step(self) -> bool:
+        now_ms = self._parts.clock.now_ms()
+        self._delete(now_ms)
+        self._end_holds(now_ms)
+        self._stop_idle_engines()
+        self._prune_history(now_ms)
+        return False
+
+    def _delete(self, now_ms: int) -> None:
+        parts = self._parts
+        deleted = Deleted() if parts.ownership.yielding(parts.log_dirs) else parts.deletions.run_due(now_ms)
+        if deleted.files or deleted.failures:
+            failures = {path: str(error) for path, error in deleted.failures.items()}
+            _log.info("deleted_files", files=deleted.files, bytes=deleted.bytes, failures=failures or None)
+
+    def _end_holds(self, now_ms: int) -> None:
+        parts = self._parts
+        for hold in parts.states.expire(now_ms):
+            parts.history.delete(HOLD, hold.id)
+            reason = f"hold {hold.id} of {hold.owner} on {hold.pattern} ({hold.reason}) was never released"
+            parts.events.record("control", "expired", reason)
+            parts.work_bell.ring()
+
+    def _stop_idle_engines(self) -> None:
+        idle_ms = self._parts.configuration().broker.spark_idle_timeout_ms
+        for engine in (self._parts.engine, self._parts.express_engine):
+            if engine.stop_if_idle(idle_ms):
+                _log.info("engine_stopped", reason="idle")
+
+    def _prune_history(self, now_ms: int) -> None:
+        now_s = self._parts.clock.monotonic_s()
+        if now_s - self._pruned_s > _PRUNE_S:
+            self._pruned_s = now_s
+            self._parts.history.prune(now_ms)

@@ -1,0 +1,113 @@
+"""Keeps the picture of the log directories true: scans them when the watcher saw something, and now and then all of them."""
+
+import math
+from collections.abc import Iterable
+from functools import partial
+
+import structlog
+
+from cleanerd.cleaning.boundary import attempt
+from cleanerd.daemon.inventory.ignored import why_foreign
+from cleanerd.daemon.inventory.inventory import ScanReport
+from cleanerd.daemon.inventory.watch import LogDirWatcher
+from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.workers import Bell, Worker
+from cleanerd.storage.scan import is_kafka_dir
+
+_log = structlog.get_logger("cleanerd")
+
+
+class Scanner:
+    """Scans at once where it is asked to, and in a thread of its own every cleanerd.scan.interval.ms."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._scanned_s = -math.inf
+        self._bell = Bell()
+        self.watcher = LogDirWatcher(parts.log_dirs, self._seen_change, self._seen_lock)
+        self.worker = Worker("cleanerd-scanner", self._step, self._pause_s, self._bell, parts.clock)
+
+    @property
+    def since_scan_s(self) -> float:
+        """How long ago the last full scan began."""
+        return self._parts.clock.monotonic_s() - self._scanned_s
+
+    def scan(self) -> None:
+        """A full scan."""
+        parts = self._parts
+        self._scanned_s = parts.clock.monotonic_s()
+        parts.obstacles.offline = parts.ownership.take(parts.log_dirs)
+        usable = self._online()
+        with parts.metrics.phase("scan"):
+            self._took(parts.inventory.scan(usable))
+        for log_dir in usable:
+            delay_ms = lambda topic: parts.configuration().topic(topic).file_delete_delay_ms  # noqa: E731
+            attempt(partial(parts.deletions.adopt_logs, log_dir, delay_ms), log_dir)
+        parts.metrics.scanned(parts.log_dirs, parts.obstacles.offline)
+        self.watcher.follow()
+
+    def refresh(self) -> None:
+        """Look only at what was touched."""
+        self._took(self._parts.inventory.scan_touched(self._online()))
+
+    def judge(self, logs: Iterable[LogId]) -> None:
+        """Decide whether these logs are the cluster's at all, and whether what made logs uncleanable is over."""
+        parts = self._parts
+        configuration, ignored = parts.configuration(), parts.obstacles.ignored
+        for log in logs:
+            reason = attempt(partial(why_foreign, parts.files, log, configuration), log.directory)
+            if reason is None:
+                ignored.pop(log, None)
+            elif ignored.get(log) != str(reason):
+                ignored[log] = str(reason)
+                _log.warning("ignored", **log.fields(), reason=str(reason))
+        for failure in parts.failures.all():
+            if parts.failures.changed(failure.log, parts.stamp(failure.log)):
+                _log.info("tried_again", **failure.log.fields(), reason="it changed")
+
+    def _online(self) -> list[str]:
+        offline = self._parts.obstacles.offline
+        return [log_dir for log_dir in self._parts.log_dirs if log_dir not in offline]
+
+    def _took(self, report: ScanReport) -> None:
+        parts = self._parts
+        parts.obstacles.offline.update(report.offline)
+        for log in report.vanished:
+            parts.states.forget(log)
+            parts.failures.succeeded(log)
+            parts.obstacles.ignored.pop(log, None)
+        self.judge([*report.appeared, *report.changed])
+        for log_dir in filter(partial(is_kafka_dir, parts.files), parts.log_dirs):
+            parts.conditions.brokers_cleaner.look(log_dir, parts.ownership.owner_of(log_dir))
+        parts.obstacles.full = parts.commits.full_dirs(parts.log_dirs, parts.configuration().broker)
+        with parts.progressed:
+            parts.progressed.notify_all()
+        if report.appeared or report.changed or report.back_online:
+            parts.work_bell.ring()
+        if any(k is not None and k.contents.is_staged for k in map(parts.inventory.facts, report.changed)):
+            parts.commit_bell.ring()
+
+    def _step(self) -> bool:
+        if self.since_scan_s < self._pause_s():
+            self.refresh()
+            return False
+        for (
+            failure
+        ) in self._parts.failures.all():  # a file that is repaired in place does not change its directory
+            self._parts.inventory.touch_log(failure.log)
+        self.scan()
+        return False
+
+    def _pause_s(self) -> float:
+        return self._parts.configuration().broker.scan_interval_ms / 1000
+
+    def _seen_change(self, log_dir: str, name: str | None) -> None:
+        if name is not None:
+            self._parts.inventory.touch(log_dir, name)
+        else:  # events were lost
+            self._scanned_s = -math.inf
+        self._bell.ring()
+
+    def _seen_lock(self, log_dir: str) -> None:  # noqa: ARG002  # whose it was does not matter
+        self._parts.commit_bell.ring()

@@ -1,0 +1,179 @@
+"""What the daemon is built from, shared by all its threads. Nothing in here runs by itself: that is the work of `loops`."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
+
+from cleanerd.cleaning.retain import Retained
+from cleanerd.cleaning.spark_master import express_place, spark_place
+from cleanerd.cleaning.throttle import Throttle
+from cleanerd.config.load import Configuration
+from cleanerd.daemon.engine.client import Engine
+from cleanerd.daemon.inventory.inventory import Inventory
+from cleanerd.daemon.inventory.known_log import stamp_of
+from cleanerd.daemon.telemetry.event_log import EventLog
+from cleanerd.daemon.telemetry.history import HOLD, History
+from cleanerd.daemon.telemetry.metrics import Metrics
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.values.models import HistoryEvent
+from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
+from cleanerd.daemon.work.commits import Commits
+from cleanerd.daemon.work.condition import Conditions, Obstacles
+from cleanerd.daemon.work.deletions import PendingDeletions
+from cleanerd.daemon.work.failures import Failures
+from cleanerd.daemon.work.holds import Hold
+from cleanerd.daemon.work.jobs import Jobs
+from cleanerd.daemon.work.ownership import Ownership
+from cleanerd.daemon.work.retention import Retention
+from cleanerd.daemon.work.schedule import Schedule
+from cleanerd.daemon.work.states import PartitionStates
+from cleanerd.daemon.work.wanted import Wanted
+from cleanerd.daemon.workers import Bell
+from cleanerd.env.clock import Clock
+from cleanerd.env.files import Files
+from cleanerd.errors import CleanerdError
+
+_log = structlog.get_logger("cleanerd")
+
+
+@dataclass(slots=True)
+class Life:
+    """Where the daemon is between its start and its stop."""
+
+    started_s: float
+    is_ready: bool = False
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Made once by `build_parts`; every part may be used by any thread.
+
+    `configuration` answers with the one that holds now. `work_bell` rings when there may be something to clean,
+    `commit_bell` when a result may be committed; `progressed` is notified when a log was cleaned, committed or vanished.
+    """
+
+    configuration: Callable[[], Configuration]
+    log_dirs: tuple[str, ...]
+    files: Files
+    clock: Clock
+    life: Life
+    work_bell: Bell
+    commit_bell: Bell
+    progressed: threading.Condition
+    history: History
+    metrics: Metrics
+    events: EventLog
+    inventory: Inventory
+    states: PartitionStates
+    failures: Failures
+    obstacles: Obstacles
+    ownership: Ownership
+    conditions: Conditions
+    throttle: Throttle
+    jobs: Jobs
+    schedule: Schedule
+    deletions: PendingDeletions
+    retention: Retention
+    engine: Engine
+    express_engine: Engine
+    wanted: Wanted
+    commits: Commits
+
+    def stamp(self, log: LogId) -> str:
+        """Stands for the files of a log and its configuration: another one means that a failure may be over."""
+        return stamp_of(self.inventory.facts(log), self.configuration().topic(log.topic_partition.topic))
+
+
+def build_parts(
+    configuration: Callable[[], Configuration],
+    log_dirs: tuple[str, ...],
+    history: History,
+    files: Files,
+    clock: Clock,
+    recovering: Callable[[], None] = lambda: None,
+    refresh: Callable[[], None] = lambda: None,
+) -> Parts:
+    """All of them, with what connects them.
+
+    `recovering` is called after each partition directory that was recovered, so that a slow start can report progress.
+    `refresh` takes in what the cluster has said about its topics since the configuration was read.
+    """
+    life = Life(clock.monotonic_s())
+    metrics, inventory, deletions = (
+        Metrics(log_dirs, clock),
+        Inventory(files, clock),
+        PendingDeletions(files, clock),
+    )
+    events = EventLog(history, clock, partial(_recorded, metrics, inventory))
+    ownership = Ownership(files, clock, partial(_recovered, events, deletions, recovering), metrics.recovered)
+    states = PartitionStates(clock, [Hold(**hold) for hold in history.all(HOLD).values()])
+    wanted = Wanted(states, files, clock, configuration, refresh)
+    failures, obstacles, jobs = Failures(history), Obstacles(), Jobs(clock)
+    conditions = Conditions(
+        inventory=inventory, states=states, failures=failures, ownership=ownership, configuration=configuration,
+        clock=clock, obstacles=obstacles, brokers_cleaner=BrokersCleaner(files),
+    )  # fmt: skip
+    commits = Commits(
+        states=states, ownership=ownership, events=events, files=files, inventory=inventory, metrics=metrics,
+        clock=clock, log_dirs=log_dirs, wanted=wanted, pause=life.stopping.wait,
+    )  # fmt: skip
+    retention = Retention(
+        states=states, files=files, clock=clock, configuration=configuration, dispose=deletions.add,
+        done=partial(_retained, inventory, metrics, events),
+    )  # fmt: skip
+    schedule = Schedule(
+        inventory, states, jobs, configuration, lambda log: conditions.of(log).obstacle, clock
+    )
+    stall_timeout_ms = lambda: configuration().broker.job_stall_timeout_ms  # noqa: E731
+    return Parts(
+        configuration=configuration, log_dirs=log_dirs, files=files, clock=clock, life=life,
+        work_bell=Bell(), commit_bell=Bell(), progressed=threading.Condition(),
+        history=history, metrics=metrics, events=events, inventory=inventory, states=states, failures=failures,
+        obstacles=obstacles, ownership=ownership, conditions=conditions, throttle=Throttle(clock), jobs=jobs,
+        schedule=schedule, deletions=deletions, retention=retention, wanted=wanted, commits=commits,
+        engine=Engine(lambda: spark_place(configuration().broker), clock, stall_timeout_ms),
+        express_engine=Engine(lambda: express_place(configuration().broker), clock, stall_timeout_ms),
+    )  # fmt: skip
+
+
+def _recorded(metrics: Metrics, inventory: Inventory, event: HistoryEvent) -> None:
+    """An event was recorded; a result that is dropped was work for nothing."""
+    metrics.told(event)
+    if (event.kind, event.outcome) == ("commit", "dropped") and event.topic is not None:
+        log = LogId.of_fields(event.model_dump())
+        metrics.wasted(log.log_dir, inventory.staged_bytes(log))
+
+
+def _recovered(
+    events: EventLog,
+    deletions: PendingDeletions,
+    recovering: Callable[[], None],
+    directory: str,
+    reason: str | None,
+) -> None:
+    """A partition directory was recovered, or for this reason was not."""
+    recovering()
+    if reason is not None:
+        events.record("recovery", "failed", f"{directory}: {reason}")
+    try:
+        deletions.adopt(directory)
+    except (CleanerdError, OSError) as error:
+        _log.warning("leftovers_not_read", directory=directory, reason=str(error))
+
+
+def _retained(
+    inventory: Inventory,
+    metrics: Metrics,
+    events: EventLog,
+    log: LogId,
+    retained: Retained | None,
+    reason: str | None,
+) -> None:
+    """Retention took segments from a log, or failed for this reason."""
+    inventory.touch_log(log)
+    metrics.retained(log, retained)
+    events.retained(log, retained, reason)
