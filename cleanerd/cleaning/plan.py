@@ -20,6 +20,7 @@ from cleanerd.kernels.tables import AbortedTxns
 from cleanerd.pipeline.values import ChunkWork, LogWork, Source
 from cleanerd.policy.cleanable import range_query
 from cleanerd.policy.grouping import group_segments
+from cleanerd.policy.winner import may_supersede
 from cleanerd.storage.scan import SegmentOnDisk, read_aborted_txns, read_offset_index
 
 _MAX_MS = 2**63 - 1
@@ -123,7 +124,7 @@ def _plan_chunks(
             ChunkWork(
                 source=source,
                 group=number,
-                is_dirty=segment_end > first_dirty_offset,
+                is_dirty=may_supersede(segment_end - 1, first_dirty_offset),
                 retain_legacy_deletes=segment.mtime_ns // 1_000_000 > legacy_horizon_ms,
                 index_path=segment.sibling(FileKind.OFFSET_INDEX),
                 index_positions=positions[(positions >= source.start) & (positions < source.end)],

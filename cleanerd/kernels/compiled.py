@@ -1,6 +1,6 @@
 """Where compiled kernels are kept; settled before numba is imported.
 
-Kernels inline each other and the positions in `format.head`, but numba compiles a kept one again only when the file of its
+Kernels inline each other, `format.head` and `policy.winner`, but numba compiles a kept one again only when the file of its
 outermost function changed. So the directory is named by the content of all these files: another version never runs the
 code of this one.
 """
@@ -16,6 +16,7 @@ from collections.abc import MutableMapping
 
 from cleanerd.env.cache import cache_directory, why_untrusted
 from cleanerd.format import head
+from cleanerd.policy import winner
 
 VARIABLE = "NUMBA_CACHE_DIR"
 
@@ -41,7 +42,7 @@ def _version() -> str:
     digest = hashlib.sha256()
     package = os.path.dirname(os.path.abspath(__file__))
     kernels = [os.path.join(package, name) for name in sorted(os.listdir(package)) if name.endswith(".py")]
-    for path in [*kernels, head.__file__]:
+    for path in [*kernels, head.__file__, winner.__file__]:
         with open(path, "rb") as file:
             digest.update(hashlib.sha256(file.read()).digest())
     return digest.hexdigest()[:16]

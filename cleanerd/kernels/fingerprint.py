@@ -1,7 +1,7 @@
 """Keyed fingerprints: SipHash-2-4 with 128 bits of output, as (n, 2) uint64.
 
-The key is drawn anew for every cleaning, so nobody who chooses record keys can make two of them meet; Kafka's MD5 lets
-one key delete another (rule 3.2). The all-zero fingerprint means "empty slot" in the set and is moved aside.
+A new key is drawn for every cleaning, so that no choice of record keys makes two of them meet; Kafka's MD5 lets one key
+delete another (rule 3.2). The all-zero fingerprint means "empty slot" in the set and is moved aside.
 
 Which bucket a record belongs to is told by a second, cheaper hash: the rewrite asks for the bucket only.
 """
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from numba import njit
 
 from cleanerd.format.head import CONTROL
+from cleanerd.policy import winner
 
 from .native import INLINE, JIT, last_bytes, le64
 from .tables import Bytes, Table
@@ -19,6 +20,9 @@ Fingerprints = npt.NDArray[np.uint64]
 
 MAX_BUCKETS = 1 << 20
 _U = np.uint64
+
+may_supersede = njit(**INLINE)(winner.may_supersede)
+"""`policy.winner.may_supersede` for kernels."""
 
 
 @njit(**INLINE)
@@ -122,7 +126,7 @@ def _fingerprint(raw, expanded, batches, records, aborted, first_dirty_offset, k
         out[filled, 1] = high
         buckets[filled] = bucket_of(bucket_hash(buffer, record.key_start, length, k0, k1), shift)
         filled += 1
-        clean += record.offset < first_dirty_offset
+        clean += not may_supersede(record.offset, first_dirty_offset)
     return filled, clean
 
 

@@ -24,6 +24,7 @@ from cleanerd.format.head import (
     V0_SIZE_MIN,
 )
 
+from .fingerprint import may_supersede
 from .native import JIT, be32, be64
 from .records import RECORD_BYTES_MIN
 from .scan import next_size
@@ -100,7 +101,7 @@ def _walk_heads(
             next_cut = (position // chunk_bytes + 1) * chunk_bytes
         count, previous = _records_max(buffer, at, batch_bytes, previous, expanded_max)
         records[chunk] += count
-        dirty_records[chunk] += count if previous >= first_dirty_offset else 0
+        dirty_records[chunk] += count if may_supersede(previous, first_dirty_offset) else 0
         wanted = np.int64(HEADER_SIZE if batch_bytes >= _SKIPPED_BYTES else _WINDOW_BYTES)
         position += batch_bytes
     state[:] = position, previous, chunk, next_cut, advised

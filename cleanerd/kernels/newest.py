@@ -1,4 +1,4 @@
-"""Which of many fingerprints, given in offset order, is the newest of its key.
+"""Which of many fingerprints, given in offset order, is the newest of its key: the walk of `policy.winner`.
 
 Kafka keeps key -> newest offset (section 3). Walking from the newest record to the oldest needs no offset at all: the
 first time a fingerprint is met it survives, every further time it is superseded. So a set of 16 bytes a key is enough
@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from cleanerd.policy.winner import SET_LOAD
+
 from .fingerprint import Fingerprints
 from .native import INLINE, JIT
 
 _U = np.uint64
-BYTES_PER_KEY = 16
-_LOAD = 0.6  # linear probing stays short; the budget counts the slots that this leaves empty
-BYTES_PER_SLOT_KEY = BYTES_PER_KEY / _LOAD
 
 
 @njit(**INLINE)
@@ -31,7 +30,7 @@ def _probe(table, low, high):
     while True:
         there_low, there_high = table[at, 0], table[at, 1]
         found = (there_low == low) & (there_high == high)
-        # One way out for both answers: which it will be nobody can predict.
+        # One way out for both answers: a branch on which it is would be mispredicted.
         if found | ((there_low | there_high) == _U(0)):
             return at, found
         at += 1
@@ -52,7 +51,7 @@ def _mark_superseded(fingerprints, insert_from, table, superseded):
 
 def new_set(keys: int) -> Fingerprints:
     """An empty set with room for `keys` fingerprints."""
-    slots = int(keys / _LOAD) + 2
+    slots = int(keys / SET_LOAD) + 2
     assert slots < 2**32, "a set of 2^32 slots: choose more buckets"
     return np.zeros((slots, 2), np.uint64)
 

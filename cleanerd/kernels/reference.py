@@ -39,6 +39,7 @@ from cleanerd.format.errors import FormatError
 from cleanerd.format.legacy import LegacyEntry, decode_entry
 from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.policy.verdicts import RecordVerdict
+from cleanerd.policy.winner import may_supersede, supersedes
 
 _ABSENT = -1
 
@@ -170,13 +171,13 @@ def newest_offsets(batches: Iterable[Batch], facts: Facts) -> dict[bytes, int]:
     tracker = TransactionTracker(txn for txn in facts.aborted if txn.last_offset >= facts.first_dirty_offset)
     for batch in batches:
         assert batch.last_offset < facts.round_end, "the caller hands over the segments below the round end"
-        if batch.last_offset < facts.first_dirty_offset:
+        if not may_supersede(batch.last_offset, facts.first_dirty_offset):
             continue
         is_aborted = tracker.is_discardable(batch)
         if batch.is_control or is_aborted:
             continue
         for record in batch.records:
-            if record.key is not None and record.offset >= facts.first_dirty_offset:
+            if record.key is not None and may_supersede(record.offset, facts.first_dirty_offset):
                 newest[record.key] = record.offset
     return newest
 
@@ -309,7 +310,7 @@ def _record_verdict(
         return RecordVerdict.KEEP
     if record.key is None:
         return RecordVerdict.NO_KEY
-    if record.offset < newest.get(record.key, _ABSENT):
+    if supersedes(newest.get(record.key, _ABSENT), record.offset):
         return RecordVerdict.SUPERSEDED
     if record.value is not None:
         return RecordVerdict.KEEP

@@ -19,6 +19,7 @@ from cleanerd.kernels.newest import answer_rest, mark_superseded, new_set, split
 from cleanerd.kernels.tables import EVENT, AbortedTxns, Table
 from cleanerd.kernels.transactions import collect_events
 from cleanerd.policy.verdicts import RecordVerdict
+from cleanerd.policy.winner import newest_first
 
 from .channel import Advance
 from .chunks import Piece, Slice, check_index, map_slices, read_pieces, size_bytes
@@ -156,7 +157,8 @@ def resolve(blocks: list[Block], table: Fingerprints | None = None) -> tuple[lis
     if table is None:
         table = new_set(sum(len(block.fingerprints) - block.clean for block in blocks))
     bits = [
-        block.answered(mark_superseded(block.fingerprints, block.clean, table)) for block in reversed(blocks)
+        block.answered(mark_superseded(block.fingerprints, block.clean, table))
+        for block in newest_first(blocks)
     ]
     return bits[::-1], table
 

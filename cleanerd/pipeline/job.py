@@ -3,7 +3,8 @@
 Two physical plans for one logical plan, as Spark itself has broadcast and shuffle joins:
 
 map-side   The dirty records of the job fit the dedupe budget. Their fingerprints come to the driver, which resolves
-           them; the sets of keys are broadcast and the clean chunks look their keys up.
+           them; the sets of keys are broadcast and the clean chunks look their keys up: nothing there supersedes
+           (`policy.winner`).
 shuffle    They do not fit. Every block goes to the partition of its bucket, is resolved there within the budget, and one
            bit a record comes back. Any number of keys, one pass.
 
@@ -23,7 +24,7 @@ from cleanerd.errors import CleanerdError, LogUncleanable
 from cleanerd.format.names import SEGMENT_MAX_BYTES, FileKind, SegmentFileName, Suffix
 from cleanerd.kernels.fingerprint import MAX_BUCKETS, Fingerprints
 from cleanerd.kernels.judge import Context
-from cleanerd.kernels.newest import BYTES_PER_KEY, BYTES_PER_SLOT_KEY
+from cleanerd.policy.winner import FINGERPRINT_BYTES, KEY_BYTES
 
 from .channel import Reporter
 from .index import Blocks, LogContext, holders_of_buckets, resolve
@@ -62,7 +63,7 @@ class Budget:
     @property
     def records(self) -> int:
         """How many records, each with a key of its own, fit: their fingerprints and the set that they go into."""
-        return max(int(self.bytes / (BYTES_PER_KEY + BYTES_PER_SLOT_KEY)), 1)
+        return max(int(self.bytes / KEY_BYTES), 1)
 
 
 class Pipeline:
@@ -154,7 +155,7 @@ class Pipeline:
     def _layout(self, logs: Sequence[IndexedLog]) -> Layout:
         """As few partitions as hold their blocks within the budget (or _PARTITION_BYTES), but some for every core."""
         buckets = sum(log.buckets for log in logs)
-        size = BYTES_PER_KEY * sum(log.work.records_max for log in logs)
+        size = FINGERPRINT_BYTES * sum(log.work.records_max for log in logs)
         fitting = -(-size // max(self._budget.bytes // 2, _PARTITION_BYTES))
         return Layout(buckets, min(max(fitting, 2 * self._session.cores()), buckets))
 

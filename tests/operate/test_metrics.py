@@ -20,7 +20,7 @@ from cleanerd.daemon.configuration.reload import ReloadStatus
 from cleanerd.daemon.engine.client import EngineDied
 from cleanerd.daemon.telemetry import metric_table as table
 from cleanerd.daemon.telemetry.metric_table import METRICS, Kind, Metric, When
-from cleanerd.daemon.telemetry.metrics import BYTES_PER_KEY, Metrics, cause_of
+from cleanerd.daemon.telemetry.metrics import Metrics, cause_of
 from cleanerd.daemon.telemetry.metrics_reference import render_metrics_reference
 from cleanerd.daemon.values.models import ThrottleChange
 from cleanerd.daemon.work.holds import Hold
@@ -34,7 +34,6 @@ from cleanerd.errors import (
     NoSpace,
     SourceChanged,
 )
-from cleanerd.kernels import newest
 from cleanerd.pipeline.lazy_spark import SparkFailed
 from cleanerd.pipeline.rewrite import VerificationFailed
 from cleanerd.policy.verdicts import RecordVerdict
@@ -337,13 +336,12 @@ def test_states_are_those_of_the_control_api(world: World) -> None:
 
 
 def test_vocabulary_is_that_of_the_code() -> None:
-    """Values of labels that are named beforehand: of verdicts, errors, and the size of a key in the dedupe buffer."""
+    """Values of labels that are named beforehand: of verdicts and errors."""
     assert set(table.RECORDS_REMOVED.values["reason"]) == {v.reason for v in RecordVerdict if v}
     ours = (CorruptFile, DirOffline, EngineDied, Fatal, LogUncleanable, NoSpace, SourceChanged)
     errors = (*ours, SparkFailed, VerificationFailed)
     assert {cause_of(error.__name__) for error in errors} == set(table.CAUSES) - {"other"}
     assert cause_of("Surprise") == cause_of(None) == "other"
-    assert BYTES_PER_KEY == newest.BYTES_PER_KEY + newest.BYTES_PER_SLOT_KEY
 
 
 def test_committed_reference_is_current() -> None:

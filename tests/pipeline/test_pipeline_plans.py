@@ -16,19 +16,19 @@ from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import unpaced
 from cleanerd.errors import Aborted, CorruptFile
 from cleanerd.format.names import TopicPartition
-from cleanerd.kernels.newest import BYTES_PER_KEY, BYTES_PER_SLOT_KEY
 from cleanerd.pipeline.channel import Channel
 from cleanerd.pipeline.chunks import read_pieces, slices
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog, Source
 from cleanerd.policy.cleanable import CompactionConfig, LogFacts, cleanable_range
+from cleanerd.policy.winner import KEY_BYTES
 from cleanerd.storage.producers import read_stability
 from cleanerd.storage.scan import Checkpoints, scan_partition
 from tests.synthetic import Shape, newest_offsets, write_log
 
 NOW_MS = 1_700_000_100_000
-TIGHT = Budget(int(1000 * (BYTES_PER_KEY + BYTES_PER_SLOT_KEY)))
+TIGHT = Budget(int(1000 * KEY_BYTES))
 AMPLE = Budget(1 << 30)
 SMALL = Shape(keys=5_000, records_per_batch=50, value_bytes=30, segment_bytes=1 << 20)
 

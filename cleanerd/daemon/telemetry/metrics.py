@@ -35,14 +35,13 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent
 from cleanerd.env.clock import Clock
 from cleanerd.format.names import FileKind, TopicPartition
+from cleanerd.policy.winner import KEY_BYTES
 from cleanerd.storage.staged import StagedGroup
 
 Sample = tuple[Metric, tuple[str, ...], float]
 """A value that was looked up, with the values of the labels."""
 Read = Callable[[], Iterable[Sample]]
 
-BYTES_PER_KEY = 16 + 16 / 0.6
-"""What a key takes of the dedupe buffer (`pipeline.job.Budget.records`), which this process must not import."""
 _Family = CounterMetricFamily | GaugeMetricFamily
 _WORD = re.compile("(?<!^)(?=[A-Z])")
 
@@ -222,7 +221,7 @@ def dedupe_ratio(results: Iterable[LogResult], config: CleanerdConfig) -> float:
     """How much of the dedupe buffer these logs need at most together: every offset may have a key of its own."""
     ranges = [(result.first_dirty_offset, result.end_offset) for result in results]
     offsets = sum(max(end - start, 0) for start, end in ranges if start is not None and end is not None)
-    return offsets * BYTES_PER_KEY / (config.dedupe_buffer_size_bytes * config.io_buffer_load_factor)
+    return offsets * KEY_BYTES / (config.dedupe_buffer_size_bytes * config.io_buffer_load_factor)
 
 
 def _phases_of(result: LogResult) -> tuple[dict[str, float], dict[str, float]]:
