@@ -1,6 +1,7 @@
 """Which logs of a log directory to clean, and in which order (rules 1.2-1.25)."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,7 +12,7 @@ from cleanerd.env.files import Files
 from cleanerd.env.pace import Pace
 from cleanerd.errors import CleanerdError, CorruptFile
 from cleanerd.format import names
-from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
+from cleanerd.format.names import DirKind, FileKind, Suffix, TopicPartition, parse_partition_dir
 from cleanerd.policy.cleanable import (
     CleanableRange,
     CompactionConfig,
@@ -25,6 +26,7 @@ from cleanerd.storage.changed import changed_while_read, stamps
 from cleanerd.storage.checkpoints import read_leader_epochs
 from cleanerd.storage.producers import Stability, read_stability
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, scan_partition
+from cleanerd.storage.staged import StagedGroup, segment_files
 
 _NO_MAX_LAG = 2**63 - 1
 
@@ -97,21 +99,45 @@ def examine(
     is_kafka: bool,
     now_ms: int,
     pace: Pace,
+    staged: Sequence[StagedGroup] = (),
 ) -> Candidate | LogResult:
-    """One partition: a candidate, or the result that says why not."""
+    """One partition: a candidate, or the result that says why not. `staged`: as `scan_partition` takes it."""
     config = request.topic_config(tp.topic)
     if not config.compact:
         reason = f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, without compact"
         return LogResult.of(tp, log_dir, "skipped", reason)
     directory = os.path.join(log_dir, str(tp))
-    look = partial(_examine, files, log_dir, tp, checkpoints, request, config, is_kafka, now_ms, pace)
+    look = partial(_examine, files, log_dir, tp, checkpoints, request, config, is_kafka, now_ms, pace, staged)
     found = attempt(look, directory)
     if isinstance(found, CorruptFile):  # or files of before and after an exchange were read as one
         before = stamps(files, found.path)
         found = attempt(look, directory)
         if isinstance(found, CorruptFile) and stamps(files, found.path) != before:
             found = changed_while_read(found)
-    return LogResult.of(tp, log_dir).failed(found) if isinstance(found, CleanerdError) else found
+    return failed_on_disk(files, tp, log_dir, found) if isinstance(found, CleanerdError) else found
+
+
+def failed_on_disk(files: Files, tp: TopicPartition, log_dir: str, error: CleanerdError) -> LogResult:
+    """The account of a log that could not be looked at, with the size that it has all the same."""
+    size_bytes, segments = log_size(files, os.path.join(log_dir, str(tp)))
+    result = LogResult.of(tp, log_dir).failed(error)
+    return replace(
+        result,
+        bytes_before=size_bytes, bytes_after=size_bytes, segments_before=segments, segments_after=segments,
+    )  # fmt: skip
+
+
+def log_size(files: Files, directory: str) -> tuple[int, int]:
+    """Bytes and number of the segments, as far as they can be told. Never raises."""
+    try:
+        logs = [
+            name
+            for name in segment_files(files, directory)
+            if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE
+        ]
+        return sum(files.stat(os.path.join(directory, str(name))).size_bytes for name in logs), len(logs)
+    except OSError:
+        return 0, 0
 
 
 def _examine(
@@ -124,11 +150,12 @@ def _examine(
     is_kafka: bool,
     now_ms: int,
     pace: Pace,
+    staged: Sequence[StagedGroup],
 ) -> Candidate | LogResult:
     epochs = read_leader_epochs(files, os.path.join(log_dir, str(tp)))
     snapshot = scan_partition(
         files, log_dir, tp, checkpoints, is_kafka=is_kafka,
-        first_batch_timestamps=config.max_compaction_lag_ms < _NO_MAX_LAG, pace=pace,
+        first_batch_timestamps=config.max_compaction_lag_ms < _NO_MAX_LAG, pace=pace, staged=staged,
     )  # fmt: skip
     if snapshot is None:
         return LogResult.of(tp, log_dir, "skipped", "the directory holds no segment")

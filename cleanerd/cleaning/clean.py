@@ -1,7 +1,6 @@
 """Candidates to staged results: steps 3 to 8 of architecture 3, without the commit."""
 
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +14,7 @@ from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
 from cleanerd.cleaning.reservations import Reservations
 from cleanerd.cleaning.result import CleanRequest, LogResult, Outcome, Progress
+from cleanerd.cleaning.room import ForeseenSpace, Room
 from cleanerd.cleaning.stage import stage_log
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.env.clock import Clock
@@ -29,10 +29,8 @@ from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.pipeline.values import IndexedLog, RewrittenLog
 from cleanerd.policy.verdicts import REMOVED_VERDICTS, RecordVerdict
 from cleanerd.storage.changed import changed_while_read, is_other_segment
-from cleanerd.storage.staged import discard_staged
+from cleanerd.storage.staged import discard_staged, staged_bytes
 
-_SLACK_BYTES = 1 << 20  # indexes and manifests of a group
-_LEGACY_GROWTH_BYTES = 64  # most that a message of magic 0 or 1 gains as a batch of magic 2
 _STAGING_THREADS = 8
 
 
@@ -46,6 +44,7 @@ class _Log:
     staged: int = 0  # groups
     error: CleanerdError | None = None
     groups_left: int = 0  # there was no room for
+    rounds: int | None = None  # in which all of them will be cleaned, when that is not known to be one
 
     @property
     def candidate(self) -> Candidate:
@@ -111,13 +110,42 @@ class Cleaner:
         finally:
             self._reservations.release(candidate.snapshot.directory for candidate in candidates)
 
-    def count(self, candidates: Sequence[Candidate]) -> list[LogResult]:
-        """What `stage` would come to; writes nothing. Raises what `stage` does."""
+    def count(
+        self, candidates: Sequence[Candidate], space: ForeseenSpace, *, is_owned: bool = False
+    ) -> list[LogResult]:
+        """What `stage`, and a commit where nobody `is_owned`, would come to; writes nothing. Raises what `stage` does.
+
+        A log that would have no room has failed. What the others would take is taken from `space`.
+        """
         watch = Stopwatch(self._clock)
         with watch.phase("plan"):
-            logs, results = self._plan(candidates, self._plan_one, watch)
+            logs, results = self._plan(candidates, partial(self._plan_one, is_owned=is_owned), watch)
         self._run_pipeline(logs, None, watch, self._count)
+        self._foresee(logs, space, is_owned=is_owned)
         return results + [self._outcome(log, "planned", watch) for log in logs]
+
+    def _foresee(self, logs: list[_Log], space: ForeseenSpace, *, is_owned: bool) -> None:
+        """Refuse logs that would have no room: those of a job are all written before the first is committed."""
+        if is_owned:  # what waits of them would be dropped first
+            for log in logs:
+                directory = log.candidate.snapshot.directory
+                space.take(directory, -staged_bytes(self._files, directory))
+        granted, taken = 0, 0
+        for log in [log for log in logs if log.is_alive and log.rewritten is not None]:
+            assert log.rewritten is not None
+            directory, extra = log.candidate.snapshot.directory, Room.counted(log.plan, log.rewritten)
+            room = space.room_bytes(directory) - log.plan.work.least_free_bytes - granted
+            if extra.peak_bytes > max(room, 0):
+                log.rounds = None if is_owned else extra.rounds(room)
+                if log.rounds is None:
+                    log.error = _no_space(
+                        log, extra.peak_bytes, extra.first_bytes(by_group=not is_owned), room
+                    )
+                    continue
+            granted += min(extra.peak_bytes, max(room, 0))
+            taken += extra.taken(is_committed=not is_owned)
+        for log in logs[:1]:
+            space.take(log.candidate.snapshot.directory, taken)
 
     def _plan(
         self,
@@ -219,7 +247,7 @@ class Cleaner:
         if not alive:
             return
         least_free_bytes = max(log.plan.work.least_free_bytes for log in alive)
-        wanted = {log.candidate.snapshot.directory: _peak_bound(log) for log in alive}
+        wanted = {log.candidate.snapshot.directory: _bound(log).peak_bytes for log in alive}
         if self._reservations.take(wanted, least_free_bytes) is None:
             return
         for log, counted in zip(alive, pipeline.rewrite(_indexed(alive), write=False), strict=True):
@@ -231,22 +259,18 @@ class Cleaner:
         """Room for a whole log, or, `by_group`, for as many of its groups as there is room for, the first ones."""
         assert log.indexed is not None
         groups = sorted(log.indexed.changed_groups)
-        peak_bytes = needed_bytes = _peak_bytes(log, counted, groups)
+        if not groups:
+            return None
+        extra = Room.counted(log.plan, counted)
+        peak_bytes = needed_bytes = extra.peak_bytes
         room = self._take(log, peak_bytes)
         if room is not None and by_group:
-            fitting = _fitting(log, counted, groups, room) or groups[:1]
-            needed_bytes = _peak_bytes(log, counted, fitting)
+            fitting = extra.fitting(groups, room) or groups[:1]
+            needed_bytes = extra.peak_of(fitting)
             room = self._take(log, needed_bytes)
             log.groups_left = len(groups) - len(fitting)
             log.indexed.changed_groups = frozenset(fitting)
-        if room is None:
-            return None
-        first = "" if needed_bytes == peak_bytes else f", {needed_bytes} bytes for its first group alone"
-        snapshot = log.candidate.snapshot
-        return NoSpace(
-            f"{snapshot.topic_partition}: needs {peak_bytes} bytes beside the old segments{first}; {room} bytes are free on "
-            f"the file system of {snapshot.directory} for it"
-        )
+        return None if room is None else _no_space(log, peak_bytes, needed_bytes, room)
 
     def _take(self, log: _Log, size_bytes: int) -> int | None:
         directory = log.candidate.snapshot.directory
@@ -309,7 +333,7 @@ def _result(log: _Log, rewritten: RewrittenLog, outcome: Outcome, watch: Stopwat
     changed = [plan.groups[number] for number in log.indexed.changed_groups]
     written = _written_bytes(rewritten)
     replaced = sum(segment.size_bytes for group in changed for segment in group.sources)
-    removed = _removed(rewritten)
+    removed, extra = _removed(rewritten), Room.counted(plan, rewritten)
     records_read = log.indexed.records_read
     return replace(
         log.candidate.result(outcome, None).measured(watch),
@@ -320,10 +344,8 @@ def _result(log: _Log, rewritten: RewrittenLog, outcome: Outcome, watch: Stopwat
         removed={v.reason: int(removed[v]) for v in REMOVED_VERDICTS if removed[v]},
         segments_after=len(snapshot.segments) - sum(len(group.sources) - 1 for group in changed),
         reason=_partial(log),
-        peak_extra_bytes=_peak_bytes(log, rewritten, log.indexed.changed_groups),
-        peak_group_bytes=max(
-            (_peak_bytes(log, rewritten, [group]) for group in log.indexed.changed_groups), default=0
-        ),
+        peak_extra_bytes=extra.peak_bytes,
+        peak_group_bytes=extra.largest_group_bytes,
         groups_left=log.groups_left,
         next_horizon_ms=_next_horizon_ms(rewritten),
         basis=log.candidate.basis,
@@ -331,10 +353,21 @@ def _result(log: _Log, rewritten: RewrittenLog, outcome: Outcome, watch: Stopwat
 
 
 def _partial(log: _Log) -> str | None:
+    if log.rounds is not None:
+        return f"in {log.rounds} rounds: there is no room for all groups at once beside the old segments"
     if not log.groups_left or log.indexed is None:
         return None
     done = len(log.indexed.changed_groups)
     return f"{done} of {done + log.groups_left} groups: there is no room for more of them beside the old segments"
+
+
+def _no_space(log: _Log, peak_bytes: int, first_bytes: int, room_bytes: int) -> NoSpace:
+    first = "" if first_bytes == peak_bytes else f", {first_bytes} bytes for its first group alone"
+    snapshot = log.candidate.snapshot
+    return NoSpace(
+        f"{snapshot.topic_partition}: needs {peak_bytes} bytes beside the old segments{first}; {max(room_bytes, 0)} bytes "
+        f"are free on the file system of {snapshot.directory} for it"
+    )
 
 
 def _fingerprint_key(entropy: Callable[[int], bytes]) -> tuple[int, int]:
@@ -363,30 +396,6 @@ def _written_bytes(log: RewrittenLog) -> int:
     return sum(written.part.size_bytes for parts in log.parts.values() for written in parts)
 
 
-def _peak_bytes(log: _Log, counted: RewrittenLog, groups: Collection[int]) -> int:
-    """What new files of some groups take, with indexes, and the part that is appended while its copy already exists."""
-    written = sum(part.part.size_bytes for group in groups for part in counted.parts.get(group, ()))
-    return written + _overhead(log, groups)
-
-
-def _overhead(log: _Log, groups: Collection[int]) -> int:
-    chunks = [c.source.end - c.source.start for c in log.plan.work.chunks if c.group in groups]
-    return _SLACK_BYTES * len(groups) + max(chunks, default=0)
-
-
-def _fitting(log: _Log, counted: RewrittenLog, groups: Sequence[int], room: int) -> Sequence[int]:
-    """The first groups, as many as there is room for; none for none."""
-    counts = range(len(groups) + 1)
-    found = bisect_right(counts, room, key=lambda count: _peak_bytes(log, counted, groups[:count]))
-    return groups[: max(found - 1, 0)]
-
-
-def _peak_bound(log: _Log) -> int:
-    """Upper bound for the new bytes of a log: what grows are tombstone batches, by a few bytes, and legacy batches."""
+def _bound(log: _Log) -> Room:
     assert log.indexed is not None
-    sizes = [
-        s.bytes + s.bytes // 8 + _LEGACY_GROWTH_BYTES * s.legacy_batches
-        for c, s in zip(log.plan.work.chunks, log.indexed.summaries, strict=True)
-        if c.group in log.indexed.changed_groups
-    ]
-    return sum(sizes) + _overhead(log, log.indexed.changed_groups)
+    return Room.bound(log.plan, log.indexed)

@@ -131,19 +131,12 @@ def _steps(files: Files, log_dir: str, one: Waiting, lock: LogDirLock) -> Iterat
     tp, directory = one.topic_partition, f"{log_dir}/{one.topic_partition}"
     _make_way(lock)
     try:
-        groups = _whole_cleaning(files, directory)
-        if not groups:
-            return
-        live = live_logs(files, directory)
-        for group in groups:
-            basis = Basis(group.generation, group.checkpoint, group.leader_epochs)
-            _check_basis(files, log_dir, tp, basis)
-            revalidate(files, directory, group, live)
-            _check_reach(files, directory, basis, group.round_end)
-        one.check(groups[-1].round_end)
+        groups, live = waiting_groups(files, log_dir, tp, one.check)
     except (SourceChanged, CorruptFile):
         discard_staged(files, directory)
         raise
+    if not groups:
+        return
     for group in groups:
         _make_way(lock)
         try:
@@ -153,6 +146,27 @@ def _steps(files: Files, log_dir: str, one: Waiting, lock: LogDirLock) -> Iterat
             raise
         one.swapped(group)
     yield _Ended(groups[-1].round_end, groups[-1].moves_checkpoint)
+
+
+def waiting_groups(
+    files: Files, log_dir: str, tp: TopicPartition, check: Check = no_objection
+) -> tuple[list[StagedGroup], list[int]]:
+    """The groups that a commit would swap now, none for none, and `live_logs`; without `.lock` that may change any time.
+
+    Raises SourceChanged, CorruptFile where it would drop them; what `check` raises; OSError.
+    """
+    directory = f"{log_dir}/{tp}"
+    groups = _whole_cleaning(files, directory)
+    if not groups:
+        return [], []
+    live = live_logs(files, directory)
+    for group in groups:
+        basis = Basis(group.generation, group.checkpoint, group.leader_epochs)
+        _check_basis(files, log_dir, tp, basis)
+        revalidate(files, directory, group, live)
+        _check_reach(files, directory, basis, group.round_end)
+    check(groups[-1].round_end)
+    return groups, live
 
 
 def _make_way(lock: LogDirLock) -> None:

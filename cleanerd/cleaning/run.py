@@ -7,19 +7,20 @@ one log becomes its result; the others go on.
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from cleanerd.cleaning.batching import in_jobs
 from cleanerd.cleaning.boundary import attempt, one_by_one
-from cleanerd.cleaning.choose import Candidate, examine, in_order, partitions
+from cleanerd.cleaning.choose import Candidate, examine, failed_on_disk, in_order, log_size, partitions
 from cleanerd.cleaning.clean import Cleaner
-from cleanerd.cleaning.commit import commit_staged
+from cleanerd.cleaning.commit import commit_staged, waiting_groups
 from cleanerd.cleaning.lock import commit_lock
 from cleanerd.cleaning.reset import reset_checkpoint
-from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
+from cleanerd.cleaning.result import CleanRequest, LogResult, Outcome, Progress
 from cleanerd.cleaning.retain import Retained, retain_log
+from cleanerd.cleaning.room import ForeseenSpace
 from cleanerd.cleaning.settle import in_rounds, recover_log, settle
 from cleanerd.cleaning.spark_master import spark_place
 from cleanerd.cleaning.staging_limits import why_full
@@ -28,13 +29,13 @@ from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import CleanerdError, DirOffline, JobFailed, LockHeld
 from cleanerd.format import names
-from cleanerd.format.names import TopicPartition
+from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.lock import LogDirLock, probe
 from cleanerd.storage.recover import recover
 from cleanerd.storage.scan import PartitionSnapshot, is_kafka_dir
-from cleanerd.storage.staged import staged_bytes
+from cleanerd.storage.staged import StagedGroup, staged_bytes
 
 _NO_LOG = TopicPartition("", -1)
 """Stands for the log directory as a whole."""
@@ -81,6 +82,7 @@ class _Run:
         self._progress = progress
         self._clock = clock
         self._files = files
+        self._space = ForeseenSpace()
         self._cleaner = Cleaner(request, progress, clock, files, session, entropy)
 
     @property
@@ -106,12 +108,7 @@ class _Run:
             found = self._recover(log_dir, found, is_kafka=is_kafka)
             self._commit_waiting(log_dir, found, is_kafka=is_kafka)
             self._reset_checkpoints(log_dir, found, is_kafka=is_kafka)
-            for job in self._jobs(log_dir, found, is_kafka=is_kafka):
-                reason = self._why_full(log_dir, found)
-                if reason is not None:
-                    for candidate in job:
-                        self._add(candidate.result("skipped", reason))
-                    continue
+            for job in self._jobs(log_dir, found, {}, is_kafka=is_kafka):
                 stage = partial(self._cleaner.stage, is_owned=_is_owned(log_dir))
                 for staged in one_by_one(stage, job, _job_failed):
                     settled = self._settle(staged, is_kafka=is_kafka)
@@ -150,11 +147,44 @@ class _Run:
 
     def _count(self, log_dir: str, found: list[TopicPartition]) -> None:
         """A dry run: it writes nothing, so it takes no lock either."""
-        is_kafka = is_kafka_dir(self._files, log_dir)
-        for job in self._jobs(log_dir, found, is_kafka=is_kafka):
-            for counted in one_by_one(self._cleaner.count, job, _job_failed):
+        is_kafka, is_owned = is_kafka_dir(self._files, log_dir), _is_owned(log_dir)
+        waiting = {} if is_owned else self._foresee_commits(log_dir, found, is_kafka=is_kafka)
+        count = partial(self._cleaner.count, space=self._space, is_owned=is_owned)
+        for job in self._jobs(log_dir, found, waiting, is_kafka=is_kafka):
+            for counted in one_by_one(count, job, _job_failed):
                 self._add(counted)
         self._retain(log_dir, found, is_kafka=is_kafka)
+
+    def _foresee_commits(
+        self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool
+    ) -> dict[TopicPartition, list[StagedGroup]]:
+        """What `_commit_waiting` would commit; what no longer fits would be dropped."""
+        waiting = {}
+        for tp in found:
+            directory = os.path.join(log_dir, str(tp))
+            check = partial(self._check_wanted, log_dir, tp, is_kafka)
+            look = partial(waiting_groups, self._files, log_dir, tp, check)
+            answer = attempt(look, directory)
+            if isinstance(answer, CleanerdError):
+                attempt(lambda at=directory: self._space.take(at, -staged_bytes(self._files, at)), directory)  # type: ignore[misc]
+            elif answer[0]:
+                waiting[tp] = answer[0]
+                before, segments = log_size(self._files, directory)
+                replaced = sum(source.size_bytes for group in answer[0] for source in group.sources)
+                after = before - replaced + sum(group.sizes[FileKind.LOG] for group in answer[0])
+                merged = sum(len(group.sources) - 1 for group in answer[0])
+                self._space.take(directory, -replaced)
+                self._replace(
+                    _waited(
+                        "planned",
+                        tp,
+                        log_dir,
+                        answer[0][-1].round_end,
+                        (before, segments),
+                        (after, segments - merged),
+                    )
+                )
+        return waiting
 
     def _recover(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> list[TopicPartition]:
         """Finish or undo interrupted commits where nobody else owns the directory; returns what may be looked at.
@@ -170,7 +200,7 @@ class _Run:
                     if reason is None:
                         usable.append(tp)
                     elif isinstance(reason, CleanerdError):
-                        self._add(LogResult.of(tp, log_dir).failed(reason))
+                        self._add(failed_on_disk(self._files, tp, log_dir, reason))
                     else:
                         self._add(LogResult.of(tp, log_dir, "failed", reason))
         except LockHeld:
@@ -188,10 +218,12 @@ class _Run:
                 commit_staged, self._files, log_dir, tp, is_kafka=is_kafka,
                 log_dirs=self._request.all_log_dirs, check=check,
             )  # fmt: skip
-            round_end = attempt(commit, os.path.join(log_dir, str(tp)))
+            directory = os.path.join(log_dir, str(tp))
+            before = log_size(self._files, directory)
+            round_end = attempt(commit, directory)
             if isinstance(round_end, int):
-                reason = "staged by an earlier cleaning"
-                self._replace(replace(LogResult.of(tp, log_dir, "committed", reason), end_offset=round_end))
+                after = log_size(self._files, directory)
+                self._replace(_waited("committed", tp, log_dir, round_end, before, after))
             elif round_end is not None and not isinstance(round_end, LockHeld):
                 recover_log(self._files, log_dir, tp, is_kafka=is_kafka)
 
@@ -208,12 +240,31 @@ class _Run:
                 attempt(reset, os.path.join(log_dir, str(tp)))
 
     def _jobs(
-        self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool
+        self,
+        log_dir: str,
+        found: list[TopicPartition],
+        waiting: Mapping[TopicPartition, Sequence[StagedGroup]],
+        *,
+        is_kafka: bool,
     ) -> Iterator[list[Candidate]]:
-        candidates = in_order(self._examine(log_dir, found, is_kafka=is_kafka))
-        return in_jobs(candidates, lambda candidate: candidate.size_bytes, self._request.config)
+        """What to clean together, as long as it may be staged. `waiting`: staged groups that count as committed."""
+        candidates = in_order(self._examine(log_dir, found, waiting, is_kafka=is_kafka))
+        for job in in_jobs(candidates, lambda candidate: candidate.size_bytes, self._request.config):
+            reason = self._why_full(log_dir, found)
+            if reason is None:
+                yield job
+            else:
+                for candidate in job:
+                    self._add(candidate.result("skipped", reason))
 
-    def _examine(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> list[Candidate]:
+    def _examine(
+        self,
+        log_dir: str,
+        found: list[TopicPartition],
+        waiting: Mapping[TopicPartition, Sequence[StagedGroup]],
+        *,
+        is_kafka: bool,
+    ) -> list[Candidate]:
         checkpoints = read_checkpoints(self._files, log_dir)
         candidates: list[Candidate] = []
         for tp in found:
@@ -226,6 +277,7 @@ class _Run:
                 is_kafka=is_kafka,
                 now_ms=self._clock.now_ms(),
                 pace=self._cleaner.pace_of(tp),
+                staged=waiting.get(tp, ()),
             )
             if isinstance(answer, Candidate):
                 candidates.append(answer)
@@ -259,7 +311,8 @@ class _Run:
             if isinstance(done, CleanerdError):
                 self._replace(result.failed(done))
             elif done is not None:
-                self._replace(_with_retention(result, *done))
+                outcome: Outcome = "planned" if self._request.dry_run else "committed"
+                self._replace(_with_retention(result, *done, outcome))
 
     def _replace(self, result: LogResult) -> None:
         """One result per log: the newest, at its end of the account."""
@@ -299,16 +352,34 @@ def _has_live_broker(files: Files, log_dir: str) -> bool:
     return is_live is True
 
 
+def _waited(
+    outcome: Outcome,
+    tp: TopicPartition,
+    log_dir: str,
+    end: int,
+    before: tuple[int, int],
+    after: tuple[int, int],
+) -> LogResult:
+    """The account of a log whose staged result is, or would be, committed; `before`, `after`: bytes and segments."""
+    return replace(
+        LogResult.of(tp, log_dir, outcome, "staged by an earlier cleaning"),
+        end_offset=end,
+        bytes_before=before[0], segments_before=before[1], bytes_after=after[0], segments_after=after[1],
+    )  # fmt: skip
+
+
 def _job_failed(candidate: Candidate, error: JobFailed) -> LogResult:
     return candidate.result("failed", None).failed(error)
 
 
-def _with_retention(result: LogResult, snapshot: PartitionSnapshot, retained: Retained) -> LogResult:
+def _with_retention(
+    result: LogResult, snapshot: PartitionSnapshot, retained: Retained, outcome: Outcome
+) -> LogResult:
     """The result of a log after retention took segments from it."""
     skipped = result.outcome in ("skipped", "unchanged")
     return replace(
         result,
-        outcome="committed" if skipped else result.outcome,
+        outcome=outcome if skipped else result.outcome,
         reason=str(retained) if skipped or not result.reason else f"{result.reason}; {retained}",
         bytes_before=result.bytes_before or snapshot.size_bytes,
         bytes_after=snapshot.size_bytes - retained.bytes,

@@ -8,7 +8,7 @@ Kernels are imported by the first who walks many batches: a process that only wa
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,7 +42,7 @@ from cleanerd.format.txn_index import ENTRY_BYTES, AbortedTxn, parse_txn_index
 from cleanerd.policy.cleanable import SegmentFacts
 
 from .generation import read_generation
-from .staged import live_logs
+from .staged import StagedGroup, live_logs
 
 if TYPE_CHECKING:
     from cleanerd.kernels.tables import Bytes, Table
@@ -59,8 +59,9 @@ class SegmentOnDisk:
     path: str  # of the `.log`
     inode: int
     mtime_ns: int
-    kinds: frozenset[FileKind]  # which live files it has
+    kinds: frozenset[FileKind]  # which files it has
     facts: SegmentFacts
+    suffix: Suffix = Suffix.LIVE  # of their names
 
     @property
     def base_offset(self) -> int:
@@ -74,7 +75,9 @@ class SegmentOnDisk:
 
     def sibling(self, kind: FileKind) -> str:
         """Path of another file of this segment."""
-        return os.path.join(os.path.dirname(self.path), str(SegmentFileName(self.base_offset, kind)))
+        return os.path.join(
+            os.path.dirname(self.path), str(SegmentFileName(self.base_offset, kind, self.suffix))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +122,14 @@ def scan_partition(
     is_kafka: bool,
     first_batch_timestamps: bool = False,
     pace: Pace = unpaced,
+    staged: Sequence[StagedGroup] = (),
 ) -> PartitionSnapshot | None:
     """Look at one partition directory; None when it holds no segment.
 
     Raises CorruptFile, OSError; SourceChanged while segments are being exchanged: half of a log may hide behind such names.
 
-    `first_batch_timestamps` costs a read per segment and is only needed with max.compaction.lag.ms.
+    `first_batch_timestamps` costs a read per segment and is only needed with max.compaction.lag.ms. With the `staged` groups
+    of a cleaning the log is what their commit would make of it.
     """
     directory = os.path.join(log_dir, str(topic_partition))
     generation = read_generation(files, directory)
@@ -133,13 +138,16 @@ def scan_partition(
         if name.suffix in {Suffix.CLEANED, Suffix.SWAP}:
             raise SourceChanged(f"{directory}/{name}: another cleaning is under way, or was interrupted")
     kinds = live_kinds(parsed)
-    bases = sorted(base for base, found in kinds.items() if FileKind.LOG in found)
+    new = {group.base_offset: group for group in staged}
+    gone = {source.base_offset for group in staged for source in group.sources[1:]}
+    bases = sorted(base for base, found in kinds.items() if FileKind.LOG in found and base not in gone)
     if not bases:
         return None
     segments = tuple(
         _segment(
-            files, directory, base, frozenset(kinds[base]),
+            files, directory, base, frozenset(new[base].sizes if base in new else kinds[base]),
             is_active=base == bases[-1], first_batch_timestamp=first_batch_timestamps,
+            suffix=Suffix.STAGED if base in new else Suffix.LIVE,
         )
         for base in bases
     )  # fmt: skip
@@ -155,15 +163,20 @@ def scan_partition(
         is_kafka=is_kafka,
         segments=segments,
         producer_snapshots=tuple(
-            sorted(base for base, found in kinds.items() if FileKind.PRODUCER_SNAPSHOT in found)
+            sorted(b for b, found in kinds.items() if FileKind.PRODUCER_SNAPSHOT in found and b not in gone)
         ),
         log_start_offset=start,
         log_end_offset=end,
         high_watermark=high_watermark,
         recovery_point=checkpoints.recovery_point.get(topic_partition, 0) if is_kafka else None,
-        checkpoint=checkpoints.cleaner.get(topic_partition),
+        checkpoint=_checkpoint(checkpoints.cleaner.get(topic_partition), staged),
         generation=generation,
     )
+
+
+def _checkpoint(found: int | None, staged: Sequence[StagedGroup]) -> int | None:
+    """What it is, or will be after the commit of what is staged."""
+    return staged[-1].round_end if staged and staged[-1].moves_checkpoint else found
 
 
 def live_kinds(parsed: Iterable[SegmentFileName]) -> dict[int, set[FileKind]]:
@@ -214,17 +227,18 @@ def _segment(
     *,
     is_active: bool,
     first_batch_timestamp: bool,
+    suffix: Suffix,
 ) -> SegmentOnDisk:
-    path = os.path.join(directory, str(SegmentFileName(base, FileKind.LOG)))
+    path = os.path.join(directory, str(SegmentFileName(base, FileKind.LOG, suffix)))
     found = stat_log(files, path)
     index_bytes = {
-        kind: files.stat(os.path.join(directory, str(SegmentFileName(base, kind)))).size_bytes
+        kind: files.stat(os.path.join(directory, str(SegmentFileName(base, kind, suffix)))).size_bytes
         for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
         if kind in kinds
     }
     largest = None
     if FileKind.TIME_INDEX in kinds:
-        time_index_path = os.path.join(directory, str(SegmentFileName(base, FileKind.TIME_INDEX)))
+        time_index_path = os.path.join(directory, str(SegmentFileName(base, FileKind.TIME_INDEX, suffix)))
         with naming(time_index_path):
             index = parse_time_index(files.read(time_index_path), base, preallocated=is_active)
         largest = index.largest_timestamp_ms
@@ -236,7 +250,7 @@ def _segment(
         largest_timestamp_ms=found.mtime_ns // 1_000_000 if largest is None else largest,
         first_batch_timestamp_ms=first_batch_timestamp_ms(path) if first_batch_timestamp else None,
     )
-    return SegmentOnDisk(path, found.inode, found.mtime_ns, kinds, facts)
+    return SegmentOnDisk(path, found.inode, found.mtime_ns, kinds, facts, suffix)
 
 
 def stat_log(files: Files, path: str) -> FileStat:

@@ -32,7 +32,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 def tight(log_dir: Path) -> Iterator[Path]:
     """A log of twelve segments, half of whose records are superseded, that nearly fills its file system."""
     log_dir.mkdir()
-    with mounted(log_dir, "-t", "tmpfs", "-o", "size=24m", "none"):
+    with mounted(log_dir, "-t", "tmpfs", "-o", "size=14m", "none"):
         with LogWriter(str(log_dir), "t", 0, segment_bytes=SEGMENT_BYTES) as writer:
             producer = Producer(writer)
             for number in range(RECORDS):

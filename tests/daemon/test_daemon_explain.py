@@ -59,6 +59,7 @@ def test_a_staged_result_names_who_is_in_the_way(daemon: DaemonProcess) -> None:
     assert "holds .lock" in facts["owner of the log directory"]
     assert "`cleanerctl commit staged-0 --wait`" in facts["what to do"]
     assert str(daemon.log("staged-0")["reason"]).startswith("commit waits until process ")
+    assert ", set by the " in facts["first uncleanable offset"], "nothing else names it"
 
 
 def test_a_log_that_is_not_compacted_has_no_dirty_section(daemon: DaemonProcess) -> None:
@@ -76,6 +77,8 @@ def test_a_log_that_is_not_compacted_has_no_dirty_section(daemon: DaemonProcess)
 def test_a_clean_log_needs_nothing(daemon: DaemonProcess) -> None:
     decision, facts = explained(daemon, "good-0")
     assert decision.startswith("not cleaned: nothing to clean: ")
+    assert " is set by the " in decision
+    assert facts["first uncleanable offset"].removeprefix("at most ").isdigit(), "one bound decides"
     assert "what to do" not in facts
     log = daemon.log("good-0")
     parts = ("clean_bytes", "cleanable_bytes", "uncleanable_bytes", "active_bytes")

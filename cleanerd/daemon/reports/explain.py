@@ -26,7 +26,7 @@ def explain(parts: Parts, log: LogId) -> Explanation:
     """Looks at the log as exactly as a cleaning would; takes a second when the engine has to start for it."""
     facts = _about_daemon(parts, log)
     if not facts[0].blocks:  # else there is no dirty section to speak of
-        facts += _about_files(parts, log)
+        facts += _about_files(parts, log, names_bound=any(fact.blocks for fact in facts))
     blocking = [fact for fact in facts if fact.blocks]
     if not blocking:
         facts.append(_examined(parts, log))
@@ -124,12 +124,13 @@ def _is_dirty(parts: Parts, log: LogId) -> bool:
     return known is not None and not known.upper_bound(config, parts.clock.now_ms()).is_empty
 
 
-def _about_files(parts: Parts, log: LogId) -> list[Fact]:
+def _about_files(parts: Parts, log: LogId, *, names_bound: bool) -> list[Fact]:
+    """`names_bound`: no examination will name the bound that decides, which may be another one than the files tell."""
     known, config = parts.inventory.facts(log), parts.configuration().topic(log.topic_partition.topic)
     if known is None:
         return [Fact(name="files", value=parts.inventory.errors().get(log, "no segment"), blocks=True)]
     bound = known.upper_bound(config, parts.clock.now_ms())
-    offsets = known.offsets
+    offsets, said = known.offsets, f", set by the {bound.limit.value}" if names_bound else ""
     facts = [
         Fact(name="log start offset", value=str(offsets.log_start)),
         Fact(
@@ -145,7 +146,7 @@ def _about_files(parts: Parts, log: LogId) -> list[Fact]:
         ),
         Fact(
             name="first uncleanable offset",
-            value=f"at most {bound.first_uncleanable_offset}, set by the {bound.limit.value}",
+            value=f"at most {bound.first_uncleanable_offset}{said}",
             rule="1.13",
         ),
         Fact(

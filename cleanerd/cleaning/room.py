@@ -1,0 +1,161 @@
+"""What a cleaning takes of the disk beside the segments that it replaces, to the block, before any of it is written.
+
+The parts of all groups are written first. Then, group by group, each part but the first is appended to the new `.log` and
+goes, and indexes and the manifest come.
+"""
+
+import os
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from cleanerd.cleaning.plan import CleaningPlan
+from cleanerd.env.space import space_of
+from cleanerd.format import offset_index, time_index, txn_index
+from cleanerd.pipeline.segment_indexes import aborted_in
+from cleanerd.pipeline.values import IndexedLog, RewrittenLog
+
+_BLOCK_BYTES = 4096  # what file systems allocate
+_MANIFEST_BYTES, _SOURCE_BYTES, _EPOCH_BYTES = (
+    1024,
+    160,
+    40,
+)  # at most: its text, of which a source, a leader epoch
+_LEGACY_GROWTH_BYTES = 64  # most that a message of magic 0 or 1 gains as a batch of magic 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Size of a part, and how many entries it adds to each index at most."""
+
+    size_bytes: int
+    offset_entries: int
+    time_entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What a group takes: its parts, the largest that is appended while it still exists, and the staged files in the end.
+
+    `replaced_bytes`: of the segments that its commit frees.
+    """
+
+    parts_bytes: int
+    appended_bytes: int
+    staged_bytes: int
+    replaced_bytes: int
+
+
+class Room:
+    """What the changed groups of a log take, by their numbers."""
+
+    def __init__(self, plan: CleaningPlan, indexed: IndexedLog, parts: Mapping[int, Sequence[_Part]]) -> None:
+        self._groups = {
+            number: _group(plan, indexed, number, parts.get(number, ())) for number in indexed.changed_groups
+        }
+
+    @classmethod
+    def counted(cls, plan: CleaningPlan, rewritten: RewrittenLog) -> "Room":
+        """Of what a rewrite wrote, or counted."""
+        parts = {
+            number: [
+                _Part(part.size_bytes, len(part.entries.positions) + bool(at), len(part.entries.timestamps))
+                for at, part in enumerate(written.part for written in found)
+            ]
+            for number, found in rewritten.parts.items()
+        }
+        return cls(plan, rewritten.indexed, parts)
+
+    @classmethod
+    def bound(cls, plan: CleaningPlan, indexed: IndexedLog) -> "Room":
+        """At most, before any rewrite: what grows are tombstone batches, by a few bytes, and batches of old formats."""
+        parts: dict[int, list[_Part]] = {}
+        for chunk, summary in zip(plan.work.chunks, indexed.summaries, strict=True):
+            size = summary.bytes + summary.bytes // 8 + _LEGACY_GROWTH_BYTES * summary.legacy_batches
+            entries = min(summary.batches, size // max(plan.work.index_interval_bytes, 1)) + 1
+            parts.setdefault(chunk.group, []).append(_Part(size, entries, entries))
+        return cls(plan, indexed, parts)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most that all of them take at any time."""
+        return self.peak_of(self._groups)
+
+    @property
+    def largest_group_bytes(self) -> int:
+        """The same of the group that takes most, one at a time."""
+        return max((self.peak_of([number]) for number in self._groups), default=0)
+
+    def first_bytes(self, *, by_group: bool) -> int:
+        """Without which nothing can be done: what all of them take, or, `by_group`, the first one."""
+        return self.peak_of(sorted(self._groups)[:1]) if by_group else self.peak_bytes
+
+    def peak_of(self, numbers: Collection[int]) -> int:
+        """The same of some of them together."""
+        groups = [self._groups[number] for number in sorted(numbers)]
+        used = peak = sum(group.parts_bytes for group in groups)
+        for group in groups:
+            peak = max(peak, used + group.appended_bytes)
+            used += group.staged_bytes - group.parts_bytes
+        return max(peak, used)
+
+    def taken(self, *, is_committed: bool) -> int:
+        """What all of them take in the end, less than nothing when their commit frees more."""
+        return self._taken(self._groups, is_committed=is_committed)
+
+    def _taken(self, numbers: Collection[int], *, is_committed: bool) -> int:
+        groups = [self._groups[number] for number in numbers]
+        freed = sum(group.replaced_bytes for group in groups) if is_committed else 0
+        return sum(group.staged_bytes for group in groups) - freed
+
+    def rounds(self, room_bytes: int) -> int | None:
+        """How many cleanings it takes when each does as many groups as there is room for; None: for some there is none."""
+        left, rounds = sorted(self._groups), 0
+        while left:
+            done = self.fitting(left, room_bytes)
+            if not done:
+                return None
+            room_bytes -= self._taken(done, is_committed=True)
+            left, rounds = left[len(done) :], rounds + 1
+        return rounds
+
+    def fitting(self, numbers: Sequence[int], room_bytes: int) -> Sequence[int]:
+        """The first of them, as many as there is room for; none for none."""
+        counts = range(len(numbers) + 1)
+        found = bisect_right(counts, room_bytes, key=lambda count: self.peak_of(numbers[:count]))
+        return numbers[: max(found - 1, 0)]
+
+
+class ForeseenSpace:
+    """The free space that a run would find: less what it would have written by then."""
+
+    def __init__(self) -> None:
+        self._taken: dict[int, int] = {}  # by device
+
+    def room_bytes(self, directory: str) -> int:
+        """What would be free now. Raises OSError."""
+        return space_of(directory).free_bytes - self._taken.get(os.stat(directory).st_dev, 0)
+
+    def take(self, directory: str, size_bytes: int) -> None:
+        """So much more would have been written by now, or freed where that is less than nothing. Raises OSError."""
+        device = os.stat(directory).st_dev
+        self._taken[device] = self._taken.get(device, 0) + size_bytes
+
+
+def _group(plan: CleaningPlan, indexed: IndexedLog, number: int, parts: Sequence[_Part]) -> _Group:
+    group, epochs = plan.groups[number], len(plan.candidate.leader_epochs)
+    aborted = aborted_in(indexed, group.sources[0].base_offset, group.next_base_offset)
+    staged = (
+        sum(part.size_bytes for part in parts),
+        offset_index.ENTRY_BYTES * sum(part.offset_entries for part in parts),
+        time_index.ENTRY_BYTES * sum(part.time_entries for part in parts),
+        txn_index.ENTRY_BYTES * len(aborted),
+        _MANIFEST_BYTES + _SOURCE_BYTES * len(group.sources) + _EPOCH_BYTES * epochs,
+    )
+    sizes = [_blocks(part.size_bytes) for part in parts]
+    replaced = sum(_blocks(source.size_bytes) for source in group.sources)
+    return _Group(sum(sizes), max(sizes[1:], default=0), sum(map(_blocks, staged)), replaced)
+
+
+def _blocks(size_bytes: int) -> int:
+    return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES

@@ -1,0 +1,170 @@
+"""A dry run says what a run would do: what it removes, what it takes of the disk, and whether there is room for that."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cleanerd.client.producer import Producer
+from cleanerd.client.writer import LogWriter
+from cleanerd.env.files import RealFiles
+from cleanerd.env.space import space_of
+from cleanerd.format import names
+from cleanerd.pipeline.lazy_spark import LazySpark
+from tests.cleaning.logs import (
+    GOOD,
+    META_PROPERTIES,
+    Ran,
+    assert_settled,
+    clean,
+    contents,
+    lock_of_another,
+    segment,
+    size_of,
+    write_logs,
+)
+from tests.cleaning.test_bad_input import mounted
+
+SMALL_CHUNKS = ("--set=cleanerd.chunk.bytes=65536",)
+FORESEEN = (
+    "first_dirty_offset", "end_offset", "bytes_read", "bytes_before", "bytes_after", "records_read",
+    "records_kept", "removed", "segments_before", "segments_after",
+)  # fmt: skip
+
+
+class Watched(RealFiles):
+    """Notes how full the file system was before each step: the new files only grow between two of them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        self.before_bytes = self.least_bytes = space_of(self._path).free_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.before_bytes - self.least_bytes
+
+    def _note(self) -> None:
+        self.least_bytes = min(self.least_bytes, space_of(self._path).free_bytes)
+
+    def write(self, path: str, data: bytes) -> None:
+        super().write(path, data)
+        self._note()
+
+    def rename(self, source: str, target: str) -> None:
+        self._note()
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._note()
+        super().unlink(path)
+
+
+def write_records(log_dir: Path, records: int, *, value_bytes: int, segment_bytes: int) -> None:
+    """A log of a stopped broker, a third of whose records is superseded."""
+    log_dir.mkdir(exist_ok=True)
+    with LogWriter(str(log_dir), "t", 0, segment_bytes=segment_bytes) as writer:
+        producer = Producer(writer)
+        for number in range(records):
+            key = b"hot" if number % 3 == 0 else b"key %d" % number
+            producer.put(key, os.urandom(value_bytes), 1000 + number)
+        end = writer.log_end_offset
+    for name in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
+        (log_dir / name).write_text(f"0\n1\nt 0 {end}\n")
+    (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, where every page counts."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    with mounted(place, "-t", "tmpfs", "-o", "size=64m", "none"):
+        yield place
+
+
+def outlook(result: dict[str, object]) -> dict[str, object]:
+    """What a dry run foresees of a log."""
+    return {name: result[name] for name in FORESEEN}
+
+
+def dry(session: LazySpark, log_dir: Path, *options: str) -> Ran:
+    """A dry run; nothing changes."""
+    before = {path: contents(path) for path in [log_dir, *log_dir.glob("*-0")]}
+    ran = clean(session, log_dir, options=[*options, "--dry-run"])
+    assert {path: contents(path) for path in [log_dir, *log_dir.glob("*-0")]} == before
+    return ran
+
+
+@pytest.mark.parametrize(
+    ("records", "value_bytes", "segment_bytes"),
+    [(600, 900, 200_000), (9_000, 900, 4_000_000), (2_000, 20, 5_000)],
+    ids=["half a MB", "several chunks a segment", "segments of a page"],
+)
+def test_peak_extra_is_what_a_run_takes(
+    spark: LazySpark, disk: Path, records: int, value_bytes: int, segment_bytes: int
+) -> None:
+    """Never less; at most a tenth more, and a page for every file that is new."""
+    log_dir = disk / "logs"
+    write_records(log_dir, records, value_bytes=value_bytes, segment_bytes=segment_bytes)
+    options = [f"--topic-set=t:segment.bytes={segment_bytes}", *SMALL_CHUNKS]
+    plan = dry(spark, log_dir, *options).results["logs", "t"]
+    files = Watched(disk)
+    ran = clean(spark, log_dir, files=files, options=options).results["logs", "t"]
+    assert outlook(ran) == outlook(plan)
+    assert plan["peak_extra_bytes"] == pytest.approx(files.peak_bytes, rel=0.1, abs=16 * 4096)
+    assert plan["peak_extra_bytes"] >= files.peak_bytes
+
+
+def test_without_room_a_dry_run_fails_as_the_run_does(spark: LazySpark, disk: Path) -> None:
+    """The next log has what the one before it has left."""
+    log_dir = disk / "logs"
+    write_records(log_dir, 6_000, value_bytes=900, segment_bytes=4_000_000)
+    options = ["--topic-set=t:segment.bytes=4000000"]
+    needed = int(dry(spark, log_dir, *options).results["logs", "t"]["peak_extra_bytes"])
+    filler, free = disk / "filler", space_of(str(disk)).free_bytes
+    least = space_of(str(disk)).total_bytes // 100
+    filler.write_bytes(bytes(free - least - needed // 2))
+    plan = dry(spark, log_dir, *options)
+    assert f"needs {needed} bytes beside the old segments" in plan.reason("t")
+    ran = clean(spark, log_dir, options=options)
+    assert (ran.code, plan.code) == (1, 1)
+    assert ran.reason("t").partition(";")[0] == plan.reason("t").partition(";")[0]
+    assert plan.results["logs", "t"]["bytes_before"] > 0
+
+
+def test_what_is_staged_is_foreseen_as_committed(spark: LazySpark, tmp_path: Path) -> None:
+    """Alone; or with what was appended since then, which is cleaned on top of it."""
+    log_dir = write_logs(tmp_path / "logs", GOOD, "more")
+    with lock_of_another(log_dir / names.LOCK):
+        assert clean(spark, log_dir).outcome("more") == "staged"
+        assert dry(spark, log_dir).outcome("more") == "planned", "it cannot be committed, and is made again"
+    with LogWriter(str(log_dir), "more", 0, segment_bytes=4000) as writer:
+        producer = Producer(writer)
+        for number in range(160):
+            producer.put(b"key %d" % (number % 5), b"newer %d" % number * 3, 2000 + number)
+        end = writer.log_end_offset
+    for name in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
+        (log_dir / name).write_text(f"0\n2\nmore 0 {end}\n{GOOD} 0 160\n")
+    plan, ran = dry(spark, log_dir), clean(spark, log_dir)
+    for topic in (GOOD, "more"):
+        assert (plan.outcome(topic), ran.outcome(topic)) == ("planned", "committed")
+        assert outlook(plan.results["logs", topic]) == outlook(ran.results["logs", topic])
+        assert_settled(log_dir / f"{topic}-0")
+        size = sum(path.stat().st_size for path in (log_dir / f"{topic}-0").glob("*.log"))
+        assert ran.results["logs", topic]["bytes_after"] == size
+    assert plan.results["logs", GOOD]["reason"] == "staged by an earlier cleaning"
+    assert ran.results["logs", "more"]["records_read"] > 0
+
+
+def test_a_log_that_cannot_be_looked_at_shows_its_size(spark: LazySpark, tmp_path: Path) -> None:
+    log_dir = write_logs(tmp_path / "logs", GOOD, "bad")
+    broken = segment(log_dir / "bad-0", 0).with_suffix(".timeindex")
+    broken.write_bytes(bytes(13))
+    ran = clean(spark, log_dir)
+    assert "bad-0" in ran.reason("bad")
+    size = sum(path.stat().st_size for path in (log_dir / "bad-0").glob("*.log"))
+    result = ran.results["logs", "bad"]
+    assert (result["bytes_before"], result["bytes_after"]) == (size, size)
+    assert result["segments_before"] == len(list((log_dir / "bad-0").glob("*.log")))
+    assert size < size_of(log_dir / "bad-0")
