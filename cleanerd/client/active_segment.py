@@ -1,7 +1,7 @@
 """The one segment that grows: its log and indexes as append-only files (spec disk B1-B6).
 
-Order of writes in `append`: the aborted transaction, the batch, the index entries. So whoever sees an ABORT
-marker finds its transaction in the index, and whoever follows an index entry finds the batch.
+Order of writes in `append`: the aborted transaction, the batch, the index entries. So a reader that sees an
+ABORT marker finds its transaction in the index, and one that follows an index entry finds the batch.
 
 Index entries (spec disk B4): with *unindexed* the bytes of the batches since the last entry, before the next
 is counted,
@@ -155,7 +155,7 @@ class ActiveSegment:
     replaced.
 
     Without a `.log` an empty segment is created. After an `OSError` the files may hold half of something:
-    scan anew.
+    scan again.
     """
 
     def __init__(self, files: Files, directory: str, scan: SegmentScan) -> None:

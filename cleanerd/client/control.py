@@ -18,7 +18,7 @@ _ANSWER_SLACK_S = 10.0
 
 
 class CleanerControl(Protocol):
-    """Somebody who can stop the cleaning of a log."""
+    """What can stop the cleaning of a log."""
 
     def abort_and_pause(self, topic: str, partition: int, timeout_ms: int) -> str | None:
         """Abort a cleaning and prevent others, until `resume` of the token returned; None needs no `resume`.
@@ -34,7 +34,7 @@ class CleanerControl(Protocol):
 
 
 class NoDaemon:
-    """Nobody cleans, or nobody needs to be asked."""
+    """No cleaner runs, or none needs to be asked."""
 
     def abort_and_pause(self, topic: str, partition: int, timeout_ms: int) -> str | None:  # noqa: ARG002
         """Nothing to do."""
@@ -45,7 +45,7 @@ class NoDaemon:
 
 
 class DaemonControl:
-    """A running `cleanerd`, asked through its control socket. When nobody listens there, nobody cleans.
+    """A running `cleanerd`, asked through its control socket. When nothing listens there, nothing cleans.
 
     `owner` is who the hold is said to belong to.
     """

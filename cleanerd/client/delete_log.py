@@ -9,7 +9,7 @@ step  what is done                                                 what a crash 
       digits>-delete`; the log directory is synced                 renamed directory, or is for other files than those of
                                                                    a new log of that name
 4     its entries in the other checkpoints are dropped             the same
-5     on request the renamed directory is removed                  some of its files; nobody reads them
+5     on request the renamed directory is removed                  some of its files, never read
 ====  ===========================================================  =====================================================
 
 A new log of that name must not inherit entries of the old one; those that a crash between 3 and 4 leaves are dropped by the
@@ -46,7 +46,7 @@ def delete_log(
 ) -> str:
     """Delete a log that no writer has open; returns the path of the renamed directory.
 
-    With `remove` its files are gone for good; otherwise that is left to whoever cleans up. Raises FileNotFoundError when
+    With `remove` its files are gone for good; otherwise that is left to a later clean-up. Raises FileNotFoundError when
     there is no such log; LockHeld, Retryable from `control`, CorruptFile for a damaged checkpoint, all before anything was
     changed; OSError, after which it may be called again.
     """

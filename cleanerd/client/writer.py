@@ -82,7 +82,7 @@ class LogWriter:
 
     Raises: `CorruptFile` for a damaged tail without `repair`, and for a checkpoint that may say something of an
     earlier log of this name; `LockHeld`; before anything was changed. After an `OSError` the writer takes nothing
-    more: open the log anew.
+    more: open the log again.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class LogWriter:
         removed does not come back, also where a record that is truncated was the reason (`storage.truncate`).
 
         Raises: ValueError below the first segment; `LockHeld`, `Retryable` from `control`, `LogUncleanable` for
-        a commit that cannot be mended, `CorruptFile` for damage below `offset`: the log is unchanged then.
+        an interrupted commit that cannot be resolved, `CorruptFile` for damage below `offset`: the log is unchanged then.
         After an `OSError` it ends at `offset` or above.
         """
         if offset >= self.log_end_offset:

@@ -2,7 +2,7 @@
 
 A file system frees a file when the last who has it open lets go. For a GiB that takes a tenth of a second, and twice that
 where the disk is told (mount option `discard`). So the name of a large file goes at once, and a thread of its own lets the
-file go: nobody waits for it, least of all with a `.lock` held.
+file go: no caller waits for it, least of all with `.lock` held.
 """
 
 import os
@@ -41,7 +41,7 @@ _FLOOR_SHARE = 100
 def floor_bytes(space: Space, ratio: float) -> int:
     """What a cleaning leaves free of a file system: `ratio` of it, and in any case 64 MiB, but of a small one only 1 %.
 
-    Whoever else writes there goes on, be it with the little that a checkpoint takes.
+    Others that write there can go on; a checkpoint, for one, takes little.
     """
     return max(int(space.total_bytes * ratio), min(_FLOOR_BYTES, space.total_bytes // _FLOOR_SHARE))
 

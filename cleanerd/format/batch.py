@@ -293,7 +293,7 @@ def iterate_batches(data: bytes | memoryview) -> Iterator[tuple[int, int, int]]:
     """Yield (position, size in bytes, magic) of each whole batch of any magic; stop at a torn tail (B1).
 
     Raises: `FormatError` for a length below 14, a v2 batch below 61 bytes, or an unknown magic (rule 4.37).
-    The zeros of a preallocated segment are such a length: whoever reads one expects it.
+    The zeros of a preallocated segment are such a length: readers of one expect it.
     """
     position = 0
     end = len(data)

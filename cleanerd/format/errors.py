@@ -5,7 +5,7 @@ class FormatError(ValueError):
     """Bytes are not what the format says.
 
     `position` is the byte at which it shows, in the data handed to the parser; `expected` and `found` in
-    words or numbers. Whoever knows the path turns it into `cleanerd.errors.CorruptFile`.
+    words or numbers. A caller that knows the path turns it into `cleanerd.errors.CorruptFile`.
     """
 
     def __init__(self, position: int, expected: object, found: object) -> None:

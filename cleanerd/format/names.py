@@ -10,7 +10,7 @@ name                                        what it is
 `<topic>-<partition>.<32 hex>-<word>`       `delete`, `future` or `stray`: never cleaned
 ==========================================  ==================================================================
 
-Nobody else joins these pieces or looks at suffixes. A name that does not parse is foreign: it is left alone.
+These pieces are joined, and suffixes looked at, here only. A name that does not parse is foreign: it is left alone.
 """
 
 import re

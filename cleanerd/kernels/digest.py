@@ -20,7 +20,7 @@ _KEPT_ATTRIBUTES = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 
 @njit(**INLINE)
 def _digest_record(buffer, record):
-    """Begins anew for every record: the processor then works at several of them at a time."""
+    """Starts afresh for each record, so that the processor works on several of them at a time."""
     crc = crc_step8(np.uint32(0xFFFFFFFF), np.uint64(record.offset))
     crc = crc_step8(crc, np.uint64(record.timestamp))
     start = record.tail_start

@@ -80,7 +80,7 @@ def siphash128(buffer, start, length, k0, k1):
 def bucket_hash(buffer, start, length, k0, k1):
     """64 bits of `buffer[start:start+length]` whose top ones name a bucket: only the spread matters, so a fifth of the cost.
 
-    The key keeps whoever chooses record keys from filling one bucket only.
+    The key is secret, so no choice of record keys can fill one bucket only.
     """
     multiplier = k1 | _U(1)
     mixed = k0 ^ _U(length)

@@ -19,7 +19,7 @@ JIT: dict[str, Any] = {
     "cache": True,
     "error_model": "numpy",
     "boundscheck": False,
-    # Kernels allocate nothing, so nobody needs to count references. numba counts, with an atomic instruction, at every
+    # Kernels allocate nothing, so references need not be counted. numba counts, with an atomic instruction, at every
     # call between kernels that passes an array: half of the time of all kernels together.
     "_nrt": False,
 }

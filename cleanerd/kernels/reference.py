@@ -11,8 +11,8 @@ Where cleanerd means something else than Kafka:
 (C)  10.1   aborted transactions that ended below the first dirty offset say nothing about the dirty section
 (D)  3.14   the map is never full: the round always ends at the first uncleanable offset
 (E)  4.26   a wrong CRC is an error wherever it is met (`decode_batch`); Kafka copies such a batch
-(F)  0.6    a negative delete horizon, which nobody writes, counts as none; for Kafka it is long past
-(G)  4.20   a marker without a producer id, which nobody writes, ends nothing and stays
+(F)  0.6    a negative delete horizon, which no writer produces, counts as none; for Kafka it is long past
+(G)  4.20   a marker without a producer id, which no writer produces, ends nothing and stays
 (H)  4.30   an empty batch that stays is copied: what the rule writes for an empty header is the same header
 (I)  4.36   what Kafka refuses to rebuild (negative timestamps, an idempotent batch without a sequence) is rebuilt
 (J)  4.20   (the kernels only) an aborted transaction ends where its index entry says, also when the marker is not there;

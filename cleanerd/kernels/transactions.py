@@ -28,7 +28,7 @@ _NONE = -1
 def _control_kind(buffer, batch):
     """Kind of a control batch with a record, from its key (spec disk C2).
 
-    Nobody compresses control batches: such a one is OTHER, which stays whatever happens.
+    Control batches are never compressed: one that is counts as OTHER, which always stays.
     """
     end = batch.payload_end
     if batch.attributes & CODEC_MASK:

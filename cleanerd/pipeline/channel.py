@@ -149,7 +149,7 @@ class Channel:
 
 
 def _shut(connection: socket.socket) -> None:
-    """Wake whoever waits at a socket: it has ended."""
+    """Wake the threads that wait at a socket: it has ended."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -237,7 +237,7 @@ class Reporter:
             yield tell
 
     def _ask(self, message: bytes) -> bytes:
-        """The answer. Raises OSError, after which the next task of this process connects anew."""
+        """The answer. Raises OSError, after which the next task of this process connects again."""
         connection = _open.pop(self, None)
         if connection is None:
             for stale in _open.values():

@@ -49,7 +49,7 @@ _SETTINGS = {
     # The JVM moves blocks and computes nothing: the optimizing compiler costs it 0.5 s of CPU a job and gives nothing back.
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData "
     f"-Dlog4j2.configurationFile=file:{_LOGGING}",
-    # The worker frees and takes MiBs all the time: glibc would give each back to the kernel and fault it in anew.
+    # The worker frees and takes MiBs all the time: glibc would give each back to the kernel and fault it in again.
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(64 << 20),
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(64 << 20),
     "spark.executorEnv.MALLOC_TOP_PAD_": str(16 << 20),

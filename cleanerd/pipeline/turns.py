@@ -12,7 +12,7 @@ def machine_turn(name: str) -> Iterator[None]:
     """Wait until no other process or thread of this user has the turn, and have it; the kernel ends it with the process.
 
     The lock is a file in the directory for temporary files. Where it cannot be made, or another user made it, there are no
-    turns: nobody else can keep a cleaning waiting.
+    turns: no other user can keep a cleaning waiting.
     """
     fd = _own_file(os.path.join(tempfile.gettempdir(), f"cleanerd-{os.geteuid()}-{name}.lock"))
     try:

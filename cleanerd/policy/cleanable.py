@@ -34,7 +34,7 @@ class LogFacts:
     log_start_offset: int
     log_end_offset: int
     last_stable_offset: int  # never above the high watermark
-    recovery_point: int | None  # None: nobody will recover this log
+    recovery_point: int | None  # None: no broker will recover this log
     checkpoint: int | None  # cleaner-offset-checkpoint
 
     @property

@@ -28,7 +28,7 @@ class Status(Enum):
 
 
 class Call(Enum):
-    """What somebody asks for."""
+    """What is asked for."""
 
     START = "start"
     ABORT_AND_PAUSE = "abort_and_pause"

@@ -1,6 +1,6 @@
 """Which neighbours of a segment group become one although nothing of them goes (C065, architecture 3).
 
-Kafka writes every group anew in every cleaning, and so merges whatever fits one segment. Here a group in which nothing
+Kafka rewrites every group in every cleaning, and so merges whatever fits one segment. Here a group in which nothing
 changes is left alone, unless to merge pays:
 
 1. No segment of a run is larger than the others of the run together. So the bytes written are at most twice those of the

@@ -111,7 +111,7 @@ def commit_steps(
     """Steps 0 to 8, to be gone through by the caller: at every yield the directory has to be synced before it goes on.
 
     So the commits of many logs can go side by side, and a file system with a journal writes it once for all of them.
-    Raises SourceChanged before anything is touched; an OSError later is for `recover` to mend.
+    Raises SourceChanged before anything is touched; after an OSError later `recover` has to follow.
 
     `live`: `live_logs`, which the commit keeps up to date for the next group.
 
@@ -220,7 +220,7 @@ def _check_retirable(files: Files, directory: str, source: SourceSegment) -> Non
 
 
 def _clear(files: Files, directory: str, group: StagedGroup) -> Iterator[None]:
-    """Step 8. The manifest goes last: without it nobody would know whose `.deleted` files these are."""
+    """Step 8. The manifest goes last: without it `.deleted` files could not be told from a broker's."""
     for source in group.sources:
         for kind in _RETIRED_KINDS:
             name = SegmentFileName(source.base_offset, kind, Suffix.DELETED)

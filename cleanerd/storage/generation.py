@@ -1,4 +1,4 @@
-"""Which life of a log this is (KAFKA-631's generation check): a new log has one, and whoever truncates it begins another.
+"""Which life of a log this is (KAFKA-631's generation check): a new log has one, and each truncation begins another.
 
 `cleanerd-generation` in the partition directory holds a random token, and one more word while records are being taken:
 
@@ -11,13 +11,13 @@ no file               not made by a cooperating writer of ours (a broker's), and
 ====================  =================================================================================================
 
 That the source segments are still the same files is not enough. A cleaning that finds nothing to change moves the checkpoint
-alone, and must not do so on a log that was deleted and made anew. One that does judges with all records of its range but
+alone, and must not do so on a log that was deleted and created again. One that does judges with all records of its range but
 exchanges only the segments that change: the record that superseded another one may be gone although no source was touched.
 It looks at the active segment too, where the marker of a transaction may be. And a segment that was cut and filled up again
 can have the old inode, size and, within one tick of the file system's clock, modification time.
 
-The last word keeps a cleaning from being planned on half of a truncation. It can only be left behind by a crash; whoever
-holds `.lock` afterwards may take it away, because whatever a crash leaves of a truncation is a log in order.
+The last word keeps a cleaning from being planned on half of a truncation. It can only be left behind by a crash; the next
+holder of `.lock` may take it away, because whatever a crash leaves of a truncation is a log in order.
 """
 
 import os
@@ -46,7 +46,7 @@ def read_generation(files: Files, directory: str) -> str:
 def check_generation(files: Files, directory: str, generation: str) -> None:
     """Raise SourceChanged unless this is still the token. Needs `.lock` to mean anything."""
     if read_generation(files, directory) != generation:
-        raise SourceChanged(f"{directory}: was truncated or made anew since this was planned")
+        raise SourceChanged(f"{directory}: was truncated or created again since this was planned")
 
 
 def begin_log(files: Files, directory: str, token: str, *, like: str) -> None:
@@ -62,7 +62,7 @@ def begin_truncation(files: Files, directory: str, token: str, *, like: str) -> 
 def end_left_truncation(files: Files, log_dir: str, directory: str) -> bool:
     """End a truncation whose writer died in it; whether there was one. `.lock` tells: a writer holds it to the end.
 
-    Raises LockHeld while somebody has the lock, DirOffline, OSError.
+    Raises LockHeld while another process has the lock, DirOffline, OSError.
     """
     if not _read(files, directory).endswith(_UNDER_WAY):
         return False

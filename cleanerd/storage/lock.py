@@ -3,16 +3,16 @@
 Invariants
     1. The lock is `fcntl.lockf` (F_WRLCK, from 0 to the end): `flock` would not see the broker's.
     2. A process loses its POSIX lock when it closes *any* descriptor of the file. So one slot per directory
-       and name serves the whole process: nobody opens the file while a thread of this process holds it. That
+       and name serves the whole process: the file is not opened while a thread of this process holds it. That
        also makes threads exclude each other, which the kernel would not do.
     3. A broker that stops unlinks its file, and the lock on an unlinked file protects nothing. So a lock
        counts only if the path still names the locked file after locking. Between its unlock and its unlink a
        broker leaves a gap in which that test passes too early: `LogDirLock.check` repeats it before every
        step that matters.
     4. The file is never unlinked here.
-    5. Whoever may create files in the directory may open the file: left behind by another user with a
+    5. Every user who may create files in the directory may open the file: left behind by another user with a
        tighter mode it would take the directory offline at the broker's next start.
-    6. The name is not followed: a link would have a process of root create or change the file of somebody else.
+    6. The name is not followed: a link would have a process of root create or change another user's file.
        Nor is a FIFO of that name waited for.
     7. A broker tries the lock once, at its start, and dies if it is taken. So `.lock` is locked under a write lease
        (`F_SETLEASE`), taken before the lock and given up after it. The kernel grants the lease only while no other

@@ -48,7 +48,7 @@ from cleanerd.format.names import (
 from cleanerd.storage.metadata_seek import index_position, starts_batch
 
 ATTEMPTS_MAX = 3
-"""How often a directory is listed anew when files vanish under the reading."""
+"""How often a directory is listed again when files vanish while they are read."""
 
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _Batch = tuple[int, BatchHeader, list[Record]]  # position in the file first

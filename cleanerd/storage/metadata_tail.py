@@ -1,7 +1,7 @@
 """Did a live metadata log get records that matter? Answered from what was appended since the last look.
 
 The active controller appends a batch twice a second, whether or not anything happened. Reading the whole log
-anew each time would cost seconds of CPU; so only new bytes are read, and their records are only sorted into
+each time would cost seconds of CPU; so only new bytes are read, and their records are only sorted into
 those that say something about topics or configuration and the rest. This is a hint, never the truth: for
 anything unexpected (another segment, truncation, a record that cannot be read, a system error) the answer is
 yes, and `read_metadata` finds out. Bytes at the end that are no batch are one that is being written.

@@ -42,7 +42,7 @@ Acted = Callable[[str], None]
 
 
 def _unheard(_: str) -> None:
-    """Nobody counts."""
+    """For callers that do not count."""
 
 
 def recover(
@@ -57,7 +57,7 @@ def recover(
 
     `is_kafka`: a broker owns the directory. `next_offset`: of the `.log.swap` at a path, the offset after its last batch,
     its base if it is empty; raises CorruptFile. Raises LogUncleanable when a source changed in the middle of a commit.
-    `acted` hears roll_forward or roll_back for every commit that was mended, and delete_leftover.
+    `acted` hears roll_forward or roll_back for every commit that was completed or undone, and delete_leftover.
     """
     end_truncation(files, directory)
     listed = files.list_names(directory)
@@ -67,7 +67,9 @@ def recover(
     files.fsync_dir(directory)
     groups, unreadable = _read(files, directory)
     waiting = {
-        group.base_offset for group in groups if _mend(files, directory, group, acted, is_kafka=is_kafka)
+        group.base_offset
+        for group in groups
+        if _settle_group(files, directory, group, acted, is_kafka=is_kafka)
     }
     reason = _settle_foreign(files, directory, acted, is_kafka=is_kafka, next_offset=next_offset)
     if _sweep(files, directory, waiting | _begun(files, directory) & unreadable):
@@ -92,7 +94,7 @@ def _begun(files: Files, directory: str) -> set[int]:
     return {name.base_offset for name in found if name.suffix in {Suffix.CLEANED, Suffix.SWAP}}
 
 
-def _mend(files: Files, directory: str, group: StagedGroup, acted: Acted, *, is_kafka: bool) -> bool:
+def _settle_group(files: Files, directory: str, group: StagedGroup, acted: Acted, *, is_kafka: bool) -> bool:
     """Finish or undo one group; returns whether it still waits to be committed."""
 
     def look(suffix: Suffix) -> Found:
@@ -117,7 +119,7 @@ def _mend(files: Files, directory: str, group: StagedGroup, acted: Acted, *, is_
 def _look(files: Files, directory: str, group: StagedGroup, suffix: Suffix, *, is_kafka: bool) -> Found:
     """Size, modification time and inode tell our new segment from another cleaner's.
 
-    Where no broker cleans, the inode is not asked for: it does not survive a restored copy, and nobody else mends that.
+    Where no broker cleans, the inode is not asked for: it does not survive a restored copy, and no broker will repair that.
     """
     path = _path(directory, group.name(FileKind.LOG, suffix))
     if not files.exists(path):

@@ -38,7 +38,7 @@ def roll_segment(
 ) -> None:
     """Steps 0 to 3. `producers`: their state at `base_offset`, the log end. `like`: path of the old active `.log`.
 
-    Requires: the old active segment is complete and nobody will append to it. Raises SourceChanged if there is a segment at
+    Requires: the old active segment is complete and takes no more appends. Raises SourceChanged if there is a segment at
     `base_offset`; OSError: the log is as it was, or rolled.
     """
     log = SegmentFileName(base_offset, FileKind.LOG)

@@ -264,7 +264,7 @@ def _base_of_staged(name: str) -> int | None:
 
 
 def discard_staged(files: Files, directory: str) -> None:
-    """Delete everything staged in a partition directory, but for a group whose commit has begun: `recover` mends that.
+    """Delete everything staged in a partition directory, but for a group whose commit has begun: that one is for `recover`.
 
     The manifests are gone for good before anything else goes: an old one must not come back beside new staged files.
     """

@@ -1,7 +1,7 @@
 """Is a directory the topic's that the cluster means? Ids of topics against `partition.metadata` (spec disk A6, F4).
 
 A topic that was deleted and created again has its old name and another id. What lies in a directory with the
-old id is nobody's any more: the broker removes it, cleanerd leaves it alone.
+old id belongs to no topic any more: the broker removes it, cleanerd leaves it alone.
 """
 
 import os
@@ -32,7 +32,7 @@ def why_not_of_cluster(
 
 
 def topic_id_mismatch(files: Files, directory: str, expected: UUID | None) -> str | None:
-    """Why this is not a directory of the topic with the id `expected`; None: it is, or nobody knows the id.
+    """Why this is not a directory of the topic with the id `expected`; None: it is, or the id is not known.
 
     A directory without the file is a stray one to a broker, too (A6). Never raises.
     """

@@ -14,7 +14,7 @@ step  what is done (each is synced before the next)                what a crash 
 5     the `.log` of the new active segment is cut at a batch       the log as it shall be; its indexes lead beyond its end
 6     the other files of the segments above: unlinked; leader      the same
       epochs that start at the new end or later are dropped
-7     the caller opens the segment: its indexes are written anew;  the same
+7     the caller opens the segment: its indexes are rewritten;     the same
       a segment is begun if the log has to end above its last batch
 8     `end_truncation`                                             a log like any other
 ====  ===========================================================  =====================================================
@@ -22,14 +22,14 @@ step  what is done (each is synced before the next)                what a crash 
 After a crash
     cleanerd  `recover` does step 8: what is there is a whole log, if not yet as short as it was to be.
     a broker  deletes indexes without a `.log` (spec disk B8), drops leader epochs from the end (A6), rebuilds the indexes of
-              the last segment, because nobody wrote `.kafka_cleanshutdown` (D3), and ignores `cleanerd-generation`.
-    a writer  that opens the log scans its last segment and writes its indexes anew, does 6 and 8, and may truncate again.
+              the last segment, because there is no `.kafka_cleanshutdown` (D3), and ignores `cleanerd-generation`.
+    a writer  that opens the log scans its last segment and rewrites its indexes, does 6 and 8, and may truncate again.
 
 (A) The beginning of a log is a log; one with a hole is not. So segments go from the top, each for good before the next.
 (B) The first dirty offset goes down before the log does. Afterwards it would, when the log has grown again, take records for
     cleaned that no cleaning has seen: tombstones among them would go before the values that they delete.
 (C) A transaction index must not shrink before its `.log`: aborted records would count as committed. What it says beyond the
-    end harms nobody, for the transaction is open again there.
+    end does no harm, for the transaction is open again there.
 
 What a committed cleaning removed does not come back: if the record that superseded it is truncated, both are gone. Kafka
 never truncates below the high watermark and never cleans above it; here it is for the writer to know what may go.
@@ -65,7 +65,7 @@ class Truncation:
 
 
 def settle(files: Files, log_dir: str, topic_partition: TopicPartition) -> None:
-    """Step 0. Raises LogUncleanable when an interrupted commit is in the way that cannot be mended; OSError.
+    """Step 0. Raises LogUncleanable when an interrupted commit is in the way and cannot be resolved; OSError.
 
     A checkpoint that could not be lowered later is refused here, with CorruptFile.
     """
@@ -82,7 +82,7 @@ def settle(files: Files, log_dir: str, topic_partition: TopicPartition) -> None:
 def truncate_log(
     files: Files, log_dir: str, topic_partition: TopicPartition, cut: Truncation, token: str
 ) -> None:
-    """Steps 1 to 6, after `settle`. `token`: new and random. Raises OSError, after which the log has to be opened anew."""
+    """Steps 1 to 6, after `settle`. `token`: new and random. Raises OSError, after which the log has to be opened again."""
     directory = os.path.join(log_dir, str(topic_partition))
     active = _path(directory, SegmentFileName(cut.active_base, FileKind.LOG))
     begin_truncation(files, directory, token, like=active)

@@ -253,7 +253,7 @@ def test_nothing_beyond_the_recovery_point_goes(tmp_path: Path) -> None:
 
 
 def test_a_log_start_beyond_the_log_end_belongs_to_another_log(tmp_path: Path) -> None:
-    """The partition was deleted and made anew: what is in it now is not what the entry speaks of."""
+    """The partition was deleted and created again: what is in it now is not what the entry speaks of."""
     write_log(tmp_path)
     update_log_start_checkpoint_with_lock(tmp_path, {TP: 16})
     before = contents(tmp_path / str(TP))

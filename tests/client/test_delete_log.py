@@ -179,7 +179,7 @@ def test_cleaning_of_a_deleted_log_is_not_committed_over_its_successor(
     if cleaning.staged:
         assert cleaning.commit() is None, "what was staged went with the log"
     else:
-        with pytest.raises(SourceChanged, match="made anew"):
+        with pytest.raises(SourceChanged, match="created again"):
             cleaning.commit()
     assert contents(tmp_path) == before
     assert read_checkpoints(FILES, str(tmp_path)).cleaner == {}

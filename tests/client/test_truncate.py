@@ -380,7 +380,7 @@ def test_retention_planned_before_a_truncation_takes_nothing(tmp_path: Path) -> 
             writer.truncate_fully_and_start_at(0)
             for n in range(10):
                 Producer(writer).put(b"k", b"%d" % n)
-            with pytest.raises(SourceChanged, match="was truncated or made anew"):
+            with pytest.raises(SourceChanged, match="was truncated or created again"):
                 revalidate(FILES, before, 1)
         (tmp_path / names.LOG_START_CHECKPOINT).write_text("0\n1\nt 0 6\n")
         stale = read_checkpoints(FILES, str(tmp_path))

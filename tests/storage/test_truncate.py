@@ -172,7 +172,7 @@ def test_same_inode_size_and_time_are_not_the_same_segment() -> None:
     assert disk.stat(source) == before
     stage_again(disk, groups)
     for group in read_manifests(disk, DIRECTORY):
-        with pytest.raises(SourceChanged, match="was truncated or made anew"):
+        with pytest.raises(SourceChanged, match="was truncated or created again"):
             commit_group(disk, DIRECTORY, group)
 
 
