@@ -74,7 +74,7 @@ CASES: dict[str, tuple[str, ...]] = {
     ),
     "C028": (
         "policy/test_policy_cleanable.py::test_c028_undecided_transaction",
-        "storage/test_storage_producers.py::test_c028_undecided_transactional_data_is_not_cleanable",
+        "storage/test_storage_stability.py::test_c028_undecided_transactional_data_is_not_cleanable",
     ),
     "C029": (
         "daemon/test_due.py::test_c029_c030_sizes_are_those_of_the_files",

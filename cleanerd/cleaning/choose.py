@@ -24,8 +24,8 @@ from cleanerd.policy.cleanable import (
 )
 from cleanerd.storage.changed import changed_while_read, stamps
 from cleanerd.storage.checkpoints import read_leader_epochs
-from cleanerd.storage.producers import Stability, read_stability
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, scan_partition
+from cleanerd.storage.stability import Stability, read_stability
 from cleanerd.storage.staged import StagedGroup, segment_files
 
 _NO_MAX_LAG = 2**63 - 1

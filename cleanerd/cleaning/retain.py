@@ -27,7 +27,6 @@ from dataclasses import dataclass
 
 from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.lock import commit_lock
-from cleanerd.client.replay import producers_at
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, LogUncleanable, SourceChanged
@@ -51,6 +50,7 @@ from cleanerd.storage.checkpoints import (
 )
 from cleanerd.storage.delete import retire_segments, unlink_all
 from cleanerd.storage.generation import check_generation
+from cleanerd.storage.replay import producers_at
 from cleanerd.storage.roll import roll_segment
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, SegmentOnDisk, scan_partition
 from cleanerd.storage.staged import segment_files

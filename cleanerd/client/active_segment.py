@@ -13,17 +13,17 @@ and one last time index entry when the segment is closed.
 import os
 from dataclasses import dataclass, field
 
-from cleanerd.client.producer_state import ProducerState
-from cleanerd.client.segments import LogBatch, OpenSegment, corrupt
 from cleanerd.env.files import Files
 from cleanerd.errors import CorruptFile
 from cleanerd.format import offset_index, time_index
 from cleanerd.format.batch import NO_TIMESTAMP, BatchHeader, checksum, parse_header
-from cleanerd.format.errors import FormatError
+from cleanerd.format.errors import FormatError, corruption_in
 from cleanerd.format.head import CRC_AT, LENGTH_AT, MAGIC_AT
 from cleanerd.format.legacy import decode_entry
 from cleanerd.format.names import MAX_OFFSET, FileKind, SegmentFileName
 from cleanerd.format.txn_index import AbortedTxn, render_txn_index
+from cleanerd.storage.producer_state import ProducerState
+from cleanerd.storage.segments import LogBatch, OpenSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +134,11 @@ def scan_segment(
 
 
 def _take(scan: SegmentScan, batch: LogBatch, producers: ProducerState) -> None:
-    try:
+    with corruption_in(batch.path, batch.position):
         facts = check_batch(batch.data)
         if facts.base_offset < scan.next_offset:
             raise FormatError(0, f"an offset of {scan.next_offset} or more", facts.base_offset)
         aborted = None if facts.header is None else producers.apply(facts.header, batch.data)
-    except FormatError as error:
-        raise corrupt(batch.path, error, batch.position) from error
     if aborted is not None:
         scan.txn_index += render_txn_index([aborted])
     offset_entry, time_entry = scan.entries.add(facts, batch.position, len(batch.data))

@@ -13,14 +13,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Literal
 
-from cleanerd.client.replay import last_stable_offset
-from cleanerd.client.segments import LIST_ATTEMPTS_MAX, LogBatch, corrupt, log_batches, settled_bases
 from cleanerd.env.files import READ_MAX_BYTES, read_regular
 from cleanerd.errors import SourceChanged
 from cleanerd.format.batch import Record
-from cleanerd.format.errors import FormatError
+from cleanerd.format.errors import corruption_in
 from cleanerd.format.names import MAX_OFFSET, FileKind, SegmentFileName
 from cleanerd.format.txn_index import ENTRY_BYTES, AbortedTxn, parse_txn_index
+from cleanerd.storage.replay import last_stable_offset
+from cleanerd.storage.segments import LIST_ATTEMPTS_MAX, LogBatch, log_batches, settled_bases
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 
@@ -90,10 +90,8 @@ def _read_txn_indexes(directory: str, bases: list[int]) -> _Aborted:
         data = read_regular(path, READ_MAX_BYTES)
         if base == bases[-1]:  # its writer may be in the middle of an entry
             data = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
-        try:
+        with corruption_in(path):
             entries = parse_txn_index(data)
-        except FormatError as error:
-            raise corrupt(path, error) from error
         for entry in entries:
             aborted[entry.producer_id].append(entry)
     return aborted

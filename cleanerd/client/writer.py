@@ -1,15 +1,13 @@
-"""A cooperating writer: appends batches to one partition while cleanerd cleans what lies behind (architecture
-2).
+"""A cooperating writer: appends batches to one partition while cleanerd cleans what lies behind (architecture 2).
 
 Invariants
     1. `.lock` of the log directory is held while the set of segments changes: on opening, on each roll, and while
-    records are taken from the end.
-    2. A closed segment is complete before its follower can be seen: indexes finished, then `<base>.snapshot`
-    of the
+       records are taken from the end.
+    2. A closed segment is complete before its follower can be seen: indexes finished, then `<base>.snapshot` of the
        follower, then the follower's indexes, then its `.log`.
-    3. The last segment is never merged by anybody, and the writer touches no other but to truncate.
+    3. The last segment is never merged, and the writer touches no other but to truncate.
     4. What was truncated cannot be committed over: every truncation begins a new generation of the log
-    (`storage.generation`), also one of the active segment only, for a cleaning looks at the markers in it.
+       (`storage.generation`), also one of the active segment only, for a cleaning looks at the markers in it.
 
 The directory gets no `meta.properties`: it belongs to no broker.
 """
@@ -31,9 +29,6 @@ from cleanerd.client.active_segment import (
     scan_segment,
 )
 from cleanerd.client.control import CleanerControl, NoDaemon
-from cleanerd.client.producer_state import ProducerState
-from cleanerd.client.replay import producers_at, snapshot_offsets
-from cleanerd.client.segments import live_bases
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.format.names import LOCK, FileKind, SegmentFileName, TopicPartition
 from cleanerd.format.producer_snapshot import ProducerEntry, render_producer_snapshot
@@ -41,6 +36,9 @@ from cleanerd.storage.checkpoints import forget_partition
 from cleanerd.storage.delete import retire_segments, unlink_all
 from cleanerd.storage.generation import begin_log, end_truncation
 from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.producer_state import ProducerState
+from cleanerd.storage.replay import producers_at, snapshot_offsets
+from cleanerd.storage.segments import live_bases
 from cleanerd.storage.truncate import (
     Truncation,
     finish_truncation,

@@ -1,11 +1,16 @@
 """The one error of pure format code: it knows the byte, its caller knows the file."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cleanerd.errors import CorruptFile
+
 
 class FormatError(ValueError):
     """Bytes are not what the format says.
 
     `position` is the byte at which it shows, in the data handed to the parser; `expected` and `found` in
-    words or numbers. A caller that knows the path turns it into `cleanerd.errors.CorruptFile`.
+    words or numbers. A caller that knows the path turns it into a `CorruptFile`, see `corruption_in`.
     """
 
     def __init__(self, position: int, expected: object, found: object) -> None:
@@ -17,3 +22,12 @@ class FormatError(ValueError):
     def __reduce__(self) -> tuple[type["FormatError"], tuple[int, object, object]]:
         """Crosses process borders (Spark tasks) with its facts."""
         return (FormatError, (self.position, self.expected, self.found))
+
+
+@contextmanager
+def corruption_in(path: str, start: int = 0) -> Iterator[None]:
+    """Turn a FormatError inside the block into a CorruptFile: what is parsed there begins at byte `start` of the file."""
+    try:
+        yield
+    except FormatError as error:
+        raise CorruptFile(path, start + error.position, error.expected, error.found) from error

@@ -35,7 +35,6 @@ from cleanerd.kernels.judge import mark_aborted
 from cleanerd.kernels.scan import first_bad_crc, scan_batches
 from cleanerd.kernels.tables import AbortedTxns, Bytes, Table
 from cleanerd.storage.checkpoints import read_checkpoints
-from cleanerd.storage.producers import read_stability
 from cleanerd.storage.scan import (
     PartitionSnapshot,
     SegmentOnDisk,
@@ -44,6 +43,7 @@ from cleanerd.storage.scan import (
     read_offset_index,
     scan_partition,
 )
+from cleanerd.storage.stability import read_stability
 
 from .regular_files import CarefulFiles, open_regular, read_at
 from .walk import Bounds, Damage, Sound, walk_log

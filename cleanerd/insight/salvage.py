@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from cleanerd.client.producer_state import ProducerState
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import BadUsage, LockHeld
 from cleanerd.format import names
@@ -40,6 +39,7 @@ from cleanerd.format.producer_snapshot import render_producer_snapshot
 from cleanerd.format.txn_index import AbortedTxn, parse_txn_index
 from cleanerd.kernels.tables import Bytes, Table
 from cleanerd.storage.lock import probe
+from cleanerd.storage.producer_state import ProducerState
 
 from .regular_files import CarefulFiles, file_size, open_regular, read_around_bad_sectors
 from .salvaged_segment import SalvagedSegment

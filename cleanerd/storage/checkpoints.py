@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterable, Mapping
 
 from cleanerd.env.files import Files
-from cleanerd.errors import CorruptFile
 from cleanerd.format import names
 from cleanerd.format.checkpoint import (
     EpochEntry,
@@ -23,7 +22,7 @@ from cleanerd.format.checkpoint import (
     render_leader_epochs,
     render_offset_checkpoint,
 )
-from cleanerd.format.errors import FormatError
+from cleanerd.format.errors import corruption_in
 from cleanerd.format.names import TopicPartition
 
 from .replace import replace_file
@@ -50,22 +49,20 @@ def read_checkpoints(files: Files, log_dir: str) -> Checkpoints:
 def read_offsets(files: Files, path: str) -> dict[TopicPartition, int]:
     """One offset checkpoint (rule 0.12)."""
     try:
-        return parse_offset_checkpoint(files.read(path))
+        with corruption_in(path):
+            return parse_offset_checkpoint(files.read(path))
     except FileNotFoundError:
         return {}
-    except FormatError as error:
-        raise CorruptFile(path, error.position, error.expected, error.found) from error
 
 
 def read_leader_epochs(files: Files, directory: str) -> tuple[EpochEntry, ...]:
     """Leader epochs of a partition, empty without a file. Raises CorruptFile."""
     path = os.path.join(directory, names.LEADER_EPOCH_CHECKPOINT)
     try:
-        return parse_leader_epochs(files.read(path))
+        with corruption_in(path):
+            return parse_leader_epochs(files.read(path))
     except FileNotFoundError:
         return ()
-    except FormatError as error:
-        raise CorruptFile(path, error.position, error.expected, error.found) from error
 
 
 def update_cleaner_checkpoint(

@@ -24,7 +24,7 @@ from cleanerd.env.files import Files
 from cleanerd.errors import BadUsage, CorruptFile, DirOffline, SourceChanged
 from cleanerd.format.batch import BatchHeader, Record, decode_batch, iterate_batches, parse_header
 from cleanerd.format.control import ControlType, parse_control_key
-from cleanerd.format.errors import FormatError
+from cleanerd.format.errors import FormatError, corruption_in
 from cleanerd.format.head import LENGTH_AT, LOG_OVERHEAD, MAGIC_AT
 from cleanerd.format.meta_properties import MetaProperties, parse_meta_properties
 from cleanerd.format.metadata_records import (
@@ -247,9 +247,8 @@ def _owner(files: Files, log_dir: str) -> MetaProperties | None:
     if not files.exists(path):
         return None
     try:
-        return parse_meta_properties(files.read(path))
-    except FormatError as problem:
-        raise CorruptFile(path, problem.position, problem.expected, problem.found) from problem
+        with corruption_in(path):
+            return parse_meta_properties(files.read(path))
     except OSError as error:
         raise _offline(path, error) from error
 

@@ -19,7 +19,7 @@ from cleanerd.env.pace import Pace, unpaced
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.batch import checksum, iterate_batches, parse_header
-from cleanerd.format.errors import FormatError
+from cleanerd.format.errors import FormatError, corruption_in
 from cleanerd.format.head import (
     HEAD_BYTES,
     HEADER,
@@ -239,7 +239,7 @@ def _segment(
     largest = None
     if FileKind.TIME_INDEX in kinds:
         time_index_path = os.path.join(directory, str(SegmentFileName(base, FileKind.TIME_INDEX, suffix)))
-        with naming(time_index_path):
+        with corruption_in(time_index_path):
             index = parse_time_index(files.read(time_index_path), base, preallocated=is_active)
         largest = index.largest_timestamp_ms
     facts = SegmentFacts(
@@ -265,20 +265,6 @@ def stat_log(files: Files, path: str) -> FileStat:
     return found
 
 
-class naming:  # noqa: N801  # reads as a clause: `with naming(path): parse(...)`
-    """Turns a FormatError inside the block into a CorruptFile that names the file."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, FormatError):
-            raise CorruptFile(self._path, error.position, error.expected, error.found) from error
-
-
 def first_batch_timestamp_ms(path: str) -> int | None:
     """Rule 1.19: max timestamp of the first batch; None when there is no batch or no timestamp."""
     with regular_file(path) as file:
@@ -299,7 +285,7 @@ def read_offset_index(files: Files, segment: SegmentOnDisk) -> OffsetIndex | Non
     if FileKind.OFFSET_INDEX not in segment.kinds:
         return None
     path = segment.sibling(FileKind.OFFSET_INDEX)
-    with naming(path):
+    with corruption_in(path):
         return parse_offset_index(files.read(path), segment.base_offset)
 
 
@@ -457,7 +443,7 @@ def read_aborted_txns(files: Files, snapshot: PartitionSnapshot) -> tuple[Aborte
                 data = data[
                     : len(data) - len(data) % ENTRY_BYTES
                 ]  # a writer may be in the middle of an entry
-            with naming(path):
+            with corruption_in(path):
                 found += parse_txn_index(data)
     return tuple(txn for txn in found if txn.last_offset >= snapshot.log_start_offset)
 

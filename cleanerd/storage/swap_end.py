@@ -5,7 +5,8 @@ import os
 from cleanerd.env.files import regular_file
 from cleanerd.errors import CorruptFile
 from cleanerd.format.batch import checksum, iterate_batches, parse_header
-from cleanerd.format.errors import FormatError
+from cleanerd.format.errors import FormatError, corruption_in
+from cleanerd.format.head import CRC_AT
 from cleanerd.format.legacy import decode_entry
 
 _READ_BYTES = 1 << 20
@@ -22,10 +23,8 @@ def swap_end(path: str) -> int:
         size_bytes = os.fstat(file.fileno()).st_size
         while position < size_bytes:
             data = os.pread(file.fileno(), want, position)
-            try:
+            with corruption_in(path, position):
                 done, end = _walk(data, end)
-            except FormatError as error:
-                raise CorruptFile(path, position + error.position, error.expected, error.found) from error
             if not done and position + len(data) == size_bytes:
                 raise CorruptFile(path, position, "a whole batch", f"{len(data)} bytes of a torn one")
             want = _READ_BYTES if done else want * 2
@@ -54,5 +53,5 @@ def _offsets(batch: bytes, magic: int, position: int) -> tuple[int, int]:
     except FormatError as error:
         raise FormatError(position + error.position, error.expected, error.found) from error
     if header.crc != checksum(batch):
-        raise FormatError(position + 17, f"CRC {header.crc:#010x}", f"{checksum(batch):#010x}")
+        raise FormatError(position + CRC_AT, f"CRC {header.crc:#010x}", f"{checksum(batch):#010x}")
     return header.base_offset, header.last_offset

@@ -10,12 +10,12 @@ import pytest
 
 from cleanerd.cleaning.commit import commit_staged
 from cleanerd.client.producer import Producer
-from cleanerd.client.segments import live_bases
 from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.format import names
 from cleanerd.format.checkpoint import render_leader_epochs
+from cleanerd.storage.segments import live_bases
 from cleanerd.storage.staged import manifest_names, read_manifests, staged_names
 from tests.client.cleaning import TP, Cleaning
 

@@ -7,7 +7,6 @@ import numpy as np
 
 from cleanerd.client.producer import Producer
 from cleanerd.client.reader import read_records
-from cleanerd.client.segments import live_bases
 from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import RealFiles
 from cleanerd.format.batch import encode_batch
@@ -17,6 +16,7 @@ from cleanerd.format.record import Record
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.scan import PartitionSnapshot, read_aborted_txns, read_offset_index, scan_partition
+from cleanerd.storage.segments import live_bases
 from tests.cleaning.logs import Contents, assert_settled, clean, contents, segment
 
 TP = TopicPartition("t", 0)

@@ -33,7 +33,6 @@ import pytest
 from cleanerd.cleaning.delete_records import delete_records
 from cleanerd.cleaning.retain import retain
 from cleanerd.client.producer import Producer
-from cleanerd.client.replay import producers_at
 from cleanerd.client.writer import LogWriter
 from cleanerd.errors import CorruptFile, LockHeld, LogUncleanable, SourceChanged
 from cleanerd.format import names
@@ -41,6 +40,7 @@ from cleanerd.format.checkpoint import render_leader_epochs, render_offset_check
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.policy.retention import Breach
 from cleanerd.storage.checkpoints import read_leader_epochs, update_log_start_checkpoint
+from cleanerd.storage.replay import producers_at
 from tests.cleaning.logs import contents, lock_of_another
 from tests.cleaning.retained import (
     EXPIRED,

@@ -5,14 +5,14 @@ from itertools import islice
 
 import pytest
 
-from cleanerd.client import segments
 from cleanerd.client.producer import Producer, Row
 from cleanerd.client.reader import read_records
-from cleanerd.client.replay import last_stable_offset
 from cleanerd.client.writer import LogWriter
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.batch import Record, encode_empty_batch, iterate_batches, parse_header
 from cleanerd.format.codecs import Codec
+from cleanerd.storage import segments
+from cleanerd.storage.replay import last_stable_offset
 
 
 def open_writer(log_dir, **options) -> LogWriter:

@@ -8,8 +8,6 @@ import pytest
 from cleanerd.cleaning.retain import revalidate
 from cleanerd.client.producer import Producer, Row
 from cleanerd.client.reader import read_records
-from cleanerd.client.replay import snapshot_offsets
-from cleanerd.client.segments import LogBatch, live_bases, log_batches
 from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile, LockHeld, LogUncleanable, Retryable, SourceChanged
@@ -19,7 +17,9 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.generation import read_generation
 from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.replay import snapshot_offsets
 from cleanerd.storage.scan import scan_partition
+from cleanerd.storage.segments import LogBatch, live_bases, log_batches
 from tests.client.killed import KilledFiles, killed_at_every_operation
 from tests.client.logs import busy, check_indexes, contents, open_writer
 from tests.sim.disk import SwitchedOff

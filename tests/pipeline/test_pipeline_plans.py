@@ -23,8 +23,8 @@ from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog, Source
 from cleanerd.policy.cleanable import CompactionConfig, LogFacts, cleanable_range
 from cleanerd.policy.winner import KEY_BYTES
-from cleanerd.storage.producers import read_stability
 from cleanerd.storage.scan import Checkpoints, scan_partition
+from cleanerd.storage.stability import read_stability
 from tests.synthetic import Shape, newest_offsets, write_log
 
 NOW_MS = 1_700_000_100_000

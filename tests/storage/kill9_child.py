@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from cleanerd.client.producer import Producer
-from cleanerd.client.segments import LogBatch, OpenSegment, live_bases
 from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import LOCK, FileKind, SegmentFileName, Suffix, TopicPartition
@@ -25,6 +24,7 @@ from cleanerd.storage.assemble import Assembly, assemble
 from cleanerd.storage.checkpoints import update_cleaner_checkpoint
 from cleanerd.storage.generation import read_generation
 from cleanerd.storage.recover import recover
+from cleanerd.storage.segments import LogBatch, OpenSegment, live_bases
 from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
 from tests.sim.counted import CountedFiles
 from tests.storage.committing import commit_group

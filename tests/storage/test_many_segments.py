@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from cleanerd.client.producer import Producer
-from cleanerd.client.segments import live_bases
 from cleanerd.client.writer import LogWriter
 from cleanerd.daemon.inventory.known_log import read_contents
 from cleanerd.env.files import RealFiles
@@ -17,6 +16,7 @@ from cleanerd.policy.recovery_plan import Leftovers, objection
 from cleanerd.policy.retention import RetentionConfig, plan_retention
 from cleanerd.storage.delete import retire_segments
 from cleanerd.storage.scan import Checkpoints, scan_partition
+from cleanerd.storage.segments import live_bases
 from cleanerd.storage.staged import read_manifests
 from tests.client.cleaning import TP, Cleaning
 

@@ -15,9 +15,9 @@ from typing import NamedTuple, Self
 
 from cleanerd.cli.demo.reader import read_and_compare
 from cleanerd.cli.demo.topics import TOPICS, Feed
-from cleanerd.client.segments import live_bases
 from cleanerd.env.clock import SystemClock
 from cleanerd.format.names import FileKind, SegmentFileName
+from cleanerd.storage.segments import live_bases
 
 _WRITE_PAUSE_S = 0.05
 _ROUNDS_PER_ROLL = 20

@@ -2,13 +2,11 @@
 
 A reader keeps the file that it reads open, and names no other until it has read that one to its end:
     1. list the directory; while a `.log.swap` is there a commit is under way, so list again;
-    2. the next file is the one that covers the next wanted offset, or, when that is the very file just read,
-    the one
-       above it. A different file under a base already read is a merged segment: it is read, and what is below
-       the wanted offset is skipped;
+    2. the next file is the one that covers the next wanted offset, or, when that is the file just read, the one above
+       it. A different file under a base already read is a merged segment: it is read, and what is below the wanted
+       offset is skipped;
     3. a file that vanishes between listing and opening: back to 1;
-    4. once a higher segment exists the old one grows no more, so what was appended to it meanwhile is read
-    first.
+    4. once a higher segment exists the old one grows no more, so what was appended to it meanwhile is read first.
 """
 
 import os
@@ -20,7 +18,7 @@ from typing import Self
 from cleanerd.env.files import regular_file
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.batch import BatchHeader, Record, decode_batch, iterate_batches, parse_header
-from cleanerd.format.errors import FormatError
+from cleanerd.format.errors import corruption_in
 from cleanerd.format.head import peek_batch
 from cleanerd.format.legacy import decode_entry
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
@@ -47,17 +45,10 @@ class LogBatch:
 
     def records(self) -> list[Record]:
         """Decode the batch. Raises `CorruptFile`."""
-        try:
+        with corruption_in(self.path, self.position):
             if self.header is None:
                 return list(decode_entry(self.data).records)
             return decode_batch(self.data)[1]
-        except FormatError as error:
-            raise corrupt(self.path, error, self.position) from error
-
-
-def corrupt(path: str, error: FormatError, position: int = 0) -> CorruptFile:
-    """The same facts with the file they belong to; `position` is where the parsed data starts in it."""
-    return CorruptFile(path, position + error.position, error.expected, error.found)
 
 
 class OpenSegment:
@@ -94,14 +85,11 @@ class OpenSegment:
         while True:
             data = os.pread(self._file.fileno(), want, self.position)
             start = self.position
-            try:
+            with corruption_in(self.path, start):
                 for at, size_bytes, magic in iterate_batches(data):
-                    batch = data[at : at + size_bytes]
-                    header = parse_header(batch) if magic == 2 else None
+                    header = parse_header(data, at) if magic == 2 else None
                     self.position = start + at + size_bytes
-                    yield LogBatch(self.path, start + at, batch, header)
-            except FormatError as error:
-                raise corrupt(self.path, error, start) from error
+                    yield LogBatch(self.path, start + at, data[at : at + size_bytes], header)
             if len(data) < want:
                 return
             want = READ_BYTES if self.position > start else want * 2
@@ -117,9 +105,7 @@ class _Walk:
     def batches(self) -> Iterator[LogBatch]:
         segment = self._open_next(None)
         while segment is not None:
-            with (
-                segment
-            ):  # kept open until its follower is, so that its inode cannot be given to another file
+            with segment:  # open until its follower is, so that its inode cannot be given to another file
                 yield from self._rest_of(segment)
                 if not any(base > segment.base_offset for base in live_bases(self._directory)):
                     return

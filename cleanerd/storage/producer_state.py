@@ -1,5 +1,4 @@
-"""What a log knows of its producers: the state behind `.snapshot` and `.txnindex` (spec disk B6, B7, rule
-A.4).
+"""What a log knows of its producers: the state behind `.snapshot` and `.txnindex` (spec disk B6, B7, rule A.4).
 
 =======================  ===================================================================================
 batch                    effect on its producer

@@ -2,12 +2,12 @@
 
 import os
 
-from cleanerd.client.producer_state import ProducerState
-from cleanerd.client.segments import LogBatch, corrupt, live_bases, log_batches
 from cleanerd.env.files import READ_MAX_BYTES, NotRegular, read_regular
-from cleanerd.format.errors import FormatError
+from cleanerd.format.errors import FormatError, corruption_in
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
 from cleanerd.format.producer_snapshot import parse_producer_snapshot
+from cleanerd.storage.producer_state import ProducerState
+from cleanerd.storage.segments import LogBatch, live_bases, log_batches
 
 
 def producers_at(directory: str, offset: int) -> ProducerState:
@@ -26,10 +26,8 @@ def apply(state: ProducerState, batch: LogBatch) -> None:
     """Move `state` on by a batch read from disk; magic 0 and 1 know no producers. Raises `CorruptFile`."""
     if batch.header is None:
         return
-    try:
+    with corruption_in(batch.path, batch.position):
         state.apply(batch.header, batch.data)
-    except FormatError as error:
-        raise corrupt(batch.path, error, batch.position) from error
 
 
 def last_stable_offset(directory: str) -> int:

@@ -30,8 +30,8 @@ from cleanerd.env.files import RealFiles
 from cleanerd.format.names import FileKind, SegmentFileName, TopicPartition
 from cleanerd.policy.cleanable import CompactionConfig, LogFacts, cleanable_range
 from cleanerd.storage import scan as scan_module
-from cleanerd.storage.producers import Stability, read_stability
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, scan_partition
+from cleanerd.storage.stability import Stability, read_stability
 
 FILES = RealFiles()
 TP = TopicPartition("t", 0)
