@@ -57,6 +57,10 @@ class JobFailed(Retryable):
     """A job over several logs failed as a whole: it is not known which of them is at fault, if any."""
 
 
+class ClusterRefused(CleanerdError):
+    """The cluster cannot be asked, or does not do it."""
+
+
 class LogUncleanable(CleanerdError):
     """This partition cannot be cleaned as it is; others are not concerned."""
 

@@ -11,15 +11,11 @@ from typing import Any, Self
 
 import javaproperties
 
-from cleanerd.errors import CleanerdError
+from cleanerd.errors import ClusterRefused
 
 _TIMEOUT_MS = 10_000
 _JAAS = re.compile(r'(username|password)="((?:[^"\\]|\\.)*)"')
 _DYNAMIC = "DYNAMIC_TOPIC_CONFIG"
-
-
-class ClusterRefused(CleanerdError):
-    """The cluster cannot be asked, or does not do it."""
 
 
 class KafkaAdmin:
@@ -50,15 +46,25 @@ class KafkaAdmin:
 
     def own_values(self, topics: Iterable[str], key: str) -> dict[str, str | None]:
         """The value that each topic has of its own, None for none. A topic that the cluster does not have is left out."""
-        from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
-
-        resources = [ConfigResource(ConfigResourceType.TOPIC, topic, {key: None}) for topic in topics]
-        found = self._ask(lambda: self._client.describe_configs(resources, config_filter="all"))
-        told = {topic: configs[key] for topic, configs in found.get("topic", {}).items() if key in configs}
+        told = {topic: entry for topic, entry in self._values(topics, key).items() if entry is not None}
         return {
             topic: entry["value"] if entry["config_source"] == _DYNAMIC else None
             for topic, entry in told.items()
         }
+
+    def value(self, topic: str, key: str) -> str:
+        """The value that holds for a topic, whoever has set it."""
+        entry = self._values([topic], key).get(topic)
+        if entry is None:
+            raise ClusterRefused(f"the cluster does not tell {key} of {topic}")
+        return str(entry["value"])
+
+    def _values(self, topics: Iterable[str], key: str) -> dict[str, Any]:
+        from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
+
+        resources = [ConfigResource(ConfigResourceType.TOPIC, topic, {key: None}) for topic in topics]
+        found = self._ask(lambda: self._client.describe_configs(resources, config_filter="all"))
+        return {topic: configs.get(key) for topic, configs in found.get("topic", {}).items()}
 
     def set_own_values(self, values: Mapping[str, str | None], key: str) -> None:
         """Give each topic a value of its own; None takes it away, so that the broker's holds again."""

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
+from typing import TypeVar
 
 import structlog
 
@@ -31,7 +32,8 @@ from cleanerd.daemon.api.metrics_server import MetricsServer, pages
 from cleanerd.daemon.api.service import Service
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus, Trigger
 from cleanerd.daemon.configuration.watch import ConfigWatcher
-from cleanerd.daemon.kafka_admin import ClusterRefused, KafkaAdmin
+from cleanerd.daemon.kafka_admin import KafkaAdmin
+from cleanerd.daemon.kafka_replicas import KafkaReplicas
 from cleanerd.daemon.notify import ServiceManager
 from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.reports import gauges
@@ -39,13 +41,16 @@ from cleanerd.daemon.reports.status_line import StatusLine
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry import log_setup as logs
 from cleanerd.daemon.telemetry.history import History
+from cleanerd.daemon.work.installs import Installs
 from cleanerd.daemon.work.mutes import Mutes
-from cleanerd.env.clock import SystemClock
+from cleanerd.daemon.workers import Bell, Worker
+from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.env.files import RealFiles
-from cleanerd.errors import Fatal
+from cleanerd.errors import ClusterRefused, Fatal
 from cleanerd.format.names import CLUSTER_METADATA_TOPIC
 from cleanerd.storage.metadata_tail import MetadataTail
 
+_Admin = TypeVar("_Admin", bound=KafkaAdmin)
 _log = structlog.get_logger("cleanerd")
 _LEFT_AT_ONCE = 130
 _CUT_OFF = 1
@@ -79,7 +84,7 @@ class Daemon:
         self._stopping = threading.Event()
         self._reload_wanted = threading.Event()
         self._history = _open_history(config.state_dir, config.history_max_age_ms, config.history_max_bytes)
-        self._mutes = Mutes(self._history, clock, self._connect)
+        self._mutes = Mutes(self._history, clock, lambda: self._connect(KafkaAdmin))
         self._reloader = Reloader(
             configuration.with_mutes(self._mutes.ratios()),
             lambda: load().with_mutes(self._mutes.ratios()),
@@ -101,11 +106,25 @@ class Daemon:
         )
         self._supervisor = Supervisor(self._parts)
         self._crew = self._supervisor.crew
+        self._installs = self._make_installs(clock)
+        self._installer = Worker(
+            "cleanerd-installer", self._installs.step, self._installs.pause_s, Bell(), clock
+        )
         self._parts.metrics.read_with(lambda: gauges.read(self._parts, self._crew, self._reloader))
+        self._parts.metrics.read_with(self._installs.samples)
         self._status_line = StatusLine(self._parts, self._reloader)
         self._watcher = ConfigWatcher(
             config_file, [config.metadata_log_dir, *log_dirs], self._reload, clock=clock
         )
+
+    def _make_installs(self, clock: Clock) -> Installs:
+        parts = self._parts
+        return Installs(
+            files=parts.files, clock=clock, log_dirs=parts.log_dirs, configuration=parts.configuration,
+            inventory=parts.inventory, states=parts.states, ownership=parts.ownership, wanted=parts.wanted,
+            events=parts.events, history=parts.history, metrics=parts.metrics,
+            connect=lambda: self._connect(KafkaReplicas), pause=parts.life.stopping.wait,
+        )  # fmt: skip
 
     def run(self) -> int:
         """Until a signal says stop; the exit code. Raises Fatal when it cannot start."""
@@ -125,7 +144,14 @@ class Daemon:
         listening = listen(config.control_socket, os.environ)
         server = ControlServer(
             listening,
-            Service(self._parts, self._crew, self._reloader, self._supervisor.reloaded, self._mutes),
+            Service(
+                self._parts,
+                self._crew,
+                self._reloader,
+                self._supervisor.reloaded,
+                self._mutes,
+                self._installs,
+            ),
             audit=self._audit,
             pages=served,
             observe=self._parts.metrics.requested,
@@ -140,12 +166,14 @@ class Daemon:
             server.stop(0)
             raise
         self._watcher.start()
+        self._installer.start()
         _log.info("ready", version=__version__, pid=os.getpid(), control_socket=config.control_socket)
         self._manager.ready(self._status_line.text())
         self._wait()
         _log.info("stopping")
         self._manager.stopping(self._reloader.current.broker.shutdown_timeout_ms / 1000 + _STOP_MARGIN_S)
         self._watcher.stop()
+        self._stop_installer(self._reloader.current.broker.shutdown_timeout_ms / 1000)
         is_drained = self._supervisor.stop()
         server.stop(1.0)
         if metrics is not None:
@@ -179,11 +207,16 @@ class Daemon:
             if self._tail.has_news():
                 self._reload(Trigger.METADATA)
 
-    def _connect(self) -> KafkaAdmin:
+    def _stop_installer(self, timeout_s: float) -> None:
+        self._installer.stop()
+        if self._installer.join(timeout_s):
+            self._installs.close(timeout_s)
+
+    def _connect(self, connection: type[_Admin]) -> _Admin:
         config = self._reloader.current.broker
         if not config.kafka_bootstrap_servers:
             raise ClusterRefused("no cluster to ask: set cleanerd.kafka.bootstrap.servers")
-        return KafkaAdmin(config.kafka_bootstrap_servers, config.kafka_client_config)
+        return connection(config.kafka_bootstrap_servers, config.kafka_client_config)
 
     def _reload(self, trigger: Trigger) -> bool:
         """Reload, wake what the new configuration is about, tell it; whether it was adopted."""

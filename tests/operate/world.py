@@ -7,14 +7,16 @@ from cleanerd.config.model import KraftMetadata
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.api.service import Service
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, Trigger
-from cleanerd.daemon.kafka_admin import ClusterRefused, KafkaAdmin
+from cleanerd.daemon.kafka_replicas import KafkaReplicas
 from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.reports import gauges
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.history import History
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.installs import Installs
 from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.env.files import RealFiles
+from cleanerd.errors import ClusterRefused
 from cleanerd.format.names import META_PROPERTIES, TopicPartition
 from tests.cleaning.logs import write_logs
 from tests.daemon.inventories import HandClock
@@ -75,7 +77,17 @@ class World:
         """The verbs of the control API; there is no cluster to ask."""
         return Service(
             self.parts, self.daemon.crew, self.reloader, self.daemon.reloaded,
-            Mutes(self.history, self.clock, _no_cluster),
+            Mutes(self.history, self.clock, _no_cluster), self.installs(),
+        )  # fmt: skip
+
+    def installs(self) -> Installs:
+        """What an install of this daemon is asked of; there is no cluster."""
+        parts = self.parts
+        return Installs(
+            files=parts.files, clock=parts.clock, log_dirs=parts.log_dirs, configuration=parts.configuration,
+            inventory=parts.inventory, states=parts.states, ownership=parts.ownership, wanted=parts.wanted,
+            events=parts.events, history=parts.history, metrics=parts.metrics,
+            connect=_no_cluster, pause=lambda _: None,
         )  # fmt: skip
 
     def log(self, topic: str) -> LogId:
@@ -97,7 +109,7 @@ class World:
         return resolve(read_sources(str(self._file)))
 
 
-def _no_cluster() -> KafkaAdmin:
+def _no_cluster() -> KafkaReplicas:
     raise ClusterRefused("there is none")
 
 

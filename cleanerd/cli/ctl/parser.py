@@ -200,6 +200,16 @@ def _add_waiting(verbs: _Verbs) -> None:
         examples=("commit", "commit orders-3 --wait --timeout 2m"),
     )
     commit.add_argument("--wait", action="store_true", help="until no lock is in the way")
+    install = verbs.add(
+        "install",
+        ctl_verbs.install,
+        "give a staged result to its running broker: its replica is taken out for a moment and put back",
+        "log",
+        examples=("install orders-3 --dry-run", "install orders-3 --wait", "install orders-3 --abort"),
+    )
+    install.add_argument("--wait", action="store_true", help="until it is over")
+    install.add_argument("--dry-run", action="store_true", help="only say whether it could begin now")
+    install.add_argument("--abort", action="store_true", help="do not begin, or put the replica back at once")
     verbs.add(
         "await",
         ctl_verbs.await_cleaned,

@@ -17,6 +17,7 @@ from cleanerd.daemon.values.models import (
     Explanation,
     HistoryEvent,
     HoldView,
+    InstallView,
     JobView,
     LogRef,
     LogView,
@@ -149,6 +150,15 @@ class Operations(Protocol):
 
     def unmute(self, pattern: str) -> tuple[MuteView, ...]:
         """Bring back what muted topics had before; names those that were muted."""
+        ...
+
+    def install(
+        self, topic_partition: TopicPartition, dry_run: bool, abort: bool, wait_ms: int
+    ) -> tuple[InstallView, ...]:
+        """Install the staged result of a log into its running broker, next of all; answers within `wait_ms`.
+
+        `dry_run`: only tell whether it could begin. `abort`: do not begin, or take the replica back.
+        """
         ...
 
     def retry(self, pattern: str) -> tuple[LogRef, ...]:

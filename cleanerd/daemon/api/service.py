@@ -34,6 +34,7 @@ from cleanerd.daemon.values.models import (
     Explanation,
     HistoryEvent,
     HoldView,
+    InstallView,
     JobView,
     LogDirView,
     LogRef,
@@ -49,6 +50,7 @@ from cleanerd.daemon.values.models import (
 )
 from cleanerd.daemon.values.patterns import matches, similar
 from cleanerd.daemon.work.holds import Hold
+from cleanerd.daemon.work.installs import Installs
 from cleanerd.daemon.work.mutes import Mute, MuteNotKept, Mutes
 from cleanerd.daemon.work.states import StillRunning
 from cleanerd.env.space import space_of
@@ -71,12 +73,14 @@ class Service(Operations):
         reloader: Reloader,
         reloaded: Callable[[ReloadOutcome], None],
         mutes: Mutes,
+        installs: Installs,
     ) -> None:
         self._parts = parts
         self._crew = crew
         self._reloader = reloader
         self._reloaded = reloaded
         self._mutes = mutes
+        self._installs = installs
 
     # -- looking ------------------------------------------------------------------------------------------------
 
@@ -282,6 +286,17 @@ class Service(Operations):
             raise Conflict(str(error)) from error
         finally:
             self._reloaded(self._reloader.reload(Trigger.MUTES))
+
+    def install(
+        self, topic_partition: TopicPartition, dry_run: bool, abort: bool, wait_ms: int
+    ) -> tuple[InstallView, ...]:
+        """Install a staged result into its running broker."""
+        found = self._of(topic_partition)
+        if dry_run:
+            return tuple(map(self._installs.look, found))
+        if abort:
+            return tuple(map(self._installs.abort, found))
+        return tuple(self._installs.ask(log, wait_ms / 1000 / len(found)) for log in found)
 
     def retry(self, pattern: str) -> tuple[LogRef, ...]:
         """Forget failures."""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cleanerd.config.model import TopicConfig
+from cleanerd.daemon.inventory.installed import InstalledLogs
 from cleanerd.daemon.inventory.known_log import (
     ClosedSegment,
     Contents,
@@ -117,6 +118,7 @@ class Inventory:
     def __init__(self, files: Files, clock: Clock) -> None:
         self._files = files
         self._clock = clock
+        self.installed = InstalledLogs(files)
         self._reserved_topics: frozenset[str] = frozenset()
         self._reserved_max_wait_s = 0.0
         self._dirs: dict[str, _LogDir] = {}
@@ -309,8 +311,8 @@ class Inventory:
             return
         if contents is not None:
             offsets = offsets_of(
-                log.topic_partition, contents, place.checkpoints(), is_kafka=place.is_kafka,
-                reaches=functools.partial(self._reaches, log, before, contents),
+                log.topic_partition, contents, self.installed.complete(place.checkpoints(), log),
+                is_kafka=place.is_kafka, reaches=functools.partial(self._reaches, log, before, contents),
             )  # fmt: skip
             known = KnownLog(log, contents, offsets)
         if before is None and known is not None:

@@ -31,6 +31,7 @@ from cleanerd.daemon.values.patterns import matches
 HOLD = "hold"
 HORIZON = "horizon"
 MUTE = "mute"
+INSTALLED = "installed"
 _DURABLE = {HOLD, MUTE}
 """Kinds of state that are on stable storage when `put` or `delete` answers True."""
 

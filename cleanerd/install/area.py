@@ -1,0 +1,148 @@
+"""Where an install keeps its things: a directory of ours beside the log directory, on its file system.
+
+=============  ========================================================================================================
+name           what it is
+=============  ========================================================================================================
+`journal`      what is done and what is to be done (`install.journal`)
+`prepared/`    the partition directory that is to be; complete when the journal is there
+`rejected/`    one that was taken away again from under the partition's name
+=============  ========================================================================================================
+
+Not in the log directory itself: a broker does not start beside a directory that is no partition's (spec disk A1). The mark
+in the prepared directory tells it from any that a broker has made; a broker ignores it, as any name that it does not know.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cleanerd.env.files import Files
+from cleanerd.errors import CleanerdError
+from cleanerd.format.names import META_PROPERTIES, DirKind, TopicPartition, parse_partition_dir
+from cleanerd.install.journal import Journal
+from cleanerd.install.values import Install, Place
+
+_MARK = "cleanerd-install"
+
+
+class NotInstallable(CleanerdError):
+    """This result cannot be given to the running broker, and why; it goes on waiting for a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """That of a log directory."""
+
+    files: Files
+    log_dir: str
+
+    @property
+    def path(self) -> str:
+        """The directory of ours."""
+        parent, name = os.path.split(os.path.normpath(self.log_dir))
+        return os.path.join(parent, f".cleanerd-install-{name}")
+
+    @property
+    def prepared(self) -> str:
+        """The prepared partition directory."""
+        return os.path.join(self.path, "prepared")
+
+    @property
+    def journal(self) -> Journal:
+        """Its journal."""
+        return Journal(self.files, os.path.join(self.path, "journal"))
+
+    def open(self, log_dirs: Sequence[str]) -> None:
+        """Make it, where there is a place for it. Raises NotInstallable with the reason; OSError."""
+        parent = os.path.dirname(os.path.normpath(self.log_dir))
+        if os.stat(parent).st_dev != os.stat(self.log_dir).st_dev:
+            raise NotInstallable(
+                f"{self.log_dir}: is the root of a file system, so that nothing can be prepared beside it; make the log "
+                "directory a directory in it"
+            )
+        if parent in map(os.path.normpath, log_dirs) or self.files.exists(
+            os.path.join(parent, META_PROPERTIES)
+        ):
+            raise NotInstallable(f"{self.log_dir}: lies in the log directory {parent}")
+        try:
+            os.mkdir(self.path, 0o750)
+        except FileExistsError:
+            return
+        except PermissionError as error:
+            raise NotInstallable(
+                f"{parent}: expected a directory in which {self.path} may be made: {error.strerror}"
+            ) from error
+        self.files.fsync_dir(parent)
+
+    def mark(self, directory: str, install_id: str) -> str:
+        """Path of the mark in a directory that is being prepared; written, not synced."""
+        path = os.path.join(directory, _MARK)
+        self.files.write(path, install_id.encode())
+        return path
+
+    def place(self, install: Install) -> Place:
+        """What lies under the partition's name. Raises OSError."""
+        directory = self._live(install)
+        if not self.files.exists(directory):
+            return Place.NOTHING
+        return Place.OURS if self._is_marked(directory, install) else Place.OTHER
+
+    def is_prepared(self, install: Install) -> bool:
+        """Whether the prepared directory is there."""
+        return self._is_marked(self.prepared, install)
+
+    def move_in(self, install: Install) -> None:
+        """Give the prepared directory the free name: one rename, durable when it returns. Raises OSError.
+
+        A directory of somebody else under that name stays: a rename does not replace one that is not empty.
+        """
+        self.files.rename(self.prepared, self._live(install))
+        self.files.fsync_dir(self.log_dir)
+        self.files.fsync_dir(self.path)
+
+    def take_away(self, install: Install) -> None:
+        """Free the partition's name of our directory, which no broker uses. Raises OSError."""
+        rejected = os.path.join(self.path, "rejected")
+        shutil.rmtree(rejected, ignore_errors=True)
+        self.files.rename(self._live(install), rejected)
+        self.files.fsync_dir(self.log_dir)
+
+    def clear(self, install: Install, *, is_hosted: bool) -> None:
+        """Whatever is left of an install goes, the journal last. Idempotent. Raises OSError.
+
+        `is_hosted`: the broker has the partition here: of what lies under its name only the mark is ours then.
+        """
+        directory = self._live(install)
+        if self.place(install) is Place.OURS:
+            if is_hosted:
+                self.files.unlink(os.path.join(directory, _MARK))
+            else:
+                self.take_away(install)
+        for stray in self._strays(install):
+            shutil.rmtree(stray)
+        for name in (self.prepared, os.path.join(self.path, "rejected")):
+            shutil.rmtree(name, ignore_errors=True)
+        self.journal.remove()
+        with contextlib.suppress(OSError):
+            os.rmdir(self.path)
+
+    def _strays(self, install: Install) -> list[str]:
+        """Our directory under the name that a broker gave it when it started while the replica was out."""
+        tp = TopicPartition(install.topic, install.partition)
+        found = []
+        for name in self.files.list_names(self.log_dir):
+            parsed = parse_partition_dir(name)
+            if parsed is not None and parsed[1] is DirKind.STRAY and str(tp).startswith(parsed[0].topic):
+                found.append(os.path.join(self.log_dir, name))
+        return [directory for directory in found if self._is_marked(directory, install)]
+
+    def _live(self, install: Install) -> str:
+        return os.path.join(self.log_dir, f"{install.topic}-{install.partition}")
+
+    def _is_marked(self, directory: str, install: Install) -> bool:
+        try:
+            return self.files.read(os.path.join(directory, _MARK)) == install.id.encode()
+        except (FileNotFoundError, NotADirectoryError):
+            return False

@@ -1,0 +1,182 @@
+"""Carries out what `machine` decides: one look, one decision, one step, the journal before it."""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from cleanerd.env.clock import Clock
+from cleanerd.env.files import Files
+from cleanerd.errors import ClusterRefused
+from cleanerd.format.names import TopicPartition
+from cleanerd.format.uuid_text import parse_uuid
+from cleanerd.install.area import Area, NotInstallable
+from cleanerd.install.cluster import Claimed, Cluster, free_claim, take_claim
+from cleanerd.install.machine import Limits, advance, why_not
+from cleanerd.install.prepare import Prepared, plan, prepare
+from cleanerd.install.values import ClusterView, Install, Place, Seen, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An install that could begin now."""
+
+    install: Install
+    prepared: Prepared
+
+
+def offer(files: Files, cluster: Cluster, area: Area, tp: TopicPartition, broker: int, clock: Clock) -> Offer:
+    """Look whether the staged result of a log can be installed. Nothing is touched.
+
+    Raises NotInstallable with the reason, Claimed, ClusterRefused; SourceChanged, CorruptFile, OSError of the result itself.
+    """
+    prepared = plan(files, area.log_dir, tp)
+    claim = cluster.read_claim()
+    if claim:
+        raise Claimed(f"another install is under way in the cluster: {claim}")
+    view = cluster.view(tp.topic, tp.partition, broker)
+    if view.topic_id is None:
+        raise NotInstallable(f"{tp}: the cluster has no such topic")
+    now_ms = clock.now_ms()
+    install = Install(
+        id=uuid.uuid4().hex,
+        topic=tp.topic,
+        partition=tp.partition,
+        topic_id=view.topic_id,
+        broker=broker,
+        log_dir=area.log_dir,
+        replicas=view.replicas,
+        was_leader=view.leader == broker,
+        controller=view.controller,
+        end_offset=prepared.end_offset,
+        round_end=prepared.round_end,
+        freed_bytes=prepared.freed_bytes,
+        tail_bytes=prepared.tail_bytes,
+        began_ms=now_ms,
+        step=Step.PREPARED,
+        step_ms=now_ms,
+    )
+    reason = why_not(install, Seen(view, area.place(install), True, None), cluster.min_isr(tp.topic))
+    if reason is not None:
+        raise NotInstallable(reason)
+    return Offer(install, prepared)
+
+
+@dataclass(slots=True)
+class Driver:
+    """One install, from PREPARED on. Not thread-safe. `told` hears of each step when it is in the journal."""
+
+    area: Area
+    cluster: Cluster
+    clock: Clock
+    limits: Limits
+    install: Install
+    told: Callable[[Install], None] = lambda _: None
+    is_abort_asked: bool = False
+    _asked_s: float | None = field(default=None, init=False)
+    _absent_since_s: float | None = field(default=None, init=False)
+    _failure: str | None = field(default=None, init=False)
+
+    def begin(self, offered: Prepared, pause: Callable[[float], object]) -> None:
+        """PREPARED and the first REMOVING. Raises NotInstallable, Claimed, ClusterRefused, CleanerdError, OSError: then the
+        cluster was asked for nothing: `abandon` it.
+        """
+        install = self.install
+        prepare(self.area.files, self.area, offered, install.id, parse_uuid(install.topic_id))
+        self._write(install)
+        take_claim(self.cluster, install, self.clock, pause)
+        reason = why_not(install, self._look(), self.cluster.min_isr(install.topic))
+        if reason is not None:
+            raise NotInstallable(reason)
+        self._go(install.to(Step.REMOVING, self.clock.now_ms()))
+
+    def abandon(self, reason: str) -> None:
+        """Give up what `begin` has refused: the next `step` clears up. Raises OSError."""
+        self._write(replace(self.install, reason=reason))
+
+    def step(self) -> Install | None:
+        """One look and what follows from it; the install when it is over.
+
+        Raises ClusterRefused, OSError: nothing is known, or a step was not carried out; call it again.
+        """
+        if self.install.step in (Step.PREPARED, Step.CLEARING):
+            after = advance(self.install, self._unseen(), self.clock.now_ms(), self.limits)
+        else:
+            after = advance(self.install, self._look(), self.clock.now_ms(), self.limits)
+        if after is None:
+            return None
+        return self._go(after)
+
+    def _unseen(self) -> Seen:
+        """For steps that need no look at the cluster."""
+        nothing = ClusterView(None, (), frozenset(), -1, (), (), frozenset(), (-1, -1), None, 0)
+        return Seen(nothing, Place.NOTHING, False, None)
+
+    def _look(self) -> Seen:
+        install, now_s = self.install, self.clock.monotonic_s()
+        view = self.cluster.view(install.topic, install.partition, install.broker)
+        if view.topic_id is not None:
+            self._absent_since_s = None
+        elif self._absent_since_s is None:
+            self._absent_since_s = now_s
+        return Seen(
+            view,
+            self.area.place(install),
+            self.area.is_prepared(install),
+            None if self._asked_s is None else int((now_s - self._asked_s) * 1000),
+            0 if self._absent_since_s is None else int((now_s - self._absent_since_s) * 1000),
+            self._failure,
+            self.is_abort_asked,
+        )
+
+    def _go(self, install: Install) -> Install | None:
+        """Be in a step, and carry it out."""
+        if install != self.install:
+            self._write(install)
+        if install.step is Step.CLEARING:
+            return self._clear()
+        self._asked_s = self.clock.monotonic_s()
+        try:
+            self._act()
+            self._failure = None
+        except (ClusterRefused, OSError) as error:
+            self._failure = str(error)
+        return None
+
+    def _write(self, install: Install) -> None:
+        self.area.journal.write(install)
+        if install.step is not self.install.step:
+            self._asked_s = self._failure = None
+        self.install = install
+        self.told(install)
+
+    def _act(self) -> None:
+        install, cluster, area = self.install, self.cluster, self.area
+        partition = (install.topic, install.partition)
+        match install.step:
+            case Step.REMOVING:
+                cluster.ask_for_replicas(*partition, install.rest)
+            case Step.MOVING:
+                if area.place(install) is Place.NOTHING:
+                    area.move_in(install)
+            case Step.ADDING:
+                view = cluster.view(*partition, install.broker)
+                if view.hosted_in not in (None, install.log_dir) and area.place(install) is Place.OURS:
+                    area.take_away(install)
+                if view.log_dirs > 1 and view.hosted_in is None:
+                    cluster.prefer_log_dir(*partition, install.broker, install.log_dir)
+                cluster.ask_for_replicas(*partition, install.replicas)
+            case Step.EVICTING:
+                view = cluster.view(*partition, install.broker)
+                if view.replicas == install.rest and area.place(install) is Place.OURS:
+                    area.take_away(install)
+                else:
+                    cluster.ask_for_replicas(*partition, install.rest)
+            case Step.ELECTING:
+                cluster.elect_preferred(*partition)
+
+    def _clear(self) -> Install:
+        install = self.install
+        free_claim(self.cluster, install)
+        view = self.cluster.view(install.topic, install.partition, install.broker)
+        self.area.clear(install, is_hosted=view.hosted_in == install.log_dir)
+        return install

@@ -1,0 +1,238 @@
+"""What an install does next, whatever happens to the cluster, the broker, the disk and cleanerd itself."""
+
+import random
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cleanerd.errors import ClusterRefused
+from cleanerd.install.machine import why_not
+from cleanerd.install.values import ClusterView, Install, Outcome, Place, Seen, Step
+from tests.install.world import BROKER, REPLICAS, TOPIC_ID, Killed, World, fresh_install
+
+STEPS_MAX = 2_000
+
+
+def begun(world: World) -> Install:
+    """An install at its first REMOVING: journalled, nothing asked yet."""
+    install = fresh_install(was_leader=world.leader == BROKER, replicas=world.replicas)
+    world.journal_text = install.to(Step.REMOVING, world.clock.now_ms())
+    world.claim = '{"id": "i1"}'
+    return world.journal_text
+
+
+def run(world: World, *, happens: object = lambda: None, calm_after: int = 300) -> Install:
+    """Go on until it is over, with a new process after each kill."""
+    driver, done = world.drive(begun(world)), None
+    try:
+        driver._act()
+        driver._asked_s = world.clock.monotonic_s()
+    except ClusterRefused as error:
+        driver._failure = str(error)
+        driver._asked_s = world.clock.monotonic_s()
+    except Killed:
+        driver = world.drive(world.journal_text)  # type: ignore[arg-type]
+    for number in range(STEPS_MAX):
+        world.is_calm = number >= calm_after
+        if world.is_calm:
+            world.restart_broker()
+            world.alive |= set(REPLICAS)
+            world.isr |= set(world.replicas) - {BROKER}
+            world.rival_adding = ()
+        elif callable(happens):
+            happens()
+        try:
+            done = driver.step()
+        except ClusterRefused:
+            pass
+        except Killed:
+            if world.journal_text is None:
+                break
+            driver = world.drive(world.journal_text)
+        world.tick()
+        if done is not None:
+            return done
+    assert world.journal_text is None, f"never over: {world.told[-8:]}"
+    return driver.install
+
+
+def check_end(world: World, done: Install) -> None:
+    for _ in range(200):
+        world.is_calm = True
+        world.rival_adding = ()
+        world.restart_broker()
+        world.tick()
+    assert world.journal_text is None
+    assert not world.is_prepared
+    if world.rival is not None:
+        assert world.replicas in (world.rival, REPLICAS)
+    elif world.topic_id == TOPIC_ID:
+        assert world.replicas == done.replicas, (world.asked, world.told)
+        assert not world.adding
+        assert world.is_loaded
+    if done.outcome is Outcome.INSTALLED:
+        assert world.loaded_ours
+
+
+def test_an_install_without_trouble_takes_out_moves_in_puts_back() -> None:
+    world = World()
+    done = run(world)
+    assert done.outcome is Outcome.INSTALLED
+    assert [step for step, _ in world.told] == [Step.MOVING, Step.ADDING, Step.CLEARING]
+    assert world.asked == [(2, 3), REPLICAS]
+    check_end(world, done)
+
+
+def test_a_leader_leads_again() -> None:
+    world = World(replicas=(1, 2, 3), leader=BROKER, lists=[(1, 2, 3)])
+    done = run(world)
+    assert (done.outcome, world.leader) == (Outcome.INSTALLED, BROKER)
+    assert Step.ELECTING in [step for step, _ in world.told]
+    check_end(world, done)
+
+
+def test_another_replica_that_dies_brings_ours_back_at_once() -> None:
+    world = World()
+
+    world.isr.discard(3)
+    world._broker = lambda: None  # type: ignore[method-assign]  # it does not close the log
+    driver = world.drive(begun(world))
+    driver._act()
+    driver._asked_s = world.clock.monotonic_s()
+    driver.step()
+    assert world.told == [(Step.ADDING, "replicas [3] are not in sync any more")]
+    assert world.asked == [(2, 3), REPLICAS]
+
+
+def test_a_controller_that_moves_and_a_broker_that_does_not_close_bring_it_back() -> None:
+    for moved in (True, False):
+        world = World()
+        world._broker = lambda: None  # type: ignore[method-assign]
+        driver = world.drive(begun(world))
+        driver._act()
+        driver._asked_s = world.clock.monotonic_s()
+        assert driver.step() is None
+        assert world.asked == [(2, 3)]
+        world.controller = (2, 2) if moved else (1, 1)
+        world.tick(0 if moved else 5_001)
+        driver.step()
+        assert world.asked == [(2, 3), REPLICAS]
+        assert ("controller" if moved else "not closed") in str(world.told[-1][1])
+
+
+def test_a_directory_that_the_broker_does_not_load_is_taken_away_and_the_replica_comes_back() -> None:
+    world = World(refuses=True)
+    done = run(world)
+    assert done.outcome is Outcome.RETURNED
+    assert done.reason == "the broker has not loaded the prepared directory within 5000 ms"
+    assert world.asked == [(2, 3), REPLICAS, (2, 3), REPLICAS]
+    check_end(world, done)
+
+
+def test_somebody_elses_list_stays_and_their_reassignment_is_waited_for() -> None:
+    world = World()
+    driver = world.drive(begun(world))
+    driver._act()
+    driver._asked_s = world.clock.monotonic_s()
+    world.tick()
+    world.rival, world.rival_adding = (2, 4), (4,)
+    world.replicas = (2, 3, 4)
+    asked = list(world.asked)
+    for _ in range(50):
+        assert driver.step() is None
+        world.clock.ms += 1000
+    world.replicas, world.rival_adding = (2, 4), ()
+    done = driver.step()
+    assert done is not None
+    assert done.outcome is Outcome.FOREIGN
+    assert done.reason == "the replicas were (2, 1, 3), somebody else made them (2, 4)"
+    assert world.asked == asked
+
+
+def test_a_topic_that_was_made_anew_is_left_alone() -> None:
+    world = World()
+    driver = world.drive(begun(world))
+    driver._act()
+    driver._asked_s = world.clock.monotonic_s()
+    world.tick()
+    driver.step()
+    assert world.place is Place.OURS
+    world.topic_id, world.replicas = "BBBBBBBBBBBBBBBBBBBBBB", REPLICAS
+    asked = list(world.asked)
+    done = driver.step()
+    assert done is not None
+    assert done.outcome is Outcome.DROPPED
+    assert world.place is Place.NOTHING, "our directory does not stand in the way of the new topic"
+    assert world.asked == asked
+
+
+def test_a_process_that_starts_after_a_kill_before_anything_was_asked_only_clears() -> None:
+    world = World()
+    done = world.drive(fresh_install()).step()
+    assert done is not None
+    assert (done.outcome, world.asked) == (Outcome.ABANDONED, [])
+
+
+VIEW = ClusterView(TOPIC_ID, (1, 2), frozenset({1, 2}), 1, (), (), frozenset({1, 2}), (1, 1), "/logs", 1)
+
+
+def refusal(min_isr: int = 1, **changes: object) -> str:
+    view = replace(VIEW, **changes)  # type: ignore[arg-type]
+    install = fresh_install(view.replicas)
+    return why_not(install, Seen(view, Place.OTHER, True, None), min_isr) or ""
+
+
+def test_what_may_not_be_taken_out_is_refused_with_its_reason() -> None:
+    assert refusal() == ""
+    assert "single replica" in refusal(replicas=(1,))
+    assert "behind are [2]" in refusal(isr=frozenset({1}))
+    assert "min.insync.replicas is 2" in refusal(min_isr=2)
+    assert "a reassignment is under way" in refusal(adding=(3,))
+    assert "none of its replicas" in refusal(replicas=(2, 3), isr=frozenset({2, 3}))
+    assert "deleted or made anew" in refusal(topic_id="x")
+    assert "the broker has it in /other" in refusal(hosted_in="/other")
+
+
+@settings(max_examples=400)
+@given(
+    st.integers(0, 2**32), st.integers(0, 80), st.booleans(), st.sampled_from(["", "rival", "topic", "anew"])
+)
+def test_whatever_happens_the_list_comes_back_or_is_somebody_elses(
+    seed: int, calm_after: int, is_refused: bool, event: str
+) -> None:
+    """Kills before and after every step, lost and late requests, stale answers, brokers that die, rivals, deletions."""
+    rng = random.Random(seed)
+    world = World(chance=rng.randrange, refuses=is_refused)
+    at = rng.randrange(1, 60)
+    count = 0
+
+    def happens() -> None:
+        nonlocal count
+        count += 1
+        if not rng.randrange(15):
+            world.alive.symmetric_difference_update({BROKER})
+            if BROKER in world.alive:
+                world.restart_broker()
+        if not rng.randrange(20):
+            world.isr.symmetric_difference_update({3} & set(world.replicas))
+        if not rng.randrange(30):
+            world.controller = (rng.randrange(3), world.controller[1] + 1)
+        if count == at and not world.delayed:
+            if event == "rival":
+                world.rival = rng.choice([(2, 3, 4), (4, 2), (3, 2, 1)])
+                world.replicas, world.adding, world.lists = world.rival, (), [world.rival]
+                world.rival_adding = (4,) if 4 in world.rival else ()
+                world.isr = set(world.rival)
+            elif event == "topic":
+                world.topic_id = None
+                world.is_loaded = False
+            elif event == "anew":
+                world.topic_id = "BBBBBBBBBBBBBBBBBBBBBB"
+        if world.rival_adding and not rng.randrange(5):
+            world.rival_adding = ()
+
+    done = run(world, happens=happens, calm_after=calm_after)
+    if event not in {"anew", "topic"}:
+        check_end(world, done)
+    assert world.journal_text is None

@@ -1,0 +1,26 @@
+"""What metrics say of an install that another process has left under way."""
+
+from dataclasses import replace
+
+from cleanerd.env.files import RealFiles
+from cleanerd.install.area import Area
+from cleanerd.install.values import Step
+from tests.install.world import fresh_install
+from tests.operate.world import World
+
+
+def an_install_of_another_process_is_found(world: World) -> None:
+    """There is no cluster, so it cannot go on: until it does, somebody has to hear of the replica that is out."""
+    area = Area(RealFiles(), str(world.a))
+    area.open([str(world.a)])
+    began_ms = world.clock.now_ms() - 60_000
+    install = replace(fresh_install(), topic="one", log_dir=str(world.a), began_ms=began_ms)
+    area.journal.write(install.to(Step.ADDING, world.clock.now_ms()))
+    installs = world.installs()
+    world.parts.metrics.read_with(installs.samples)
+    installs.step()
+    installs.step()
+    assert world.scrape().total("cleanerd_install_replica_out_seconds") == 60
+    log = world.parts.inventory.logs()[0]
+    world.parts.events.record_log("install", "returned", log, None)
+    assert world.scrape().total("cleanerd_installs_total", outcome="returned") == 1
