@@ -24,9 +24,10 @@ from cleanerd.policy.cleanable import (
 )
 from cleanerd.storage.changed import changed_while_read, stamps
 from cleanerd.storage.checkpoints import read_leader_epochs
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, scan_partition
 from cleanerd.storage.stability import Stability, read_stability
-from cleanerd.storage.staged import StagedGroup, segment_files
+from cleanerd.storage.staged import StagedGroup
 
 _NO_MAX_LAG = 2**63 - 1
 
@@ -132,7 +133,7 @@ def log_size(files: Files, directory: str) -> tuple[int, int]:
     try:
         logs = [
             name
-            for name in segment_files(files, directory)
+            for name in PartitionDir(files, directory).names()
             if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE
         ]
         return sum(files.stat(os.path.join(directory, str(name))).size_bytes for name in logs), len(logs)

@@ -50,10 +50,10 @@ from cleanerd.storage.checkpoints import (
 )
 from cleanerd.storage.delete import retire_segments, unlink_all
 from cleanerd.storage.generation import check_generation
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replay import producers_at
 from cleanerd.storage.roll import roll_segment
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, SegmentOnDisk, scan_partition
-from cleanerd.storage.staged import segment_files
 
 Dispose = Callable[[tuple[str, ...]], None]
 """What becomes of `.deleted` files; called with `.lock` held."""
@@ -212,7 +212,7 @@ def revalidate(files: Files, snapshot: PartitionSnapshot, going: int) -> None:
     """
     check_generation(files, snapshot.directory, snapshot.generation)
     _check_log_start(files, snapshot)
-    found = segment_files(files, snapshot.directory)
+    found = PartitionDir(files, snapshot.directory).names()
     for name in found:
         if name.suffix in {names.Suffix.CLEANED, names.Suffix.SWAP}:
             raise SourceChanged(

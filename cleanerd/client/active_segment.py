@@ -20,7 +20,7 @@ from cleanerd.format.batch import NO_TIMESTAMP, BatchHeader, checksum, parse_hea
 from cleanerd.format.errors import FormatError, corruption_in
 from cleanerd.format.head import CRC_AT, LENGTH_AT, MAGIC_AT
 from cleanerd.format.legacy import decode_entry
-from cleanerd.format.names import MAX_OFFSET, FileKind, SegmentFileName
+from cleanerd.format.names import MAX_OFFSET, FileKind, segment_path
 from cleanerd.format.txn_index import AbortedTxn, render_txn_index
 from cleanerd.storage.producer_state import ProducerState
 from cleanerd.storage.segments import LogBatch, OpenSegment
@@ -207,7 +207,7 @@ class ActiveSegment:
         return [fd for fd in fds if fd is not None]
 
     def _path(self, kind: FileKind) -> str:
-        return os.path.join(self._directory, str(SegmentFileName(self.base_offset, kind)))
+        return segment_path(self._directory, self.base_offset, kind)
 
     def _open(self, kind: FileKind) -> int:
         return os.open(self._path(kind), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -17,7 +17,7 @@ from cleanerd.env.files import READ_MAX_BYTES, read_regular
 from cleanerd.errors import SourceChanged
 from cleanerd.format.batch import Record
 from cleanerd.format.errors import corruption_in
-from cleanerd.format.names import MAX_OFFSET, FileKind, SegmentFileName
+from cleanerd.format.names import MAX_OFFSET, FileKind, segment_path
 from cleanerd.format.txn_index import ENTRY_BYTES, AbortedTxn, parse_txn_index
 from cleanerd.storage.replay import last_stable_offset
 from cleanerd.storage.segments import LIST_ATTEMPTS_MAX, LogBatch, log_batches, settled_bases
@@ -76,15 +76,14 @@ def _read_aborted(directory: str) -> _Aborted:
 def _identities(directory: str) -> dict[int, int]:
     """Inode of each live segment by its base offset, ascending."""
     return {
-        base: os.stat(os.path.join(directory, str(SegmentFileName(base, FileKind.LOG)))).st_ino
-        for base in settled_bases(directory)
+        base: os.stat(segment_path(directory, base, FileKind.LOG)).st_ino for base in settled_bases(directory)
     }
 
 
 def _read_txn_indexes(directory: str, bases: list[int]) -> _Aborted:
     aborted: _Aborted = defaultdict(list)
     for base in bases:
-        path = os.path.join(directory, str(SegmentFileName(base, FileKind.TXN_INDEX)))
+        path = segment_path(directory, base, FileKind.TXN_INDEX)
         if not os.path.exists(path):
             continue
         data = read_regular(path, READ_MAX_BYTES)

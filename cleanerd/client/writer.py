@@ -30,7 +30,7 @@ from cleanerd.client.active_segment import (
 )
 from cleanerd.client.control import CleanerControl, NoDaemon
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.format.names import LOCK, FileKind, SegmentFileName, TopicPartition
+from cleanerd.format.names import LOCK, FileKind, TopicPartition, segment_path
 from cleanerd.format.producer_snapshot import ProducerEntry, render_producer_snapshot
 from cleanerd.storage.checkpoints import forget_partition
 from cleanerd.storage.delete import retire_segments, unlink_all
@@ -274,7 +274,7 @@ class LogWriter:
             self._files.fsync(path)
 
     def _snapshot_path(self, offset: int) -> str:
-        return os.path.join(self.directory, str(SegmentFileName(offset, FileKind.PRODUCER_SNAPSHOT)))
+        return segment_path(self.directory, offset, FileKind.PRODUCER_SNAPSHOT)
 
     def _find_end(self, start_offset: int, *, repair: bool) -> tuple[ProducerState, SegmentScan]:
         bases = live_bases(self.directory)

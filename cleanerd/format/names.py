@@ -13,6 +13,7 @@ name                                        what it is
 These pieces are joined, and suffixes looked at, here only. A name that does not parse is foreign: it is left alone.
 """
 
+import os
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -84,6 +85,11 @@ _SEGMENT_FILE = re.compile(
     rf"({'|'.join(re.escape(kind.value) for kind in FileKind)})"
     rf"({'|'.join(re.escape(suffix.value) for suffix in Suffix if suffix.value)})?"
 )
+
+
+def segment_path(directory: str, base_offset: int, kind: FileKind, suffix: Suffix = Suffix.LIVE) -> str:
+    """Path of a segment file in the directory of its partition."""
+    return os.path.join(directory, str(SegmentFileName(base_offset, kind, suffix)))
 
 
 def parse_segment_file(name: str) -> SegmentFileName | None:

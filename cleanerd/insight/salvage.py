@@ -33,6 +33,7 @@ from cleanerd.format.names import (
     Suffix,
     parse_partition_dir,
     parse_segment_file,
+    segment_path,
 )
 from cleanerd.format.partition_metadata import parse_partition_metadata
 from cleanerd.format.producer_snapshot import render_producer_snapshot
@@ -181,7 +182,7 @@ class _Salvage:
 
     def _copy_segment(self, base: int, next_base: int | None) -> None:
         """Sound batches of one segment, into as many as they need."""
-        path = os.path.join(self._source, str(SegmentFileName(base, FileKind.LOG)))
+        path = segment_path(self._source, base, FileKind.LOG)
         try:
             with open_regular(path) as fd:
                 limit = min(base + RELATIVE_OFFSET_MAX + 1, MAX_OFFSET) if next_base is None else next_base
@@ -267,7 +268,7 @@ class _Salvage:
 
         No CRC covers that index: an entry that names an offset of a batch that is there is either known or wrong.
         """
-        path = os.path.join(self._source, str(SegmentFileName(base, FileKind.TXN_INDEX)))
+        path = segment_path(self._source, base, FileKind.TXN_INDEX)
         try:
             txns = parse_txn_index(CarefulFiles().read(path))
         except (FormatError, OSError):
@@ -306,7 +307,7 @@ class _Salvage:
         )
 
     def _like(self, base: int) -> str:
-        return os.path.join(self._source, str(SegmentFileName(base, FileKind.LOG)))
+        return segment_path(self._source, base, FileKind.LOG)
 
     def _write_aborted(self) -> None:
         """Each abort into the segment that holds its marker, or would."""

@@ -5,7 +5,7 @@ import os
 import numpy as np
 
 from cleanerd.env.files import Files
-from cleanerd.format.names import FileKind, SegmentFileName, Suffix
+from cleanerd.format.names import FileKind, Suffix, segment_path
 from cleanerd.format.offset_index import OffsetIndex, render_offset_index
 from cleanerd.format.time_index import TimeIndex, render_time_index
 from cleanerd.format.txn_index import AbortedTxn, render_txn_index
@@ -72,7 +72,7 @@ class SalvagedSegment:
     def publish(self) -> None:
         """Give the files the names that a broker reads, the `.log` last."""
         for kind in (*self._kinds, FileKind.LOG):
-            live = os.path.join(self._directory, str(SegmentFileName(self.base_offset, kind)))
+            live = segment_path(self._directory, self.base_offset, kind)
             self._files.rename(self._staged(kind), live)
 
     def _write(self, kind: FileKind, content: bytes) -> None:
@@ -88,4 +88,4 @@ class SalvagedSegment:
         self._files.fsync(path)
 
     def _staged(self, kind: FileKind) -> str:
-        return os.path.join(self._directory, str(SegmentFileName(self.base_offset, kind, Suffix.STAGED)))
+        return segment_path(self._directory, self.base_offset, kind, Suffix.STAGED)

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from cleanerd.format.errors import FormatError
-from cleanerd.format.names import MAX_OFFSET, FileKind, SegmentFileName, TopicPartition
+from cleanerd.format.names import MAX_OFFSET, FileKind, TopicPartition, segment_path
 from cleanerd.format.txn_index import ENTRY_BYTES as TXN_ENTRY_BYTES
 from cleanerd.format.txn_index import AbortedTxn, parse_txn_index
 from cleanerd.kernels.judge import Context
@@ -61,7 +61,7 @@ class SegmentTask:
 
     def path(self, kind: FileKind) -> str:
         """Path of one of its files."""
-        return os.path.join(self.directory, str(SegmentFileName(self.base_offset, kind)))
+        return segment_path(self.directory, self.base_offset, kind)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,8 @@ from cleanerd.format.offset_index import OffsetIndex, render_offset_index
 from cleanerd.format.time_index import TimeIndex, render_time_index
 from cleanerd.format.txn_index import AbortedTxn, render_txn_index
 
+from .partition_dir import PartitionDir
+
 _COPY_BYTES = 8 << 20
 
 
@@ -38,8 +40,8 @@ def assemble(files: Files, directory: str, assembly: Assembly) -> dict[FileKind,
 
     Raises OSError, and SourceChanged for a part that shrinks; what is there then is garbage until `discard_staged`.
     """
-    base = assembly.base_offset
-    log = _staged(directory, base, FileKind.LOG)
+    there, base = PartitionDir(files, directory), assembly.base_offset
+    log = there.path_of(_staged(base, FileKind.LOG))
     if assembly.parts:
         files.rename(assembly.parts[0], log)
     else:
@@ -54,9 +56,9 @@ def assemble(files: Files, directory: str, assembly: Assembly) -> dict[FileKind,
     if assembly.aborted_txns:
         contents[FileKind.TXN_INDEX] = render_txn_index(assembly.aborted_txns)
     for kind, content in contents.items():
-        files.write(_staged(directory, base, kind), content)
+        files.write(there.path_of(_staged(base, kind)), content)
     for kind in (FileKind.LOG, *contents):
-        path = _staged(directory, base, kind)
+        path = there.path_of(_staged(base, kind))
         files.adopt_owner(path, assembly.like)
         files.set_mtime_ns(path, assembly.mtime_ns)
         files.fsync(path)
@@ -64,8 +66,8 @@ def assemble(files: Files, directory: str, assembly: Assembly) -> dict[FileKind,
     return {FileKind.LOG: files.stat(log).size_bytes, **sizes}
 
 
-def _staged(directory: str, base_offset: int, kind: FileKind) -> str:
-    return os.path.join(directory, str(SegmentFileName(base_offset, kind, Suffix.STAGED)))
+def _staged(base_offset: int, kind: FileKind) -> SegmentFileName:
+    return SegmentFileName(base_offset, kind, Suffix.STAGED)
 
 
 def _append(target: str, source: str) -> None:

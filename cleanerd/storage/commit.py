@@ -40,7 +40,6 @@ the cleaning and overlap nothing, so such a log is right, only not yet as short 
     deletes it, and an entry whose marker is gone hides what the producer commits later. An empty one is swapped over it.
 """
 
-import os
 from bisect import bisect_left
 from collections.abc import Iterator
 
@@ -51,6 +50,7 @@ from cleanerd.policy.commit_plan import epochs_contradiction, segments_contradic
 
 from .checkpoints import read_leader_epochs
 from .generation import check_generation
+from .partition_dir import PartitionDir
 from .staged import SourceSegment, StagedGroup, live_logs, staged_flaw
 
 _INDEX_KINDS = SEGMENT_KINDS[1:]
@@ -65,16 +65,15 @@ def revalidate(files: Files, directory: str, group: StagedGroup, live: list[int]
     """
     check_generation(files, directory, group.generation)
     try:
-        reason = _contradiction(
-            files, directory, group, live_logs(files, directory) if live is None else live
-        )
+        there = PartitionDir(files, directory)
+        reason = _contradiction(there, group, live_logs(files, directory) if live is None else live)
     except FileNotFoundError as error:
         reason = f"{error.filename} is gone"
     if reason is not None:
         raise SourceChanged(f"{directory}: {reason}")
 
 
-def _contradiction(files: Files, directory: str, group: StagedGroup, live: list[int]) -> str | None:
+def _contradiction(there: PartitionDir, group: StagedGroup, live: list[int]) -> str | None:
     return (
         segments_contradiction(
             [source.base_offset for source in group.sources],
@@ -82,26 +81,26 @@ def _contradiction(files: Files, directory: str, group: StagedGroup, live: list[
             base_offset=group.base_offset,
             next_base_offset=group.next_base_offset,
         )
-        or _changed_source(files, directory, group)
+        or _changed_source(there, group)
         or epochs_contradiction(
             group.leader_epochs,
-            read_leader_epochs(files, directory),
+            read_leader_epochs(there.files, there.path),
             next_base_offset=group.next_base_offset,
         )
-        or staged_flaw(files, directory, group)
+        or staged_flaw(there.files, there.path, group)
     )
 
 
-def _changed_source(files: Files, directory: str, group: StagedGroup) -> str | None:
+def _changed_source(there: PartitionDir, group: StagedGroup) -> str | None:
     for source in group.sources:
-        found = _identity(files, directory, source.base_offset)
+        found = _identity(there, source.base_offset)
         if found != source:
             return f"the .log of {source.base_offset} was {source}, is {found}"
     return None
 
 
-def _identity(files: Files, directory: str, base_offset: int) -> SourceSegment:
-    stat = files.stat(_path(directory, SegmentFileName(base_offset, FileKind.LOG)))
+def _identity(there: PartitionDir, base_offset: int) -> SourceSegment:
+    stat = there.stat(SegmentFileName(base_offset, FileKind.LOG))
     return SourceSegment(base_offset, stat.inode, stat.size_bytes, stat.mtime_ns)
 
 
@@ -118,29 +117,25 @@ def commit_steps(
     Requires: `write_manifest` has returned, or `recover` since. After SourceChanged the later groups of the cleaning
     are worthless too: `discard_staged`.
     """
+    there = PartitionDir(files, directory)
     live = live_logs(files, directory) if live is None else live
     revalidate(files, directory, group, live)
-    _check_previous(files, directory, group, live)
+    _check_previous(there, group, live)
     guard = group.name(FileKind.LOG, Suffix.CLEANED)
-    _rename(files, directory, group.staged(FileKind.LOG), guard)
+    there.rename(group.staged(FileKind.LOG), guard)
     yield
     for kind in _INDEX_KINDS:
         if kind in group.sizes:
-            _rename(files, directory, group.staged(kind), group.name(kind, Suffix.SWAP))
-    _blank_txn_index(files, directory, group)
+            there.rename(group.staged(kind), group.name(kind, Suffix.SWAP))
+    _blank_txn_index(there, group)
     yield
-    _rename(files, directory, guard, guard.with_suffix(Suffix.SWAP))
+    there.rename(guard, guard.with_suffix(Suffix.SWAP))
     yield
-    yield from _finish_steps(files, directory, group)
+    yield from _finish_steps(there, group)
     del live[bisect_left(live, group.base_offset + 1) : bisect_left(live, group.next_base_offset)]
 
 
-def _synced(files: Files, directory: str, steps: Iterator[None]) -> None:
-    for _ in steps:
-        files.fsync_dir(directory)
-
-
-def _check_previous(files: Files, directory: str, group: StagedGroup, live: list[int]) -> None:
+def _check_previous(there: PartitionDir, group: StagedGroup, live: list[int]) -> None:
     """(E) The group staged before this one is committed, or retention has taken all of it since."""
     before = group.previous
     if before is None:
@@ -148,26 +143,19 @@ def _check_previous(files: Files, directory: str, group: StagedGroup, live: list
     if not live or live[0] >= before.next_base_offset:
         return
     inside = live[bisect_left(live, before.log.base_offset) : bisect_left(live, before.next_base_offset)]
-    if inside == [before.log.base_offset] and _identity(files, directory, inside[0]) == before.log:
+    if inside == [before.log.base_offset] and _identity(there, inside[0]) == before.log:
         return
     raise SourceChanged(
-        f"{directory}: the group at {before.log.base_offset}, on which the group at {group.base_offset} relies, "
+        f"{there.path}: the group at {before.log.base_offset}, on which the group at {group.base_offset} relies, "
         f"is not or not wholly committed: segments {inside}"
     )
 
 
-def _blank_txn_index(files: Files, directory: str, group: StagedGroup) -> None:
+def _blank_txn_index(there: PartitionDir, group: StagedGroup) -> None:
     """(F)"""
     stale = SegmentFileName(group.base_offset, FileKind.TXN_INDEX)
-    if (
-        group.sizes[FileKind.LOG] == 0
-        and FileKind.TXN_INDEX not in group.sizes
-        and _exists(files, directory, stale)
-    ):
-        path = _path(directory, stale.with_suffix(Suffix.SWAP))
-        files.write(path, b"")
-        files.adopt_owner(path, _path(directory, stale))  # the broker opens it for writing (spec disk D4.6)
-        files.fsync(path)
+    if group.sizes[FileKind.LOG] == 0 and FileKind.TXN_INDEX not in group.sizes and there.exists(stale):
+        there.write_like(stale.with_suffix(Suffix.SWAP), b"", there.path_of(stale))
 
 
 def finish(files: Files, directory: str, group: StagedGroup) -> None:
@@ -175,29 +163,31 @@ def finish(files: Files, directory: str, group: StagedGroup) -> None:
 
     Requires: the names as they are now are synced (B).
     """
-    _synced(files, directory, _finish_steps(files, directory, group))
+    there = PartitionDir(files, directory)
+    for _ in _finish_steps(there, group):
+        there.sync()
 
 
-def _finish_steps(files: Files, directory: str, group: StagedGroup) -> Iterator[None]:
-    if _exists(files, directory, group.name(FileKind.LOG, Suffix.SWAP)):
-        yield from _retire_sources(files, directory, group)
+def _finish_steps(there: PartitionDir, group: StagedGroup) -> Iterator[None]:
+    if there.exists(group.name(FileKind.LOG, Suffix.SWAP)):
+        yield from _retire_sources(there, group)
     for kinds in ((FileKind.LOG,), _INDEX_KINDS):  # (D)
         for kind in kinds:
-            if _exists(files, directory, group.name(kind, Suffix.SWAP)):
-                _rename(files, directory, group.name(kind, Suffix.SWAP), group.name(kind, Suffix.LIVE))
+            if there.exists(group.name(kind, Suffix.SWAP)):
+                there.rename(group.name(kind, Suffix.SWAP), group.name(kind, Suffix.LIVE))
         yield
-    yield from _clear(files, directory, group)
+    yield from _clear(there, group)
 
 
-def _retire_sources(files: Files, directory: str, group: StagedGroup) -> Iterator[None]:
+def _retire_sources(there: PartitionDir, group: StagedGroup) -> Iterator[None]:
     """Steps 4 and 5."""
     logs = [SegmentFileName(source.base_offset, FileKind.LOG) for source in group.sources]
-    present = [log for log in logs if _exists(files, directory, log)]
+    present = [log for log in logs if there.exists(log)]
     for source in group.sources:
-        _check_retirable(files, directory, source)
+        _check_retirable(there, source)
     uncovered = uncovered_sources([log.base_offset for log in logs], group.last_offset)
     for log in present:
-        _rename(files, directory, log, log.with_suffix(Suffix.DELETED))
+        there.rename(log, log.with_suffix(Suffix.DELETED))
         if log.base_offset in uncovered:
             yield  # (E)
     yield  # (C)
@@ -205,40 +195,28 @@ def _retire_sources(files: Files, directory: str, group: StagedGroup) -> Iterato
         is_first = log.base_offset == group.base_offset
         for kind in _INDEX_KINDS if is_first else (*_INDEX_KINDS, FileKind.PRODUCER_SNAPSHOT):
             name = SegmentFileName(log.base_offset, kind)
-            if _exists(files, directory, name):
-                _rename(files, directory, name, name.with_suffix(Suffix.DELETED))
+            if there.exists(name):
+                there.rename(name, name.with_suffix(Suffix.DELETED))
     yield
 
 
-def _check_retirable(files: Files, directory: str, source: SourceSegment) -> None:
+def _check_retirable(there: PartitionDir, source: SourceSegment) -> None:
     """The inode is not compared: it does not survive a restored copy, and nothing can have written since step 0."""
     log = SegmentFileName(source.base_offset, FileKind.LOG)
-    if _exists(files, directory, log):
-        found = _identity(files, directory, source.base_offset)
+    if there.exists(log):
+        found = _identity(there, source.base_offset)
         if (found.size_bytes, found.mtime_ns) != (source.size_bytes, source.mtime_ns):
-            raise LogUncleanable(f"{directory}/{log}: is not the segment that the commit under way replaces")
+            raise LogUncleanable(f"{there.path}/{log}: is not the segment that the commit under way replaces")
 
 
-def _clear(files: Files, directory: str, group: StagedGroup) -> Iterator[None]:
+def _clear(there: PartitionDir, group: StagedGroup) -> Iterator[None]:
     """Step 8. The manifest goes last: without it `.deleted` files could not be told from a broker's."""
     for source in group.sources:
         for kind in _RETIRED_KINDS:
             name = SegmentFileName(source.base_offset, kind, Suffix.DELETED)
-            if _exists(files, directory, name):
-                files.unlink(_path(directory, name))
+            if there.exists(name):
+                there.unlink(name)
     yield
-    if _exists(files, directory, group.manifest):
-        files.unlink(_path(directory, group.manifest))
+    if there.exists(group.manifest):
+        there.unlink(group.manifest)
     yield
-
-
-def _path(directory: str, name: SegmentFileName) -> str:
-    return os.path.join(directory, str(name))
-
-
-def _exists(files: Files, directory: str, name: SegmentFileName) -> bool:
-    return files.exists(_path(directory, name))
-
-
-def _rename(files: Files, directory: str, source: SegmentFileName, target: SegmentFileName) -> None:
-    files.rename(_path(directory, source), _path(directory, target))

@@ -31,7 +31,7 @@ from cleanerd.env.files import Files
 from cleanerd.errors import SourceChanged
 from cleanerd.format.names import SEGMENT_KINDS, FileKind, SegmentFileName, Suffix
 
-from .staged import segment_files
+from .partition_dir import PartitionDir
 
 _KINDS = {*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT}
 
@@ -43,28 +43,28 @@ def retire_segments(files: Files, directory: str, base_offsets: Sequence[int]) -
     attempt left included. Raises SourceChanged before anything is touched if another segment lies among them; OSError:
     the log is whole then, if not as short as asked for, and calling again goes on.
     """
+    there = PartitionDir(files, directory)
     last, going = base_offsets[-1], set(base_offsets)
-    files.fsync_dir(directory)
-    for log in _up_to(files, directory, last, Suffix.LIVE, {FileKind.LOG}):
+    there.sync()
+    for log in _up_to(there, last, Suffix.LIVE, {FileKind.LOG}):
         if log.base_offset not in going:
             raise SourceChanged(f"{directory}/{log}: is older than segments that should go before it")
     for base in base_offsets:
         log = SegmentFileName(base, FileKind.LOG)
-        if files.exists(_path(directory, log)):
-            _rename_deleted(files, directory, log)
-            files.fsync_dir(directory)
-    for name in _up_to(files, directory, last, Suffix.LIVE, _KINDS):
-        _rename_deleted(files, directory, name)
-    files.fsync_dir(directory)
-    return tuple(_path(directory, name) for name in _up_to(files, directory, last, Suffix.DELETED, _KINDS))
+        if there.exists(log):
+            _rename_deleted(there, log)
+            there.sync()
+    for name in _up_to(there, last, Suffix.LIVE, _KINDS):
+        _rename_deleted(there, name)
+    there.sync()
+    return tuple(there.path_of(name) for name in _up_to(there, last, Suffix.DELETED, _KINDS))
 
 
 def deleted_files(files: Files, directory: str) -> tuple[str, ...]:
     """Paths of all segment files that wait for their deletion. Raises OSError."""
+    there = PartitionDir(files, directory)
     return tuple(
-        _path(directory, name)
-        for name in segment_files(files, directory)
-        if name.suffix is Suffix.DELETED and name.kind in _KINDS
+        there.path_of(name) for name in there.names() if name.suffix is Suffix.DELETED and name.kind in _KINDS
     )
 
 
@@ -100,16 +100,10 @@ def remove_files(files: Files, directory: str, limit: int) -> tuple[int, int, bo
     return len(names), size_bytes, True
 
 
-def _up_to(
-    files: Files, directory: str, last: int, suffix: Suffix, kinds: set[FileKind]
-) -> list[SegmentFileName]:
-    found = segment_files(files, directory)
+def _up_to(there: PartitionDir, last: int, suffix: Suffix, kinds: set[FileKind]) -> list[SegmentFileName]:
+    found = there.names()
     return [n for n in found if n.base_offset <= last and n.suffix is suffix and n.kind in kinds]
 
 
-def _rename_deleted(files: Files, directory: str, name: SegmentFileName) -> None:
-    files.rename(_path(directory, name), _path(directory, name.with_suffix(Suffix.DELETED)))
-
-
-def _path(directory: str, name: SegmentFileName) -> str:
-    return os.path.join(directory, str(name))
+def _rename_deleted(there: PartitionDir, name: SegmentFileName) -> None:
+    there.rename(name, name.with_suffix(Suffix.DELETED))

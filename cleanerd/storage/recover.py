@@ -17,7 +17,6 @@ Idempotent, and safe to interrupt anywhere: it repeats steps of `commit` or of a
 A group that was never begun stays, and the caller may commit or discard it.
 """
 
-import os
 from collections.abc import Callable, Iterable
 
 from cleanerd.env.files import Files
@@ -27,11 +26,11 @@ from cleanerd.policy.recovery_plan import Found, Leftovers, Remedy, choose_remed
 
 from .commit import finish
 from .generation import end_truncation
+from .partition_dir import PartitionDir
 from .staged import (
     StagedGroup,
     manifest_names,
     read_manifest,
-    segment_files,
     staged_flaw,
     staged_names,
     unlink_staged,
@@ -60,101 +59,98 @@ def recover(
     `acted` hears roll_forward or roll_back for every commit that was completed or undone, and delete_leftover.
     """
     end_truncation(files, directory)
+    there = PartitionDir(files, directory)
     listed = files.list_names(directory)
     temporary = [n for n in map(parse_segment_file, listed) if n is not None and n.suffix is not Suffix.LIVE]
     if not temporary and not staged_names(listed):
         return None
-    files.fsync_dir(directory)
-    groups, unreadable = _read(files, directory)
-    waiting = {
-        group.base_offset
-        for group in groups
-        if _settle_group(files, directory, group, acted, is_kafka=is_kafka)
-    }
-    reason = _settle_foreign(files, directory, acted, is_kafka=is_kafka, next_offset=next_offset)
-    if _sweep(files, directory, waiting | _begun(files, directory) & unreadable):
+    there.sync()
+    groups, unreadable = _read(there)
+    waiting = {group.base_offset for group in groups if _settle_group(there, group, acted, is_kafka=is_kafka)}
+    reason = _settle_foreign(there, acted, is_kafka=is_kafka, next_offset=next_offset)
+    if _sweep(there, waiting | _begun(there) & unreadable):
         acted("delete_leftover")
     return reason
 
 
-def _read(files: Files, directory: str) -> tuple[list[StagedGroup], set[int]]:
+def _read(there: PartitionDir) -> tuple[list[StagedGroup], set[int]]:
     """Groups with a manifest, and the bases of those whose manifest cannot be read: it declares nothing."""
     groups, unreadable = [], set()
-    for name in manifest_names(files, directory):
+    for name in manifest_names(there.files, there.path):
         try:
-            groups.append(read_manifest(files, directory, name))
+            groups.append(read_manifest(there.files, there.path, name))
         except CorruptFile:
             unreadable.add(name.base_offset)
     return groups, unreadable
 
 
-def _begun(files: Files, directory: str) -> set[int]:
+def _begun(there: PartitionDir) -> set[int]:
     """Bases of `.cleaned` and `.swap` files."""
-    found = segment_files(files, directory)
+    found = there.names()
     return {name.base_offset for name in found if name.suffix in {Suffix.CLEANED, Suffix.SWAP}}
 
 
-def _settle_group(files: Files, directory: str, group: StagedGroup, acted: Acted, *, is_kafka: bool) -> bool:
+def _settle_group(there: PartitionDir, group: StagedGroup, acted: Acted, *, is_kafka: bool) -> bool:
     """Finish or undo one group; returns whether it still waits to be committed."""
 
     def look(suffix: Suffix) -> Found:
-        return _look(files, directory, group, suffix, is_kafka=is_kafka)
+        return _look(there, group, suffix, is_kafka=is_kafka)
 
     remedy = choose_remedy(
-        staged_log=files.exists(_path(directory, group.staged(FileKind.LOG))),
-        staged_whole=staged_flaw(files, directory, group) is None,
+        staged_log=there.exists(group.staged(FileKind.LOG)),
+        staged_whole=staged_flaw(there.files, there.path, group) is None,
         guard=look(Suffix.CLEANED),
         swap=look(Suffix.SWAP),
         live=look(Suffix.LIVE),
     )
     if remedy is Remedy.FINISH:
-        finish(files, directory, group)
+        finish(there.files, there.path, group)
         acted("roll_forward")
     elif remedy is Remedy.ROLL_BACK:
-        _roll_back(files, directory, group)
+        _roll_back(there, group)
         acted("roll_back")
     return remedy is Remedy.WAIT
 
 
-def _look(files: Files, directory: str, group: StagedGroup, suffix: Suffix, *, is_kafka: bool) -> Found:
+def _look(there: PartitionDir, group: StagedGroup, suffix: Suffix, *, is_kafka: bool) -> Found:
     """Size, modification time and inode tell our new segment from another cleaner's.
 
     Where no broker cleans, the inode is not asked for: it does not survive a restored copy, and no broker will repair that.
     """
-    path = _path(directory, group.name(FileKind.LOG, suffix))
-    if not files.exists(path):
+    name = group.name(FileKind.LOG, suffix)
+    if not there.exists(name):
         return Found.NOTHING
-    stat = files.stat(path)
+    stat = there.stat(name)
     is_alike = (stat.size_bytes, stat.mtime_ns) == (group.sizes[FileKind.LOG], group.log_mtime_ns)
     return Found.OURS if is_alike and not (is_kafka and stat.inode != group.log_inode) else Found.FOREIGN
 
 
-def _roll_back(files: Files, directory: str, group: StagedGroup) -> None:
+def _roll_back(there: PartitionDir, group: StagedGroup) -> None:
     """Take back steps 2 and 1. The manifest goes last: without it the guard would pass for a broker's."""
     swaps = [group.name(kind, Suffix.SWAP) for kind in SEGMENT_KINDS[1:]]
-    _unlink(files, directory, [name for name in swaps if files.exists(_path(directory, name))])
-    _unlink(files, directory, [group.name(FileKind.LOG, Suffix.CLEANED)])
-    _unlink(files, directory, [group.manifest])
+    _unlink(there, [name for name in swaps if there.exists(name)])
+    _unlink(there, [group.name(FileKind.LOG, Suffix.CLEANED)])
+    _unlink(there, [group.manifest])
 
 
-def _sweep(files: Files, directory: str, waiting: set[int]) -> bool:
+def _sweep(there: PartitionDir, waiting: set[int]) -> bool:
     """Unlink what is staged but for the groups that wait; nothing of those is a part or an unfinished manifest.
 
     Returns whether there was anything.
     """
     leftovers = []
-    for text in staged_names(files.list_names(directory)):
+    for text in staged_names(there.files.list_names(there.path)):
         name = parse_segment_file(text)
         if name is None or name.base_offset not in waiting or name.kind is FileKind.PART:
             leftovers.append(text)
-    unlink_staged(files, directory, leftovers)
+    unlink_staged(there.files, there.path, leftovers)
     return bool(leftovers)
 
 
 def _settle_foreign(
-    files: Files, directory: str, acted: Acted, *, is_kafka: bool, next_offset: Callable[[str], int]
+    there: PartitionDir, acted: Acted, *, is_kafka: bool, next_offset: Callable[[str], int]
 ) -> str | None:
-    found = segment_files(files, directory)
+    found = there.names()
     leftovers = Leftovers(
         cleaned=_bases(name for name in found if name.suffix is Suffix.CLEANED),
         swaps=_bases(name for name in found if name.suffix is Suffix.SWAP),
@@ -162,22 +158,22 @@ def _settle_foreign(
     )
     reason = objection(leftovers, is_kafka=is_kafka)
     if reason is not None:
-        return f"{directory}: {reason}"
+        return f"{there.path}: {reason}"
     if not is_kafka:
         try:
-            replaced = _replaced(directory, found, leftovers, next_offset)
+            replaced = _replaced(there, found, leftovers, next_offset)
         except LogUncleanable as doubt:
-            return f"{directory}: an interrupted commit is left as it is, decide by hand: {doubt}"
-        _undo_incomplete(files, directory, found, leftovers)
+            return f"{there.path}: an interrupted commit is left as it is, decide by hand: {doubt}"
+        _undo_incomplete(there, found, leftovers)
         if leftovers.cleaned:
             acted("roll_back")
-        if _adopt_swaps(files, directory, replaced):
+        if _adopt_swaps(there, replaced):
             acted("roll_forward")
     return None
 
 
 def _replaced(
-    directory: str,
+    there: PartitionDir,
     found: list[SegmentFileName],
     leftovers: Leftovers,
     next_offset: Callable[[str], int],
@@ -193,7 +189,7 @@ def _replaced(
     for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
         if SegmentFileName(log.base_offset, kind, Suffix.SWAP) not in swaps:
             raise LogUncleanable(f"{log} is without its {kind.value}")
-    end = next_offset(_path(directory, log))
+    end = next_offset(there.path_of(log))
     if end == log.base_offset:
         raise LogUncleanable(f"{log} is empty")
     live = (n for n in found if n.kind is FileKind.LOG and n.suffix is Suffix.LIVE)
@@ -202,47 +198,42 @@ def _replaced(
     return range(log.base_offset, end)
 
 
-def _undo_incomplete(
-    files: Files, directory: str, found: list[SegmentFileName], leftovers: Leftovers
-) -> None:
+def _undo_incomplete(there: PartitionDir, found: list[SegmentFileName], leftovers: Leftovers) -> None:
     """D2 pass 1. The `.cleaned` files go last: while one is there, the swap files above it count for nothing."""
     invalid = [n for n in found if n.suffix is Suffix.SWAP and not leftovers.is_valid(n.base_offset)]
-    _unlink(files, directory, invalid + [n for n in found if n.suffix is Suffix.DELETED])
-    _unlink(files, directory, [n for n in found if n.suffix is Suffix.CLEANED])
+    _unlink(there, invalid + [n for n in found if n.suffix is Suffix.DELETED])
+    _unlink(there, [n for n in found if n.suffix is Suffix.CLEANED])
 
 
-def _adopt_swaps(files: Files, directory: str, bases: range) -> bool:
+def _adopt_swaps(there: PartitionDir, bases: range) -> bool:
     """D2 passes 3 and 4, `.log` before its indexes; the producer snapshot at the new base stays (rule 5.6).
 
     Returns whether there were any.
     """
-    found = segment_files(files, directory)
+    found = there.names()
     swaps = [name for name in found if name.suffix is Suffix.SWAP]
     if not swaps:
         return False
-    unlink_staged(files, directory, staged_names(files.list_names(directory)))  # made for the log as it was
+    unlink_staged(
+        there.files, there.path, staged_names(there.files.list_names(there.path))
+    )  # made for the log as it was
     logs = [name for name in swaps if name.kind is FileKind.LOG]
     kept = SegmentFileName(bases.start, FileKind.PRODUCER_SNAPSHOT)
     replaced = [n for n in found if n.suffix is Suffix.LIVE and n.base_offset in bases and n != kept]
-    _unlink(files, directory, replaced)
+    _unlink(there, replaced)
     for names in (logs, [name for name in swaps if name.kind is not FileKind.LOG]):
         for name in names:
-            files.rename(_path(directory, name), _path(directory, name.with_suffix(Suffix.LIVE)))
-        files.fsync_dir(directory)
+            there.rename(name, name.with_suffix(Suffix.LIVE))
+        there.sync()
     return True
 
 
-def _unlink(files: Files, directory: str, names: list[SegmentFileName]) -> None:
+def _unlink(there: PartitionDir, names: list[SegmentFileName]) -> None:
     """Unlink, then sync: what is unlinked next goes after these."""
-    for name in names:
-        files.unlink(_path(directory, name))
+    there.unlink(*names)
     if names:
-        files.fsync_dir(directory)
+        there.sync()
 
 
 def _bases(found: Iterable[SegmentFileName]) -> list[int]:
     return sorted({name.base_offset for name in found})
-
-
-def _path(directory: str, name: SegmentFileName) -> str:
-    return os.path.join(directory, str(name))

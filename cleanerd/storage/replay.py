@@ -4,7 +4,7 @@ import os
 
 from cleanerd.env.files import READ_MAX_BYTES, NotRegular, read_regular
 from cleanerd.format.errors import FormatError, corruption_in
-from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
+from cleanerd.format.names import FileKind, Suffix, parse_segment_file, segment_path
 from cleanerd.format.producer_snapshot import parse_producer_snapshot
 from cleanerd.storage.producer_state import ProducerState
 from cleanerd.storage.segments import LogBatch, live_bases, log_batches
@@ -58,7 +58,7 @@ def snapshot_offsets(directory: str) -> list[int]:
 def _newest_snapshot(directory: str, limit: int) -> tuple[int, ProducerState]:
     """The newest readable one at or below `limit`; a damaged one costs a longer replay, nothing else."""
     for offset in reversed(snapshot_offsets(directory)):
-        path = os.path.join(directory, str(SegmentFileName(offset, FileKind.PRODUCER_SNAPSHOT)))
+        path = segment_path(directory, offset, FileKind.PRODUCER_SNAPSHOT)
         if offset <= limit:
             try:
                 return offset, ProducerState(parse_producer_snapshot(read_regular(path, READ_MAX_BYTES)))

@@ -22,13 +22,14 @@ The segments before it may go only after step 3: a log without any starts over a
     is harmless, but a `.txnindex` of an earlier segment of that base would hide what is written now.
 """
 
-import os
 from collections.abc import Sequence
 
 from cleanerd.env.files import Files
 from cleanerd.errors import SourceChanged
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix
 from cleanerd.format.producer_snapshot import ProducerEntry, render_producer_snapshot
+
+from .partition_dir import PartitionDir
 
 _COMPANIONS = (FileKind.PRODUCER_SNAPSHOT, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
 
@@ -41,30 +42,19 @@ def roll_segment(
     Requires: the old active segment is complete and takes no more appends. Raises SourceChanged if there is a segment at
     `base_offset`; OSError: the log is as it was, or rolled.
     """
-    log = SegmentFileName(base_offset, FileKind.LOG)
-    if files.exists(_path(directory, log)):
+    there, log = PartitionDir(files, directory), SegmentFileName(base_offset, FileKind.LOG)
+    if there.exists(log):
         raise SourceChanged(f"{directory}/{log}: is there already")
-    files.fsync_dir(directory)
+    there.sync()
     for kind in (*_COMPANIONS, FileKind.LOG):
         content = render_producer_snapshot(producers) if kind is FileKind.PRODUCER_SNAPSHOT else b""
-        _stage(files, _path(directory, SegmentFileName(base_offset, kind, Suffix.STAGED)), content, like)
-    files.fsync_dir(directory)
-    stale = _path(directory, SegmentFileName(base_offset, FileKind.TXN_INDEX))
-    if files.exists(stale):
-        files.unlink(stale)
+        there.write_like(SegmentFileName(base_offset, kind, Suffix.STAGED), content, like)  # (A)
+    there.sync()
+    stale = SegmentFileName(base_offset, FileKind.TXN_INDEX)
+    if there.exists(stale):
+        there.unlink(stale)
     for kinds in (_COMPANIONS, (FileKind.LOG,)):  # (B)
         for kind in kinds:
             name = SegmentFileName(base_offset, kind)
-            files.rename(_path(directory, name.with_suffix(Suffix.STAGED)), _path(directory, name))
-        files.fsync_dir(directory)
-
-
-def _stage(files: Files, path: str, content: bytes, like: str) -> None:
-    """(A)"""
-    files.write(path, content)
-    files.adopt_owner(path, like)
-    files.fsync(path)
-
-
-def _path(directory: str, name: SegmentFileName) -> str:
-    return os.path.join(directory, str(name))
+            there.rename(name.with_suffix(Suffix.STAGED), name)
+        there.sync()

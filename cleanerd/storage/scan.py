@@ -35,6 +35,7 @@ from cleanerd.format.names import (
     Suffix,
     TopicPartition,
     parse_segment_file,
+    segment_path,
 )
 from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
 from cleanerd.format.time_index import parse_time_index
@@ -75,9 +76,7 @@ class SegmentOnDisk:
 
     def sibling(self, kind: FileKind) -> str:
         """Path of another file of this segment."""
-        return os.path.join(
-            os.path.dirname(self.path), str(SegmentFileName(self.base_offset, kind, self.suffix))
-        )
+        return segment_path(os.path.dirname(self.path), self.base_offset, kind, self.suffix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +208,7 @@ def read_bounds(
     bases = live_logs(files, directory)
     if not bases:
         return None
-    path = os.path.join(directory, str(SegmentFileName(bases[-1], FileKind.LOG)))
+    path = segment_path(directory, bases[-1], FileKind.LOG)
     found = stat_log(files, path)
     kinds = frozenset({FileKind.LOG, FileKind.OFFSET_INDEX})
     active = SegmentOnDisk(
@@ -229,16 +228,16 @@ def _segment(
     first_batch_timestamp: bool,
     suffix: Suffix,
 ) -> SegmentOnDisk:
-    path = os.path.join(directory, str(SegmentFileName(base, FileKind.LOG, suffix)))
+    path = segment_path(directory, base, FileKind.LOG, suffix)
     found = stat_log(files, path)
     index_bytes = {
-        kind: files.stat(os.path.join(directory, str(SegmentFileName(base, kind, suffix)))).size_bytes
+        kind: files.stat(segment_path(directory, base, kind, suffix)).size_bytes
         for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
         if kind in kinds
     }
     largest = None
     if FileKind.TIME_INDEX in kinds:
-        time_index_path = os.path.join(directory, str(SegmentFileName(base, FileKind.TIME_INDEX, suffix)))
+        time_index_path = segment_path(directory, base, FileKind.TIME_INDEX, suffix)
         with corruption_in(time_index_path):
             index = parse_time_index(files.read(time_index_path), base, preallocated=is_active)
         largest = index.largest_timestamp_ms

@@ -21,7 +21,7 @@ from cleanerd.format.batch import BatchHeader, Record, decode_batch, iterate_bat
 from cleanerd.format.errors import corruption_in
 from cleanerd.format.head import peek_batch
 from cleanerd.format.legacy import decode_entry
-from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
+from cleanerd.format.names import FileKind, Suffix, parse_segment_file, segment_path
 
 READ_BYTES = 1 << 20
 LIST_ATTEMPTS_MAX = 250
@@ -56,7 +56,7 @@ class OpenSegment:
 
     def __init__(self, directory: str, base_offset: int) -> None:
         self.base_offset = base_offset
-        self.path = os.path.join(directory, str(SegmentFileName(base_offset, FileKind.LOG)))
+        self.path = segment_path(directory, base_offset, FileKind.LOG)
         self._file = regular_file(self.path, buffering=0)  # closed by __exit__
         self.inode = os.fstat(self._file.fileno()).st_ino
         self.position = 0

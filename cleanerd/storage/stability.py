@@ -3,7 +3,6 @@
 Compiled, for all batches of a log; `replay` gives the whole state of producers, as a snapshot has it, in plain Python.
 """
 
-import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from cleanerd.env.files import Files, NotRegular
 from cleanerd.env.pace import Pace, unpaced
 from cleanerd.format.errors import FormatError
-from cleanerd.format.names import FileKind, SegmentFileName
+from cleanerd.format.names import FileKind, segment_path
 from cleanerd.format.producer_snapshot import ProducerEntry, parse_producer_snapshot
 from cleanerd.kernels.tables import Producers
 from cleanerd.kernels.transactions import PRODUCER, ReplayState, replay
@@ -60,7 +59,7 @@ def _newest_usable(files: Files, snapshot: PartitionSnapshot) -> tuple[int, Repl
     for offset in reversed(snapshot.producer_snapshots):
         if not snapshot.log_start_offset < offset <= snapshot.high_watermark:
             continue
-        path = os.path.join(snapshot.directory, str(SegmentFileName(offset, FileKind.PRODUCER_SNAPSHOT)))
+        path = segment_path(snapshot.directory, offset, FileKind.PRODUCER_SNAPSHOT)
         try:
             return offset, ReplayState(_rows(parse_producer_snapshot(files.read(path))), -1)
         except (FormatError, FileNotFoundError, NotRegular):

@@ -18,6 +18,8 @@ from cleanerd.env.files import Files
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
 
+from .partition_dir import PartitionDir
+
 _VERSION = 4
 _MANIFEST_END = f"{FileKind.MANIFEST.value}{Suffix.STAGED.value}"
 _UNFINISHED_END = f".manifest-part{Suffix.STAGED.value}"
@@ -114,18 +116,19 @@ def write_manifest(
 
     Requires: each file is written and synced; groups of a cleaning are declared in ascending order.
     """
-    log = files.stat(os.path.join(directory, str(group.staged(FileKind.LOG))))
+    there = PartitionDir(files, directory)
+    log = there.stat(group.staged(FileKind.LOG))
     before = before or _declared_before(files, directory, group)
-    previous = None if before is None else _as_previous(files, directory, before)
+    previous = None if before is None else _as_previous(there, before)
     linked = replace(group, log_inode=log.inode, previous=previous)
-    path = os.path.join(directory, str(group.manifest))
+    path = there.path_of(group.manifest)
     unfinished = path.removesuffix(_MANIFEST_END) + _UNFINISHED_END
-    source = os.path.join(directory, str(group.name(FileKind.LOG, Suffix.LIVE)))
+    source = there.path_of(group.name(FileKind.LOG, Suffix.LIVE))
     files.write(unfinished, _render(linked))
     files.adopt_owner(unfinished, source)  # a broker that cannot read a file takes the directory offline (A6)
     files.fsync(unfinished)
     files.rename(unfinished, path)
-    files.fsync_dir(directory)
+    there.sync()
     return linked
 
 
@@ -134,8 +137,8 @@ def _declared_before(files: Files, directory: str, group: StagedGroup) -> Staged
     return read_manifest(files, directory, earlier[-1]) if earlier else None
 
 
-def _as_previous(files: Files, directory: str, before: StagedGroup) -> PreviousGroup:
-    stat = files.stat(os.path.join(directory, str(before.staged(FileKind.LOG))))
+def _as_previous(there: PartitionDir, before: StagedGroup) -> PreviousGroup:
+    stat = there.stat(before.staged(FileKind.LOG))
     log = SourceSegment(before.base_offset, stat.inode, stat.size_bytes, stat.mtime_ns)
     return PreviousGroup(log, before.next_base_offset)
 
@@ -147,13 +150,8 @@ def read_manifests(files: Files, directory: str) -> list[StagedGroup]:
 
 def manifest_names(files: Files, directory: str) -> list[SegmentFileName]:
     """Names of the manifests of a partition directory, ascending."""
-    found = [name for name in segment_files(files, directory) if name.kind is FileKind.MANIFEST]
+    found = [name for name in PartitionDir(files, directory).names() if name.kind is FileKind.MANIFEST]
     return sorted((name for name in found if name.suffix is Suffix.STAGED), key=lambda name: name.base_offset)
-
-
-def segment_files(files: Files, directory: str) -> list[SegmentFileName]:
-    """All names of a partition directory that parse."""
-    return [name for name in map(parse_segment_file, files.list_names(directory)) if name is not None]
 
 
 def live_logs(files: Files, directory: str) -> list[int]:
@@ -162,7 +160,7 @@ def live_logs(files: Files, directory: str) -> list[int]:
     Raises SourceChanged while another cleaning exchanges segments, and when the directory is gone; OSError.
     """
     try:
-        found = segment_files(files, directory)
+        found = PartitionDir(files, directory).names()
     except FileNotFoundError as error:
         raise SourceChanged(f"{directory}: is gone") from error
     for name in found:
@@ -193,7 +191,7 @@ def _render(group: StagedGroup) -> bytes:
 
 def read_manifest(files: Files, directory: str, name: SegmentFileName) -> StagedGroup:
     """One manifest. Raises CorruptFile, also for one of another version."""
-    path = os.path.join(directory, str(name))
+    path = PartitionDir(files, directory).path_of(name)
     try:
         fields = json.loads(files.read(path))
         if fields.pop("version") != _VERSION:
@@ -232,13 +230,13 @@ def _parse_previous(fields: Mapping[str, Any] | None) -> PreviousGroup | None:
 
 def staged_flaw(files: Files, directory: str, group: StagedGroup) -> str | None:
     """What is wrong with the staged files of a group, in words; None if they are what was written."""
+    there = PartitionDir(files, directory)
     for kind, size in group.sizes.items():
-        path = os.path.join(directory, str(group.staged(kind)))
-        if not files.exists(path):
+        if not there.exists(group.staged(kind)):
             return f"{group.staged(kind)} is gone"
-        if files.stat(path).size_bytes != size:
+        if there.stat(group.staged(kind)).size_bytes != size:
             return f"{group.staged(kind)} is not the staged file of {size} bytes that was written"
-    log = files.stat(os.path.join(directory, str(group.staged(FileKind.LOG))))
+    log = there.stat(group.staged(FileKind.LOG))
     if log.mtime_ns != group.log_mtime_ns or group.log_inode not in {None, log.inode}:
         return f"{group.staged(FileKind.LOG)} is not the staged file that was written: other inode or time"
     return None
@@ -279,11 +277,9 @@ def discard_staged(files: Files, directory: str) -> None:
 
 def unlink_staged(files: Files, directory: str, names: Sequence[str]) -> None:
     """Unlink staged files: the manifests, a sync, the others."""
+    there = PartitionDir(files, directory)
     manifests = [name for name in names if name.endswith(_MANIFEST_END)]
-    for name in manifests:
-        files.unlink(os.path.join(directory, name))
+    there.unlink(*manifests)
     if manifests:
-        files.fsync_dir(directory)
-    for name in names:
-        if name not in manifests:
-            files.unlink(os.path.join(directory, name))
+        there.sync()
+    there.unlink(*(name for name in names if name not in manifests))

@@ -51,8 +51,9 @@ from .checkpoints import (
     truncate_leader_epochs,
 )
 from .generation import begin_truncation
+from .partition_dir import PartitionDir
 from .recover import recover
-from .staged import discard_staged, segment_files
+from .staged import discard_staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def truncate_log(
 ) -> None:
     """Steps 1 to 6, after `settle`. `token`: new and random. Raises OSError, after which the log has to be opened again."""
     directory = os.path.join(log_dir, str(topic_partition))
-    active = _path(directory, SegmentFileName(cut.active_base, FileKind.LOG))
+    active = PartitionDir(files, directory).path_of(SegmentFileName(cut.active_base, FileKind.LOG))
     begin_truncation(files, directory, token, like=active)
     lower_checkpoints(files, log_dir, topic_partition, cut.active_base, cut.offset)
     remove_segments_above(files, directory, cut.active_base)
@@ -105,29 +106,25 @@ def lower_checkpoints(
 
 def remove_segments_above(files: Files, directory: str, base_offset: int) -> None:
     """Steps 3 and 4."""
-    for name in _above(files, directory, base_offset, {FileKind.PRODUCER_SNAPSHOT}):
-        files.unlink(_path(directory, name))
-    files.fsync_dir(directory)
-    for log in reversed(_above(files, directory, base_offset, {FileKind.LOG})):
-        files.unlink(_path(directory, log))
-        files.fsync_dir(directory)  # (A)
+    there = PartitionDir(files, directory)
+    there.unlink(*_above(there, base_offset, {FileKind.PRODUCER_SNAPSHOT}))
+    there.sync()
+    for log in reversed(_above(there, base_offset, {FileKind.LOG})):
+        there.unlink(log)
+        there.sync()  # (A)
 
 
 def finish_truncation(files: Files, directory: str, active_base: int, end_offset: int) -> None:
     """Step 6, for a log whose last segment is at `active_base`. Idempotent. Raises CorruptFile, OSError."""
-    for name in _above(files, directory, active_base, {*SEGMENT_KINDS[1:]}):
-        files.unlink(_path(directory, name))
+    there = PartitionDir(files, directory)
+    there.unlink(*_above(there, active_base, {*SEGMENT_KINDS[1:]}))
     truncate_leader_epochs(files, directory, end_offset)
 
 
-def _above(files: Files, directory: str, base_offset: int, kinds: set[FileKind]) -> list[SegmentFileName]:
+def _above(there: PartitionDir, base_offset: int, kinds: set[FileKind]) -> list[SegmentFileName]:
     """Live files of these kinds above `base_offset`, ascending."""
-    found = segment_files(files, directory)
+    found = there.names()
     return sorted(
         (n for n in found if n.base_offset > base_offset and n.suffix is Suffix.LIVE and n.kind in kinds),
         key=lambda name: name.base_offset,
     )
-
-
-def _path(directory: str, name: SegmentFileName) -> str:
-    return os.path.join(directory, str(name))

@@ -37,7 +37,13 @@ from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, FileStat
 from cleanerd.errors import CleanerdError, CorruptFile
 from cleanerd.format import names
-from cleanerd.format.names import DirKind, FileKind, SegmentFileName, TopicPartition, parse_partition_dir
+from cleanerd.format.names import (
+    DirKind,
+    FileKind,
+    TopicPartition,
+    parse_partition_dir,
+    segment_path,
+)
 from cleanerd.storage.checkpoints import read_offsets
 from cleanerd.storage.scan import Checkpoints, first_batch_timestamp_ms
 
@@ -484,7 +490,7 @@ def _new_entry(log_dir: str, name: str) -> _Entry | None:
 
 
 def _log_path(entry: _Entry, segment: ClosedSegment) -> str:
-    return os.path.join(entry.log.directory, str(SegmentFileName(segment.facts.base_offset, FileKind.LOG)))
+    return segment_path(entry.log.directory, segment.facts.base_offset, FileKind.LOG)
 
 
 def _reason(error: Exception) -> str:

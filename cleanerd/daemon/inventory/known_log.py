@@ -22,7 +22,14 @@ from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.files import Files, regular_file
 from cleanerd.errors import CorruptFile
-from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition, parse_segment_file
+from cleanerd.format.names import (
+    FileKind,
+    SegmentFileName,
+    Suffix,
+    TopicPartition,
+    parse_segment_file,
+    segment_path,
+)
 from cleanerd.format.time_index import ENTRY as TIME_INDEX_ENTRY
 from cleanerd.policy.cleanable import (
     CleanableRange,
@@ -186,7 +193,7 @@ def offsets_of(
 
 def reaches(files: Files, directory: str, contents: Contents, offset: int) -> bool:
     """Whether the log is known to go up to `offset`; False where that takes more than a short look. Raises nothing."""
-    path = os.path.join(directory, str(SegmentFileName(contents.active_base_offset, FileKind.LOG)))
+    path = segment_path(directory, contents.active_base_offset, FileKind.LOG)
     try:
         found = files.stat(path)
         facts = SegmentFacts(contents.active_base_offset, found.size_bytes, 0, 0, _EVER_MS, None)
@@ -208,7 +215,7 @@ def read_contents(files: Files, directory: str, before: Contents | None) -> Cont
     if not bases:
         return None
     known = {segment.facts.base_offset: segment for segment in before.closed} if before else {}
-    active = stat_log(files, os.path.join(directory, str(SegmentFileName(bases[-1], FileKind.LOG))))
+    active = stat_log(files, segment_path(directory, bases[-1], FileKind.LOG))
     return Contents(
         closed=tuple(
             _closed_segment(files, directory, base, kinds[base], known.get(base)) for base in bases[:-1]
@@ -222,7 +229,7 @@ def read_contents(files: Files, directory: str, before: Contents | None) -> Cont
 
 def with_active_size(files: Files, directory: str, contents: Contents) -> Contents:
     """The same with what has been appended since; `contents` itself when that is nothing. Raises OSError."""
-    path = os.path.join(directory, str(SegmentFileName(contents.active_base_offset, FileKind.LOG)))
+    path = segment_path(directory, contents.active_base_offset, FileKind.LOG)
     size_bytes = files.stat(path).size_bytes
     return contents if size_bytes == contents.active_bytes else replace(contents, active_bytes=size_bytes)
 
@@ -249,7 +256,7 @@ def _staged(files: Files, directory: str, names: list[SegmentFileName]) -> Stage
 def _closed_segment(
     files: Files, directory: str, base: int, kinds: set[FileKind], before: ClosedSegment | None
 ) -> ClosedSegment:
-    paths = {kind: os.path.join(directory, str(SegmentFileName(base, kind))) for kind in kinds}
+    paths = {kind: segment_path(directory, base, kind) for kind in kinds}
     log = stat_log(files, paths[FileKind.LOG])
     offset_index_bytes, time_index_bytes = (
         files.stat(paths[kind]).size_bytes if kind in kinds else 0

@@ -29,8 +29,8 @@ from cleanerd.errors import DirOffline, LockHeld
 from cleanerd.format.names import DirKind, Suffix, parse_partition_dir
 from cleanerd.storage.delete import deleted_files, remove_files, unlink_all
 from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import is_kafka_dir
-from cleanerd.storage.staged import segment_files
 
 _FILES_AT_ONCE = 5_000
 """So many are unlinked before whoever else waits for `.lock` has a chance."""
@@ -171,7 +171,7 @@ class PendingDeletions:
             return Deleted(failures=dict.fromkeys(paths, error))
 
     def _is_settled(self, directory: str) -> bool:
-        suffixes = {name.suffix for name in segment_files(self._files, directory)}
+        suffixes = {name.suffix for name in PartitionDir(self._files, directory).names()}
         return not suffixes & {Suffix.CLEANED, Suffix.SWAP}
 
     def _delete(self, paths: list[str], now_ms: int) -> Deleted:

@@ -1,0 +1,56 @@
+"""The directory of one partition: what happens to the files in it, by their names."""
+
+import os
+from dataclasses import dataclass
+
+from cleanerd.env.files import Files, FileStat
+from cleanerd.format.names import SegmentFileName, parse_segment_file
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDir:
+    """A partition directory at `path`, reached through `files`. Every method raises OSError as `files` does.
+
+    Nothing is on stable storage before `sync`: when to sync is what the protocols of this package are about.
+    """
+
+    files: Files
+    path: str
+
+    def path_of(self, name: SegmentFileName | str) -> str:
+        """Path of a file in it."""
+        return os.path.join(self.path, str(name))
+
+    def names(self) -> list[SegmentFileName]:
+        """All names in it that parse."""
+        return [
+            name for name in map(parse_segment_file, self.files.list_names(self.path)) if name is not None
+        ]
+
+    def exists(self, name: SegmentFileName) -> bool:
+        """Whether there is such a file."""
+        return self.files.exists(self.path_of(name))
+
+    def stat(self, name: SegmentFileName) -> FileStat:
+        """Identity and size of a file."""
+        return self.files.stat(self.path_of(name))
+
+    def write_like(self, name: SegmentFileName, content: bytes, like: str) -> None:
+        """Write a file with the owner and permissions of another, and sync it: the broker opens it (spec disk D4.6)."""
+        path = self.path_of(name)
+        self.files.write(path, content)
+        self.files.adopt_owner(path, like)
+        self.files.fsync(path)
+
+    def rename(self, source: SegmentFileName, target: SegmentFileName) -> None:
+        """Give a file another name."""
+        self.files.rename(self.path_of(source), self.path_of(target))
+
+    def unlink(self, *names: SegmentFileName | str) -> None:
+        """Unlink files, in this order."""
+        for name in names:
+            self.files.unlink(self.path_of(name))
+
+    def sync(self) -> None:
+        """All names in it to stable storage."""
+        self.files.fsync_dir(self.path)
