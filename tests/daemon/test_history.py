@@ -13,10 +13,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from cleanerd.daemon.telemetry.history import HOLD, History
+from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import EventKind, HistoryEvent
+from cleanerd.daemon.values.sample import Sample
+from cleanerd.format.names import TopicPartition
 
 DAY_MS = 86_400_000
 SIZE = 1 << 20
+ORDERS = TopicPartition("orders", 0)
 
 
 def event(
@@ -182,6 +186,41 @@ def test_prune_with_a_limit_that_nothing_can_meet(path: str) -> None:
     history.prune(1)
     assert times(history) == []
     assert history.all(HOLD) == {"h": {}}
+
+
+def sample(time_ms: int, cleanable: int = 25) -> Sample:
+    return Sample(time_ms, size_bytes=120, clean_bytes=75, cleanable_bytes=cleanable)
+
+
+def test_samples_come_back_by_log_and_time(path: str) -> None:
+    """Of a log in one log directory, or of all logs together; oldest first."""
+    history, here, there = opened(path), LogId("/a", ORDERS), LogId("/b", ORDERS)
+    history.record_samples(sample(10, 0), {here: sample(10)})
+    history.record_samples(sample(20, 5), {there: sample(20)})
+    again = opened(path)
+    assert again.samples(None, 0) == (sample(10, 0), sample(20, 5))
+    assert again.samples(None, 11) == (sample(20, 5),)
+    assert (again.samples(here, 0), again.samples(there, 0)) == ((sample(10),), (sample(20),))
+    assert again.samples(LogId("/c", ORDERS), 0) == ()
+    assert sample(1).dirty_ratio == 0.25
+
+
+def test_samples_are_bounded_and_leave_room_for_events(path: str) -> None:
+    """A fourth of the file: those of logs go first, the series of all logs together only by its age."""
+    history, logs = (
+        opened(path, max_age_ms=60, max_bytes=SIZE),
+        [LogId("/a", TopicPartition("t", n)) for n in range(500)],
+    )
+    for time_ms in range(100):
+        history.record_samples(sample(time_ms), dict.fromkeys(logs, sample(time_ms)))
+    history.record(event(99))
+    history.prune(100)
+    assert [one.time_ms for one in history.samples(None, 0)] == list(range(40, 100))
+    kept = [one.time_ms for one in history.samples(logs[0], 0)]
+    assert kept == list(range(100 - len(kept), 100))
+    assert 8 <= len(kept) <= 12
+    assert os.path.getsize(path) < 0.4 * SIZE
+    assert times(history) == [99]
 
 
 @pytest.mark.parametrize("damage", ["not a database", "empty", "cut", "schema"])

@@ -1,9 +1,10 @@
-"""What is due by the clock alone: deletions, holds that expire, an engine that is idle, old history."""
+"""What is due by the clock alone: deletions, holds that expire, an idle engine, samples for the history, old history."""
 
 import structlog
 
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.telemetry.history import HOLD
+from cleanerd.daemon.telemetry.sampler import Sampler
 from cleanerd.daemon.work.deletions import Deleted
 from cleanerd.daemon.workers import Bell, Worker
 
@@ -18,6 +19,7 @@ class Housekeeper:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._pruned_s = parts.clock.monotonic_s()
+        self._sampler = Sampler(parts.inventory, parts.configuration, parts.history)
         self.worker = Worker("cleanerd-housekeeper", self._step, lambda: _PAUSE_S, Bell(), parts.clock)
 
     def _step(self) -> bool:
@@ -25,6 +27,7 @@ class Housekeeper:
         self._delete(now_ms)
         self._end_holds(now_ms)
         self._stop_idle_engines()
+        self._sampler.take(now_ms)
         self._prune_history(now_ms)
         return False
 

@@ -5,6 +5,8 @@ table    rows                                        written
 =======  ==========================================  =================================================================
 events   one `HistoryEvent` as JSON, with its time,  with synchronous=NORMAL: a power failure may cost the last rows,
          topic and partition to search by            never the file
+samples  size and dirt of a log (by a hash of its    the same; at most a fourth of the file, the oldest go first
+         directory; 0: of all logs) at an instant
 state    (kind, key) -> JSON object                  the same, but with synchronous=FULL for holds and mutes
 =======  ==========================================  =================================================================
 
@@ -14,6 +16,7 @@ nothing can be written, as on a full disk, events are lost and counted, and stat
 """
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -25,8 +28,10 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
+from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import EventKind, HistoryEvent
 from cleanerd.daemon.values.patterns import matches
+from cleanerd.daemon.values.sample import Sample
 
 HOLD = "hold"
 HORIZON = "horizon"
@@ -42,10 +47,15 @@ PRAGMA journal_size_limit = 4194304;
 CREATE TABLE IF NOT EXISTS events (
     id INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, topic TEXT, partition INTEGER, event TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS events_by_time ON events (time_ms);
+CREATE TABLE IF NOT EXISTS samples (
+    time_ms INTEGER, log INTEGER, size_bytes INTEGER NOT NULL, clean_bytes INTEGER NOT NULL,
+    cleanable_bytes INTEGER NOT NULL, PRIMARY KEY (time_ms, log)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS state (
     kind TEXT, key TEXT, value TEXT NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
 """
 _BUSY_TIMEOUT_S = 2.0
+_SAMPLES_SHARE = 0.25
+_SAMPLE_BYTES = 48  # of a row, in the file
 _PRUNE_TO = 0.9  # of the limit, so that there is something to do once in a while and not every time
 _log = structlog.get_logger("cleanerd")
 
@@ -54,7 +64,7 @@ _Action = Callable[[sqlite3.Connection], None]
 
 
 class History:
-    """The file at `path`: events not older than `max_age_ms` that take up to about `max_bytes`, and state.
+    """The file at `path`: events and samples not older than `max_age_ms` that take up to about `max_bytes`, and state.
 
     Every method may be called from any thread; writers take turns. None raises because of the file.
     """
@@ -104,14 +114,26 @@ class History:
         if kinds is not None:
             which += f" AND json_extract(event, '$.kind') IN ({', '.join('?' * len(kinds))})"
         query = f"SELECT event FROM events WHERE time_ms >= ? {which} ORDER BY id DESC LIMIT ?"  # noqa: S608 - fixed text
-        try:  # with a connection of its own: a long search keeps no writer waiting
-            with contextlib.closing(sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S)) as connection:
-                connection.create_function("log_matches", 2, lambda t, p: matches(pattern, t, p))
-                rows = connection.execute(query, (since_ms or 0, *(kinds or ()), limit)).fetchall()
-        except sqlite3.Error as error:
-            _log.error("history_unreadable", path=self._path, reason=str(error))
-            return ()
+        rows = self._read(query, (since_ms or 0, *(kinds or ()), limit), pattern)
         return tuple(event for (text,) in rows if (event := _parsed(text)) is not None)
+
+    def record_samples(self, total: Sample, of_logs: Mapping[LogId, Sample]) -> None:
+        """Remember how dirty all logs together are at an instant, and some of them."""
+        rows = [(0, total), *((_log_key(log), sample) for log, sample in of_logs.items())]
+        values = [(s.time_ms, key, s.size_bytes, s.clean_bytes, s.cleanable_bytes) for key, s in rows]
+        insert = "INSERT OR REPLACE INTO samples VALUES (?, ?, ?, ?, ?)"
+        with self._lock:
+            self._write("NORMAL", lambda connection: _run_all(connection, insert, values))
+
+    def samples(self, log: LogId | None, since_ms: int) -> tuple[Sample, ...]:
+        """How dirty a log was since then, or all logs together were, oldest first. Between two of them, as in the first."""
+        query = (
+            "SELECT time_ms, size_bytes, clean_bytes, cleanable_bytes FROM samples WHERE time_ms >= ? AND log = ? "
+            "ORDER BY time_ms"
+        )
+        return tuple(
+            Sample(*row) for row in self._read(query, (since_ms, 0 if log is None else _log_key(log)))
+        )
 
     def all(self, kind: str) -> dict[str, dict[str, Any]]:
         """All state of a kind by key."""
@@ -135,10 +157,10 @@ class History:
             return self._save()
 
     def prune(self, now_ms: int) -> None:
-        """Drop events that are too old or too many, give their space back, save state that is not saved yet."""
+        """Drop events and samples that are too old or too many, give their space back, save state that is not saved yet."""
         with self._lock:
             self._save()
-            if self._write("NORMAL", lambda connection: self._drop_events(connection, now_ms)):
+            if self._write("NORMAL", lambda connection: self._drop(connection, now_ms)):
                 self._attempt(_shrink)
 
     def close(self) -> None:
@@ -146,6 +168,17 @@ class History:
         with self._lock:
             self._save()
             self._disconnect()
+
+    def _read(
+        self, query: str, values: Collection[object], pattern: str | None = None
+    ) -> list[tuple[Any, ...]]:
+        try:  # with a connection of its own: a long search keeps no writer waiting
+            with contextlib.closing(sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S)) as connection:
+                connection.create_function("log_matches", 2, lambda t, p: matches(pattern, t, p))
+                return connection.execute(query, tuple(values)).fetchall()
+        except sqlite3.Error as error:
+            _log.error("history_unreadable", path=self._path, reason=str(error))
+            return []
 
     def _save(self) -> bool:
         if not self._unsaved:
@@ -164,8 +197,12 @@ class History:
             else:
                 connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?)", (kind, key, text))
 
-    def _drop_events(self, connection: sqlite3.Connection, now_ms: int) -> None:
-        connection.execute("DELETE FROM events WHERE time_ms < ?", (now_ms - self._max_age_ms,))
+    def _drop(self, connection: sqlite3.Connection, now_ms: int) -> None:
+        for table in ("events", "samples"):
+            connection.execute(f"DELETE FROM {table} WHERE time_ms < ?", (now_ms - self._max_age_ms,))  # noqa: S608 - fixed text
+        kept = int(_SAMPLES_SHARE * self._max_bytes / _SAMPLE_BYTES)
+        newest = "SELECT time_ms FROM samples ORDER BY time_ms DESC LIMIT 1 OFFSET ?"
+        connection.execute(f"DELETE FROM samples WHERE log <> 0 AND time_ms <= ({newest})", (kept,))  # noqa: S608 - fixed text
         while (used_bytes := _used_bytes(connection)) > self._max_bytes:
             count = _number(connection, "SELECT count(*) FROM events")
             if count == 0:
@@ -254,6 +291,14 @@ class History:
 
 def _run(connection: sqlite3.Connection, statement: str, parameters: tuple[object, ...]) -> None:
     connection.execute(statement, parameters)
+
+
+def _run_all(connection: sqlite3.Connection, statement: str, rows: Collection[tuple[object, ...]]) -> None:
+    connection.executemany(statement, rows)
+
+
+def _log_key(log: LogId) -> int:
+    return int.from_bytes(hashlib.blake2b(os.fsencode(log.directory), digest_size=8).digest(), signed=True)
 
 
 def _number(connection: sqlite3.Connection, query: str) -> int:
