@@ -14,6 +14,7 @@ Every message names the file, the position and what was expected and found, as f
 """
 
 import errno
+import os
 import traceback
 from collections.abc import Callable
 from typing import TypeVar
@@ -115,18 +116,27 @@ class BadUsage(Fatal):
 
 def from_os_error(error: OSError, where: str) -> CleanerdError:
     """Which of our errors an OSError is (7.12, 7.14): a full disk may pass, a file out of reach parks its log. One that is
-    gone went with a truncation or deletion, or was exchanged.
+    gone from where the log lies went with a truncation or deletion, or was exchanged; one missing elsewhere did not.
 
-    `where` is named when the error names no file: those of an open descriptor do not.
+    `where`: the directory or file that the work is about, named when the error names no file: those of an open descriptor
+    do not.
     """
     message = f"{error.filename or where}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpace(message)
-    if error.errno == errno.ENOENT:
+    if error.errno == errno.ENOENT and _lies_there(error.filename, where):
         return SourceChanged(message)
     if error.errno in (errno.EIO, errno.EROFS):
         return DirOffline(message)
     return LogUncleanable(message)
+
+
+def _lies_there(filename: object, where: str) -> bool:
+    """Whether a file that is gone was in the directory `where`, or, if that is a file or gone as well, beside it."""
+    if not isinstance(filename, str | bytes):
+        return True
+    place = os.path.abspath(where if os.path.isdir(where) else os.path.dirname(where))
+    return os.path.commonpath([os.path.abspath(os.fsdecode(filename)), place]) == place
 
 
 def guarded(step: Callable[[], _T], where: str) -> _T | CleanerdError:

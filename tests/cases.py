@@ -319,6 +319,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "config/test_config_reload.py::test_c150_all_seven_keys_apply_together",
         "config/test_config_reload.py::test_c150_any_one_of_the_seven_starts_the_workers_anew",
         "config/test_config_reload.py::test_c150_consecutive_changes_keep_topic_overrides",
+        "daemon/test_workers.py::test_c150_a_change_of_the_configuration_revives_dead_threads",
         "daemon/test_daemon_at_work.py::test_limits_and_threads_change_while_it_works",
     ),
     "C151": (

@@ -2,7 +2,6 @@
 
 from cleanerd.cleaning.plan import CleaningPlan
 from cleanerd.env.files import Files
-from cleanerd.env.space import check_room
 from cleanerd.pipeline.segment_indexes import aborted_in, join_entries
 from cleanerd.pipeline.values import RewrittenLog
 from cleanerd.storage.assemble import Assembly, assemble
@@ -43,8 +42,6 @@ def _stage_group(
 ) -> StagedGroup:
     snapshot, group, parts = plan.candidate.snapshot, plan.groups[number], rewritten.parts.get(number, [])
     first, last = group.sources[0], group.sources[-1]
-    appended_bytes = max((written.part.size_bytes for written in parts[1:]), default=0)  # beside their part
-    check_room(snapshot.directory, appended_bytes, plan.work.least_free_bytes)
     offset_index, time_index = join_entries(
         [written.part for written in parts], plan.work.index_interval_bytes
     )
@@ -59,6 +56,7 @@ def _stage_group(
             aborted_txns=tuple(aborted_in(rewritten.indexed, first.base_offset, group.next_base_offset)),
             like=last.path,
             mtime_ns=last.mtime_ns,
+            least_free_bytes=plan.work.least_free_bytes,
         ),
     )
     basis = plan.candidate.basis

@@ -65,6 +65,7 @@ class Worker:
         self._bell = bell
         self._clock = clock
         self._stopping = threading.Event()
+        self._revived = threading.Event()
         self._beat_s = clock.monotonic_s()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -75,7 +76,13 @@ class Worker:
     def stop(self) -> None:
         """Do nothing more after the step that is under way."""
         self._stopping.set()
+        self._revived.set()
         self._bell.ring()
+
+    def revive(self) -> None:
+        """If it is dead, start it again at once (7.18)."""
+        if self.is_dead:
+            self._revived.set()
 
     def join(self, timeout_s: float) -> bool:
         """Whether it has ended in time."""
@@ -105,7 +112,8 @@ class Worker:
                 self.deaths += 1
                 self.is_dead = True
                 _log.exception("worker_died", deaths=self.deaths, restart_in_s=pause_s)
-                self._stopping.wait(pause_s)
+                self._revived.wait(pause_s)
+                self._revived.clear()
                 self.is_dead = False
                 lived_s = self._clock.monotonic_s() - began_s
                 is_old = lived_s > _RESTART_PAUSE_MAX_S
@@ -151,8 +159,10 @@ class Workers:
         self.resize(count)
 
     def resize(self, count: int) -> None:
-        """More or fewer (7.18): those that go finish what they do, none of it is lost."""
+        """More or fewer (7.18): those that go finish what they do, none of it is lost; dead ones start again at once."""
         with self._mutex:
+            for worker in (*self._workers, self._express):
+                worker.revive()
             while len(self._workers) > count:
                 gone = self._workers.pop()
                 gone.stop()

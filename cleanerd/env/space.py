@@ -7,10 +7,12 @@ file go: no caller waits for it, least of all with `.lock` held.
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from cleanerd.env.turns import machine_turn
 from cleanerd.errors import NoSpace
 
 _LARGE_BYTES = 16 << 20
@@ -46,8 +48,29 @@ def floor_bytes(space: Space, ratio: float) -> int:
     return max(int(space.total_bytes * ratio), min(_FLOOR_BYTES, space.total_bytes // _FLOOR_SHARE))
 
 
-def check_room(path: str, size_bytes: int, least_free_bytes: int) -> None:
-    """Raise NoSpace if `size_bytes` more would leave less than `least_free_bytes` free. Raises OSError."""
+_AMPLE_BYTES = 1 << 30
+"""More than all who write at the same time write at once."""
+
+
+@contextmanager
+def room(path: str, size_bytes: int, least_free_bytes: int) -> Iterator[None]:
+    """Room for `size_bytes` more, to be written in the block, that leaves `least_free_bytes` free.
+
+    What one process may still write, no other process of this user takes meanwhile: where it may become tight they write
+    one at a time. Those of other users or with another directory for temporary files are not waited for: these may take
+    what lies between the floor and what they write at once. Raises NoSpace, OSError.
+    """
+    turn = f"space-{os.stat(path).st_dev}"
+    with machine_turn(turn, is_shared=True):
+        if space_of(path).free_bytes - size_bytes - _AMPLE_BYTES >= least_free_bytes:
+            yield
+            return
+    with machine_turn(turn):
+        _check_room(path, size_bytes, least_free_bytes)
+        yield
+
+
+def _check_room(path: str, size_bytes: int, least_free_bytes: int) -> None:
     free_bytes = space_of(path).free_bytes
     if free_bytes - size_bytes < least_free_bytes:
         raise NoSpace(

@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from cleanerd.env.files import regular_fd
+from cleanerd.env.turns import machine_turn
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.codecs import MAX_EXPANDED_BYTES, Codec, ExpandsBeyond, decompress
 from cleanerd.format.errors import FormatError
@@ -24,7 +25,6 @@ from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.scan import crcs, first_bad_crc, first_bad_order, first_misplaced, scan_batches
 from cleanerd.kernels.tables import Bytes, ReadStatus, Table
 
-from .turns import machine_turn
 from .values import ChunkWork, Source
 
 PIECE_BYTES = 2 << 20

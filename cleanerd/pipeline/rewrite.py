@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cleanerd.env.space import check_room
+from cleanerd.env.space import room
 from cleanerd.errors import LogUncleanable
 from cleanerd.format.codecs import Codec, compress
 from cleanerd.format.head import CODEC_MASK
@@ -80,8 +80,8 @@ def rewrite_chunk(
                 out, rows = _encode(piece, part, judged, kept)
                 tally.add(piece, part, judged, kept, rows)
                 if fd is not None and part_path is not None:
-                    check_room(part_path, len(out), least_free_bytes)
-                    _write_all(fd, out)
+                    with room(part_path, len(out), least_free_bytes):
+                        _write_all(fd, out)
                 return size_bytes(piece, part), 0 if fd is None else len(out), len(part.records)
 
             for read_bytes, written_bytes, records in map_slices(piece, take):

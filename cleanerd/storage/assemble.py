@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 
 from cleanerd.env.files import Files
+from cleanerd.env.space import room
 from cleanerd.errors import SourceChanged
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix
 from cleanerd.format.offset_index import OffsetIndex, render_offset_index
@@ -23,7 +24,8 @@ _COPY_BYTES = 8 << 20
 class Assembly:
     """What a new segment is made of.
 
-    `parts`: paths in offset order, none for an empty segment; `like`: `.log` of the last source.
+    `parts`: paths in offset order, none for an empty segment; `like`: `.log` of the last source; `least_free_bytes` of the
+    file system are left free.
     """
 
     base_offset: int
@@ -33,12 +35,13 @@ class Assembly:
     aborted_txns: tuple[AbortedTxn, ...]
     like: str
     mtime_ns: int
+    least_free_bytes: int = 0
 
 
 def assemble(files: Files, directory: str, assembly: Assembly) -> dict[FileKind, int]:
     """Write and sync the staged files; returns their sizes in bytes. The parts are gone afterwards.
 
-    Raises OSError, and SourceChanged for a part that shrinks; what is there then is garbage until `discard_staged`.
+    Raises OSError, NoSpace, and SourceChanged for a part that shrinks; what is there then is garbage until `discard_staged`.
     """
     there, base = PartitionDir(files, directory), assembly.base_offset
     log = there.path_of(_staged(base, FileKind.LOG))
@@ -47,7 +50,8 @@ def assemble(files: Files, directory: str, assembly: Assembly) -> dict[FileKind,
     else:
         files.write(log, b"")
     for part in assembly.parts[1:]:
-        _append(log, part)
+        with room(part, os.path.getsize(part), assembly.least_free_bytes):  # both are there for a moment
+            _append(log, part)
         files.unlink(part)
     contents = {
         FileKind.OFFSET_INDEX: render_offset_index(assembly.offset_index, base),

@@ -1,18 +1,24 @@
 """Disk space and memory that cleanings side by side share: reserved before, and a floor that no write crosses."""
 
+import contextlib
+import multiprocessing
 import os
+import time
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
 
 from cleanerd.cleaning.reservations import Reservations
 from cleanerd.env.files import RealFiles
-from cleanerd.env.space import Space, floor_bytes, space_of
+from cleanerd.env.space import Space, floor_bytes, room, space_of
+from cleanerd.errors import NoSpace
 from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cleaning.logs import GOOD, assert_cleaned, clean, contents, write_logs
 from tests.cleaning.test_bad_input import mounted
 
 GIB = 1 << 30
+SLICE_BYTES = 64 << 10
 
 
 @pytest.mark.parametrize(
@@ -41,6 +47,31 @@ def test_what_one_cleaning_was_granted_is_not_free_for_another(tmp_path: Path) -
     assert reservations.take({str(other): most}, 0) is None
     reservations.release([str(one), str(other)])
     assert reservations.take({str(other): most}, free // 2) == pytest.approx(free - free // 2, abs=slack)
+
+
+def _fill(place: str, least_free_bytes: int, start: "Barrier") -> None:
+    """What a task does: it writes slice after slice while there is room, to a disk that takes its time."""
+    start.wait()
+    with open(f"{place}/{os.getpid()}", "wb", buffering=0) as part, contextlib.suppress(NoSpace):
+        while True:
+            with room(place, SLICE_BYTES, least_free_bytes):
+                time.sleep(0.001)  # noqa: TID251  # whoever looks now sees what is free no longer
+                part.write(bytes(SLICE_BYTES))
+
+
+def test_the_floor_is_not_crossed_by_processes_that_all_think_they_have_room(tmp_path: Path) -> None:
+    """The engines of a daemon know nothing of each other's reservations: who writes sees what is left, one at a time."""
+    with mounted(tmp_path, "-t", "tmpfs", "-o", "size=24m", "none"):
+        floor, fork = 4 << 20, multiprocessing.get_context("fork")
+        start = fork.Barrier(8)
+        tasks = [fork.Process(target=_fill, args=(str(tmp_path), floor, start)) for _ in range(8)]
+        for task in tasks:
+            task.start()
+        for task in tasks:
+            task.join(30)
+        assert [task.exitcode for task in tasks] == [0] * 8
+        free = space_of(str(tmp_path)).free_bytes
+        assert floor <= free < floor + SLICE_BYTES
 
 
 class Filling(Reservations):

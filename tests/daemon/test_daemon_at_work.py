@@ -1,5 +1,6 @@
 """The daemon while it works: priorities, aborts, throttle, retention, expired horizons, ends of all kinds."""
 
+import functools
 import os
 import signal
 import time
@@ -14,8 +15,10 @@ from cleanerd.client.delete_log import delete_log
 from cleanerd.client.producer import Producer
 from cleanerd.client.reader import read_records
 from cleanerd.client.writer import LogWriter
+from cleanerd.config.reload import CLEANER_KEYS
 from cleanerd.format import names
-from tests.cleaning.logs import assert_settled, contents, newest
+from cleanerd.format.producer_snapshot import render_producer_snapshot
+from tests.cleaning.logs import assert_settled, contents, newest, segment
 from tests.cleaning.test_group_by_group import SEGMENT_BYTES, tight
 from tests.daemon.processes import DaemonProcess, running, wait_until
 from tests.daemon.test_daemon_process import committed, descendants
@@ -27,13 +30,17 @@ pytestmark = pytest.mark.soak
 BIG = 40_000
 BIG_BYTES = 4_900_000
 SLOW = 1_000_000
-"""Bytes a second: the big log takes about ten seconds."""
+"""Bytes a second: the big log takes five seconds to be examined, and ten to be cleaned."""
 
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
     """A log directory of cooperating writers, with one big dirty log."""
-    write_log(tmp_path / "logs" / "big-0", BIG, Shape(keys=900, segment_bytes=1 << 20))
+    log = tmp_path / "logs" / "big-0"
+    write_log(log, BIG, Shape(keys=900, segment_bytes=1 << 20))
+    segment(log, -1).with_suffix(".snapshot").write_bytes(
+        render_producer_snapshot(())
+    )  # as a writer leaves it
     return tmp_path / "logs"
 
 
@@ -93,6 +100,25 @@ def test_an_examination_pays_for_what_it_reads_and_can_be_aborted(tmp_path: Path
         assert daemon.history("big-0")[0]["outcome"] == "aborted"
 
 
+def test_healthz_tells_of_an_engine_that_stalls_until_a_cleaning_comes_through(
+    tmp_path: Path, log_dir: Path
+) -> None:
+    """The JVM hangs in the middle of a job: the engine is ended, the next one cleans the log."""
+    with in_the_middle(tmp_path, log_dir, cleanerd_metrics_listen="127.0.0.1:0") as daemon:
+        assert daemon.process is not None
+        health = functools.partial(get, daemon.metrics_address(), "/healthz")
+        assert health()[::2] == (200, "alive\n")
+        for pid in descendants(daemon.process.pid):
+            if b"SparkSubmit" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGSTOP)
+        daemon.configure(cleanerd_job_stall_timeout_ms=1000, log_cleaner_io_max_bytes_per_second=1e12)
+        wait_until(lambda: health()[0] == 503, 30, daemon.output)
+        daemon.configure(cleanerd_job_stall_timeout_ms=300_000)
+        assert "no task of Spark has reported for" in health()[2]
+        wait_until(lambda: committed(daemon, "big-0"), 150, daemon.output)
+        assert health()[0] == 200
+
+
 def test_sigterm_in_the_middle_of_a_cleaning_ends_in_time_and_changes_nothing(
     tmp_path: Path, log_dir: Path
 ) -> None:
@@ -128,14 +154,28 @@ def _lives(pid: int) -> bool:
 
 
 def test_limits_and_threads_change_while_it_works(tmp_path: Path, log_dir: Path) -> None:
-    """C147, C148, C150: a reload of limits and threads holds at once, and no work is lost."""
-    with in_the_middle(tmp_path, log_dir, log_cleaner_threads=1) as daemon:
-        daemon.configure(log_cleaner_threads=2, log_cleaner_io_max_bytes_per_second=1e12)
+    """C147, C148, C150: a reload of all seven keys holds at once, and no work is lost.
+
+    Kafka cleans nothing with an I/O buffer of a byte; here it is a key without effect.
+    """
+    with in_the_middle(tmp_path, log_dir, log_cleaner_threads=1, log_cleaner_io_buffer_size=1) as daemon:
+        daemon.configure(
+            log_cleaner_threads=2,
+            log_cleaner_dedupe_buffer_size=20_000_000,
+            log_cleaner_io_buffer_load_factor=0.8,
+            log_cleaner_io_buffer_size=100_000,
+            log_cleaner_io_max_bytes_per_second=1e12,
+            log_cleaner_backoff_ms=300,
+            message_max_bytes=40_000,
+        )
         began = time.monotonic()
         wait_until(lambda: committed(daemon, "big-0"), 30, daemon.output)
         assert time.monotonic() - began < BIG_BYTES * 2 / SLOW, "it did not go on at the old rate"
         assert daemon.ask("status")["status"]["workers_total"] == 2
         assert daemon.outcomes("big-0") == ["committed"]
+        (reload,) = [event for event in daemon.events() if event["event"] == "reload"]
+        assert reload["outcome"] == "accepted"
+        assert {change.split(":")[0] for change in reload["changes"]} == set(CLEANER_KEYS)
 
 
 def test_an_expired_delete_horizon_is_visited_though_nothing_is_dirty(tmp_path: Path) -> None:
@@ -171,8 +211,11 @@ def test_a_log_without_room_for_all_its_groups_is_committed_group_by_group(tmp_p
         assert len([line for line in daemon.events() if line["event"] == "cleaning"]) == 1
 
 
-def test_retention_deletes_what_expired_after_its_delay(tmp_path: Path) -> None:
-    """6.5, 6.7, 5.8: `.deleted` first, gone after file.delete.delay.ms; the active segment of a writer stays."""
+def test_retention_deletes_what_expired_and_a_deleted_log_goes_after_their_delay(tmp_path: Path) -> None:
+    """6.5, 6.7, 5.8: `.deleted` first, gone after file.delete.delay.ms; the active segment of a writer stays.
+
+    Spec disk A5: so does the directory of a log that its writer deleted.
+    """
     log_dir = tmp_path / "logs"
     write_small(log_dir, "events")
     log = log_dir / "events-0"
@@ -187,6 +230,9 @@ def test_retention_deletes_what_expired_after_its_delay(tmp_path: Path) -> None:
         wait_until(lambda: not list(log.glob("*.deleted")), 30, daemon.output)
         assert [event["kind"] for event in daemon.history("events-0")] == ["retention"]
         assert daemon.log("events-0")["log_start_offset"] == int(bases[-1])
+        gone = Path(delete_log(str(log_dir), "events", 0, control=DaemonControl(str(daemon.socket))))
+        assert gone.name.endswith("-delete")
+        wait_until(lambda: not gone.exists(), 30, daemon.output)
 
 
 def test_c155_a_log_that_is_deleted_while_it_is_cleaned_is_forgotten(tmp_path: Path, log_dir: Path) -> None:

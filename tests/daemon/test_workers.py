@@ -1,9 +1,13 @@
 """Cleaner threads: they come back when they die, and their number changes while they work."""
 
 import threading
+from functools import partial
+
+import pytest
 
 from cleanerd.daemon.workers import Bell, Worker, Workers
 from cleanerd.env.clock import SystemClock
+from tests.daemon.clients import until
 
 LIMIT_S = 10.0
 
@@ -33,6 +37,28 @@ def test_c146_a_thread_that_dies_is_counted_and_started_again() -> None:
     assert worker.deaths == 1
     worker.stop()
     assert worker.join(LIMIT_S)
+
+
+def test_c150_a_change_of_the_configuration_revives_dead_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """7.18, DBRT.testLogCleanerConfig: whatever their pause is; their number is the configured one again."""
+    monkeypatch.setattr("cleanerd.daemon.workers.Worker", partial(Worker, restart_pause_s=600))
+    mended, worked = threading.Event(), threading.Semaphore(0)
+
+    def step() -> bool:
+        if not mended.is_set():
+            raise RuntimeError("out of luck")
+        worked.release()
+        return False
+
+    workers = Workers(step, lambda: LIMIT_S, step, lambda: LIMIT_S, Bell(), SystemClock())
+    workers.start(2)
+    until(lambda: [worker.is_dead for worker in workers.all()] == [True] * 3)
+    mended.set()
+    workers.resize(2)
+    assert [worked.acquire(timeout=LIMIT_S) for _ in range(3)] == [True] * 3
+    assert [worker.is_dead for worker in workers.all()] == [False] * 3
+    workers.stop()
+    assert workers.join(LIMIT_S)
 
 
 def test_worker_that_hangs_is_seen() -> None:

@@ -8,16 +8,17 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def machine_turn(name: str) -> Iterator[None]:
+def machine_turn(name: str, *, is_shared: bool = False) -> Iterator[None]:
     """Wait until no other process or thread of this user has the turn, and have it; the kernel ends it with the process.
 
+    `is_shared`: others may have it so at the same time, and whoever wants it for himself waits for all of them.
     The lock is a file in the directory for temporary files. Where it cannot be made, or another user made it, there are no
     turns: no other user can keep a cleaning waiting.
     """
     fd = _own_file(os.path.join(tempfile.gettempdir(), f"cleanerd-{os.geteuid()}-{name}.lock"))
     try:
         if fd is not None:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            fcntl.flock(fd, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
         yield
     finally:
         if fd is not None:
