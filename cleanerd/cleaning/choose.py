@@ -1,16 +1,17 @@
 """Which logs of a log directory to clean, and in which order (rules 1.2-1.25)."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.result import Basis, CleanRequest, LogResult, Outcome
 from cleanerd.config.model import TopicConfig
+from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.env.pace import Pace
-from cleanerd.errors import CleanerdError, CorruptFile
+from cleanerd.errors import CleanerdError, CorruptFile, guarded
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, FileKind, Suffix, TopicPartition, parse_partition_dir
 from cleanerd.policy.cleanable import (
@@ -23,13 +24,15 @@ from cleanerd.policy.cleanable import (
     urgency,
 )
 from cleanerd.storage.changed import changed_while_read, stamps
-from cleanerd.storage.checkpoints import read_leader_epochs
+from cleanerd.storage.checkpoints import read_checkpoints, read_leader_epochs
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, scan_partition
+from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, is_kafka_dir, scan_partition
 from cleanerd.storage.stability import Stability, read_stability
 from cleanerd.storage.staged import StagedGroup
 
 _NO_MAX_LAG = 2**63 - 1
+PaceOf = Callable[[TopicPartition], Pace]
+"""The pace at which a log may be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +133,32 @@ def failed_on_disk(files: Files, tp: TopicPartition, log_dir: str, error: Cleane
 
 def log_size(files: Files, directory: str) -> tuple[int, int]:
     """Bytes and number of the segments, as far as they can be told. Never raises."""
-    try:
-        logs = [
-            name
-            for name in PartitionDir(files, directory).names()
-            if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE
-        ]
+
+    def measured() -> tuple[int, int]:
+        found = PartitionDir(files, directory).names()
+        logs = [name for name in found if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE]
         return sum(files.stat(os.path.join(directory, str(name))).size_bytes for name in logs), len(logs)
-    except OSError:
-        return 0, 0
+
+    size = guarded(measured, directory)
+    return (0, 0) if isinstance(size, CleanerdError) else size
+
+
+def examine_all(
+    files: Files,
+    log_dir: str,
+    found: Iterable[TopicPartition],
+    request: CleanRequest,
+    clock: Clock,
+    pace_of: PaceOf,
+    staged: Mapping[TopicPartition, Sequence[StagedGroup]] | None = None,
+) -> Iterator[Candidate | LogResult]:
+    """`examine` for partitions of one log directory, with its checkpoints as they are now. Raises OSError, CorruptFile."""
+    checkpoints, is_kafka = read_checkpoints(files, log_dir), is_kafka_dir(files, log_dir)
+    for tp in found:
+        yield examine(
+            files, log_dir, tp, checkpoints, request, is_kafka=is_kafka, now_ms=clock.now_ms(), pace=pace_of(tp),
+            staged=(staged or {}).get(tp, ()),
+        )  # fmt: skip
 
 
 def _examine(

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from cleanerd.cleaning.boundary import attempt
-from cleanerd.cleaning.choose import Candidate
+from cleanerd.cleaning.choose import Candidate, PaceOf
 from cleanerd.cleaning.merge import merge_neighbours
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
@@ -19,10 +19,8 @@ from cleanerd.cleaning.stage import stage_log
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.env.pace import Pace
 from cleanerd.env.space import floor_bytes, space_of
 from cleanerd.errors import Aborted, CleanerdError, CorruptFile, Fatal, JobFailed, NoSpace
-from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.channel import Channel, Phase, Reporter, driver_host
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.lazy_spark import LazySpark
@@ -67,7 +65,7 @@ class Cleaner:
         session: LazySpark,
         entropy: Callable[[int], bytes],
         reservations: Reservations | None = None,
-        pace_of: "PaceOf | None" = None,
+        pace_of: PaceOf | None = None,
     ) -> None:
         """`pace_of`: who is told what the planning of a log reads; without, it obeys the limits of the configuration."""
         self._reservations = reservations or Reservations(files)
@@ -317,8 +315,6 @@ def budget_of(request: CleanRequest) -> Budget:
     config = request.config
     return Budget(int(config.dedupe_buffer_size_bytes * config.io_buffer_load_factor / request.jobs_at_once))
 
-
-PaceOf = Callable[[TopicPartition], Pace]
 
 _Rewrite = Callable[[list[_Log], Pipeline], list[RewrittenLog]]
 

@@ -5,14 +5,26 @@ manifests.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from cleanerd.cleaning.boundary import tell_unexpected
 from cleanerd.cleaning.checkpoint import record_cleaned
-from cleanerd.cleaning.lock import commit_lock
+from cleanerd.cleaning.lock import commit_lock, pause_after
+from cleanerd.cleaning.recovery import recover_log
 from cleanerd.cleaning.result import Basis
+from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, CorruptFile, LockHeld, LogUncleanable, SourceChanged, guarded
+from cleanerd.errors import (
+    Aborted,
+    CleanerdError,
+    CorruptFile,
+    InternalError,
+    LockHeld,
+    LogUncleanable,
+    SourceChanged,
+    guarded,
+)
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, SegmentFileName, TopicPartition
 from cleanerd.policy.commit_plan import epochs_contradiction
@@ -20,6 +32,7 @@ from cleanerd.storage.checkpoints import read_leader_epochs, read_offsets
 from cleanerd.storage.commit import commit_steps, revalidate
 from cleanerd.storage.generation import check_generation
 from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.recover import Acted
 from cleanerd.storage.staged import StagedGroup, discard_staged, live_logs, manifest_names, read_manifests
 
 Check = Callable[[int], None]
@@ -46,6 +59,9 @@ class Waiting:
     check: Check = no_objection
     swapped: Callable[[StagedGroup], None] = _unheard
 
+
+_IN_ORDER = (Aborted, CorruptFile, LockHeld, SourceChanged)
+"""After these nothing is left to recover: the result waits untouched, or was dropped."""
 
 Committed = int | None | CleanerdError
 """The new first dirty offset; None when nothing was staged; or what went wrong (`commit_staged` tells)."""
@@ -77,6 +93,51 @@ def commit_staged(
     if isinstance(done, CleanerdError):
         raise done
     return done
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one hold of the lock came to: each log, how long the lock was held, how long to leave it alone now.
+
+    `left`: what kept a commit that went wrong from being finished or taken back; the next start will do that.
+    `is_wanted`: another process waited for the lock at the end.
+    """
+
+    done: Mapping[TopicPartition, Committed]
+    left: Mapping[TopicPartition, CleanerdError]
+    seconds: float
+    pause_s: float
+    is_wanted: bool
+
+
+def commit_waiting(
+    files: Files,
+    log_dir: str,
+    waiting: Sequence[Waiting],
+    clock: Clock,
+    *,
+    is_kafka: bool,
+    log_dirs: Sequence[str],
+    acted: Acted = lambda _: None,
+) -> Turn:
+    """Commit what waits in logs of a directory under one hold of its lock, and take back what went wrong in one of them.
+
+    `acted` is told what that took, as by `recover`. Raises LockHeld, DirOffline: nothing was done.
+    """
+    with commit_lock(log_dir, is_kafka=is_kafka) as lock:
+        began_s = clock.monotonic_s()
+        done = commit_together(files, log_dir, waiting, lock, is_kafka=is_kafka, log_dirs=log_dirs)
+        seconds, is_wanted = clock.monotonic_s() - began_s, lock.is_wanted
+        pause_s = pause_after(lock, seconds)
+    left = {}
+    for tp, found in done.items():
+        if isinstance(found, InternalError):
+            tell_unexpected(found)
+        if isinstance(found, CleanerdError) and not isinstance(found, _IN_ORDER):
+            error = recover_log(files, log_dir, tp, is_kafka=is_kafka, acted=acted)
+            if error is not None:
+                left[tp] = error
+    return Turn(done, left, seconds, pause_s, is_wanted)
 
 
 def commit_together(

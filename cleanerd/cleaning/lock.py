@@ -7,6 +7,8 @@ from cleanerd.storage.lock import POLL_S, LogDirLock
 _WRITER_LOCK_WAIT_S = 30.0
 _GIVE_WAY_S = 1.5 * POLL_S
 _SHARE = 3.0
+AIM_S = 0.1
+"""Half of what one hold of the lock may take: what it is expected to take."""
 
 
 def commit_lock(log_dir: str, *, is_kafka: bool) -> LogDirLock:

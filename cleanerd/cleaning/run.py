@@ -7,21 +7,21 @@ one log becomes its result; the others go on.
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from cleanerd.cleaning.batching import in_jobs
 from cleanerd.cleaning.boundary import attempt, one_by_one
-from cleanerd.cleaning.choose import Candidate, examine, failed_on_disk, in_order, log_size, partitions
+from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk, in_order, log_size, partitions
 from cleanerd.cleaning.clean import Cleaner
-from cleanerd.cleaning.commit import commit_staged, waiting_groups
-from cleanerd.cleaning.lock import commit_lock
+from cleanerd.cleaning.commit import Waiting, commit_waiting, waiting_groups
+from cleanerd.cleaning.recovery import recover_dir
 from cleanerd.cleaning.reset import reset_checkpoint
 from cleanerd.cleaning.result import CleanRequest, LogResult, Outcome, Progress
 from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.room import ForeseenSpace
-from cleanerd.cleaning.settle import in_rounds, recover_log, settle
+from cleanerd.cleaning.settle import in_rounds, settle
 from cleanerd.cleaning.spark_master import spark_place
 from cleanerd.cleaning.staging_limits import why_full
 from cleanerd.cleaning.wanted import check_wanted
@@ -33,9 +33,8 @@ from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.lock import LogDirLock, probe
-from cleanerd.storage.recover import recover
 from cleanerd.storage.scan import PartitionSnapshot, is_kafka_dir
-from cleanerd.storage.staged import StagedGroup, staged_bytes
+from cleanerd.storage.staged import StagedGroup, manifest_names, staged_bytes
 
 _NO_LOG = TopicPartition("", -1)
 """Stands for the log directory as a whole."""
@@ -108,7 +107,7 @@ class _Run:
             found = self._recover(log_dir, found, is_kafka=is_kafka)
             self._commit_waiting(log_dir, found, is_kafka=is_kafka)
             self._reset_checkpoints(log_dir, found, is_kafka=is_kafka)
-            for job in self._jobs(log_dir, found, {}, is_kafka=is_kafka):
+            for job in self._jobs(log_dir, found, {}):
                 stage = partial(self._cleaner.stage, is_owned=_is_owned(log_dir))
                 for staged in one_by_one(stage, job, _job_failed):
                     settled = self._settle(staged, is_kafka=is_kafka)
@@ -119,13 +118,11 @@ class _Run:
     def _clean_again(self, before: LogResult, *, is_kafka: bool) -> LogResult:
         """A log of which only some groups could be cleaned, whatever its dirty ratio is now."""
         log_dir, tp = before.log_dir, before.topic_partition
-        checkpoints = attempt(partial(read_checkpoints, self._files, log_dir), log_dir)
-        if isinstance(checkpoints, CleanerdError):
-            return before.failed(checkpoints)
-        answer = examine(
-            self._files, log_dir, tp, checkpoints, replace(self._request, force=True),
-            is_kafka=is_kafka, now_ms=self._clock.now_ms(), pace=self._cleaner.pace_of(tp),
-        )  # fmt: skip
+        forced = replace(self._request, force=True)
+        found = attempt(lambda: [*self._examined(log_dir, [tp], forced)], log_dir)
+        if isinstance(found, CleanerdError):
+            return before.failed(found)
+        (answer,) = found
         if isinstance(answer, LogResult):
             return answer
         (staged,) = one_by_one(self._cleaner.stage, [answer], _job_failed)
@@ -150,7 +147,7 @@ class _Run:
         is_kafka, is_owned = is_kafka_dir(self._files, log_dir), _is_owned(log_dir)
         waiting = {} if is_owned else self._foresee_commits(log_dir, found, is_kafka=is_kafka)
         count = partial(self._cleaner.count, space=self._space, is_owned=is_owned)
-        for job in self._jobs(log_dir, found, waiting, is_kafka=is_kafka):
+        for job in self._jobs(log_dir, found, waiting):
             for counted in one_by_one(count, job, _job_failed):
                 self._add(counted)
         self._retain(log_dir, found, is_kafka=is_kafka)
@@ -191,21 +188,17 @@ class _Run:
 
         Where somebody does, a log in the middle of a commit is refused by the scan.
         """
-        usable = []
-        try:
-            with commit_lock(log_dir, is_kafka=is_kafka):
-                for tp in found:
-                    directory = os.path.join(log_dir, str(tp))
-                    reason = attempt(partial(recover, self._files, directory, is_kafka=is_kafka), directory)
-                    if reason is None:
-                        usable.append(tp)
-                    elif isinstance(reason, CleanerdError):
-                        self._add(failed_on_disk(self._files, tp, log_dir, reason))
-                    else:
-                        self._add(LogResult.of(tp, log_dir, "failed", reason))
-        except LockHeld:
-            return found
-        return usable
+        by_name = {str(tp): tp for tp in found}
+
+        def recovered(name: str, reason: str | CleanerdError | None) -> None:
+            if isinstance(reason, CleanerdError):
+                self._add(failed_on_disk(self._files, by_name[name], log_dir, reason))
+            elif reason is not None:
+                self._add(LogResult.of(by_name[name], log_dir, "failed", reason))
+
+        with contextlib.suppress(LockHeld):
+            recover_dir(self._files, log_dir, by_name, self._clock, recovered, is_kafka=is_kafka)
+        return [tp for tp in found if self._result_of(tp, log_dir) is None]
 
     def _commit_waiting(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> None:
         """Commit what earlier cleanings left staged, so that nothing is done twice.
@@ -213,19 +206,20 @@ class _Run:
         What no longer fits has been dropped then: its log is cleaned again, and that is told.
         """
         for tp in found:
-            check = partial(self._check_wanted, log_dir, tp, is_kafka)
-            commit = partial(
-                commit_staged, self._files, log_dir, tp, is_kafka=is_kafka,
-                log_dirs=self._request.all_log_dirs, check=check,
-            )  # fmt: skip
             directory = os.path.join(log_dir, str(tp))
+            if not attempt(partial(manifest_names, self._files, directory), directory):
+                continue
             before = log_size(self._files, directory)
-            round_end = attempt(commit, directory)
+            one = Waiting(tp, partial(self._check_wanted, log_dir, tp, is_kafka))
+            commit = partial(
+                commit_waiting, self._files, log_dir, [one], self._clock,
+                is_kafka=is_kafka, log_dirs=self._request.all_log_dirs,
+            )  # fmt: skip
+            turn = attempt(commit, directory)
+            round_end = None if isinstance(turn, CleanerdError) else turn.done[tp]
             if isinstance(round_end, int):
                 after = log_size(self._files, directory)
                 self._replace(_waited("committed", tp, log_dir, round_end, before, after))
-            elif round_end is not None and not isinstance(round_end, LockHeld):
-                recover_log(self._files, log_dir, tp, is_kafka=is_kafka)
 
     def _check_wanted(self, log_dir: str, tp: TopicPartition, is_kafka: bool, round_end: int) -> None:
         config, now_ms = self._request.topic_config(tp.topic), self._clock.now_ms()
@@ -244,11 +238,9 @@ class _Run:
         log_dir: str,
         found: list[TopicPartition],
         waiting: Mapping[TopicPartition, Sequence[StagedGroup]],
-        *,
-        is_kafka: bool,
     ) -> Iterator[list[Candidate]]:
         """What to clean together, as long as it may be staged. `waiting`: staged groups that count as committed."""
-        candidates = in_order(self._examine(log_dir, found, waiting, is_kafka=is_kafka))
+        candidates = in_order(self._examine(log_dir, found, waiting))
         for job in in_jobs(candidates, lambda candidate: candidate.size_bytes, self._request.config):
             reason = self._why_full(log_dir, found)
             if reason is None:
@@ -262,37 +254,33 @@ class _Run:
         log_dir: str,
         found: list[TopicPartition],
         waiting: Mapping[TopicPartition, Sequence[StagedGroup]],
-        *,
-        is_kafka: bool,
     ) -> list[Candidate]:
-        checkpoints = read_checkpoints(self._files, log_dir)
         candidates: list[Candidate] = []
-        for tp in found:
-            answer = examine(
-                self._files,
-                log_dir,
-                tp,
-                checkpoints,
-                self._request,
-                is_kafka=is_kafka,
-                now_ms=self._clock.now_ms(),
-                pace=self._cleaner.pace_of(tp),
-                staged=waiting.get(tp, ()),
-            )
+        for answer in self._examined(log_dir, found, self._request, waiting):
             if isinstance(answer, Candidate):
                 candidates.append(answer)
-            elif answer.outcome == "failed" or (
-                self._is_asked_for(tp) and self._result_of(tp, log_dir) is None
-            ):
+            elif answer.outcome == "failed" or self._is_news(answer):
                 self._add(answer)
         return candidates
+
+    def _examined(
+        self,
+        log_dir: str,
+        found: Iterable[TopicPartition],
+        request: CleanRequest,
+        waiting: Mapping[TopicPartition, Sequence[StagedGroup]] | None = None,
+    ) -> Iterator[Candidate | LogResult]:
+        pace_of = self._cleaner.pace_of
+        return examine_all(self._files, log_dir, found, request, self._clock, pace_of, waiting)
 
     def _result_of(self, tp: TopicPartition, log_dir: str) -> LogResult | None:
         return self._results.get((tp.topic, tp.partition, log_dir))
 
-    def _is_asked_for(self, tp: TopicPartition) -> bool:
-        """Compacted logs are always reported, others only when they were named."""
-        return self._request.topics is not None or self._request.topic_config(tp.topic).compact
+    def _is_news(self, skipped: LogResult) -> bool:
+        """Compacted logs are always reported, others only when they were named; a log with a result has been."""
+        tp = skipped.topic_partition
+        is_asked_for = self._request.topics is not None or self._request.topic_config(tp.topic).compact
+        return is_asked_for and self._result_of(tp, skipped.log_dir) is None
 
     def _retain(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> None:
         """Retention for compacted logs that are not in trouble (rule 1.28)."""

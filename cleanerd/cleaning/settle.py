@@ -5,14 +5,13 @@ from dataclasses import replace
 
 from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.commit import Check, commit_staged, no_objection, record_unchanged
-from cleanerd.cleaning.lock import commit_lock
 from cleanerd.cleaning.phases import Stopwatch
+from cleanerd.cleaning.recovery import recover_log
 from cleanerd.cleaning.result import LogResult
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import Aborted, CleanerdError, LockHeld
-from cleanerd.format.names import TopicPartition
-from cleanerd.storage.recover import Acted, recover
+from cleanerd.errors import Aborted, LockHeld
+from cleanerd.storage.recover import Acted
 from cleanerd.storage.staged import StagedGroup, discard_staged
 
 
@@ -76,16 +75,3 @@ def in_rounds(first: LogResult, again: Callable[[], LogResult]) -> LogResult:
         if result.groups_left >= left:
             break  # the log grows faster than it is cleaned: the next cleaning goes on
     return result
-
-
-def recover_log(
-    files: Files, log_dir: str, tp: TopicPartition, *, is_kafka: bool, acted: Acted = lambda _: None
-) -> CleanerdError | None:
-    """Finish a commit that went wrong or take it back; returns what keeps us from it: then the next start will."""
-    directory = f"{log_dir}/{tp}"
-
-    def under_the_lock() -> None:
-        with commit_lock(log_dir, is_kafka=is_kafka):
-            recover(files, directory, is_kafka=is_kafka, acted=acted)
-
-    return attempt(under_the_lock, directory)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.env.files import READ_MAX_BYTES, RealFiles
+from cleanerd.env.space import space_of
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix
 from cleanerd.pipeline.lazy_spark import LazySpark
@@ -148,6 +149,7 @@ def test_read_only_directory_and_one_without_room(spark: LazySpark, tmp_path: Pa
     ):
         subprocess.run(["mount", "-o", "remount,bind,ro", str(read_only)], check=True)
         write_logs(small, "bad")
+        (small / "filler").write_bytes(bytes(space_of(str(small)).free_bytes - 8192))
         before = contents(read_only / "bad-0"), contents(small / "bad-0")
         ran = clean(spark, read_only, small, good)
         assert (contents(read_only / "bad-0"), contents(small / "bad-0")) == before

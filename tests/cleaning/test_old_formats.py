@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.clean import _LEGACY_GROWTH_BYTES
 from cleanerd.cleaning.reservations import Reservations
+from cleanerd.cleaning.room import _LEGACY_GROWTH_BYTES
 from cleanerd.client.producer import Producer
 from cleanerd.client.reader import read_records
 from cleanerd.client.writer import LogWriter
@@ -53,7 +53,6 @@ def test_a_log_that_grows(
 ) -> None:
     """Nothing is removed, all is converted; the room that was asked for before is enough."""
     monkeypatch.setattr("cleanerd.cleaning.clean.Reservations", Told)
-    monkeypatch.setattr("cleanerd.cleaning.clean._SLACK_BYTES", 0)
     partition = write(tmp_path / "logs", magic, codec)
     before = list(read_records(str(partition)))
     ran = clean(spark, tmp_path / "logs")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cleanerd.cleaning.lock import AIM_S
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.slices import AIM_S, Pace, Weighed, weigh
+from cleanerd.daemon.work.slices import Pace, Weighed, weigh
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import TopicPartition
 from tests.broker.test_start_beside_commits import kill, staged, start, waiting

@@ -18,8 +18,8 @@ from functools import partial
 from multiprocessing.connection import Connection
 
 from cleanerd.cleaning.boundary import attempt
-from cleanerd.cleaning.choose import Candidate, examine
-from cleanerd.cleaning.clean import Cleaner, PaceOf
+from cleanerd.cleaning.choose import Candidate, PaceOf, examine_all
+from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.reservations import Reservations
 from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.cleaning.spark_master import SparkPlace
@@ -27,11 +27,9 @@ from cleanerd.daemon.engine.calls import Call, CleanCall, ExamineCall, Planned, 
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import Pace, unpaced
-from cleanerd.errors import InternalError, JobFailed, from_os_error
+from cleanerd.errors import InternalError, JobFailed
 from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.lazy_spark import LazySpark
-from cleanerd.storage.checkpoints import read_checkpoints
-from cleanerd.storage.scan import is_kafka_dir
 
 _CALLS_AT_ONCE = 64  # more than workers; an explanation does not wait for a cleaning
 
@@ -138,24 +136,8 @@ class EngineProcess:
     def _examine_all(
         self, task: CleanCall | ExamineCall, request: CleanRequest, pace_of: PaceOf
     ) -> list[Candidate | LogResult]:
-        try:
-            checkpoints = read_checkpoints(self._files, task.log_dir)
-            is_kafka = is_kafka_dir(self._files, task.log_dir)
-        except OSError as error:
-            raise from_os_error(error, task.log_dir) from error
-        return [
-            examine(
-                self._files,
-                task.log_dir,
-                tp,
-                checkpoints,
-                request,
-                is_kafka=is_kafka,
-                now_ms=self._clock.now_ms(),
-                pace=pace_of(tp),
-            )
-            for tp in task.partitions
-        ]
+        found = examine_all(self._files, task.log_dir, task.partitions, request, self._clock, pace_of)
+        return list(found)
 
 
 def _request(task: CleanCall | ExamineCall) -> CleanRequest:

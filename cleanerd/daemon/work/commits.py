@@ -6,10 +6,7 @@ from functools import partial
 
 import structlog
 
-from cleanerd.cleaning.boundary import tell_unexpected
-from cleanerd.cleaning.commit import Committed, Waiting, commit_together
-from cleanerd.cleaning.lock import commit_lock, pause_after
-from cleanerd.cleaning.settle import recover_log
+from cleanerd.cleaning.commit import Committed, Waiting, commit_waiting
 from cleanerd.cleaning.staging_limits import why_full
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.inventory.inventory import Inventory
@@ -28,7 +25,6 @@ from cleanerd.errors import (
     CleanerdError,
     CorruptFile,
     DirOffline,
-    InternalError,
     LockHeld,
     SourceChanged,
 )
@@ -127,24 +123,31 @@ class Commits:
         swapped = partial(self.metrics.swapped, log_dir)
         waiting = [Waiting(log.topic_partition, partial(self.wanted.check, log), swapped) for log in taken]
         try:
-            with commit_lock(log_dir, is_kafka=is_kafka) as lock:
-                began_s = self.clock.monotonic_s()
-                with self.metrics.phase("commit"):
-                    done = commit_together(
-                        self.files, log_dir, waiting, lock, is_kafka=is_kafka, log_dirs=self.log_dirs
-                    )
-                seconds, is_wanted = self.clock.monotonic_s() - began_s, lock.is_wanted
-                pause_s = pause_after(lock, seconds)
-            _log.debug("commit_slice", log_dir=log_dir, logs=len(taken), seconds=seconds, is_wanted=is_wanted)
-            views += [self._told(log, done[log.topic_partition]) for log in taken]
+            turn = commit_waiting(
+                self.files, log_dir, waiting, self.clock, is_kafka=is_kafka, log_dirs=self.log_dirs,
+                acted=partial(self.metrics.recovered, log_dir),
+            )  # fmt: skip
+            self.metrics.phases_took({"commit": turn.seconds})
+            _log.debug(
+                "commit_slice",
+                log_dir=log_dir,
+                logs=len(taken),
+                seconds=turn.seconds,
+                is_wanted=turn.is_wanted,
+            )
+            for log in taken:
+                if log.topic_partition in turn.left:
+                    reason = str(turn.left[log.topic_partition])
+                    _log.error("recovery_failed", **log.fields(), reason=reason)
+                views.append(self._told(log, turn.done[log.topic_partition]))
         finally:
             for log in taken:
                 self.inventory.touch_log(log)
                 self.states.done_cleaning(log)
-        if is_wanted and is_kafka:
+        if turn.is_wanted and is_kafka:
             self.ownership.yield_to_broker(log_dir)
-        self.pause(pause_s)
-        return views, seconds
+        self.pause(turn.pause_s)
+        return views, turn.seconds
 
     def _told(self, log: LogId, done: Committed) -> CommitView:
         """What became of a log, which is still taken."""
@@ -154,22 +157,12 @@ class Commits:
             self.events.dropped(log, str(done))
             return _view(log, "dropped", str(done))
         if isinstance(done, CleanerdError):
-            if isinstance(done, InternalError):
-                tell_unexpected(done)
-            self._recover(log)
             self.events.record_log("commit", "failed", log, str(done))
             return _view(log, "failed", str(done))
         if done is None:
             return self._already(log)
         self.events.committed(log, done)
         return _view(log, "committed", None)
-
-    def _recover(self, log: LogId) -> None:
-        """After a commit that went wrong: finish it or take it back, if the disk lets us; else the next start will."""
-        is_kafka, acted = is_kafka_dir(self.files, log.log_dir), partial(self.metrics.recovered, log.log_dir)
-        error = recover_log(self.files, log.log_dir, log.topic_partition, is_kafka=is_kafka, acted=acted)
-        if error is not None:
-            _log.error("recovery_failed", **log.fields(), reason=str(error))
 
     def _already(self, log: LogId) -> CommitView:
         """Somebody else was quicker: a client that waits hears what became of it all the same."""

@@ -12,16 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
-from cleanerd.cleaning.boundary import attempt
-from cleanerd.cleaning.lock import commit_lock, pause_after
-from cleanerd.daemon.work.slices import AIM_S
+from cleanerd.cleaning.recovery import recover_dir
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, DirOffline, Fatal, LockHeld
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, parse_partition_dir
 from cleanerd.storage.lock import LogDirLock, may_lease, probe
-from cleanerd.storage.recover import recover
 from cleanerd.storage.scan import is_kafka_dir
 
 BROKER_START_S = 60.0
@@ -150,21 +147,12 @@ class Ownership:
         self._unmended.discard(log_dir)
 
     def _mend_all(self, log_dir: str, *, is_kafka: bool) -> None:
-        """In slices, as commits are. Raises LockHeld, DirOffline, OSError."""
+        """Raises LockHeld, DirOffline, OSError."""
         found = [(name, parse_partition_dir(name)) for name in self._files.list_names(log_dir)]
-        left = [name for name, parsed in found if parsed is not None and parsed[1] is DirKind.CURRENT]
-        while True:
-            with commit_lock(log_dir, is_kafka=is_kafka) as lock:
-                ends_s = self._clock.monotonic_s() + AIM_S
-                while left and self._clock.monotonic_s() < ends_s and not lock.is_wanted:
-                    self._mend_one(os.path.join(log_dir, left.pop(0)), is_kafka=is_kafka)
-                pause_s = pause_after(lock, AIM_S)
-            if not left:
-                return
-            threading.Event().wait(pause_s)
+        current = [name for name, parsed in found if parsed is not None and parsed[1] is DirKind.CURRENT]
 
-    def _mend_one(self, directory: str, *, is_kafka: bool) -> None:
-        acted = functools.partial(self._acted, os.path.dirname(directory))
-        step = functools.partial(recover, self._files, directory, is_kafka=is_kafka, acted=acted)
-        reason = attempt(step, directory)
-        self._recovered(directory, None if reason is None else str(reason))
+        def recovered(name: str, reason: str | CleanerdError | None) -> None:
+            self._recovered(os.path.join(log_dir, name), None if reason is None else str(reason))
+
+        acted = functools.partial(self._acted, log_dir)
+        recover_dir(self._files, log_dir, current, self._clock, recovered, is_kafka=is_kafka, acted=acted)

@@ -4,13 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cleanerd.cleaning.lock import AIM_S
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError
 from cleanerd.storage.staged import read_manifests
-
-AIM_S = 0.1
-"""Half of what a slice may take: what it is expected to take."""
 
 _TOLERANCE = 1.5
 _BYTES_PER_UNIT = 64 * 2**20
