@@ -80,6 +80,10 @@ def _run(arguments: argparse.Namespace, clean_once: "CleanOnce | None") -> int:
             from cleanerd.cli import verify  # noqa: PLC0415
 
             return verify.run(arguments)
+        case "inspect":
+            from cleanerd.cli import inspect  # noqa: PLC0415
+
+            return inspect.run(arguments)
         case "salvage":
             from cleanerd.cli import salvage  # noqa: PLC0415
 
@@ -114,6 +118,7 @@ def make_parser() -> Parser:
     _add_run(commands)
     _add_clean(commands)
     _add_verify(commands)
+    _add_inspect(commands)
     _add_salvage(commands)
     _add_demo(commands)
     _add_config(commands)
@@ -164,6 +169,18 @@ def _add_verify(commands: "argparse._SubParsersAction[Parser]") -> None:
         "cleanerd verify --log-dir /restored/kafka-logs -o jsonl",
     )
     options.add_verify_options(verify)
+
+
+def _add_inspect(commands: "argparse._SubParsersAction[Parser]") -> None:
+    inspect = _add(
+        commands,
+        "inspect",
+        "show what is in logs and why they are so large: keys, what is superseded, hot keys, ages, codecs",
+        "cleanerd inspect --config /etc/kafka/server.properties",
+        "cleanerd inspect --log-dir /data/kafka-logs --topic orders --partition 3",
+        "cleanerd inspect --log-dir /data/kafka-logs -o csv > logs.csv",
+    )
+    options.add_inspect_options(inspect)
 
 
 def _add_salvage(commands: "argparse._SubParsersAction[Parser]") -> None:

@@ -47,6 +47,32 @@ def add_verify_options(parser: ArgumentParser) -> None:
     add_output_option(parser)
 
 
+def add_inspect_options(parser: ArgumentParser) -> None:
+    """What `inspect` takes."""
+    add_log_dir_options(parser)
+    add_selection_options(parser)
+    parser.add_argument("--details", action="store_true", help="everything about each log, not only of one")
+    parser.add_argument(
+        "--keys-max", metavar="N", type=number, help="more keys are a sample; default: 1048576"
+    )
+    parser.add_argument(
+        "--prefix-bytes",
+        metavar="N",
+        type=number,
+        default=0,
+        help="of keys; default: up to one of - . / : _ | #",
+    )
+    parser.add_argument("--now-ms", metavar="MS", type=number, help="take this for the wall clock")
+    parser.add_argument("--processes", metavar="N", type=number, help="default: one for each core")
+    parser.add_argument(
+        "--parquet", metavar="FILE", help="also write a row for each log; needs cleanerd[spark]"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FORMAT", choices=(*FORMATS, "csv"), default="table",
+        help=f"{', '.join(FORMATS)}, csv; default: table",
+    )  # fmt: skip
+
+
 def add_salvage_options(parser: ArgumentParser) -> None:
     """What `salvage` takes."""
     parser.add_argument("partition_dir", metavar="DIR", help="the partition directory, which stays as it is")

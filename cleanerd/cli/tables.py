@@ -23,7 +23,11 @@ _STYLES = {
     "aborted": "yellow",
     "superseded_by_broker": "cyan",
 }
-_NUMERIC = {"BYTE", "BEFORE", "AFTER", "PEAK EXTRA", "BY GROUP", "SECONDS", "MB/S"}
+_NUMERIC = {
+    "BYTE", "BEFORE", "AFTER", "PEAK EXTRA", "BY GROUP", "SECONDS", "MB/S", "SIZE", "RECORDS", "KEYS", "NEWEST",
+    "SUPERSEDED", "SHARE", "TOMBSTONES", "ABORTED", "NO KEY", "BYTES/BATCH", "RECORDS/BATCH", "BATCHES", "BATCHES OF",
+    "STORED", "RECORD", "SAVES", "SUPERSEDED SINCE", "LARGEST AT OFFSET",
+}  # fmt: skip
 
 
 def results_table(results: Sequence[LogResult]) -> Table:

@@ -3,6 +3,7 @@
 What is read: `50MB`, `1.5GiB`, `4096` (bytes); `90s`, `5m`, `2h`, `7d`, `90` (seconds).
 """
 
+import codecs
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -51,6 +52,17 @@ def reasons(removed: Mapping[str, int]) -> str:
     """Counts by reason, the largest first."""
     largest_first = sorted(removed.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{reason} {count}" for reason, count in largest_first if count)
+
+
+def key_text(key: bytes, length: int = 0) -> str:
+    """The key of a record as text, else in hexadecimal; `length`: that of the whole key if these are its first bytes."""
+    is_cut = length > len(key)
+    try:  # the cut may go through a character
+        text = codecs.getincrementaldecoder("utf-8")().decode(key, final=not is_cut)
+    except UnicodeDecodeError:
+        text = "\0"
+    shown = text or '""' if text.isprintable() else f"0x{key.hex()}"
+    return shown + "..." * is_cut
 
 
 def parse_size(text: str) -> float:

@@ -1,0 +1,125 @@
+"""`cleanerd inspect`: what is in logs, and why they are as large as they are.
+
+========  ====================================================================
+exit      when
+========  ====================================================================
+0         every log was read
+1         some log could not be read; the others are told
+2, 78     the command line or the configuration is wrong
+========  ====================================================================
+
+JSON and YAML are `{"apiVersion": "cleanerd/v1", "logs": [...], "failed": [...]}`, a log with the fields of
+`insight.inspect.Inspection` and its `log_dir`; an estimate is `{"value": ..., "error": ...}`, and keys that are no text are
+`0x` and hexadecimal digits. JSON lines and CSV are the logs alone, CSV only what is one number.
+"""
+
+import csv
+import io
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from cleanerd.cli import output
+from cleanerd.cli.configuration import log_dirs
+from cleanerd.cli.inspect_tables import write_details, write_overview
+from cleanerd.cli.progress import bytes_on
+from cleanerd.cli.units import key_text
+from cleanerd.env.clock import SystemClock
+from cleanerd.errors import CleanerdError
+
+if TYPE_CHECKING:
+    from cleanerd.insight.inspect import Inspection
+
+_DETAILS_MAX = 1
+"""With more logs than that, details have to be asked for."""
+
+
+def run(arguments: Namespace) -> int:
+    """Look, report; returns the exit code."""
+    from cleanerd.insight.inspect import KEYS_MAX, Inspection  # noqa: PLC0415 - loads the compiled loops
+    from cleanerd.insight.inspect_logs import Failed, inspect_logs  # noqa: PLC0415
+
+    now_ms = arguments.now_ms if arguments.now_ms is not None else SystemClock().now_ms()
+    with bytes_on(sys.stderr, "inspect") as read:
+        answers = inspect_logs(
+            log_dirs(arguments),
+            now_ms=now_ms,
+            topics=frozenset(arguments.topic) or None,
+            partitions=frozenset(arguments.partition) or None,
+            processes=arguments.processes,
+            keys_max=arguments.keys_max or KEYS_MAX,
+            prefix_bytes=arguments.prefix_bytes,
+            read=read,
+        )
+    found = [(task.log_dir, one) for task, one in answers if isinstance(one, Inspection)]
+    failed = [one for _, one in answers if isinstance(one, Failed)]
+    for one in failed:
+        output.say(f"{one.topic}-{one.partition}: {one.reason}")
+    documents = [log_document(log_dir, one) for log_dir, one in found]
+    if arguments.parquet:
+        _write_parquet(arguments.parquet, documents)
+    match arguments.output:
+        case "json" | "yaml":
+            failures = [{name: getattr(one, name) for name in one.__slots__} for one in failed]
+            content = output.document(logs=documents, failed=failures)
+            output.write(output.rendered(content, arguments.output))
+        case "jsonl":
+            output.write(output.rendered({"logs": documents}, "jsonl"))
+        case "csv":
+            output.write(_csv(documents))
+        case form:
+            inspections = [one for _, one in found]
+            write_overview(inspections, is_wide=form == "wide")
+            if arguments.details or len(inspections) <= _DETAILS_MAX:
+                for log in inspections:
+                    write_details(log)
+    return 1 if failed else 0
+
+
+def log_document(log_dir: str, found: "Inspection") -> dict[str, object]:
+    """A log as JSON has it."""
+    values = {one.name: _plain(getattr(found, one.name)) for one in fields(found)}
+    return {"log_dir": log_dir, **values}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return key_text(value)
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: _plain(member) for name, member in value._asdict().items()}
+    if isinstance(value, tuple):
+        return [_plain(member) for member in value]
+    return value
+
+
+def _csv(documents: Sequence[Mapping[str, object]]) -> str:
+    rows = [_flat(one) for one in documents]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _flat(document: Mapping[str, object]) -> dict[str, object]:
+    """What is one value; of an estimate, the value and its error."""
+    flat: dict[str, object] = {}
+    for name, value in document.items():
+        if isinstance(value, dict):
+            flat |= {name: value["value"], f"{name}_error": value["error"]}
+        elif not isinstance(value, list):
+            flat[name] = value
+    return flat
+
+
+def _write_parquet(path: str, documents: Sequence[Mapping[str, object]]) -> None:
+    try:
+        from cleanerd.spark.parquet import write_parquet  # noqa: PLC0415 - needs an extra
+    except ImportError as error:
+        raise CleanerdError(f"--parquet needs pyarrow: pip install 'cleanerd[spark]' ({error})") from None
+    try:
+        write_parquet(path, documents)
+    except OSError as error:
+        raise CleanerdError(f"{path}: cannot be written: {error.strerror or error}") from None

@@ -1,0 +1,117 @@
+"""`inspect` for many logs: each in one of several processes, largest first. One log's trouble is its own."""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+
+from cleanerd.errors import CleanerdError
+from cleanerd.format.names import TopicPartition
+
+from .inspect import KEYS_MAX, Inspection, inspect_partition
+from .log_dir_check import list_log_dir
+
+_INLINE_BYTES = 64 << 20
+"""Up to here the processes would take longer to start than one needs for the work."""
+
+Read = Callable[[int, int], None]
+"""Called with (bytes of the logs that are done, bytes in all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class InspectTask:
+    """A log to look at, and how; see `inspect_partition`."""
+
+    log_dir: str
+    topic_partition: TopicPartition
+    directory: str
+    size_bytes: int
+    now_ms: int
+    keys_max: int
+    prefix_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A log that could not be looked at, and why."""
+
+    log_dir: str
+    topic: str
+    partition: int
+    reason: str
+
+
+def inspect_logs(
+    log_dirs: Sequence[str],
+    *,
+    now_ms: int,
+    topics: Collection[str] | None,
+    partitions: Collection[int] | None,
+    processes: int | None,
+    keys_max: int = KEYS_MAX,
+    prefix_bytes: int = 0,
+    read: Read,
+) -> list[tuple[InspectTask, Inspection | Failed]]:
+    """What is in the logs of some directories, or only in some topics or partitions, the largest first.
+
+    `processes`: as many as there are cores if None. Memory is that of `keys_max` for each of them.
+    """
+    tasks = [
+        InspectTask(log_dir, tp, directory, _size_bytes(directory), now_ms, keys_max, prefix_bytes)
+        for log_dir in log_dirs
+        for tp, directory in list_log_dir(log_dir).partitions
+        if (topics is None or tp.topic in topics) and (partitions is None or tp.partition in partitions)
+    ]
+    tasks.sort(key=lambda task: (-task.size_bytes, task.log_dir, task.topic_partition))
+    total, done = sum(task.size_bytes for task in tasks), 0
+    processes = processes or len(os.sched_getaffinity(0))
+    many = processes > 1 and len(tasks) > 1 and total > _INLINE_BYTES
+    found: dict[InspectTask, Inspection | Failed] = {}
+    for task, one in _in_processes(tasks, processes) if many else _inline(tasks):
+        found[task] = one
+        done += task.size_bytes
+        read(done, total)
+    return [(task, found[task]) for task in tasks]
+
+
+def _size_bytes(directory: str) -> int:
+    try:
+        return sum(entry.stat().st_size for entry in os.scandir(directory) if entry.name.endswith(".log"))
+    except OSError:  # it is gone, or cannot be read: opening it tells
+        return 0
+
+
+def _inline(tasks: Sequence[InspectTask]) -> Iterator[tuple[InspectTask, Inspection | Failed]]:
+    return ((task, inspect_task(task)) for task in tasks)
+
+
+def _in_processes(
+    tasks: Sequence[InspectTask], processes: int
+) -> Iterator[tuple[InspectTask, Inspection | Failed]]:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([inspect_partition.__module__])
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        running = {pool.submit(inspect_task, task): task for task in tasks}
+        for future in as_completed(running):
+            task = running[future]
+            try:
+                yield task, future.result()
+            except BrokenProcessPool:
+                yield task, _failed(task, "the process that read it was killed")
+
+
+def inspect_task(task: InspectTask) -> Inspection | Failed:
+    """Look at one log; what cannot be read is the answer."""
+    try:
+        return inspect_partition(
+            task.directory, now_ms=task.now_ms, keys_max=task.keys_max, prefix_bytes=task.prefix_bytes
+        )
+    except (CleanerdError, OSError) as error:
+        return _failed(task, str(error))
+
+
+def _failed(task: InspectTask, reason: str) -> Failed:
+    tp = task.topic_partition
+    return Failed(task.log_dir, tp.topic, tp.partition, reason)

@@ -1,0 +1,73 @@
+"""What other batches would save: a bounded sample of a log's records, put into batches of other sizes and codecs."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from cleanerd.format.codecs import Codec, compress
+from cleanerd.format.head import HEADER_SIZE
+
+from .walk import Sound
+
+_UNIT_BYTES = 256 << 10
+_UNITS_MAX = 32
+_BATCH_BYTES = (16 << 10, 256 << 10)
+"""The default of Kafka's producer (batch.size), and what a busy one with some linger.ms makes."""
+
+
+class Recoded(NamedTuple):
+    """What the log would take in batches of up to `batch_bytes`, before compression, with a codec; by a sample."""
+
+    codec: str
+    batch_bytes: int
+    size_bytes: int
+    saved_bytes: int
+
+
+class RecordSample:
+    """Runs of records from all over a log, at equal distances that double when there are too many of them."""
+
+    def __init__(self) -> None:
+        self._units: list[bytes] = []
+        self._step = 1
+        self._seen = 0
+
+    def add(self, sound: Sound) -> None:
+        """Take from every so manieth slice the first records, without headers of batches."""
+        if self._seen % self._step == 0:
+            self._units.append(_records(sound))
+        self._seen += 1
+        if len(self._units) > _UNITS_MAX:
+            self._units = self._units[::2]
+            self._step *= 2
+
+    def alternatives(self, records_bytes: int, size_bytes: int) -> tuple[Recoded, ...]:
+        """Other batches for a log of `size_bytes` whose records take `records_bytes` uncompressed, the smallest first."""
+        sampled = sum(map(len, self._units))
+        if not sampled:
+            return ()
+        found = []
+        for batch_bytes in _BATCH_BYTES:
+            for codec in Codec:
+                taken = sum(_size(unit, codec, batch_bytes) for unit in self._units)
+                estimate = round(taken * records_bytes / sampled)
+                found.append(Recoded(codec.name.lower(), batch_bytes, estimate, size_bytes - estimate))
+        return tuple(sorted(found, key=lambda one: one.size_bytes))
+
+
+def _records(sound: Sound) -> bytes:
+    parts, filled = [], 0
+    for batch in sound.batches:
+        buffer = sound.part.expanded if batch["expanded"] else sound.piece.raw
+        start = int(batch["payload_start"])
+        part = buffer[start : min(int(batch["payload_end"]), start + _UNIT_BYTES - filled)]
+        parts.append(part)
+        filled += len(part)
+        if filled >= _UNIT_BYTES:
+            break
+    return np.concatenate(parts).tobytes()
+
+
+def _size(unit: bytes, codec: Codec, batch_bytes: int) -> int:
+    cuts = range(0, len(unit), batch_bytes)
+    return sum(HEADER_SIZE + len(compress(codec, unit[cut : cut + batch_bytes])) for cut in cuts)
