@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.lock import commit_lock
 from cleanerd.config.model import TopicConfig
-from cleanerd.env.files import Files
+from cleanerd.env.files import Files, check_unchanged
 from cleanerd.errors import CleanerdError, LogUncleanable, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
@@ -53,7 +53,7 @@ from cleanerd.storage.generation import check_generation
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replay import producers_at
 from cleanerd.storage.roll import roll_segment
-from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, SegmentOnDisk, scan_partition
+from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, scan_partition
 
 Dispose = Callable[[tuple[str, ...]], None]
 """What becomes of `.deleted` files; called with `.lock` held."""
@@ -225,26 +225,16 @@ def revalidate(files: Files, snapshot: PartitionSnapshot, going: int) -> None:
     if (live if going == len(planned) else live[: len(planned)]) != planned:
         raise SourceChanged(f"{snapshot.directory}: the segments were {planned}, are {live}")
     for segment in snapshot.segments[:going]:
-        _check_same(files, segment)
+        check_unchanged(segment.path, segment.identity, files.stat(segment.path))
 
 
 def _check_log_start(files: Files, snapshot: PartitionSnapshot) -> None:
-    """The checkpoints are read once for a whole pass; the log may have been truncated since, or deleted and made anew."""
+    """The checkpoints are read once for a whole pass; the log may have been truncated or created again since."""
     path = os.path.join(snapshot.log_dir, names.LOG_START_CHECKPOINT)
     entry = read_offsets(files, path).get(snapshot.topic_partition, 0)
     found = max(entry, snapshot.segments[0].base_offset)
     if found != snapshot.log_start_offset:
         raise SourceChanged(f"{path}: the log start offset was {snapshot.log_start_offset}, is {found}")
-
-
-def _check_same(files: Files, segment: SegmentOnDisk) -> None:
-    found = files.stat(segment.path)
-    if (found.inode, found.size_bytes, found.mtime_ns) != (
-        segment.inode,
-        segment.size_bytes,
-        segment.mtime_ns,
-    ):
-        raise SourceChanged(f"{segment.path}: is not the file that was planned for, or was written to")
 
 
 def carry_out(

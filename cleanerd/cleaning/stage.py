@@ -55,17 +55,17 @@ def _stage_group(
             time_index=time_index,
             aborted_txns=tuple(aborted_in(rewritten.indexed, first.base_offset, group.next_base_offset)),
             like=last.path,
-            mtime_ns=last.mtime_ns,
+            mtime_ns=last.identity.mtime_ns,
             least_free_bytes=plan.work.least_free_bytes,
         ),
     )
     basis = plan.candidate.basis
     staged = StagedGroup(
-        sources=tuple(SourceSegment(s.base_offset, s.inode, s.size_bytes, s.mtime_ns) for s in group.sources),
+        sources=tuple(SourceSegment(s.base_offset, s.identity) for s in group.sources),
         next_base_offset=group.next_base_offset,
         round_end=plan.work.round_end,
         sizes=sizes,
-        log_mtime_ns=last.mtime_ns,
+        log_mtime_ns=last.identity.mtime_ns,
         last_offset=max((written.part.last_offset for written in parts), default=-1),
         leader_epochs=basis.leader_epochs,
         is_last=is_last,

@@ -14,17 +14,33 @@ import stat
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
+from cleanerd.errors import SourceChanged
+
 from . import space
 
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """Identity and size of a file: what the generation check compares."""
+    """The identity of a file: another one was exchanged, appended to or written. What every such check compares."""
 
     inode: int
     size_bytes: int
     mtime_ns: int
     is_regular: bool = True
+
+    @staticmethod
+    def of(found: os.stat_result) -> "FileStat":
+        """From what the system tells."""
+        return FileStat(found.st_ino, found.st_size, found.st_mtime_ns, stat.S_ISREG(found.st_mode))
+
+    def __str__(self) -> str:
+        return f"inode {self.inode}, {self.size_bytes} bytes, modified at {self.mtime_ns} ns"
+
+
+def check_unchanged(path: str, planned: FileStat, found: FileStat) -> None:
+    """Raise SourceChanged unless a file is still the one that was planned for."""
+    if found != planned:
+        raise SourceChanged(f"{path}: was planned for as {planned}, and is {found}")
 
 
 READ_MAX_BYTES = 256 << 20
@@ -149,8 +165,7 @@ class RealFiles:
 
     def stat(self, path: str) -> FileStat:
         """Identity and size."""
-        found = os.stat(path)
-        return FileStat(found.st_ino, found.st_size, found.st_mtime_ns, stat.S_ISREG(found.st_mode))
+        return FileStat.of(os.stat(path))
 
     def exists(self, path: str) -> bool:
         """Whether the path exists."""

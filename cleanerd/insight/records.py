@@ -187,7 +187,9 @@ def _ranges(files: Files, snapshot: PartitionSnapshot, start: int, end: int) -> 
         if limit <= start or segment.base_offset >= end:
             continue
         first = _first_byte(files, segment, start)
-        yield SegmentRange(segment.path, segment.inode, segment.base_offset, limit, first, segment.size_bytes)
+        yield SegmentRange(
+            segment.path, segment.identity.inode, segment.base_offset, limit, first, segment.size_bytes
+        )
 
 
 def _first_byte(files: Files, segment: SegmentOnDisk, offset: int) -> int:

@@ -8,6 +8,7 @@ whose CRC is wrong unless a sound one follows it: the size in its head may be wr
 are stored, holes of sparse files cost nothing, and memory depends on the largest batch with a right CRC.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from cleanerd.env.files import FileStat
 from cleanerd.errors import CorruptFile
 from cleanerd.format.batch import parse_header
 from cleanerd.format.errors import FormatError
@@ -101,7 +103,7 @@ class _Walk:
         self._fd = fd
         self._read = read
         self._bounds = bounds
-        self._source = Source(path, 0, 0, 0, bounds.start, bounds.end, bounds.base_offset)
+        self._source = Source(path, FileStat.of(os.fstat(fd)), bounds.start, bounds.end, bounds.base_offset)
         self._position = bounds.start
         self._previous = bounds.base_offset - 1
         self._credit = _CREDIT_BYTES

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from cleanerd.env.files import regular_fd
+from cleanerd.env.files import FileStat, check_unchanged, regular_fd
 from cleanerd.env.turns import machine_turn
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.codecs import MAX_EXPANDED_BYTES, Codec, ExpandsBeyond, decompress
@@ -90,12 +90,11 @@ def _open_unchanged(source: Source) -> int:
         fd = regular_fd(source.path)
     except FileNotFoundError:
         raise SourceChanged(f"{source.path}: was planned for and is gone") from None
-    found = os.fstat(fd)
-    now = (found.st_ino, found.st_size, found.st_mtime_ns)
-    planned = (source.inode, source.size_bytes, source.mtime_ns)
-    if now != planned:
+    try:
+        check_unchanged(source.path, source.identity, FileStat.of(os.fstat(fd)))
+    except SourceChanged:
         os.close(fd)
-        raise SourceChanged(f"{source.path}: (inode, size, mtime) was {planned}, is {now}")
+        raise
     return fd
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cleanerd.env.files import FileStat
 from cleanerd.env.space import room
 from cleanerd.errors import LogUncleanable
 from cleanerd.format.codecs import Codec, compress
@@ -231,8 +232,8 @@ def read_back(
     path: str, source: Source, verified: Advance
 ) -> tuple[Proof, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """What a part of `source` holds, with the position and the last offset of every batch."""
-    stat = os.stat(path)
-    whole = Source(path, stat.st_ino, stat.st_size, stat.st_mtime_ns, 0, stat.st_size, source.min_offset)
+    written = FileStat.of(os.stat(path))
+    whole = Source(path, written, 0, written.size_bytes, source.min_offset)
     records, records_digest, batches_digest = 0, 0, 0
     starts, last_offsets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for piece in read_pieces(whole):
@@ -254,5 +255,5 @@ def read_back(
         last_offsets.append(batches["last_offset"].copy())
     all_starts, all_last_offsets = np.concatenate(starts), np.concatenate(last_offsets)
     last_offset = int(all_last_offsets[-1]) if len(all_last_offsets) else -1
-    proof = Proof(stat.st_size, len(all_starts), records, last_offset, records_digest, batches_digest)
+    proof = Proof(written.size_bytes, len(all_starts), records, last_offset, records_digest, batches_digest)
     return proof, all_starts, all_last_offsets

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from cleanerd.env.files import FileStat
 from cleanerd.errors import CleanerdError
 from cleanerd.format.names import TopicPartition
 from cleanerd.format.txn_index import AbortedTxn
@@ -23,9 +24,7 @@ class Source:
     """A run of batches in a `.log` file, and the identity that the file had when the work was planned."""
 
     path: str
-    inode: int
-    size_bytes: int
-    mtime_ns: int
+    identity: FileStat
     start: int
     end: int
     min_offset: int  # base offset of the segment: no batch may begin below it

@@ -34,16 +34,11 @@ def is_other_segment(files: Files, snapshot: PartitionSnapshot, path: str) -> bo
         return False
     (segment,) = planned
     try:
-        found = files.stat(segment.path)
+        return files.stat(segment.path) != segment.identity
     except FileNotFoundError:
         return True
     except OSError:
         return False
-    return (found.inode, found.size_bytes, found.mtime_ns) != (
-        segment.inode,
-        segment.size_bytes,
-        segment.mtime_ns,
-    )
 
 
 def changed_while_read(error: CorruptFile) -> SourceChanged:

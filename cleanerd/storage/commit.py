@@ -42,6 +42,7 @@ the cleaning and overlap nothing, so such a log is right, only not yet as short 
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import replace
 
 from cleanerd.env.files import Files
 from cleanerd.errors import LogUncleanable, SourceChanged
@@ -93,15 +94,14 @@ def _contradiction(there: PartitionDir, group: StagedGroup, live: list[int]) -> 
 
 def _changed_source(there: PartitionDir, group: StagedGroup) -> str | None:
     for source in group.sources:
-        found = _identity(there, source.base_offset)
+        found = _segment(there, source.base_offset)
         if found != source:
-            return f"the .log of {source.base_offset} was {source}, is {found}"
+            return f"the .log of {source.base_offset} was {source.identity}, is {found.identity}"
     return None
 
 
-def _identity(there: PartitionDir, base_offset: int) -> SourceSegment:
-    stat = there.stat(SegmentFileName(base_offset, FileKind.LOG))
-    return SourceSegment(base_offset, stat.inode, stat.size_bytes, stat.mtime_ns)
+def _segment(there: PartitionDir, base_offset: int) -> SourceSegment:
+    return SourceSegment(base_offset, there.stat(SegmentFileName(base_offset, FileKind.LOG)))
 
 
 def commit_steps(
@@ -143,7 +143,7 @@ def _check_previous(there: PartitionDir, group: StagedGroup, live: list[int]) ->
     if not live or live[0] >= before.next_base_offset:
         return
     inside = live[bisect_left(live, before.log.base_offset) : bisect_left(live, before.next_base_offset)]
-    if inside == [before.log.base_offset] and _identity(there, inside[0]) == before.log:
+    if inside == [before.log.base_offset] and _segment(there, inside[0]) == before.log:
         return
     raise SourceChanged(
         f"{there.path}: the group at {before.log.base_offset}, on which the group at {group.base_offset} relies, "
@@ -203,10 +203,8 @@ def _retire_sources(there: PartitionDir, group: StagedGroup) -> Iterator[None]:
 def _check_retirable(there: PartitionDir, source: SourceSegment) -> None:
     """The inode is not compared: it does not survive a restored copy, and nothing can have written since step 0."""
     log = SegmentFileName(source.base_offset, FileKind.LOG)
-    if there.exists(log):
-        found = _identity(there, source.base_offset)
-        if (found.size_bytes, found.mtime_ns) != (source.size_bytes, source.mtime_ns):
-            raise LogUncleanable(f"{there.path}/{log}: is not the segment that the commit under way replaces")
+    if there.exists(log) and replace(there.stat(log), inode=source.identity.inode) != source.identity:
+        raise LogUncleanable(f"{there.path}/{log}: is not the segment that the commit under way replaces")
 
 
 def _clear(there: PartitionDir, group: StagedGroup) -> Iterator[None]:

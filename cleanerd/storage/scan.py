@@ -58,8 +58,7 @@ class SegmentOnDisk:
     """One segment: the identity of its `.log` when it was seen, and what policy needs to know."""
 
     path: str  # of the `.log`
-    inode: int
-    mtime_ns: int
+    identity: FileStat
     kinds: frozenset[FileKind]  # which files it has
     facts: SegmentFacts
     suffix: Suffix = Suffix.LIVE  # of their names
@@ -211,9 +210,7 @@ def read_bounds(
     path = segment_path(directory, bases[-1], FileKind.LOG)
     found = stat_log(files, path)
     kinds = frozenset({FileKind.LOG, FileKind.OFFSET_INDEX})
-    active = SegmentOnDisk(
-        path, found.inode, found.mtime_ns, kinds, SegmentFacts(bases[-1], found.size_bytes, 0, 0, -1, None)
-    )
+    active = SegmentOnDisk(path, found, kinds, SegmentFacts(bases[-1], found.size_bytes, 0, 0, -1, None))
     start = max(checkpoints.log_start.get(topic_partition, 0), bases[0])
     return LogBounds(start, log_end_offset(files, active), generation)
 
@@ -249,7 +246,7 @@ def _segment(
         largest_timestamp_ms=found.mtime_ns // 1_000_000 if largest is None else largest,
         first_batch_timestamp_ms=first_batch_timestamp_ms(path) if first_batch_timestamp else None,
     )
-    return SegmentOnDisk(path, found.inode, found.mtime_ns, kinds, facts, suffix)
+    return SegmentOnDisk(path, found, kinds, facts, suffix)
 
 
 def stat_log(files: Files, path: str) -> FileStat:

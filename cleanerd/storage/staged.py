@@ -11,10 +11,10 @@ unless that one is. What an earlier cleaning left staged has to be discarded bef
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from cleanerd.env.files import Files
+from cleanerd.env.files import Files, FileStat
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
 
@@ -30,9 +30,12 @@ class SourceSegment:
     """Identity of the `.log` of a segment."""
 
     base_offset: int
-    inode: int
-    size_bytes: int
-    mtime_ns: int
+    identity: FileStat
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the `.log`."""
+        return self.identity.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +141,7 @@ def _declared_before(files: Files, directory: str, group: StagedGroup) -> Staged
 
 
 def _as_previous(there: PartitionDir, before: StagedGroup) -> PreviousGroup:
-    stat = there.stat(before.staged(FileKind.LOG))
-    log = SourceSegment(before.base_offset, stat.inode, stat.size_bytes, stat.mtime_ns)
+    log = SourceSegment(before.base_offset, there.stat(before.staged(FileKind.LOG)))
     return PreviousGroup(log, before.next_base_offset)
 
 
@@ -172,7 +174,7 @@ def live_logs(files: Files, directory: str) -> list[int]:
 def _render(group: StagedGroup) -> bytes:
     fields = {
         "version": _VERSION,
-        "sources": [asdict(source) for source in group.sources],
+        "sources": [_fields(source) for source in group.sources],
         "next_base_offset": group.next_base_offset,
         "round_end": group.round_end,
         "sizes": {kind.value: size for kind, size in group.sizes.items()},
@@ -184,9 +186,20 @@ def _render(group: StagedGroup) -> bytes:
         "checkpoint": group.checkpoint,
         "moves_checkpoint": group.moves_checkpoint,
         "log_inode": group.log_inode,
-        "previous": group.previous and asdict(group.previous),
+        "previous": group.previous
+        and {"log": _fields(group.previous.log), "next_base_offset": group.previous.next_base_offset},
     }
     return json.dumps(fields).encode()
+
+
+def _fields(segment: SourceSegment) -> dict[str, int]:
+    found = segment.identity
+    return {
+        "base_offset": segment.base_offset,
+        "inode": found.inode,
+        "size_bytes": found.size_bytes,
+        "mtime_ns": found.mtime_ns,
+    }
 
 
 def read_manifest(files: Files, directory: str, name: SegmentFileName) -> StagedGroup:
@@ -219,7 +232,8 @@ def read_manifest(files: Files, directory: str, name: SegmentFileName) -> Staged
 
 
 def _segment(fields: Mapping[str, int]) -> SourceSegment:
-    return SourceSegment(**{name: int(value) for name, value in fields.items()})
+    identity = FileStat(int(fields["inode"]), int(fields["size_bytes"]), int(fields["mtime_ns"]))
+    return SourceSegment(int(fields["base_offset"]), identity)
 
 
 def _parse_previous(fields: Mapping[str, Any] | None) -> PreviousGroup | None:

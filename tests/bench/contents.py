@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cleanerd.env.files import FileStat
 from cleanerd.kernels.digest import digest_records
 from cleanerd.pipeline.chunks import read_pieces, slices
 from cleanerd.pipeline.values import Source
@@ -24,9 +25,7 @@ def contents(directories: Iterable[Path]) -> Contents:
     records = digest = 0
     for path in (path for directory in directories for path in sorted(directory.glob("*.log"))):
         stat = path.stat()
-        source = Source(
-            str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns, 0, stat.st_size, int(path.stem)
-        )
+        source = Source(str(path), FileStat.of(stat), 0, stat.st_size, int(path.stem))
         for piece in read_pieces(source):
             for part in slices(piece):
                 kept = np.zeros(len(part.records), np.uint8)

@@ -46,7 +46,7 @@ def sim_segment(disk: SimDisk, base: int) -> SegmentOnDisk:
     path = f"{DIRECTORY}/{base:020d}.log"
     stat = disk.stat(path)
     facts = SegmentFacts(base, stat.size_bytes, 8, 12, 0, None)
-    return SegmentOnDisk(path, stat.inode, stat.mtime_ns, frozenset(), facts)
+    return SegmentOnDisk(path, stat, frozenset(), facts)
 
 
 def sim_pass(disk: SimDisk, going: int) -> None:

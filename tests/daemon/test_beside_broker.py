@@ -10,7 +10,7 @@ from cleanerd.cleaning.result import SUPERSEDED, LogResult
 from cleanerd.daemon.reports.explain import _cleaned_next_by
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.env.files import RealFiles
+from cleanerd.env.files import FileStat, RealFiles
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix
 from cleanerd.policy.staging import pays_again
@@ -121,7 +121,7 @@ def stage(directory: Path, groups: list[list[Path]], size_bytes: int) -> StagedG
     (sources,) = groups
     stats = [(int(path.stem), path.stat()) for path in sources]
     following = min(int(path.stem) for path in directory.glob("*.log") if path not in sources)
-    found = tuple(SourceSegment(base, stat.st_ino, stat.st_size, stat.st_mtime_ns) for base, stat in stats)
+    found = tuple(SourceSegment(base, FileStat.of(stat)) for base, stat in stats)
     sizes = {FileKind.LOG: size_bytes, FileKind.OFFSET_INDEX: 0, FileKind.TIME_INDEX: 12}
     group = StagedGroup(found, following, following, sizes, 0, following - 1, (), is_last=True)
     for kind, size in sizes.items():

@@ -19,6 +19,7 @@ from cleanerd.daemon.inventory.known_log import (
 )
 from cleanerd.daemon.inventory.urgency import FOREVER_MS, Due, DueReason, estimate
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.env.files import FileStat
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.cleanable import (
@@ -72,7 +73,9 @@ def disks(draw: st.DrawFn) -> tuple[KnownLog, LogFacts, dict[int, int | None]]:
         recovery_point=checkpoints.recovery_point.get(TP, 0) if is_kafka else None,
         checkpoint=checkpoints.cleaner.get(TP),
     )
-    closed = tuple(ClosedSegment(1, 1, replace(s, first_batch_timestamp_ms=None)) for s in segments[:-1])
+    closed = tuple(
+        ClosedSegment(FileStat(1, 1, 1), replace(s, first_batch_timestamp_ms=None)) for s in segments[:-1]
+    )
     contents = Contents(closed, bases[-1], segments[-1].size_bytes, staged=None, in_transition=False)
     seen_end = draw(st.sampled_from([end, bases[-1]]))  # it may have grown, or nobody looked
     offsets_known = offsets_of(

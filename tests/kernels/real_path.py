@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cleanerd.env.files import FileStat
 from cleanerd.format.batch import iterate_batches
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import TopicPartition
@@ -73,9 +74,7 @@ class RealPath:
             stat = path.stat()
             positions = _positions(segment.data)
             for start, end in _cuts(positions, len(segment.data), self.layout.chunk_bytes):
-                source = Source(
-                    str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns, start, end, segment.base_offset
-                )
+                source = Source(str(path), FileStat.of(stat), start, end, segment.base_offset)
                 inside = [p for p in positions if start <= p < end]
                 work.append(
                     ChunkWork(

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cleanerd.env.files import FileStat
 from cleanerd.env.turns import machine_turn
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.batch import Record, encode_batch
@@ -42,7 +43,7 @@ def source_of(path: Path, data: bytes, min_offset: int = 0) -> Source:
     """A whole file."""
     path.write_bytes(data)
     stat = path.stat()
-    return Source(str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns, 0, len(data), min_offset)
+    return Source(str(path), FileStat.of(stat), 0, len(data), min_offset)
 
 
 def read_all(source: Source) -> list[int]:

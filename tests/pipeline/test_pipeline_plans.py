@@ -12,7 +12,7 @@ from cleanerd.cleaning.choose import Candidate
 from cleanerd.cleaning.plan import plan_cleaning
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
-from cleanerd.env.files import RealFiles
+from cleanerd.env.files import FileStat, RealFiles
 from cleanerd.env.pace import unpaced
 from cleanerd.errors import Aborted, CorruptFile
 from cleanerd.format.names import TopicPartition
@@ -67,7 +67,7 @@ def offsets_in(log: RewrittenLog) -> np.ndarray:
         for written in log.parts[group]:
             assert written.path is not None
             stat = os.stat(written.path)
-            source = Source(written.path, stat.st_ino, stat.st_size, stat.st_mtime_ns, 0, stat.st_size, 0)
+            source = Source(written.path, FileStat.of(stat), 0, stat.st_size, 0)
             found += [
                 part.records["offset"].copy() for piece in read_pieces(source) for part in slices(piece)
             ]

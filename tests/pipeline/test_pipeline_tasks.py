@@ -91,7 +91,7 @@ def test_a_damaged_chunk_is_an_answer_among_the_others(tmp_path: Path) -> None:
     with open(broken.source.path, "r+b") as file:
         file.seek(broken.source.start + 16)
         file.write(b"\x07")
-    os.utime(broken.source.path, ns=(broken.source.mtime_ns, broken.source.mtime_ns))
+    os.utime(broken.source.path, ns=(broken.source.identity.mtime_ns, broken.source.identity.mtime_ns))
     found = run(work, contexts)
     assert [number for number, answer in enumerate(found) if isinstance(answer, CorruptFile)] == [2]
     assert bits(work, found, 1) == bits(

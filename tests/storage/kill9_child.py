@@ -155,7 +155,7 @@ def _stage(
             else TimeIndex(nothing, nothing),
             aborted_txns=tuple(txn for base in bases for txn in _aborted(directory, base)),
             like=like,
-            mtime_ns=sources[-1].mtime_ns,
+            mtime_ns=sources[-1].identity.mtime_ns,
         ),
     )
     group = StagedGroup(
@@ -163,7 +163,7 @@ def _stage(
         next_base_offset=following,
         round_end=round_end,
         sizes=sizes,
-        log_mtime_ns=sources[-1].mtime_ns,
+        log_mtime_ns=sources[-1].identity.mtime_ns,
         last_offset=last_offset,
         leader_epochs=(),
         is_last=True,
@@ -175,7 +175,7 @@ def _stage(
 
 def _source(directory: str, base: int) -> SourceSegment:
     stat = FILES.stat(os.path.join(directory, str(SegmentFileName(base, FileKind.LOG))))
-    return SourceSegment(base, stat.inode, stat.size_bytes, stat.mtime_ns)
+    return SourceSegment(base, stat)
 
 
 def run(log_dir: str, operations: int, pipe: Connection) -> None:

@@ -162,12 +162,12 @@ def stage(files: Files, rewrite: Rewrite, directory: str = DIRECTORY) -> StagedG
     sources = []
     for source in rewrite.sources:
         stat = files.stat(os.path.join(directory, str(SegmentFileName(source.base, FileKind.LOG))))
-        sources.append(SourceSegment(source.base, stat.inode, stat.size_bytes, stat.mtime_ns))
+        sources.append(SourceSegment(source.base, stat))
     sizes = {}
     for kind, content in rewrite.new.contents.items():
         path = os.path.join(directory, str(SegmentFileName(rewrite.new.base, kind, Suffix.STAGED)))
         files.write(path, content)
-        files.set_mtime_ns(path, sources[-1].mtime_ns)
+        files.set_mtime_ns(path, sources[-1].identity.mtime_ns)
         files.fsync(path)
         sizes[kind] = len(content)
     group = StagedGroup(
@@ -175,7 +175,7 @@ def stage(files: Files, rewrite: Rewrite, directory: str = DIRECTORY) -> StagedG
         next_base_offset=rewrite.next_base,
         round_end=ACTIVE,
         sizes=sizes,
-        log_mtime_ns=sources[-1].mtime_ns,
+        log_mtime_ns=sources[-1].identity.mtime_ns,
         last_offset=rewrite.last_offset,
         leader_epochs=tuple(e for e in ((0, 0), (3, 20)) if e[1] < rewrite.next_base),
         is_last=True,

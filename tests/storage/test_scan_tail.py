@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleanerd.env.files import RealFiles
+from cleanerd.env.files import FileStat, RealFiles
 from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.legacy import encode_message
 from cleanerd.format.names import FileKind, SegmentFileName
@@ -42,7 +42,9 @@ def write_segment(directory: str, data: bytes, index: bytes | None) -> SegmentOn
     if index is not None:
         (Path(directory) / str(SegmentFileName(BASE, FileKind.OFFSET_INDEX))).write_bytes(index)
         kinds.add(FileKind.OFFSET_INDEX)
-    return SegmentOnDisk(str(path), 1, 0, frozenset(kinds), SegmentFacts(BASE, len(data), 0, 0, 0, None))
+    return SegmentOnDisk(
+        str(path), FileStat(1, len(data), 0), frozenset(kinds), SegmentFacts(BASE, len(data), 0, 0, 0, None)
+    )
 
 
 def end_offset(segment: SegmentOnDisk, short_tail_bytes: int) -> int:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cleanerd.env.files import FileStat
 from cleanerd.errors import CorruptFile
 from cleanerd.format.names import SEGMENT_KINDS, FileKind, Suffix
 from cleanerd.storage.staged import (
@@ -110,7 +111,7 @@ def test_manifest_names_the_group_staged_before_it() -> None:
     assert second.previous is not None
     assert second.previous.next_base_offset == first.next_base_offset == 50
     log = disk.stat(at("00000000000000000000.log.cleanerd"))
-    assert second.previous.log == SourceSegment(0, log.inode, log.size_bytes, log.mtime_ns)
+    assert second.previous.log == SourceSegment(0, log)
     assert [replace(g, previous=None, log_inode=None) for g in (first, second)] == groups
 
 
@@ -126,7 +127,7 @@ def staged_groups(draw: st.DrawFn) -> StagedGroup:
     sizes[FileKind.LOG] = size
     return StagedGroup(
         sources=tuple(
-            SourceSegment(base, draw(offsets), draw(offsets), draw(offsets)) for base in bases[:-1]
+            SourceSegment(base, FileStat(draw(offsets), draw(offsets), draw(offsets))) for base in bases[:-1]
         ),
         next_base_offset=bases[-1],
         round_end=draw(offsets),

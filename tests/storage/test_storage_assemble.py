@@ -79,7 +79,7 @@ def stage(files: RealFiles, directory: Path) -> None:
         files,
         str(directory),
         StagedGroup(
-            sources=(SourceSegment(0, source.inode, source.size_bytes, source.mtime_ns),),
+            sources=(SourceSegment(0, source),),
             next_base_offset=20,
             round_end=20,
             sizes=sizes,

@@ -7,7 +7,7 @@ import pytest
 
 from cleanerd.client.producer import Producer, Row
 from cleanerd.client.writer import LogWriter
-from cleanerd.env.files import RealFiles
+from cleanerd.env.files import FileStat, RealFiles
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.batch import Record, encode_batch, encode_empty_batch, parse_header
@@ -80,7 +80,7 @@ def test_segments_ascend_and_the_last_is_active(log_dir: Path) -> None:
     assert (found.log_start_offset, found.log_end_offset, found.checkpoint) == (0, 8, 2)
     assert found.producer_snapshots == (3, 6, 8)
     stat = os.stat(found.segments[1].path)
-    assert (found.segments[1].inode, found.segments[1].mtime_ns) == (stat.st_ino, stat.st_mtime_ns)
+    assert found.segments[1].identity == FileStat.of(stat)
     assert found.size_bytes == sum((log_dir / str(TP) / name(base)).stat().st_size for base in ROLLED)
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.env.files import Files, regular_file
+from cleanerd.env.files import Files, FileStat, regular_file
 from cleanerd.errors import CorruptFile
 from cleanerd.format.names import (
     FileKind,
@@ -49,8 +49,7 @@ _EVER_MS = -1  # largest timestamp of a segment that no minimum lag holds back
 class ClosedSegment:
     """A segment that only changes by being replaced. `facts` have no first batch timestamp: that takes a read."""
 
-    inode: int
-    mtime_ns: int
+    identity: FileStat
     facts: SegmentFacts
 
 
@@ -150,7 +149,7 @@ class KnownLog:
 def stamp_of(known: KnownLog | None, config: TopicConfig) -> str:
     """Stands for the closed segments of a log and for its configuration."""
     closed = known.contents.closed if known is not None else ()
-    segments = [(s.facts.base_offset, s.mtime_ns, s.facts.size_bytes) for s in closed]
+    segments = [(s.facts.base_offset, s.identity.mtime_ns, s.facts.size_bytes) for s in closed]
     return hashlib.blake2b(repr((segments, config)).encode(), digest_size=8).hexdigest()
 
 
@@ -198,7 +197,7 @@ def reaches(files: Files, directory: str, contents: Contents, offset: int) -> bo
         found = files.stat(path)
         facts = SegmentFacts(contents.active_base_offset, found.size_bytes, 0, 0, _EVER_MS, None)
         kinds = frozenset({FileKind.LOG, FileKind.OFFSET_INDEX})
-        end = quick_log_end_offset(files, SegmentOnDisk(path, found.inode, found.mtime_ns, kinds, facts))
+        end = quick_log_end_offset(files, SegmentOnDisk(path, found, kinds, facts))
     except (OSError, CorruptFile):
         return False
     return end is not None and offset <= end
@@ -262,16 +261,15 @@ def _closed_segment(
         files.stat(paths[kind]).size_bytes if kind in kinds else 0
         for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
     )
-    if before is not None and (before.inode, before.mtime_ns) == (log.inode, log.mtime_ns):
+    if before is not None and before.identity == log:
         old = before.facts
-        sizes = (old.size_bytes, old.offset_index_bytes, old.time_index_bytes)
-        if sizes == (log.size_bytes, offset_index_bytes, time_index_bytes):
+        if (old.offset_index_bytes, old.time_index_bytes) == (offset_index_bytes, time_index_bytes):
             return before
     largest = log.mtime_ns // 1_000_000  # rule 1.10
     if time_index_bytes:
         largest = _last_timestamp_ms(paths[FileKind.TIME_INDEX], time_index_bytes)
     facts = SegmentFacts(base, log.size_bytes, offset_index_bytes, time_index_bytes, largest, None)
-    return ClosedSegment(log.inode, log.mtime_ns, facts)
+    return ClosedSegment(log, facts)
 
 
 def _last_timestamp_ms(path: str, size_bytes: int) -> int:
