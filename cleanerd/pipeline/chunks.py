@@ -3,7 +3,8 @@
 A chunk is a run of whole batches of one `.log` file (some tens of MiB); it is what one Spark row stands for. A piece is
 what one read brings in; a slice is a run of batches of a piece whose records, decompressed, take a few MiB. So memory
 depends on the size of a batch, not on the size of a chunk or on how well it compresses. A batch may stand for half a
-gigabyte, and its records for a multiple of that: of such batches, one at a time is taken on a machine.
+gigabyte, and its records for a multiple of that: of such batches, one at a time is taken on a machine. (Only by cleanings:
+who reads records with `slices` may keep a slice for as long as he likes, and must keep no cleaning waiting.)
 """
 
 import os
@@ -23,14 +24,15 @@ from cleanerd.format.offset_index import ENTRY_BYTES
 from cleanerd.kernels.compressed import expand
 from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.scan import crcs, first_bad_crc, first_bad_order, first_misplaced, scan_batches
-from cleanerd.kernels.tables import Bytes, ReadStatus, Table
+from cleanerd.kernels.tables import RECORD, Bytes, ReadStatus, Table
 
-from .values import ChunkWork, Source
+from .values import Bits, ChunkWork, Source
 
 PIECE_BYTES = 2 << 20
 SLICE_BYTES = 2 << 20
 LARGE_BATCH_BYTES = 64 << 20
-"""Expanded. From here on the memory of a batch is that of the machine: workers take turns."""
+"""Expanded, or as rows of its records, of which one may take eight times what the record does. From here on the memory of
+a batch is that of the machine: workers take turns."""
 _T = TypeVar("_T")
 _NOTHING = np.empty(0, np.uint8)
 
@@ -154,12 +156,21 @@ def _is_plain(batches: Table) -> bool:
     return not (batches["attributes"] & CODEC_MASK).any()
 
 
+def _has_many_records(batches: Table) -> Bits:
+    """Of each batch, whether the rows of as many records as its header names take too much for all to have them at once."""
+    return batches["count"].astype(np.int64) * RECORD.itemsize > LARGE_BATCH_BYTES
+
+
 def _expand(piece: Piece, begin: int, *, stops_at_large: bool = False) -> tuple[int, Bytes]:
     """Decompress batches from row `begin` until a slice is full; returns (end row, expanded buffer)."""
-    row, expanded_here = expand(piece.raw, piece.batches, begin, SLICE_BYTES, LARGE_BATCH_BYTES)
+    batches = piece.batches
+    many = np.flatnonzero(_has_many_records(batches[begin:]))
+    if stops_at_large and len(many):
+        batches = batches[: begin + int(many[0])]
+    row, expanded_here = expand(piece.raw, batches, begin, SLICE_BYTES, LARGE_BATCH_BYTES)
     if row > begin:
         return row, expanded_here
-    batches, parts, row, plain, expanded = piece.batches, [], begin, 0, 0
+    parts, row, plain, expanded = [], begin, 0, 0
     while row < len(batches) and plain + expanded < SLICE_BYTES:
         batch = batches[row]
         codec = int(batch["attributes"]) & CODEC_MASK
@@ -240,7 +251,8 @@ def map_slices(piece: Piece, take: Callable[[Slice], _T]) -> Iterator[_T]:
     While one with a large batch is made and taken, no other process of the machine does so. Raises like `slices`.
     """
     begin, rows = 0, len(piece.batches)
-    if _is_plain(piece.batches) and len(piece.raw) <= LARGE_BATCH_BYTES:
+    is_small = len(piece.raw) <= LARGE_BATCH_BYTES and not _has_many_records(piece.batches).any()
+    if is_small and _is_plain(piece.batches):
         yield take(_walk(piece, 0, rows, _NOTHING))
         return
     while begin < rows:

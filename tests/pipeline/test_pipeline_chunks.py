@@ -243,15 +243,20 @@ def test_verdicts_of_another_chunk(tmp_path: Path) -> None:
             rewrite_chunk(chunk, context, wrong, None, 200, go_on, go_on)
 
 
+@pytest.mark.parametrize("records", [1, 5000])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_of_large_batches_one_at_a_time_is_taken_on_a_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Codec
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Codec, records: int
 ) -> None:
-    """The turn is had while a large batch is expanded, not before, not after; nothing waits for it in between."""
+    """The turn is had while a large batch is expanded, not before, not after; nothing waits for it in between.
+
+    One is large by the bytes of its records, one by their number: a row of a tiny record is larger than the record.
+    """
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(chunks, "LARGE_BATCH_BYTES", 200_000)
-    large = encode_batch([Record(1, 5, b"k", bytes(300_000))], base_offset=1, codec=codec)
-    source = source_of(tmp_path / "1.log", batch(0, codec=codec) + large + batch(2, codec=codec))
+    value, end = bytes(300_000 if records == 1 else 0), 1 + records
+    large = encode_batch([Record(n, 5, b"k", value) for n in range(1, end)], base_offset=1, codec=codec)
+    source = source_of(tmp_path / "1.log", batch(0, codec=codec) + large + batch(end, codec=codec))
     lock = tmp_path / f"cleanerd-{os.geteuid()}-large-batch.lock"
 
     def is_taken() -> bool:
@@ -271,7 +276,7 @@ def test_of_large_batches_one_at_a_time_is_taken_on_a_machine(
         ):
             seen += [(offset, was_taken) for offset in offsets]
             assert not is_taken()
-    assert [offset for offset, _ in seen] == [0, 1, 2]
+    assert [offset for offset, _ in seen] == list(range(end + 1))
     assert (0, False) in seen
     assert (1, True) in seen
     assert lock.stat().st_mode & 0o777 == 0o600
