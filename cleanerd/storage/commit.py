@@ -1,7 +1,7 @@
 """The commit: staged files of a group take the place of its source segments. Called with `.lock` held.
 
 ====  ==========================================================  =====================================================
-step  what is done (each ends with an fsync of the directory)     what a crash after it leaves, and Kafka makes of it
+step  what is done (all but 7 end with a sync of the directory)   what a crash after it leaves, and Kafka makes of it
 ====  ==========================================================  =====================================================
 0     revalidate; nothing is touched                              the old log, and staged files that Kafka ignores
 1     `.log.cleanerd` -> `.log.cleaned`: the guard                the old log: Kafka deletes the guard (D2 pass 1)
@@ -9,24 +9,26 @@ step  what is done (each ends with an fsync of the directory)     what a crash a
                                                                   swap file at or above its base (D2 pass 1)
 3     `.log.cleaned` -> `.log.swap`: THE COMMIT POINT             the new log: Kafka deletes what has a base in [base,
                                                                   next offset of the swap), renames the swaps (2 to 4)
-4     `.log` of the sources -> `.deleted`, ascending              the new log: Kafka deletes `.deleted`, goes on as in 3
-5     their other live files -> `.deleted`, and the producer      the same
-      snapshots of all sources but the first (rule 5.6)
-6     `.log.swap` -> `.log`                                       the new log: Kafka renames the other swaps (pass 4)
-7     `.index|.timeindex|.txnindex.swap` -> live                  the new log, `.deleted` files that Kafka deletes
-8     `.deleted`, then the manifest, are unlinked                 the new log
+4     `.log` of the sources -> `.deleted`, ascending; then        the new log: Kafka deletes `.deleted`, goes on as in 3
+      their other live files, and the producer snapshots
+      of all sources but the first (rule 5.6)
+5     `.log.swap` -> `.log`                                       the new log: Kafka renames the other swaps (pass 4)
+6     `.index|.timeindex|.txnindex.swap` -> live, and             the new log, `.deleted` files that Kafka deletes
+      `.deleted` is unlinked
+7     the manifest is unlinked                                    the new log
 ====  ==========================================================  =====================================================
 
-cleanerd's own recovery (`recover`) rolls 1 and 2 back and 3 to 8 forward, with the sources named by the manifest.
-Groups are committed one after the other, ascending: at any time at most one is between 1 and 8.
+cleanerd's own recovery (`recover`) rolls 1 and 2 back and 3 to 7 forward, with the sources named by the manifest.
+Groups are committed one after the other, ascending: at any time at most one is between 1 and 7.
 
-The barriers matter: of the renames since the last sync any subset may survive a power failure.
+The barriers matter: of the renames since the last sync any subset may survive a power failure. After 7 there is none: a
+manifest that comes back says nothing of what lies there, and goes again.
 
 (A) Swapped index files without guard and without `.log.swap` would be put over good indexes (spec disk D4). So the guard
     is on disk before they appear, and they are before it goes; taken back, they go before it.
 (B) A source may vanish only when `.log.swap` is on disk: seen by a process is not enough after a restart.
-(C) A source must not lose its transaction index while its `.log` lives: aborted records would count as committed. So all
-    `.log` go first.
+(C) A source must not lose its transaction index while its `.log` lives: aborted records would count as committed. A source
+    inside the range of the new log cannot live on, so what step 4 does to it needs no order; for the others (E) sees to it.
 (D) An index must not take its final name before its `.log`: Kafka would delete it with the sources.
 
 Kafka deletes by range. Sources with a base at or above the next offset of the new log survive its recovery after 3 (spec
@@ -41,7 +43,7 @@ the cleaning and overlap nothing, so such a log is right, only not yet as short 
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from cleanerd.env.files import Files
@@ -107,7 +109,7 @@ def _segment(there: PartitionDir, base_offset: int) -> SourceSegment:
 def commit_steps(
     files: Files, directory: str, group: StagedGroup, live: list[int] | None = None
 ) -> Iterator[None]:
-    """Steps 0 to 8, to be gone through by the caller: at every yield the directory has to be synced before it goes on.
+    """Steps 0 to 7, to be gone through by the caller: at every yield the directory has to be synced before it goes on.
 
     So the commits of many logs can go side by side, and a file system with a journal writes it once for all of them.
     Raises SourceChanged before anything is touched; after an OSError later `recover` has to follow.
@@ -159,7 +161,7 @@ def _blank_txn_index(there: PartitionDir, group: StagedGroup) -> None:
 
 
 def finish(files: Files, directory: str, group: StagedGroup) -> None:
-    """Steps 4 to 8, from wherever an earlier attempt stopped: what is already done is passed over.
+    """Steps 4 to 7, from wherever an earlier attempt stopped: what is already done is passed over.
 
     Requires: the names as they are now are synced (B).
     """
@@ -171,16 +173,23 @@ def finish(files: Files, directory: str, group: StagedGroup) -> None:
 def _finish_steps(there: PartitionDir, group: StagedGroup) -> Iterator[None]:
     if there.exists(group.name(FileKind.LOG, Suffix.SWAP)):
         yield from _retire_sources(there, group)
-    for kinds in ((FileKind.LOG,), _INDEX_KINDS):  # (D)
-        for kind in kinds:
-            if there.exists(group.name(kind, Suffix.SWAP)):
-                there.rename(group.name(kind, Suffix.SWAP), group.name(kind, Suffix.LIVE))
-        yield
-    yield from _clear(there, group)
+    _adopt(there, group, (FileKind.LOG,))
+    yield  # (D)
+    _adopt(there, group, _INDEX_KINDS)
+    _unlink_retired(there, group)
+    yield
+    if there.exists(group.manifest):  # last: without it `.deleted` files could not be told from a broker's
+        there.unlink(group.manifest)
+
+
+def _adopt(there: PartitionDir, group: StagedGroup, kinds: Sequence[FileKind]) -> None:
+    for kind in kinds:
+        if there.exists(group.name(kind, Suffix.SWAP)):
+            there.rename(group.name(kind, Suffix.SWAP), group.name(kind, Suffix.LIVE))
 
 
 def _retire_sources(there: PartitionDir, group: StagedGroup) -> Iterator[None]:
-    """Steps 4 and 5."""
+    """Step 4."""
     logs = [SegmentFileName(source.base_offset, FileKind.LOG) for source in group.sources]
     present = [log for log in logs if there.exists(log)]
     for source in group.sources:
@@ -189,8 +198,7 @@ def _retire_sources(there: PartitionDir, group: StagedGroup) -> Iterator[None]:
     for log in present:
         there.rename(log, log.with_suffix(Suffix.DELETED))
         if log.base_offset in uncovered:
-            yield  # (E)
-    yield  # (C)
+            yield  # (E), (C)
     for log in logs:
         is_first = log.base_offset == group.base_offset
         for kind in _INDEX_KINDS if is_first else (*_INDEX_KINDS, FileKind.PRODUCER_SNAPSHOT):
@@ -207,14 +215,9 @@ def _check_retirable(there: PartitionDir, source: SourceSegment) -> None:
         raise LogUncleanable(f"{there.path}/{log}: is not the segment that the commit under way replaces")
 
 
-def _clear(there: PartitionDir, group: StagedGroup) -> Iterator[None]:
-    """Step 8. The manifest goes last: without it `.deleted` files could not be told from a broker's."""
+def _unlink_retired(there: PartitionDir, group: StagedGroup) -> None:
     for source in group.sources:
         for kind in _RETIRED_KINDS:
             name = SegmentFileName(source.base_offset, kind, Suffix.DELETED)
             if there.exists(name):
                 there.unlink(name)
-    yield
-    if there.exists(group.manifest):
-        there.unlink(group.manifest)
-    yield

@@ -25,7 +25,7 @@ from tests.daemon.processes import DaemonProcess, wait_until
 SEGMENT_BYTES = 8192
 VALUE_BYTES = 200
 BATCH_RECORDS = 5
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 BROKER_NODE = 2
 OTHER_NODE = 3
 
@@ -94,7 +94,8 @@ class Journal:
 
     def flush(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait until everything is acknowledged."""
-        assert self._producer.flush(timeout_s) == 0
+        left = self._producer.flush(timeout_s)
+        assert left == 0, f"{left} are not acknowledged after {timeout_s} s; {self._errors}"
         assert not self._errors, self._errors
 
     def fill(self, topic: str, entries: Sequence[Entry], timestamp_ms: int | None = None) -> int:

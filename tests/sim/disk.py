@@ -153,6 +153,8 @@ class SimDisk:
         return sorted(self._directory(directory).names)
 
     def stat(self, path: str) -> FileStat:
+        if path in self._directories:
+            return FileStat(-1 - list(self._directories).index(path), 0, 0, is_regular=False)
         file = self._file(path)
         return FileStat(file.inode, len(file.content), file.mtime_ns)
 

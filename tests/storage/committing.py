@@ -6,6 +6,6 @@ from cleanerd.storage.staged import StagedGroup
 
 
 def commit_group(files: Files, directory: str, group: StagedGroup, live: list[int] | None = None) -> None:
-    """Steps 0 to 8."""
+    """Steps 0 to 7."""
     for _ in commit_steps(files, directory, group, live):
         files.fsync_dir(directory)

@@ -143,21 +143,28 @@ def read_committed(segments: Sequence[Segment]) -> dict[str, str]:
     return {key: value for key, value in known.items() if value != "~"}
 
 
-def lay_out(scenario: Scenario) -> SimDisk:
+def lay_out(scenario: Scenario, disk: SimDisk | None = None, directory: str = DIRECTORY) -> SimDisk:
     """A disk with the old log, a producer snapshot at every base."""
-    disk = SimDisk()
-    disk.mkdir(DIRECTORY)
+    disk = disk or SimDisk()
+    disk.mkdir(directory)
     for segment in scenario.after(0):
         for kind, content in segment.contents.items():
-            disk.put(os.path.join(DIRECTORY, str(SegmentFileName(segment.base, kind))), content)
+            disk.put(os.path.join(directory, str(SegmentFileName(segment.base, kind))), content)
         snapshot = SegmentFileName(segment.base, FileKind.PRODUCER_SNAPSHOT)
-        disk.put(os.path.join(DIRECTORY, str(snapshot)), b"producers")
-    disk.put(os.path.join(DIRECTORY, "leader-epoch-checkpoint"), b"0\n2\n0 0\n3 20\n")
-    disk.put(os.path.join(DIRECTORY, "partition.metadata"), b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA")
+        disk.put(os.path.join(directory, str(snapshot)), b"producers")
+    disk.put(os.path.join(directory, "leader-epoch-checkpoint"), b"0\n2\n0 0\n3 20\n")
+    disk.put(os.path.join(directory, "partition.metadata"), b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA")
     return disk
 
 
-def stage(files: Files, rewrite: Rewrite, directory: str = DIRECTORY) -> StagedGroup:
+def stage(
+    files: Files,
+    rewrite: Rewrite,
+    directory: str = DIRECTORY,
+    *,
+    is_last: bool = True,
+    moves_checkpoint: bool = True,
+) -> StagedGroup:
     """Write the staged files of a group and declare them, as a cleaning does."""
     sources = []
     for source in rewrite.sources:
@@ -178,7 +185,8 @@ def stage(files: Files, rewrite: Rewrite, directory: str = DIRECTORY) -> StagedG
         log_mtime_ns=sources[-1].identity.mtime_ns,
         last_offset=rewrite.last_offset,
         leader_epochs=tuple(e for e in ((0, 0), (3, 20)) if e[1] < rewrite.next_base),
-        is_last=True,
+        is_last=is_last,
+        moves_checkpoint=moves_checkpoint,
     )
     write_manifest(files, directory, group)
     return group

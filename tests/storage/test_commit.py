@@ -89,7 +89,6 @@ def test_commit_does_the_numbered_steps_in_order() -> None:
         "fsync_dir topic-0",
         "rename .log .log.deleted",
         "rename 10.log 10.log.deleted",
-        "fsync_dir topic-0",
         "rename .index .index.deleted",
         "rename .timeindex .timeindex.deleted",
         "rename .txnindex .txnindex.deleted",
@@ -101,7 +100,6 @@ def test_commit_does_the_numbered_steps_in_order() -> None:
         "fsync_dir topic-0",
         "rename .index.swap .index",
         "rename .timeindex.swap .timeindex",
-        "fsync_dir topic-0",
         "unlink .index.deleted",
         "unlink .log.deleted",
         "unlink .timeindex.deleted",
@@ -112,7 +110,6 @@ def test_commit_does_the_numbered_steps_in_order() -> None:
         "unlink 10.timeindex.deleted",
         "fsync_dir topic-0",
         "unlink .manifest.cleanerd",
-        "fsync_dir topic-0",
     ]
 
 

@@ -184,7 +184,7 @@ def _add_waiting(verbs: _Verbs) -> None:
     clean = verbs.add(
         "clean",
         ctl_verbs.clean,
-        "clean now",
+        "clean now; a result that waits is made anew",
         "pattern",
         examples=("clean orders-3 --wait", "clean orders --force"),
     )

@@ -167,11 +167,7 @@ class Service(Operations):
     def _refusal(self, log: LogId) -> str | None:
         """What stands against even a request."""
         condition = self._parts.conditions.of(log)
-        if condition.obstacle is None or condition.yields_to_requests:
-            return None
-        if condition.state == "staged":
-            return f"{condition.obstacle}; `cleanerctl commit {log}` commits it once its broker has stopped"
-        return condition.obstacle
+        return None if condition.yields_to_requests else condition.obstacle
 
     def pause(self, pattern: str, owner: str, reason: str, ttl_ms: int | None, timeout_ms: int) -> HoldView:
         """Abort and pause what matches, now and later."""

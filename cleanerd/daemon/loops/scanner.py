@@ -1,19 +1,26 @@
 """Keeps the picture of the log directories true: scans them when the watcher saw something, and now and then all of them."""
 
 import math
+import os
 from collections.abc import Iterable
 from functools import partial
 
 import structlog
 
 from cleanerd.cleaning.boundary import attempt
+from cleanerd.config.load import Configuration
 from cleanerd.daemon.inventory.ignored import why_foreign
 from cleanerd.daemon.inventory.inventory import ScanReport
 from cleanerd.daemon.inventory.watch import LogDirWatcher
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.workers import Bell, Worker
+from cleanerd.format import names
 from cleanerd.storage.scan import is_kafka_dir
+
+_NEW_FOR_S = 60.0
+"""A broker creates a partition before it writes its topic id, and before we have read of the topic: for so long that is
+nothing to warn of."""
 
 _log = structlog.get_logger("cleanerd")
 
@@ -25,6 +32,7 @@ class Scanner:
         self._parts = parts
         self._scanned_s = -math.inf
         self._bell = Bell()
+        self._new_since_s: dict[LogId, float] = {}  # logs that may be of a topic that is just being created
         self.watcher = LogDirWatcher(parts.log_dirs, self._seen_change, self._seen_lock)
         self.worker = Worker("cleanerd-scanner", self._step, self._pause_s, self._bell, parts.clock)
 
@@ -59,12 +67,27 @@ class Scanner:
             reason = attempt(partial(why_foreign, parts.files, log, configuration), log.directory)
             if reason is None:
                 ignored.pop(log, None)
-            elif ignored.get(log) != str(reason):
-                ignored[log] = str(reason)
+                self._new_since_s.pop(log, None)
+                continue
+            is_told = ignored.get(log) == str(reason) and log not in self._new_since_s
+            ignored[log] = str(reason)
+            if not is_told and not self._may_be_new(log, configuration):
                 _log.warning("ignored", **log.fields(), reason=str(reason))
         for failure in parts.failures.all():
             if parts.failures.changed(failure.log, parts.stamp(failure.log)):
                 _log.info("tried_again", **failure.log.fields(), reason="it changed")
+
+    def _may_be_new(self, log: LogId, configuration: Configuration) -> bool:
+        """Whether its broker may still be about to say which topic a log that is ignored belongs to."""
+        metadata, now_s = configuration.metadata, self._parts.clock.monotonic_s()
+        is_named = self._parts.files.exists(os.path.join(log.directory, names.PARTITION_METADATA))
+        if metadata is None or (is_named and log.topic_partition.topic in metadata.topic_ids):
+            self._new_since_s.pop(log, None)
+            return False
+        if now_s - self._new_since_s.setdefault(log, now_s) < _NEW_FOR_S:
+            return True
+        self._new_since_s.pop(log)
+        return False
 
     def _online(self) -> list[str]:
         offline = self._parts.obstacles.offline
@@ -77,7 +100,8 @@ class Scanner:
             parts.states.forget(log)
             parts.failures.succeeded(log)
             parts.obstacles.ignored.pop(log, None)
-        self.judge([*report.appeared, *report.changed])
+            self._new_since_s.pop(log, None)
+        self.judge({*report.appeared, *report.changed, *self._new_since_s})
         for log_dir in filter(partial(is_kafka_dir, parts.files), parts.log_dirs):
             parts.conditions.brokers_cleaner.look(log_dir, parts.ownership.owner_of(log_dir))
         parts.obstacles.full = parts.commits.full_dirs(parts.log_dirs, parts.configuration().broker)

@@ -122,7 +122,7 @@ class Conditions:
             owner = owner_of(log.log_dir)
             has_aged = owner is not None and is_compacted and self._has_aged(known, config_of)
             obstacle = None if has_aged else "a result is staged and waits for its commit"
-            return Condition("staged", _waits_for(owner), obstacle)
+            return Condition("staged", _waits_for(owner), obstacle, yields_to_requests=True)
         if not is_compacted:
             return Condition(
                 "ignored", "not compacted: retention only", "its cleanup.policy does not contain compact"

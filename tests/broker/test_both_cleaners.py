@@ -1,0 +1,137 @@
+"""A broker whose own cleaner takes everything at once, and cleanerd beside it, which does not wait for it either."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from tests.broker.kafka import KafkaBroker
+from tests.broker.live import COMPACT, DAEMON, PATIENCE_S, Journal, check_nothing_is_lost, records
+from tests.broker.tools import READ_UNCOMMITTED, read_all
+from tests.broker.workload import TIMEOUT_S
+from tests.daemon.processes import ROOT, DaemonProcess, environment, wait_until
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
+
+BROKER = {
+    "log.cleaner.min.cleanable.ratio": "0.0",
+    "log.cleaner.backoff.ms": "1000",
+    "log.flush.offset.checkpoint.interval.ms": "100",  # the recovery point follows what is written
+}
+EAGER = {
+    **DAEMON,
+    "log.cleaner.min.cleanable.ratio": "0.0",
+    "log.cleaner.backoff.ms": "50",
+    "cleanerd.broker.cleaner.grace.ms": "0",  # nothing is left to the broker's cleaner
+    "cleanerd.retry.max": "1",  # one strike would be too many
+}
+RACED = [f"raced-{number}" for number in range(4)]
+ROUNDS_MAX = 60
+CLEANS_MAX = 12
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return tmp_path / "logs"
+
+
+@pytest.fixture
+def broker(tmp_path: Path, log_dir: Path) -> Iterator[KafkaBroker]:
+    with KafkaBroker(tmp_path / "broker", [log_dir], BROKER) as broker:
+        create(broker, RACED)
+        yield broker
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, broker: KafkaBroker, log_dir: Path) -> Iterator[DaemonProcess]:
+    (tmp_path / "daemon").mkdir()
+    found = DaemonProcess(tmp_path / "daemon", [log_dir], EAGER)
+    assert broker.pid is not None
+    found.start()
+    yield found
+    if found.process is not None and found.process.poll() is None:
+        found.process.kill()
+        found.process.wait()
+
+
+def create(broker: KafkaBroker, topics: list[str]) -> None:
+    new = [NewTopic(topic, 1, 1, config=dict(COMPACT)) for topic in topics]
+    admin = broker.admin()
+    for created in admin.create_topics(new).values():
+        created.result(TIMEOUT_S)
+
+
+def write(journal: Journal, number: int) -> None:
+    """Some more segments for each topic."""
+    for topic in RACED:
+        journal.fill(topic, records(f"{topic} {number}", [key % 23 for key in range(number, number + 80)]))
+
+
+def events(daemon: DaemonProcess) -> list[dict[str, Any]]:
+    return list(daemon.ask("history", "*", "--limit", "10000")["events"])
+
+
+def lost(event: dict[str, Any]) -> bool:
+    """Whether the broker's cleaner was quicker."""
+    return event["outcome"] in {"superseded_by_broker", "dropped"}
+
+
+def test_being_second_is_no_failure_and_nothing_is_lost(broker: KafkaBroker, daemon: DaemonProcess) -> None:
+    """No strike, no failure in the account, nothing on the log's error level; every key is there."""
+    journal = Journal(broker.bootstrap)
+    for number in range(ROUNDS_MAX):
+        write(journal, number)
+        if number >= 3 and Counter(map(lost, events(daemon)))[True] >= 3:
+            break
+    outcomes = Counter((event["kind"], event["outcome"]) for event in events(daemon))
+    assert Counter(map(lost, events(daemon)))[True], outcomes
+    assert {outcome for _, outcome in outcomes}.isdisjoint({"failed", "uncleanable"}), outcomes
+    assert [log["failures"] for log in daemon.ask("logs")["logs"] if log["failures"]] == []
+    assert [event for event in daemon.events() if event["level"] == "error"] == []
+    assert daemon.ctl("clean", *[f"{topic}-0" for topic in RACED[:1]], "--wait").returncode == 0
+    print(outcomes)
+    seen = read_all(broker, RACED, READ_UNCOMMITTED)
+    for topic in RACED:
+        check_nothing_is_lost(journal.written[topic], seen[topic])
+    assert daemon.stop() == 0
+    assert [line for line in broker.troubles() if "ERROR" in line] == []
+
+
+def test_a_one_shot_beside_the_brokers_cleaner_ends_well(broker: KafkaBroker, log_dir: Path) -> None:
+    """Whatever of it came too late."""
+    journal, outcomes = Journal(broker.bootstrap), Counter[str]()
+    for number in range(CLEANS_MAX):
+        write(journal, number)
+        if number >= 2 and set(outcomes) > {"skipped"}:
+            break
+        options = [f"--log-dir={log_dir}", "--set=log.cleanup.policy=compact", "--force", "-o", "json"]
+        done = subprocess.run(
+            [sys.executable, "-m", "cleanerd.cli.main", "clean", *options],
+            cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        outcomes.update(result["outcome"] for result in json.loads(done.stdout)["results"])
+    assert set(outcomes) - {"skipped"}, outcomes
+    seen = read_all(broker, RACED, READ_UNCOMMITTED)
+    for topic in RACED:
+        check_nothing_is_lost(journal.written[topic], seen[topic])
+
+
+def test_topics_that_are_being_created_are_nothing_to_warn_of(
+    broker: KafkaBroker, daemon: DaemonProcess
+) -> None:
+    """The broker writes `partition.metadata` after the directory, and we read of a topic after it is there."""
+    names = [f"new-{number:02}" for number in range(50)]
+    create(broker, names)
+
+    def known() -> set[str]:
+        return {log["topic"] for log in daemon.ask("logs")["logs"] if log["state"] != "ignored"}
+
+    wait_until(lambda: known().issuperset(names), PATIENCE_S, daemon.output)
+    assert [event for event in daemon.events() if event["event"] == "ignored"] == []

@@ -1,0 +1,147 @@
+"""Commits of several logs side by side under one `.lock`, killed or switched off anywhere: each is old or new by itself."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.commit import Waiting, commit_together
+from cleanerd.format.names import TopicPartition
+from cleanerd.storage.checkpoints import read_offsets
+from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.recover import recover
+from tests.sim.disk import SimDisk
+from tests.sim.kafka_startup import start
+from tests.storage.crashes import with_survivors
+from tests.storage.model import (
+    ACTIVE,
+    SCENARIOS,
+    Scenario,
+    lay_out,
+    live_segments,
+    next_offset,
+    read_committed,
+    stage,
+)
+
+LOG_DIR = "/logs"
+CHECKPOINT = f"{LOG_DIR}/cleaner-offset-checkpoint"
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+LOGS = {
+    "one": BY_NAME["old txnindex only, in the first source"],
+    "short": BY_NAME["short output: last batch below later sources"],
+    "two": BY_NAME["two groups"],
+}
+Recover = Callable[[SimDisk, str], object]
+
+
+def cleanerd_recovers(disk: SimDisk, directory: str) -> None:
+    assert recover(disk, directory, is_kafka=True) is None
+
+
+def kafka_starts(disk: SimDisk, directory: str) -> None:
+    start(disk, directory, next_offset)
+
+
+def directory_of(topic: str) -> str:
+    return f"{LOG_DIR}/{topic}-0"
+
+
+def staged_disk(*, moves_checkpoint: bool) -> SimDisk:
+    """Every log with a result that waits."""
+    disk = SimDisk()
+    disk.mkdir(LOG_DIR)
+    disk.put(f"{LOG_DIR}/.lock", b"")
+    disk.put(f"{LOG_DIR}/meta.properties", b"version=1\ncluster.id=c\nnode.id=1\n")
+    for topic, scenario in LOGS.items():
+        lay_out(scenario, disk, directory_of(topic))
+        last = len(scenario.rewrites) - 1
+        for number, rewrite in enumerate(scenario.rewrites):
+            stage(
+                disk, rewrite, directory_of(topic), is_last=number == last, moves_checkpoint=moves_checkpoint
+            )
+    disk.restart()
+    return disk
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> LogDirLock:
+    return LogDirLock(str(tmp_path))
+
+
+def commit(disk: SimDisk, lock: LogDirLock) -> None:
+    waiting = [Waiting(TopicPartition(topic, 0)) for topic in LOGS]
+    with lock:
+        done = commit_together(disk, LOG_DIR, waiting, lock, is_kafka=True, log_dirs=[LOG_DIR])
+    assert set(done.values()) == {ACTIVE}
+
+
+def killed(lock: LogDirLock, *, moves_checkpoint: bool) -> list[SimDisk]:
+    """What a kill leaves before each operation, and the end."""
+    disk, states = staged_disk(moves_checkpoint=moves_checkpoint), list[SimDisk]()
+    disk.before = states
+    commit(disk, lock)
+    disk.before = None
+    return [*states, disk]
+
+
+def check(disk: SimDisk, recovers: Recover) -> None:
+    """Each log is whole, old or new up to a group; one that the checkpoint calls clean is new."""
+    ends = read_offsets(disk, CHECKPOINT)
+    for topic, scenario in LOGS.items():
+        recovers(disk, directory_of(topic))
+        found = live_segments(disk, directory_of(topic))
+        assert read_committed(found) == read_committed(scenario.after(0))
+        new = len(scenario.rewrites)
+        fits = [n for n in range(new + 1) if found in versions(scenario, n)]
+        assert fits, (topic, found)
+        if ends.get(TopicPartition(topic, 0)) is not None:
+            assert new in fits, f"{topic} counts as clean"
+
+
+def versions(scenario: Scenario, commits: int) -> list[object]:
+    """The log after so many groups; a broker may leave the newest sources beside a short one (X6)."""
+    return [scenario.after(commits), *(with_survivors(scenario, commits) if commits else [])]
+
+
+@pytest.mark.parametrize("moves_checkpoint", [True, False])
+@pytest.mark.parametrize("recovers", [cleanerd_recovers, kafka_starts])
+def test_killed_anywhere_each_log_is_old_or_new(
+    recovers: Recover, lock: LogDirLock, moves_checkpoint: bool
+) -> None:
+    """And the checkpoint moves last of all, or, where groups are left, not at all."""
+    states = killed(lock, moves_checkpoint=moves_checkpoint)
+    ended = {topic: read_offsets(states[-1], CHECKPOINT).get(TopicPartition(topic, 0)) for topic in LOGS}
+    assert ended == dict.fromkeys(LOGS, ACTIVE if moves_checkpoint else None)
+    for disk in states:
+        check(disk, recovers)
+
+
+@pytest.mark.parametrize("moves_checkpoint", [True, False])
+@pytest.mark.parametrize("recovers", [cleanerd_recovers, kafka_starts])
+def test_switched_off_anywhere_each_log_is_old_or_new(
+    recovers: Recover, lock: LogDirLock, moves_checkpoint: bool
+) -> None:
+    """Of what was not synced in any directory a choice is lost, in all at once."""
+    for disk in killed(lock, moves_checkpoint=moves_checkpoint):
+        for seed in range(3):
+            copy = disk.copy()
+            copy.crash(seed)
+            check(copy, recovers)
+
+
+def test_logs_side_by_side_share_their_rounds_of_syncs(lock: LogDirLock) -> None:
+    """Rounds of the log that has most of them, and two for the checkpoint: six for a group, one for an uncovered source."""
+    disk = staged_disk(moves_checkpoint=True)
+    commit(disk, lock)
+    syncs = [os.path.basename(path) for op, path, *_ in disk.operations if op in ("fsync", "fsync_dir")]
+    uncovered = sum(len(rewrite.uncovered) for rewrite in LOGS["short"].rewrites)
+    assert {topic: syncs.count(f"{topic}-0") for topic in LOGS} == {
+        "one": 6,
+        "short": 6 + uncovered,
+        "two": 12,
+    }
+    assert syncs.count("logs") == 1
+    first = [syncs.index(f"{topic}-0") for topic in LOGS]
+    assert first == [0, 1, 2], "a step in all of them, then all are synced"
