@@ -8,6 +8,7 @@ import pytest
 
 from cleanerd.config.keys import BROKER_KEYS, INERT_KEYS, TOPIC_KEYS
 from cleanerd.config.reference import render_reference
+from tests.homes import HOMES, SUBSTANCE_LINES
 from tests.tidy import (
     ROOT,
     Sources,
@@ -16,6 +17,7 @@ from tests.tidy import (
     long_functions,
     sources,
     undocumented,
+    untested,
     unused_modules,
     unused_names,
     unused_parameters,
@@ -97,6 +99,13 @@ def test_no_parameter_is_there_for_tests_alone() -> None:
     assert [name for name in found if not any(part in name for part in BLESSED_PARAMETERS)] == []
 
 
+def test_a_module_is_tested_in_a_file_of_its_name_or_where_the_table_says() -> None:
+    nameless = {path for path in untested(CODE, TESTS) if len(CODE[path].splitlines()) > SUBSTANCE_LINES}
+    assert nameless - HOMES.keys() == set(), "give it a test file of its name, or an entry in tests/homes.py"
+    assert {f"tests/{file}" for file in HOMES.values()} <= TESTS.keys()
+    assert HOMES.keys() <= CODE.keys() & set(untested(CODE, TESTS)), "it has a test file of its name now"
+
+
 @pytest.mark.parametrize(
     ("find", "text", "expected"),
     [
@@ -113,6 +122,8 @@ def test_no_parameter_is_there_for_tests_alone() -> None:
         (unused_parameters, "def f(a=1, b=2): ...\nf(*x)\nmap(f, y)\n", []),
         (lambda files: unused_modules(files, {"y"}), "import x\n", []),
         (lambda files: unused_modules(files, {"y"}), "import z\n", ["x.py"]),
+        (lambda files: untested(files, {"tests/test_x.py": ""}), "", []),
+        (lambda files: untested(files, {"tests/test_y.py": ""}), "", ["x.py"]),
         (import_circle, "import y\n", []),
         (import_circle, "def f():\n    from x import f\n", ["x", "x"]),
     ],

@@ -88,6 +88,19 @@ def unused_names(files: Sources) -> list[str]:
     return found
 
 
+def untested(files: Sources, tests: Sources) -> list[str]:
+    """Modules without a test file of their name, in the place of their package or of its wing."""
+    found = []
+    for path in map(Path, files):
+        wing = Path("tests", *path.parts[1:-1])
+        package = Path("tests", *path.parts[1:2]) if len(path.parts) > 2 else wing
+        if path.name != "__init__.py" and not any(
+            str(place / f"test_{path.name}") in tests for place in (wing, package)
+        ):
+            found.append(str(path))
+    return found
+
+
 def unused_modules(files: Sources, entry_points: set[str]) -> list[str]:
     """Modules that no other module imports or names in a string."""
     imported = set(entry_points)

@@ -11,7 +11,7 @@ import pytest
 from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
 from tests.daemon.processes import DaemonProcess, running, wait_until
-from tests.daemon.test_daemon_process import committed
+from tests.daemon.test_process import committed
 from tests.synthetic import Shape, write_log
 
 LOGS = 5_000

@@ -8,7 +8,7 @@ import pytest
 from cleanerd.pipeline.job import Budget
 from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.bench.processes import Meter
-from tests.pipeline.test_pipeline_plans import plan, run
+from tests.pipeline.test_job import plan, run
 from tests.synthetic import Shape, write_log
 
 KEYS = 20_000_000

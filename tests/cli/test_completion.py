@@ -16,7 +16,7 @@ from cleanerd.cli.ctl.parser import make_parser as make_ctl_parser
 from cleanerd.cli.main import make_parser
 from cleanerd.cli.parser import SHELLS
 from tests.cli.conftest import ENVIRONMENT
-from tests.cli.test_ctl import CTL, Daemon
+from tests.cli.ctl.test_verbs import CTL, Daemon
 
 BASH = r"""
 source "$1"; shift

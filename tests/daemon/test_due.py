@@ -1,6 +1,6 @@
 """Which log is due, why, in which order, and when the next one will be (rules 1.1-1.25; cases C012-C036, D01-D05).
 
-The arithmetic of these cases is in `tests/policy/test_policy_cleanable.py`; here they are files on a disk. That
+The arithmetic of these cases is in `tests/policy/test_cleanable.py`; here they are files on a disk. That
 what the daemon knows without reading a segment is an upper bound is proved in `test_urgency.py`.
 """
 

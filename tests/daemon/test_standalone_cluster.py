@@ -15,7 +15,7 @@ from cleanerd.pipeline.java import find_java_home
 from cleanerd.pipeline.lazy_spark import LazySpark, SparkFailed
 from tests.cleaning.logs import newest, write_logs
 from tests.daemon.processes import ROOT, running, wait_until
-from tests.daemon.test_daemon_process import committed
+from tests.daemon.test_process import committed
 
 pytestmark = pytest.mark.soak
 

@@ -9,7 +9,7 @@ from tests.cleaning.hostile import HOSTILE
 from tests.cleaning.logs import TRUTH, assert_settled, newest, write_logs
 from tests.daemon import processes
 from tests.daemon.processes import DaemonProcess, running, wait_until
-from tests.daemon.test_daemon_process import committed
+from tests.daemon.test_process import committed
 
 HEALTHY = ("a", "z")
 

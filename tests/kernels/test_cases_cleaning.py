@@ -18,7 +18,7 @@ from cleanerd.policy.verdicts import RecordVerdict
 from tests.kernels.random_log import LogSegment
 from tests.kernels.real_path import Layout, RealPath
 from tests.kernels.small_log import DAY_MS, LARGE_MS, SmallLog
-from tests.kernels.test_kernels_oracles import keyed
+from tests.kernels.test_oracles import keyed
 
 NOW_MS = 1_700_000_000_000
 

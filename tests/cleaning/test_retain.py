@@ -1,11 +1,11 @@
-"""Retention on real files (rules 5.6-5.8, 6.7-6.12); accidents are in test_retention_accidents.py.
+"""Retention on real files (rules 5.6-5.8, 6.7-6.12); accidents are in test_retain_accidents.py.
 
-Which segments go is in tests/policy/test_policy_retention.py. Cases of the specification that are tested elsewhere or not:
+Which segments go is in tests/policy/test_retention.py. Cases of the specification that are tested elsewhere or not:
 
 ==============  ====================================================================================================
 case            where, or why not
 ==============  ====================================================================================================
-C034-C036       tests/daemon/test_daemon_retention.py: which logs get a pass, and from whom
+C034-C036       tests/daemon/test_retention.py: which logs get a pass, and from whom
 C037            the supervisor names the logs of a pass, and none that is uncleanable
 C125, C128,     policy alone: nothing happens on disk that C124 and C134 do not show
 C129-C131,
@@ -13,7 +13,7 @@ C133, C135,
 C139
 C126, C127      tests/cleaning/test_delete_records.py
 C138 (reading)  "out of range" is the answer of a broker to a fetch; here the old offsets are just not there any more
-C140            tests/daemon/test_daemon_retention.py
+C140            tests/daemon/test_retention.py
 6.8 by a        a live broker raises its log start itself; cleanerd is refused by `.lock` (below)
 broker
 1.32            `-future` logs exist only while a broker moves them; cleanerd leaves them alone (spec disk A5)

@@ -18,7 +18,7 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.channel import Channel, Phase
 from tests.cleaning.logs import write_logs
 from tests.daemon.processes import wait_until
-from tests.daemon.test_daemon_process import descendants
+from tests.daemon.test_process import descendants
 
 CONFIGURATION = resolve(read_sources(None, [("log.cleanup.policy", "compact")]))
 

@@ -1,7 +1,7 @@
 """Which segments retention deletes (rules 6.1-6.6): cases C124-C142 as arithmetic, D17, D19, and invariants.
 
 Here is which segments go, why, and where the log starts then. What that does to files, epochs, snapshots and checkpoints
-(C124, C126, C127, C134, C136 to C138, C141, C142) is in tests/cleaning/test_retention_pass.py, which also lists the cases
+(C124, C126, C127, C134, C136 to C138, C141, C142) is in tests/cleaning/test_retain.py, which also lists the cases
 that need a running broker.
 """
 

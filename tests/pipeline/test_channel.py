@@ -18,7 +18,7 @@ from cleanerd.errors import Aborted
 from cleanerd.pipeline import channel as channel_module
 from cleanerd.pipeline.channel import Channel, Phase, Reporter, driver_host
 from cleanerd.pipeline.rewrite import rewrite_chunk
-from tests.pipeline.test_pipeline_chunks import go_on, written_part
+from tests.pipeline.test_chunks import go_on, written_part
 
 IN_ANOTHER_PROCESS = """
 import pickle, sys

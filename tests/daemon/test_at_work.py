@@ -21,7 +21,7 @@ from cleanerd.format.producer_snapshot import render_producer_snapshot
 from tests.cleaning.logs import assert_settled, contents, newest, segment
 from tests.cleaning.test_group_by_group import SEGMENT_BYTES, tight
 from tests.daemon.processes import DaemonProcess, running, wait_until
-from tests.daemon.test_daemon_process import committed, descendants
+from tests.daemon.test_process import committed, descendants
 from tests.operate.scrape import get, parse
 from tests.synthetic import Shape, write_log
 

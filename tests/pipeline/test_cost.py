@@ -18,7 +18,7 @@ from cleanerd.kernels.fingerprint import MAX_BUCKETS
 from cleanerd.pipeline.job import Budget
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.pipeline.values import IndexedLog, LogWork
-from tests.pipeline.test_pipeline_plans import AMPLE, SMALL, offsets_in, plan, run
+from tests.pipeline.test_job import AMPLE, SMALL, offsets_in, plan, run
 from tests.synthetic import newest_offsets, write_log
 
 RECORDS, KEYS, SEGMENTS = 1366, 300, 21

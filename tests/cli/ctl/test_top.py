@@ -24,7 +24,7 @@ from cleanerd.cli.ctl.tables import STATES
 from cleanerd.cli.ctl.top_screen import Look, _cells, screen
 from cleanerd.daemon.values import models
 from tests.cli.conftest import ENVIRONMENT
-from tests.cli.test_ctl import CTL, Daemon, ctl
+from tests.cli.ctl.test_verbs import CTL, Daemon, ctl
 
 NOW_MS = 1_700_000_000_000
 BARS = {"clean_bytes": 10, "cleanable_bytes": 20, "uncleanable_bytes": 30, "active_bytes": 40}
@@ -333,7 +333,7 @@ def test_colours_only_where_they_are_wanted(daemon: Daemon) -> None:
 
 
 def test_only_top_imports_rich() -> None:
-    """The other verbs start in a moment; `test_ctl.py` holds them to it."""
+    """The other verbs start in a moment; `test_verbs.py` holds them to it."""
     script = "import sys, cleanerd.cli.ctl.verbs; print('rich' in sys.modules, 'termios' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True)
     assert ran.stdout == "False False\n"

@@ -17,7 +17,7 @@ from cleanerd.kernels.scan import scan_batches
 from cleanerd.kernels.tables import Bytes, EventKind, Table
 from cleanerd.kernels.transactions import (
     PRODUCER,
-    ProducerState,
+    ReplayState,
     collect_events,
     empty_transactions,
     replay,
@@ -26,7 +26,7 @@ from tests.kernels.random_log import NOW_MS, RandomLog
 from tests.kernels.real_path import aborted_columns, producer_columns
 
 TRANSACTIONAL = ("transactional", "marker", "other", "idempotent", "plain")
-NO_PRODUCERS = ProducerState(np.zeros(0, PRODUCER), -1)
+NO_PRODUCERS = ReplayState(np.zeros(0, PRODUCER), -1)
 
 
 def table_of(data: bytes) -> tuple[Bytes, Table]:
@@ -148,7 +148,7 @@ def test_control_batches_that_end_nothing() -> None:
     assert header.is_control
 
 
-def as_dict(state: ProducerState) -> dict[int, tuple[int, ...]]:
+def as_dict(state: ReplayState) -> dict[int, tuple[int, ...]]:
     """Rows by producer id."""
     names = ("epoch", "last_data_offset", "timestamp", "txn_first_offset")
     return {int(row["producer_id"]): tuple(int(row[name]) for name in names) for row in state.producers}
