@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanerd.cleaning.choose import Candidate
-from cleanerd.env.files import Files, regular_fd
+from cleanerd.env.files import Files, open_regular
 from cleanerd.env.pace import Pace
 from cleanerd.errors import CorruptFile
 from cleanerd.format.names import FileKind
@@ -179,11 +179,8 @@ def _walk_all(
     """The batch headers of segments, none of them empty, on as many cores as that pays for. Raises OSError."""
 
     def walk(segment: SegmentOnDisk) -> Heads:
-        fd = regular_fd(segment.path)
-        try:
+        with open_regular(segment.path) as fd:
             return walk_heads(fd, segment.size_bytes, chunk_bytes, first_dirty_offset, pace)
-        finally:
-            os.close(fd)
 
     paying = sum(segment.size_bytes for segment in segments) // _WALK_BYTES_PER_THREAD
     threads = min(len(segments), paying, len(os.sched_getaffinity(0)))

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
@@ -48,14 +49,21 @@ READ_MAX_BYTES = 256 << 20
 
 
 class NotRegular(OSError):
-    """A name stands for something that is no regular file, or for more than may be read."""
+    """A name stands for something that is no regular file, or for more than may be read. `found`: what it is."""
+
+    found = "another kind of file"
 
 
-def regular_fd(path: str) -> int:
-    """A descriptor to read a regular file. Never waits. Raises NotRegular, also for a symbolic link, and OSError."""
-    check_regular(os.lstat(path).st_mode, path)  # to open a device may do something
+def regular_fd(path: str, *, follow_links: bool = False) -> int:
+    """A descriptor to read a regular file. Never waits.
+
+    Raises NotRegular, also for a symbolic link unless `follow_links`, and OSError.
+    """
+    found = os.stat(path, follow_symlinks=follow_links)
+    check_regular(found.st_mode, path)  # to open a device may do something
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, flags if follow_links else flags | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno == errno.ELOOP:
             check_regular(stat.S_IFLNK, path)
@@ -66,6 +74,16 @@ def regular_fd(path: str) -> int:
         os.close(fd)
         raise
     return fd
+
+
+@contextlib.contextmanager
+def open_regular(path: str, *, follow_links: bool = False) -> Iterator[int]:
+    """The same, closed at the end of the block."""
+    fd = regular_fd(path, follow_links=follow_links)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def regular_file(path: str, buffering: int = -1) -> BinaryIO:
@@ -87,7 +105,9 @@ def read_regular(path: str, max_bytes: int) -> bytes:
 def check_regular(mode: int, path: str) -> None:
     """Raise NotRegular unless `st_mode` is that of a regular file."""
     if not stat.S_ISREG(mode):
-        raise NotRegular(errno.EINVAL, f"expected a regular file, found {kind_of(mode)}", path)
+        error = NotRegular(errno.EINVAL, f"expected a regular file, found {kind_of(mode)}", path)
+        error.found = kind_of(mode)
+        raise error
 
 
 def kind_of(mode: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from cleanerd.env.files import NotRegular
 from cleanerd.errors import DirOffline
 from cleanerd.format import names
 from cleanerd.format.checkpoint import parse_offset_checkpoint
@@ -16,7 +17,7 @@ from cleanerd.storage.lock import probe
 
 from .findings import Finding
 from .partition_check import DirFacts, Partition
-from .regular_files import SMALL_BYTES, NotRegular, read_small
+from .regular_files import SMALL_BYTES, read_small
 
 CHECKPOINTS = (
     names.CLEANER_OFFSET_CHECKPOINT,
@@ -130,7 +131,7 @@ class _Problems:
         except FileNotFoundError:
             return None
         except NotRegular as error:
-            self.add("not_regular", name, -1, "a regular file", error.strerror)
+            self.add("not_regular", name, -1, "a regular file", error.found)
         except OSError as error:
             self.add(unreadable, name, -1, "a readable file", error.strerror)
         return None

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import numpy as np
 
+from cleanerd.env.files import NotRegular
 from cleanerd.errors import CleanerdError
 from cleanerd.format import names
 from cleanerd.format.checkpoint import EpochEntry, parse_leader_epochs
@@ -24,7 +25,7 @@ from cleanerd.storage.generation import read_generation
 from cleanerd.storage.staged import read_manifests, staged_flaw, staged_names
 
 from .findings import Finding
-from .regular_files import SMALL_BYTES, CarefulFiles, NotRegular, file_facts, read_small
+from .regular_files import SMALL_BYTES, CarefulFiles, read_small
 from .segment_check import SegmentReport, SegmentTask
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -81,7 +82,7 @@ class Partition:
         except FileNotFoundError:
             return None
         except NotRegular as error:
-            self.add("not_regular", path, -1, "a regular file", error.strerror)
+            self.add("not_regular", path, -1, "a regular file", error.found)
         except OSError as error:
             self.add(unreadable, path, -1, "a readable file", error.strerror)
         return None
@@ -164,7 +165,7 @@ def _list_segments(found: Partition, live: Sequence[SegmentFileName]) -> None:
     for base, next_base in zip(bases, [*bases, None][1:], strict=True):
         path = found.path(str(SegmentFileName(base, FileKind.LOG)))
         try:
-            size = file_facts(path)[1]
+            size = os.stat(path).st_size
         except FileNotFoundError:
             if os.path.islink(path):
                 found.add("unreadable", path, -1, "a readable file", "a link to nothing")

@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from cleanerd.env.files import Files
+from cleanerd.env.files import Files, open_regular
 from cleanerd.errors import BadUsage, CorruptFile, SourceChanged
 from cleanerd.format.errors import FormatError
 from cleanerd.format.head import CONTROL, LOG_APPEND_TIME
@@ -35,6 +35,7 @@ from cleanerd.kernels.judge import mark_aborted
 from cleanerd.kernels.scan import first_bad_crc, scan_batches
 from cleanerd.kernels.tables import AbortedTxns, Bytes, Table
 from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.file_bytes import read_at
 from cleanerd.storage.scan import (
     PartitionSnapshot,
     SegmentOnDisk,
@@ -45,7 +46,7 @@ from cleanerd.storage.scan import (
 )
 from cleanerd.storage.stability import read_stability
 
-from .regular_files import CarefulFiles, open_regular, read_at
+from .regular_files import CarefulFiles
 from .walk import Bounds, Damage, Sound, walk_log
 
 Isolation = Literal["read_uncommitted", "read_committed"]
@@ -203,7 +204,7 @@ def _first_byte(files: Files, segment: SegmentOnDisk, offset: int) -> int:
     position = index.lookup(offset) if index is not None else 0
     if not position:
         return 0
-    with open_regular(segment.path) as fd:
+    with open_regular(segment.path, follow_links=True) as fd:
         head = read_at(fd, position, _HEAD_BYTES)
     batches, _, _ = scan_batches(head, 0, len(head))
     if not len(batches) or first_bad_crc(head, batches[:1]) >= 0 or batches["base_offset"][0] > offset:
@@ -224,7 +225,7 @@ def split(log: LogView, max_bytes: int) -> list[LogView]:
 def _cuts(part: SegmentRange, max_bytes: int) -> list[int]:
     """Positions in a range to start at: batches that the index names, each checked to be one."""
     cuts = [part.start]
-    with open_regular(part.path) as fd:
+    with open_regular(part.path, follow_links=True) as fd:
         positions = _index_positions(part)
         while part.end - cuts[-1] > max_bytes:
             first, behind = np.searchsorted(
@@ -256,7 +257,7 @@ def read_slices(log: LogView, *, on_corrupt: OnCorrupt = "fail") -> Iterator[Sou
     """
     for part in log.ranges:
         try:
-            with open_regular(part.path) as fd:
+            with open_regular(part.path, follow_links=True) as fd:
                 if os.fstat(fd).st_ino != part.inode:
                     raise SourceChanged(f"{part.path}: another file has taken its place")
                 bounds = Bounds(part.base_offset, part.limit_offset, log.readable_end, part.start, part.end)

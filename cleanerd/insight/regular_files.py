@@ -5,59 +5,17 @@ Opening never blocks, reading takes regular files only, and no read takes more m
 
 import errno
 import os
-import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 
-from cleanerd.env.files import RealFiles
+from cleanerd.env.files import RealFiles, open_regular
 from cleanerd.kernels.tables import Bytes
+from cleanerd.storage.file_bytes import read_at
 
 SMALL_BYTES = 64 << 20
 """What a file may have that is no segment and no index: a producer snapshot has 46 bytes a producer."""
 
 _SECTOR_BYTES = 4096  # a page: less is never read from a disk
-
-
-class NotRegular(OSError):
-    """A name stands for something that is no regular file."""
-
-
-def kind_of(mode: int) -> str:
-    """What a file is, in words."""
-    kinds = {
-        stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket",
-        stat.S_IFBLK: "a block device", stat.S_IFCHR: "a character device", stat.S_IFREG: "a regular file",
-    }  # fmt: skip
-    return kinds.get(stat.S_IFMT(mode), "no regular file")
-
-
-@contextmanager
-def open_regular(path: str) -> Iterator[int]:
-    """A descriptor to read a regular file. Raises `NotRegular`, `OSError`."""
-    found = os.stat(path)  # opening a device may do something
-    if not stat.S_ISREG(found.st_mode):
-        raise NotRegular(errno.EINVAL, kind_of(found.st_mode), path)
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise NotRegular(errno.EINVAL, kind_of(os.fstat(fd).st_mode), path)
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def read_at(fd: int, position: int, size: int) -> Bytes:
-    """`size` bytes from `position`, fewer at the end of the file."""
-    buffer = np.empty(size, np.uint8)
-    view, filled = buffer.data, 0
-    while filled < size:
-        count = os.preadv(fd, [view[filled:]], position + filled)
-        if not count:
-            break
-        filled += count
-    return buffer[:filled]
 
 
 def read_around_bad_sectors(fd: int, position: int, size: int) -> Bytes:
@@ -83,7 +41,7 @@ def read_around_bad_sectors(fd: int, position: int, size: int) -> Bytes:
 
 def read_small(path: str, max_bytes: int) -> bytes:
     """Whole content. Raises `NotRegular`, and `OSError` (EFBIG) for a file of more than `max_bytes`."""
-    with open_regular(path) as fd:
+    with open_regular(path, follow_links=True) as fd:
         content = read_at(fd, 0, max_bytes + 1).tobytes()
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"a file of more than {max_bytes} bytes", path)
@@ -103,7 +61,7 @@ def read_to_hole(path: str, max_bytes: int) -> tuple[bytes, int]:
 
     Raises as `read_small`.
     """
-    with open_regular(path) as fd:
+    with open_regular(path, follow_links=True) as fd:
         size = file_size(fd)
         try:
             stored = os.lseek(fd, 0, os.SEEK_HOLE)
@@ -118,12 +76,6 @@ def read_to_hole(path: str, max_bytes: int) -> tuple[bytes, int]:
 def file_size(fd: int) -> int:
     """Bytes of an open file now."""
     return os.fstat(fd).st_size
-
-
-def file_facts(path: str) -> tuple[int, int, int]:
-    """(inode, size, mtime in ns), by which a file that was exchanged is known. Raises `OSError`."""
-    found = os.stat(path)
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def next_data(fd: int, position: int, end: int) -> int:

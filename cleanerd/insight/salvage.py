@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from cleanerd.env.files import Files, RealFiles
+from cleanerd.env.files import Files, RealFiles, open_regular
 from cleanerd.errors import BadUsage, LockHeld
 from cleanerd.format import names
 from cleanerd.format.batch import parse_header
@@ -42,7 +42,7 @@ from cleanerd.kernels.tables import Bytes, Table
 from cleanerd.storage.lock import probe
 from cleanerd.storage.producer_state import ProducerState
 
-from .regular_files import CarefulFiles, file_size, open_regular, read_around_bad_sectors
+from .regular_files import CarefulFiles, file_size, read_around_bad_sectors
 from .salvaged_segment import SalvagedSegment
 from .walk import RELATIVE_OFFSET_MAX, Bounds, Damage, Sound, walk_log
 
@@ -184,7 +184,7 @@ class _Salvage:
         """Sound batches of one segment, into as many as they need."""
         path = segment_path(self._source, base, FileKind.LOG)
         try:
-            with open_regular(path) as fd:
+            with open_regular(path, follow_links=True) as fd:
                 limit = min(base + RELATIVE_OFFSET_MAX + 1, MAX_OFFSET) if next_base is None else next_base
                 bounds = Bounds(base, limit, MAX_OFFSET, 0, file_size(fd))
                 for found in walk_log(fd, path, bounds, read=read_around_bad_sectors):

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from cleanerd.env.files import FileStat, NotRegular, open_regular
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import MAX_OFFSET, FileKind, TopicPartition, segment_path
 from cleanerd.format.txn_index import ENTRY_BYTES as TXN_ENTRY_BYTES
@@ -17,7 +18,7 @@ from cleanerd.kernels.transactions import collect_events
 
 from .findings import Finding
 from .index_check import OffsetIndexCheck, TimeIndexCheck
-from .regular_files import NotRegular, file_facts, file_size, open_regular, read_small, read_to_hole
+from .regular_files import file_size, read_small, read_to_hole
 from .walk import RELATIVE_OFFSET_MAX, Bounds, Damage, Sound, walk_log
 
 FINDINGS_MAX = 100
@@ -107,14 +108,19 @@ def check_segment(task: SegmentTask) -> SegmentReport | None:
         report = SegmentReport(task)
         path = task.path(FileKind.LOG)
         try:
-            before = file_facts(path)
+            before = FileStat.of(os.stat(path))
             _check(report)
-            if not task.is_live or not report.findings or before == file_facts(path) or task.is_active:
+            if (
+                not task.is_live
+                or not report.findings
+                or before == FileStat.of(os.stat(path))
+                or task.is_active
+            ):
                 break
         except FileNotFoundError:
             return None
         except NotRegular as error:
-            report.add("not_regular", str(error.filename), -1, "a regular file", error.strerror)
+            report.add("not_regular", str(error.filename), -1, "a regular file", error.found)
             report.is_whole = False
             break
         except OSError as error:
@@ -160,7 +166,7 @@ def _many(report: SegmentReport) -> Finding:
 def _check(report: SegmentReport) -> None:
     task = report.task
     path = task.path(FileKind.LOG)
-    with open_regular(path) as fd:
+    with open_regular(path, follow_links=True) as fd:
         size = min(task.size_bytes, file_size(fd))
         if size > LOG_BYTES_MAX:
             report.add("segment_too_large", path, LOG_BYTES_MAX, f"at most {LOG_BYTES_MAX} bytes", size)
@@ -216,7 +222,7 @@ def _content(report: SegmentReport, kind: FileKind, missing: str) -> tuple[bytes
     except FileNotFoundError:
         return None
     except NotRegular as error:
-        report.add("not_regular", path, -1, "a regular file", error.strerror)
+        report.add("not_regular", path, -1, "a regular file", error.found)
     except OSError as error:
         report.add("unreadable", path, -1, "a readable file", error.strerror)
     return None
@@ -312,7 +318,7 @@ def _check_txn_index(report: SegmentReport) -> None:
         report.add("txn_index_entry", path, error.position, error.expected, error.found)
         report.is_whole = False
     except NotRegular as error:
-        report.add("not_regular", path, -1, "a regular file", error.strerror)
+        report.add("not_regular", path, -1, "a regular file", error.found)
     except OSError as error:
         report.add("unreadable", path, -1, "a readable file", error.strerror)
     for row, txn in enumerate(report.aborted):

@@ -34,8 +34,9 @@ from cleanerd.kernels.scan import crcs, first_bad_crc, first_bad_order, scan_bat
 from cleanerd.kernels.tables import Bytes, ReadStatus, Table
 from cleanerd.pipeline.chunks import PIECE_BYTES, Piece, Slice, slices
 from cleanerd.pipeline.values import Source
+from cleanerd.storage.file_bytes import read_at
 
-from .regular_files import next_data, read_at
+from .regular_files import next_data
 
 BATCH_BYTES_MAX = 512 << 20
 """A larger batch counts as damage: no broker takes one, and it would have to be held in memory."""

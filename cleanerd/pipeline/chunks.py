@@ -25,6 +25,7 @@ from cleanerd.kernels.compressed import expand
 from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.scan import crcs, first_bad_crc, first_bad_order, first_misplaced, scan_batches
 from cleanerd.kernels.tables import RECORD, Bytes, ReadStatus, Table
+from cleanerd.storage.file_bytes import read_at
 
 from .values import Bits, ChunkWork, Source
 
@@ -74,18 +75,6 @@ def corrupt(path: str, position: int, status: ReadStatus) -> CorruptFile:
     return CorruptFile(path, position, expected, found)
 
 
-def _read(fd: int, position: int, size: int) -> Bytes:
-    """`size` bytes from `position`, fewer at the end of the file."""
-    buffer = np.empty(size, np.uint8)
-    view, filled = buffer.data, 0
-    while filled < size:
-        count = os.preadv(fd, [view[filled:]], position + filled)
-        if not count:
-            break
-        filled += count
-    return buffer[:filled]
-
-
 def _open_unchanged(source: Source) -> int:
     """The file, open. Raises SourceChanged unless it is still the one that was planned for."""
     try:
@@ -107,7 +96,7 @@ def read_pieces(source: Source) -> Iterator[Piece]:
         position, size, previous_offset = source.start, PIECE_BYTES, source.min_offset - 1
         while position < source.end:
             wanted = min(size, source.end - position)
-            raw = _read(fd, position, wanted)
+            raw = read_at(fd, position, wanted)
             if len(raw) < wanted:
                 raise SourceChanged(f"{source.path}: ends at byte {position + len(raw)}, before {source.end}")
             batches, stop, status = scan_batches(raw, 0, wanted)

@@ -12,9 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from cleanerd.env.files import Files, FileStat, NotRegular, regular_file
+from cleanerd.env.files import Files, FileStat, NotRegular, open_regular, regular_file
 from cleanerd.env.pace import Pace, unpaced
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format import names
@@ -42,6 +40,7 @@ from cleanerd.format.time_index import parse_time_index
 from cleanerd.format.txn_index import ENTRY_BYTES, AbortedTxn, parse_txn_index
 from cleanerd.policy.cleanable import SegmentFacts
 
+from .file_bytes import read_at
 from .generation import read_generation
 from .staged import StagedGroup, live_logs
 
@@ -391,10 +390,9 @@ def _batches_from(segment: SegmentOnDisk, position: int, pace: Pace) -> "Iterato
     from cleanerd.kernels.tables import ReadStatus  # noqa: PLC0415
 
     size = _READ_BYTES
-    with regular_file(segment.path, buffering=0) as file:
+    with open_regular(segment.path) as fd:
         while position < segment.size_bytes:
-            file.seek(position)
-            raw = np.frombuffer(bytearray(file.read(min(size, segment.size_bytes - position))), np.uint8)
+            raw = read_at(fd, position, min(size, segment.size_bytes - position))
             pace(len(raw))
             batches, stop, status = scan_batches(raw, 0, len(raw))
             if len(batches):
