@@ -270,5 +270,9 @@ def test_d14_log_dir_that_fails_is_offline_alone_and_comes_back(tmp_path: Path) 
         wait_until(lambda: online() == {str(good): True, str(bad): True}, 30, daemon.output)
         assert (bad / names.CLEANER_OFFSET_CHECKPOINT).read_bytes() == checkpoint
         assert daemon.outcomes("two-0") == ["committed"]
+        told = [
+            (event["event"], event["log_dir"]) for event in daemon.events() if "log_dir_o" in event["event"]
+        ]
+        assert told == [("log_dir_offline", str(bad)), ("log_dir_online", str(bad))], "once each"
         write_small(bad, "two")
         wait_until(lambda: daemon.outcomes("two-0") == ["committed"] * 2, 60, daemon.output)

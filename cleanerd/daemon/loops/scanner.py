@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import structlog
@@ -31,6 +31,7 @@ class Scanner:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._scanned_s = -math.inf
+        self._told_offline: frozenset[str] = frozenset()
         self._bell = Bell()
         self._new_since_s: dict[LogId, float] = {}  # logs that may be of a topic that is just being created
         self.watcher = LogDirWatcher(parts.log_dirs, self._seen_change, self._seen_lock)
@@ -96,6 +97,7 @@ class Scanner:
     def _took(self, report: ScanReport) -> None:
         parts = self._parts
         parts.obstacles.offline.update(report.offline)
+        self._tell_offline(parts.obstacles.offline)
         for log in report.vanished:
             parts.states.forget(log)
             parts.failures.succeeded(log)
@@ -111,6 +113,14 @@ class Scanner:
             parts.work_bell.ring()
         if any(k is not None and k.contents.is_staged for k in map(parts.inventory.facts, report.changed)):
             parts.commit_bell.ring()
+
+    def _tell_offline(self, offline: Mapping[str, str]) -> None:
+        """Once when a log directory goes, once when it is back."""
+        for log_dir in sorted(offline.keys() - self._told_offline):
+            _log.warning("log_dir_offline", log_dir=log_dir, reason=offline[log_dir])
+        for log_dir in sorted(self._told_offline - offline.keys()):
+            _log.info("log_dir_online", log_dir=log_dir)
+        self._told_offline = frozenset(offline)
 
     def _step(self) -> bool:
         if self.since_scan_s < self._pause_s():

@@ -133,6 +133,9 @@ _row("internal_error", "error", ("exception",),
 
 # -- log directories and logs -------------------------------------------------------------------------------------------
 
+_row("log_dir_offline", "warning", ("log_dir", "reason"), "A log directory does not work; its logs are left alone.",
+     "Look at its disk and mount; what is on it is looked at again by every scan.")
+_row("log_dir_online", "info", ("log_dir",), "A log directory that was offline works again.")
 _row("owned_by_another", "info", ("log_dir", "pid"), "A broker owns a log directory at the start: results will be staged.")
 _row("recovery_postponed", "warning", ("log_dir", "reason"),
      "A log directory could not be searched for leftovers of interrupted commits; nothing is committed there until it was.",
