@@ -10,7 +10,8 @@ start       Spark is started, if it was not up; like examine, no part of the sec
 index       keys are read, and the newest record of each is found
 rewrite     records are copied and the copy is verified; counted beforehand where disk space is short
 stage       the parts of each log are joined and synced, those of several logs side by side
-commit      its segments are swapped, its checkpoint is written
+commit      its segments are swapped, its checkpoint is written; several logs of a `clean` do so side by side,
+            and each is told its share of the seconds
 checkpoint  that is written alone, where nothing had to go
 ==========  ==========================================================================================
 """

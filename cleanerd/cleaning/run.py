@@ -21,7 +21,7 @@ from cleanerd.cleaning.reset import reset_checkpoint
 from cleanerd.cleaning.result import CleanRequest, LogResult, Outcome, Progress
 from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.room import ForeseenSpace
-from cleanerd.cleaning.settle import in_rounds, settle
+from cleanerd.cleaning.settle import in_rounds, settle_together
 from cleanerd.cleaning.spark_master import spark_place
 from cleanerd.cleaning.staging_limits import why_full
 from cleanerd.cleaning.wanted import check_wanted
@@ -36,6 +36,8 @@ from cleanerd.storage.lock import LogDirLock, probe
 from cleanerd.storage.scan import PartitionSnapshot, is_kafka_dir
 from cleanerd.storage.staged import StagedGroup, manifest_names, staged_bytes
 
+_COMMITTED_TOGETHER = 16
+"""Logs under one hold of the lock: more would share their syncs, but a broker that starts would wait for longer."""
 _NO_LOG = TopicPartition("", -1)
 """Stands for the log directory as a whole."""
 
@@ -109,10 +111,12 @@ class _Run:
             self._reset_checkpoints(log_dir, found, is_kafka=is_kafka)
             for job in self._jobs(log_dir, found, {}):
                 stage = partial(self._cleaner.stage, is_owned=_is_owned(log_dir))
-                for staged in one_by_one(stage, job, _job_failed):
-                    settled = self._settle(staged, is_kafka=is_kafka)
-                    again = partial(self._clean_again, settled, is_kafka=is_kafka)
-                    self._add(in_rounds(settled, again))
+                staged = one_by_one(stage, job, _job_failed)
+                for first in range(0, len(staged), _COMMITTED_TOGETHER):
+                    some = staged[first : first + _COMMITTED_TOGETHER]
+                    for settled in self._settle(some, is_kafka=is_kafka):
+                        again = partial(self._clean_again, settled, is_kafka=is_kafka)
+                        self._add(in_rounds(settled, again))
             self._retain(log_dir, found, is_kafka=is_kafka)
 
     def _clean_again(self, before: LogResult, *, is_kafka: bool) -> LogResult:
@@ -125,8 +129,8 @@ class _Run:
         (answer,) = found
         if isinstance(answer, LogResult):
             return answer
-        (staged,) = one_by_one(self._cleaner.stage, [answer], _job_failed)
-        return self._settle(staged, is_kafka=is_kafka)
+        staged = one_by_one(self._cleaner.stage, [answer], _job_failed)
+        return self._settle(staged, is_kafka=is_kafka)[0]
 
     def _why_full(self, log_dir: str, found: list[TopicPartition]) -> str | None:
         """Why nothing may be staged beside a live broker."""
@@ -138,9 +142,9 @@ class _Run:
 
         return why_full(log_dir, staged, self._request.config)
 
-    def _settle(self, staged: LogResult, *, is_kafka: bool) -> LogResult:
+    def _settle(self, staged: Sequence[LogResult], *, is_kafka: bool) -> list[LogResult]:
         log_dirs = self._request.all_log_dirs
-        return settle(self._files, staged, self._clock, is_kafka=is_kafka, log_dirs=log_dirs)
+        return settle_together(self._files, staged, self._clock, is_kafka=is_kafka, log_dirs=log_dirs)
 
     def _count(self, log_dir: str, found: list[TopicPartition]) -> None:
         """A dry run: it writes nothing, so it takes no lock either."""

@@ -2,15 +2,26 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
-from cleanerd.cleaning.boundary import attempt
-from cleanerd.cleaning.commit import Check, commit_staged, no_objection, record_unchanged
+from cleanerd.cleaning.boundary import attempt, tell_unexpected
+from cleanerd.cleaning.commit import (
+    Check,
+    Committed,
+    Waiting,
+    commit_staged,
+    commit_together,
+    no_objection,
+    record_unchanged,
+)
+from cleanerd.cleaning.lock import commit_lock
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.recovery import recover_log
 from cleanerd.cleaning.result import LogResult
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import Aborted, LockHeld
+from cleanerd.errors import Aborted, CleanerdError, InternalError, LockHeld
+from cleanerd.format.names import TopicPartition
 from cleanerd.storage.recover import Acted
 from cleanerd.storage.staged import StagedGroup, discard_staged
 
@@ -50,8 +61,56 @@ def settle(
                 is_kafka=is_kafka, basis=result.basis, log_dirs=log_dirs, check=check,
             )  # fmt: skip
 
-    is_staged = result.outcome == "staged"
-    error = attempt(commit if is_staged else record, f"{log_dir}/{tp}")
+    error = attempt(commit if result.outcome == "staged" else record, f"{log_dir}/{tp}")
+    return _settled(files, result, watch, error, is_kafka=is_kafka, acted=acted)
+
+
+def settle_together(
+    files: Files, results: Sequence[LogResult], clock: Clock, *, is_kafka: bool, log_dirs: Sequence[str]
+) -> list[LogResult]:
+    """`settle` for logs of one directory, those that are staged under one hold of its lock: they share their syncs.
+
+    Each is told its share of the seconds.
+    """
+    staged = [result for result in results if result.outcome == "staged"]
+    waiting = [Waiting(result.topic_partition) for result in staged]
+    watch, done = Stopwatch(clock), dict[TopicPartition, Committed]()
+
+    def commit(log_dir: str) -> None:
+        with watch.phase("commit"), commit_lock(log_dir, is_kafka=is_kafka) as lock:
+            done.update(
+                commit_together(files, log_dir, waiting, lock, is_kafka=is_kafka, log_dirs=log_dirs)
+            )  # fmt: skip
+
+    if staged:
+        error = attempt(partial(commit, staged[0].log_dir), staged[0].log_dir)
+        if isinstance(error, CleanerdError):
+            done.update({one.topic_partition: error for one in waiting})
+        watch.phase_seconds = {name: s / len(staged) for name, s in watch.phase_seconds.items()}
+
+    def settled(result: LogResult) -> LogResult:
+        if result.outcome != "staged":
+            return settle(files, result, clock, is_kafka=is_kafka, log_dirs=log_dirs)
+        found = done[result.topic_partition]
+        if isinstance(found, InternalError):
+            tell_unexpected(found)
+        error = found if isinstance(found, CleanerdError) else None
+        return _settled(files, result, watch, error, is_kafka=is_kafka)
+
+    return [settled(result) for result in results]
+
+
+def _settled(
+    files: Files,
+    result: LogResult,
+    watch: Stopwatch,
+    error: CleanerdError | None,
+    *,
+    is_kafka: bool,
+    acted: Acted = lambda _: None,
+) -> LogResult:
+    """The end of the account of a log; after an error, of the log as well."""
+    log_dir, tp, is_staged = result.log_dir, result.topic_partition, result.outcome == "staged"
     if error is None:
         return result.after(watch, "committed" if is_staged else None)
     if isinstance(error, LockHeld):

@@ -12,6 +12,7 @@ that is left over says nothing. In them entries of `-future` directories count a
 
 import os
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from cleanerd.env.files import Files
 from cleanerd.format import names
@@ -50,9 +51,15 @@ def read_offsets(files: Files, path: str) -> dict[TopicPartition, int]:
     """One offset checkpoint (rule 0.12)."""
     try:
         with corruption_in(path):
-            return parse_offset_checkpoint(files.read(path))
+            return dict(_parsed(files.read(path)))
     except FileNotFoundError:
         return {}
+
+
+@lru_cache(maxsize=8)
+def _parsed(content: bytes) -> dict[TopicPartition, int]:
+    """Every log of a directory asks for the same few files several times: parsed each time, n logs would cost n^2."""
+    return parse_offset_checkpoint(content)
 
 
 def read_leader_epochs(files: Files, directory: str) -> tuple[EpochEntry, ...]:

@@ -176,6 +176,14 @@ def test_the_broker_stays_owner_of_its_checkpoint(log_dir: Path) -> None:
         os.umask(umask)
 
 
+def test_what_was_read_belongs_to_the_reader(log_dir: Path) -> None:
+    """Equal bytes are parsed once; nobody hears of what another makes of them."""
+    path = str(log_dir / names.CLEANER_OFFSET_CHECKPOINT)
+    update_cleaner_checkpoint(FILES, str(log_dir), {T0: 1})
+    read_offsets(FILES, path).clear()
+    assert read_offsets(FILES, path) == {T0: 1}
+
+
 def test_leader_epochs_are_read_in_order_and_may_be_absent(tmp_path: Path) -> None:
     assert read_leader_epochs(FILES, str(tmp_path)) == ()
     (tmp_path / names.LEADER_EPOCH_CHECKPOINT).write_bytes(b"0\n2\n0 0\n3 40\n")
