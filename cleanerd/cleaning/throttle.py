@@ -30,7 +30,7 @@ Wait = Callable[[threading.Condition, float], object]
 """Wait on a condition, whose lock is held by the caller, for so many seconds at most."""
 
 
-class Limit(Enum):
+class RateLimit(Enum):
     """What is limited."""
 
     TOTAL = "total"  # reads plus writes: log.cleaner.io.max.bytes.per.second
@@ -45,11 +45,11 @@ class Throttle:
         self._clock = clock
         self._wait = wait
         self._changed = threading.Condition()  # guards what follows
-        self._accounts = {limit: _Account(clock.monotonic_s()) for limit in Limit}
+        self._accounts = {limit: _Account(clock.monotonic_s()) for limit in RateLimit}
 
     def set_limits(self, *, total: float = math.inf, read: float = math.inf, write: float = math.inf) -> None:
         """Bytes per second, above 0, `math.inf` for no limit; holds at once, also for those who wait (7.7, C148)."""
-        rates = {Limit.TOTAL: total, Limit.READ: read, Limit.WRITE: write}
+        rates = {RateLimit.TOTAL: total, RateLimit.READ: read, RateLimit.WRITE: write}
         if not all(rate > 0 for rate in rates.values()):
             raise ValueError(f"limits must be above 0 bytes per second, found {total}, {read}, {write}")
         with self._changed:
@@ -64,7 +64,7 @@ class Throttle:
         if before is None or rates != _rates(before):
             self.set_limits(**rates)
 
-    def limits(self) -> dict[Limit, float]:
+    def limits(self) -> dict[RateLimit, float]:
         """Bytes per second, `math.inf` for no limit."""
         with self._changed:
             rates = {limit: account.rate for limit, account in self._accounts.items()}
@@ -78,9 +78,9 @@ class Throttle:
         What a stopped caller did stays charged: the disk was busy with it.
         """
         sizes = {
-            Limit.TOTAL: read_bytes + written_bytes,
-            Limit.READ: read_bytes,
-            Limit.WRITE: written_bytes,
+            RateLimit.TOTAL: read_bytes + written_bytes,
+            RateLimit.READ: read_bytes,
+            RateLimit.WRITE: written_bytes,
         }
         with self._changed:
             now_s = self._clock.monotonic_s()
@@ -94,12 +94,12 @@ class Throttle:
                 if not self._wait_for(due):
                     return
 
-    def waited_s(self) -> dict[Limit, float]:
+    def waited_s(self) -> dict[RateLimit, float]:
         """Seconds that all callers together waited so far, by the limit that was furthest behind."""
         with self._changed:
             return {limit: account.waited_s for limit, account in self._accounts.items()}
 
-    def _wait_for(self, due: "dict[Limit, _Charge]") -> bool:
+    def _wait_for(self, due: "dict[RateLimit, _Charge]") -> bool:
         """Wait a little for the slowest of these, or return False because all are paid. The lock is held."""
         before_s = self._clock.monotonic_s()
         left_s, slowest = max(

@@ -30,7 +30,7 @@ from cleanerd.daemon.api.control_server import AuditEntry, ControlServer
 from cleanerd.daemon.api.control_socket import listen
 from cleanerd.daemon.api.metrics_server import MetricsServer, pages
 from cleanerd.daemon.api.service import Service
-from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus, Trigger
+from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus, ReloadTrigger
 from cleanerd.daemon.configuration.watch import ConfigWatcher
 from cleanerd.daemon.kafka_admin import KafkaAdmin
 from cleanerd.daemon.kafka_replicas import KafkaReplicas
@@ -186,7 +186,7 @@ class Daemon:
             if self._reload_wanted.wait(0.5):
                 self._reload_wanted.clear()
                 self._manager.reloading()
-                self._reload(Trigger.SIGNAL)
+                self._reload(ReloadTrigger.SIGNAL)
                 self._manager.ready(self._status_line.text())
             self._manager.keep_watch(lambda: self._crew.is_alive(_HUNG_S))
             if self._manager.listens:
@@ -205,7 +205,7 @@ class Daemon:
         """Take in what the metadata log has got since the last look: before a commit, ahead of the watcher."""
         with self._refreshing:
             if self._tail.has_news():
-                self._reload(Trigger.METADATA)
+                self._reload(ReloadTrigger.METADATA)
 
     def _stop_installer(self, timeout_s: float) -> None:
         self._installer.stop()
@@ -218,7 +218,7 @@ class Daemon:
             raise ClusterRefused("no cluster to ask: set cleanerd.kafka.bootstrap.servers")
         return connection(config.kafka_bootstrap_servers, config.kafka_client_config)
 
-    def _reload(self, trigger: Trigger) -> bool:
+    def _reload(self, trigger: ReloadTrigger) -> bool:
         """Reload, wake what the new configuration is about, tell it; whether it was adopted."""
         outcome = self._reloader.reload(trigger)
         self._supervisor.reloaded(outcome)

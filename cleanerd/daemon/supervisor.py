@@ -15,7 +15,7 @@ import structlog
 
 from cleanerd.config.load import Configuration
 from cleanerd.config.reload import ReloadPlan
-from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus, Trigger
+from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus, ReloadTrigger
 from cleanerd.daemon.loops.crew import Crew
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.telemetry.history import HORIZON
@@ -83,7 +83,7 @@ class Supervisor:
     def reloaded(self, outcome: ReloadOutcome) -> None:
         """After every reload: record it; what was in the way may be gone. One that was asked for ends a `throttle`."""
         parts = self.parts
-        is_asked_for = outcome.trigger in (Trigger.REQUEST, Trigger.SIGNAL)
+        is_asked_for = outcome.trigger in (ReloadTrigger.REQUEST, ReloadTrigger.SIGNAL)
         if is_asked_for and outcome.status is not ReloadStatus.REJECTED:
             parts.throttle.set_configured(parts.configuration().broker)
         if outcome.status is not ReloadStatus.UNCHANGED:

@@ -52,7 +52,7 @@ class CompactionConfig:
     max_compaction_lag_ms: int
 
 
-class Limit(Enum):
+class RangeLimit(Enum):
     """What the first uncleanable offset comes from; the value is for people."""
 
     LAST_STABLE_OFFSET = "last stable offset (high watermark or an open transaction)"
@@ -67,7 +67,7 @@ class CleanableRange:
 
     first_dirty_offset: int
     first_uncleanable_offset: int
-    limit: Limit
+    limit: RangeLimit
     checkpoint_reset: bool  # rule 1.5: the stored checkpoint is not usable
     clean_bytes: int
     cleanable_bytes: int
@@ -119,15 +119,15 @@ def cleanable_range(log: LogFacts, config: CompactionConfig, now_ms: int) -> Cle
     """The cleanable range and its sizes (rules 1.5-1.20)."""
     first_dirty, reset = first_dirty_offset(log)
     bounds = [
-        (log.active.base_offset, Limit.ACTIVE_SEGMENT),
-        (log.last_stable_offset, Limit.LAST_STABLE_OFFSET),
+        (log.active.base_offset, RangeLimit.ACTIVE_SEGMENT),
+        (log.last_stable_offset, RangeLimit.LAST_STABLE_OFFSET),
     ]
     dirty_closed = non_active_from(log.segments, first_dirty)
     young = first_young(dirty_closed, config.min_compaction_lag_ms, now_ms)
     if young is not None:
-        bounds.append((young, Limit.MIN_COMPACTION_LAG))
+        bounds.append((young, RangeLimit.MIN_COMPACTION_LAG))
     if log.recovery_point is not None:
-        bounds.append((log.recovery_point, Limit.RECOVERY_POINT))
+        bounds.append((log.recovery_point, RangeLimit.RECOVERY_POINT))
     bound, limit = min(bounds, key=lambda pair: pair[0])
     bound = max(first_dirty, bound)
     rest = non_active_from(log.segments, bound)

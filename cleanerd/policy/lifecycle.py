@@ -39,7 +39,7 @@ class Call(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class CleaningState:
     """Status of a partition; `pauses` is the n of paused(n), else 0."""
 
     status: Status
@@ -53,20 +53,20 @@ class State:
         return f"paused({self.pauses})" if self.pauses else self.status.value
 
 
-NONE = State(Status.NONE)
-IN_PROGRESS = State(Status.IN_PROGRESS)
-ABORTED = State(Status.ABORTED)
+NONE = CleaningState(Status.NONE)
+IN_PROGRESS = CleaningState(Status.IN_PROGRESS)
+ABORTED = CleaningState(Status.ABORTED)
 
 
-def paused(pauses: int) -> State:
+def paused(pauses: int) -> CleaningState:
     """State of a partition that was paused so many times and not resumed; none after 0."""
-    return State(Status.PAUSED, pauses) if pauses else NONE
+    return CleaningState(Status.PAUSED, pauses) if pauses else NONE
 
 
 class IllegalTransition(ValueError):
     """A call that makes no sense in this state; the state stays as it is."""
 
-    def __init__(self, state: State, call: Call, name: str = "partition") -> None:
+    def __init__(self, state: CleaningState, call: Call, name: str = "partition") -> None:
         super().__init__(f"{name}: {call.value} is not allowed in state {state}")
         self.state = state
         self.call = call
@@ -93,7 +93,7 @@ _TABLE = {
 }
 
 
-def transition(state: State, call: Call) -> State | None:
+def transition(state: CleaningState, call: Call) -> CleaningState | None:
     """State after `call`, or None when the call passes this partition over. Raises IllegalTransition (2A)."""
     match _TABLE[call][_COLUMNS.index(state.status)]:
         case _Cell.BEGIN:

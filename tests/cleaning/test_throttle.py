@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleanerd.cleaning.throttle import BURST_S, Limit, Throttle
+from cleanerd.cleaning.throttle import BURST_S, RateLimit, Throttle
 from cleanerd.env.clock import SystemClock
 
 MB = 1_000_000
@@ -123,10 +123,10 @@ class Book:
         return worst
 
 
-LIMITED: dict[Limit, Callable[[int, int], int]] = {
-    Limit.TOTAL: lambda r, w: r + w,
-    Limit.READ: lambda r, w: r,
-    Limit.WRITE: lambda r, w: w,
+LIMITED: dict[RateLimit, Callable[[int, int], int]] = {
+    RateLimit.TOTAL: lambda r, w: r + w,
+    RateLimit.READ: lambda r, w: r,
+    RateLimit.WRITE: lambda r, w: w,
 }
 
 RATES = st.sampled_from([math.inf, 1e5, 1e6, 2e7])
@@ -304,10 +304,12 @@ def test_reads_and_writes_have_limits_of_their_own() -> None:
 
     simulation.run(lambda: caller("writer", 0, 2 * MB), lambda: caller("reader", 10 * MB, 0))
     assert done_s == pytest.approx({"reader": 1.0, "writer": 2.0}, abs=0.002)
-    assert throttle.waited_s() == pytest.approx({Limit.TOTAL: 0, Limit.READ: 1, Limit.WRITE: 2}, abs=0.002)
+    assert throttle.waited_s() == pytest.approx(
+        {RateLimit.TOTAL: 0, RateLimit.READ: 1, RateLimit.WRITE: 2}, abs=0.002
+    )
     throttle.set_limits(total=3 * MB)
     caller("both", 2 * MB, 1 * MB)
-    assert throttle.waited_s()[Limit.TOTAL] == pytest.approx(1, abs=0.002)
+    assert throttle.waited_s()[RateLimit.TOTAL] == pytest.approx(1, abs=0.002)
 
 
 def test_idleness_saves_up_300_ms_at_most() -> None:
@@ -345,7 +347,7 @@ def test_without_limits_nobody_waits(limit: float) -> None:
         simulation.throttle.charge(10**12, 10**12, never)
     simulation.throttle.charge(0, 0, never)
     assert simulation.now_s == 1010.0
-    assert simulation.throttle.waited_s() == dict.fromkeys(Limit, 0.0)
+    assert simulation.throttle.waited_s() == dict.fromkeys(RateLimit, 0.0)
 
 
 def test_one_who_is_told_to_stop_returns_promptly() -> None:
@@ -377,7 +379,7 @@ def test_nobody_waits_under_the_lock() -> None:
     waiter.join(0.05)
     started_s = time.monotonic()
     throttle.charge(60 * MB, 0, never)
-    assert throttle.waited_s()[Limit.READ] == 0
+    assert throttle.waited_s()[RateLimit.READ] == 0
     throttle.set_limits()
     waiter.join(5)
     assert not waiter.is_alive()
@@ -415,4 +417,4 @@ def test_real_time() -> None:
     # Each caller drops at most one large charge at the end
     assert 0.95 * 3 * rate - 4 * MIB <= sum(totals) <= 1.05 * 3 * rate
     assert max(totals) - min(totals) <= 2 * MIB
-    assert throttle.waited_s()[Limit.TOTAL] > 6
+    assert throttle.waited_s()[RateLimit.TOTAL] > 6

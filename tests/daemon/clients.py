@@ -9,7 +9,7 @@ from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.errors import CleanerdError
 from cleanerd.format.names import TopicPartition
-from cleanerd.policy.lifecycle import ABORTED, IllegalTransition, State, Status
+from cleanerd.policy.lifecycle import ABORTED, CleaningState, IllegalTransition, Status
 
 PATIENCE_S = 10.0
 
@@ -65,7 +65,7 @@ def waiting(states: PartitionStates, log: LogId = LOG) -> Waiter:
     return client
 
 
-def in_state(states: PartitionStates, state: State, log: LogId = LOG) -> PartitionStates:
+def in_state(states: PartitionStates, state: CleaningState, log: LogId = LOG) -> PartitionStates:
     """Bring a log there; an aborted one has a client that waits."""
     if state.status in (Status.IN_PROGRESS, Status.ABORTED):
         assert states.try_start_all([log])

@@ -17,7 +17,7 @@ from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.model import KraftMetadata
 from cleanerd.config.reload import ReloadPlan
 from cleanerd.config.sources import read_sources
-from cleanerd.daemon.configuration.reload import Reloader, Trigger
+from cleanerd.daemon.configuration.reload import Reloader, ReloadTrigger
 from cleanerd.daemon.configuration.watch import SETTLE_S, ConfigWatcher
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
@@ -40,13 +40,13 @@ class Reloads:
     def __init__(self) -> None:
         self.answers: list[bool] = []
         self.content: Callable[[], str] = lambda: ""
-        self._calls: queue.Queue[tuple[Trigger, str]] = queue.Queue()
+        self._calls: queue.Queue[tuple[ReloadTrigger, str]] = queue.Queue()
 
-    def __call__(self, trigger: Trigger) -> bool:
+    def __call__(self, trigger: ReloadTrigger) -> bool:
         self._calls.put((trigger, self.content()))
         return self.answers.pop(0) if self.answers else True
 
-    def next(self) -> tuple[Trigger, str]:
+    def next(self) -> tuple[ReloadTrigger, str]:
         return self._calls.get(timeout=WAIT_S)
 
     def none_left(self) -> bool:
@@ -72,7 +72,7 @@ def watching(
     watcher.start()
     try:
         if config_file:
-            assert reloads.next()[0] is Trigger.FILES
+            assert reloads.next()[0] is ReloadTrigger.FILES
         yield watcher
     finally:
         watcher.stop()
@@ -111,7 +111,7 @@ def test_every_way_of_writing_the_file_is_seen(
     with watching(reloads, config):
         for text in ("a=2\n", "a=33\n"):
             write(config, text)
-            assert reloads.next() == (Trigger.FILES, text)
+            assert reloads.next() == (ReloadTrigger.FILES, text)
     assert reloads.none_left()
 
 
@@ -146,7 +146,7 @@ def test_what_is_not_configuration_is_no_reload(config: Path, reloads: Reloads) 
         config.chmod(0o600)
         config.read_text()
         config.write_text("a=2\n")
-        assert reloads.next() == (Trigger.FILES, "a=2\n")
+        assert reloads.next() == (ReloadTrigger.FILES, "a=2\n")
     assert reloads.none_left()
 
 
@@ -168,11 +168,11 @@ def test_the_switch_of_a_config_map_is_seen(tmp_path: Path, reloads: Reloads) ->
     reloads.content = path.read_text
     with watching(reloads, path):
         config_map(directory, "..v2", "a=2\n")
-        assert reloads.next() == (Trigger.FILES, "a=2\n")
+        assert reloads.next() == (ReloadTrigger.FILES, "a=2\n")
         config_map(directory, "..v3", "a=3\n")
-        assert reloads.next() == (Trigger.FILES, "a=3\n")
+        assert reloads.next() == (ReloadTrigger.FILES, "a=3\n")
         (directory / "..v3" / "topics.d" / "t.properties").write_text("retention.ms=1\n")
-        assert reloads.next()[0] is Trigger.FILES
+        assert reloads.next()[0] is ReloadTrigger.FILES
 
 
 def test_the_switch_of_a_linked_directory_is_seen(tmp_path: Path, reloads: Reloads) -> None:
@@ -187,7 +187,7 @@ def test_the_switch_of_a_linked_directory_is_seen(tmp_path: Path, reloads: Reloa
     with watching(reloads, path):
         (tmp_path / "next").symlink_to("release-2")
         (tmp_path / "next").rename(tmp_path / "current")
-        assert reloads.next() == (Trigger.FILES, "a=2\n")
+        assert reloads.next() == (ReloadTrigger.FILES, "a=2\n")
 
 
 def test_a_change_since_the_configuration_was_read_is_seen(
@@ -199,7 +199,7 @@ def test_a_change_since_the_configuration_was_read_is_seen(
     watcher = ConfigWatcher(str(config), ["/nowhere", str(log_dir)], reloads, poll_s=LONG_S)
     watcher.start()
     try:
-        assert [reloads.next()[0], reloads.next()[0]] == [Trigger.FILES, Trigger.METADATA]
+        assert [reloads.next()[0], reloads.next()[0]] == [ReloadTrigger.FILES, ReloadTrigger.METADATA]
     finally:
         watcher.stop()
     assert reloads.none_left()
@@ -213,7 +213,7 @@ def test_a_file_is_believed_when_it_stands_still(config: Path, reloads: Reloads)
             file.write(line)
             file.flush()
             threading.Event().wait(SETTLE_S / 2)
-        assert reloads.next() == (Trigger.FILES, "a=2\nb=3\nc=4\nd=5\n")
+        assert reloads.next() == (ReloadTrigger.FILES, "a=2\nb=3\nc=4\nd=5\n")
     assert reloads.none_left()
 
 
@@ -225,9 +225,9 @@ def test_without_inotify_changes_are_still_seen(config: Path, reloads: Reloads) 
     """All instances of the user are taken: looking more often takes its place."""
     with watching(reloads, config, observer=no_inotify):
         config.write_text("a=22\n")
-        assert reloads.next()[0] is Trigger.FILES
+        assert reloads.next()[0] is ReloadTrigger.FILES
         (config.parent / "topics.d" / "t.properties").write_text("retention.ms=1\n")
-        assert reloads.next()[0] is Trigger.FILES
+        assert reloads.next()[0] is ReloadTrigger.FILES
 
 
 def test_a_file_that_is_not_there_yet_is_waited_for(tmp_path: Path, reloads: Reloads) -> None:
@@ -236,9 +236,9 @@ def test_a_file_that_is_not_there_yet_is_waited_for(tmp_path: Path, reloads: Rel
     with watching(reloads, path):
         path.parent.mkdir(parents=True)
         path.write_text("a=1\n")
-        assert reloads.next()[0] is Trigger.FILES
+        assert reloads.next()[0] is ReloadTrigger.FILES
         path.write_text("a=22\n")
-        assert reloads.next()[0] is Trigger.FILES
+        assert reloads.next()[0] is ReloadTrigger.FILES
 
 
 def append(log_dir: Path, frame: bytes) -> None:
@@ -255,12 +255,12 @@ def test_the_metadata_log_is_followed(tmp_path: Path, reloads: Reloads) -> None:
     append(tmp_path, POLICY)
     with watching(reloads, None, tmp_path, poll_s=0.02):
         assert (
-            reloads.next()[0] is Trigger.METADATA
+            reloads.next()[0] is ReloadTrigger.METADATA
         )  # what came since the configuration was read is not known
         for _ in range(5):
             append(tmp_path, NO_OP)
         append(tmp_path, POLICY)
-        assert reloads.next()[0] is Trigger.METADATA
+        assert reloads.next()[0] is ReloadTrigger.METADATA
     assert reloads.none_left()
 
 
@@ -270,9 +270,9 @@ def test_a_refused_metadata_log_is_tried_again(tmp_path: Path, reloads: Reloads)
     reloads.answers = [False, False, True]
     with watching(reloads, None, tmp_path, poll_s=0.02):
         for _ in range(3):
-            assert reloads.next()[0] is Trigger.METADATA
+            assert reloads.next()[0] is ReloadTrigger.METADATA
         append(tmp_path, POLICY)
-        assert reloads.next()[0] is Trigger.METADATA
+        assert reloads.next()[0] is ReloadTrigger.METADATA
     assert reloads.none_left()
 
 

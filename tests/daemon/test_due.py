@@ -14,7 +14,7 @@ from cleanerd.daemon.inventory.urgency import FOREVER_MS, DueReason
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.cleanable import (
-    Limit,
+    RangeLimit,
 )
 from tests.daemon.inventories import (
     CONFIG,
@@ -177,7 +177,7 @@ def test_c025_min_lag_makes_a_log_due_by_the_mere_passing_of_time(fixture: Fixtu
     write_log(fixture.root / "log30-0", dict.fromkeys(times, 100), largest_ms=times.__getitem__)
     fixture.scan()
     (due,) = fixture.due()
-    assert (due.range.first_uncleanable_offset, due.range.limit) == (20, Limit.MIN_COMPACTION_LAG)
+    assert (due.range.first_uncleanable_offset, due.range.limit) == (20, RangeLimit.MIN_COMPACTION_LAG)
     fixture.clock.advance(5)
     (due,) = fixture.due()
     assert due.range.first_uncleanable_offset == 40

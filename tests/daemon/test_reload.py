@@ -12,7 +12,7 @@ from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.model import KraftMetadata
 from cleanerd.config.reload import ReloadPlan
 from cleanerd.config.sources import read_sources
-from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadStatus, Trigger
+from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadStatus, ReloadTrigger
 from cleanerd.env.clock import FixedNow
 from cleanerd.errors import DirOffline
 
@@ -47,7 +47,9 @@ class Daemon:
             raise OSError(28, "No space left on device")
         self.applied.append(plan)
 
-    def reload(self, text: str | None = None, trigger: Trigger = Trigger.REQUEST) -> ReloadOutcome:
+    def reload(
+        self, text: str | None = None, trigger: ReloadTrigger = ReloadTrigger.REQUEST
+    ) -> ReloadOutcome:
         if text is not None:
             self.path.write_text(text)
         return self.reloader.reload(trigger)
@@ -63,8 +65,12 @@ def daemon(tmp_path: Path) -> Daemon:
 def test_changes_are_applied_once_and_remembered(daemon: Daemon) -> None:
     """Accepted, then unchanged."""
     assert daemon.reloader.last is None
-    outcome = daemon.reload("log.cleaner.backoff.ms=6\n", Trigger.SIGNAL)
-    assert (outcome.status, outcome.trigger, outcome.at_ms) == (ReloadStatus.ACCEPTED, Trigger.SIGNAL, 1000)
+    outcome = daemon.reload("log.cleaner.backoff.ms=6\n", ReloadTrigger.SIGNAL)
+    assert (outcome.status, outcome.trigger, outcome.at_ms) == (
+        ReloadStatus.ACCEPTED,
+        ReloadTrigger.SIGNAL,
+        1000,
+    )
     (plan,) = daemon.applied
     assert outcome.plan is plan
     assert [str(change) for change in plan.changes] == [
@@ -158,13 +164,13 @@ def test_a_changed_metadata_log_does_not_read_the_files(daemon: Daemon) -> None:
     """They may be half-written at that moment."""
     daemon.path.write_text("log.cleaner.backoff.ms=x\n")
     daemon.metadata = lambda: kraft(COMPACT)
-    assert daemon.reload(trigger=Trigger.METADATA).status is ReloadStatus.ACCEPTED
+    assert daemon.reload(trigger=ReloadTrigger.METADATA).status is ReloadStatus.ACCEPTED
     assert daemon.reloader.current.topic("t").compact
     assert daemon.applied[0].topic_ids == {"t"}
 
 
-@pytest.mark.parametrize("trigger", [Trigger.METADATA, Trigger.FILES])
-def test_a_vanished_metadata_log_keeps_the_topics(daemon: Daemon, trigger: Trigger) -> None:
+@pytest.mark.parametrize("trigger", [ReloadTrigger.METADATA, ReloadTrigger.FILES])
+def test_a_vanished_metadata_log_keeps_the_topics(daemon: Daemon, trigger: ReloadTrigger) -> None:
     """An unmounted disk must not turn compacted topics into ones that are retained by time."""
     daemon.metadata = lambda: kraft(COMPACT)
     daemon.reload()

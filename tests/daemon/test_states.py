@@ -7,7 +7,7 @@ import pytest
 from cleanerd.daemon.work.states import LogVanished, PartitionStates, StillRunning
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import Aborted
-from cleanerd.policy.lifecycle import ABORTED, IN_PROGRESS, NONE, IllegalTransition, State, paused
+from cleanerd.policy.lifecycle import ABORTED, IN_PROGRESS, NONE, CleaningState, IllegalTransition, paused
 from tests.daemon.clients import LOG, OTHER, THIRD, Waiter, hold, in_state, log_of, until, waiting
 
 
@@ -55,7 +55,10 @@ TABLE = [
 
 @pytest.mark.parametrize(("call", "before", "after"), TABLE)
 def test_2a(
-    call: Callable[[PartitionStates], object], before: State, after: State | None, states: PartitionStates
+    call: Callable[[PartitionStates], object],
+    before: CleaningState,
+    after: CleaningState | None,
+    states: PartitionStates,
 ) -> None:
     """One cell; None: an error, and the state stays. In progress with abort_and_pause blocks: see the next test."""
     in_state(states, before)

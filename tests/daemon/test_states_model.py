@@ -12,7 +12,7 @@ from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.states import LogVanished, PartitionStates, StillRunning
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import Aborted
-from cleanerd.policy.lifecycle import ABORTED, IN_PROGRESS, NONE, IllegalTransition, State, paused
+from cleanerd.policy.lifecycle import ABORTED, IN_PROGRESS, NONE, CleaningState, IllegalTransition, paused
 from tests.daemon.clients import LOG, OTHER, PATIENCE_S, THIRD, Waiter, hold, log_of, waiting
 
 
@@ -30,7 +30,7 @@ class Model(RuleBasedStateMachine):
         self.waiters: dict[LogId, Waiter] = {}
         self.holds: dict[str, Hold] = {}
 
-    def expected(self, log: LogId) -> State:
+    def expected(self, log: LogId) -> CleaningState:
         if log in self.busy:
             return ABORTED if self.busy[log] else IN_PROGRESS
         held = sum(h.matches(log.topic_partition) for h in self.holds.values())

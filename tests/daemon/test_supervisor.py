@@ -9,11 +9,11 @@ import pytest
 
 from cleanerd.cleaning.clean import budget_of
 from cleanerd.cleaning.result import CleanRequest, LogResult
-from cleanerd.cleaning.throttle import Limit
+from cleanerd.cleaning.throttle import RateLimit
 from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.reload import plan_reload
 from cleanerd.config.sources import read_sources
-from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus, Trigger
+from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus, ReloadTrigger
 from cleanerd.daemon.engine.calls import CleanCall
 from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.supervisor import Supervisor
@@ -195,15 +195,15 @@ def test_a_throttle_holds_until_a_reload_is_asked_for_or_the_rates_change(tmp_pa
     daemon = make(logs, {"one": "compact"})
     before = daemon.parts.configuration()
 
-    def outcome(trigger: Trigger) -> ReloadOutcome:
+    def outcome(trigger: ReloadTrigger) -> ReloadOutcome:
         return ReloadOutcome(trigger, 1, ReloadStatus.UNCHANGED, None)
 
     daemon.parts.throttle.set_limits(total=5.0)
     daemon.apply(plan_reload(before, configuration(logs, {"one": "compact", "two": "compact"})))
-    daemon.reloaded(outcome(Trigger.METADATA))
-    assert daemon.parts.throttle.limits()[Limit.TOTAL] == 5.0
-    daemon.reloaded(outcome(Trigger.REQUEST))
-    assert daemon.parts.throttle.limits()[Limit.TOTAL] > 1e300
+    daemon.reloaded(outcome(ReloadTrigger.METADATA))
+    assert daemon.parts.throttle.limits()[RateLimit.TOTAL] == 5.0
+    daemon.reloaded(outcome(ReloadTrigger.REQUEST))
+    assert daemon.parts.throttle.limits()[RateLimit.TOTAL] > 1e300
     rate = configuration(logs, {"one": "compact"}, log_cleaner_io_max_bytes_per_second=7)
     daemon.apply(plan_reload(before, rate))
-    assert daemon.parts.throttle.limits()[Limit.TOTAL] == 7.0
+    assert daemon.parts.throttle.limits()[RateLimit.TOTAL] == 7.0

@@ -24,8 +24,8 @@ from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.cleanable import (
     CleanableRange,
-    Limit,
     LogFacts,
+    RangeLimit,
     SegmentFacts,
     cleanable_range,
     is_filthy,
@@ -141,7 +141,7 @@ def test_estimate_stands_until_it_says_so(disk: Disk, config: TopicConfig, later
 
 ranges = st.builds(
     CleanableRange,
-    st.just(0), st.just(9), st.just(Limit.ACTIVE_SEGMENT), st.just(False), st.integers(0, 9), st.integers(1, 9),
+    st.just(0), st.just(9), st.just(RangeLimit.ACTIVE_SEGMENT), st.just(False), st.integers(0, 9), st.integers(1, 9),
     st.just(0) | st.integers(0, 5),
 )  # fmt: skip
 

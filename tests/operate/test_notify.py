@@ -12,7 +12,7 @@ import pytest
 from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.model import KraftMetadata
 from cleanerd.config.sources import read_sources
-from cleanerd.daemon.configuration.reload import Reloader, Trigger
+from cleanerd.daemon.configuration.reload import Reloader, ReloadTrigger
 from cleanerd.daemon.notify import EXTENSION_S, ServiceManager
 from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.reports.status_line import StatusLine
@@ -227,7 +227,7 @@ def test_status_line_says_what_needs_somebody(
 ) -> None:
     supervisor, reloader = supervised
     rejecting = Reloader(reloader.current, _broken, no_metadata, lambda _: None, clock)
-    rejecting.reload(Trigger.SIGNAL)
+    rejecting.reload(ReloadTrigger.SIGNAL)
     supervisor.parts.obstacles.offline["/gone"] = "not there"
     text = StatusLine(supervisor.parts, rejecting).text()
     assert text.endswith("; 1 log directories offline; the last reload was rejected, see the log")

@@ -6,7 +6,7 @@ from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.model import KraftMetadata
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.api.service import Service
-from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, Trigger
+from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadTrigger
 from cleanerd.daemon.kafka_replicas import KafkaReplicas
 from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.reports import gauges
@@ -69,7 +69,7 @@ class World:
         """Change the configuration file and have it read; underscores in names stand for dots."""
         self._settings |= {name.replace("_", "."): value for name, value in settings.items()}
         self._write()
-        outcome = self.reloader.reload(Trigger.FILES)
+        outcome = self.reloader.reload(ReloadTrigger.FILES)
         self.daemon.reloaded(outcome)
         return outcome
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from cleanerd.policy.cleanable import (
     CleanableRange,
     CompactionConfig,
-    Limit,
     LogFacts,
+    RangeLimit,
     SegmentFacts,
     cleanable_range,
     first_dirty_offset,
@@ -153,7 +153,7 @@ def test_c023_high_watermark_is_the_bound() -> None:
     segments = [segment(base) for base in range(0, 90, 10)]
     found = cleanable_range(log_of(*segments, end=90, stable=50), CONFIG, NOW_MS)
     assert bounds(found) == (0, 50)
-    assert found.limit is Limit.LAST_STABLE_OFFSET
+    assert found.limit is RangeLimit.LAST_STABLE_OFFSET
     assert bounds(cleanable_range(log_of(*segments, end=90, stable=57), CONFIG, NOW_MS)) == (0, 50)
 
 
@@ -161,7 +161,7 @@ def test_c024_active_segment_is_the_bound() -> None:
     """High watermark at the log end."""
     found = cleanable_range(log_of(*THREE, end=25), CONFIG, NOW_MS)
     assert bounds(found) == (0, 20)
-    assert found.limit is Limit.ACTIVE_SEGMENT
+    assert found.limit is RangeLimit.ACTIVE_SEGMENT
 
 
 LAGGING = replace(CONFIG, min_compaction_lag_ms=HOUR_MS)
@@ -173,7 +173,7 @@ def test_c025_min_lag() -> None:
     young = [segment(base) for base in (30, 40, 50)]
     found = cleanable_range(log_of(*old, *young, end=60), LAGGING, NOW_MS)
     assert bounds(found) == (0, 30)
-    assert found.limit is Limit.MIN_COMPACTION_LAG
+    assert found.limit is RangeLimit.MIN_COMPACTION_LAG
 
 
 def test_c026_min_lag_all_old() -> None:
@@ -225,7 +225,7 @@ def test_recovery_point_is_a_bound() -> None:
     """Spec disk G: what a broker will recover is not touched."""
     found = cleanable_range(log_of(*THREE, end=25, recovery_point=15), CONFIG, NOW_MS)
     assert bounds(found) == (0, 10)
-    assert found.limit is Limit.RECOVERY_POINT
+    assert found.limit is RangeLimit.RECOVERY_POINT
     assert bounds(cleanable_range(log_of(*THREE, end=25, recovery_point=25), CONFIG, NOW_MS)) == (0, 20)
 
 
@@ -266,7 +266,7 @@ def test_uncleanable_below_dirty_cleans_nothing() -> None:
 
 def overdue(delay_ms: int, *, dirty: int, clean: int) -> CleanableRange:
     """A range with this delay and these sizes."""
-    return CleanableRange(0, 10, Limit.ACTIVE_SEGMENT, False, clean, dirty, delay_ms)
+    return CleanableRange(0, 10, RangeLimit.ACTIVE_SEGMENT, False, clean, dirty, delay_ms)
 
 
 def test_d01_overdue_logs_go_first() -> None:

@@ -9,8 +9,8 @@ from cleanerd.policy.lifecycle import (
     IN_PROGRESS,
     NONE,
     Call,
+    CleaningState,
     IllegalTransition,
-    State,
     Status,
     paused,
     transition,
@@ -58,7 +58,7 @@ TABLE = {  # written after the spec, cell by cell
     [(state, call, expected) for (state, call), expected in TABLE.items()],
     ids=[f"{state}-{call.value}" for state, call in TABLE],
 )
-def test_2a(state: State, call: Call, expected: State | str | None) -> None:
+def test_2a(state: CleaningState, call: Call, expected: CleaningState | str | None) -> None:
     """One cell of the table."""
     if expected == ERROR:
         with pytest.raises(IllegalTransition) as raised:

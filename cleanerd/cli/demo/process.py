@@ -31,7 +31,7 @@ class Extent(NamedTuple):
     segments: int
 
 
-class State(NamedTuple):
+class DemoState(NamedTuple):
     """How far the traffic is: base offset of the active segment by topic, and reads to the end of a log."""
 
     active_base_offsets: Mapping[str, int]
@@ -91,9 +91,11 @@ class Traffic:
     def _complain(self, feed: Feed, problems: Iterator[str] | tuple[str, ...]) -> None:
         self._problems += [f"{feed.topic.name}: {problem}" for problem in problems]
 
-    def state(self) -> State:
+    def state(self) -> DemoState:
         """How far it is now."""
-        return State({feed.topic.name: feed.writer.active_base_offset for feed in self._feeds}, self._reads)
+        return DemoState(
+            {feed.topic.name: feed.writer.active_base_offset for feed in self._feeds}, self._reads
+        )
 
     def stop(self) -> None:
         """Stop both threads. Raises what ended one of them early."""

@@ -19,7 +19,7 @@ from cleanerd.daemon.api.operations import (
     Timeout,
     Unavailable,
 )
-from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadStatus, Trigger
+from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadStatus, ReloadTrigger
 from cleanerd.daemon.loops.crew import Crew
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports import explain as explaining
@@ -281,7 +281,7 @@ class Service(Operations):
         except CleanerdError as error:
             raise Conflict(str(error)) from error
         finally:
-            self._reloaded(self._reloader.reload(Trigger.MUTES))
+            self._reloaded(self._reloader.reload(ReloadTrigger.MUTES))
 
     def install(
         self, topic_partition: TopicPartition, dry_run: bool, abort: bool, wait_ms: int
@@ -324,7 +324,7 @@ class Service(Operations):
 
     def reload(self) -> ReloadView:
         """Read the configuration again."""
-        outcome = self._reloader.reload(Trigger.REQUEST)
+        outcome = self._reloader.reload(ReloadTrigger.REQUEST)
         self._reloaded(outcome)
         return _reload_view(outcome, self._reloader.last_success_ms)
 

@@ -21,7 +21,7 @@ from cleanerd.env.clock import Clock
 from cleanerd.errors import BadConfiguration
 
 
-class Trigger(Enum):
+class ReloadTrigger(Enum):
     """Who asks for a reload."""
 
     FILES = "files changed"
@@ -46,7 +46,7 @@ class ReloadOutcome:
     `plan` is what was adopted, None for nothing. A rejected reload may have one: that of the metadata log.
     """
 
-    trigger: Trigger
+    trigger: ReloadTrigger
     at_ms: int
     status: ReloadStatus
     plan: ReloadPlan | None = None
@@ -98,7 +98,7 @@ class Reloader:
         """Reloads that ended so, since the start."""
         return self._counts[status]
 
-    def reload(self, trigger: Trigger) -> ReloadOutcome:
+    def reload(self, trigger: ReloadTrigger) -> ReloadOutcome:
         """Read, check, apply. Never raises: whatever goes wrong is in the outcome, and the old holds."""
         with self._lock:
             outcome = self._attempt(trigger)
@@ -108,9 +108,9 @@ class Reloader:
                 self._last_success_ms = outcome.at_ms
             return outcome
 
-    def _attempt(self, trigger: Trigger) -> ReloadOutcome:
+    def _attempt(self, trigger: ReloadTrigger) -> ReloadOutcome:
         at_ms = self._clock.now_ms()
-        if trigger is Trigger.METADATA:
+        if trigger is ReloadTrigger.METADATA:
             plan, problems = self._try(self._refreshed)
         else:
             plan, problems = self._try(self._load)

@@ -31,7 +31,7 @@ from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
 from cleanerd.config.sources import topic_directory
-from cleanerd.daemon.configuration.reload import Trigger
+from cleanerd.daemon.configuration.reload import ReloadTrigger
 from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import CLUSTER_METADATA_TOPIC
@@ -71,7 +71,7 @@ class ConfigWatcher:
         self,
         config_file: str | None,
         log_dirs: Sequence[str],
-        reload: Callable[[Trigger], bool],
+        reload: Callable[[ReloadTrigger], bool],
         *,
         clock: Clock | None = None,
         poll_s: float = POLL_S,
@@ -124,7 +124,7 @@ class ConfigWatcher:
             before, found = found, self._fingerprint()
             if before == found:
                 self._seen = found
-                self._reload(Trigger.FILES)
+                self._reload(ReloadTrigger.FILES)
                 return
 
     def _look_at_metadata(self) -> None:
@@ -134,7 +134,7 @@ class ConfigWatcher:
         self._metadata_due_s = now_s + self._poll_s
         if not (self._tail.has_news() or self._retry_s):
             return
-        adopted = self._reload(Trigger.METADATA)
+        adopted = self._reload(ReloadTrigger.METADATA)
         self._retry_s = 0.0 if adopted else min(max(2 * self._retry_s, self._poll_s), RETRY_MAX_S)
         self._metadata_due_s = self._clock.monotonic_s() + max(self._retry_s, self._poll_s)
 

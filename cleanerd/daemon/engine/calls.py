@@ -39,7 +39,7 @@ class CleanCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class EngineCall:
     """A request; `id` tells its messages from those of others."""
 
     id: int

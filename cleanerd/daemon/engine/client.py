@@ -16,7 +16,7 @@ from typing import Any
 import cleanerd
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.spark_master import SparkPlace
-from cleanerd.daemon.engine.calls import Call, CleanCall, ExamineCall, Planned, Reply, SparkJob
+from cleanerd.daemon.engine.calls import CleanCall, EngineCall, ExamineCall, Planned, Reply, SparkJob
 from cleanerd.env.clock import Clock
 from cleanerd.errors import JobFailed
 
@@ -59,7 +59,7 @@ class _Child:
         self._closed = False
         threading.Thread(target=self._read, name="cleanerd-engine-reader", daemon=True).start()
 
-    def call(self, call: Call, planned: PlannedHook) -> "Future[Any]":
+    def call(self, call: EngineCall, planned: PlannedHook) -> "Future[Any]":
         """Send a call. The future raises EngineDied when the process ends before it has answered."""
         future: Future[Any] = Future()
         with self._mutex:
@@ -186,7 +186,7 @@ class Engine:
     ) -> object:
         with self._mutex:
             child = self._current()
-            future = child.call(Call(next(self._ids), task), planned)
+            future = child.call(EngineCall(next(self._ids), task), planned)
         try:
             value = self._await(child, future, is_aborted)
         finally:

@@ -4,8 +4,8 @@ It is a process of its own so that its memory (kernels, Spark's driver, the JVM)
 nothing to do, and so that its death costs a retry and never the daemon. It holds no `.lock`, commits nothing, and ends when
 the daemon's end of the pipe is closed, however that came about.
 
-Wire: a pickled `SparkPlace`, then `Call`s one way, pickled `Planned`, `SparkJob` and `Reply` the other, over one socket
-pair; several calls at a time.
+Wire: a pickled `SparkPlace`, then `EngineCall`s one way, pickled `Planned`, `SparkJob` and `Reply` the other, over one
+socket pair; several calls at a time.
 """
 
 import os
@@ -23,7 +23,7 @@ from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.reservations import Reservations
 from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.cleaning.spark_master import SparkPlace
-from cleanerd.daemon.engine.calls import Call, CleanCall, ExamineCall, Planned, Reply, SparkJob
+from cleanerd.daemon.engine.calls import CleanCall, EngineCall, ExamineCall, Planned, Reply, SparkJob
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import Pace, unpaced
@@ -88,14 +88,14 @@ class EngineProcess:
     def _observe(self, is_running: bool) -> None:
         self._send(SparkJob(self._call.id, is_running))
 
-    def _answer(self, call: Call) -> None:
+    def _answer(self, call: EngineCall) -> None:
         self._call.id = call.id
         value = attempt(lambda: self._do(call), call.task.log_dir)
         if isinstance(value, InternalError) and len(call.task.partitions) > 1:
             value = JobFailed(str(value))
         self._send(Reply(call.id, value))
 
-    def _do(self, call: Call) -> object:
+    def _do(self, call: EngineCall) -> object:
         match call.task:
             case CleanCall() as task:
                 return self._clean(call.id, task)

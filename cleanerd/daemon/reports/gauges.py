@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from cleanerd import __version__
-from cleanerd.cleaning.throttle import Limit
+from cleanerd.cleaning.throttle import RateLimit
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus
 from cleanerd.daemon.inventory.totals import Totals
 from cleanerd.daemon.loops.crew import Crew
@@ -17,7 +17,7 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.condition import Condition
 from cleanerd.env.space import space_of
 
-_LIMITS = {Limit.TOTAL: "total", Limit.READ: "read", Limit.WRITE: "write"}
+_LIMITS = {RateLimit.TOTAL: "total", RateLimit.READ: "read", RateLimit.WRITE: "write"}
 Conditions = dict[LogId, Condition]
 
 

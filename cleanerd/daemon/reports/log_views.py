@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Iterable, Iterator
 
-from cleanerd.cleaning.throttle import Limit, Throttle
+from cleanerd.cleaning.throttle import RateLimit, Throttle
 from cleanerd.daemon.inventory.inventory import TopicConfigs
 from cleanerd.daemon.inventory.known_log import KnownLog
 from cleanerd.daemon.parts import Parts
@@ -75,9 +75,9 @@ def limits_view(throttle: Throttle) -> ThrottleLimits:
     """Limits in force; no limit is None."""
     limits = {limit: rate if math.isfinite(rate) else None for limit, rate in throttle.limits().items()}
     return ThrottleLimits(
-        io_bytes_per_s=limits[Limit.TOTAL],
-        read_bytes_per_s=limits[Limit.READ],
-        write_bytes_per_s=limits[Limit.WRITE],
+        io_bytes_per_s=limits[RateLimit.TOTAL],
+        read_bytes_per_s=limits[RateLimit.READ],
+        write_bytes_per_s=limits[RateLimit.WRITE],
     )
 
 

@@ -28,8 +28,8 @@ from cleanerd.policy.lifecycle import (
     IN_PROGRESS,
     NONE,
     Call,
+    CleaningState,
     IllegalTransition,
-    State,
     Status,
     paused,
     transition,
@@ -61,7 +61,7 @@ class PartitionStates:
     def __init__(self, clock: Clock, holds: Iterable[Hold] = ()) -> None:
         self._clock = clock
         self._changed = threading.Condition()  # guards what follows
-        self._states: dict[LogId, State] = {}  # without holds; absent: none
+        self._states: dict[LogId, CleaningState] = {}  # without holds; absent: none
         self._claims: dict[LogId, _Claim] = {}  # only of aborted logs
         self._holds = Holds(holds)
         self._is_closed = False
@@ -194,7 +194,7 @@ class PartitionStates:
                 self._send_away(log, Aborted("the daemon stops"))
             self._changed.notify_all()
 
-    def state(self, log: LogId) -> State:
+    def state(self, log: LogId) -> CleaningState:
         """State of a log, holds counted."""
         with self._changed:
             return self._state(log)
@@ -203,17 +203,17 @@ class PartitionStates:
         """Whether `try_start_all` would take it, but for `close`."""
         return self.state(log) == NONE
 
-    def snapshot(self) -> dict[LogId, State]:
+    def snapshot(self) -> dict[LogId, CleaningState]:
         """States of the logs that somebody works on or that a client paused; ask `state` about those only held."""
         with self._changed:
             return {log: self._state(log) for log in self._states}
 
     # Everything below is called with the lock held
 
-    def _own(self, log: LogId) -> State:
+    def _own(self, log: LogId) -> CleaningState:
         return self._states.get(log, NONE)
 
-    def _state(self, log: LogId) -> State:
+    def _state(self, log: LogId) -> CleaningState:
         own = self._own(log)
         return own if _is_busy(own) else paused(own.pauses + self._holds.count(log.topic_partition))
 
@@ -303,5 +303,5 @@ class PartitionStates:
             raise first_error
 
 
-def _is_busy(state: State) -> bool:
+def _is_busy(state: CleaningState) -> bool:
     return state.status in (Status.IN_PROGRESS, Status.ABORTED)
