@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cleanerd.cli.verify import FINDING_FIELDS
 from tests.cli.conftest import Run
-from tests.insight import damage
+from tests.insight import damage, damage_beside
 from tests.insight.logdirs import broker_log_dir
 
 
@@ -24,7 +24,7 @@ def test_findings_as_a_document(run: Run, tmp_path: Path) -> None:
     """Exit 1 for an error; every field is there, null where it does not apply."""
     log_dir = broker_log_dir(tmp_path / "logs")
     log, position = damage.bad_crc(log_dir)
-    checkpoint, _ = damage.checkpoint_partition(log_dir)
+    checkpoint, _ = damage_beside.checkpoint_partition(log_dir)
     ran = run("verify", "--log-dir", str(log_dir), "-o", "json")
     document = json.loads(ran.out)
     assert ran.code == 1

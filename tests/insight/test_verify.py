@@ -16,11 +16,12 @@ from cleanerd.insight.findings import KINDS, Severity
 from cleanerd.insight.verify import verify
 from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cleaning.logs import clean, lock_of_another, write_logs
-from tests.insight import damage
-from tests.insight.damage import DAMAGES, Damage
+from tests.insight import damage, damage_beside
+from tests.insight.damage import Damage
 from tests.insight.logdirs import GOLDEN, broker_log_dir, codes, findings, segment
 from tests.kernels.random_log import RandomLog
 
+DAMAGES = damage.DAMAGES | damage_beside.DAMAGES
 ALSO = {
     damage.zeros: {"bad_batch"},
     damage.segment_too_large: {"preallocated"},
@@ -217,7 +218,12 @@ def test_selection(tmp_path: Path) -> None:
 def test_verify_changes_nothing(tmp_path: Path) -> None:
     """Not a byte, not a time, not a name."""
     log_dir = broker_log_dir(tmp_path / "logs")
-    for harm in (damage.bad_crc, damage.index_missing, damage.staged_useless, damage.interrupted_cleaning):
+    for harm in (
+        damage.bad_crc,
+        damage.index_missing,
+        damage_beside.staged_useless,
+        damage_beside.interrupted_cleaning,
+    ):
         harm(log_dir)
 
     def state() -> dict[str, tuple[int, int, bytes]]:
