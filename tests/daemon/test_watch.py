@@ -15,6 +15,7 @@ from cleanerd.daemon.inventory.watch import LogDirWatcher
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix
 from tests.daemon.inventories import file_name, write_checkpoint, write_log
+from tests.operate.world import World
 
 WAIT_S = 10.0
 
@@ -229,3 +230,18 @@ def test_one_watch_for_each_directory(root: Path) -> None:
     assert threading.active_count() - threads <= 4
     watcher.stop()
     assert watch._kernel_watches() == before
+
+
+def test_the_status_says_where_events_are_missing_as_long_as_they_are(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    watcher = world.daemon.crew.scanner.watcher
+    try:
+        shutil.rmtree(world.b)
+        watcher.start()
+        assert world.service().status().warnings[-1] == f"{world.b}: only scans: No such file or directory"
+        world.b.mkdir()
+        watcher.follow()
+        assert not [text for text in world.service().status().warnings if "scans" in text]
+    finally:
+        watcher.stop()
+        world.close()

@@ -101,7 +101,7 @@ class Service(Operations):
             throttle=self.throttle(),
             configuration=_reload_view(self._reloader.last, self._reloader.last_success_ms),
             holds=len(parts.states.holds()),
-            warnings=parts.configuration().warnings,
+            warnings=(*parts.configuration().warnings, *self._unseen()),
             muted=tuple(map(_mute_view, self._mutes.all())),
         )
 
@@ -393,6 +393,11 @@ class Service(Operations):
         return -1 if known is None or known.offsets.checkpoint is None else known.offsets.checkpoint
 
     # -- helping ------------------------------------------------------------------------------------------------
+
+    def _unseen(self) -> list[str]:
+        """Log directories in which changes are found by scans only."""
+        problems = self._crew.scanner.watcher.problems()
+        return [f"{log_dir}: {problem}" for log_dir, problem in problems.items()]
 
     def _matching(self, pattern: str | None) -> list[LogId]:
         return [

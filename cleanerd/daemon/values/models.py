@@ -213,7 +213,7 @@ class MuteView(View):
 
 
 class StatusView(View):
-    """The daemon as a whole. `warnings`: what is configured and valid, but perhaps not meant."""
+    """The daemon as a whole. `warnings`: what is valid but perhaps not meant, what is watched less than it should be."""
 
     version: str
     pid: int
