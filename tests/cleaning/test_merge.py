@@ -62,7 +62,7 @@ def test_segments_of_unique_keys_become_one_batch_for_batch(tmp_path: Path, spar
     assert live_bases(str(directory)) == [0, 200]
     assert bytes_of(contents(directory)) == bytes_of(before)
     merged, _ = snapshot(tmp_path).segments
-    assert merged.mtime_ns == last.st_mtime_ns
+    assert merged.identity.mtime_ns == last.st_mtime_ns
     assert merged.facts.largest_timestamp_ms == max(times[:-1])
     index = read_offset_index(RealFiles(), merged)
     assert index is not None
