@@ -87,7 +87,7 @@ class Cleaner:
         Tasks report to `reporter`, with the place of their log among those that `Progress.planned` was told of; without
         one they report to the progress of this object and obey the limits of the configuration. What an earlier cleaning
         left staged is dropped. `is_owned`: a broker lives in the log directory, and cleanerd.staged.min.free.ratio holds.
-        Where nobody does, a log that has no room as a whole is cleaned as far as there is room: `LogResult.groups_left`.
+        Without a broker, a log that has no room as a whole is cleaned as far as there is room: `LogResult.groups_left`.
 
         Raises JobFailed when the jobs of several logs failed and none of them is known to be at fault; Fatal without Java.
         """
@@ -111,7 +111,7 @@ class Cleaner:
     def count(
         self, candidates: Sequence[Candidate], space: ForeseenSpace, *, is_owned: bool = False
     ) -> list[LogResult]:
-        """What `stage`, and a commit where nobody `is_owned`, would come to; writes nothing. Raises what `stage` does.
+        """What `stage`, and a commit unless `is_owned`, would come to; writes nothing. Raises what `stage` does.
 
         A log that would have no room has failed. What the others would take is taken from `space`.
         """

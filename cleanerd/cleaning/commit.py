@@ -1,7 +1,7 @@
 """Steps 8 and 9 of a cleaning, second half: staged groups take the place of their sources, the checkpoint moves.
 
-Whoever commits need not have cleaned: a result may wait for hours until its broker stops. All that is needed lies in the
-manifests.
+The process that commits need not be the one that cleaned: a result may wait for hours until its broker stops. All that is
+needed lies in the manifests.
 """
 
 import functools
@@ -44,7 +44,7 @@ def no_objection(_: int) -> None:
 
 
 def _unheard(_: StagedGroup) -> None:
-    """Nobody counts."""
+    """For callers that do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ def record_unchanged(
 
 
 def _check_basis(files: Files, log_dir: str, tp: TopicPartition, basis: Basis) -> None:
-    """Raise SourceChanged if the log was truncated, or deleted and made anew, since the cleaning was planned. Needs `.lock`.
+    """Raise SourceChanged if the log was truncated, or created again, since the cleaning was planned. Needs `.lock`.
 
     A checkpoint above records that no cleaning has seen would let tombstones among them go before the values that they
     delete. So it moves only from where the cleaning found it.

@@ -23,7 +23,7 @@ def commit_lock(log_dir: str, *, is_kafka: bool) -> LogDirLock:
 def pause_after(lock: LogDirLock, held_s: float) -> float:
     """How long to leave a directory alone, in seconds, before its lock, which is still held, is taken again.
 
-    Who waits for it gets it. Without a lease nothing tells whether somebody does: three quarters of the time are left.
+    A waiter gets it then. Without a lease nothing tells whether there is one: three quarters of the time are left.
     """
     if lock.is_wanted:
         return _GIVE_WAY_S

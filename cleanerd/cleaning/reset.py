@@ -20,7 +20,7 @@ def reset_checkpoint(
 ) -> int | None:
     """Write the log start offset over a first dirty offset below it or above the log end; None when there is none such.
 
-    Requires: nobody cleans the log meanwhile, and no result of it waits, for that names the old checkpoint. `checkpoints`
+    Requires: the log is not cleaned meanwhile, and no result of it waits, for that names the old checkpoint. `checkpoints`
     were read before. Raises LockHeld (a broker does this for itself), SourceChanged, CorruptFile, OSError.
     """
     checkpoint = checkpoints.cleaner.get(tp)
@@ -36,6 +36,6 @@ def reset_checkpoint(
     with commit_lock(log_dir, is_kafka=is_kafka):
         check_generation(files, f"{log_dir}/{tp}", bounds.generation)
         if read_offsets(files, f"{log_dir}/{names.CLEANER_OFFSET_CHECKPOINT}").get(tp) != checkpoint:
-            return None  # somebody has moved it since
+            return None  # it was moved since
         update_cleaner_checkpoint(files, log_dir, {tp: bounds.start})
     return bounds.start

@@ -4,13 +4,13 @@
 outcome               the log
 ====================  =================================================================================
 committed             was cleaned, and the new segments are in place
-staged                was cleaned, but its directory belongs to somebody: the result waits to be committed
+staged                was cleaned, but its directory is in use by a broker: the result waits to be committed
 unchanged             was looked through, and nothing had to go
 skipped               was not looked through; the reason says why
 planned               would be cleaned (dry run)
 superseded_by_broker  was changed by the live broker that owns its directory before we were done
 failed                could not be cleaned, or was changed by another process; the reason says why; it is as it was
-aborted               was left as it was because somebody asked to stop
+aborted               was left as it was because a stop was asked for
 ====================  =================================================================================
 """
 

@@ -16,7 +16,7 @@ then the time indexes there prove nothing. So retention ends at the recovery poi
 Of a tiered log (remote.storage.enable) only what lies below its log start goes: which segments have been copied, only its
 broker knows, and what it has not copied would be lost.
 
-The active segment goes only in a directory whose broker closed the log, and then nobody appends to it while `.lock` is
+The active segment goes only in a directory whose broker closed the log, and then it takes no appends while `.lock` is
 held here. Elsewhere it stays, whatever its age: a cooperating writer keeps it open for its life and takes `.lock` only to
 roll, so that an idle writer cannot be told from none, and what it appends to a deleted segment would be lost.
 """

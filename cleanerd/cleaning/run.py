@@ -188,9 +188,9 @@ class _Run:
         return waiting
 
     def _recover(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> list[TopicPartition]:
-        """Finish or undo interrupted commits where nobody else owns the directory; returns what may be looked at.
+        """Finish or undo interrupted commits where no broker owns the directory; returns what may be looked at.
 
-        Where somebody does, a log in the middle of a commit is refused by the scan.
+        Where one does, a log in the middle of a commit is refused by the scan.
         """
         by_name = {str(tp): tp for tp in found}
 

@@ -39,7 +39,7 @@ def settle(
 ) -> LogResult:
     """What became of a log that is staged or unchanged; any other result is passed through. Never raises.
 
-    `log_dirs`, `check` and `swapped` as `commit_staged` takes them. While somebody else holds `.lock`, it waits. After
+    `log_dirs`, `check` and `swapped` as `commit_staged` takes them. While another process holds `.lock`, it waits. After
     a failure nothing of it is left: the log is what it was, or, past the commit point of a group, has that group.
     """
     if result.outcome not in ("staged", "unchanged"):

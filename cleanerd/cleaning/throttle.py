@@ -1,15 +1,15 @@
 """One I/O budget for all tasks of all jobs (rules 7.5-7.7): a task reports what it moved and waits until that is paid.
 
 Each limit earns bytes at its rate. A charge is appended to what was spent before it, and is paid when the limit has
-earned as much: charges are paid in the order in which they came, whoever made them, so nobody starves; urgent ones go
+earned as much: charges are paid in the order in which they came, whichever task made them, so none starves; urgent ones go
 before all others that wait, which wait that much longer. What is earned ahead of what is spent is at most `BURST_S` of
 the rate. Hence, over any interval, urgent or not,
 
     bytes paid <= rate x interval + max(rate x BURST_S, largest charge)
 
-Limits are apart: whoever waits for one of them keeps nobody from being paid under another.
+Limits are independent: a charge that waits for one of them delays none under another.
 Kafka checks every 300 ms and then sleeps the excess off, inside its lock; here 300 ms bound what idleness saves up, and
-nobody sleeps while holding the lock.
+no task sleeps while holding the lock.
 """
 
 import math
@@ -23,7 +23,7 @@ from cleanerd.config.values import DOUBLE_MAX
 from cleanerd.env.clock import Clock
 
 BURST_S = 0.3
-_WAIT_MAX_S = 0.05  # how late somebody who waits notices that it is to stop
+_WAIT_MAX_S = 0.05  # how late a waiting task notices that it is to stop
 _WAIT_MIN_S = 0.001  # shorter waits cost more than they even out; what is earned meanwhile is not lost
 
 Wait = Callable[[threading.Condition, float], object]

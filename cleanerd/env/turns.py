@@ -11,7 +11,7 @@ from contextlib import contextmanager
 def machine_turn(name: str, *, is_shared: bool = False) -> Iterator[None]:
     """Wait until no other process or thread of this user has the turn, and have it; the kernel ends it with the process.
 
-    `is_shared`: others may have it so at the same time, and whoever wants it for himself waits for all of them.
+    `is_shared`: others may have it so at the same time, and one that wants it alone waits for all of them.
     The lock is a file in the directory for temporary files. Where it cannot be made, or another user made it, there are no
     turns: no other user can keep a cleaning waiting.
     """

@@ -11,6 +11,7 @@ from cleanerd.client.writer import LogWriter
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.batch import Record, encode_empty_batch, iterate_batches, parse_header
 from cleanerd.format.codecs import Codec
+from cleanerd.format.head import RECORD_COUNT_AT
 from cleanerd.storage import segments
 from cleanerd.storage.replay import last_stable_offset
 
@@ -254,7 +255,7 @@ def test_torn_tail_of_the_active_segment_is_the_end(tmp_path):
 
 
 def test_damage_names_file_and_position(tmp_path):
-    """A wrong CRC, and a torn batch in a closed segment."""
+    """A wrong CRC, an impossible header, and a torn batch in a closed segment."""
     with open_writer(tmp_path) as writer:
         producer = Producer(writer)
         producer.put(b"k", b"v")
@@ -267,6 +268,11 @@ def test_damage_names_file_and_position(tmp_path):
     with pytest.raises(CorruptFile) as caught:
         offsets(tmp_path / "t-0")
     assert (caught.value.path, caught.value.position) == (str(path), size + 17)
+    at = size + RECORD_COUNT_AT
+    path.write_bytes(good[:at] + b"\xff" + good[at + 1 :])
+    with pytest.raises(CorruptFile) as caught:
+        offsets(tmp_path / "t-0")
+    assert (caught.value.path, caught.value.position) == (str(path), at)
     path.write_bytes(good[:-1])
     with pytest.raises(CorruptFile) as caught:
         offsets(tmp_path / "t-0")
