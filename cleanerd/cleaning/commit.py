@@ -5,12 +5,13 @@ needed lies in the manifests.
 """
 
 import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cleanerd.cleaning.boundary import tell_unexpected
 from cleanerd.cleaning.checkpoint import record_cleaned
-from cleanerd.cleaning.lock import commit_lock, pause_after
+from cleanerd.cleaning.lock import AIM_S, commit_lock, pause_after
 from cleanerd.cleaning.recovery import recover_log
 from cleanerd.cleaning.result import Basis
 from cleanerd.env.clock import Clock
@@ -63,6 +64,11 @@ class Waiting:
 _IN_ORDER = (Aborted, CorruptFile, LockHeld, SourceChanged)
 """After these nothing is left to recover: the result waits untouched, or was dropped."""
 
+
+class TimeUp(LockHeld):
+    """The lock has been held for long enough: the groups that are left may be committed once others have had their turn."""
+
+
 Committed = int | None | CleanerdError
 """The new first dirty offset; None when nothing was staged; or what went wrong (`commit_staged` tells)."""
 
@@ -71,6 +77,7 @@ def commit_staged(
     files: Files,
     log_dir: str,
     tp: TopicPartition,
+    clock: Clock,
     *,
     is_kafka: bool,
     log_dirs: Sequence[str] = (),
@@ -81,15 +88,24 @@ def commit_staged(
 
     Returns the new checkpoint, the end of the cleaned range. `log_dirs`: all of the broker's.
     The checkpoint stays where it is if there was no room for all groups of the cleaning (`StagedGroup.moves_checkpoint`).
+    The lock is let go between groups as often as `commit_together` asks for it.
 
     Raises LockHeld: the result, or the rest of it, goes on waiting. SourceChanged, CorruptFile: the result no longer fits
     the log, is no longer wanted, or was never finished, and has been dropped; the message says why. All else: for `recover`.
     """
     if not manifest_names(files, f"{log_dir}/{tp}"):
         return None
-    with commit_lock(log_dir, is_kafka=is_kafka) as lock:
-        waiting = [Waiting(tp, check, swapped)]
-        done = commit_together(files, log_dir, waiting, lock, is_kafka=is_kafka, log_dirs=log_dirs)[tp]
+    waiting, done = [Waiting(tp, check, swapped)], None
+    while True:
+        with commit_lock(log_dir, is_kafka=is_kafka) as lock:
+            began_s = clock.monotonic_s()
+            done = commit_together(
+                files, log_dir, waiting, lock, clock, is_kafka=is_kafka, log_dirs=log_dirs
+            )[tp]
+            pause_s = pause_after(lock, clock.monotonic_s() - began_s)
+        if not isinstance(done, TimeUp):
+            break
+        threading.Event().wait(pause_s)
     if isinstance(done, CleanerdError):
         raise done
     return done
@@ -126,7 +142,7 @@ def commit_waiting(
     """
     with commit_lock(log_dir, is_kafka=is_kafka) as lock:
         began_s = clock.monotonic_s()
-        done = commit_together(files, log_dir, waiting, lock, is_kafka=is_kafka, log_dirs=log_dirs)
+        done = commit_together(files, log_dir, waiting, lock, clock, is_kafka=is_kafka, log_dirs=log_dirs)
         seconds, is_wanted = clock.monotonic_s() - began_s, lock.is_wanted
         pause_s = pause_after(lock, seconds)
     left = {}
@@ -145,6 +161,7 @@ def commit_together(
     log_dir: str,
     waiting: Sequence[Waiting],
     lock: LogDirLock,
+    clock: Clock,
     *,
     is_kafka: bool,
     log_dirs: Sequence[str],
@@ -152,11 +169,16 @@ def commit_together(
     """As `commit_staged` for several logs of a directory whose `lock` is held, side by side.
 
     Each step is taken in all of them, then all are synced, which a file system with a journal does at once, and their
-    checkpoint is written once. What goes wrong with one log is its own. Never raises for a log.
+    checkpoint is written once. No group but the first of a log is begun later than `AIM_S` after the first ones: the rest
+    waits, and its result is TimeUp. What goes wrong with one log is its own. Never raises for a log.
     """
+    ends_s = clock.monotonic_s() + AIM_S
     done: dict[TopicPartition, Committed] = {one.topic_partition: None for one in waiting}
     ends: dict[TopicPartition, int] = {}
-    under_way = {one.topic_partition: _steps(files, log_dir, one, lock) for one in waiting}
+    under_way = {
+        one.topic_partition: _steps(files, log_dir, one, lock, lambda: clock.monotonic_s() >= ends_s)
+        for one in waiting
+    }
 
     def sync(tp: TopicPartition) -> None:
         files.fsync_dir(f"{log_dir}/{tp}")
@@ -187,7 +209,9 @@ class _Ended:
     moves_checkpoint: bool = True
 
 
-def _steps(files: Files, log_dir: str, one: Waiting, lock: LogDirLock) -> Iterator[_Ended | None]:
+def _steps(
+    files: Files, log_dir: str, one: Waiting, lock: LogDirLock, is_time_up: Callable[[], bool]
+) -> Iterator[_Ended | None]:
     """The commit of a log; at every yield of None its directory has to be synced."""
     tp, directory = one.topic_partition, f"{log_dir}/{one.topic_partition}"
     _make_way(lock)
@@ -200,6 +224,8 @@ def _steps(files: Files, log_dir: str, one: Waiting, lock: LogDirLock) -> Iterat
         return
     for group in groups:
         _make_way(lock)
+        if group is not groups[0] and is_time_up():
+            raise TimeUp("the rest of its groups is committed in a moment", None)
         try:
             yield from commit_steps(files, directory, group, live)
         except (SourceChanged, LogUncleanable):

@@ -7,6 +7,7 @@ one log becomes its result; the others go on.
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ from cleanerd.cleaning.batching import in_jobs
 from cleanerd.cleaning.boundary import attempt, one_by_one
 from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk, in_order, log_size, partitions
 from cleanerd.cleaning.clean import Cleaner
-from cleanerd.cleaning.commit import Waiting, commit_waiting, waiting_groups
+from cleanerd.cleaning.commit import TimeUp, Waiting, commit_waiting, waiting_groups
 from cleanerd.cleaning.recovery import recover_dir
 from cleanerd.cleaning.reset import reset_checkpoint
 from cleanerd.cleaning.result import CleanRequest, LogResult, Outcome, Progress
@@ -220,6 +221,9 @@ class _Run:
                 is_kafka=is_kafka, log_dirs=self._request.all_log_dirs,
             )  # fmt: skip
             turn = attempt(commit, directory)
+            while not isinstance(turn, CleanerdError) and isinstance(turn.done[tp], TimeUp):
+                threading.Event().wait(turn.pause_s)
+                turn = attempt(commit, directory)
             round_end = None if isinstance(turn, CleanerdError) else turn.done[tp]
             if isinstance(round_end, int):
                 after = log_size(self._files, directory)

@@ -1,5 +1,6 @@
 """The end of a cleaning: what is staged is committed, what is unchanged is recorded, and what went wrong is taken back."""
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -8,13 +9,14 @@ from cleanerd.cleaning.boundary import attempt, tell_unexpected
 from cleanerd.cleaning.commit import (
     Check,
     Committed,
+    TimeUp,
     Waiting,
     commit_staged,
     commit_together,
     no_objection,
     record_unchanged,
 )
-from cleanerd.cleaning.lock import commit_lock
+from cleanerd.cleaning.lock import commit_lock, pause_after
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.recovery import recover_log
 from cleanerd.cleaning.result import LogResult
@@ -24,6 +26,9 @@ from cleanerd.errors import Aborted, CleanerdError, InternalError, LockHeld
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.recover import Acted
 from cleanerd.storage.staged import StagedGroup, discard_staged
+
+
+_UNTRIED = TimeUp("its turn has not come", None)
 
 
 def settle(
@@ -49,7 +54,7 @@ def settle(
     def commit() -> None:
         with watch.phase("commit"):
             commit_staged(
-                files, log_dir, tp, is_kafka=is_kafka, log_dirs=log_dirs, check=check, swapped=swapped
+                files, log_dir, tp, clock, is_kafka=is_kafka, log_dirs=log_dirs, check=check, swapped=swapped
             )
 
     def record() -> None:
@@ -68,7 +73,7 @@ def settle(
 def settle_together(
     files: Files, results: Sequence[LogResult], clock: Clock, *, is_kafka: bool, log_dirs: Sequence[str]
 ) -> list[LogResult]:
-    """`settle` for logs of one directory, those that are staged under one hold of its lock: they share their syncs.
+    """`settle` for logs of one directory, those that are staged under the same holds of its lock: they share their syncs.
 
     Each is told its share of the seconds.
     """
@@ -76,16 +81,26 @@ def settle_together(
     waiting = [Waiting(result.topic_partition) for result in staged]
     watch, done = Stopwatch(clock), dict[TopicPartition, Committed]()
 
+    def is_left(one: Waiting) -> bool:
+        return isinstance(done.get(one.topic_partition, _UNTRIED), TimeUp)
+
     def commit(log_dir: str) -> None:
-        with watch.phase("commit"), commit_lock(log_dir, is_kafka=is_kafka) as lock:
-            done.update(
-                commit_together(files, log_dir, waiting, lock, is_kafka=is_kafka, log_dirs=log_dirs)
-            )  # fmt: skip
+        with watch.phase("commit"):
+            while left := [one for one in waiting if is_left(one)]:
+                with commit_lock(log_dir, is_kafka=is_kafka) as lock:
+                    began_s = clock.monotonic_s()
+                    done.update(
+                        commit_together(
+                            files, log_dir, left, lock, clock, is_kafka=is_kafka, log_dirs=log_dirs
+                        )
+                    )
+                    pause_s = pause_after(lock, clock.monotonic_s() - began_s)
+                threading.Event().wait(pause_s)
 
     if staged:
         error = attempt(partial(commit, staged[0].log_dir), staged[0].log_dir)
         if isinstance(error, CleanerdError):
-            done.update({one.topic_partition: error for one in waiting})
+            done.update({one.topic_partition: error for one in waiting if is_left(one)})
         watch.phase_seconds = {name: s / len(staged) for name, s in watch.phase_seconds.items()}
 
     def settled(result: LogResult) -> LogResult:

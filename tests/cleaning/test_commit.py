@@ -11,6 +11,7 @@ import pytest
 from cleanerd.cleaning.commit import commit_staged
 from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
+from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.format import names
@@ -72,6 +73,6 @@ def check_dropped(staged: Cleaning, reason: str) -> None:
     """With the reason, and nothing of the log is touched."""
     before = files_of(staged)
     with pytest.raises(SourceChanged, match=reason):
-        commit_staged(FILES, staged.log_dir, TP, is_kafka=False)
+        commit_staged(FILES, staged.log_dir, TP, SystemClock(), is_kafka=False)
     assert files_of(staged) == before
     assert manifest_names(FILES, staged.directory) == []

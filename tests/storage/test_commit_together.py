@@ -1,12 +1,13 @@
 """Commits of several logs side by side under one `.lock`, killed or switched off anywhere: each is old or new by itself."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.commit import Waiting, commit_together
+from cleanerd.cleaning.commit import Committed, TimeUp, Waiting, commit_together
+from cleanerd.cleaning.lock import AIM_S
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.checkpoints import read_offsets
 from cleanerd.storage.lock import LogDirLock
@@ -70,18 +71,45 @@ def lock(tmp_path: Path) -> LogDirLock:
     return LogDirLock(str(tmp_path))
 
 
-def commit(disk: SimDisk, lock: LogDirLock) -> None:
+class SlowDisk:
+    """A clock by which every sync takes `sync_s`, and nothing else any time."""
+
+    def __init__(self, disk: SimDisk, sync_s: float) -> None:
+        self._disk, self._sync_s = disk, sync_s
+
+    def now_ms(self) -> int:
+        return 0
+
+    def monotonic_s(self) -> float:
+        return self._sync_s * sum(op.startswith("fsync") for op, *_ in self._disk.operations)
+
+
+def hold(disk: SimDisk, lock: LogDirLock, sync_s: float) -> Mapping[TopicPartition, Committed]:
+    """Commit under one hold of the lock."""
     waiting = [Waiting(TopicPartition(topic, 0)) for topic in LOGS]
+    clock = SlowDisk(disk, sync_s)
     with lock:
-        done = commit_together(disk, LOG_DIR, waiting, lock, is_kafka=True, log_dirs=[LOG_DIR])
-    assert set(done.values()) == {ACTIVE}
+        return commit_together(disk, LOG_DIR, waiting, lock, clock, is_kafka=True, log_dirs=[LOG_DIR])
 
 
-def killed(lock: LogDirLock, *, moves_checkpoint: bool) -> list[SimDisk]:
+def commit(disk: SimDisk, lock: LogDirLock) -> None:
+    assert set(hold(disk, lock, 0.0).values()) == {ACTIVE}
+
+
+def commit_in_turns(disk: SimDisk, lock: LogDirLock) -> None:
+    """A group at a time, because the disk is slow."""
+    first = hold(disk, lock, 1.0)
+    assert isinstance(first[TopicPartition("two", 0)], TimeUp)
+    hold(disk, lock, 1.0)
+
+
+def killed(
+    lock: LogDirLock, *, moves_checkpoint: bool, act: Callable[[SimDisk, LogDirLock], None] = commit
+) -> list[SimDisk]:
     """What a kill leaves before each operation, and the end."""
     disk, states = staged_disk(moves_checkpoint=moves_checkpoint), list[SimDisk]()
     disk.before = states
-    commit(disk, lock)
+    act(disk, lock)
     disk.before = None
     return [*states, disk]
 
@@ -145,3 +173,32 @@ def test_logs_side_by_side_share_their_rounds_of_syncs(lock: LogDirLock) -> None
     assert syncs.count("logs") == 1
     first = [syncs.index(f"{topic}-0") for topic in LOGS]
     assert first == [0, 1, 2], "a step in all of them, then all are synced"
+
+
+@pytest.mark.parametrize("recovers", [cleanerd_recovers, kafka_starts])
+def test_killed_or_switched_off_between_two_turns_each_log_is_old_or_new(
+    recovers: Recover, lock: LogDirLock
+) -> None:
+    """On a slow disk the lock is let go between two groups: what is left waits, and the checkpoint with it."""
+    states = killed(lock, moves_checkpoint=True, act=commit_in_turns)
+    ends = read_offsets(states[-1], CHECKPOINT)
+    assert {topic: ends.get(TopicPartition(topic, 0)) for topic in LOGS} == dict.fromkeys(LOGS, ACTIVE)
+    for disk in states:
+        check(disk.copy(), recovers)
+        copy = disk.copy()
+        copy.crash(1)
+        check(copy, recovers)
+
+
+@pytest.mark.parametrize("sync_s", [0.001, 0.03])
+def test_a_hold_ends_with_the_groups_that_were_begun_in_time(lock: LogDirLock, sync_s: float) -> None:
+    """No group but the first of a log is begun later than `AIM_S` after the first ones."""
+    disk = staged_disk(moves_checkpoint=True)
+    hold(disk, lock, sync_s)
+    begun_s, syncs = [], 0
+    for op, *paths in disk.operations:
+        syncs += op.startswith("fsync")
+        if op == "rename" and paths[1].endswith(".log.cleaned"):
+            begun_s.append(syncs * sync_s)
+    assert begun_s[: len(LOGS)] == [0.0] * len(LOGS)
+    assert max(begun_s) < AIM_S

@@ -1,12 +1,12 @@
 """Staged results: committed as soon as the lock of their log directory is free, limited in number, dropped when stale."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import structlog
 
-from cleanerd.cleaning.commit import Committed, Waiting, commit_waiting
+from cleanerd.cleaning.commit import Committed, TimeUp, Waiting, commit_waiting
 from cleanerd.cleaning.staging_limits import why_full
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.inventory.inventory import Inventory
@@ -102,18 +102,21 @@ class Commits:
         while rest and goes_on(log_dir):
             batch = pace.next_slice(rest)
             try:
-                done, seconds = self._slice(log_dir, [one.log for one in batch])
+                done, unfinished, seconds = self._slice(log_dir, [one.log for one in batch])
             except (LockHeld, DirOffline) as error:
                 pid = error.pid if isinstance(error, LockHeld) else None
                 return views + _waiting(rest, str(error), pid)
             views += done
             pace.took(batch, seconds)
-            rest = rest[len(batch) :]
+            rest = [one for one in batch if one.log in unfinished] + rest[len(batch) :]
         return views + _waiting(rest, f"{log_dir}: a broker is about to start, or the time is up")
 
-    def _slice(self, log_dir: str, logs: Sequence[LogId]) -> tuple[list[CommitView], float]:
-        """Commit these under one hold of the lock, and leave it alone afterwards. Also returns how long it was held, in s.
+    def _slice(
+        self, log_dir: str, logs: Sequence[LogId]
+    ) -> tuple[list[CommitView], Collection[LogId], float]:
+        """Commit these under one hold of the lock, and leave it alone afterwards.
 
+        Also returns those that have groups left, because time was up, and how long the lock was held, in seconds.
         Raises LockHeld, DirOffline: nothing was done.
         """
         is_kafka, taken = is_kafka_dir(self.files, log_dir), self.states.try_start_all(logs)
@@ -135,7 +138,10 @@ class Commits:
                 seconds=turn.seconds,
                 is_wanted=turn.is_wanted,
             )
+            unfinished = {log for log in taken if isinstance(turn.done[log.topic_partition], TimeUp)}
             for log in taken:
+                if log in unfinished:
+                    continue
                 if log.topic_partition in turn.left:
                     reason = str(turn.left[log.topic_partition])
                     _log.error("recovery_failed", **log.fields(), reason=reason)
@@ -147,7 +153,7 @@ class Commits:
         if turn.is_wanted and is_kafka:
             self.ownership.yield_to_broker(log_dir)
         self.pause(turn.pause_s)
-        return views, turn.seconds
+        return views, unfinished, turn.seconds
 
     def _told(self, log: LogId, done: Committed) -> CommitView:
         """What became of a log, which is still taken."""

@@ -1,0 +1,44 @@
+"""The last question before a commit: what forbids it, and what a mute is not."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.wanted import check_wanted
+from cleanerd.config.model import TopicConfig
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import PolicyChanged
+from cleanerd.format.names import TopicPartition
+from tests.cleaning.logs import RECORDS, write_logs
+
+CONFIG = TopicConfig(
+    cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.5, broker_min_cleanable_dirty_ratio=0.5,
+    delete_retention_ms=0, min_compaction_lag_ms=0, max_compaction_lag_ms=2**63 - 1, retention_ms=-1,
+    retention_bytes=-1, segment_bytes=1 << 30, segment_index_bytes=1 << 20, index_interval_bytes=4096,
+    file_delete_delay_ms=0, remote_storage_enable=False,
+)  # fmt: skip
+NOW_MS = 10_000_000
+
+
+def ask(log_dir: Path, config: TopicConfig) -> None:
+    tp = TopicPartition("t", 0)
+    check_wanted(RealFiles(), str(log_dir), tp, config, RECORDS, is_kafka=True, now_ms=NOW_MS)
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return write_logs(tmp_path / "logs", "t")
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.5, 1.0])
+def test_neither_a_mute_nor_its_end_forbids_a_commit(log_dir: Path, ratio: float) -> None:
+    """A mute is a dirty ratio of 1.0: it says who cleans next, nothing of what is done."""
+    ask(log_dir, replace(CONFIG, min_cleanable_dirty_ratio=ratio, broker_min_cleanable_dirty_ratio=ratio))
+
+
+def test_a_policy_or_a_lag_that_forbids_the_cleaning_forbids_the_commit(log_dir: Path) -> None:
+    with pytest.raises(PolicyChanged, match=r"cleanup\.policy no longer contains compact"):
+        ask(log_dir, replace(CONFIG, cleanup_policy=("delete",)))
+    with pytest.raises(PolicyChanged, match=r"younger than min\.compaction\.lag\.ms"):
+        ask(log_dir, replace(CONFIG, min_compaction_lag_ms=NOW_MS * 2))
