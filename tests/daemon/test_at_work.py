@@ -51,7 +51,7 @@ def in_the_middle(
     """A daemon in the middle of cleaning the big log, at `rate` bytes a second."""
     slow = {"log_cleaner_io_max_bytes_per_second": rate, "cleanerd_chunk_bytes": 1 << 20}
     with running(tmp_path / "d", log_dir, **slow, **settings) as daemon:
-        wait_until(lambda: any(job["bytes_done"] for job in daemon.ask("jobs")["jobs"]), 60, daemon.output)
+        wait_until(lambda: any(job["bytes_done"] for job in daemon.ask("jobs")["jobs"]), 120, daemon.output)
         yield daemon
 
 
@@ -67,9 +67,9 @@ def test_c052_reserved_topic_overtakes_a_long_job_and_an_abort_leaves_its_log_al
     tmp_path: Path, log_dir: Path
 ) -> None:
     """`__consumer_offsets` never waits longer than cleanerd.reserved.max.wait.ms behind others."""
-    with in_the_middle(tmp_path, log_dir, SLOW // 4, cleanerd_reserved_max_wait_ms=500) as daemon:
+    with in_the_middle(tmp_path, log_dir, cleanerd_reserved_max_wait_ms=500) as daemon:
         write_small(log_dir, "__consumer_offsets")
-        daemon.configure()  # names the new topic
+        daemon.configure(log_cleaner_io_max_bytes_per_second=SLOW // 40)  # names the new topic, too
         before = contents(log_dir / "big-0")
         wait_until(lambda: committed(daemon, "__consumer_offsets-0"), 60, daemon.output)
         assert daemon.outcomes("big-0") == [], "the long job goes on"
