@@ -10,7 +10,9 @@ exit      when
 
 JSON and YAML are `{"apiVersion": "cleanerd/v1", "logs": [...], "failed": [...]}`, a log with the fields of
 `insight.inspect.Inspection` and its `log_dir`; an estimate is `{"value": ..., "error": ...}`, and keys that are no text are
-`0x` and hexadecimal digits. JSON lines and CSV are the logs alone, CSV only what is one number.
+`0x` and hexadecimal digits. A log of `__consumer_offsets` or `__transaction_state` has `entries` too: the newest record of
+each key, with Kafka's names of its fields (`format.coordinator_records`). JSON lines and CSV are the logs alone, CSV only
+what is one number.
 """
 
 import csv
@@ -18,19 +20,22 @@ import io
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
 from cleanerd.cli import output
 from cleanerd.cli.configuration import log_dirs
-from cleanerd.cli.inspect_tables import write_details, write_overview
+from cleanerd.cli.inspect_tables import write_coordinator, write_details, write_overview
 from cleanerd.cli.progress import bytes_on
 from cleanerd.cli.units import key_text
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import CleanerdError
+from cleanerd.format.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 if TYPE_CHECKING:
+    from cleanerd.insight.coordinators import Entry
     from cleanerd.insight.inspect import Inspection
+    from cleanerd.insight.inspect_logs import InspectTask
 
 _DETAILS_MAX = 1
 """With more logs than that, details have to be asked for."""
@@ -53,11 +58,15 @@ def run(arguments: Namespace) -> int:
             prefix_bytes=arguments.prefix_bytes,
             read=read,
         )
-    found = [(task.log_dir, one) for task, one in answers if isinstance(one, Inspection)]
     failed = [one for _, one in answers if isinstance(one, Failed)]
     for one in failed:
         output.say(f"{one.topic}-{one.partition}: {one.reason}")
-    documents = [log_document(log_dir, one) for log_dir, one in found]
+    entries = {task.directory: _entries(task) for task, one in answers if isinstance(one, Inspection)}
+    documents = [
+        log_document(task.log_dir, one, entries[task.directory])
+        for task, one in answers
+        if isinstance(one, Inspection)
+    ]
     if arguments.parquet:
         _write_parquet(arguments.parquet, documents)
     match arguments.output:
@@ -70,17 +79,33 @@ def run(arguments: Namespace) -> int:
         case "csv":
             output.write(_csv(documents))
         case form:
-            inspections = [one for _, one in found]
-            write_overview(inspections, is_wide=form == "wide")
-            if arguments.details or len(inspections) <= _DETAILS_MAX:
-                for log in inspections:
-                    write_details(log)
+            found = [(task, one) for task, one in answers if isinstance(one, Inspection)]
+            write_overview([one for _, one in found], is_wide=form == "wide")
+            for task, log in found if arguments.details or len(found) <= _DETAILS_MAX else ():
+                write_details(log)
+                write_coordinator(log.topic, entries[task.directory])
     return 1 if failed else 0
 
 
-def log_document(log_dir: str, found: "Inspection") -> dict[str, object]:
-    """A log as JSON has it."""
+def _entries(task: "InspectTask") -> "Sequence[Entry]":
+    """The records of an internal topic, decoded; none for another topic."""
+    from cleanerd.insight.coordinators import read_coordinator  # noqa: PLC0415 - loads the compiled loops
+
+    if task.topic_partition.topic not in (CONSUMER_OFFSETS, TRANSACTION_STATE):
+        return ()
+    found = read_coordinator(task.directory, keys_max=task.keys_max)
+    if found.undecodable:
+        output.say(f"{task.topic_partition}: {found.undecodable} records are of a type that is not known")
+    return found.entries
+
+
+def log_document(log_dir: str, found: "Inspection", entries: "Sequence[Entry]" = ()) -> dict[str, object]:
+    """A log as JSON has it; `entries`: the records of an internal topic."""
     values = {one.name: _plain(getattr(found, one.name)) for one in fields(found)}
+    if entries:
+        values["entries"] = [
+            {"offset": one.offset, "timestamp_ms": one.timestamp_ms, **asdict(one.record)} for one in entries
+        ]
     return {"log_dir": log_dir, **values}
 
 

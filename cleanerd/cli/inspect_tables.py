@@ -1,5 +1,6 @@
 """What `inspect` found, as tables for people."""
 
+import contextlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -7,8 +8,11 @@ from typing import TYPE_CHECKING
 from cleanerd.cli import output
 from cleanerd.cli.tables import side_by_side, write_table
 from cleanerd.cli.units import instant, key_text, size
+from cleanerd.format.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE, parse_coordinator_key
+from cleanerd.format.errors import FormatError
 
 if TYPE_CHECKING:
+    from cleanerd.insight.coordinators import Entry
     from cleanerd.insight.inspect import AgeBand, Estimate, Inspection
 
 _DAYS_SHOWN = 14
@@ -90,6 +94,49 @@ def answers(log: "Inspection") -> list[str]:
     return [line for line in lines if line]
 
 
+def write_coordinator(topic: str, entries: "Sequence[Entry]") -> None:
+    """The groups of `__consumer_offsets`, the transactions of `__transaction_state`."""
+    from cleanerd.insight.coordinators import groups, transactionals  # noqa: PLC0415 - loads the compiled loops
+
+    if topic == CONSUMER_OFFSETS and entries:
+        found = groups(entries)
+        columns = {
+            "GROUP": [one.group for one in found],
+            "PROTOCOL": [one.protocol for one in found],
+            "COMMITTED": [f"{one.committed} partitions of {one.topics} topics" for one in found],
+            "LAST COMMIT": [_instant(one.last_commit_ms) for one in found],
+            "GENERATION": [str(one.generation) if one.generation >= 0 else "" for one in found],
+            "MEMBERS": [str(one.members) for one in found],
+        }
+    elif topic == TRANSACTION_STATE and entries:
+        ids = transactionals(entries)
+        columns = {
+            "TRANSACTIONAL ID": [one.transactional_id for one in ids],
+            "STATE": [one.state for one in ids],
+            "OPEN SINCE": [_instant(one.since_ms) for one in ids],
+            "UPDATED": [_instant(one.updated_ms) for one in ids],
+            "PARTITIONS": [str(one.partitions) for one in ids],
+            "PRODUCER ID": [str(one.producer_id) for one in ids],
+        }
+    else:
+        return
+    output.write("\n")
+    write_table(side_by_side(columns))
+
+
+def _instant(time_ms: int) -> str:
+    return instant(time_ms) if time_ms >= 0 else ""
+
+
+def _name(topic: str, key: bytes, length: int) -> str:
+    """A key for people; one of an internal topic decoded."""
+    if topic in (CONSUMER_OFFSETS, TRANSACTION_STATE) and length <= len(key):
+        with contextlib.suppress(FormatError):
+            kind, fields = parse_coordinator_key(topic, key)
+            return " ".join([f"type {kind}:", *map(str, fields.values())])
+    return key_text(key, length)
+
+
 def _write_keys(log: "Inspection") -> None:
     hot, prefixes = log.hot_keys[:_ROWS_SHOWN], log.prefixes[:_ROWS_SHOWN]
     if not hot:
@@ -97,7 +144,7 @@ def _write_keys(log: "Inspection") -> None:
     write_table(
         side_by_side(
             {
-                "HOT KEY": [key_text(one.key, one.key_length) for one in hot],
+                "HOT KEY": [_name(log.topic, one.key, one.key_length) for one in hot],
                 "RECORDS": [f"{one.records:,}" for one in hot],
                 "SIZE": [size(one.bytes) for one in hot],
                 "SUPERSEDED": [size(one.superseded_bytes) for one in hot],
@@ -157,10 +204,13 @@ def _write_days(log: "Inspection") -> None:
         side_by_side(
             {
                 "LARGEST AT OFFSET": [str(one.offset) for one in log.largest],
-                "KEY": ["(none)" if one.key is None else key_text(one.key) for one in log.largest],
+                "KEY": [
+                    "(none)" if one.key is None else _name(log.topic, one.key, len(one.key))
+                    for one in log.largest
+                ],
                 "RECORD": [size(one.expanded_bytes) for one in log.largest],
                 "STORED": [size(one.bytes) for one in log.largest],
-                "TIME": [instant(one.timestamp_ms) if one.timestamp_ms >= 0 else "" for one in log.largest],
+                "TIME": [_instant(one.timestamp_ms) for one in log.largest],
             }
         )
     )

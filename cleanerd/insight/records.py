@@ -277,9 +277,16 @@ def _corrupt(part: SegmentRange, damage: Damage) -> CorruptFile:
 
 
 def read_columns(
-    log: LogView, *, columns: Collection[str] = ALL_COLUMNS, on_corrupt: OnCorrupt = "fail"
+    log: LogView,
+    *,
+    columns: Collection[str] = ALL_COLUMNS,
+    on_corrupt: OnCorrupt = "fail",
+    only: npt.NDArray[np.int64] | None = None,
 ) -> Iterator[Columns]:
-    """The records that a consumer gets, some MiB at a time. `columns`: which of `ALL_COLUMNS`. Raises as `read_slices`."""
+    """The records that a consumer gets, some MiB at a time. `columns`: which of `ALL_COLUMNS`; `only`: these offsets.
+
+    Raises as `read_slices`.
+    """
     for found in read_slices(log, on_corrupt=on_corrupt):
         batches = found.piece.batches
         hidden = (batches["attributes"] & CONTROL).astype(np.bool_) & (batches["magic"] == 2)
@@ -287,6 +294,8 @@ def read_columns(
         records = found.part.records
         wanted = ~hidden[records["batch"]]
         wanted &= (records["offset"] >= log.start_offset) & (records["offset"] < log.end_offset)
+        if only is not None:
+            wanted &= np.isin(records["offset"], only)
         if not wanted.all():
             records = records[wanted]
         if len(records):

@@ -33,6 +33,7 @@ KEY = np.dtype(
     [
         ("low", "u8"),  # fingerprint; both words 0: an empty slot
         ("high", "u8"),
+        ("offset", "i8"),  # of the newest record
         ("timestamp", "i8"),  # ms, of the newest record
         ("bytes", "i4"),  # of the newest record
         ("records", "i4"),
@@ -213,6 +214,7 @@ def _add_key(keys, prefixes, prefix, days, waste, counters, low, high, record, s
     if row.day != day:
         days[day].keys += weight
         row.day = day
+    row.offset = record.offset
     row.timestamp = record.timestamp
     row.bytes = size
     row.records += 1
