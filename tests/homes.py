@@ -68,6 +68,7 @@ HOMES = {
     # `verify`, `salvage` and `inspect` are judged by what they find.
     "cleanerd/insight/findings.py": "insight/test_verify.py",
     "cleanerd/insight/index_check.py": "insight/test_verify.py",
+    "cleanerd/insight/coordinators.py": "broker/test_coordinators.py",
     "cleanerd/insight/inspect_logs.py": "insight/test_inspect.py",
     "cleanerd/insight/log_dir_check.py": "insight/test_verify.py",
     "cleanerd/insight/partition_check.py": "insight/test_verify.py",

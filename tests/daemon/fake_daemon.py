@@ -225,6 +225,34 @@ class FakeOperations:
             for tp in self._found(str(topic_partition))
         )
 
+    def forecast(self, pattern: str | None) -> models.Forecast:
+        logs = tuple(
+            models.LogForecast(
+                topic=tp.topic,
+                partition=tp.partition,
+                log_dir=LOG_DIR,
+                size_bytes=5_400_000,
+                cleanable_bytes=1_000_000,
+                peak_extra_bytes=4_000_000,
+                due_ms=1_700_000_000_000,
+                due_why="older than max.compaction.lag.ms",
+                start_ms=1_700_000_000_000,
+                end_ms=1_700_000_007_000,
+                deadline_ms=1_700_000_000_000,
+                is_late=tp.partition == 3,
+            )
+            for tp in self._found(pattern)
+        )
+        return models.Forecast(
+            workers=1,
+            bytes_per_s=5e6,
+            rate_is_measured=True,
+            misses=1,
+            first_miss_ms=1_700_000_000_000,
+            enough_bytes_per_s=25e6,
+            logs=logs,
+        )
+
     def retention(self, pattern: str, dry_run: bool) -> tuple[models.RetentionView, ...]:
         return tuple(
             models.RetentionView(

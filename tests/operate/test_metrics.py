@@ -40,16 +40,14 @@ from cleanerd.policy.verdicts import RecordVerdict
 from tests.cleaning.logs import segment
 from tests.daemon.processes import wait_until
 from tests.daemon.test_beside_broker import stage
-from tests.operate.left_install import an_install_of_another_process_is_found
+from tests.operate.late_logs import MORE_SCENARIOS
 from tests.operate.scrape import get, has_moved, parse
 from tests.operate.story import MOVED_BY_STORY
 from tests.operate.tools import ROOT
 from tests.operate.world import World
 
 Scenario = Callable[[World], None]
-SCENARIOS: dict[Scenario, tuple[Metric, ...]] = {
-    an_install_of_another_process_is_found: (table.INSTALLS, table.INSTALL_OUT)
-}
+SCENARIOS: dict[Scenario, tuple[Metric, ...]] = dict(MORE_SCENARIOS)
 CANNOT_MOVE = {
     table.BUILD_INFO: "the version of a process is what it is",
     table.DIR_BYTES: "that would take resizing a file system",

@@ -166,6 +166,13 @@ def _add_looking(verbs: _Verbs) -> None:
     )
     verbs.look("jobs", ctl_verbs.jobs, "list cleaning jobs, newest last", "[job]", examples=("jobs",))
     verbs.look("holds", ctl_verbs.holds, "list the pauses in force", examples=("holds",))
+    verbs.look(
+        "forecast",
+        ctl_verbs.forecast,
+        "show when logs become due, how long they take, and which will miss max.compaction.lag.ms",
+        "[pattern]",
+        examples=("forecast", "forecast orders"),
+    )
     history = verbs.look(
         "history",
         ctl_verbs.history,

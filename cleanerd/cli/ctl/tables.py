@@ -44,7 +44,7 @@ _EXPENDABLE = (
     *("REMOVED", "RECORDS/S", "TOOK", "BEFORE", "AFTER", "KIND"),
 )
 _NAMES, _PROSE, _LEAST = {"LOG", "LOGS"}, {"REASON"}, 20
-_NUMBERS |= {"TOOK", "FAILURES", "DELETED", "LOG START"}
+_NUMBERS |= {"FREES", "PEAK EXTRA", "TAKES", "TOOK", "FAILURES", "DELETED", "LOG START"}
 
 
 def table(rows: Sequence[Row], columns: Mapping[str, Cell]) -> str:
@@ -230,6 +230,20 @@ _RETENTION: Mapping[str, Cell] = {
     "LOG DIR": _as(str, "log_dir"),
     "REASON": lambda row: row["reason"] or row["kept"] or "",
 }
+_FORECASTS: Mapping[str, Cell] = {
+    "LOG": _name,
+    "SIZE": _as(size, "size_bytes"),
+    "CLEANABLE": _as(size, "cleanable_bytes"),
+    "FREES": lambda row: "" if row["removable_bytes"] is None else f"about {size(row['removable_bytes'])}",
+    "PEAK EXTRA": _as(size, "peak_extra_bytes"),
+    "DUE": _as(instant, "due_ms"),
+    "TAKES": lambda row: duration((row["end_ms"] - row["start_ms"]) / 1000) if row["end_ms"] else "",
+    "DONE BY": _as(instant, "end_ms"),
+    "DEADLINE": _as(instant, "deadline_ms"),
+    "IN TIME": lambda row: "" if row["deadline_ms"] is None else "NO" if row["is_late"] else "yes",
+    "WHY": _as(str, "due_why"),
+    "LOG DIR": _as(str, "log_dir"),
+}
 _LOG_DIRS: Mapping[str, Cell] = {
     "LOG DIR": _as(str, "path"),
     "ONLINE": _as(_yes_or_no, "online"),
@@ -401,6 +415,25 @@ def _status(status: Row) -> str:
     return head + "\n" + table(status["log_dirs"], _LOG_DIRS)
 
 
+def _forecast(found: Row) -> str:
+    """The rows, and what they add up to."""
+    rows = sorted(
+        found["logs"], key=lambda row: (not row["is_late"], row["due_ms"] is None, row["due_ms"] or 0)
+    )
+    origin = "measured" if found["rate_is_measured"] else "assumed: nothing has been cleaned yet"
+    workers = f"{found['workers']} worker{'s' * (found['workers'] > 1)} with {rate(found['bytes_per_s'])} each ({origin})"
+    verdict = "no log will miss max.compaction.lag.ms"
+    if found["misses"]:
+        verdict = f"will miss max.compaction.lag.ms: {found['misses']} logs, the first by {instant(found['first_miss_ms'])}"
+        enough = found["enough_bytes_per_s"]
+        more = 0 if enough is None else enough - found["bytes_per_s"]
+        if more > 0:
+            verdict += (
+                f"; {rate(more)} more for each worker would do for those whose deadline is still to come"
+            )
+    return (table(rows, _FORECASTS) if rows else "") + f"{verdict}; {workers}\n"
+
+
 def _muted(mute: Row) -> str:
     prior = mute["prior_ratio"] or "not set"
     doubt = "" if mute["confirmed"] else "; not confirmed by the cluster"
@@ -428,6 +461,7 @@ _TEXTS: Mapping[str, Callable[[Any], str]] = {
     "commits": lambda rows: table(rows, _COMMITS),
     "explanations": _explanations,
     "events": lambda rows: table(rows, _EVENTS),
+    "forecast": _forecast,
     "throttle": _throttle,
     "reload": _reload,
     "muted": lambda rows: table(rows, _MUTES),

@@ -97,6 +97,11 @@ def holds(client: Client, _: argparse.Namespace) -> Reply:
     return Reply(client.get("/v1/holds"))
 
 
+def forecast(client: Client, options: argparse.Namespace) -> Reply:
+    """What is to come."""
+    return Reply(client.get("/v1/forecast", pattern=options.pattern))
+
+
 def history(client: Client, options: argparse.Namespace) -> Reply:
     """What happened to logs, newest first; with --all, control requests, reloads and the daemon itself too."""
     since_ms = None if options.since is None else time.time_ns() // 1_000_000 - round(1000 * options.since)

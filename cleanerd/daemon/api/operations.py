@@ -15,6 +15,7 @@ from cleanerd.daemon.values.models import (
     DeletedRecords,
     EventKind,
     Explanation,
+    Forecast,
     HistoryEvent,
     HoldView,
     InstallView,
@@ -189,6 +190,10 @@ class Operations(Protocol):
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> tuple[DeletedRecords, ...]:
         """Raise the log start offset and delete the segments below it. `Conflict` where a live broker owns the log."""
+        ...
+
+    def forecast(self, pattern: str | None) -> Forecast:
+        """When logs become due, how long they take, and which will miss max.compaction.lag.ms; `pattern`: those to list."""
         ...
 
     def retention(self, pattern: str, dry_run: bool) -> tuple[RetentionView, ...]:

@@ -87,6 +87,12 @@ class WaitJob(OneJob):
     timeout_ms: WaitMs = DEFAULT_WAIT_MS
 
 
+class Matching(Parameters):
+    """Which logs, all without a pattern."""
+
+    pattern: Pattern | None = None
+
+
 class History(Parameters):
     """Which events; `kinds` are separated by commas, all where there are none."""
 
@@ -221,6 +227,7 @@ ROUTES = (
     Route("GET", "/v1/jobs/{job_id}/done", "wait_job", WaitJob, "job"),
     Route("GET", "/v1/holds", "holds", Parameters, "holds"),
     Route("GET", "/v1/history", "history", History, "events"),
+    Route("GET", "/v1/forecast", "forecast", Matching, "forecast"),
     Route("GET", "/v1/throttle", "throttle", Parameters, "throttle"),
     Route("PUT", "/v1/throttle", "set_throttle", SetThrottle, "throttle"),
     Route("POST", "/v1/clean", "clean", Clean, "jobs"),

@@ -23,6 +23,7 @@ from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, Reload
 from cleanerd.daemon.loops.crew import Crew
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports import explain as explaining
+from cleanerd.daemon.reports import forecast as forecasting
 from cleanerd.daemon.reports import retention as retaining
 from cleanerd.daemon.reports.log_views import limits_view, log_views, rates_of
 from cleanerd.daemon.telemetry.history import HOLD
@@ -32,6 +33,7 @@ from cleanerd.daemon.values.models import (
     DeletedRecords,
     EventKind,
     Explanation,
+    Forecast,
     HistoryEvent,
     HoldView,
     InstallView,
@@ -362,6 +364,10 @@ class Service(Operations):
             segments_deleted=segments,
             bytes_deleted=max(size, 0),
         )
+
+    def forecast(self, pattern: str | None) -> Forecast:
+        """What is to come for all logs, and for those that match."""
+        return forecasting.forecast(self._parts, frozenset(self._matching(pattern)))
 
     def retention(self, pattern: str, dry_run: bool) -> tuple[RetentionView, ...]:
         """Run or preview a retention pass."""

@@ -11,6 +11,7 @@ from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus
 from cleanerd.daemon.inventory.totals import Totals
 from cleanerd.daemon.loops.crew import Crew
 from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.reports import forecast
 from cleanerd.daemon.telemetry import metric_table as table
 from cleanerd.daemon.telemetry.metrics import Sample
 from cleanerd.daemon.values.log_id import LogId
@@ -43,6 +44,7 @@ def _process(parts: Parts, crew: Crew) -> Iterator[Sample]:
     yield table.PAUSED, (), any(hold.pattern == "*" for hold in parts.states.holds())
     for state, count in _workers(parts, crew).items():
         yield table.WORKERS, (state,), count
+    yield table.DEADLINE_MISSES, (), forecast.misses(parts)
     yield table.THREAD_DEATHS, (), crew.deaths
     yield table.SESSION_UP, (), parts.engine.pid is not None
     yield table.ENGINE_STARTS, (), parts.engine.starts

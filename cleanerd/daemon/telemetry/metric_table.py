@@ -151,6 +151,9 @@ MAX_DIRTY_RATIO = _read("cleanerd_max_dirty_ratio", "log_dir",
 MAX_DELAY = _read("cleanerd_max_compaction_delay_seconds", "log_dir",
                   "For how long the most overdue log has been past max.compaction.lag.ms.",
                   "grows with time from the deadline on, 0 when no log is late")
+DEADLINE_MISSES = _read("cleanerd_deadline_misses_predicted", "",
+                        "Logs that will be cleaned too late for max.compaction.lag.ms, at the rate of past cleanings.",
+                        "grows when more becomes due at once than the workers can do in time")
 CLEANABLE_BYTES = _read("cleanerd_cleanable_bytes", "log_dir",
                         "Bytes of compacted logs that a cleaning would look through as dirty: an upper bound.",
                         "grows as segments are closed, falls with a cleaning")

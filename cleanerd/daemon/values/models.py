@@ -287,3 +287,42 @@ class RetentionView(View):
     log_start_offset: int | None = None
     kept: str | None = None
     next_ms: int | None = None
+
+
+class LogForecast(View):
+    """What is to come for a log. `due_ms`: from when on it is worth a cleaning, None for as far as can be told never.
+
+    `removable_bytes`: what a cleaning removes if it leaves as much as the last one did; None if there was none.
+    `start_ms` to `end_ms`: when a worker is expected to be at it. `deadline_ms`: that of max.compaction.lag.ms;
+    `is_late`: it ends after that, its own duration and a grace of 1 % of the lag (a minute at least, an hour at most).
+    """
+
+    topic: str
+    partition: int
+    log_dir: str
+    size_bytes: int
+    cleanable_bytes: int
+    removable_bytes: int | None = None
+    peak_extra_bytes: int
+    due_ms: int | None = None
+    due_why: str | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+    deadline_ms: int | None = None
+    is_late: bool = False
+
+
+class Forecast(View):
+    """What is to come for all logs: `misses` of them are late, the first of those has to be done by `first_miss_ms`.
+
+    `bytes_per_s`: of log, that a worker cleans; `enough_bytes_per_s`: with which those would be in time whose deadline is
+    still to come; None without a miss, or where no rate helps.
+    """
+
+    workers: int
+    bytes_per_s: float
+    rate_is_measured: bool
+    misses: int
+    first_miss_ms: int | None = None
+    enough_bytes_per_s: float | None = None
+    logs: tuple[LogForecast, ...] = ()

@@ -77,6 +77,8 @@ def open_dir() -> Iterator[Path]:
         (["throttle"], "throttle"),
         (["throttle", "--io", "50MB", "--read", "unlimited"], "throttle"),
         (["throttle", "5MB"], "throttle"),
+        (["forecast"], "forecast"),
+        (["forecast", "orders-3"], "forecast"),
         (["retention", "orders", "--dry-run"], "retention"),
         (["retention", "orders-3"], "retention"),
         (["delete-records", "orders-3", "17", "--yes"], "deleted"),

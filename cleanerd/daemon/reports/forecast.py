@@ -1,0 +1,177 @@
+"""What is to come: when each log becomes due, how long its cleaning takes, and whether all meet max.compaction.lag.ms.
+
+A log is late when its cleaning ends after its deadline, the time that its cleaning takes, and a grace: it had to wait for
+others. All rests on upper bounds of what is dirty, on the rate of past cleanings, and on writing going on as it did.
+"""
+
+import functools
+import itertools
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+from cleanerd.cleaning.throttle import RateLimit
+from cleanerd.daemon.inventory.urgency import FOREVER_MS, Estimate
+from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.values.models import EventKind, Forecast, HistoryEvent, LogForecast
+from cleanerd.daemon.values.sample import Sample
+from cleanerd.policy.deadlines import (
+    NEVER_MS,
+    Planned,
+    Work,
+    duration_ms,
+    enough_bytes_per_s,
+    plan,
+    ratio_reached_ms,
+)
+
+ASSUMED_BYTES_PER_S = 50e6
+"""Of a worker, before it has cleaned anything."""
+_GRACE_MIN_MS, _GRACE_MAX_MS = 60_000, 3_600_000
+_GRACE_SHARE = 100  # of max.compaction.lag.ms
+_EVENTS = 200
+_CLEANINGS: tuple[EventKind, ...] = ("cleaning",)
+_GROWTH_MS = 7 * 86_400_000
+
+Estimates = dict[LogId, Estimate]
+
+
+def forecast(parts: Parts, logs: Collection[LogId]) -> Forecast:
+    """For all logs together; `logs` are those to tell in detail."""
+    now_ms, rate, is_measured = parts.clock.now_ms(), *_rate(parts)
+    workers = parts.configuration().broker.log_cleaner_threads
+    waiting = _waiting(parts, now_ms)
+    planned = {
+        one.work.log: one
+        for one in plan(_works(waiting, now_ms, rate), now_ms=now_ms, workers=workers, bytes_per_s=rate)
+    }
+    late = sorted(one.work.deadline_ms for one in planned.values() if one.is_late)
+    return Forecast(
+        workers=workers,
+        bytes_per_s=rate,
+        rate_is_measured=is_measured,
+        misses=len(late),
+        first_miss_ms=late[0] if late else None,
+        enough_bytes_per_s=_enough(waiting, now_ms, workers, rate) if late else None,
+        logs=tuple(_log_forecast(parts, log, waiting[log], planned.get(log), now_ms) for log in waiting if log in logs),
+    )  # fmt: skip
+
+
+def misses(parts: Parts) -> int:
+    """How many logs are expected to miss max.compaction.lag.ms."""
+    now_ms, (rate, _) = parts.clock.now_ms(), _rate(parts)
+    works = _works(_waiting(parts, now_ms), now_ms, rate)
+    workers = parts.configuration().broker.log_cleaner_threads
+    return sum(one.is_late for one in plan(works, now_ms=now_ms, workers=workers, bytes_per_s=rate))
+
+
+def _waiting(parts: Parts, now_ms: int) -> Estimates:
+    """Compacted logs with something to clean that nothing stands against."""
+    config_of = functools.cache(parts.configuration().topic)
+    found: Estimates = {}
+    for log, condition in parts.conditions.all(parts.inventory.logs()):
+        estimate = parts.inventory.estimate(log, now_ms, config_of)
+        if estimate is not None and condition.obstacle is None:
+            found[log] = estimate
+    return found
+
+
+def _works(waiting: Estimates, now_ms: int, rate: float) -> list[Work[LogId]]:
+    works = []
+    for log, estimate in waiting.items():
+        size_bytes, reason = _size_bytes(estimate), estimate.reason(now_ms)
+        deadline_ms = estimate.deadline_ms
+        if estimate.range.is_empty or (reason is None and deadline_ms >= FOREVER_MS):
+            continue
+        ready_ms = now_ms if reason is not None else deadline_ms
+        works.append(Work(log, size_bytes, ready_ms, _latest_ms(estimate, size_bytes, rate)))
+    return works
+
+
+def _size_bytes(estimate: Estimate) -> int:
+    return max(estimate.range.clean_bytes + estimate.range.cleanable_bytes, 1)
+
+
+def _latest_ms(estimate: Estimate, size_bytes: int, rate: float) -> int:
+    if estimate.deadline_ms >= FOREVER_MS:
+        return NEVER_MS
+    grace_ms = min(max(_GRACE_MIN_MS, estimate.config.max_compaction_lag_ms // _GRACE_SHARE), _GRACE_MAX_MS)
+    return min(estimate.deadline_ms + duration_ms(size_bytes, rate) + grace_ms, NEVER_MS)
+
+
+def _enough(waiting: Estimates, now_ms: int, workers: int, rate: float) -> float | None:
+    """Of the logs whose time is not over yet."""
+    in_time = {log: one for log, one in waiting.items() if one.deadline_ms >= now_ms}
+
+    def works(faster: float) -> Sequence[Work[LogId]]:
+        return _works(in_time, now_ms, faster)
+
+    return enough_bytes_per_s(works, now_ms=now_ms, workers=workers, bytes_per_s=rate)
+
+
+def _rate(parts: Parts) -> tuple[float, bool]:
+    """Bytes of log per second and worker, and whether that was measured, of the larger half of the last jobs."""
+    jobs: dict[str | None, list[HistoryEvent]] = defaultdict(list)
+    for event in parts.history.events(None, _EVENTS, None, _CLEANINGS):
+        if event.outcome in ("committed", "staged", "unchanged") and event.bytes_before and event.seconds:
+            jobs[event.job_id].append(event)
+    sizes = sorted(
+        (sum(one.bytes_before or 0 for one in events), max(one.seconds or 0 for one in events))
+        for events in jobs.values()
+    )
+    larger = sizes[len(sizes) // 2 :]
+    measured = sum(size for size, _ in larger) / sum(seconds for _, seconds in larger) if larger else None
+    limits, threads = parts.throttle.limits(), parts.configuration().broker.log_cleaner_threads
+    allowed = min(limits[RateLimit.READ], limits[RateLimit.TOTAL]) / threads
+    return min(measured or ASSUMED_BYTES_PER_S, allowed), measured is not None
+
+
+def _log_forecast(
+    parts: Parts, log: LogId, estimate: Estimate, planned: Planned[LogId] | None, now_ms: int
+) -> LogForecast:
+    tp, bound, reason = log.topic_partition, estimate.range, estimate.reason(now_ms)
+    removable = _removable_bytes(estimate, parts.events.last(log))
+    due_ms, why = (now_ms, reason.value) if reason else _due(parts, log, estimate, now_ms)
+    return LogForecast(
+        topic=tp.topic,
+        partition=tp.partition,
+        log_dir=log.log_dir,
+        size_bytes=estimate.known.contents.size_bytes,
+        cleanable_bytes=0 if bound.is_empty else bound.cleanable_bytes,
+        removable_bytes=removable,
+        peak_extra_bytes=bound.clean_bytes + bound.cleanable_bytes - (removable or 0),
+        due_ms=due_ms,
+        due_why=why,
+        start_ms=planned.start_ms if planned else None,
+        end_ms=planned.end_ms if planned else None,
+        deadline_ms=estimate.deadline_ms if estimate.deadline_ms < FOREVER_MS else None,
+        is_late=planned is not None and planned.is_late,
+    )
+
+
+def _removable_bytes(estimate: Estimate, last: HistoryEvent | None) -> int | None:
+    """What a cleaning removes if it leaves what the last one left; None if there was none."""
+    if last is None or last.bytes_after is None or last.kind not in ("cleaning", "commit"):
+        return None
+    size_bytes = estimate.range.clean_bytes + estimate.range.cleanable_bytes
+    return max(size_bytes - last.bytes_after, 0)
+
+
+def _due(parts: Parts, log: LogId, estimate: Estimate, now_ms: int) -> tuple[int | None, str | None]:
+    """When the log becomes due if writing goes on as in the last week."""
+    bound, config = estimate.range, estimate.config
+    written = written_bytes_per_s(parts.history.samples(log, now_ms - _GROWTH_MS))
+    dirty = 0 if bound.is_empty else bound.cleanable_bytes
+    at_ms = ratio_reached_ms(bound.clean_bytes, dirty, config.min_cleanable_dirty_ratio, written, now_ms)
+    why = "dirty ratio above min.cleanable.dirty.ratio"
+    if estimate.deadline_ms <= at_ms and not bound.is_empty:
+        at_ms, why = estimate.deadline_ms, "older than max.compaction.lag.ms"
+    return (at_ms, why) if at_ms < NEVER_MS else (None, None)
+
+
+def written_bytes_per_s(samples: Sequence[Sample]) -> float:
+    """By how much a log grew, without what cleanings took away; 0 without two samples."""
+    if len(samples) < 2:
+        return 0.0
+    grown = sum(max(after.size_bytes - before.size_bytes, 0) for before, after in itertools.pairwise(samples))
+    return grown * 1000 / max(samples[-1].time_ms - samples[0].time_ms, 1)

@@ -1,0 +1,105 @@
+"""Whether logs are cleaned in time: earliest deadline first over all logs, with the workers and the rate that there are.
+
+A worker takes one log at a time and does not put it aside for another, as in the daemon (rules 1.23, 1.24). All times are
+ms, rates bytes per second and worker.
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+_L = TypeVar("_L")
+
+NEVER_MS = 2**63 - 1
+_RATE_STEPS = 60
+_RATE_FACTOR_MAX = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Work(Generic[_L]):
+    """A log that is to be cleaned: `size_bytes` to read from `ready_ms` on, done by `deadline_ms` (`NEVER_MS`: whenever)."""
+
+    log: _L
+    size_bytes: int
+    ready_ms: int
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Planned(Generic[_L]):
+    """When a worker is expected to begin and to end it."""
+
+    work: Work[_L]
+    start_ms: int
+    end_ms: int
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it misses its deadline."""
+        return self.end_ms > self.work.deadline_ms
+
+
+def duration_ms(size_bytes: int, bytes_per_s: float) -> int:
+    """How long a worker takes for so much."""
+    return math.ceil(size_bytes * 1000 / bytes_per_s)
+
+
+def plan(
+    works: Sequence[Work[_L]], *, now_ms: int, workers: int, bytes_per_s: float
+) -> tuple[Planned[_L], ...]:
+    """Whenever a worker is free it takes, of what is ready, what has the earliest deadline; in the order of the starts."""
+    waiting = sorted(range(len(works)), key=lambda i: (works[i].ready_ms, i), reverse=True)
+    free, clock_ms = [now_ms] * workers, now_ms
+    ready: list[tuple[int, int, int]] = []
+    planned: list[Planned[_L]] = []
+    while waiting or ready:
+        clock_ms = max(clock_ms, heapq.heappop(free))
+        if not ready:
+            clock_ms = max(clock_ms, works[waiting[-1]].ready_ms)
+        while waiting and works[waiting[-1]].ready_ms <= clock_ms:
+            i = waiting.pop()
+            heapq.heappush(ready, (works[i].deadline_ms, works[i].ready_ms, i))
+        work = works[heapq.heappop(ready)[-1]]
+        end_ms = clock_ms + duration_ms(work.size_bytes, bytes_per_s)
+        planned.append(Planned(work, clock_ms, end_ms))
+        heapq.heappush(free, end_ms)
+    return tuple(planned)
+
+
+def enough_bytes_per_s(
+    works: Callable[[float], Sequence[Work[_L]]], *, now_ms: int, workers: int, bytes_per_s: float
+) -> float | None:
+    """A rate, little above the least, with which nothing is late; None where no rate helps.
+
+    `works` may depend on the rate. What is returned was tried: more of it need not be better, but this is enough.
+    """
+
+    def is_enough(rate: float) -> bool:
+        found = plan(works(rate), now_ms=now_ms, workers=workers, bytes_per_s=rate)
+        return not any(one.is_late for one in found)
+
+    low, high = bytes_per_s, bytes_per_s
+    while not is_enough(high):
+        low, high = high, high * 2
+        if high > bytes_per_s * _RATE_FACTOR_MAX:
+            return None
+    for _ in range(_RATE_STEPS):
+        if high - low <= high / 100:
+            break
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
+
+
+def ratio_reached_ms(
+    clean_bytes: int, dirty_bytes: int, ratio: float, written_bytes_per_s: float, now_ms: int
+) -> int:
+    """When dirty over clean plus dirty bytes comes to exceed `ratio` if writing goes on; `NEVER_MS` if it does not."""
+    if dirty_bytes > ratio * (clean_bytes + dirty_bytes):
+        return now_ms
+    if written_bytes_per_s <= 0 or ratio >= 1:
+        return NEVER_MS
+    missing_bytes = ratio * clean_bytes / (1 - ratio) - dirty_bytes
+    return min(now_ms + math.floor(missing_bytes * 1000 / written_bytes_per_s) + 1, NEVER_MS)

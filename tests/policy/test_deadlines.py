@@ -1,0 +1,110 @@
+"""Whether logs are cleaned in time, against every order there is."""
+
+import itertools
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cleanerd.policy.deadlines import NEVER_MS, Work, duration_ms, enough_bytes_per_s, plan, ratio_reached_ms
+
+RATE = 1000.0  # bytes a second: one a millisecond
+works = st.lists(
+    st.builds(
+        Work, st.just("t-0"), st.integers(1, 20), st.integers(0, 30), st.integers(1, 80) | st.just(NEVER_MS)
+    ),
+    max_size=6,
+)
+
+
+def at_once(found: list[Work]) -> list[Work]:
+    return [Work(one.log, one.size_bytes, 0, one.deadline_ms) for one in found]
+
+
+def run_in_order(order: tuple[Work, ...]) -> bool:
+    """Whether one worker that takes them in this order, each as soon as it is ready, is never late."""
+    at = 0
+    for one in order:
+        at = max(at, one.ready_ms) + one.size_bytes
+        if at > one.deadline_ms:
+            return False
+    return True
+
+
+@given(works)
+def test_one_worker_is_late_only_if_it_is_so_in_every_order(found: list[Work]) -> None:
+    """With all logs ready at once the earliest deadline first is the best there is."""
+    ready = at_once(found)
+    planned = plan(ready, now_ms=0, workers=1, bytes_per_s=RATE)
+    in_time = any(run_in_order(order) for order in itertools.permutations(ready))
+    assert (not any(one.is_late for one in planned)) == in_time
+
+
+@given(works, st.integers(1, 3))
+def test_what_is_planned_can_be_done(found: list[Work], workers: int) -> None:
+    """Each log once, not before it is ready, for as long as it takes, by no more workers than there are."""
+    planned = plan(found, now_ms=5, workers=workers, bytes_per_s=RATE)
+    assert sorted(map(repr, (one.work for one in planned))) == sorted(map(repr, found))
+    for one in planned:
+        assert one.start_ms >= max(one.work.ready_ms, 5)
+        assert one.end_ms - one.start_ms == one.work.size_bytes
+        busy = sum(other.start_ms <= one.start_ms < other.end_ms for other in planned)
+        assert busy <= workers
+
+
+@given(works, st.integers(1, 3))
+def test_planned_as_the_clock_ticks(found: list[Work], workers: int) -> None:
+    """The same ends as of a clock that is asked every millisecond who is free and what is ready."""
+    planned = plan(found, now_ms=0, workers=workers, bytes_per_s=RATE)
+    left, free_at, ends = list(enumerate(found)), [0] * workers, []
+    for now in itertools.count():
+        for worker in range(workers):
+            ready = [(one.deadline_ms, one.ready_ms, i) for i, one in left if one.ready_ms <= now]
+            if free_at[worker] <= now and ready:
+                i = min(ready)[-1]
+                left = [(j, one) for j, one in left if j != i]
+                free_at[worker] = now + found[i].size_bytes
+                ends.append(free_at[worker])
+        if not left:
+            break
+    assert sorted(ends) == sorted(one.end_ms for one in planned)
+
+
+@given(works, st.integers(1, 3))
+def test_the_rate_that_is_named_is_enough(found: list[Work], workers: int) -> None:
+    """And for one worker with all logs ready hardly more than is needed in any order."""
+    enough = enough_bytes_per_s(lambda _: found, now_ms=0, workers=workers, bytes_per_s=RATE)
+    least = [Work(one.log, 1, one.ready_ms, one.deadline_ms) for one in found]  # nothing takes less than 1 ms
+    hopeless = any(one.is_late for one in plan(least, now_ms=0, workers=workers, bytes_per_s=RATE))
+    assert (enough is None) == hopeless
+    if enough is not None:
+        assert not any(one.is_late for one in plan(found, now_ms=0, workers=workers, bytes_per_s=enough))
+    ready = at_once(found)
+    enough = enough_bytes_per_s(lambda _: ready, now_ms=0, workers=1, bytes_per_s=RATE)
+    if enough is not None and enough > RATE:
+        less = enough * 0.98
+        slower = [Work(o.log, duration_ms(o.size_bytes, less), 0, o.deadline_ms) for o in ready]
+        assert not any(run_in_order(order) for order in itertools.permutations(slower))
+
+
+@given(
+    st.integers(0, 10**12), st.integers(0, 10**12), st.floats(0, 1), st.floats(0, 1e9), st.integers(0, 10**13)
+)
+def test_when_a_dirty_ratio_is_reached(
+    clean: int, dirty: int, ratio: float, written: float, now_ms: int
+) -> None:
+    at_ms = ratio_reached_ms(clean, dirty, ratio, written, now_ms)
+
+    def exceeds(when_ms: float) -> bool:
+        grown = dirty + written * (when_ms - now_ms) / 1000
+        return grown > ratio * (clean + grown)
+
+    if exceeds(now_ms):
+        assert at_ms == now_ms
+    elif at_ms == NEVER_MS:
+        assert written == 0 or ratio == 1 or not exceeds(now_ms + 1e15)
+    else:
+        assert at_ms > now_ms
+        slack = max(1.0, (at_ms - now_ms) * 1e-6, at_ms * 1e-12)
+        assert not exceeds(at_ms - 2 - slack)
+        assert exceeds(at_ms + slack) or math.isclose(ratio, 1)
