@@ -27,7 +27,6 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.storage.recover import Acted
 from cleanerd.storage.staged import StagedGroup, discard_staged
 
-
 _UNTRIED = TimeUp("its turn has not come", None)
 
 
