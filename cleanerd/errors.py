@@ -27,7 +27,7 @@ class CleanerdError(Exception):
 
 
 class Aborted(CleanerdError):
-    """Somebody asked for this work to stop."""
+    """This work was told to stop."""
 
 
 class Retryable(CleanerdError):
@@ -43,7 +43,7 @@ class PolicyChanged(SourceChanged):
 
 
 class LockHeld(Retryable):
-    """Somebody else holds the lock of the log directory; `pid` is the holder where the kernel tells."""
+    """Another process holds the lock of the log directory; `pid` is the holder where the kernel tells."""
 
     def __init__(self, message: str, pid: int | None = None) -> None:
         super().__init__(message)

@@ -42,6 +42,9 @@ BLESSED = {
 }
 """What nothing in cleanerd uses, and why it is there. An entry may outlive its reason; it harms nobody."""
 
+ODD_WORDS = re.compile(r"(?i)\b(nobody|somebody|whoever|anew|mend(s|ed|ing)?)\b")
+"""Say who: a process, a client, an operator, no thread; and `again`, `repair`, `recover`."""
+
 SEAMS = {"argv", "bundled", "clean_once", "clock", "environment", "files", "limits", "next_offset", "observer", "poll_s",
          "restart_pause_s", "stream"}  # fmt: skip
 """Parameters through which a test hands in time, files, randomness or a part that costs too much."""
@@ -85,6 +88,20 @@ def test_no_module_is_there_for_tests_alone() -> None:
     blessed = {path for path, name in (found.split(":") for found in unused_names(CODE)) if name in BLESSED}
     found = unused_modules(CODE, {script.partition(":")[0] for script in scripts.values()})
     assert set(found) - blessed == set()
+
+
+def test_words_are_those_of_a_native_engineer() -> None:
+    texts = {str(path.relative_to(ROOT)): path.read_text() for path in sorted(ROOT.glob("*.md"))}
+    for folder, pattern in (("etc", "*"), ("systemd", "*")):
+        found = (path for path in sorted((ROOT / folder).rglob(pattern)) if path.is_file())
+        texts |= {str(path.relative_to(ROOT)): path.read_text(errors="ignore") for path in found}
+    found_at = [
+        f"{path}:{number}: {line.strip()}"
+        for path, text in {**CODE, **texts}.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if ODD_WORDS.search(line)
+    ]
+    assert found_at == []
 
 
 def test_modules_do_not_import_each_other_in_a_circle() -> None:

@@ -3,7 +3,7 @@
 ========  ====================================================================
 exit      when
 ========  ====================================================================
-0         all done: nothing failed and nobody asked to stop
+0         all done: nothing failed and no stop was requested
 1         some log failed or was aborted; each is named with its reason
 2, 78     the command line or the configuration is wrong; nothing was touched
 ========  ====================================================================

@@ -94,7 +94,7 @@ def open_missing_streams() -> None:
 
 
 def write(text: str) -> bool:
-    """Text to stdout; False, and silently to nowhere, once nobody reads it any more. Raises `CleanerdError`."""
+    """Text to stdout; False, and silently to nowhere, once the reader has gone. Raises `CleanerdError`."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

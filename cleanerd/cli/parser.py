@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if file is sys.stdout:
-            write(message)  # quiet when nobody reads it
+            write(message)  # quiet when the reader has gone
         else:
             super()._print_message(message, file)
 

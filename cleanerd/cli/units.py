@@ -39,12 +39,12 @@ def duration(seconds: float) -> str:
 
 
 def instant(time_ms: int) -> str:
-    """A point in time, in the time zone of whoever reads it."""
+    """A point in time, in the time zone of the reader."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def clock_time(time_ms: int) -> str:
-    """The time of day of an instant, in the time zone of whoever reads it."""
+    """The time of day of an instant, in the time zone of the reader."""
     return instant(time_ms).partition(" ")[2]
 
 

@@ -50,7 +50,7 @@ class Scope(Enum):
 class BrokerKey:
     """A row of 8A, 8C or of cleanerd's own keys.
 
-    `default` None: not set unless somebody sets it. `field` is the attribute of `CleanerdConfig`, "" where
+    `default` None: not set unless it is configured. `field` is the attribute of `CleanerdConfig`, "" where
     the key only feeds others. Of two keys with one field, the later row wins where it is set.
     """
 
@@ -66,7 +66,7 @@ class BrokerKey:
 
 @dataclass(frozen=True, slots=True)
 class TopicKey:
-    """A row of 8B, with its broker synonyms in order. `default` None: not set unless somebody sets it.
+    """A row of 8B, with its broker synonyms in order. `default` None: not set unless it is configured.
 
     `field` is the attribute of `TopicConfig`, "" where nothing in cleanerd depends on the key: it is
     validated and shown. Of two keys with one field, the later row wins where it is set.
@@ -390,5 +390,5 @@ def broker_key(name: str) -> BrokerKey | None:
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a key is for nobody's eyes."""
+    """Whether the value of a key is a secret."""
     return name.startswith(SPARK_CONF_PREFIX) and _SECRET.search(name) is not None

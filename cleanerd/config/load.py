@@ -77,7 +77,7 @@ class Configuration:
         if _is_open_cluster(self.broker):
             found.append(
                 f"Spark runs unauthenticated: cleanerd.spark.master is {self.broker.spark_master} and no secret is "
-                "configured, so whoever reaches the ports of a job can run code with the rights of cleanerd; set "
+                "configured, so anyone who reaches the ports of a job can run code with the rights of cleanerd; set "
                 "cleanerd.spark.conf.spark.authenticate.secret to the secret of the cluster"
             )
         return tuple(found)
@@ -88,7 +88,7 @@ class Configuration:
         return frozenset(topic for topic, texts in self._topics.items() if texts)
 
     def own_texts(self, topic: str) -> dict[str, str]:
-        """Values that somebody wrote for just this topic, by key."""
+        """Values that were written for just this topic, by key."""
         return {key: text.text for key, text in self._topics.get(topic, {}).items()}
 
     def with_metadata(self, metadata: KraftMetadata | None) -> "Configuration":
@@ -126,7 +126,7 @@ class Configuration:
         """Values of one topic by key, with their origins."""
         problems: list[str] = []
         settings = _topic_settings(topic, self._topics.get(topic, {}), self._topic_defaults, problems)
-        assert not problems, "resolve() validated every topic that somebody mentions"
+        assert not problems, "resolve() validated every topic that is mentioned"
         return settings
 
 
@@ -234,7 +234,7 @@ def _converted(key: TopicKey, synonym: str, setting: Setting, problems: list[str
 
 
 def _topic_texts(sources: Sources, metadata: KraftMetadata | None) -> dict[str, Texts]:
-    """Texts of every topic that somebody mentions."""
+    """Texts of every topic that is mentioned."""
     records = _topic_records(metadata) if metadata else {}
     layers = (sources.command_line_topics, sources.topic_files, records)
     topics = sorted({topic for layer in layers for topic in layer})

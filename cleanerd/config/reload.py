@@ -5,7 +5,7 @@ by name. The checks of each value for itself are `resolve`'s; here is what only 
 tell:
 
 * keys of scope `STATIC` keep their value until a restart (7.21);
-* a number of cleaner threads that somebody set at most doubles, and at least halves (7.19, D20). Values out
+* a number of cleaner threads that was set at most doubles, and at least halves (7.19, D20). Values out
   of the metadata log are not asked: the cluster accepted each of them, and several may come at once;
 * a metadata log that was there must be there. Without it every topic would fall back to the policy delete.
 """
@@ -69,7 +69,7 @@ class ReloadPlan:
 
     @property
     def needs_workers(self) -> bool:
-        """Whether all workers stop and start anew, which revives dead ones too (7.18, C150)."""
+        """Whether all workers stop and start again, which revives dead ones too (7.18, C150)."""
         return self.touches(*CLEANER_KEYS)
 
     def touches(self, *keys: str) -> bool:
@@ -96,7 +96,7 @@ def _changes(old: Settings, new: Settings) -> Iterator[Change]:
 
 
 def _chosen(change: Change) -> bool:
-    """Whether a number that nobody chose becomes one that somebody did, or the other way round."""
+    """Whether a default number becomes a chosen one, or the other way round."""
     return _is_set(change.old) != _is_set(change.new)
 
 

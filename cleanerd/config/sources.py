@@ -10,7 +10,7 @@ config file      Kafka's server.properties (Java properties, Latin-1; the last o
 topic files      `topics.d/<topic>.properties` beside the config file
 ===============  ==========================================================================================
 
-A name that is on nobody's list is an error where the place is cleanerd's own (command line, topic files,
+A name that is on no list is an error where the place is cleanerd's own (command line, topic files,
 `cleanerd.*`): a mistyped policy must not silently become the default one. In the broker's file and
 environment it is ignored. A `CLEANERD_` variable is a mistake only where it nearly has one of our names:
 Kubernetes puts variables like CLEANERD_SERVICE_HOST into every container beside a service named cleanerd.
@@ -40,7 +40,7 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text of a value as somebody wrote it."""
+    """Text of a value as it was written."""
 
     text: str
     origin: Origin
@@ -212,7 +212,7 @@ def _properties(path: str, layer: Layer, problems: list[str]) -> dict[str, Text]
 
 
 def _provider_references(texts: Texts) -> Iterable[str]:
-    """A reference taken for a literal would name a directory that nobody meant."""
+    """A reference taken for a literal would name a directory that was never meant."""
     for key, text in texts.items():
         if broker_key(key) is not None and _PROVIDER_REFERENCE.search(text.text):
             yield f"{key}: expected a literal value, found a config provider's {text.text!r} ({text.origin})"

@@ -53,7 +53,7 @@ class KafkaAdmin:
         }
 
     def value(self, topic: str, key: str) -> str:
-        """The value that holds for a topic, whoever has set it."""
+        """The value that holds for a topic, wherever it was set."""
         entry = self._values([topic], key).get(topic)
         if entry is None:
             raise ClusterRefused(f"the cluster does not tell {key} of {topic}")

@@ -12,7 +12,7 @@ WATCHDOG=1                      at half of WatchdogSec, as long as every thread 
 ==============================  ==================================================================================
 
 Without a service manager nothing is sent. Nothing here ever raises or blocks for long: a daemon does not fail because
-nobody listens to it.
+no manager listens to it.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ class ServiceManager:
     def stopping(self, within_s: float) -> None:
         """The daemon stops, and may need so many seconds for it."""
         time_limits = [f"EXTEND_TIMEOUT_USEC={_usec(within_s)}"]
-        if 0 < self.watchdog_s < within_s:  # nobody pings any more
+        if 0 < self.watchdog_s < within_s:  # there are no more pings
             time_limits.append(f"WATCHDOG_USEC={_usec(within_s)}")
         self._send("STOPPING=1", "STATUS=stopping", *time_limits, *self._ping())
 

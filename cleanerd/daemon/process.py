@@ -5,7 +5,7 @@ signal   what it does
 =======  ==========================================================================
 TERM     stop; every cleaning is aborted at its next buffer, nothing is half committed
 INT      the same
-TERM or INT again   leave at once; the next start mends what there is to mend
+TERM or INT again   leave at once; the next start recovers what was interrupted
 HUP      reload; the service manager hears when it begins and ends (`notify`)
 USR1     stacks of all threads to stderr
 =======  ==========================================================================
@@ -61,7 +61,7 @@ _STOP_MARGIN_S = 15.0
 
 
 class Daemon:
-    """`cleanerd run`. `load` reads the whole configuration anew, `read_metadata` the metadata log alone.
+    """`cleanerd run`. `load` reads the whole configuration again, `read_metadata` the metadata log alone.
 
     `warnings` are what was found when `configuration` was read.
     """

@@ -38,7 +38,7 @@ class Supervisor:
         parts.throttle.set_configured(config)
         parts.obstacles.offline = parts.ownership.take_at_start(parts.log_dirs)
         for log_dir in parts.log_dirs:
-            if log_dir not in parts.obstacles.offline and not parts.ownership.mend(log_dir):
+            if log_dir not in parts.obstacles.offline and not parts.ownership.recover(log_dir):
                 _log.info("owned_by_another", log_dir=log_dir, pid=parts.ownership.owner_of(log_dir))
         self.crew.scanner.scan()
         for value in parts.history.all(HORIZON).values():

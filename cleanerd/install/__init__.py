@@ -18,7 +18,7 @@ CLEARING   what is left goes, the journal last                   at once
 `machine` decides, from the journal and from what is seen, and from nothing else: so it makes no difference whether the same
 process goes on or another one after a kill. Whatever goes wrong between REMOVING and ADDING leads to ADDING, with or without
 the prepared directory. ADDING has no time limit: the old list is asked for until it is there, except where the topic is gone
-or somebody else has given the partition another list.
+or the partition was given another list meanwhile.
 
 What could go wrong, and what stands against it
 
@@ -34,10 +34,10 @@ What could go wrong, and what stands against it
 - The log start offset: a replica takes that of its leader with its first fetch.
 - Checkpoints: when a replica goes the broker drops its entries; a stale high watermark is clipped to what the log holds. The
   log has no first dirty offset afterwards: the broker's cleaner would go through it once more, unless the topic is muted.
-- The topic is deleted or made anew: its id is in the journal and in the directory, so that a broker refuses it for another.
+- The topic is deleted or recreated: its id is in the journal and in the directory, so that a broker refuses it for another.
 - Several log directories: the broker is told which one to take just before it gets the replica, and what it took is looked
   up: a directory of the same partition in a second log directory would keep it from starting.
 - Two installs of one partition at a time would each take the other's list for the old one: one claim in the cluster.
-- A request that timed out may still be carried out: the cluster gives it up after its time limit, and whoever takes back
+- A request that timed out may still be carried out: the cluster gives it up after its time limit, and one that takes back
   waits for that before the journal goes.
 """

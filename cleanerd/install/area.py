@@ -96,7 +96,7 @@ class Area:
     def move_in(self, install: Install) -> None:
         """Give the prepared directory the free name: one rename, durable when it returns. Raises OSError.
 
-        A directory of somebody else under that name stays: a rename does not replace one that is not empty.
+        A foreign directory under that name stays: a rename does not replace one that is not empty.
         """
         self.files.rename(self.prepared, self._live(install))
         self.files.fsync_dir(self.log_dir)

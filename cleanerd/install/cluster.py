@@ -2,7 +2,7 @@
 
 The claim is one register that all brokers see. Kafka has no compare-and-set for it, but a bound on how long a write takes is
 enough (Fischer's algorithm): read it as free; write ours; if reading and writing took longer than the pause, give up; pause;
-read it again. Whoever reads its own claim then is alone: everybody who has seen the register free has written before that.
+read it again. A daemon that reads its own claim then is alone: all that saw the register free have written before that.
 """
 
 import json
@@ -93,7 +93,7 @@ def _text(install: Install) -> str:
 
 
 def _id_of(text: str) -> str | None:
-    """Whose claim it is; a text that is not ours is somebody's."""
+    """Whose claim it is; a text that is not ours is that of another."""
     try:
         return str(json.loads(text)["id"]) if text else None
     except (ValueError, TypeError, KeyError):

@@ -25,7 +25,7 @@ def why_not(install: Install, seen: Seen, min_isr: int) -> str | None:
     """What stands against taking the replica out now, None for nothing."""
     cluster, name = seen.cluster, f"{install.topic}-{install.partition}"
     if cluster.topic_id != install.topic_id:
-        return f"{name}: the topic was deleted or made anew: expected id {install.topic_id}, found {cluster.topic_id}"
+        return f"{name}: the topic was deleted or created again: expected id {install.topic_id}, found {cluster.topic_id}"
     if _is_reassigning(cluster):
         return f"{name}: a reassignment is under way: adding {cluster.adding}, removing {cluster.removing}"
     if cluster.replicas != install.replicas:
@@ -56,14 +56,12 @@ def advance(install: Install, seen: Seen, now_ms: int, limits: Limits) -> Instal
     if cluster.topic_id != install.topic_id:
         if cluster.topic_id is None and seen.absent_for_ms < _ABSENT_MS:
             return None  # a broker that has just started may not know it yet
-        reason = (
-            f"the topic was deleted or made anew: expected id {install.topic_id}, found {cluster.topic_id}"
-        )
+        reason = f"the topic was deleted or created again: expected id {install.topic_id}, found {cluster.topic_id}"
         return install.to(Step.CLEARING, now_ms, outcome=Outcome.DROPPED, reason=reason)
     if _is_reassigning(cluster) and not _is_ours(install, cluster):
-        return None  # somebody else's: wait for what becomes of it
+        return None  # not ours: wait for what becomes of it
     if not _is_reassigning(cluster) and cluster.replicas not in (install.replicas, install.rest):
-        reason = f"the replicas were {install.replicas}, somebody else made them {cluster.replicas}"
+        reason = f"the replicas were {install.replicas}, they were changed to {cluster.replicas}"
         return install.to(Step.CLEARING, now_ms, outcome=Outcome.FOREIGN, reason=reason)
     return _STEPS[install.step](install, seen, now_ms, limits)
 

@@ -23,8 +23,8 @@ class Outcome(Enum):
     INSTALLED = "installed"
     RETURNED = "returned"  # the replica was taken back: its log is the old one, or fetched from the leader
     ABANDONED = "abandoned"  # nothing was asked of the cluster
-    DROPPED = "dropped"  # the topic is gone, or made anew
-    FOREIGN = "foreign"  # somebody else has given the partition another list of replicas, which stays
+    DROPPED = "dropped"  # the topic is gone, or was created again
+    FOREIGN = "foreign"  # the partition was given another list of replicas meanwhile, which stays
 
 
 @dataclass(frozen=True, slots=True)

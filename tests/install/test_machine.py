@@ -146,7 +146,7 @@ def test_somebody_elses_list_stays_and_their_reassignment_is_waited_for() -> Non
     done = driver.step()
     assert done is not None
     assert done.outcome is Outcome.FOREIGN
-    assert done.reason == "the replicas were (2, 1, 3), somebody else made them (2, 4)"
+    assert done.reason == "the replicas were (2, 1, 3), they were changed to (2, 4)"
     assert world.asked == asked
 
 
@@ -190,7 +190,7 @@ def test_what_may_not_be_taken_out_is_refused_with_its_reason() -> None:
     assert "min.insync.replicas is 2" in refusal(min_isr=2)
     assert "a reassignment is under way" in refusal(adding=(3,))
     assert "none of its replicas" in refusal(replicas=(2, 3), isr=frozenset({2, 3}))
-    assert "deleted or made anew" in refusal(topic_id="x")
+    assert "deleted or created again" in refusal(topic_id="x")
     assert "the broker has it in /other" in refusal(hosted_in="/other")
 
 

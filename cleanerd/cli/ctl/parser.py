@@ -191,7 +191,7 @@ def _add_waiting(verbs: _Verbs) -> None:
     clean = verbs.add(
         "clean",
         ctl_verbs.clean,
-        "clean now; a result that waits is made anew",
+        "clean now; a result that waits is replaced by a new one",
         "pattern",
         examples=("clean orders-3 --wait", "clean orders --force"),
     )

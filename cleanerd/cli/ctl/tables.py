@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
 
 STATES = ("uncleanable", "offline", "cleaning", "aborted", "staged", "paused", "dirty", "clean", "ignored")
-"""Of a log, those first that somebody should look at."""
+"""Of a log, those first that need attention."""
 
 _RED, _GREEN, _YELLOW, _CYAN = "31", "32", "33", "36"
 _COLOURS = {

@@ -102,7 +102,7 @@ class Traffic:
         self._threads.close()
 
     def check(self, number: int, cleaned_to: int) -> Verdict:
-        """The last read of a log, now that nobody writes. Keys deleted below `cleaned_to` must have left no trace."""
+        """The last read of a log, now that writing is over. Keys deleted below `cleaned_to` must have left no trace."""
         feed = self._feeds[number]
         feed.close(self._clock.now_ms())
         reading = read_and_compare(feed.directory, feed.truth)

@@ -2,7 +2,7 @@
 
 Creation, in this order, under a lock on the directory so that two daemons cannot do it at once:
 
-1. connect to what is there: whoever answers keeps it, and this process is refused;
+1. connect to what is there: a process that answers keeps it, and this process is refused;
 2. remove what does not answer, if it is a socket at all;
 3. bind under a umask of 0117, so that the socket never has any other mode than 0660;
 4. listen.
@@ -30,7 +30,7 @@ _PROBE_TIMEOUT_S = 2.0
 
 
 class SocketUnusable(Fatal):
-    """The control socket cannot be made: somebody answers on it, or its path cannot be one."""
+    """The control socket cannot be made: another process answers on it, or its path cannot be one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Listening:
     inode: int | None
 
     def close(self) -> None:
-        """Stop listening and remove what `listen` has made, unless somebody has replaced it since."""
+        """Stop listening and remove what `listen` has made, unless it has been replaced since."""
         with contextlib.suppress(OSError):
             path = self.socket.getsockname()
             if os.stat(path).st_ino == self.inode:
@@ -100,7 +100,7 @@ def bind(path: str) -> socket.socket:
     """A listening socket at `path`, mode 0660. Call it before there are threads: the umask is of the whole process.
 
     Raises:
-        SocketUnusable: somebody answers there, something else lies there, or the path cannot be bound.
+        SocketUnusable: another process answers there, something else lies there, or the path cannot be bound.
 
     """
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -155,7 +155,7 @@ def _remove_stale(path: str) -> None:
 
 
 def _who_answers(path: str) -> int | None:
-    """Process that listens on a socket file, None when nobody does."""
+    """Process that listens on a socket file, None when none does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_TIMEOUT_S)
         try:

@@ -1,14 +1,14 @@
-"""/metrics, /healthz and /readyz over HTTP, for Prometheus and whoever watches over the process.
+"""/metrics, /healthz and /readyz over HTTP, for Prometheus and what watches over the process.
 
 ========  ======================================================================================================
 path      answer
 ========  ======================================================================================================
 /metrics  all metrics, in the format that the Accept header asks for
-/healthz  200 while no thread hangs, else 503. Says nothing about disks: a restart would not mend them
+/healthz  200 while no thread hangs, else 503. Says nothing about disks: a restart would not repair them
 /readyz   200 when the log directories are recovered and scanned, 503 before that and while the daemon stops
 ========  ======================================================================================================
 
-One request on each connection, from whoever reaches the address: nothing can be changed here, but the paths of log
+One request on each connection, from any client that reaches the address: nothing can be changed here, but the paths of log
 directories can be read. A connection beyond `Limits.max_connections` takes the place of the one that has been silent for
 longest; where all have asked, it is closed at once. Any is closed after `Limits.request_s`.
 """
@@ -111,7 +111,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = (
-        1024  # of a full queue the kernel drops whoever connects, who tries again seconds later
+        1024  # of a full queue the kernel drops new connections, which are tried again seconds later
     )
 
     def __init__(
@@ -132,7 +132,7 @@ class _Server(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002
-        """Whether there is room for one more: whoever connects and says nothing keeps nobody from asking."""
+        """Whether there is room for one more: a client that connects and says nothing keeps no other from asking."""
         with self._mutex:
             if len(self._open) >= self._limits.max_connections:
                 silent = next(iter(self._silent), None)
@@ -145,7 +145,7 @@ class _Server(ThreadingHTTPServer):
             return True
 
     def has_asked(self, request: socket.socket) -> bool:
-        """The head of a request has come in: whether to answer it, whoever else connects. Not what was cut off in it."""
+        """The head of a request came in: whether to answer it, however many others connect. Not what was cut off in it."""
         with self._mutex:
             return self._silent.pop(request, False)
 
@@ -168,7 +168,7 @@ class _Server(ThreadingHTTPServer):
         self._silent.pop(connection, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """A client that went away is nobody's concern."""
+        """A client that went away is no error."""
         _log.debug("metrics_request_failed", client=str(client_address), error=repr(sys.exc_info()[1]))
 
 

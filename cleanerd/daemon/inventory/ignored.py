@@ -10,7 +10,7 @@ from cleanerd.storage.topic_id import why_not_of_cluster
 def why_foreign(files: Files, log: LogId, configuration: Configuration) -> str | None:
     """Why a log must be left alone, None for those that are ours to clean.
 
-    Either it is not of the topic that the cluster has under its name, or it is a broker's and nobody tells how its topic is
+    Either it is not of the topic that the cluster has under its name, or it is a broker's and nothing tells how its topic is
     configured: with Kafka's defaults one that is compacted would be deleted after a week.
     """
     topic = log.topic_partition.topic

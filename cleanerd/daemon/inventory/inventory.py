@@ -50,7 +50,7 @@ from cleanerd.storage.scan import Checkpoints, first_batch_timestamp_ms
 TopicConfigs = Callable[[str], TopicConfig]
 IsFree = Callable[[LogId], bool]
 
-_SETTLED_AFTER_MS = 2_000  # the coarsest clock of a file system that somebody may use
+_SETTLED_AFTER_MS = 2_000  # the coarsest clock of a file system in use
 _CHECKPOINT_NAMES = (
     names.CLEANER_OFFSET_CHECKPOINT,
     names.RECOVERY_POINT_CHECKPOINT,
@@ -367,7 +367,7 @@ class Inventory:
         """Compacted logs that may be worth a visit, most urgent first.
 
         Reserved topics that waited too long; logs past max.compaction.lag.ms, earliest deadline first; the highest dirty
-        ratio (1.21, 1.23 with cleanerd's deviation); expired delete horizons. Whoever `is_free` refuses is left out.
+        ratio (1.21, 1.23 with cleanerd's deviation); expired delete horizons. Logs that `is_free` refuses are left out.
         """
         config_of = functools.cache(topic_config)
         now_s = self._clock.monotonic_s()

@@ -7,7 +7,7 @@ what is not known           what is taken for it
 ==========================  =====================================================================================
 last stable offset          the high watermark, which it never passes (A.3)
 log end offset              the base of the active segment. Where a checkpoint lies above it, the log end is read
-                            once; what nobody can tell quickly counts as beyond the end: reset, all dirty (1.5b)
+                            once; what cannot be told quickly counts as beyond the end: reset, all dirty (1.5b)
 time index that is broken   that all of the segment is old enough (the examination will name the damage)
 ==========================  =====================================================================================
 """
@@ -74,7 +74,9 @@ class Contents:
     active_base_offset: int
     active_bytes: int = field(compare=False)  # when it was last looked at
     staged: Staged | None  # what waits for its commit
-    in_transition: bool  # segments are being exchanged (`.cleaned`, `.swap`): nobody may look at the log now
+    in_transition: (
+        bool  # segments are being exchanged (`.cleaned`, `.swap`): the log must not be looked at now
+    )
 
     @property
     def is_staged(self) -> bool:
@@ -94,7 +96,7 @@ class Offsets:
     log_start: int
     log_end: int  # the log reaches at least to here
     high_watermark: int  # the base of the active segment or below, or the log start
-    recovery_point: int | None  # None: nobody will recover this log
+    recovery_point: int | None  # None: no broker will recover this log
     checkpoint: int | None
 
 

@@ -1,4 +1,4 @@
-"""What metrics say of the daemon as it is when somebody asks. One pass over all logs, with numbers that scans have left."""
+"""What metrics say of the daemon as it is at a scrape. One pass over all logs, with numbers that scans have left."""
 
 import contextlib
 from collections import Counter
@@ -121,7 +121,7 @@ def _dirty(parts: Parts, log: LogId) -> tuple[float, int]:
 
 
 def _partitions(parts: Parts) -> Iterator[Sample]:
-    """Series of partitions that somebody asked for, the first of them by name."""
+    """Series of partitions that the configuration names, the first of them in order."""
     config = parts.configuration().broker
     globs = config.metrics_per_partition_topics
     logs = [

@@ -12,7 +12,7 @@ _AT_LATEST_S = 60.0
 
 
 class StatusLine:
-    """Made anew only when a scan or a cleaning has changed something, and not too often: with many logs it takes a while."""
+    """Updated only when a scan or a cleaning has changed something, and not too often: with many logs it takes a while."""
 
     def __init__(self, parts: Parts, reloader: Reloader) -> None:
         self._parts = parts
@@ -29,7 +29,9 @@ class StatusLine:
         given_up = sum(failure.is_uncleanable for failure in parts.failures.all())
         last = self._reloader.last
         is_rejected = last is not None and last.status is ReloadStatus.REJECTED
-        minute = now_s // _AT_LATEST_S  # time alone makes logs dirtier, and nobody says when one has vanished
+        minute = (
+            now_s // _AT_LATEST_S
+        )  # time alone makes logs dirtier, and no bell rings when one has vanished
         basis = (minute, parts.work_bell.rings(), given_up, len(parts.obstacles.offline), is_rejected)
         if basis != self._basis:
             self._basis, self._made_s = basis, now_s

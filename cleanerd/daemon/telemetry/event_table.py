@@ -88,8 +88,8 @@ _row("commit", "info", ("outcome", "reason", *_LOG),
 _row("install", "info", ("outcome", "reason", *_LOG, "step", "replicas", "freed_bytes", "tail_bytes"),
      "An install of a staged result into a running broker. running: a `step` is in the journal; installed: the broker has "
      "loaded the result, the list of replicas is the old one; returned: the list is the old one, the log too, or fetched "
-     "from the leader; abandoned: the cluster was asked for nothing; dropped: the topic is gone; foreign: somebody else "
-     "has given the partition another list of replicas, which stays.",
+     "from the leader; abandoned: the cluster was asked for nothing; dropped: the topic is gone; foreign: the partition "
+     "was given another list of replicas meanwhile, which stays.",
      "returned, abandoned, dropped: see the reason; the log is cleaned again when it is due. foreign: see that the list is "
      "what you want. If the last line of an install is `running`, see `cleanerctl status`.",
      outcomes="running, installed, returned, abandoned, dropped, foreign", loud="returned, foreign")

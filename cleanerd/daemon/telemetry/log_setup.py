@@ -1,4 +1,4 @@
-"""Log lines: one event each, JSON unless somebody watches on a terminal; under journald with its priorities."""
+"""Log lines: one event each, JSON unless stderr is a terminal; under journald with its priorities."""
 
 import logging
 import os

@@ -53,7 +53,7 @@ class When(Enum):
 class Metric:
     """A row. `moves` says when the value changes; `values` lists those of a label, where they are few and known.
 
-    `is_read`: the value is looked up when somebody asks; others are counted as things happen.
+    `is_read`: the value is looked up at a scrape; others are counted as things happen.
     """
 
     name: str
@@ -256,7 +256,7 @@ CONTROL_SECONDS = _histogram("cleanerd_control_request_duration_seconds", "metho
                              "Time from a connection to its answer; verbs that wait take as long as they were asked to.",
                              "with every answer", (0.01, 0.1, 1, 10, 60))
 
-# -- partitions that somebody asked for -----------------------------------------------------------------------------------
+# -- partitions that the configuration names --------------------------------------------------------------------------------
 
 _PARTITION = "log_dir topic partition"
 PARTITION_RATIO = _read("cleanerd_partition_dirty_ratio", _PARTITION, "Dirty ratio of a log, an upper bound.",

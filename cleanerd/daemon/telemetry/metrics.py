@@ -1,6 +1,6 @@
 """Counts what happens, and answers Prometheus: the only importer of prometheus_client.
 
-What can be looked up when somebody asks is not counted here but read then (`gauges`). Everything is counted from the start
+What can be looked up on a scrape is not counted here but read then (`gauges`). Everything is counted from the start
 of the process; a reload of the configuration changes nothing about that. All label values that are known beforehand
 are there from the start with 0: a rate needs a value before the first event.
 """
@@ -68,7 +68,7 @@ class Metrics:
         self.last: LogResult | None = None
 
     def read_with(self, read: Read) -> None:
-        """Ask this, too, whenever somebody asks for the metrics."""
+        """Ask this, too, at every scrape."""
         self._registry.register(_Reader(read))
 
     def page(self, accept: str) -> tuple[bytes, str]:
@@ -186,7 +186,7 @@ class Metrics:
             self._count(table.RECLAIMED_BYTES, log.log_dir, "retention", by=retained.bytes)
 
     def recovered(self, log_dir: str, action: str) -> None:
-        """Leftovers of an interrupted commit were mended."""
+        """Leftovers of an interrupted commit were recovered."""
         self._count(table.RECOVERIES, log_dir, action)
 
     def requested(self, method: str, code: int, seconds: float) -> None:

@@ -14,7 +14,7 @@ its engine.
 """
 _SECTIONS = {
     When.ALWAYS: "## Always there",
-    When.PER_PARTITION: "## Partitions that somebody asked for",
+    When.PER_PARTITION: "## Partitions that the configuration names",
     When.JMX: "## Kafka's names",
 }
 _NOTES = {

@@ -1,6 +1,6 @@
 """Whether the cleaner of a live broker is seen at work: what it will clean by itself is left to it.
 
-Configuration does not tell: Kafka 5 ignores log.cleaner.enable, and a cleaner thread that died is missed by nobody. But
+Configuration does not tell: Kafka 5 ignores log.cleaner.enable, and a cleaner thread that died goes unnoticed. But
 while a broker owns a log directory only the broker writes `cleaner-offset-checkpoint` there, and its cleaner does so after
 every log. So a checkpoint file that is another one than when this owner was first seen means a cleaner that works.
 """
@@ -19,7 +19,7 @@ class BrokersCleaner:
         self._first_seen: dict[str, tuple[int, FileStat | None]] = {}
 
     def look(self, log_dir: str, owner: int | None) -> None:
-        """A process, 0 for one that the kernel does not name, owns the log directory now; None: nobody does."""
+        """A process, 0 for one that the kernel does not name, owns the log directory now; None: none does."""
         if owner is None:
             self._first_seen.pop(log_dir, None)
         elif self._first_seen.get(log_dir, (None, None))[0] != owner:

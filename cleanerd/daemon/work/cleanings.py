@@ -71,7 +71,9 @@ class Cleanings:
                     results.append(result)
                     self.done(job, log, result)
                 busy.remove(log)
-                self.states.done_cleaning(log)  # one by one: nobody waits for the other logs of the job
+                self.states.done_cleaning(
+                    log
+                )  # one by one: no waiter has to wait for the other logs of the job
         finally:
             reasons = [result.reason for result in results if result.reason]
             self.jobs.end(job, [result.outcome for result in results], reasons[0] if reasons else None)

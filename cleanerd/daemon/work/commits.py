@@ -73,7 +73,7 @@ class Commits:
         return full
 
     def try_all(self, logs: Iterable[LogId], goes_on: Callable[[str], bool]) -> list[CommitView]:
-        """Commit all of these whose directory nobody owns now, those first that free the most.
+        """Commit all of these whose directory no other process owns now, those first that free the most.
 
         The lock is held for a slice of the logs at a time; before each, `goes_on` is asked for the log directory. A broker
         that opens the lock meanwhile ends the row: it is about to start.
@@ -96,7 +96,7 @@ class Commits:
         weighed = (weigh(self.files, log) for log in set(logs).difference(held))
         rest = sorted(weighed, key=lambda one: (-one.gain_bytes, one.log))
         owner = self.ownership.owner_of(log_dir)
-        if owner is not None or not self.ownership.mend(log_dir):
+        if owner is not None or not self.ownership.recover(log_dir):
             return views + _waiting(rest, f"{log_dir}: the lock is held", owner)
         pace = Pace()
         while rest and goes_on(log_dir):
@@ -171,7 +171,7 @@ class Commits:
         return _view(log, "committed", None)
 
     def _already(self, log: LogId) -> CommitView:
-        """Somebody else was quicker: a client that waits hears what became of it all the same."""
+        """Another commit was quicker: a client that waits is told its outcome all the same."""
         last = self.events.last(log)
         if last is None or last.outcome not in ("committed", "dropped"):
             return _view(log, "nothing", None)

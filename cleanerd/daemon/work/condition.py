@@ -7,7 +7,7 @@ state                       what decides it
 ==========================  ==================================================================================
 offline                     its log directory does not work
 ignored                     it is not known to be ours to clean (`inventory.ignored`)
-cleaning, aborted, paused   somebody works on it, or a hold or a client keeps it (rule 2A)
+cleaning, aborted, paused   a worker has it, or a hold or a client keeps it (rule 2A)
 uncleanable                 it is compacted and cannot be read, or failed too often
 staged                      a result waits for its commit
 ignored                     it is not compacted: retention only
@@ -43,7 +43,7 @@ class Condition:
     """What a log is in one word, and why where that is not plain.
 
     `obstacle`: what stands against cleaning it now, None for nothing. One that `yields_to_requests` keeps only the schedule
-    away: somebody who asks for a cleaning gets it.
+    away: a request for a cleaning is granted.
     """
 
     state: State
@@ -111,7 +111,7 @@ class Conditions:
     def _at_rest(
         self, log: LogId, config_of: TopicConfigs, owner_of: Callable[[str], int | None]
     ) -> Condition:
-        """Of a log that nobody works on or keeps."""
+        """Of a log that no worker has and no hold keeps."""
         is_compacted = config_of(log.topic_partition.topic).compact
         known, error, failure = self.inventory.facts(log), self.inventory.error(log), self.failures.of(log)
         if is_compacted and error is not None:

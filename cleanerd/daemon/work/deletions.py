@@ -5,8 +5,8 @@ Kafka deletes leftovers when it loads a log (5.12), whatever was left of their d
 
 A file is unlinked only
     1. with `.lock` held: a broker that starts lists the directory, and takes it offline when a file vanishes between the
-       listing and its look at it. While somebody else holds the lock the files wait; a broker removes them itself;
-    2. if it is the file that was queued, by inode: a topic may have been deleted and created anew meanwhile;
+       listing and its look at it. While another process holds the lock the files wait; a broker removes them itself;
+    2. if it is the file that was queued, by inode: a topic may have been deleted and created again meanwhile;
     3. if no `.cleaned` or `.swap` lies beside it: of a swap that was interrupted the `.deleted` file may be the only copy
        (rule 5.19b).
 
@@ -33,7 +33,7 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import is_kafka_dir
 
 _FILES_AT_ONCE = 5_000
-"""So many are unlinked before whoever else waits for `.lock` has a chance."""
+"""So many are unlinked before another process that waits for `.lock` has a chance."""
 
 RETRY_MS = 60_000
 """Until a file that could not be deleted is tried again."""
@@ -80,7 +80,7 @@ class PendingDeletions:
     def adopt(self, directory: str) -> int:
         """Queue what an earlier process left in a partition directory, due at once; returns how many files.
 
-        Requires: nobody else owns the log directory. Raises OSError.
+        Requires: no other process owns the log directory. Raises OSError.
         """
         left = deleted_files(self._files, directory)
         self.add(left, self._clock.now_ms())
@@ -160,7 +160,7 @@ class PendingDeletions:
         return total
 
     def _delete_in(self, directory: str, paths: list[str], now_ms: int) -> Deleted:
-        """The lock is taken for each partition anew: who waits for it should not wait for a thousand of them."""
+        """The lock is taken for one partition at a time: a process that waits for it should not wait for thousands."""
         try:
             with LogDirLock(os.path.dirname(directory)):
                 return self._delete(paths, now_ms) if self._is_settled(directory) else Deleted()

@@ -1,7 +1,7 @@
 """Logs whose cleaning failed: when to try again, and from when on to leave them alone (rules 7.14, 1.33).
 
 Kafka gives a partition up at its first error until the broker restarts. Here it is tried again after a pause that doubles;
-after `retry_max` failures in a row it is *uncleanable*, with its reason, until somebody says `retry`, or until its files or
+after `retry_max` failures in a row it is *uncleanable*, with its reason, until `cleanerctl retry`, or until its files or
 its configuration are others. What may pass by itself (no space, a changed source, a dead JVM) is tried for ever.
 """
 

@@ -46,7 +46,7 @@ class Holds:
         return self._holds.pop(hold_id, None)
 
     def expire(self, now_ms: int) -> list[Hold]:
-        """End the holds whose time has come, and return them so that somebody says so."""
+        """End the holds whose time has come, and return them, to be reported."""
         expired = [h for h in self._holds.values() if h.expires_ms is not None and h.expires_ms <= now_ms]
         for hold in expired:
             del self._holds[hold.id]

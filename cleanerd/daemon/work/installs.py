@@ -125,7 +125,7 @@ class Installs:
                 return
 
     def _next(self) -> tuple[LogId, bool] | None:
-        """The next log and whether somebody has asked for it."""
+        """The next log and whether it was requested."""
         with self._changed:
             if self._asked:
                 return self._asked[0], True

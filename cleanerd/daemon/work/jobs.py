@@ -26,7 +26,7 @@ class Jobs:
         self._queue: deque[Job] = deque()
 
     def request(self, logs: Sequence[LogId], *, force: bool) -> Job:
-        """Queue a job that somebody asked for."""
+        """Queue a requested job."""
         with self._changed:
             job = self._add(Job("request", logs, force=force))
             self._queue.append(job)
@@ -94,7 +94,7 @@ class Jobs:
             self._changed.notify_all()
 
     def wait(self, job_id: str, timeout_s: float) -> bool:
-        """Whether the job ended in time. Raises KeyError for a job that nobody knows."""
+        """Whether the job ended in time. Raises KeyError for an unknown job."""
         with self._changed:
             job = self._jobs[job_id]
             return self._changed.wait_for(lambda: job.ended_ms is not None, timeout_s)

@@ -24,7 +24,7 @@ class MuteNotKept(CleanerdError):
 
 @dataclass(frozen=True, slots=True)
 class Mute:
-    """A topic that is muted. `prior`: the value it had of its own, None for none. Not `is_confirmed`: nobody has seen that
+    """A topic that is muted. `prior`: the value it had of its own, None for none. Not `is_confirmed`: it was not seen that
     the cluster did it.
     """
 
@@ -70,7 +70,7 @@ class Mutes:
         return confirmed
 
     def unmute(self, mutes: Iterable[Mute]) -> None:
-        """Bring back what was before. A value that somebody else has set since then stays. Raises ClusterRefused."""
+        """Bring back what was before. A value that was set by others since then stays. Raises ClusterRefused."""
         found = {mute.topic: mute for mute in mutes}
         with self._changing, self._connect() as admin:
             now = admin.own_values(found, KEY)

@@ -1,7 +1,7 @@
 """Which log directories this daemon may work in: one cleanerd at a time, and recovered before anything else.
 
-The `.cleanerd.lock` of a directory is held as long as the daemon works in it. Leftovers of interrupted commits are mended
-as soon as nobody else holds `.lock`: at the start, or when a broker that lived then has stopped.
+The `.cleanerd.lock` of a directory is held as long as the daemon works in it. Leftovers of interrupted commits are recovered
+as soon as no other process holds `.lock`: at the start, or when a broker that lived then has stopped.
 """
 
 import functools
@@ -30,7 +30,7 @@ _log = structlog.get_logger("cleanerd")
 class Ownership:
     """The directories of one daemon; thread-safe.
 
-    `recovered` hears of each partition directory that was mended; `acted` of what was done there, by log directory.
+    `recovered` is called for each partition directory that was recovered, `acted` for what was done there, by log directory.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class Ownership:
         self._files = files
         self._clock = clock
         self._yielding: dict[str, float] = {}  # until when, by log directory
-        self._owned: set[str] = set()  # log directories that somebody else had at the last look
+        self._owned: set[str] = set()  # log directories that another process had at the last look
         self._recovered = recovered
         self._acted = acted
         self._mutex = threading.Lock()
         self._locks: dict[str, LogDirLock] = {}
-        self._unmended: set[str] = set()
+        self._unrecovered: set[str] = set()
 
     def take(self, log_dirs: Sequence[str]) -> dict[str, str]:
         """Take what can be taken and let go of the rest; returns why a directory is out of reach."""
@@ -67,25 +67,25 @@ class Ownership:
                     raise Fatal(str(reason)) from reason
         return {log_dir: str(reason) for log_dir, reason in refused.items() if reason is not None}
 
-    def mend(self, log_dir: str) -> bool:
-        """Mend every partition directory unless that was done; False while somebody else owns the log directory."""
+    def recover(self, log_dir: str) -> bool:
+        """Recover every partition directory unless that was done; False while another process owns the log directory."""
         with self._mutex:
-            if log_dir not in self._unmended:
+            if log_dir not in self._unrecovered:
                 return log_dir in self._locks
         is_kafka = is_kafka_dir(self._files, log_dir)
         try:
-            self._mend_all(log_dir, is_kafka=is_kafka)
+            self._recover_all(log_dir, is_kafka=is_kafka)
         except LockHeld:
             return False
         except (CleanerdError, OSError) as error:
             _log.warning("recovery_postponed", log_dir=log_dir, reason=str(error))
             return False
         with self._mutex:
-            self._unmended.discard(log_dir)
+            self._unrecovered.discard(log_dir)
         return True
 
     def owner_of(self, log_dir: str) -> int | None:
-        """Pid of whoever holds `.lock` (0: the kernel does not tell), None when it is free or ours."""
+        """Pid of the process that holds `.lock` (0: the kernel does not tell), None when it is free or ours."""
         try:
             pid = probe(log_dir)
         except DirOffline:
@@ -139,14 +139,14 @@ class Ownership:
         except DirOffline as error:
             return error
         self._locks[log_dir] = lock
-        self._unmended.add(log_dir)
+        self._unrecovered.add(log_dir)
         return None
 
     def _release(self, log_dir: str) -> None:
         self._locks.pop(log_dir).__exit__(None, None, None)
-        self._unmended.discard(log_dir)
+        self._unrecovered.discard(log_dir)
 
-    def _mend_all(self, log_dir: str, *, is_kafka: bool) -> None:
+    def _recover_all(self, log_dir: str, *, is_kafka: bool) -> None:
         """Raises LockHeld, DirOffline, OSError."""
         found = [(name, parse_partition_dir(name)) for name in self._files.list_names(log_dir)]
         current = [name for name, parsed in found if parsed is not None and parsed[1] is DirKind.CURRENT]

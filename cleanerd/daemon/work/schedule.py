@@ -1,4 +1,4 @@
-"""Which job comes next: what somebody asked for, then what is due, small logs of a log directory together."""
+"""Which job comes next: what was requested, then what is due, small logs of a log directory together."""
 
 from collections.abc import Callable
 

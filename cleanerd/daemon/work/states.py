@@ -9,7 +9,7 @@ The table of `policy.lifecycle` decides every call. What Kafka has no rule for:
     paused(1): nothing stays paused for a client that has gone.
 (C) `hold`, `forget` and `close` abort without a claim. A second claimant is an error (D12), the first one after such
     an abort is not.
-(D) A log that vanishes while somebody works on it stays aborted until that worker is done, so that no second one starts
+(D) A log that vanishes while a worker is at it stays aborted until that worker is done, so that no second one starts
     if it comes back.
 (E) Calls on several logs go through all of them and raise the first error at the end, where Kafka stops (2.3, 2.6) and
     may leave logs stuck (2.13).
@@ -90,7 +90,7 @@ class PartitionStates:
                 raise Aborted(f"{log}: may not be committed in state {state}")
 
     def done_cleaning(self, log: LogId) -> bool:
-        """Give a log back; True when no abort was asked for. Raises IllegalTransition when nobody worked on it.
+        """Give a log back; True when no abort was asked for. Raises IllegalTransition when no worker had it.
 
         What belongs to the cleaning (its checkpoint) is written before: from now on others may change the log.
         """
@@ -112,7 +112,7 @@ class PartitionStates:
     # What clients call
 
     def abort_and_pause(self, log: LogId, timeout_s: float | None = None) -> None:
-        """Pause a log; blocks until nobody works on it (2.1). The caller owes one `resume`.
+        """Pause a log; blocks until no worker has it (2.1). The caller owes one `resume`.
 
         Raises: IllegalTransition while another client's abort is under way (D12); StillRunning after `timeout_s`;
         LogVanished; Aborted when the daemon stops. After an error the caller owes nothing.
@@ -168,7 +168,7 @@ class PartitionStates:
             return self._holds.release(hold_id)
 
     def expire(self, now_ms: int) -> list[Hold]:
-        """End the holds whose time has come, and return them: nobody released them, so say it loudly."""
+        """End the holds whose time has come, and return them: their owners never released them, which is worth a warning."""
         with self._changed:
             return self._holds.expire(now_ms)
 
@@ -204,7 +204,7 @@ class PartitionStates:
         return self.state(log) == NONE
 
     def snapshot(self) -> dict[LogId, CleaningState]:
-        """States of the logs that somebody works on or that a client paused; ask `state` about those only held."""
+        """States of the logs that a worker has or that a client paused; ask `state` about those only held."""
         with self._changed:
             return {log: self._state(log) for log in self._states}
 
@@ -234,7 +234,7 @@ class PartitionStates:
         return True
 
     def _finish(self, log: LogId, call: Call) -> bool:
-        """The worker arrives: the claimant of an abort gets its pause, nobody's pause ends at once (B)."""
+        """The worker arrives: the claimant of an abort gets its pause; a pause without a claimant ends at once (B)."""
         was_aborted = self._own(log) is ABORTED
         self._move(log, call)
         if was_aborted:
