@@ -135,9 +135,9 @@ def log_size(files: Files, directory: str) -> tuple[int, int]:
     """Bytes and number of the segments, as far as they can be told. Never raises."""
 
     def measured() -> tuple[int, int]:
-        found = PartitionDir(files, directory).names()
-        logs = [name for name in found if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE]
-        return sum(files.stat(os.path.join(directory, str(name))).size_bytes for name in logs), len(logs)
+        there = PartitionDir(files, directory)
+        logs = [name for name in there.names() if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE]
+        return sum(there.stat(name).size_bytes for name in logs), len(logs)
 
     size = guarded(measured, directory)
     return (0, 0) if isinstance(size, CleanerdError) else size

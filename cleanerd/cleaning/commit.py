@@ -27,7 +27,7 @@ from cleanerd.errors import (
     guarded,
 )
 from cleanerd.format import names
-from cleanerd.format.names import FileKind, SegmentFileName, TopicPartition
+from cleanerd.format.names import FileKind, TopicPartition, segment_path
 from cleanerd.policy.commit_plan import epochs_contradiction
 from cleanerd.storage.checkpoints import read_leader_epochs, read_offsets
 from cleanerd.storage.commit import commit_steps, revalidate
@@ -308,7 +308,7 @@ def _check_reach(files: Files, directory: str, basis: Basis, round_end: int) -> 
     """
     epochs = read_leader_epochs(files, directory)
     reason = epochs_contradiction(basis.leader_epochs, epochs, next_base_offset=round_end)
-    if not files.exists(f"{directory}/{SegmentFileName(round_end, FileKind.LOG)}"):
+    if not files.exists(segment_path(directory, round_end, FileKind.LOG)):
         reason = f"segment {round_end}, which follows the cleaned range, is gone"
     if reason is not None:
         raise SourceChanged(f"{directory}: {reason}")

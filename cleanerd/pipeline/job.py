@@ -21,7 +21,7 @@ import numpy as np
 from pyspark import SparkContext
 
 from cleanerd.errors import CleanerdError, LogUncleanable
-from cleanerd.format.names import SEGMENT_MAX_BYTES, FileKind, SegmentFileName, Suffix
+from cleanerd.format.names import SEGMENT_MAX_BYTES, FileKind, Suffix, segment_path
 from cleanerd.kernels.fingerprint import MAX_BUCKETS, Fingerprints
 from cleanerd.kernels.judge import Context
 from cleanerd.policy.winner import FINGERPRINT_BYTES, KEY_BYTES
@@ -228,9 +228,8 @@ def _index_tasks(logs: Sequence[IndexedLog], *, dirty: bool | None) -> list[Inde
 
 
 def _rewrite_task(log: IndexedLog, number: int, chunk: int, write: bool) -> RewriteTask:
-    name = SegmentFileName(log.summaries[chunk].first_offset, FileKind.PART, Suffix.STAGED)
-    path = f"{log.work.directory}/{name}" if write else None
-    work = log.work
+    work, first_offset = log.work, log.summaries[chunk].first_offset
+    path = segment_path(work.directory, first_offset, FileKind.PART, Suffix.STAGED) if write else None
     return RewriteTask(
         number, chunk, work.chunks[chunk], log.verdicts[chunk], path, work.index_interval_bytes,
         work.least_free_bytes,

@@ -32,7 +32,6 @@ from cleanerd.format.names import (
     SegmentFileName,
     Suffix,
     TopicPartition,
-    parse_segment_file,
     segment_path,
 )
 from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
@@ -42,6 +41,7 @@ from cleanerd.policy.cleanable import SegmentFacts
 
 from .file_bytes import read_at
 from .generation import read_generation
+from .partition_dir import PartitionDir
 from .staged import StagedGroup, live_logs
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def scan_partition(
     """
     directory = os.path.join(log_dir, str(topic_partition))
     generation = read_generation(files, directory)
-    parsed = [name for name in map(parse_segment_file, files.list_names(directory)) if name is not None]
+    parsed = PartitionDir(files, directory).names()
     for name in parsed:
         if name.suffix in {Suffix.CLEANED, Suffix.SWAP}:
             raise SourceChanged(f"{directory}/{name}: another cleaning is under way, or was interrupted")

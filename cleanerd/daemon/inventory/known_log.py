@@ -14,7 +14,6 @@ time index that is broken   that all of the segment is old enough (the examinati
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -27,7 +26,6 @@ from cleanerd.format.names import (
     SegmentFileName,
     Suffix,
     TopicPartition,
-    parse_segment_file,
     segment_path,
 )
 from cleanerd.format.time_index import ENTRY as TIME_INDEX_ENTRY
@@ -39,6 +37,7 @@ from cleanerd.policy.cleanable import (
     cleanable_range,
     usable_checkpoint,
 )
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, SegmentOnDisk, live_kinds, quick_log_end_offset, stat_log
 from cleanerd.storage.staged import read_manifest
 
@@ -210,7 +209,7 @@ def read_contents(files: Files, directory: str, before: Contents | None) -> Cont
 
     Raises OSError.
     """
-    parsed = [name for name in map(parse_segment_file, files.list_names(directory)) if name is not None]
+    parsed = PartitionDir(files, directory).names()
     kinds = live_kinds(parsed)
     bases = sorted(base for base, found in kinds.items() if FileKind.LOG in found)
     if not bases:
@@ -236,7 +235,8 @@ def with_active_size(files: Files, directory: str, contents: Contents) -> Conten
 
 
 def _staged(files: Files, directory: str, names: list[SegmentFileName]) -> Staged | None:
-    stats = {name: files.stat(os.path.join(directory, str(name))) for name in names}
+    there = PartitionDir(files, directory)
+    stats = {name: there.stat(name) for name in names}
     manifests = [name for name in names if name.kind is FileKind.MANIFEST]
     if not manifests:
         return None
