@@ -187,8 +187,11 @@ class Pipeline:
 def _spread(spark: SparkContext, tasks: list[Any], per_core: int) -> Any:
     """Enough Spark tasks to keep all cores busy, none so small that starting it is most of its cost."""
     size = sum(task.work.source.end - task.work.source.start for task in tasks)
-    busy = min(per_core * spark.defaultParallelism, -(-size // _TASK_BYTES_MIN))
-    return spark.parallelize(tasks, max(min(len(tasks), max(busy, -(-size // _TASK_BYTES_MAX))), 1))
+    cores = spark.defaultParallelism
+    wanted = max(min(per_core * cores, -(-size // _TASK_BYTES_MIN)), -(-size // _TASK_BYTES_MAX), 1)
+    if wanted > cores:
+        wanted = -(-wanted // cores) * cores  # else the last round leaves cores idle
+    return spark.parallelize(tasks, max(min(len(tasks), wanted), 1))
 
 
 def _buckets(records: int, per_bucket: int) -> int:
