@@ -4,7 +4,10 @@ The claim of an install is the metadata of an offset that a group of its own has
 and no consumer sees it. It expires like any offset of an empty group, after `offsets.retention.minutes` (7 days).
 """
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +19,7 @@ from cleanerd.install.values import ClusterView
 _GROUP = "cleanerd-install"
 _CELL = ("__consumer_offsets", 0)
 _PREFERRED = 0
+_COORDINATOR_TRIES, _COORDINATOR_PAUSE_S = 20, 0.5
 
 
 class KafkaReplicas(KafkaAdmin):
@@ -102,7 +106,7 @@ class KafkaReplicas(KafkaAdmin):
     def read_claim(self) -> str:
         """The register; empty: free."""
         cell = self._cell()
-        found = self._ask(lambda: self._client.list_group_offsets({_GROUP: [cell]}))
+        found = self._ask(partial(self._patiently, lambda: self._client.list_group_offsets({_GROUP: [cell]})))
         return str(found[_GROUP][cell].metadata)
 
     def write_claim(self, text: str) -> None:
@@ -113,6 +117,16 @@ class KafkaReplicas(KafkaAdmin):
         answer = self._ask(lambda: self._client.alter_group_offsets(_GROUP, {cell: value}))
         if answer[cell].__name__ != "NoError":
             raise ClusterRefused(f"the cluster does not keep the claim: {answer[cell].__name__}")
+
+    def _patiently(self, ask: Callable[[], Any]) -> Any:
+        """What asks the group's coordinator; the first group of a cluster has to wait for one."""
+        from kafka.errors import CoordinatorNotAvailableError  # noqa: PLC0415
+
+        for _ in range(_COORDINATOR_TRIES):
+            with suppress(CoordinatorNotAvailableError):
+                return ask()
+            threading.Event().wait(_COORDINATOR_PAUSE_S)
+        return ask()
 
     def _cell(self) -> Any:
         from kafka import TopicPartition  # noqa: PLC0415

@@ -20,7 +20,16 @@ from dataclasses import dataclass
 
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError
-from cleanerd.format.names import META_PROPERTIES, DirKind, TopicPartition, parse_partition_dir
+from cleanerd.format.errors import FormatError
+from cleanerd.format.names import (
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    DirKind,
+    TopicPartition,
+    parse_partition_dir,
+)
+from cleanerd.format.partition_metadata import parse_partition_metadata
+from cleanerd.format.uuid_text import render_uuid
 from cleanerd.install.journal import Journal
 from cleanerd.install.values import Install, Place
 
@@ -54,8 +63,8 @@ class Area:
         """Its journal."""
         return Journal(self.files, os.path.join(self.path, "journal"))
 
-    def open(self, log_dirs: Sequence[str]) -> None:
-        """Make it, where there is a place for it. Raises NotInstallable with the reason; OSError."""
+    def check_place(self, log_dirs: Sequence[str]) -> None:
+        """Raise NotInstallable, with the reason, where there is no place for it; OSError."""
         parent = os.path.dirname(os.path.normpath(self.log_dir))
         if os.stat(parent).st_dev != os.stat(self.log_dir).st_dev:
             raise NotInstallable(
@@ -66,15 +75,13 @@ class Area:
             os.path.join(parent, META_PROPERTIES)
         ):
             raise NotInstallable(f"{self.log_dir}: lies in the log directory {parent}")
-        try:
-            os.mkdir(self.path, 0o750)
-        except FileExistsError:
-            return
-        except PermissionError as error:
-            raise NotInstallable(
-                f"{parent}: expected a directory in which {self.path} may be made: {error.strerror}"
-            ) from error
-        self.files.fsync_dir(parent)
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise NotInstallable(f"{parent}: expected a directory in which {self.path} may be made")
+
+    def make(self) -> None:
+        """Make it. Raises OSError."""
+        os.makedirs(self.path, 0o750, exist_ok=True)
+        self.files.fsync_dir(os.path.dirname(self.path))
 
     def mark(self, directory: str, install_id: str) -> str:
         """Path of the mark in a directory that is being prepared; written, not synced."""
@@ -89,9 +96,20 @@ class Area:
             return Place.NOTHING
         return Place.OURS if self._is_marked(directory, install) else Place.OTHER
 
+    def topic_id(self, install: Install) -> str | None:
+        """The topic id that the directory under the partition's name has; None: no sound one."""
+        return self._topic_id(self._live(install))
+
+    def _topic_id(self, directory: str) -> str | None:
+        try:
+            content = self.files.read(os.path.join(directory, PARTITION_METADATA))
+            return render_uuid(parse_partition_metadata(content))
+        except (OSError, FormatError):
+            return None
+
     def is_prepared(self, install: Install) -> bool:
-        """Whether the prepared directory is there."""
-        return self._is_marked(self.prepared, install)
+        """Whether the prepared directory is there, for this topic: a broker keeps one of another id open and unused."""
+        return self._is_marked(self.prepared, install) and self._topic_id(self.prepared) == install.topic_id
 
     def move_in(self, install: Install) -> None:
         """Give the prepared directory the free name: one rename, durable when it returns. Raises OSError.
@@ -109,14 +127,14 @@ class Area:
         self.files.rename(self._live(install), rejected)
         self.files.fsync_dir(self.log_dir)
 
-    def clear(self, install: Install, *, is_hosted: bool) -> None:
+    def clear(self, install: Install, *, is_brokers: bool) -> None:
         """Whatever is left of an install goes, the journal last. Idempotent. Raises OSError.
 
-        `is_hosted`: the broker has the partition here: of what lies under its name only the mark is ours then.
+        `is_brokers`: the broker has the partition, or will: of what lies under its name only the mark is ours then.
         """
         directory = self._live(install)
         if self.place(install) is Place.OURS:
-            if is_hosted:
+            if is_brokers:
                 self.files.unlink(os.path.join(directory, _MARK))
             else:
                 self.take_away(install)

@@ -123,6 +123,7 @@ class Driver:
             self.area.place(install),
             self.area.is_prepared(install),
             None if self._asked_s is None else int((now_s - self._asked_s) * 1000),
+            self.area.topic_id(install),
             0 if self._absent_since_s is None else int((now_s - self._absent_since_s) * 1000),
             self._failure,
             self.is_abort_asked,
@@ -167,10 +168,10 @@ class Driver:
                 cluster.ask_for_replicas(*partition, install.replicas)
             case Step.EVICTING:
                 view = cluster.view(*partition, install.broker)
-                if view.replicas == install.rest and area.place(install) is Place.OURS:
-                    area.take_away(install)
-                else:
+                if view.replicas != install.rest:
                     cluster.ask_for_replicas(*partition, install.rest)
+                elif view.hosted_in is None and area.place(install) is Place.OURS:
+                    area.take_away(install)  # else the broker renames it, as any log whose replica goes
             case Step.ELECTING:
                 cluster.elect_preferred(*partition)
 
@@ -178,5 +179,6 @@ class Driver:
         install = self.install
         free_claim(self.cluster, install)
         view = self.cluster.view(install.topic, install.partition, install.broker)
-        self.area.clear(install, is_hosted=view.hosted_in == install.log_dir)
+        is_assigned = view.topic_id == install.topic_id and install.broker in view.replicas
+        self.area.clear(install, is_brokers=is_assigned or view.hosted_in == install.log_dir)
         return install

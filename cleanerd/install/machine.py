@@ -1,6 +1,6 @@
 """What to do next with an install: pure, from the journal and from what is seen (the head of the package has the table)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cleanerd.install.values import ClusterView, Install, Outcome, Place, Seen, Step
 
@@ -56,14 +56,30 @@ def advance(install: Install, seen: Seen, now_ms: int, limits: Limits) -> Instal
     if cluster.topic_id != install.topic_id:
         if cluster.topic_id is None and seen.absent_for_ms < _ABSENT_MS:
             return None  # a broker that has just started may not know it yet
-        reason = f"the topic was deleted or created again: expected id {install.topic_id}, found {cluster.topic_id}"
-        return install.to(Step.CLEARING, now_ms, outcome=Outcome.DROPPED, reason=reason)
+        return _other_topic(install, seen, now_ms)
     if _is_reassigning(cluster) and not _is_ours(install, cluster):
         return None  # not ours: wait for what becomes of it
     if not _is_reassigning(cluster) and cluster.replicas not in (install.replicas, install.rest):
         reason = f"the replicas were {install.replicas}, they were changed to {cluster.replicas}"
         return install.to(Step.CLEARING, now_ms, outcome=Outcome.FOREIGN, reason=reason)
     return _STEPS[install.step](install, seen, now_ms, limits)
+
+
+def _other_topic(install: Install, seen: Seen, now_ms: int) -> Install | None:
+    """The topic is gone, or there is another one of its name."""
+    cluster = seen.cluster
+    reason = (
+        f"the topic was deleted or created again: expected id {install.topic_id}, found {cluster.topic_id}"
+    )
+    is_wanted = install.broker in cluster.replicas and len(cluster.replicas) > 1
+    if seen.place is not Place.OURS or cluster.topic_id is None or not is_wanted:
+        return install.to(Step.CLEARING, now_ms, outcome=Outcome.DROPPED, reason=reason)
+    if _is_reassigning(cluster):
+        return None
+    # Our directory is in the way: the broker refuses it for the new topic, and makes a log only for a new replica.
+    return install.to(
+        Step.EVICTING, now_ms, topic_id=cluster.topic_id, replicas=cluster.replicas, reason=reason
+    )
 
 
 def _is_reassigning(cluster: ClusterView) -> bool:
@@ -107,7 +123,7 @@ def _removing(install: Install, seen: Seen, now_ms: int, limits: Limits) -> Inst
     if _is_out(install, seen.cluster) and seen.place is Place.NOTHING:
         if seen.is_prepared:
             return install.to(Step.MOVING, now_ms)
-        return install.to(Step.ADDING, now_ms, reason="the prepared directory is gone")
+        return install.to(Step.ADDING, now_ms, reason="the prepared directory is not there any more")
     reason = _trouble(install, seen, now_ms, limits) or seen.failure
     if reason is None and seen.asked_ago_ms is None and _is_back(install, seen.cluster):
         reason = "the daemon was restarted"  # what was prepared may be out of date
@@ -123,7 +139,7 @@ def _moving(install: Install, seen: Seen, now_ms: int, _: Limits) -> Install | N
     if seen.place is Place.OTHER:
         reason = "something else lies under the name of the partition"
     elif not seen.is_prepared:
-        reason = "the prepared directory is gone"
+        reason = "the prepared directory is not there any more"
     return install if reason is None else install.to(Step.ADDING, now_ms, reason=reason)
 
 
@@ -143,24 +159,33 @@ def _adding(install: Install, seen: Seen, now_ms: int, limits: Limits) -> Instal
         return install if _again(seen) else None
     if seen.asked_ago_ms is None:
         return install  # an older request may still be on its way: this one comes after it
-    is_unread = seen.place is Place.OURS and cluster.hosted_in is None
-    if is_unread and install.broker in cluster.alive and in_step_ms > limits.step_ms:
-        reason = f"the broker has not loaded the prepared directory within {limits.step_ms} ms"
-        return install.to(Step.EVICTING, now_ms, reason=reason)
+    if install.is_moved and install.broker in cluster.alive:
+        if seen.topic_id_in_place != install.topic_id:
+            reason = f"the prepared directory has the topic id {seen.topic_id_in_place}"
+            return install.to(Step.EVICTING, now_ms, reason=reason)
+        if cluster.hosted_in is None and in_step_ms > limits.step_ms:
+            reason = f"the broker has not loaded the prepared directory within {limits.step_ms} ms"
+            return install.to(Step.EVICTING, now_ms, reason=reason)
     if not _is_back(install, cluster) or (install.reason is not None and in_step_ms < _SETTLE_MS):
         return None
     if install.broker in cluster.isr and cluster.hosted_in is not None:
         if install.was_leader and install.replicas[0] == install.broker and cluster.leader != install.broker:
             return install.to(Step.ELECTING, now_ms)
         return _clear(install, now_ms)
-    return _clear(install, now_ms) if in_step_ms > limits.catch_up_ms else None
+    if in_step_ms <= limits.catch_up_ms:
+        return None
+    reason = (
+        install.reason or f"the list is the old one, but the replica is not in sync after {in_step_ms} ms"
+    )
+    return _clear(replace(install, reason=reason), now_ms)
 
 
 def _evicting(install: Install, seen: Seen, now_ms: int, limits: Limits) -> Install | None:
     if _is_out(install, seen.cluster) and seen.place is not Place.OURS:
         return install.to(Step.ADDING, now_ms, is_moved=False)
     if now_ms - install.step_ms > limits.step_ms:
-        return install.to(Step.ADDING, now_ms)
+        reason = f"{install.reason}; the broker keeps it open until its next start"
+        return install.to(Step.ADDING, now_ms, is_moved=False, reason=reason)
     return install if _is_out(install, seen.cluster) or _again(seen) else None
 
 

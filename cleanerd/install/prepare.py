@@ -146,6 +146,7 @@ def prepare(files: Files, area: Area, prepared: Prepared, install_id: str, topic
     ]
     if not epochs:
         raise NotInstallable(f"{prepared.directory}: without leader epochs the broker would fetch all of it")
+    area.make()
     target = area.prepared
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(target)

@@ -120,13 +120,15 @@ class Seen:
     """All that decides about the next step. Times in ms, None for never in this process.
 
     `asked_ago_ms`: since the action of this step was last carried out. `absent_for_ms`: how long the topic has been unknown
-    each time it was looked for. `failure`: what the last action of this step ended with.
+    each time it was looked for. `topic_id_in_place`: in our directory under the partition's name.
+    `failure`: what the last action of this step ended with.
     """
 
     cluster: ClusterView
     place: Place
     is_prepared: bool
     asked_ago_ms: int | None
+    topic_id_in_place: str | None = None
     absent_for_ms: int = 0
     failure: str | None = None
     is_abort_asked: bool = False

@@ -58,6 +58,7 @@ class World:
     loaded_ours: bool = False
     refuses: bool = False
     is_calm: bool = False
+    prepared_id: str = TOPIC_ID
     rival: tuple[int, ...] | None = None
     rival_adding: tuple[int, ...] = ()
     claim: str = ""
@@ -202,6 +203,9 @@ class SimArea:
     def place(self, _: Install) -> Place:
         return self.world.place
 
+    def topic_id(self, _: Install) -> str | None:
+        return self.world.prepared_id
+
     def is_prepared(self, _: Install) -> bool:
         return self.world.is_prepared
 
@@ -221,9 +225,9 @@ class SimArea:
         world.place = Place.NOTHING
         world._trouble()
 
-    def clear(self, install: Install, *, is_hosted: bool) -> None:
+    def clear(self, install: Install, *, is_brokers: bool) -> None:
         world = self.world
-        if world.place is Place.OURS and not is_hosted:
+        if world.place is Place.OURS and not is_brokers:
             self.take_away(install)
         world.is_prepared = False
         world._trouble()

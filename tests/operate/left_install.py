@@ -12,7 +12,7 @@ from tests.operate.world import World
 def an_install_of_another_process_is_found(world: World) -> None:
     """There is no cluster, so it cannot go on: until it does, somebody has to hear of the replica that is out."""
     area = Area(RealFiles(), str(world.a))
-    area.open([str(world.a)])
+    area.make()
     began_ms = world.clock.now_ms() - 60_000
     install = replace(fresh_install(), topic="one", log_dir=str(world.a), began_ms=began_ms)
     area.journal.write(install.to(Step.ADDING, world.clock.now_ms()))

@@ -173,7 +173,7 @@ class Installs:
         if self.configuration().topic(log.topic_partition.topic).remote_storage_enable:
             raise NotInstallable(f"{log}: its topic is tiered")
         area = Area(self.files, log.log_dir)
-        area.open(self.log_dirs)
+        area.check_place(self.log_dirs)
         offered = offer(
             self.files, self._connected(), area, log.topic_partition, self._node_id(log.log_dir), self.clock
         )
@@ -250,7 +250,7 @@ class Installs:
         )  # fmt: skip
 
     def _remember(self, log: LogId, area: Area, install: Install) -> None:
-        """Up to where the log will be clean, before anybody sees its new directory."""
+        """Up to where the log will be clean, before a scan sees its new directory."""
         for directory in (area.prepared, log.directory):
             with suppress(OSError):
                 inode = self.files.stat(os.path.join(directory, PARTITION_METADATA)).inode
@@ -301,7 +301,7 @@ class Installs:
         try:
             with self.connect() as cluster:
                 area = Area(self.files, log.log_dir)
-                area.open(self.log_dirs)
+                area.check_place(self.log_dirs)
                 node_id = self._node_id(log.log_dir)
                 found = offer(self.files, cluster, area, log.topic_partition, node_id, self.clock)
         except (CleanerdError, OSError) as error:

@@ -1,0 +1,90 @@
+"""The daemon beside one of three brokers: `cleanerctl install`, and installs by itself."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.broker.cluster import KafkaCluster
+from tests.broker.installing import check_back, create, partition_of
+from tests.daemon.processes import DaemonProcess, wait_until
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+
+NODE = 2
+TOPICS = {"asked": [[1, 2, 3]], "itself": [[2, 1, 3]], "other": [[1, 2, 3]], "single": [[2]]}
+SECRET = "correct horse"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """With a single log directory each."""
+    with KafkaCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: KafkaCluster) -> AdminClient:
+    """All topics are there."""
+    return create(cluster, TOPICS)
+
+
+@pytest.fixture
+def daemon(cluster: KafkaCluster, admin: AdminClient, tmp_path: Path) -> Iterator[DaemonProcess]:
+    client = tmp_path / "client.properties"
+    client.write_text(
+        "security.protocol=PLAINTEXT\nsasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule "
+        f'required username="me" password="{SECRET}";\n'
+    )
+    settings = {
+        "cleanerd.kafka.bootstrap.servers": cluster.bootstrap,
+        "cleanerd.kafka.client.config": str(client),
+        "cleanerd.min.cleanable.dirty.ratio": "0.1",
+        "cleanerd.install.min.reclaim.bytes": "0",
+        "cleanerd.install.topics": "itself, single",
+    }
+    daemon = DaemonProcess(tmp_path, [cluster.log_dir(NODE)], settings, topics={})
+    daemon.start()
+    yield daemon
+    if daemon.process is not None and daemon.process.poll() is None:
+        daemon.process.kill()
+        daemon.process.wait()
+
+
+def installs(daemon: DaemonProcess, name: str) -> list[str]:
+    """Outcomes, the oldest first."""
+    return [event["outcome"] for event in reversed(daemon.history(name)) if event["kind"] == "install"]
+
+
+def test_results_reach_the_running_broker_when_asked_and_by_themselves(
+    cluster: KafkaCluster, admin: AdminClient, daemon: DaemonProcess
+) -> None:
+    for topic in TOPICS:
+        wait_until(lambda topic=topic: daemon.log(f"{topic}-0")["state"] == "staged", 120, daemon.output)
+    (row,) = daemon.ask("install", "asked", "--dry-run")["installs"]
+    assert (row["outcome"], row["replicas"]) == ("possible", [1, 2, 3])
+    ran = daemon.ctl("install", "single", "--dry-run", check=False)
+    assert ran.returncode == 1
+    assert "single replica" in ran.stdout
+    assert installs(daemon, "asked") == installs(daemon, "itself") == [], "off unless it is asked for"
+
+    (row,) = daemon.ask("install", "asked-0", "--wait", "--timeout", "60s")["installs"]
+    assert row["outcome"] == "installed", (row, daemon.output())
+    check_back(admin, cluster, "asked", [1, 2, 3])
+    wait_until(lambda: daemon.log("asked-0")["state"] == "clean", 30, daemon.output)
+    assert daemon.log("asked-0")["first_dirty_offset"] > 1000, "it is not cleaned once more"
+
+    daemon.configure(cleanerd_install="reassign")
+    daemon.ctl("reload")
+    wait_until(lambda: installs(daemon, "itself")[-1:] == ["installed"], 60, daemon.output)
+    check_back(admin, cluster, "itself", [2, 1, 3])
+    leader = lambda: admin.list_topics("itself", timeout=30).topics["itself"].partitions[0].leader  # noqa: E731
+    wait_until(lambda: leader() == NODE, 30)
+    assert installs(daemon, "single") == installs(daemon, "other") == []
+    assert daemon.log("other-0")["state"] == daemon.log("single-0")["state"] == "staged"
+    assert partition_of(admin, "other") == ([1, 2, 3], [1, 2, 3])
+    assert daemon.outcomes("asked-0") == ["staged"]
+    assert daemon.stop() == 0
+    shown = daemon.output() + str(daemon.config.read_text())
+    assert SECRET not in shown
