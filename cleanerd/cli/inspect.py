@@ -27,10 +27,10 @@ from cleanerd.cli import output
 from cleanerd.cli.configuration import log_dirs
 from cleanerd.cli.inspect_tables import write_coordinator, write_details, write_overview
 from cleanerd.cli.progress import bytes_on
-from cleanerd.cli.units import key_text
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import CleanerdError
 from cleanerd.format.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
+from cleanerd.units import key_text
 
 if TYPE_CHECKING:
     from cleanerd.insight.coordinators import Entry

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from cleanerd.cli import output
 from cleanerd.cli.tables import side_by_side, write_table
-from cleanerd.cli.units import instant, key_text, size
 from cleanerd.format.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE, parse_coordinator_key
 from cleanerd.format.errors import FormatError
+from cleanerd.units import instant, key_text, size
 
 if TYPE_CHECKING:
     from cleanerd.insight.coordinators import Entry

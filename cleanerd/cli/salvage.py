@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from cleanerd.cli import output
 from cleanerd.cli.tables import side_by_side, write_table
-from cleanerd.cli.units import size
+from cleanerd.units import size
 
 if TYPE_CHECKING:
     from cleanerd.insight.salvage import SalvageReport

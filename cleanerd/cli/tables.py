@@ -13,7 +13,7 @@ from rich.text import Text
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cli import output
-from cleanerd.cli.units import reasons, size
+from cleanerd.units import reasons, size
 
 _PIPE_WIDTH = 200
 _STYLES = {

@@ -22,7 +22,7 @@ from cleanerd.cli import output
 from cleanerd.cli.configuration import log_dirs
 from cleanerd.cli.progress import bytes_on
 from cleanerd.cli.tables import side_by_side, styled, write_table
-from cleanerd.cli.units import duration, size
+from cleanerd.units import duration, size
 
 if TYPE_CHECKING:
     from cleanerd.insight.findings import Finding

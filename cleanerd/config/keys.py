@@ -317,6 +317,8 @@ _BROKER_ROWS = (
               "metrics_per_partition_max", "Largest number of partitions with metrics of their own."),
     BrokerKey("cleanerd.metrics.jmx.compat", BOOLEAN, False, ANY, STATIC, "",
               "metrics_jmx_compat", "Also metrics under the names that Kafka's JMX exporter gives its cleaner."),
+    BrokerKey("cleanerd.page", BOOLEAN, True, ANY, STATIC, "",
+              "page", "Also the status page on that address: all logs, jobs and history, to read."),
     BrokerKey("cleanerd.log.format", STRING, "auto", one_of("auto", "json", "console"), STATIC, "",
               "log_format", "Form of the log; auto: console on a terminal, else json."),
     BrokerKey("cleanerd.log.level", STRING, "info", one_of("debug", "info", "warning", "error"), CLUSTER, "",

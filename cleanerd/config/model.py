@@ -97,6 +97,7 @@ class CleanerdConfig:
     metrics_per_partition_topics: tuple[str, ...]
     metrics_per_partition_max: int
     metrics_jmx_compat: bool
+    page: bool
     log_format: str
     log_level: str
     log_kafka_summary: bool

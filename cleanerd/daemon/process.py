@@ -30,6 +30,7 @@ from cleanerd.daemon.api.control_server import AuditEntry, ControlServer
 from cleanerd.daemon.api.control_socket import listen
 from cleanerd.daemon.api.metrics_server import MetricsServer, pages
 from cleanerd.daemon.api.service import Service
+from cleanerd.daemon.api.status_page import StatusPage, landing_page
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus, ReloadTrigger
 from cleanerd.daemon.configuration.watch import ConfigWatcher
 from cleanerd.daemon.kafka_admin import KafkaAdmin
@@ -140,18 +141,21 @@ class Daemon:
             lambda: self._supervisor.trouble(_HUNG_S),
             lambda: self._parts.life.is_ready,
         )
-        metrics = MetricsServer(config.metrics_listen, served) if config.metrics_listen else None
+        service = Service(
+            self._parts,
+            self._crew,
+            self._reloader,
+            self._supervisor.reloaded,
+            self._mutes,
+            self._installs,
+        )
+        status = StatusPage(service, self._parts).by_path() if config.page else {"/": landing_page}
+        on_port = {**served, **status}
+        metrics = MetricsServer(config.metrics_listen, on_port) if config.metrics_listen else None
         listening = listen(config.control_socket, os.environ)
         server = ControlServer(
             listening,
-            Service(
-                self._parts,
-                self._crew,
-                self._reloader,
-                self._supervisor.reloaded,
-                self._mutes,
-                self._installs,
-            ),
+            service,
             audit=self._audit,
             pages=served,
             observe=self._parts.metrics.requested,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from cleanerd.cli.units import key_text
 from cleanerd.insight.inspect import inspect_partition
+from cleanerd.units import key_text
 from tests.cli.conftest import Run
 from tests.insight import damage
 from tests.insight.logdirs import GOLDEN, broker_log_dir

@@ -39,6 +39,7 @@ GOOD = {
     "cleanerd.metrics.per.partition.topics": ("", "orders", "orders-*, a[0-9]?"),
     "cleanerd.metrics.per.partition.max": ("0", "9"),
     "cleanerd.metrics.jmx.compat": ("TRUE", "false"),
+    "cleanerd.page": ("true", "False"),
     "cleanerd.log.format": ("auto", "json", "console"),
     "cleanerd.log.level": ("debug", "error"),
     "cleanerd.log.kafka.summary": ("true", "False"),

@@ -4,12 +4,11 @@ import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from cleanerd import __version__
-from cleanerd.cli import units
+from cleanerd import __version__, units
 from cleanerd.cli.ctl import verbs as ctl_verbs
-from cleanerd.cli.ctl.tables import STATES
 from cleanerd.cli.options import FORMATS, OUTPUT_HELP, number
 from cleanerd.cli.parser import SHELLS, Parser, sentence
+from cleanerd.daemon.values.severity import STATES
 
 DEFAULT_SOCKET = "/run/cleanerd/control.sock"
 _PATTERN = "a log (orders-3), a topic (orders) or a glob ('orders-*')"

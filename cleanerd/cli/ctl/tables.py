@@ -11,13 +11,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cleanerd.cli.units import duration, instant, reasons, size
+from cleanerd.daemon.values.severity import STATES
+from cleanerd.units import duration, instant, reasons, size
 
 Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
-
-STATES = ("uncleanable", "offline", "cleaning", "aborted", "staged", "paused", "dirty", "clean", "ignored")
-"""Of a log, those first that need attention."""
 
 _RED, _GREEN, _YELLOW, _CYAN = "31", "32", "33", "36"
 _COLOURS = {

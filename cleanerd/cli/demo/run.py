@@ -22,10 +22,10 @@ from cleanerd.cli import clean, options, output
 from cleanerd.cli.demo.process import Traffic, traffic_process
 from cleanerd.cli.demo.topics import ORDERS, TOPICS, Feed
 from cleanerd.cli.progress import NoProgress
-from cleanerd.cli.units import size
 from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.errors import BadUsage
 from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.units import size
 
 _SETTINGS = ("log.cleanup.policy=compact", "log.segment.bytes=16777216")
 _WARM_UP_BATCHES = 8

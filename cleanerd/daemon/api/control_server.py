@@ -37,7 +37,7 @@ from pydantic import ValidationError
 from cleanerd import __version__
 from cleanerd.daemon.api import openapi
 from cleanerd.daemon.api.control_socket import Listening, Peer, group_of, may_change, peer_of
-from cleanerd.daemon.api.http import Answer, Limits, Page
+from cleanerd.daemon.api.http import Answer, Limits, Page, Request
 from cleanerd.daemon.api.operations import Invalid, OperationError, Operations
 from cleanerd.daemon.api.routes import ROUTES, Parameters, Route
 from cleanerd.env.clock import Clock, SystemClock
@@ -370,7 +370,7 @@ class _Connection(BaseHTTPRequestHandler):
             self.verb = path.removeprefix("/")
             if self.command != "GET":
                 return self._wrong_method(["GET"])
-            return page(self.headers.get("Accept", ""))
+            return page(Request(self.headers.get("Accept", ""), query))
         found = [(route, in_path) for route in ROUTES if (in_path := route.match(path)) is not None]
         if not found:
             _refuse(404, "no_such_path", "no such path; GET /openapi.json lists all")

@@ -26,5 +26,13 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Page = Callable[[str], Answer]
-"""Makes the answer to GET on a path beside the verbs (metrics, health) for the value of the Accept header."""
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client says beside the path: the Accept header, and what follows the `?`."""
+
+    accept: str = ""
+    query: str = ""
+
+
+Page = Callable[[Request], Answer]
+"""Makes the answer to GET on a path beside the verbs (metrics, health, status)."""

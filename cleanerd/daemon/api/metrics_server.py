@@ -1,4 +1,4 @@
-"""/metrics, /healthz and /readyz over HTTP, for Prometheus and what watches over the process.
+"""/metrics, /healthz, /readyz and the status page over HTTP, for Prometheus and what watches over the process.
 
 ========  ======================================================================================================
 path      answer
@@ -6,6 +6,7 @@ path      answer
 /metrics  all metrics, in the format that the Accept header asks for
 /healthz  200 while no thread hangs, else 503. Says nothing about disks: a restart would not repair them
 /readyz   200 when the log directories are recovered and scanned, 503 before that and while the daemon stops
+/, ...    the status page (`status_page`)
 ========  ======================================================================================================
 
 One request on each connection, from any client that reaches the address: nothing can be changed here, but the paths of log
@@ -24,7 +25,7 @@ from typing import Any
 
 import structlog
 
-from cleanerd.daemon.api.http import Answer, Limits, Page
+from cleanerd.daemon.api.http import Answer, Limits, Page, Request
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.errors import BadConfiguration
@@ -40,11 +41,11 @@ def pages(
 ) -> Mapping[str, Page]:
     """The pages by path, for this server as for the control socket. `trouble`: why the daemon is not well, if so."""
 
-    def metrics_page(accept: str) -> Answer:
-        body, content_type = metrics.page(accept)
+    def metrics_page(request: Request) -> Answer:
+        body, content_type = metrics.page(request.accept)
         return Answer(body, content_type=content_type)
 
-    def healthz_page(_: str) -> Answer:
+    def healthz_page(_: Request) -> Answer:
         wrong = trouble()
         return _yes_or_no(wrong is None, "alive", wrong or "")
 
@@ -193,14 +194,15 @@ class _Connection(BaseHTTPRequestHandler):
         """A page, or 404."""
         if not self.server.has_asked(self.connection):
             return
-        page = self.server.pages.get(self.path.partition("?")[0])
-        self._send(Answer(b"not found\n", 404, _TEXT) if page is None else self._answer(page))
+        path, _, query = self.path.partition("?")
+        page = self.server.pages.get(path)
+        self._send(Answer(b"not found\n", 404, _TEXT) if page is None else self._answer(page, query))
 
     do_HEAD = do_GET  # noqa: N815
 
-    def _answer(self, page: Page) -> Answer:
+    def _answer(self, page: Page, query: str) -> Answer:
         try:
-            return page(self.headers.get("Accept", ""))
+            return page(Request(self.headers.get("Accept", ""), query))
         except Exception:  # noqa: BLE001  # the boundary of a request
             _log.exception("metrics_page_failed", path=self.path)
             return Answer(b"internal error; the daemon's log says more\n", 500, _TEXT)
@@ -210,6 +212,8 @@ class _Connection(BaseHTTPRequestHandler):
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
         self.send_header("Connection", "close")
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(answer.body)

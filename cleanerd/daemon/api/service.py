@@ -118,7 +118,7 @@ class Service(Operations):
 
     def explain(self, topic_partition: TopicPartition) -> tuple[Explanation, ...]:
         """Why a log is or is not cleaned now."""
-        return tuple(explaining.explain(self._parts, log) for log in self._of(topic_partition))
+        return tuple(explaining.explain(self._parts, log, exact=True) for log in self._of(topic_partition))
 
     def history(
         self, pattern: str | None, limit: int, since_ms: int | None, kinds: Collection[EventKind] | None

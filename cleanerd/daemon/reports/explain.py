@@ -22,21 +22,23 @@ _STATES = {
 }
 
 
-def explain(parts: Parts, log: LogId) -> Explanation:
-    """Looks at the log as exactly as a cleaning would; takes a second when the engine has to start for it."""
+def explain(parts: Parts, log: LogId, *, exact: bool) -> Explanation:
+    """Exact: looks at the log as a cleaning would, for which the engine may have to start. Else by what scans have found."""
     facts = _about_daemon(parts, log)
     if not facts[0].blocks:  # else there is no dirty section to speak of
-        facts += _about_files(parts, log, names_bound=any(fact.blocks for fact in facts))
+        facts += _about_files(parts, log, names_bound=not exact or any(fact.blocks for fact in facts))
     blocking = [fact for fact in facts if fact.blocks]
-    if not blocking:
+    if not blocking and exact:
         facts.append(_examined(parts, log))
         blocking = facts[-1:] if facts[-1].blocks else []
     if blocking:
         decision = f"not cleaned: {_said(blocking[0])}"
     elif parts.jobs.of(log) is not None:
         decision = "being cleaned, or next"
-    else:
+    elif exact or parts.conditions.of(log).state == "dirty":
         decision = "will be cleaned as soon as a worker is free"
+    else:
+        decision = "not cleaned: not dirty enough, as far as its files tell"
     facts.append(Fact(name="cleaned next by", value=_cleaned_next_by(parts, log)))
     advice = _advice(parts, log, facts) if blocking else None
     if advice is not None:

@@ -11,7 +11,7 @@ from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import LogView, ThrottleLimits
 from cleanerd.daemon.work.condition import Condition
-from cleanerd.policy.cleanable import CleanableRange
+from cleanerd.policy.cleanable import CleanableRange, non_active_from
 
 
 def log_views(parts: Parts, logs: Iterable[LogId]) -> Iterator[LogView]:
@@ -46,6 +46,7 @@ def _log_view(
         cleanable_bytes=sizes.get("cleanable"),
         uncleanable_bytes=sizes.get("uncleanable"),
         active_bytes=sizes.get("active"),
+        dirty_since_ms=_dirty_since(known, bound) if known is not None and bound is not None else None,
         next_due_ms=failure.retry_at_ms if failure else None,
         next_due_why="retry" if failure and failure.retry_at_ms else None,
         last=parts.events.last(log),
@@ -69,6 +70,11 @@ def _sizes(known: KnownLog, bound: CleanableRange) -> dict[str, int]:
         "uncleanable": uncleanable,
         "active": contents.active_bytes,
     }
+
+
+def _dirty_since(known: KnownLog, bound: CleanableRange) -> int | None:
+    dirty = non_active_from(known.facts({}).segments, bound.first_dirty_offset)
+    return dirty[0].largest_timestamp_ms if dirty and dirty[0].largest_timestamp_ms > 0 else None
 
 
 def limits_view(throttle: Throttle) -> ThrottleLimits:

@@ -57,6 +57,7 @@ class LogView(View):
 
     Of a log that is compacted, `clean_bytes`, `cleanable_bytes`, `uncleanable_bytes` (closed segments that may not be
     cleaned yet) and `active_bytes` add up to `size_bytes`; a segment that is dirty in part counts as cleanable.
+    `dirty_since_ms`: largest timestamp of the oldest closed segment that is dirty.
     """
 
     topic: str
@@ -75,6 +76,7 @@ class LogView(View):
     cleanable_bytes: int | None = None
     uncleanable_bytes: int | None = None
     active_bytes: int | None = None
+    dirty_since_ms: int | None = None
     next_due_ms: int | None = None
     next_due_why: str | None = None
     last: HistoryEvent | None = None

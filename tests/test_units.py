@@ -2,7 +2,7 @@
 
 import pytest
 
-from cleanerd.cli import units
+from cleanerd import units
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,130 @@
+"""The status page: what is read for it, and what its query strings may say. `daemon.page` makes HTML of that.
+
+=========  ===================================================================================================
+path       page, and the query it takes
+=========  ===================================================================================================
+/          all in all; what needs a look first
+/logs      a table of logs: `q` (part of a name, or a glob), `state`, `sort` (`-` reverses it), `page`
+/log       one log: `name`, like `orders-3`
+/history   what happened: `range` (24h, 7d, 30d), `q` (a pattern, as everywhere)
+=========  ===================================================================================================
+
+It only reads, and what it reads is in memory, in the history or in the directory of one log: no look starts an engine.
+"""
+
+from collections.abc import Callable, Mapping
+from urllib.parse import parse_qsl
+
+from cleanerd.daemon.api.http import Answer, Page, Request
+from cleanerd.daemon.api.operations import NotFound, Operations
+from cleanerd.daemon.page import pages
+from cleanerd.daemon.page.html import headers
+from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.reports.explain import explain
+from cleanerd.daemon.reports.log_views import log_views
+from cleanerd.daemon.values.models import EventKind, HistoryEvent
+from cleanerd.format.names import TopicPartition, parse_partition_dir
+
+_HTML = "text/html; charset=utf-8"
+_KINDS: tuple[EventKind, ...] = ("cleaning", "commit", "retention", "recovery")
+_MAX_EVENTS = 2000
+_LOG_EVENTS = 50
+_MAX_FIELDS = 16
+_MAX_PAGE = 10**6
+Fields = Mapping[str, str]
+_Make = Callable[[Fields], bytes]
+
+
+def landing_page(_: Request) -> Answer:
+    """What is at `/` where the status page is off: where to look instead."""
+    links = "".join(f'<li><a href="{path}">{path}</a></li>' for path in ("/metrics", "/healthz", "/readyz"))
+    text = f'<!doctype html><html lang="en"><title>cleanerd</title><h1>cleanerd</h1><ul>{links}</ul></html>\n'
+    return Answer(
+        text.encode(), content_type=_HTML, headers={"Content-Security-Policy": "default-src 'none'"}
+    )
+
+
+class StatusPage:
+    """Pages by path, of the daemon that `operations` and `parts` are of."""
+
+    def __init__(self, operations: Operations, parts: Parts) -> None:
+        self._operations = operations
+        self._parts = parts
+
+    def by_path(self) -> Mapping[str, Page]:
+        """As the metrics server takes them."""
+        made: dict[str, _Make] = {
+            "/": self._overview,
+            "/logs": self._logs,
+            "/log": self._log,
+            "/history": self._history,
+        }
+        return {path: _page(make) for path, make in made.items()}
+
+    def _overview(self, _: Fields) -> bytes:
+        operations, now_ms = self._operations, self._parts.clock.now_ms()
+        since_ms = now_ms - pages.DAY_MS
+        return pages.overview(
+            operations.status(), operations.logs(None, None), operations.jobs(), operations.holds(),
+            self._parts.history.samples(None, since_ms), self._events(None, since_ms), now_ms,
+        )  # fmt: skip
+
+    def _logs(self, fields: Fields) -> bytes:
+        usual, number = pages.Query(), fields.get("page", "")
+        query = pages.Query(
+            q=fields.get("q", usual.q).strip(),
+            state=fields.get("state", usual.state),
+            sort=fields.get("sort", usual.sort),
+            page=min(int(number), _MAX_PAGE)
+            if number.isascii() and number.isdigit() and len(number) < 9
+            else 1,
+        )
+        return pages.logs(self._operations.logs(None, None), query, self._parts.clock.now_ms())
+
+    def _log(self, fields: Fields) -> bytes:
+        parsed = parse_partition_dir(fields.get("name", ""))
+        if parsed is None:
+            raise NotFound("the name of a log is that of its topic and its number, like orders-3")
+        self._operations.log(parsed[0])  # raises NotFound, with names that may have been meant
+        now_ms = self._parts.clock.now_ms()
+        events = self._events(str(parsed[0]), 0, _LOG_EVENTS)
+        return pages.log(str(parsed[0]), self._reports(parsed[0]), events, now_ms)
+
+    def _reports(self, topic_partition: TopicPartition) -> list[pages.LogReport]:
+        parts = self._parts
+        logs = [log for log in parts.inventory.logs() if log.topic_partition == topic_partition]
+        views = log_views(parts, logs)
+        return [
+            pages.LogReport(view, explain(parts, log, exact=False), parts.history.samples(log, 0))
+            for log, view in zip(logs, views, strict=True)
+        ]
+
+    def _history(self, fields: Fields) -> bytes:
+        chosen = fields.get("range", "")
+        chosen = chosen if chosen in pages.RANGES else next(iter(pages.RANGES))
+        q, now_ms = fields.get("q", "").strip(), self._parts.clock.now_ms()
+        since_ms = now_ms - pages.RANGES[chosen]
+        events = self._events(q or None, since_ms)
+        samples = () if q else self._parts.history.samples(None, since_ms)
+        return pages.history(samples, events, chosen, q, now_ms, is_all=len(events) < _MAX_EVENTS)
+
+    def _events(
+        self, pattern: str | None, since_ms: int, limit: int = _MAX_EVENTS
+    ) -> tuple[HistoryEvent, ...]:
+        return self._operations.history(pattern, limit, since_ms, _KINDS)
+
+
+def _page(make: _Make) -> Page:
+    """With what goes around a page."""
+
+    def answer(request: Request) -> Answer:
+        try:
+            fields = dict(parse_qsl(request.query, max_num_fields=_MAX_FIELDS))
+        except ValueError:
+            return Answer(pages.problem("Bad request", "too much in the query"), 400, _HTML, headers())
+        try:
+            return Answer(make(fields), content_type=_HTML, headers=headers())
+        except NotFound as error:
+            return Answer(pages.problem("Not found", str(error)), 404, _HTML, headers())
+
+    return answer

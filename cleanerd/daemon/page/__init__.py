@@ -1,0 +1,1 @@
+"""The status page as HTML: pure functions from the values of `values.models`. It needs no script and loads nothing."""

@@ -1,0 +1,4 @@
+"""Which states of a log matter most."""
+
+STATES = ("uncleanable", "offline", "cleaning", "aborted", "staged", "paused", "dirty", "clean", "ignored")
+"""Of a log, those first that need attention."""

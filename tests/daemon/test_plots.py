@@ -1,0 +1,45 @@
+"""What the plots of the status page make of samples and events."""
+
+import pytest
+
+from cleanerd.daemon.page import plots
+from cleanerd.daemon.page.plots import Span
+from cleanerd.daemon.values.sample import Sample
+from tests.daemon.test_pages import HOUR_MS, NOW_MS, event
+
+SPAN = Span(NOW_MS - 24 * HOUR_MS, NOW_MS)
+
+
+def test_dirty_ratio_is_a_stair() -> None:
+    samples = [Sample(NOW_MS - 12 * HOUR_MS, 100, 100, 0), Sample(NOW_MS - 6 * HOUR_MS, 100, 0, 100)]
+    plot = plots.dirty_ratio(samples, SPAN)
+    assert plot is not None
+    assert plot.path == "M223.0,138.0H307.5V10.0H392.0"
+    assert plot.summary == "now 1.00, between 0.00 and 1.00"
+    assert plots.dirty_ratio([], SPAN) is None
+
+
+def test_reclaimed_bytes_are_summed_in_columns() -> None:
+    events = [
+        event(),
+        event(),
+        event(outcome="staged"),
+        event(outcome="failed"),
+        event(kind="commit"),
+        event(bytes_after=9000),
+    ]
+    plot = plots.reclaimed(events, SPAN)
+    assert plot is not None
+    assert plot.summary == "12.0 kB in all"
+    assert [mark.kind for mark in plot.marks] == ["committed", "staged"]
+    assert plot.marks[1].y + plot.marks[1].height == pytest.approx(plot.marks[0].y, abs=0.2)
+    assert plots.reclaimed([event(outcome="failed")], SPAN) is None
+
+
+@pytest.mark.parametrize("seconds", [[0.004], [0.2, 3.0, 900.0], [5e6], [12.5, 12.5]])
+def test_longer_cleanings_are_higher(seconds: list[float]) -> None:
+    plot = plots.durations([event(seconds=value) for value in seconds], SPAN)
+    assert plot is not None
+    heights = [mark.y for mark in plot.marks]
+    assert heights == sorted(heights, reverse=True)
+    assert all(10 <= y <= 138 for y in [*heights, *(y for y, _ in plot.y_ticks)])
