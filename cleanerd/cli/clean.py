@@ -48,7 +48,7 @@ def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
 
 
 def _clean_once() -> CleanOnce:
-    from cleanerd.cleaning.run import clean_once  # noqa: PLC0415 - pulls in Spark
+    from cleanerd.cleaning.one_shot import clean_once  # noqa: PLC0415 - pulls in Spark
 
     return clean_once
 

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cleaning.phases import JOB_PHASES
 from cleanerd.cleaning.result import CleanRequest, LogResult
-from cleanerd.cleaning.run import clean_once
 from cleanerd.cleaning.spark_master import spark_master
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources

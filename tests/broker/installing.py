@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from cleanerd.cleaning.run import clean_once
+from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cli.main import main
 from cleanerd.client.reader import read_records
 from cleanerd.pipeline.lazy_spark import LazySpark

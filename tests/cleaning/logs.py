@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cleanerd.cleaning.run import clean_once
+from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cli.main import main
 from cleanerd.client.producer import Producer
 from cleanerd.client.reader import read_records

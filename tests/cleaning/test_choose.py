@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cleaning.result import CleanRequest, LogResult
-from cleanerd.cleaning.run import clean_once
 from cleanerd.client.producer import Producer
 from cleanerd.client.reader import read_records
 from cleanerd.client.writer import LogWriter

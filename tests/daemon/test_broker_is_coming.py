@@ -9,7 +9,7 @@ import pytest
 
 from cleanerd.cleaning.lock import AIM_S
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.slices import Pace, Weighed, weigh
+from cleanerd.daemon.work.slices import SliceSize, Weighed, weigh
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import TopicPartition
 from tests.broker.test_start_beside_commits import kill, staged, start, waiting
@@ -53,29 +53,29 @@ def logs(*weights: float) -> list[Weighed]:
 
 
 def test_a_slice_holds_what_ends_in_time() -> None:
-    pace, rest = Pace(), logs(*[1.0] * 100)
+    size, rest = SliceSize(), logs(*[1.0] * 100)
     sizes = []
     for _ in range(20):
-        batch = pace.next_slice(rest)
+        batch = size.next_slice(rest)
         sizes.append(len(batch))
-        pace.took(batch, 0.004 * len(batch))
+        size.took(batch, 0.004 * len(batch))
     assert sizes[0] == 1
     assert max(sizes) * 0.004 <= 2 * AIM_S
     assert sum(sizes) / len(sizes) * 0.004 > AIM_S / 3
 
 
 def test_where_syncs_take_the_time_logs_share_them() -> None:
-    pace, rest = Pace(), logs(*[1.0] * 100)
+    size, rest = SliceSize(), logs(*[1.0] * 100)
     for _ in range(10):
-        batch = pace.next_slice(rest)
-        pace.took(batch, 0.3 + 0.001 * len(batch))
+        batch = size.next_slice(rest)
+        size.took(batch, 0.3 + 0.001 * len(batch))
     assert len(batch) > 50
 
 
 def test_what_takes_longer_than_a_slice_has_one_of_its_own() -> None:
     one, *others = logs(1000.0, 1.0, 1.0)
-    assert Pace().next_slice([one, *others]) == [one]
-    assert Pace().next_slice([others[0], one]) == [others[0]]
+    assert SliceSize().next_slice([one, *others]) == [one]
+    assert SliceSize().next_slice([others[0], one]) == [others[0]]
 
 
 def test_what_cannot_be_read_has_no_gain(tmp_path: Path) -> None:

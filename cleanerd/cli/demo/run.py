@@ -15,8 +15,8 @@ from argparse import ArgumentParser, Namespace
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
-from cleanerd.cleaning.run import clean_once
 from cleanerd.cleaning.spark_master import spark_place
 from cleanerd.cli import clean, options, output
 from cleanerd.cli.demo.process import Traffic, traffic_process

@@ -19,7 +19,7 @@ from cleanerd.daemon.work.condition import Condition
 from cleanerd.env.space import space_of
 
 _LIMITS = {RateLimit.TOTAL: "total", RateLimit.READ: "read", RateLimit.WRITE: "write"}
-Conditions = dict[LogId, Condition]
+ByLog = dict[LogId, Condition]
 
 
 def read(parts: Parts, crew: Crew, reloader: Reloader) -> Iterator[Sample]:
@@ -71,7 +71,7 @@ def _reloads(reloader: Reloader) -> Iterator[Sample]:
         yield table.CONFIG_RELOADS, (status.value,), reloader.count(status)
 
 
-def _states(parts: Parts, conditions: Conditions) -> Iterator[Sample]:
+def _states(parts: Parts, conditions: ByLog) -> Iterator[Sample]:
     counts: Counter[tuple[str, str]] = Counter(
         (log.log_dir, condition.state) for log, condition in conditions.items()
     )
@@ -103,7 +103,7 @@ def _log_dir(parts: Parts, log_dir: str, totals: Totals | None, uncleanable_byte
         yield table.DIR_BYTES, (log_dir,), space.total_bytes
 
 
-def _uncleanable_bytes(parts: Parts, conditions: Conditions) -> Counter[str]:
+def _uncleanable_bytes(parts: Parts, conditions: ByLog) -> Counter[str]:
     found: Counter[str] = Counter()
     for log, condition in conditions.items():
         if condition.state == "uncleanable":
@@ -142,7 +142,7 @@ def _partitions(parts: Parts) -> Iterator[Sample]:
 
 
 def _jmx(
-    parts: Parts, crew: Crew, totals: dict[str, Totals], conditions: Conditions, uncleanable: Counter[str]
+    parts: Parts, crew: Crew, totals: dict[str, Totals], conditions: ByLog, uncleanable: Counter[str]
 ) -> Iterator[Sample]:
     """The same facts under the names and in the units of Kafka's own cleaner."""
     metrics, last = parts.metrics, parts.metrics.last

@@ -15,7 +15,7 @@ from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import CommitView
 from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.daemon.work.slices import Pace, Weighed, weigh
+from cleanerd.daemon.work.slices import SliceSize, Weighed, weigh
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.daemon.work.wanted import Wanted
 from cleanerd.env.clock import Clock
@@ -98,16 +98,16 @@ class Commits:
         owner = self.ownership.owner_of(log_dir)
         if owner is not None or not self.ownership.recover(log_dir):
             return views + _waiting(rest, f"{log_dir}: the lock is held", owner)
-        pace = Pace()
+        size = SliceSize()
         while rest and goes_on(log_dir):
-            batch = pace.next_slice(rest)
+            batch = size.next_slice(rest)
             try:
                 done, unfinished, seconds = self._slice(log_dir, [one.log for one in batch])
             except (LockHeld, DirOffline) as error:
                 pid = error.pid if isinstance(error, LockHeld) else None
                 return views + _waiting(rest, str(error), pid)
             views += done
-            pace.took(batch, seconds)
+            size.took(batch, seconds)
             rest = [one for one in batch if one.log in unfinished] + rest[len(batch) :]
         return views + _waiting(rest, f"{log_dir}: a broker is about to start, or the time is up")
 

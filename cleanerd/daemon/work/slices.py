@@ -39,7 +39,7 @@ def weigh(files: Files, log: LogId) -> Weighed:
     return Weighed(log, before - after, max(files_renamed + before / _BYTES_PER_UNIT, 1.0))
 
 
-class Pace:
+class SliceSize:
     """Learns from slice to slice how much may be committed together.
 
     The logs of a slice share their syncs, which take most of the time. So what a slice of one log takes is the price of any,
