@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TypeVar
 
 from cleanerd import __version__
@@ -19,13 +20,14 @@ from cleanerd.daemon.api.operations import (
     Timeout,
     Unavailable,
 )
-from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadStatus, ReloadTrigger
+from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadTrigger
 from cleanerd.daemon.loops.crew import Crew
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports import explain as explaining
 from cleanerd.daemon.reports import forecast as forecasting
 from cleanerd.daemon.reports import retention as retaining
 from cleanerd.daemon.reports.log_views import limits_view, log_views, rates_of
+from cleanerd.daemon.reports.status_views import hold_view, log_dir_view, mute_view, reload_view
 from cleanerd.daemon.telemetry.history import HOLD
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import (
@@ -38,7 +40,6 @@ from cleanerd.daemon.values.models import (
     HoldView,
     InstallView,
     JobView,
-    LogDirView,
     LogRef,
     LogView,
     MuteView,
@@ -53,9 +54,8 @@ from cleanerd.daemon.values.models import (
 from cleanerd.daemon.values.patterns import matches, similar
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.installs import Installs
-from cleanerd.daemon.work.mutes import Mute, MuteNotKept, Mutes
+from cleanerd.daemon.work.mutes import MuteNotKept, Mutes
 from cleanerd.daemon.work.states import StillRunning
-from cleanerd.env.space import space_of
 from cleanerd.errors import CleanerdError, LockHeld
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.lifecycle import Status
@@ -95,16 +95,16 @@ class Service(Operations):
             pid=os.getpid(),
             uptime_s=parts.clock.monotonic_s() - parts.life.started_s,
             ready=parts.life.is_ready,
-            log_dirs=tuple(map(self._log_dir, parts.log_dirs)),
+            log_dirs=tuple(map(partial(log_dir_view, parts), parts.log_dirs)),
             logs_by_state=Counter(one.state for _, one in parts.conditions.all(parts.inventory.logs())),
             workers_busy=len(parts.jobs.running()),
             workers_total=len(workers) - 1,  # the express one is extra
             spark_session_up=parts.engine.pid is not None,
             throttle=self.throttle(),
-            configuration=_reload_view(self._reloader.last, self._reloader.last_success_ms),
+            configuration=reload_view(self._reloader.last, self._reloader.last_success_ms),
             holds=len(parts.states.holds()),
             warnings=(*parts.configuration().warnings, *self._unseen()),
-            muted=tuple(map(_mute_view, self._mutes.all())),
+            muted=tuple(map(mute_view, self._mutes.all())),
         )
 
     def logs(self, pattern: str | None, state: State | None) -> tuple[LogView, ...]:
@@ -185,7 +185,7 @@ class Service(Operations):
         if not parts.history.put(HOLD, hold.id, asdict(hold)):
             parts.states.release(hold.id)
             raise Unavailable("the hold would not survive a restart: the state directory cannot be written")
-        return self._hold_view(hold)
+        return hold_view(self._parts, hold)
 
     def resume(self, selector: str) -> tuple[HoldView, ...]:
         """Lift holds."""
@@ -195,7 +195,7 @@ class Service(Operations):
             raise NotFound(
                 f"there is no hold with the id or the pattern {selector}; `cleanerctl holds` lists them"
             )
-        views = tuple(map(self._hold_view, found))
+        views = tuple(map(partial(hold_view, self._parts), found))
         for hold in found:
             parts.states.release(hold.id)
             parts.history.delete(HOLD, hold.id)
@@ -205,7 +205,7 @@ class Service(Operations):
 
     def holds(self) -> tuple[HoldView, ...]:
         """Holds in force."""
-        return tuple(map(self._hold_view, self._parts.states.holds()))
+        return tuple(map(partial(hold_view, self._parts), self._parts.states.holds()))
 
     def abort(self, pattern: str, timeout_ms: int) -> tuple[LogRef, ...]:
         """Stop the cleanings of what matches."""
@@ -264,7 +264,7 @@ class Service(Operations):
         if not compacted:
             raise Conflict(f"{', '.join(topics[:5])}: not compacted, so no cleaner to keep away")
         muted = self._changed_mutes(lambda: self._mutes.mute(compacted))
-        return tuple(map(_mute_view, muted))
+        return tuple(map(mute_view, muted))
 
     def unmute(self, pattern: str) -> tuple[MuteView, ...]:
         """Bring back what was before."""
@@ -272,7 +272,7 @@ class Service(Operations):
         if not found:
             raise NotFound(f"no muted topic matches {pattern}; `cleanerctl status` lists them")
         self._changed_mutes(lambda: self._mutes.unmute(found))
-        return tuple(map(_mute_view, found))
+        return tuple(map(mute_view, found))
 
     def _changed_mutes(self, change: Callable[[], _T]) -> _T:
         """What `change` returns; the ratios that cleanerd goes by change with the mutes."""
@@ -328,7 +328,7 @@ class Service(Operations):
         """Read the configuration again."""
         outcome = self._reloader.reload(ReloadTrigger.REQUEST)
         self._reloaded(outcome)
-        return _reload_view(outcome, self._reloader.last_success_ms)
+        return reload_view(outcome, self._reloader.last_success_ms)
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> tuple[DeletedRecords, ...]:
         """Raise the log start offset, delete the segments below it."""
@@ -427,60 +427,6 @@ class Service(Operations):
     def _instead_of(self, pattern: str) -> str:
         near = similar(pattern, (log.topic_partition for log in self._parts.inventory.logs()))
         return f"did you mean {' or '.join(near)}?" if near else "`cleanerctl logs` lists them"
-
-    def _hold_view(self, hold: Hold) -> HoldView:
-        logs = [str(log) for log in self._parts.inventory.logs() if hold.matches(log.topic_partition)]
-        return HoldView(
-            id=hold.id,
-            pattern=hold.pattern,
-            owner=hold.owner,
-            reason=hold.reason,
-            created_ms=hold.created_ms,
-            expires_ms=hold.expires_ms,
-            logs=tuple(logs),
-        )
-
-    def _log_dir(self, log_dir: str) -> LogDirView:
-        parts = self._parts
-        reason = parts.obstacles.offline.get(log_dir)
-        free_bytes, owner, staged = None, None, 0
-        if reason is None:
-            try:
-                free_bytes = space_of(log_dir).free_bytes
-                owner = parts.ownership.owner_of(log_dir)
-                staged = parts.commits.staged_bytes(log_dir)
-            except OSError as error:
-                reason = str(error)
-        return LogDirView(
-            path=log_dir,
-            online=reason is None,
-            reason=reason,
-            free_bytes=free_bytes,
-            staged_bytes=staged,
-            lock_owner_pid=owner or None,
-            broker_is_live=owner is not None and is_kafka_dir(parts.files, log_dir),
-        )
-
-
-def _reload_view(outcome: ReloadOutcome | None, success_ms: int) -> ReloadView:
-    if outcome is None:
-        return ReloadView(applied=True, time_ms=success_ms)
-    plan = outcome.plan
-    topics = (
-        [f"{topic}: {change}" for topic, changes in plan.topics.items() for change in changes] if plan else []
-    )
-    return ReloadView(
-        applied=outcome.status is not ReloadStatus.REJECTED,
-        time_ms=outcome.at_ms,
-        changed=(*map(str, plan.changes), *topics) if plan else (),
-        problems=outcome.problems,
-    )
-
-
-def _mute_view(mute: Mute) -> MuteView:
-    return MuteView(
-        topic=mute.topic, prior_ratio=mute.prior, since_ms=mute.since_ms, confirmed=mute.is_confirmed
-    )
 
 
 def _ref(log: LogId) -> LogRef:
