@@ -84,6 +84,16 @@ def status(text: str = "", **fields: object) -> models.StatusView:
     return models.StatusView.model_validate(usual | fields)
 
 
+def forecast(text: str) -> models.Forecast:
+    late = models.LogForecast(
+        topic=text, partition=0, log_dir=text, size_bytes=9, cleanable_bytes=5, peak_extra_bytes=9, due_ms=NOW_MS,
+        due_why=text, start_ms=NOW_MS, end_ms=NOW_MS + 5000, deadline_ms=NOW_MS - HOUR_MS, is_late=True,
+    )  # fmt: skip
+    return models.Forecast(
+        workers=1, bytes_per_s=5e7, rate_is_measured=True, misses=1, first_miss_ms=NOW_MS, logs=(late,)
+    )
+
+
 def all_pages(text: str) -> dict[str, bytes]:
     """Every page with a text wherever there can be one."""
     views = [
@@ -107,6 +117,7 @@ def all_pages(text: str) -> dict[str, bytes]:
         "none": pages.logs(views, pages.Query(q=text or "?", state=text), NOW_MS),
         "log": pages.log(text, [pages.LogReport(views[0], told, samples)], events, NOW_MS),
         "history": pages.history(samples, events, "24h", text, NOW_MS, is_all=False),
+        "forecast": pages.forecast(forecast(text), text, 9, NOW_MS),
         "problem": pages.problem(text, text),
     }
 

@@ -17,6 +17,7 @@ def test_dirty_ratio_is_a_stair() -> None:
     assert plot.path == "M223.0,138.0H307.5V10.0H392.0"
     assert plot.summary == "now 1.00, between 0.00 and 1.00"
     assert plots.dirty_ratio([], SPAN) is None
+    assert plots.dirty_ratio([Sample(NOW_MS - 9, 100, 100, 0)], SPAN) is None
 
 
 def test_reclaimed_bytes_are_summed_in_columns() -> None:

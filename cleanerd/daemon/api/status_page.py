@@ -7,6 +7,7 @@ path       page, and the query it takes
 /logs      a table of logs: `q` (part of a name, or a glob), `state`, `sort` (`-` reverses it), `page`
 /log       one log: `name`, like `orders-3`
 /history   what happened: `range` (24h, 7d, 30d), `q` (a pattern, as everywhere)
+/forecast  what is to come: `q` (as for /logs)
 =========  ===================================================================================================
 
 It only reads, and what it reads is in memory, in the history or in the directory of one log: no look starts an engine.
@@ -21,7 +22,9 @@ from cleanerd.daemon.page import pages
 from cleanerd.daemon.page.html import headers
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports.explain import explain
+from cleanerd.daemon.reports.forecast import forecast
 from cleanerd.daemon.reports.log_views import log_views
+from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import EventKind, HistoryEvent
 from cleanerd.format.names import TopicPartition, parse_partition_dir
 
@@ -58,6 +61,7 @@ class StatusPage:
             "/logs": self._logs,
             "/log": self._log,
             "/history": self._history,
+            "/forecast": self._forecast,
         }
         return {path: _page(make) for path, make in made.items()}
 
@@ -107,6 +111,13 @@ class StatusPage:
         events = self._events(q or None, since_ms)
         samples = () if q else self._parts.history.samples(None, since_ms)
         return pages.history(samples, events, chosen, q, now_ms, is_all=len(events) < _MAX_EVENTS)
+
+    def _forecast(self, fields: Fields) -> bytes:
+        q = fields.get("q", "").strip()
+        views = pages.dirtiest(self._operations.logs(None, None), q)
+        first = views[: pages.PAGE_ROWS]
+        told = {LogId(view.log_dir, TopicPartition(view.topic, view.partition)) for view in first}
+        return pages.forecast(forecast(self._parts, told), q, len(views), self._parts.clock.now_ms())
 
     def _events(
         self, pattern: str | None, since_ms: int, limit: int = _MAX_EVENTS

@@ -9,7 +9,15 @@ from fnmatch import fnmatchcase
 from cleanerd.daemon.page import plots
 from cleanerd.daemon.page.html import render
 from cleanerd.daemon.page.plots import Span
-from cleanerd.daemon.values.models import Explanation, HistoryEvent, HoldView, JobView, LogView, StatusView
+from cleanerd.daemon.values.models import (
+    Explanation,
+    Forecast,
+    HistoryEvent,
+    HoldView,
+    JobView,
+    LogView,
+    StatusView,
+)
 from cleanerd.daemon.values.sample import Sample
 from cleanerd.daemon.values.severity import STATES
 from cleanerd.units import size
@@ -249,6 +257,26 @@ def history(
         events=events[:PAGE_ROWS],
         found=len(events),
         is_all=is_all,
+        now_ms=now_ms,
+    )
+
+
+def dirtiest(views: Iterable[LogView], q: str) -> list[LogView]:
+    """Those that match, the dirtiest first."""
+    return _sorted((view for view in views if _matches(view, Query(q=q))), "dirty")
+
+
+def forecast(found: Forecast, q: str, matching: int, now_ms: int) -> bytes:
+    """What is to come, the soonest first; `matching`: how many logs there are, of which some are told."""
+    return render(
+        "forecast.html",
+        here="forecast",
+        found=found,
+        q=q,
+        matching=matching,
+        rows=sorted(
+            found.logs, key=lambda log: (not log.is_late, _NEVER if log.due_ms is None else log.due_ms)
+        ),
         now_ms=now_ms,
     )
 

@@ -56,8 +56,8 @@ class Plot:
 
 
 def dirty_ratio(samples: Sequence[Sample], span: Span) -> Plot | None:
-    """A stair: between two samples, as in the first. None without samples."""
-    if not samples:
+    """A stair: between two samples, as in the first. None where there is nothing to see yet."""
+    if not samples or span.x(samples[0].time_ms) > _RIGHT - 1:
         return None
     shown = [sample for sample in samples if sample.time_ms >= span.from_ms] or list(samples[-1:])
     steps = [f"M{span.x(shown[0].time_ms)},{_ratio_y(shown[0].dirty_ratio)}"]

@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS events (
 CREATE INDEX IF NOT EXISTS events_by_time ON events (time_ms);
 CREATE TABLE IF NOT EXISTS samples (
     time_ms INTEGER, log INTEGER, size_bytes INTEGER NOT NULL, clean_bytes INTEGER NOT NULL,
-    cleanable_bytes INTEGER NOT NULL, PRIMARY KEY (time_ms, log)) WITHOUT ROWID;
+    cleanable_bytes INTEGER NOT NULL, PRIMARY KEY (log, time_ms)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS state (
     kind TEXT, key TEXT, value TEXT NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
 """
@@ -201,8 +201,11 @@ class History:
         for table in ("events", "samples"):
             connection.execute(f"DELETE FROM {table} WHERE time_ms < ?", (now_ms - self._max_age_ms,))  # noqa: S608 - fixed text
         kept = int(_SAMPLES_SHARE * self._max_bytes / _SAMPLE_BYTES)
-        newest = "SELECT time_ms FROM samples ORDER BY time_ms DESC LIMIT 1 OFFSET ?"
-        connection.execute(f"DELETE FROM samples WHERE log <> 0 AND time_ms <= ({newest})", (kept,))  # noqa: S608 - fixed text
+        surplus = _number(connection, "SELECT count(*) FROM samples") - kept
+        if surplus > 0:
+            oldest = "SELECT time_ms FROM samples ORDER BY time_ms LIMIT 1 OFFSET ?"
+            delete = f"DELETE FROM samples WHERE log <> 0 AND time_ms <= ({oldest})"  # noqa: S608 - fixed text
+            connection.execute(delete, (surplus - 1,))
         while (used_bytes := _used_bytes(connection)) > self._max_bytes:
             count = _number(connection, "SELECT count(*) FROM events")
             if count == 0:
