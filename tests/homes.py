@@ -9,6 +9,7 @@ HOMES = {
     "cleanerd/cli/options.py": "cli/test_clean.py",
     "cleanerd/cli/output.py": "cli/test_clean.py",
     "cleanerd/cli/progress.py": "cli/test_clean.py",
+    "cleanerd/cli/inspect_html.py": "cli/test_inspect.py",
     "cleanerd/cli/inspect_tables.py": "cli/test_inspect.py",
     "cleanerd/cli/ctl/client.py": "cli/ctl/test_verbs.py",
     "cleanerd/cli/ctl/top_screen.py": "cli/ctl/test_top.py",

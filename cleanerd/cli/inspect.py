@@ -69,6 +69,8 @@ def run(arguments: Namespace) -> int:
     ]
     if arguments.parquet:
         _write_parquet(arguments.parquet, documents)
+    if arguments.html:
+        _write_html(arguments.html, [one for _, one in answers if isinstance(one, Inspection)])
     match arguments.output:
         case "json" | "yaml":
             failures = [{name: getattr(one, name) for name in one.__slots__} for one in failed]
@@ -137,6 +139,16 @@ def _flat(document: Mapping[str, object]) -> dict[str, object]:
         elif not isinstance(value, list):
             flat[name] = value
     return flat
+
+
+def _write_html(path: str, logs: "Sequence[Inspection]") -> None:
+    from cleanerd.cli.inspect_html import page  # noqa: PLC0415 - only here
+
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(page(logs))
+    except OSError as error:
+        raise CleanerdError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _write_parquet(path: str, documents: Sequence[Mapping[str, object]]) -> None:

@@ -79,11 +79,11 @@ def answers(log: "Inspection") -> list[str]:
     wasteful = max(log.prefixes, key=lambda one: one.superseded_bytes, default=None)
     if superseded.value and wasteful is not None:
         lines.append(
-            f"  Most of that: keys {key_text(wasteful.prefix)}..., {size(wasteful.superseded_bytes)} superseded "
+            f"  The largest part of that: keys {key_text(wasteful.prefix)}..., {size(wasteful.superseded_bytes)} superseded "
             f"in {wasteful.records:,} records."
         )
         first = min((one.day for one in log.days if one.superseded_bytes), default=-1)
-        lines.append(f"  Superseded since {_date(first)}." if first >= 0 else "")
+        lines.append(f"  Superseded since {date(first)}." if first >= 0 else "")
     helps = [f"a cleaning (at most {_bytes(superseded)})"] if superseded.value else []
     if log.no_key_bytes:
         helps.append(f"records without key go too ({size(log.no_key_bytes)})")
@@ -191,7 +191,7 @@ def _write_days(log: "Inspection") -> None:
     write_table(
         side_by_side(
             {
-                "DAY": [_date(one.day) for one in days],
+                "DAY": [date(one.day) for one in days],
                 "RECORDS": [f"{one.records:,}" for one in days],
                 "SIZE": [size(one.bytes) for one in days],
                 "KEYS": [f"{one.keys:,}" for one in days],
@@ -249,5 +249,6 @@ def _write_batches(log: "Inspection") -> None:
         )
 
 
-def _date(day: int) -> str:
+def date(day: int) -> str:
+    """A day since 1970 (UTC), -1 for none."""
     return (_EPOCH + timedelta(days=day)).strftime("%Y-%m-%d") if day >= 0 else "(no time)"

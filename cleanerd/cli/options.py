@@ -64,6 +64,7 @@ def add_inspect_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--now-ms", metavar="MS", type=number, help="take this for the wall clock")
     parser.add_argument("--processes", metavar="N", type=number, help="default: one for each core")
+    parser.add_argument("--html", metavar="FILE", help="also write one file with plots, for a browser")
     parser.add_argument(
         "--parquet", metavar="FILE", help="also write a row for each log; needs cleanerd[spark]"
     )

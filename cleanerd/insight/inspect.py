@@ -315,7 +315,7 @@ def _hot_keys(table: TopTable) -> tuple[HotKey, ...]:
             int(rows["bytes"][at]),
             max(int(rows["bytes"][at] - rows["newest_bytes"][at]), 0),
         )
-        for at in table.largest(_TOP, rows["bytes"]).tolist()
+        for at in table.largest(_TOP, rows["bytes"])
     )
 
 
@@ -325,7 +325,7 @@ def _prefixes(table: TopTable) -> tuple[Prefix, ...]:
         Prefix(
             table.name(at), int(rows["records"][at]), int(rows["bytes"][at]), int(rows["wasted_bytes"][at])
         )
-        for at in table.largest(_TOP, rows["bytes"]).tolist()
+        for at in table.largest(_TOP, rows["bytes"])
     )
 
 

@@ -318,10 +318,12 @@ class TopTable:
         self.error_bytes += taken
         return len(kept)
 
-    def largest(self, count: int, by: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The filled rows with the largest `by`, the largest first."""
+    def largest(self, count: int, by: npt.NDArray[np.int64]) -> list[int]:
+        """The filled rows with the largest `by`, the largest first, those alike by name."""
         filled = np.flatnonzero(self.rows["records"] > 0)
-        return filled[np.argsort(-by[filled], kind="stable")[:count]]
+        least = np.sort(by[filled])[-count:][:1]
+        chosen = filled[by[filled] >= least]
+        return sorted(chosen.tolist(), key=lambda row: (-by[row], self.name(row)))[:count]
 
     def name(self, row: int) -> bytes:
         """The first bytes of a name."""

@@ -4,11 +4,14 @@ import csv
 import io
 import json
 import sys
+from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from cleanerd.cli.inspect_html import page
 from cleanerd.insight.inspect import inspect_partition
 from cleanerd.units import key_text
 from tests.cli.conftest import Run
@@ -92,3 +95,43 @@ def test_a_damaged_log_does_not_hide_the_others(run: Run, tmp_path: Path) -> Non
 )
 def test_keys_are_text_or_hexadecimal(key: bytes, length: int, text: str) -> None:
     assert key_text(key, length) == text
+
+
+def test_html_is_one_file_that_asks_for_nothing(run: Run, tmp_path: Path) -> None:
+    """Well formed, every log in it, no script and no address; keys from outside cannot become markup."""
+    file = tmp_path / "logs.html"
+    assert run("inspect", f"--log-dir={GOLDEN}", *NOW, "--html", str(file)).code == 0
+    text = file.read_text()
+    parser = Tags()
+    parser.feed(text)
+    assert parser.open == []
+    assert {"svg", "rect", "table", "title"} <= parser.seen
+    assert not {"script", "link", "img", "iframe"} & parser.seen
+    assert "http" not in text.replace("http-equiv", "")
+    assert "prefers-color-scheme: dark" in text
+    for topic in ("idempotent", "zstd", "cleaned"):
+        assert f"<h2>{topic}-0</h2>" in text
+    evil = inspect_partition(str(GOLDEN / "plain-0"), now_ms=0)
+    hot = evil.hot_keys[0]._replace(key=b"<script>", key_length=8)
+    assert "&lt;script&gt;" in page([replace(evil, hot_keys=(hot,))])
+    assert "<script>" not in page([replace(evil, hot_keys=(hot,))])
+
+
+class Tags(HTMLParser):
+    """Which tags there are, and which are not closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.seen.add(tag)
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        self.seen.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
