@@ -70,6 +70,7 @@ HOMES = {
     "cleanerd/insight/findings.py": "insight/test_verify.py",
     "cleanerd/insight/index_check.py": "insight/test_verify.py",
     "cleanerd/insight/coordinators.py": "broker/test_coordinators.py",
+    "cleanerd/insight/removable.py": "cli/test_forecast.py",
     "cleanerd/insight/inspect_logs.py": "insight/test_inspect.py",
     "cleanerd/insight/log_dir_check.py": "insight/test_verify.py",
     "cleanerd/insight/partition_check.py": "insight/test_verify.py",

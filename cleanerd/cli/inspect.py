@@ -17,20 +17,23 @@ what is one number.
 
 import csv
 import io
+import json
 import sys
 from argparse import Namespace
+from base64 import b64encode
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
 from cleanerd.cli import output
 from cleanerd.cli.configuration import log_dirs
-from cleanerd.cli.inspect_tables import write_coordinator, write_details, write_overview
+from cleanerd.cli.inspect_tables import estimate_text, write_coordinator, write_details, write_overview
 from cleanerd.cli.progress import bytes_on
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import CleanerdError
 from cleanerd.format.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
-from cleanerd.units import key_text
+from cleanerd.units import key_text, size
 
 if TYPE_CHECKING:
     from cleanerd.insight.coordinators import Entry
@@ -71,6 +74,8 @@ def run(arguments: Namespace) -> int:
         _write_parquet(arguments.parquet, documents)
     if arguments.html:
         _write_html(arguments.html, [one for _, one in answers if isinstance(one, Inspection)])
+    if arguments.repair_plan:
+        _write_plan(arguments.repair_plan, [task for task, one in answers if isinstance(one, Inspection)])
     match arguments.output:
         case "json" | "yaml":
             failures = [{name: getattr(one, name) for name in one.__slots__} for one in failed]
@@ -139,6 +144,39 @@ def _flat(document: Mapping[str, object]) -> dict[str, object]:
         elif not isinstance(value, list):
             flat[name] = value
     return flat
+
+
+def _write_plan(path: str, tasks: "Sequence[InspectTask]") -> None:
+    """Keys on several partitions of a topic, a line for each with the steps of its repair; what they add up to on stderr."""
+    from cleanerd.insight.spread import find_spread  # noqa: PLC0415 - loads the compiled loops
+
+    topics: dict[str, dict[int, InspectTask]] = defaultdict(dict)
+    for task in tasks:
+        topics[task.topic_partition.topic][task.topic_partition.partition] = task
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            for topic, parts in sorted(topics.items()):
+                if len(parts) < 2 or topic in (CONSUMER_OFFSETS, TRANSACTION_STATE):
+                    continue
+                keys_max = max(min(task.keys_max for task in parts.values()) // len(parts), 1)
+                found = find_spread({p: task.directory for p, task in parts.items()}, keys_max=keys_max)
+                for key in found.listed:
+                    line = {
+                        "topic": topic,
+                        "key_base64": b64encode(key.key).decode(),
+                        "key": key_text(key.key),
+                    }
+                    copies = [asdict(copy) for copy in key.copies]
+                    file.write(
+                        json.dumps(line | {"home": key.home, "copies": copies, "steps": list(key.steps())})
+                        + "\n"
+                    )
+                output.say(
+                    f"{topic}: {estimate_text(found.keys)} keys are on several of its {len(parts)} partitions, "
+                    f"{size(found.bytes)} in copies that are not the newest; {len(found.listed)} in {path}"
+                )
+    except OSError as error:
+        raise CleanerdError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _write_html(path: str, logs: "Sequence[Inspection]") -> None:

@@ -28,7 +28,7 @@ def write_overview(logs: "Sequence[Inspection]", *, is_wide: bool) -> None:
                 "LOG": [f"{log.topic}-{log.partition}" for log in logs],
                 "SIZE": [size(log.bytes) for log in logs],
                 "RECORDS": [f"{log.records:,}" for log in logs],
-                "KEYS": [_number(log.keys) for log in logs],
+                "KEYS": [estimate_text(log.keys) for log in logs],
                 "NEWEST": [_bytes(log.live_bytes) for log in logs],
                 "SUPERSEDED": [_bytes(log.superseded_bytes) for log in logs],
                 "SHARE": [_share(log.superseded_bytes.value, log.bytes) for log in logs],
@@ -42,7 +42,8 @@ def write_overview(logs: "Sequence[Inspection]", *, is_wide: bool) -> None:
     )
 
 
-def _number(found: "Estimate") -> str:
+def estimate_text(found: "Estimate") -> str:
+    """A count, with its error if it has one."""
     return f"{found.value:,}" + (f" ±{found.error:,}" if found.error else "")
 
 

@@ -84,6 +84,10 @@ def _run(arguments: argparse.Namespace, clean_once: "CleanOnce | None") -> int:
             from cleanerd.cli import inspect  # noqa: PLC0415
 
             return inspect.run(arguments)
+        case "forecast":
+            from cleanerd.cli import forecast  # noqa: PLC0415
+
+            return forecast.run(arguments)
         case "salvage":
             from cleanerd.cli import salvage  # noqa: PLC0415
 
@@ -119,6 +123,7 @@ def make_parser() -> Parser:
     _add_clean(commands)
     _add_verify(commands)
     _add_inspect(commands)
+    _add_forecast(commands)
     _add_salvage(commands)
     _add_demo(commands)
     _add_config(commands)
@@ -181,6 +186,18 @@ def _add_inspect(commands: "argparse._SubParsersAction[Parser]") -> None:
         "cleanerd inspect --log-dir /data/kafka-logs -o csv > logs.csv",
     )
     options.add_inspect_options(inspect)
+
+
+def _add_forecast(commands: "argparse._SubParsersAction[Parser]") -> None:
+    forecast = _add(
+        commands,
+        "forecast",
+        "show what a cleaning would remove now, and the disk that it would take; read, not done",
+        "cleanerd forecast --config /etc/kafka/server.properties",
+        "cleanerd forecast --log-dir /restored/kafka-logs --topic-set orders:cleanup.policy=compact --exact",
+    )
+    options.add_configuration_options(forecast)
+    options.add_forecast_options(forecast)
 
 
 def _add_salvage(commands: "argparse._SubParsersAction[Parser]") -> None:

@@ -47,6 +47,17 @@ def add_verify_options(parser: ArgumentParser) -> None:
     add_output_option(parser)
 
 
+def add_forecast_options(parser: ArgumentParser) -> None:
+    """What `forecast` takes besides."""
+    add_selection_options(parser)
+    parser.add_argument(
+        "--exact", action="store_true", help="no sample of keys; memory: 80 bytes for each offset"
+    )
+    parser.add_argument("--now-ms", metavar="MS", type=number, help="take this for the wall clock")
+    parser.set_defaults(force=True, dry_run=True)
+    add_output_option(parser)
+
+
 def add_inspect_options(parser: ArgumentParser) -> None:
     """What `inspect` takes."""
     add_log_dir_options(parser)
@@ -64,6 +75,11 @@ def add_inspect_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--now-ms", metavar="MS", type=number, help="take this for the wall clock")
     parser.add_argument("--processes", metavar="N", type=number, help="default: one for each core")
+    parser.add_argument(
+        "--repair-plan",
+        metavar="FILE",
+        help="also look for keys on several partitions of a topic; JSON lines",
+    )
     parser.add_argument("--html", metavar="FILE", help="also write one file with plots, for a browser")
     parser.add_argument(
         "--parquet", metavar="FILE", help="also write a row for each log; needs cleanerd[spark]"

@@ -181,9 +181,9 @@ def new_key() -> tuple[int, int]:
     return secrets.randbits(64), secrets.randbits(64)
 
 
-def tally_log(view: LogView, keys_max: int) -> Tally:
-    """The counts of a log alone. Raises as `read_slices`."""
-    tally = Tally(keys_max, new_key())
+def tally_log(view: LogView, keys_max: int, key: tuple[int, int] | None = None) -> Tally:
+    """The counts of a log alone; `key`: of the fingerprints, a new one by default. Raises as `read_slices`."""
+    tally = Tally(keys_max, key or new_key())
     for sound in read_slices(view):
         add_sound(tally, view, sound)
     return tally
@@ -202,6 +202,7 @@ def _inspect(view: LogView, now_ms: int, tally: Tally) -> Inspection:
         batches.add(sound, add_sound(tally, view, sound))
         sample.add(sound)
     newest, totals = tally.newest(), tally.totals
+    records, size = superseded(tally)
     is_tombstone = newest["is_tombstone"] != 0
     today, weight = now_ms // DAY_MS, 1 << tally.level
     tombstone_ages = today - newest["timestamp"][is_tombstone] // DAY_MS
@@ -217,10 +218,10 @@ def _inspect(view: LogView, now_ms: int, tally: Tally) -> Inspection:
         expanded_bytes=expanded_bytes,
         batches=batches.count,
         records=int(totals[Total.RECORDS]),
-        keys=_count(len(newest), tally.level),
+        keys=count_estimate(len(newest), tally.level),
         live_bytes=_estimate(_by_group(newest) * weight, tally.level),
-        superseded_records=_estimate(tally.waste[:, 0], tally.level),
-        superseded_bytes=_estimate(tally.waste[:, 1], tally.level),
+        superseded_records=records,
+        superseded_bytes=size,
         superseded_ages=_superseded_ages(tally, today),
         tombstones=int(totals[Total.TOMBSTONES]),
         live_tombstones=int(np.count_nonzero(is_tombstone)) * weight,
@@ -242,6 +243,11 @@ def _inspect(view: LogView, now_ms: int, tally: Tally) -> Inspection:
         codecs=batches.codecs(),
         alternatives=sample.alternatives(expanded_bytes, batches.bytes),
     )
+
+
+def superseded(tally: Tally) -> tuple[Estimate, Estimate]:
+    """Superseded records, and their bytes."""
+    return _estimate(tally.waste[:, 0], tally.level), _estimate(tally.waste[:, 1], tally.level)
 
 
 class _Batches:
@@ -273,7 +279,8 @@ class _Batches:
         return tuple(CodecUse(codec.name.lower(), *row) for codec, row in rows if row[0])
 
 
-def _count(rows: int, level: int) -> Estimate:
+def count_estimate(rows: int, level: int) -> Estimate:
+    """How many there are if one in 2^level was looked at, and `rows` were seen."""
     kept = 1 / (1 << level)
     return Estimate(rows << level, round(_CONFIDENCE * (rows * (1 - kept)) ** 0.5 / kept))
 

@@ -422,7 +422,9 @@ def _forecast(found: Row) -> str:
     workers = f"{found['workers']} worker{'s' * (found['workers'] > 1)} with {rate(found['bytes_per_s'])} each ({origin})"
     verdict = "no log will miss max.compaction.lag.ms"
     if found["misses"]:
-        verdict = f"will miss max.compaction.lag.ms: {found['misses']} log{'s' * (found['misses'] > 1)}, the first by {instant(found['first_miss_ms'])}"
+        many = f"{found['misses']} log{'s' * (found['misses'] > 1)}"
+        first = instant(found["first_miss_ms"])
+        verdict = f"will miss max.compaction.lag.ms: {many}, the first by {first}"
         enough = found["enough_bytes_per_s"]
         more = 0 if enough is None else enough - found["bytes_per_s"]
         if more > 0:

@@ -1,0 +1,151 @@
+"""`cleanerd forecast`: what a cleaning would remove now, read but not done; without a daemon.
+
+========  ====================================================================
+exit      when
+========  ====================================================================
+0         every log was read
+1         some log could not be read; the others are told
+2, 78     the command line or the configuration is wrong
+========  ====================================================================
+
+JSON and YAML are `{"apiVersion": "cleanerd/v1", "logs": [...]}` with `FIELDS` of each log that is compacted; estimates
+are `{"value": ..., "error": ...}` (95 % confidence; 0: exact), and null where there is nothing to clean.
+"""
+
+import os
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+
+from cleanerd.cleaning.choose import Candidate, examine_all, partitions
+from cleanerd.cleaning.result import CleanRequest, LogResult
+from cleanerd.cli import output
+from cleanerd.cli.clean import request_from
+from cleanerd.cli.tables import side_by_side, write_table
+from cleanerd.env.clock import FixedNow, SystemClock
+from cleanerd.env.files import RealFiles
+from cleanerd.env.pace import unpaced
+from cleanerd.errors import CleanerdError
+from cleanerd.policy.cleanable import CompactionConfig, is_filthy
+from cleanerd.units import size
+
+_KEYS_MAX = 1 << 18
+FIELDS = (
+    "topic",
+    "partition",
+    "log_dir",
+    "is_due",
+    "dirty_ratio",
+    "bytes_before",
+    "bytes_to_read",
+    "end_offset",
+    "removable_records",
+    "removable_bytes",
+    "peak_extra_bytes",
+    "reason",
+)
+Row = dict[str, object]
+
+
+def run(arguments: Namespace) -> int:
+    """Look, report; returns the exit code."""
+    request = request_from(arguments)
+    rows: list[Row] = []
+    failed = 0
+    for found in _examined(request, arguments.now_ms):
+        try:
+            row = _row(found, exact=arguments.exact)
+        except (CleanerdError, OSError) as error:
+            output.say(f"{_name(found)}: {error}")
+            failed += 1
+            continue
+        if row is not None:
+            rows.append(row)
+    if output.is_table(arguments.output):
+        _write_table(rows, is_wide=arguments.output == "wide")
+    else:
+        output.write(output.rendered(output.document(logs=rows), arguments.output))
+    return 1 if failed else 0
+
+
+def _examined(request: CleanRequest, now_ms: int | None) -> Iterator[Candidate | LogResult]:
+    files, clock = RealFiles(), SystemClock() if now_ms is None else FixedNow(now_ms)
+    for log_dir in request.log_dirs:
+        yield from examine_all(
+            files, log_dir, partitions(files, log_dir, request), request, clock, lambda _: unpaced
+        )
+
+
+def _name(found: Candidate | LogResult) -> str:
+    return (
+        f"{found.topic}-{found.partition}"
+        if isinstance(found, LogResult)
+        else str(found.snapshot.topic_partition)
+    )
+
+
+def _row(found: Candidate | LogResult, *, exact: bool) -> Row | None:
+    """None for a log that is not compacted. Raises `CleanerdError`, `OSError`."""
+    if isinstance(found, LogResult):
+        if found.outcome == "failed":
+            raise CleanerdError(found.reason or "failed")
+        if found.bytes_before == 0:
+            return None
+        row: Row = dict.fromkeys(FIELDS)
+        return row | {
+            "topic": found.topic, "partition": found.partition, "log_dir": found.log_dir, "is_due": False,
+            "bytes_before": found.bytes_before, "reason": found.reason,
+        }  # fmt: skip
+    from cleanerd.insight.removable import removable  # noqa: PLC0415 - loads the compiled loops
+
+    snapshot, bound, config = found.snapshot, found.range, found.config
+    tp, end = snapshot.topic_partition, bound.first_uncleanable_offset
+    offsets = max(end - snapshot.log_start_offset, 1)
+    gone = removable(
+        os.path.join(snapshot.log_dir, str(tp)), end, offsets if exact else min(offsets, _KEYS_MAX)
+    )
+    thresholds = CompactionConfig(
+        config.min_cleanable_dirty_ratio, config.min_compaction_lag_ms, config.max_compaction_lag_ms
+    )
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "log_dir": snapshot.log_dir,
+        "is_due": is_filthy(bound, thresholds),
+        "dirty_ratio": round(bound.dirty_ratio, 6),
+        "bytes_before": snapshot.size_bytes,
+        "bytes_to_read": found.size_bytes,
+        "end_offset": end,
+        "removable_records": gone.records._asdict(),
+        "removable_bytes": gone.bytes._asdict(),
+        "peak_extra_bytes": max(found.size_bytes - gone.bytes.value + gone.bytes.error, 0),
+        "reason": None,
+    }
+
+
+def _write_table(rows: Sequence[Row], *, is_wide: bool) -> None:
+    def estimate(row: Row, name: str, shown: str) -> str:
+        found = row[name]
+        if not isinstance(found, dict):
+            return ""
+        text = [size(found[part]) if shown == "size" else f"{found[part]:,}" for part in ("value", "error")]
+        return text[0] if not found["error"] else f"{text[0]} ±{text[1]}"
+
+    def of(name: str) -> list[str]:
+        return ["" if row[name] is None else size(int(str(row[name]))) for row in rows]
+
+    write_table(
+        side_by_side(
+            {
+                "LOG": [f"{row['topic']}-{row['partition']}" for row in rows],
+                "SIZE": of("bytes_before"),
+                "DIRTY": ["" if row["dirty_ratio"] is None else f"{row['dirty_ratio']:.2f}" for row in rows],
+                "DUE": ["yes" if row["is_due"] else "no" for row in rows],
+                "READS": of("bytes_to_read"),
+                "REMOVES": [estimate(row, "removable_bytes", "size") for row in rows],
+                "RECORDS": [estimate(row, "removable_records", "count") for row in rows],
+                "PEAK EXTRA": of("peak_extra_bytes"),
+                "REASON": [str(row["reason"] or "") for row in rows],
+            }
+        ),
+        is_wide=is_wide,
+    )

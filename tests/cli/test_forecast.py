@@ -1,0 +1,57 @@
+"""`cleanerd forecast`: what it says a cleaning would remove is what the rules remove."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from cleanerd.kernels.reference import Facts, Segment, clean
+from cleanerd.policy.verdicts import RecordVerdict
+from tests.cli.conftest import Run
+from tests.insight.logdirs import GOLDEN
+from tests.synthetic import Shape, write_log
+
+COMPACT = ("--set", "log.cleanup.policy=compact")
+NOW_MS = 1_795_237_300_000
+
+
+def logs(run: Run, log_dir: Path, *options: str) -> list[dict]:
+    ran = run("forecast", f"--log-dir={log_dir}", *COMPACT, *options, "-o", "json")
+    assert ran.code == 0
+    found: list[dict] = json.loads(ran.out)["logs"]
+    return found
+
+
+def test_what_the_rules_remove(run: Run, tmp_path: Path) -> None:
+    """Beside the cleaning in plain Python; the active segment stays out of it."""
+    write_log(tmp_path / "t-0", 3000, Shape(keys=500, value_bytes=20, segment_bytes=40_000))
+    (found,) = logs(run, tmp_path)
+    end = found["end_offset"]
+    paths = [path for path in sorted((tmp_path / "t-0").glob("*.log")) if int(path.stem) < end]
+    facts = Facts(NOW_MS, None, first_dirty_offset=0, round_end=end, producers={}, aborted=())
+    done = clean([Segment(path.read_bytes(), retain_legacy_deletes=True) for path in paths], facts)
+    removed = done.counts[RecordVerdict.SUPERSEDED]
+    assert removed > 1000
+    assert found["removable_records"] == {"value": removed, "error": 0}
+    assert found["bytes_to_read"] == sum(path.stat().st_size for path in paths)
+    left = sum(len(data) for data in done.segments)
+    assert abs(found["peak_extra_bytes"] - left) < 0.2 * found["bytes_to_read"]  # headers of batches stay
+
+
+def test_a_sample_of_keys_has_an_error_and_exact_has_none(run: Run, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("cleanerd.cli.forecast._KEYS_MAX", 2000)
+    keys = write_log(tmp_path / "t-0", 60_000, Shape(keys=20_000, value_bytes=10))
+    superseded = len(keys) - len(np.unique(keys))
+    (sampled,) = logs(run, tmp_path)
+    (exact,) = logs(run, tmp_path, "--exact")
+    assert exact["removable_records"] == {"value": superseded, "error": 0}
+    assert 0 < sampled["removable_records"]["error"] < superseded
+    assert abs(sampled["removable_records"]["value"] - superseded) < 4 * sampled["removable_records"]["error"]
+
+
+def test_a_table_of_what_a_broker_wrote(run: Run) -> None:
+    """Logs without anything to clean say why."""
+    ran = run("forecast", f"--log-dir={GOLDEN}", *COMPACT)
+    assert ran.code == 0
+    assert "REMOVES" in ran.out
+    assert "transactions-0" in ran.out
