@@ -48,6 +48,7 @@ def test_wheel_brings_along_what_an_installation_needs(wheel: zipfile.ZipFile) -
         f"{data}/doc/cleanerd/cleaner-behaviour.md",
         "cleanerd/py.typed",
         "cleanerd/pipeline/log4j2.properties",
+        "cleanerd/daemon/page/templates/style.css",
         f"cleanerd-{cleanerd.__version__}.dist-info/licenses/LICENSE",
     } <= set(names)
     assert not [name for name in names if name.startswith("tests/")]

@@ -47,6 +47,7 @@ EXAMPLES: dict[str, tuple[str, dict[str, object] | None]] = {
     "unmute": ("/v1/unmute", {"pattern": "orders"}),
     "retry": ("/v1/retry", {"pattern": "*"}),
     "reload": ("/v1/reload", None),
+    "forecast": ("/v1/forecast?pattern=orders", None),
     "retention": ("/v1/retention", {"pattern": "orders", "dry_run": True}),
     "delete_records": ("/v1/delete-records", {"topic_partition": "orders-0", "offset": 5}),
 }
@@ -59,7 +60,11 @@ class Api:
     def __init__(self, path: Path, limits: Limits | None = None) -> None:
         self.path = path
         self.operations = FakeOperations()
-        page = {"/metrics": lambda accept: Answer(f"for {accept}".encode(), content_type="text/plain")}
+        page = {
+            "/metrics": lambda request: Answer(
+                f"for {request.accept}?{request.query}".encode(), content_type="text/plain"
+            )
+        }
         self.server, self.audit = serve(path, self.operations, limits=limits, pages=page)
 
     def connect(self) -> socket.socket:
@@ -277,8 +282,8 @@ def test_more_connections_than_allowed_are_turned_away(tmp_path: Path) -> None:
 
 def test_other_pages_are_served_for_get(api: Api) -> None:
     """What metrics and health checks are mounted with."""
-    status, headers, body = api.ask("GET", "/metrics", headers="Accept: text/x\r\n")
-    assert (status, headers["Content-Type"], body) == (200, "text/plain", b"for text/x")
+    status, headers, body = api.ask("GET", "/metrics?a=1", headers="Accept: text/x\r\n")
+    assert (status, headers["Content-Type"], body) == (200, "text/plain", b"for text/x?a=1")
     assert api.ask("POST", "/metrics")[0] == 405
 
 
