@@ -32,6 +32,7 @@ HOMES = {
     "cleanerd/daemon/telemetry/event_table.py": "operate/test_logs.py",
     "cleanerd/daemon/telemetry/metric_table.py": "operate/test_metrics.py",
     "cleanerd/daemon/telemetry/metrics.py": "operate/test_metrics.py",
+    "cleanerd/daemon/reports/what_if.py": "daemon/test_forecast.py",
     "cleanerd/daemon/reports/gauges.py": "operate/test_metrics.py",
     "cleanerd/daemon/notify.py": "operate/test_notify.py",
     # The control API is asked over its real socket.

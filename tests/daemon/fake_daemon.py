@@ -240,6 +240,16 @@ class FakeOperations:
                 end_ms=1_700_000_007_000,
                 deadline_ms=1_700_000_000_000,
                 is_late=tp.partition == 3,
+                what_if=(
+                    models.WhatIf(
+                        setting="as it is",
+                        lasted_ms=10**8,
+                        cleanings=2,
+                        read_bytes=9,
+                        mean_bytes=5,
+                        max_bytes=7,
+                    ),
+                ),
             )
             for tp in self._found(pattern)
         )

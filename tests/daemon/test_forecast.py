@@ -10,7 +10,7 @@ from cleanerd.daemon.values.models import Forecast, HistoryEvent, ThrottleChange
 from cleanerd.daemon.values.sample import Sample
 from tests.operate.world import World
 
-AHEAD_MS = 600_000
+AHEAD_MS, LAG_MS = 600_000, 3_600_000
 
 
 @pytest.fixture
@@ -82,3 +82,19 @@ def test_a_log_becomes_due_as_it_grows(world: World) -> None:
     samples = [Sample(time_ms, size, 0, 0) for time_ms, size in sizes.items()]
     assert written_bytes_per_s(samples) == 100  # 2000 before a cleaning and 2000 after it, in 40 s
     assert written_bytes_per_s(samples[:1]) == 0
+
+
+def test_what_other_settings_would_have_done(world: World) -> None:
+    """From the samples of the history; as it is comes first."""
+    world.configure(log_segment_bytes=100_000_000)
+    log, now_ms = world.log("one"), world.clock.now_ms()
+    for i in range(40):
+        sample = Sample(now_ms - (40 - i) * LAG_MS, 10**9 + i * 10**8, 10**9, i * 10**8)
+        world.history.record_samples(sample, {log: sample})
+    (found,) = forecast(world.parts, [log]).logs
+    results = {one.setting: one for one in found.what_if}
+    assert next(iter(results)) == "as it is"
+    assert found.what_if[0].lasted_ms == 39 * LAG_MS
+    lower, higher = (results[f"min.cleanable.dirty.ratio={ratio}"] for ratio in (0.1, 0.8))
+    assert lower.cleanings > results["as it is"].cleanings > higher.cleanings == 0
+    assert lower.max_bytes < results["as it is"].max_bytes < higher.max_bytes == 49 * 10**8

@@ -42,7 +42,19 @@ _EXPENDABLE = (
     *("REMOVED", "RECORDS/S", "TOOK", "BEFORE", "AFTER", "KIND"),
 )
 _NAMES, _PROSE, _LEAST = {"LOG", "LOGS"}, {"REASON"}, 20
-_NUMBERS |= {"FREES", "PEAK EXTRA", "TAKES", "TOOK", "FAILURES", "DELETED", "LOG START"}
+_NUMBERS |= {
+    "CLEANINGS",
+    "READ",
+    "MEAN SIZE",
+    "LARGEST",
+    "FREES",
+    "PEAK EXTRA",
+    "TAKES",
+    "TOOK",
+    "FAILURES",
+    "DELETED",
+    "LOG START",
+}
 
 
 def table(rows: Sequence[Row], columns: Mapping[str, Cell]) -> str:
@@ -242,6 +254,15 @@ _FORECASTS: Mapping[str, Cell] = {
     "WHY": _as(str, "due_why"),
     "LOG DIR": _as(str, "log_dir"),
 }
+_WHAT_IFS: Mapping[str, Cell] = {
+    "LOG": _name,
+    "WHAT IF": _as(str, "setting"),
+    "CLEANINGS": _as(str, "cleanings"),
+    "READ": _as(size, "read_bytes"),
+    "MEAN SIZE": _as(size, "mean_bytes"),
+    "LARGEST": _as(size, "max_bytes"),
+    "IN": lambda row: duration(row["lasted_ms"] / 1000),
+}
 _LOG_DIRS: Mapping[str, Cell] = {
     "LOG DIR": _as(str, "path"),
     "ONLINE": _as(_yes_or_no, "online"),
@@ -431,7 +452,9 @@ def _forecast(found: Row) -> str:
             verdict += (
                 f"; {rate(more)} more for each worker would do for those whose deadline is still to come"
             )
-    return (table(rows, _FORECASTS) if rows else "") + f"{verdict}; {workers}\n"
+    what_if = [row | one for row in rows for one in row["what_if"]]
+    shown = "\n" + table(what_if, _WHAT_IFS) if what_if else ""
+    return (table(rows, _FORECASTS) if rows else "") + shown + f"{verdict}; {workers}\n"
 
 
 def _muted(mute: Row) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from cleanerd.cleaning.throttle import RateLimit
 from cleanerd.daemon.inventory.urgency import FOREVER_MS, Estimate
 from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.reports.what_if import what_if
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import EventKind, Forecast, HistoryEvent, LogForecast
 from cleanerd.daemon.values.sample import Sample
@@ -30,6 +31,7 @@ ASSUMED_BYTES_PER_S = 50e6
 _GRACE_MIN_MS, _GRACE_MAX_MS = 60_000, 3_600_000
 _GRACE_SHARE = 100  # of max.compaction.lag.ms
 _EVENTS = 200
+_WHAT_IF_MAX = 8  # logs; a whole directory would be read from the history for more
 _CLEANINGS: tuple[EventKind, ...] = ("cleaning",)
 _GROWTH_MS = 7 * 86_400_000
 
@@ -41,6 +43,7 @@ def forecast(parts: Parts, logs: Collection[LogId]) -> Forecast:
     now_ms, rate, is_measured = parts.clock.now_ms(), *_rate(parts)
     workers = parts.configuration().broker.log_cleaner_threads
     waiting = _waiting(parts, now_ms)
+    detailed = len(logs) <= _WHAT_IF_MAX
     planned = {
         one.work.log: one
         for one in plan(_works(waiting, now_ms, rate), now_ms=now_ms, workers=workers, bytes_per_s=rate)
@@ -53,8 +56,12 @@ def forecast(parts: Parts, logs: Collection[LogId]) -> Forecast:
         misses=len(late),
         first_miss_ms=late[0] if late else None,
         enough_bytes_per_s=_enough(waiting, now_ms, workers, rate) if late else None,
-        logs=tuple(_log_forecast(parts, log, waiting[log], planned.get(log), now_ms) for log in waiting if log in logs),
-    )  # fmt: skip
+        logs=tuple(
+            _log_forecast(parts, log, waiting[log], planned.get(log), now_ms, detailed=detailed)
+            for log in waiting
+            if log in logs
+        ),
+    )
 
 
 def misses(parts: Parts) -> int:
@@ -127,7 +134,13 @@ def _rate(parts: Parts) -> tuple[float, bool]:
 
 
 def _log_forecast(
-    parts: Parts, log: LogId, estimate: Estimate, planned: Planned[LogId] | None, now_ms: int
+    parts: Parts,
+    log: LogId,
+    estimate: Estimate,
+    planned: Planned[LogId] | None,
+    now_ms: int,
+    *,
+    detailed: bool,
 ) -> LogForecast:
     tp, bound, reason = log.topic_partition, estimate.range, estimate.reason(now_ms)
     removable = _removable_bytes(estimate, parts.events.last(log))
@@ -146,6 +159,7 @@ def _log_forecast(
         end_ms=planned.end_ms if planned else None,
         deadline_ms=estimate.deadline_ms if estimate.deadline_ms < FOREVER_MS else None,
         is_late=planned is not None and planned.is_late,
+        what_if=what_if(parts, log, estimate.config) if detailed else (),
     )
 
 

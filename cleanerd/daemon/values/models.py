@@ -291,6 +291,17 @@ class RetentionView(View):
     next_ms: int | None = None
 
 
+class WhatIf(View):
+    """What a setting would have done in the `lasted_ms` that are recorded: cleanings, what they read, size of the log."""
+
+    setting: str
+    lasted_ms: int
+    cleanings: int
+    read_bytes: int
+    mean_bytes: int
+    max_bytes: int
+
+
 class LogForecast(View):
     """What is to come for a log. `due_ms`: from when on it is worth a cleaning, None for as far as can be told never.
 
@@ -312,6 +323,7 @@ class LogForecast(View):
     end_ms: int | None = None
     deadline_ms: int | None = None
     is_late: bool = False
+    what_if: tuple[WhatIf, ...] = ()
 
 
 class Forecast(View):

@@ -1,0 +1,53 @@
+"""What other settings would have done to a log: its recorded growth, cleaned by other rules (`policy.backtest`)."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cleanerd.config.model import TopicConfig
+from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.values.models import WhatIf
+from cleanerd.policy.backtest import Seen, Setting, replay
+
+_SINCE_MS = 30 * 86_400_000
+_SAMPLES_MIN = 3
+_RATIOS = (0.1, 0.3, 0.5, 0.8)
+_DAY_MS = 86_400_000
+
+
+def what_if(parts: Parts, log: LogId, config: TopicConfig) -> tuple[WhatIf, ...]:
+    """The setting of now first; nothing as long as too little is recorded."""
+    samples = parts.history.samples(log, parts.clock.now_ms() - _SINCE_MS)
+    if len(samples) < _SAMPLES_MIN:
+        return ()
+    seen = [Seen(one.time_ms, one.size_bytes, one.clean_bytes) for one in samples]
+    lasted_ms = samples[-1].time_ms - samples[0].time_ms
+    found = []
+    for name, setting in _settings(config):
+        result = replay(seen, setting)
+        found.append(
+            WhatIf(
+                setting=name,
+                lasted_ms=lasted_ms,
+                cleanings=result.cleanings,
+                read_bytes=result.read_bytes,
+                mean_bytes=result.mean_bytes,
+                max_bytes=result.max_bytes,
+            )
+        )
+    return tuple(found)
+
+
+def _settings(config: TopicConfig) -> Iterator[tuple[str, Setting]]:
+    now = Setting(
+        config.min_cleanable_dirty_ratio, config.max_compaction_lag_ms, max(config.segment_bytes, 1)
+    )
+    yield "as it is", now
+    for ratio in _RATIOS:
+        if ratio != now.min_cleanable_dirty_ratio:
+            yield f"min.cleanable.dirty.ratio={ratio}", replace(now, min_cleanable_dirty_ratio=ratio)
+    if now.max_compaction_lag_ms > _DAY_MS:
+        yield f"max.compaction.lag.ms={_DAY_MS}", replace(now, max_compaction_lag_ms=_DAY_MS)
+    for size in (now.segment_bytes // 4, now.segment_bytes * 4):
+        if 0 < size < 2**31:
+            yield f"segment.bytes={size}", replace(now, segment_bytes=size)
