@@ -35,7 +35,7 @@ from tests.daemon.processes import DaemonProcess
 MODES = ("kafka", "restart", "install")
 TOPIC = "day"
 PARTITIONS = 3
-KEYS = 20_000
+KEYS = 3_000
 VALUE_BYTES = 500
 
 
@@ -61,7 +61,7 @@ def run(mode: str, options: argparse.Namespace) -> dict[str, Any]:
     is_kafka = mode == "kafka"
     with ExitStack() as stack:
         cluster = stack.enter_context(KafkaCluster(root, {"log.cleaner.min.cleanable.ratio": "0.5"}))
-        config = {"cleanup.policy": "compact", "segment.bytes": str(8 << 20)}
+        config = {"cleanup.policy": "compact", "segment.bytes": str(2 << 20)}
         config |= {} if is_kafka else {"min.cleanable.dirty.ratio": "1.0"}
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, config=config)])[TOPIC].result(60)
@@ -95,7 +95,7 @@ def cleanerd(cluster: KafkaCluster, node: int, mode: str, root: Path) -> Iterato
         "cleanerd.kafka.bootstrap.servers": cluster.bootstrap,
         "cleanerd.min.cleanable.dirty.ratio": "0.5",
         "cleanerd.install": "reassign" if mode == "install" else "restart",
-        "cleanerd.install.min.reclaim.bytes": str(8 << 20),
+        "cleanerd.install.min.reclaim.bytes": str(2 << 20),
     }
     directory = root / f"cleanerd-{node}"
     directory.mkdir()
