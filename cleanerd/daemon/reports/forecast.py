@@ -7,7 +7,7 @@ others. All rests on upper bounds of what is dirty, on the rate of past cleaning
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from cleanerd.cleaning.throttle import RateLimit
 from cleanerd.daemon.inventory.urgency import FOREVER_MS, Estimate
@@ -16,6 +16,7 @@ from cleanerd.daemon.reports.what_if import what_if
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import EventKind, Forecast, HistoryEvent, LogForecast
 from cleanerd.daemon.values.sample import Sample
+from cleanerd.daemon.work.condition import Condition
 from cleanerd.policy.deadlines import (
     NEVER_MS,
     Planned,
@@ -42,7 +43,7 @@ def forecast(parts: Parts, logs: Collection[LogId]) -> Forecast:
     """For all logs together; `logs` are those to tell in detail."""
     now_ms, rate, is_measured = parts.clock.now_ms(), *_rate(parts)
     workers = parts.configuration().broker.log_cleaner_threads
-    waiting = _waiting(parts, now_ms)
+    waiting = _waiting(parts, now_ms, parts.conditions.all(parts.inventory.logs()))
     detailed = len(logs) <= _WHAT_IF_MAX
     planned = {
         one.work.log: one
@@ -64,19 +65,19 @@ def forecast(parts: Parts, logs: Collection[LogId]) -> Forecast:
     )
 
 
-def misses(parts: Parts) -> int:
-    """How many logs are expected to miss max.compaction.lag.ms."""
+def misses(parts: Parts, conditions: Iterable[tuple[LogId, Condition]]) -> int:
+    """How many logs are expected to miss max.compaction.lag.ms; `conditions`: of all logs."""
     now_ms, (rate, _) = parts.clock.now_ms(), _rate(parts)
-    works = _works(_waiting(parts, now_ms), now_ms, rate)
+    works = _works(_waiting(parts, now_ms, conditions), now_ms, rate)
     workers = parts.configuration().broker.log_cleaner_threads
     return sum(one.is_late for one in plan(works, now_ms=now_ms, workers=workers, bytes_per_s=rate))
 
 
-def _waiting(parts: Parts, now_ms: int) -> Estimates:
+def _waiting(parts: Parts, now_ms: int, conditions: Iterable[tuple[LogId, Condition]]) -> Estimates:
     """Compacted logs with something to clean that nothing stands against."""
     config_of = functools.cache(parts.configuration().topic)
     found: Estimates = {}
-    for log, condition in parts.conditions.all(parts.inventory.logs()):
+    for log, condition in conditions:
         estimate = parts.inventory.estimate(log, now_ms, config_of)
         if estimate is not None and condition.obstacle is None:
             found[log] = estimate

@@ -27,6 +27,7 @@ def read(parts: Parts, crew: Crew, reloader: Reloader) -> Iterator[Sample]:
     conditions = dict(parts.conditions.all(parts.inventory.logs()))
     totals = parts.inventory.totals(parts.clock.now_ms(), parts.configuration().topic)
     uncleanable = _uncleanable_bytes(parts, conditions)
+    yield table.DEADLINE_MISSES, (), forecast.misses(parts, conditions.items())
     yield from _process(parts, crew)
     yield from _reloads(reloader)
     yield from _states(parts, conditions)
@@ -44,7 +45,6 @@ def _process(parts: Parts, crew: Crew) -> Iterator[Sample]:
     yield table.PAUSED, (), any(hold.pattern == "*" for hold in parts.states.holds())
     for state, count in _workers(parts, crew).items():
         yield table.WORKERS, (state,), count
-    yield table.DEADLINE_MISSES, (), forecast.misses(parts)
     yield table.THREAD_DEATHS, (), crew.deaths
     yield table.SESSION_UP, (), parts.engine.pid is not None
     yield table.ENGINE_STARTS, (), parts.engine.starts
