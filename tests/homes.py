@@ -53,6 +53,7 @@ HOMES = {
     "cleanerd/daemon/work/installs.py": "install/test_machine.py",
     "cleanerd/daemon/work/jobs.py": "daemon/test_supervisor.py",
     "cleanerd/daemon/work/ownership.py": "daemon/test_process.py",
+    "cleanerd/daemon/work/schedule.py": "daemon/test_supervisor.py",
     "cleanerd/install/area.py": "install/test_machine.py",
     "cleanerd/install/driver.py": "install/test_machine.py",
     "cleanerd/install/prepare.py": "install/test_machine.py",

@@ -126,8 +126,8 @@ def build_parts(
         done=partial(_retained, inventory, metrics, events),
     )  # fmt: skip
     schedule = Schedule(
-        inventory, states, jobs, configuration, lambda log: conditions.of(log).obstacle, clock
-    )
+        inventory, states, jobs, configuration, lambda log: conditions.of(log).obstacle, ownership.is_yielding, clock
+    )  # fmt: skip
     stall_timeout_ms = lambda: configuration().broker.job_stall_timeout_ms  # noqa: E731
     return Parts(
         configuration=configuration, log_dirs=log_dirs, files=files, clock=clock, life=life,

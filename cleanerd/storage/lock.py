@@ -193,7 +193,7 @@ def _try_lease(path: str, fd: int) -> bool:
         try:
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         except OSError as error:
-            if error.errno != errno.EAGAIN or not _has_leases(os.path.dirname(path)):
+            if error.errno != errno.EAGAIN or not _has_leases(os.path.dirname(path), os.geteuid()):
                 return False
         else:
             return True
@@ -212,16 +212,18 @@ def may_lease(log_dir: str) -> bool:
         owner = os.stat(os.path.join(log_dir, names.LOCK)).st_uid
     except OSError:
         owner = os.geteuid()  # there is none: it would be ours
-    return os.geteuid() in (0, owner) and _has_leases(log_dir)
+    return _has_leases(log_dir, owner)
 
 
-def _has_leases(directory: str) -> bool:
-    """Whether the file system knows leases: tried on a file without a name."""
+def _has_leases(directory: str, owner: int) -> bool:
+    """Whether the file system knows leases and we may have them of such a user's files: tried on one without a name."""
     try:
         fd = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError:
         return False
     try:
+        if owner != os.fstat(fd).st_uid:
+            os.fchown(fd, owner, -1)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     except OSError:
         return False

@@ -1,48 +1,191 @@
 """`commit --wait` before a broker's start: it waits for nothing that cannot come, and everything else makes way."""
 
 import json
+import os
 import threading
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cleanerd.cleaning.lock import AIM_S
+from cleanerd.client.producer import Producer
+from cleanerd.client.writer import LogWriter
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.slices import SliceSize, Weighed, weigh
 from cleanerd.env.files import RealFiles
+from cleanerd.format import names
+from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.format.names import TopicPartition
-from tests.broker.test_start_beside_commits import kill, staged, start, waiting
-from tests.daemon.processes import wait_until
+from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.storage.checkpoints import read_offsets
+from cleanerd.storage.lock import probe
+from tests.broker.test_start_beside_commits import QUICK, STAGING_S, kill, start, waiting
+from tests.cleaning.logs import META_PROPERTIES, clean, contents, lock_of_another, write_logs
+from tests.daemon.inventories import HandClock
+from tests.daemon.processes import DaemonProcess, running, wait_until
+from tests.operate.world import World
+from tests.storage.leases import without_leases
 
 BUSY = 75
+COMING = "a broker is about to start"
+TOPICS = ("one", "two", "three")
+LATE = ("dirty-0", "expires-0")
+SETTINGS = {
+    **QUICK,
+    "log.cleaner.delete.retention.ms": 1,
+    "log.retention.check.interval.ms": 200,
+    "cleanerd.spark.idle.timeout.ms": 600_000,
+}
 
 
 @pytest.mark.soak
-def test_a_forgotten_hold_delays_no_start_and_nothing_begins_until_the_broker_has_come(
+def test_nothing_begins_until_the_broker_has_come_and_a_forgotten_hold_delays_no_start(
     tmp_path: Path,
 ) -> None:
-    with staged(tmp_path, logs=3) as (daemon, log_dir, broker):
-        daemon.ask("pause", "topic-000-0", "--reason", "forgotten")
+    """Announced as by its unit: no job, commit, tombstone pass or retention starts, then all of them do."""
+    log_dir = write_logs(tmp_path / "logs", "waits", "dirty", "expires")
+    write_graves(log_dir)
+    for late in LATE:
+        (log_dir / late).rename(tmp_path / late)
+    broker, topics = start(log_dir), dict.fromkeys(("waits", "dirty", "graves"), "compact")
+    with running(tmp_path / "daemon", log_dir, topics=topics | {"expires": "delete"}, **SETTINGS) as daemon:
+        wait_until(lambda: waiting(log_dir) == 2, STAGING_S, daemon.output)
+        daemon.ask("pause", "*", "--reason", "forgotten")
         kill(broker)
         began = time.monotonic()
         answer = daemon.ctl("commit", "--wait", "--timeout", "60s", check=False)
         assert time.monotonic() - began < 20
         rows = {row["topic"]: row["outcome"] for row in json.loads(answer.stdout)["commits"]}
-        assert (rows["topic-000"], answer.returncode) == ("held", BUSY)
-        assert {rows.get(topic, "nothing") for topic in ("topic-001", "topic-002")} <= {
-            "committed",
-            "nothing",
-        }
-        assert waiting(log_dir) == 1
+        assert (rows, answer.returncode) == (dict.fromkeys(("waits", "graves"), "held"), BUSY)
 
-        daemon.ask("resume", "topic-000-0")
+        daemon.ask("resume", "*")
+        daemon.ask("commit", "graves-0")  # an operator may: now there is a tombstone whose time has come
+        for late in LATE:
+            (tmp_path / late).rename(log_dir / late)
+        before = contents(log_dir / "expires-0")
+        wait_until(lambda: COMING in daemon.ctl("explain", "dirty-0").stdout, 10, daemon.output)
+        refused = daemon.ctl("clean", "dirty-0", check=False)
+        assert (refused.returncode, COMING in refused.stderr) == (BUSY, True)
         threading.Event().wait(2.0)
-        assert waiting(log_dir) == 1, "a broker is expected"
+        assert waiting(log_dir) == 1, "no commit"
+        assert triggers(daemon) == ["schedule"], "no job and no tombstone pass"
+        assert contents(log_dir / "expires-0") == before, "no retention"
+
         broker = start(log_dir)
-        wait_until(lambda: daemon.ask("status")["status"]["log_dirs"][0]["broker_is_live"], 10)
+        wait_until(lambda: waiting(log_dir) == 3, 20, daemon.output)
+        assert set(triggers(daemon)) == {"schedule", "horizon"}
         kill(broker)
         wait_until(lambda: waiting(log_dir) == 0, 20, daemon.output)
+        wait_until(lambda: contents(log_dir / "expires-0") != before, 10, daemon.output)
+
+
+def write_graves(log_dir: Path) -> None:
+    """A log with a tombstone, and what a broker that stopped says of its end."""
+    with LogWriter(str(log_dir), "graves", 0, segment_bytes=1 << 20) as writer:
+        producer = Producer(writer)
+        for key, value in ((b"alive", b"1"), (b"dead", b"1"), (b"dead", None)):
+            producer.put(key, value, 1000)
+        writer.roll()
+        end = {TopicPartition("graves", 0): writer.log_end_offset}
+    for name in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
+        offsets = read_offsets(RealFiles(), str(log_dir / name))
+        (log_dir / name).write_bytes(render_offset_checkpoint(offsets | end))
+
+
+def triggers(daemon: DaemonProcess) -> list[str]:
+    """Why each job was begun."""
+    return [job["trigger"] for job in daemon.ask("jobs")["jobs"]]
+
+
+# -- without leases ------------------------------------------------------------------------------------------------
+
+SYNC_MS = 5
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+class SlowFiles(RealFiles):
+    """Every sync takes `SYNC_MS` by the clock of the test, and nothing else any time."""
+
+    def __init__(self, clock: HandClock) -> None:
+        self._clock = clock
+
+    def fsync(self, path: str) -> None:
+        super().fsync(path)
+        self._clock.advance(SYNC_MS)
+
+    def fsync_dir(self, directory: str) -> None:
+        super().fsync_dir(directory)
+        self._clock.advance(SYNC_MS)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A broker's directory `a`."""
+    world = World(tmp_path)
+    (tmp_path / "topics.d").mkdir()
+    for topic in TOPICS:
+        (tmp_path / "topics.d" / f"{topic}.properties").write_text("cleanup.policy=compact\n")
+    (world.a / names.META_PROPERTIES).write_text(META_PROPERTIES)
+    world.configure()
+    yield world
+    world.close()
+
+
+@NEEDS_ROOT
+def test_without_leases_a_slice_ends_in_time_and_three_times_as_long_is_left_to_others(
+    world: World, spark: LazySpark
+) -> None:
+    """The lock file is of another user. Here one log has several groups, and not all are committed in its first slice."""
+    world.parts.ownership.release()
+    with lock_of_another(world.a / names.LOCK):
+        ran = clean(spark, world.a, options=["--topic-set=one:segment.bytes=4000"])
+    assert {ran.outcome(topic, "a") for topic in TOPICS} == {"staged"}, ran.told
+    world.scan()
+    held_s, paused_s, last_s = list[float](), list[float](), world.clock.monotonic_s()
+
+    def pause(seconds: float) -> None:
+        nonlocal last_s
+        assert probe(str(world.a)) is None, "the lock is free meanwhile"
+        held_s.append(world.clock.monotonic_s() - last_s)
+        paused_s.append(seconds)
+        last_s = world.clock.monotonic_s()
+
+    commits = replace(world.parts.commits, files=SlowFiles(world.clock), pause=pause)
+    with without_leases(world.a / names.LOCK):
+        views = commits.try_all(map(world.log, TOPICS), lambda _: True)
+    assert {(view.topic, view.outcome) for view in views} == {(topic, "committed") for topic in TOPICS}
+    assert len(held_s) > 2
+    assert max(held_s) <= 2 * AIM_S
+    assert paused_s == pytest.approx([3 * held for held in held_s])
+
+
+@NEEDS_ROOT
+def test_without_leases_a_broker_that_ended_has_a_minute_to_start_again(world: World) -> None:
+    lock, ownership = world.a / names.LOCK, world.parts.ownership
+    with lock_of_another(lock):
+        assert ownership.owner_of(str(world.a))
+    with without_leases(lock):
+        assert ownership.yielding([str(world.a), str(world.b)]) == {str(world.a)}
+        world.clock.advance(59_000)
+        assert ownership.is_yielding(str(world.a))
+        world.clock.advance(1_000)
+        assert not ownership.is_yielding(str(world.a))
+
+
+def test_a_job_that_was_requested_before_begins_when_the_broker_has_come(world: World) -> None:
+    """Or when it has not, within its time."""
+    job = world.parts.jobs.request([world.log("one")], force=True)
+    world.parts.ownership.yield_to_broker(str(world.a))
+    assert world.parts.schedule.next() is None
+    with lock_of_another(world.a / names.LOCK):
+        assert world.parts.schedule.next() is job
+    world.parts.states.done_cleaning(world.log("one"))
+
+
+# -- how much in one hold of the lock ------------------------------------------------------------------------------
 
 
 def logs(*weights: float) -> list[Weighed]:

@@ -16,6 +16,7 @@ from cleanerd.errors import DirOffline, LockHeld
 from cleanerd.format import names
 from cleanerd.storage import lock as lock_module
 from cleanerd.storage.lock import LogDirLock, may_lease, probe
+from tests.storage.leases import without_leases
 
 HOLDER = """
 import fcntl, os, sys
@@ -386,3 +387,15 @@ def test_7_without_leases_it_is_a_plain_lock(
         assert not lock.is_wanted
         assert tried_elsewhere(tmp_path) == str(os.getpid())
     assert not may_lease(str(tmp_path))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_7_a_file_of_another_user_has_no_lease_without_the_capability_for_it(tmp_path: Path) -> None:
+    """Root has it outside of containers only."""
+    (tmp_path / names.LOCK).touch()
+    with without_leases(tmp_path / names.LOCK):
+        assert not may_lease(str(tmp_path))
+        with LogDirLock(str(tmp_path)) as lock:
+            assert (lock.is_leased, lock.is_wanted) == (False, False)
+        (tmp_path / names.LOCK).unlink()
+        assert may_lease(str(tmp_path)), "it would be ours"

@@ -205,7 +205,12 @@ def _add_waiting(verbs: _Verbs) -> None:
         "[pattern]",
         examples=("commit", "commit orders-3 --wait --timeout 2m"),
     )
-    commit.add_argument("--wait", action="store_true", help="until no lock is in the way")
+    commit.add_argument(
+        "--wait",
+        action="store_true",
+        help="until no lock is in the way. Without PATTERN this announces a broker: nothing else begins in its free log "
+        "directories until it has come, for a minute at most",
+    )
     install = verbs.add(
         "install",
         ctl_verbs.install,

@@ -38,7 +38,7 @@ class Jobs:
             return self._queue.popleft() if self._queue else None
 
     def postpone(self, job: Job) -> None:
-        """Back to the end of the queue: its log is busy."""
+        """Back to the end of the queue: its log is busy, or a broker is coming to it."""
         with self._changed:
             self._queue.append(job)
 

@@ -21,7 +21,10 @@ _TRIGGERS: dict[DueReason, Trigger] = {
 
 
 class Schedule:
-    """Hands out jobs whose logs are in progress from that moment on. `obstacle` says why a log may not be cleaned now."""
+    """Hands out jobs whose logs are in progress from that moment on. `obstacle` says why a log may not be cleaned now.
+
+    `is_yielding` tells whether a broker is coming to a log directory.
+    """
 
     def __init__(
         self,
@@ -30,6 +33,7 @@ class Schedule:
         jobs: Jobs,
         configuration: Callable[[], Configuration],
         obstacle: Callable[[LogId], str | None],
+        is_yielding: Callable[[str], bool],
         clock: Clock,
     ) -> None:
         self._inventory = inventory
@@ -37,6 +41,7 @@ class Schedule:
         self._jobs = jobs
         self._configuration = configuration
         self._obstacle = obstacle
+        self._is_yielding = is_yielding
         self._clock = clock
 
     def next(self) -> Job | None:
@@ -61,7 +66,8 @@ class Schedule:
         job = self._jobs.next_requested()
         if job is None:
             return None
-        taken = self._states.try_start_all(job.logs)
+        is_coming = self._is_yielding(job.logs[0].log_dir)  # a broker; it was not when the job was requested
+        taken = [] if is_coming else self._states.try_start_all(job.logs)
         if len(taken) == len(job.logs):
             return self._jobs.begin(job)
         for log in taken:
