@@ -168,7 +168,7 @@ def _add_looking(verbs: _Verbs) -> None:
     verbs.look(
         "forecast",
         ctl_verbs.forecast,
-        "show when logs become due, how long they take, and which will miss max.compaction.lag.ms",
+        "show when logs become due, how long they take, and which will be compacted too late",
         "[pattern]",
         examples=("forecast", "forecast orders"),
     )
