@@ -1,0 +1,87 @@
+"""A log directory that fills up while cleanerd writes in it, beside the broker that it belongs to."""
+
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from cleanerd.env.space import space_of
+from tests.broker.kafka import KafkaBroker
+from tests.broker.live import COMPACT, DAEMON, PATIENCE_S, Journal, check_nothing_is_lost, records, troubles
+from tests.broker.tools import READ_UNCOMMITTED, read_all
+from tests.broker.workload import create_topics
+from tests.cleaning.test_bad_input import mounted
+from tests.daemon.processes import running, wait_until
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+
+TOPICS = ("one", "two")
+CONFIG = {**COMPACT, "internal.segment.bytes": "1000000"}
+SETTINGS = {
+    **DAEMON,
+    "cleanerd.chunk.bytes": 1 << 20,
+    "cleanerd.staged.min.free.ratio": 0.05,  # 3.2 MB
+    "log.cleaner.threads": 2,
+    "log.cleaner.io.max.bytes.per.second": 2_000_000,
+}
+"""Slow enough to be met while it writes."""
+LEFT_BYTES = 1 << 20
+"""Below the floor, and enough for the broker."""
+
+
+def test_a_directory_that_fills_up_in_mid_write_costs_its_log_the_cleaning_and_the_broker_nothing(
+    tmp_path: Path,
+) -> None:
+    """The broker still has what the floor (cleanerd.staged.min.free.ratio) leaves, and writes on."""
+    ample, small = tmp_path / "ample", tmp_path / "small"
+    small.mkdir()
+    with (
+        mounted(small, "-t", "tmpfs", "-o", "size=64m", "none"),
+        KafkaBroker(tmp_path / "broker", [ample, small]) as broker,
+    ):
+        admin, journal = broker.admin(), Journal(broker.bootstrap)
+        for topic in TOPICS:  # each in the directory that has fewer
+            create_topics(admin, {topic: CONFIG})
+            wait_until(partial(home, topic, ample, small), PATIENCE_S)
+        roomy, tight = sorted(TOPICS, key=lambda topic: home(topic, ample, small) == [small])
+        assert home(tight, ample, small) == [small] != home(roomy, ample, small)
+        fill(journal, tight, 20_000)
+        fill(journal, roomy, 6_000)
+        with running(tmp_path / "daemon", ample, small, topics={}, **SETTINGS) as daemon:
+            parts = small / f"{tight}-0"
+            wait_until(
+                lambda: any(path.stat().st_size for path in parts.glob("*.cleanerd")),
+                PATIENCE_S,
+                daemon.output,
+            )
+            space = space_of(str(small))
+            with (small / "filler").open("wb") as filler:
+                os.posix_fallocate(filler.fileno(), 0, space.free_bytes - LEFT_BYTES)
+
+            wait_until(lambda: daemon.outcomes(f"{tight}-0"), PATIENCE_S, daemon.output)
+            first = next(event for event in daemon.history(f"{tight}-0")[::-1] if event["kind"] == "cleaning")
+            assert first["outcome"] == "failed", first
+            assert ".part.cleanerd: " in first["reason"], "it had begun to write"
+            assert "bytes are free on its file system" in first["reason"]
+            assert list(parts.glob("*.cleanerd")) == [], "what was written is gone"
+            wait_until(lambda: daemon.log(f"{roomy}-0")["state"] == "staged", PATIENCE_S, daemon.output)
+            fill(journal, tight, 500)
+            assert daemon.stop() == 0
+        seen = read_all(broker, TOPICS, READ_UNCOMMITTED)
+        for topic in TOPICS:
+            check_nothing_is_lost(journal.written[topic], seen[topic], why=topic)
+            assert len(seen[topic]) == len(journal.written[topic]), "nothing is committed beside a broker"
+        assert troubles(broker) == []
+
+
+def home(topic: str, *log_dirs: Path) -> list[Path]:
+    """The log directory in which its partition lies, if it does yet."""
+    return [log_dir for log_dir in log_dirs if (log_dir / f"{topic}-0").exists()]
+
+
+def fill(journal: Journal, topic: str, count: int) -> None:
+    """Write so many records, half of which are superseded."""
+    for entry in records(topic, (number if number % 2 else 0 for number in range(count))):
+        journal.send(topic, entry)
+    journal.flush()
