@@ -10,6 +10,7 @@ The settings make background work quick and keep the broker's own cleaner away: 
 which no log exceeds (rule 1.21), until a test sets it lower.
 """
 
+import fcntl
 import os
 import re
 import shutil
@@ -101,15 +102,18 @@ def required_program(name: str) -> str:
 
 
 def kafka_libs() -> Path:
-    """Directory of the jars, filled on first use."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    libs = cache / "cleanerd-tests" / f"kafka-{kafka_version()}"
+    """Directory of the jars, filled on first use by one of the processes that need it."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cleanerd-tests"
+    cache.mkdir(parents=True, exist_ok=True)
+    libs = cache / f"kafka-{kafka_version()}"
     marker = libs / COMPLETE
-    if not marker.exists() or marker.read_bytes() != POM.read_bytes():
-        shutil.rmtree(libs, ignore_errors=True)
-        copy = [required_program("mvn"), "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
-        run_tool([*copy, f"-DoutputDirectory={libs}"], timeout_s=600)
-        marker.write_bytes(POM.read_bytes())
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not marker.exists() or marker.read_bytes() != POM.read_bytes():
+            shutil.rmtree(libs, ignore_errors=True)
+            copy = [required_program("mvn"), "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
+            run_tool([*copy, f"-DoutputDirectory={libs}"], timeout_s=600)
+            marker.write_bytes(POM.read_bytes())
     return libs
 
 
