@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ EAGER = {
 RACED = [f"raced-{number}" for number in range(4)]
 ROUNDS_MAX = 60
 CLEANS_MAX = 12
+WRITES_MAX = 2_000
 
 
 @pytest.fixture
@@ -104,19 +107,31 @@ def test_being_second_is_no_failure_and_nothing_is_lost(broker: KafkaBroker, dae
 
 
 def test_a_one_shot_beside_the_brokers_cleaner_ends_well(broker: KafkaBroker, log_dir: Path) -> None:
-    """Whatever of it came too late."""
-    journal, outcomes = Journal(broker.bootstrap), Counter[str]()
-    for number in range(CLEANS_MAX):
-        write(journal, number)
-        if number >= 2 and set(outcomes) > {"skipped"}:
-            break
-        options = [f"--log-dir={log_dir}", "--set=log.cleanup.policy=compact", "--force", "-o", "json"]
-        done = subprocess.run(
-            [sys.executable, "-m", "cleanerd.cli.main", "clean", *options],
-            cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=300,
-        )  # fmt: skip
-        assert done.returncode == 0, (done.stdout, done.stderr)
-        outcomes.update(result["outcome"] for result in json.loads(done.stdout)["results"])
+    """Whatever of it came too late. There is a producer all the time, so that not all is clean when the command looks."""
+    journal, outcomes, is_over = Journal(broker.bootstrap), Counter[str](), threading.Event()
+
+    def produce() -> None:
+        for number in range(WRITES_MAX):
+            write(journal, number)
+            if is_over.wait(0.2):
+                return
+
+    options = [f"--log-dir={log_dir}", "--set=log.cleanup.policy=compact", "--force", "-o", "json"]
+    with ThreadPoolExecutor(1) as threads:
+        producing = threads.submit(produce)
+        try:
+            for _ in range(CLEANS_MAX):
+                done = subprocess.run(
+                    [sys.executable, "-m", "cleanerd.cli.main", "clean", *options],
+                    cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=300,
+                )  # fmt: skip
+                assert done.returncode == 0, (done.stdout, done.stderr)
+                outcomes.update(result["outcome"] for result in json.loads(done.stdout)["results"])
+                if set(outcomes) - {"skipped"}:
+                    break
+        finally:
+            is_over.set()
+        producing.result(PATIENCE_S)
     assert set(outcomes) - {"skipped"}, outcomes
     seen = read_all(broker, RACED, READ_UNCOMMITTED)
     for topic in RACED:
