@@ -13,6 +13,7 @@ import resource
 import shlex
 import shutil
 import socket
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -75,11 +76,11 @@ def base_root() -> Path:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+def store() -> Iterator[Store]:
     """With the image in it, built from the Dockerfile as it is."""
     if os.geteuid() != 0:
         missing("building an image takes root here")
-    store = Store(tmp_path_factory.mktemp("containers"))
+    store = Store(Path(tempfile.mkdtemp(prefix="cleanerd-")))  # Podman wants a short path
     try:
         container = store.buildah("from", "scratch")
         store.buildah("copy", "-q", container, base_root(), "/")
