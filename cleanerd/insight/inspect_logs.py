@@ -1,10 +1,7 @@
 """`inspect` for many logs: each in one of several processes, largest first. One log's trouble is its own."""
 
-import multiprocessing
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from cleanerd.errors import CleanerdError
@@ -12,9 +9,7 @@ from cleanerd.format.names import TopicPartition
 
 from .inspect import KEYS_MAX, Inspection, inspect_partition
 from .log_dir_check import list_log_dir
-
-_INLINE_BYTES = 64 << 20
-"""Up to here the processes would take longer to start than one needs for the work."""
+from .processes import answers
 
 Read = Callable[[int, int], None]
 """Called with (bytes of the logs that are done, bytes in all)."""
@@ -67,9 +62,8 @@ def inspect_logs(
     tasks.sort(key=lambda task: (-task.size_bytes, task.log_dir, task.topic_partition))
     total, done = sum(task.size_bytes for task in tasks), 0
     processes = processes or len(os.sched_getaffinity(0))
-    many = processes > 1 and len(tasks) > 1 and total > _INLINE_BYTES
     found: dict[InspectTask, Inspection | Failed] = {}
-    for task, one in _in_processes(tasks, processes) if many else _inline(tasks):
+    for task, one in answers(inspect_task, tasks, total, processes, _killed):
         found[task] = one
         done += task.size_bytes
         read(done, total)
@@ -83,25 +77,6 @@ def _size_bytes(directory: str) -> int:
         return 0
 
 
-def _inline(tasks: Sequence[InspectTask]) -> Iterator[tuple[InspectTask, Inspection | Failed]]:
-    return ((task, inspect_task(task)) for task in tasks)
-
-
-def _in_processes(
-    tasks: Sequence[InspectTask], processes: int
-) -> Iterator[tuple[InspectTask, Inspection | Failed]]:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([inspect_partition.__module__])
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        running = {pool.submit(inspect_task, task): task for task in tasks}
-        for future in as_completed(running):
-            task = running[future]
-            try:
-                yield task, future.result()
-            except BrokenProcessPool:
-                yield task, _failed(task, "the process that read it was killed")
-
-
 def inspect_task(task: InspectTask) -> Inspection | Failed:
     """Look at one log; what cannot be read is the answer."""
     try:
@@ -110,6 +85,10 @@ def inspect_task(task: InspectTask) -> Inspection | Failed:
         )
     except (CleanerdError, OSError) as error:
         return _failed(task, str(error))
+
+
+def _killed(task: InspectTask) -> Inspection | Failed:
+    return _failed(task, "the process that read it was killed")
 
 
 def _failed(task: InspectTask, reason: str) -> Failed:

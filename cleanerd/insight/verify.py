@@ -11,11 +11,8 @@ Beside a live broker (a process holds `.lock`) the active segment is read up to 
 grows, rolls or is deleted meanwhile is no finding.
 """
 
-import multiprocessing
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from cleanerd.env.clock import Clock, SystemClock
@@ -24,10 +21,8 @@ from cleanerd.format.names import FileKind, TopicPartition
 from .findings import Finding, Severity
 from .log_dir_check import compare_log_dirs, list_log_dir
 from .partition_check import DirFacts, Partition, check_partition, list_partition
+from .processes import answers
 from .segment_check import SegmentReport, SegmentTask, check_segment, defect
-
-_INLINE_BYTES = 64 << 20
-"""Up to here the processes would take longer to start than one needs for the work."""
 
 Read = Callable[[int, int], None]
 """Called with (bytes read so far, bytes to read in all)."""
@@ -125,10 +120,9 @@ def _check_segments(
 ) -> dict[SegmentTask, SegmentReport]:
     tasks = sorted((task for log in logs for task in log.tasks), key=lambda task: -task.size_bytes)
     total = sum(task.size_bytes for task in tasks)
-    many = processes > 1 and total > _INLINE_BYTES and len(tasks) > 1
     reports: dict[SegmentTask, SegmentReport] = {}
     done = 0
-    for task, report in _in_processes(tasks, processes) if many else _inline(tasks):
+    for task, report in answers(check_segment, tasks, total, processes, _killed):
         done += task.size_bytes
         read(done, total)
         if report is not None:
@@ -136,40 +130,8 @@ def _check_segments(
     return reports
 
 
-def _inline(tasks: Sequence[SegmentTask]) -> Iterator[tuple[SegmentTask, SegmentReport | None]]:
-    for task in tasks:
-        yield task, check_segment(task)
-
-
-def _in_processes(
-    tasks: Sequence[SegmentTask], processes: int
-) -> Iterator[tuple[SegmentTask, SegmentReport | None]]:
-    """Largest first. The processes are forked from one that has loaded the kernels, never from this one with its threads."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([check_segment.__module__])
-    lost: list[SegmentTask] = []
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        running: dict[Future[SegmentReport | None], SegmentTask] = {
-            pool.submit(check_segment, task): task for task in tasks
-        }
-        for future in as_completed(running):
-            try:
-                yield running[future], future.result()
-            except BrokenProcessPool:
-                lost.append(running[future])
-    for task in lost:  # a process was killed, and the pool with it; the others' segments are none the worse
-        yield task, _alone(task)
-
-
-def _alone(task: SegmentTask) -> SegmentReport | None:
-    """A segment in a process of its own: one that kills its reader is a finding."""
-    context = multiprocessing.get_context("forkserver")
-    try:
-        with ProcessPoolExecutor(1, mp_context=context) as pool:
-            return pool.submit(check_segment, task).result()
-    except BrokenProcessPool:
-        report = SegmentReport(task)
-        report.add(
-            "unreadable", task.path(FileKind.LOG), -1, "a file that can be read", "its reader was killed"
-        )
-        return report
+def _killed(task: SegmentTask) -> SegmentReport | None:
+    """A segment that kills its reader is a finding."""
+    report = SegmentReport(task)
+    report.add("unreadable", task.path(FileKind.LOG), -1, "a file that can be read", "its reader was killed")
+    return report

@@ -175,7 +175,7 @@ def test_several_processes_find_what_one_does(tmp_path: Path, monkeypatch: pytes
     log_dir = broker_log_dir(tmp_path / "logs")
     damage.bad_crc(log_dir)
     alone = verify([str(log_dir)])
-    monkeypatch.setattr("cleanerd.insight.verify._INLINE_BYTES", 0)
+    monkeypatch.setattr("cleanerd.insight.processes.INLINE_BYTES", 0)
     seen: list[tuple[int, int]] = []
     together = verify([str(log_dir)], processes=2, read=lambda done, total: seen.append((done, total)))
     assert together.findings == alone.findings

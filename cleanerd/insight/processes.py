@@ -1,0 +1,56 @@
+"""Work on many files in several processes. A file that kills its reader is the trouble of its own task alone."""
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+_Task = TypeVar("_Task")
+_Answer = TypeVar("_Answer")
+
+INLINE_BYTES = 64 << 20
+"""Up to here the processes would take longer to start than one needs for the work."""
+
+
+def answers(
+    function: Callable[[_Task], _Answer],
+    tasks: Sequence[_Task],
+    total_bytes: int,
+    processes: int,
+    killed: Callable[[_Task], _Answer],
+) -> Iterator[tuple[_Task, _Answer]]:
+    """Each task with what `function` makes of it, in the order in which they end; a little work is done right here.
+
+    `function` belongs to a module, which can be imported. `killed` answers for a task whose process died, also alone.
+    Raises what `function` raises.
+    """
+    if processes == 1 or total_bytes <= INLINE_BYTES or len(tasks) < 2:
+        yield from ((task, function(task)) for task in tasks)
+        return
+    lost: list[_Task] = []
+    with _pool(function, processes) as pool:
+        running: dict[Future[_Answer], _Task] = {}
+        for task in tasks:
+            try:
+                running[pool.submit(function, task)] = task
+            except BrokenProcessPool:
+                lost.append(task)
+        for future in as_completed(running):
+            try:
+                yield running[future], future.result()
+            except BrokenProcessPool:
+                lost.append(running[future])
+    for task in lost:  # a process was killed, and the pool with it; the other tasks are none the worse
+        try:
+            with _pool(function, 1) as pool:
+                yield task, pool.submit(function, task).result()
+        except BrokenProcessPool:
+            yield task, killed(task)
+
+
+def _pool(function: Callable[[_Task], _Answer], processes: int) -> Executor:
+    """Forked from a process that has loaded the kernels, never from this one with its threads."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([function.__module__])
+    return ProcessPoolExecutor(processes, mp_context=context)
