@@ -7,7 +7,7 @@ needed lies in the manifests.
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from cleanerd.cleaning.boundary import tell_unexpected
 from cleanerd.cleaning.checkpoint import record_cleaned
@@ -95,17 +95,10 @@ def commit_staged(
     """
     if not manifest_names(files, f"{log_dir}/{tp}"):
         return None
-    waiting, done = [Waiting(tp, check, swapped)], None
-    while True:
-        with commit_lock(log_dir, is_kafka=is_kafka) as lock:
-            began_s = clock.monotonic_s()
-            done = commit_together(
-                files, log_dir, waiting, lock, clock, is_kafka=is_kafka, log_dirs=log_dirs
-            )[tp]
-            pause_s = pause_after(lock, clock.monotonic_s() - began_s)
-        if not isinstance(done, TimeUp):
-            break
-        threading.Event().wait(pause_s)
+    one_turn = functools.partial(hold, files, log_dir, clock=clock, is_kafka=is_kafka, log_dirs=log_dirs)
+    done: Committed = None
+    for turn in turns(one_turn, [Waiting(tp, check, swapped)]):
+        done = turn.done[tp]
     if isinstance(done, CleanerdError):
         raise done
     return done
@@ -115,15 +108,44 @@ def commit_staged(
 class Turn:
     """What one hold of the lock came to: each log, how long the lock was held, how long to leave it alone now.
 
-    `left`: what kept a commit that went wrong from being finished or taken back; the next start will do that.
-    `is_wanted`: another process waited for the lock at the end.
+    `is_wanted`: another process waited for the lock at the end. `left`: what kept a commit that went wrong from being
+    finished or taken back; the next start will do that.
     """
 
     done: Mapping[TopicPartition, Committed]
-    left: Mapping[TopicPartition, CleanerdError]
     seconds: float
     pause_s: float
     is_wanted: bool
+    left: Mapping[TopicPartition, CleanerdError] = field(default_factory=dict)
+
+
+def turns(turn: Callable[[Sequence[Waiting]], Turn], waiting: Sequence[Waiting]) -> Iterator[Turn]:
+    """A `turn` for all of them, then others for those whose time was up, until each has its answer.
+
+    After each the lock is left alone for a while, so that others can take it. Raises what `turn` raises.
+    """
+    while waiting:
+        ended = turn(waiting)
+        yield ended
+        waiting = [one for one in waiting if isinstance(ended.done[one.topic_partition], TimeUp)]
+        threading.Event().wait(ended.pause_s)
+
+
+def hold(
+    files: Files,
+    log_dir: str,
+    waiting: Sequence[Waiting],
+    clock: Clock,
+    *,
+    is_kafka: bool,
+    log_dirs: Sequence[str],
+) -> Turn:
+    """`commit_together` under one hold of the lock. Raises LockHeld, DirOffline: nothing was done."""
+    with commit_lock(log_dir, is_kafka=is_kafka) as lock:
+        began_s = clock.monotonic_s()
+        done = commit_together(files, log_dir, waiting, lock, clock, is_kafka=is_kafka, log_dirs=log_dirs)
+        seconds = clock.monotonic_s() - began_s
+        return Turn(done, seconds, pause_after(lock, seconds), lock.is_wanted)
 
 
 def commit_waiting(
@@ -140,20 +162,16 @@ def commit_waiting(
 
     `acted` is told what that took, as by `recover`. Raises LockHeld, DirOffline: nothing was done.
     """
-    with commit_lock(log_dir, is_kafka=is_kafka) as lock:
-        began_s = clock.monotonic_s()
-        done = commit_together(files, log_dir, waiting, lock, clock, is_kafka=is_kafka, log_dirs=log_dirs)
-        seconds, is_wanted = clock.monotonic_s() - began_s, lock.is_wanted
-        pause_s = pause_after(lock, seconds)
+    turn = hold(files, log_dir, waiting, clock, is_kafka=is_kafka, log_dirs=log_dirs)
     left = {}
-    for tp, found in done.items():
+    for tp, found in turn.done.items():
         if isinstance(found, InternalError):
             tell_unexpected(found)
         if isinstance(found, CleanerdError) and not isinstance(found, _IN_ORDER):
             error = recover_log(files, log_dir, tp, is_kafka=is_kafka, acted=acted)
             if error is not None:
                 left[tp] = error
-    return Turn(done, left, seconds, pause_s, is_wanted)
+    return replace(turn, left=left)
 
 
 def commit_together(

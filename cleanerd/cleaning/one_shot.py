@@ -7,7 +7,6 @@ one log becomes its result; the others go on.
 
 import contextlib
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,7 @@ from cleanerd.cleaning.batching import in_jobs
 from cleanerd.cleaning.boundary import attempt, one_by_one
 from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk, in_order, log_size, partitions
 from cleanerd.cleaning.clean import Cleaner
-from cleanerd.cleaning.commit import TimeUp, Waiting, commit_waiting, waiting_groups
+from cleanerd.cleaning.commit import Turn, Waiting, commit_waiting, turns, waiting_groups
 from cleanerd.cleaning.recovery import recover_dir
 from cleanerd.cleaning.reset import reset_checkpoint
 from cleanerd.cleaning.result import CleanRequest, LogResult, Outcome, Progress
@@ -217,14 +216,11 @@ class _Run:
             before = log_size(self._files, directory)
             one = Waiting(tp, partial(self._check_wanted, log_dir, tp, is_kafka))
             commit = partial(
-                commit_waiting, self._files, log_dir, [one], self._clock,
+                commit_waiting, self._files, log_dir, clock=self._clock,
                 is_kafka=is_kafka, log_dirs=self._request.all_log_dirs,
             )  # fmt: skip
-            turn = attempt(commit, directory)
-            while not isinstance(turn, CleanerdError) and isinstance(turn.done[tp], TimeUp):
-                threading.Event().wait(turn.pause_s)
-                turn = attempt(commit, directory)
-            round_end = None if isinstance(turn, CleanerdError) else turn.done[tp]
+            ended = attempt(partial(_all_turns, commit, one), directory)
+            round_end = None if isinstance(ended, CleanerdError) else ended[-1].done[tp]
             if isinstance(round_end, int):
                 after = log_size(self._files, directory)
                 self._replace(_waited("committed", tp, log_dir, round_end, before, after))
@@ -346,6 +342,10 @@ def _has_live_broker(files: Files, log_dir: str) -> bool:
     """Whether a log directory is that of a broker, and it runs. One that is out of reach has none."""
     is_live = attempt(lambda: is_kafka_dir(files, log_dir) and _is_owned(log_dir), log_dir)
     return is_live is True
+
+
+def _all_turns(commit: Callable[[Sequence[Waiting]], Turn], one: Waiting) -> list[Turn]:
+    return list(turns(commit, [one]))
 
 
 def _waited(

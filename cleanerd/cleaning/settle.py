@@ -1,6 +1,5 @@
 """The end of a cleaning: what is staged is committed, what is unchanged is recorded, and what went wrong is taken back."""
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,11 +11,11 @@ from cleanerd.cleaning.commit import (
     TimeUp,
     Waiting,
     commit_staged,
-    commit_together,
+    hold,
     no_objection,
     record_unchanged,
+    turns,
 )
-from cleanerd.cleaning.lock import commit_lock, pause_after
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.recovery import recover_log
 from cleanerd.cleaning.result import LogResult
@@ -84,17 +83,10 @@ def settle_together(
         return isinstance(done.get(one.topic_partition, _UNTRIED), TimeUp)
 
     def commit(log_dir: str) -> None:
+        turn = partial(hold, files, log_dir, clock=clock, is_kafka=is_kafka, log_dirs=log_dirs)
         with watch.phase("commit"):
-            while left := [one for one in waiting if is_left(one)]:
-                with commit_lock(log_dir, is_kafka=is_kafka) as lock:
-                    began_s = clock.monotonic_s()
-                    done.update(
-                        commit_together(
-                            files, log_dir, left, lock, clock, is_kafka=is_kafka, log_dirs=log_dirs
-                        )
-                    )
-                    pause_s = pause_after(lock, clock.monotonic_s() - began_s)
-                threading.Event().wait(pause_s)
+            for ended in turns(turn, waiting):
+                done.update(ended.done)
 
     if staged:
         error = attempt(partial(commit, staged[0].log_dir), staged[0].log_dir)
