@@ -123,7 +123,7 @@ def examine(
 
 def failed_on_disk(files: Files, tp: TopicPartition, log_dir: str, error: CleanerdError) -> LogResult:
     """The account of a log that could not be looked at, with the size that it has all the same."""
-    size_bytes, segments = log_size(files, os.path.join(log_dir, str(tp)))
+    size_bytes, segments = log_size(PartitionDir.of(files, log_dir, tp))
     result = LogResult.of(tp, log_dir).failed(error)
     return replace(
         result,
@@ -131,15 +131,16 @@ def failed_on_disk(files: Files, tp: TopicPartition, log_dir: str, error: Cleane
     )  # fmt: skip
 
 
-def log_size(files: Files, directory: str) -> tuple[int, int]:
+def log_size(partition: PartitionDir) -> tuple[int, int]:
     """Bytes and number of the segments, as far as they can be told. Never raises."""
 
     def measured() -> tuple[int, int]:
-        there = PartitionDir(files, directory)
-        logs = [name for name in there.names() if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE]
-        return sum(there.stat(name).size_bytes for name in logs), len(logs)
+        logs = [
+            name for name in partition.names() if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE
+        ]
+        return sum(partition.stat(name).size_bytes for name in logs), len(logs)
 
-    size = guarded(measured, directory)
+    size = guarded(measured, partition.path)
     return (0, 0) if isinstance(size, CleanerdError) else size
 
 
@@ -173,7 +174,7 @@ def _examine(
     pace: Pace,
     staged: Sequence[StagedGroup],
 ) -> Candidate | LogResult:
-    epochs = read_leader_epochs(files, os.path.join(log_dir, str(tp)))
+    epochs = read_leader_epochs(PartitionDir.of(files, log_dir, tp))
     snapshot = scan_partition(
         files, log_dir, tp, checkpoints, is_kafka=is_kafka,
         first_batch_timestamps=config.max_compaction_lag_ms < _NO_MAX_LAG, pace=pace, staged=staged,

@@ -27,6 +27,7 @@ from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.pipeline.values import IndexedLog, RewrittenLog
 from cleanerd.policy.verdicts import REMOVED_VERDICTS, RecordVerdict
 from cleanerd.storage.changed import changed_while_read, is_other_segment
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import discard_staged, staged_bytes
 
 _STAGING_THREADS = 8
@@ -127,7 +128,7 @@ class Cleaner:
         if is_owned:  # what waits of them would be dropped first
             for log in logs:
                 directory = log.candidate.snapshot.directory
-                space.take(directory, -staged_bytes(self._files, directory))
+                space.take(directory, -staged_bytes(PartitionDir(self._files, directory)))
         granted, taken = 0, 0
         for log in [log for log in logs if log.is_alive and log.rewritten is not None]:
             assert log.rewritten is not None
@@ -178,7 +179,8 @@ class Cleaner:
         self._throttle.charge(read_bytes, 0, lambda: False)
 
     def _plan_anew(self, candidate: Candidate, *, is_owned: bool) -> CleaningPlan:
-        discard_staged(self._files, candidate.snapshot.directory)  # of an earlier run: this one is newer
+        # What an earlier run staged: this one is newer.
+        discard_staged(PartitionDir(self._files, candidate.snapshot.directory))
         return self._plan_one(candidate, is_owned=is_owned)
 
     def _run_pipeline(
@@ -307,7 +309,7 @@ class Cleaner:
 
     def _discard(self, candidate: Candidate) -> None:
         directory = candidate.snapshot.directory
-        attempt(lambda: discard_staged(self._files, directory), directory)
+        attempt(lambda: discard_staged(PartitionDir(self._files, directory)), directory)
 
 
 def budget_of(request: CleanRequest) -> Budget:

@@ -33,6 +33,7 @@ from cleanerd.storage.checkpoints import read_leader_epochs, read_offsets
 from cleanerd.storage.commit import commit_steps, revalidate
 from cleanerd.storage.generation import check_generation
 from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import Acted
 from cleanerd.storage.staged import StagedGroup, discard_staged, live_logs, manifest_names, read_manifests
 
@@ -93,7 +94,7 @@ def commit_staged(
     Raises LockHeld: the result, or the rest of it, goes on waiting. SourceChanged, CorruptFile: the result no longer fits
     the log, is no longer wanted, or was never finished, and has been dropped; the message says why. All else: for `recover`.
     """
-    if not manifest_names(files, f"{log_dir}/{tp}"):
+    if not manifest_names(PartitionDir.of(files, log_dir, tp)):
         return None
     one_turn = functools.partial(hold, files, log_dir, clock=clock, is_kafka=is_kafka, log_dirs=log_dirs)
     done: Committed = None
@@ -236,7 +237,7 @@ def _steps(
     try:
         groups, live = waiting_groups(files, log_dir, tp, one.check)
     except (SourceChanged, CorruptFile):
-        discard_staged(files, directory)
+        discard_staged(PartitionDir(files, directory))
         raise
     if not groups:
         return
@@ -245,9 +246,9 @@ def _steps(
         if group is not groups[0] and is_time_up():
             raise TimeUp("the rest of its groups is committed in a moment", None)
         try:
-            yield from commit_steps(files, directory, group, live)
+            yield from commit_steps(PartitionDir(files, directory), group, live)
         except (SourceChanged, LogUncleanable):
-            discard_staged(files, directory)
+            discard_staged(PartitionDir(files, directory))
             raise
         one.swapped(group)
     yield _Ended(groups[-1].round_end, groups[-1].moves_checkpoint)
@@ -264,11 +265,11 @@ def waiting_groups(
     groups = _whole_cleaning(files, directory)
     if not groups:
         return [], []
-    live = live_logs(files, directory)
+    live = live_logs(PartitionDir(files, directory))
     for group in groups:
         basis = Basis(group.generation, group.checkpoint, group.leader_epochs)
         _check_basis(files, log_dir, tp, basis)
-        revalidate(files, directory, group, live)
+        revalidate(PartitionDir(files, directory), group, live)
         _check_reach(files, directory, basis, group.round_end)
     check(groups[-1].round_end)
     return groups, live
@@ -312,7 +313,7 @@ def _check_basis(files: Files, log_dir: str, tp: TopicPartition, basis: Basis) -
     A checkpoint above records that no cleaning has seen would let tombstones among them go before the values that they
     delete. So it moves only from where the cleaning found it.
     """
-    check_generation(files, f"{log_dir}/{tp}", basis.generation)
+    check_generation(PartitionDir.of(files, log_dir, tp), basis.generation)
     found = read_offsets(files, f"{log_dir}/{names.CLEANER_OFFSET_CHECKPOINT}").get(tp)
     if found != basis.checkpoint:
         raise SourceChanged(f"{log_dir}/{tp}: the first dirty offset was {basis.checkpoint}, is {found}")
@@ -324,7 +325,7 @@ def _check_reach(files: Files, directory: str, basis: Basis, round_end: int) -> 
     A cleaning judges with all records of its range: what superseded a record in a staged group may be gone although
     nothing in that group has changed.
     """
-    epochs = read_leader_epochs(files, directory)
+    epochs = read_leader_epochs(PartitionDir(files, directory))
     reason = epochs_contradiction(basis.leader_epochs, epochs, next_base_offset=round_end)
     if not files.exists(segment_path(directory, round_end, FileKind.LOG)):
         reason = f"segment {round_end}, which follows the cleaned range, is gone"
@@ -334,7 +335,7 @@ def _check_reach(files: Files, directory: str, basis: Basis, round_end: int) -> 
 
 def _whole_cleaning(files: Files, directory: str) -> list[StagedGroup]:
     """All groups that wait. A cleaning that was interrupted while it staged must not move the checkpoint."""
-    groups = read_manifests(files, directory)
+    groups = read_manifests(PartitionDir(files, directory))
     if groups and not groups[-1].is_last:
         raise SourceChanged(f"{directory}: the cleaning was interrupted before it had staged everything")
     return groups

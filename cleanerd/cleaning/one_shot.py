@@ -33,6 +33,7 @@ from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.lock import LogDirLock, probe
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import PartitionSnapshot, is_kafka_dir
 from cleanerd.storage.staged import StagedGroup, manifest_names, staged_bytes
 
@@ -138,7 +139,7 @@ class _Run:
             return None
 
         def staged() -> int:
-            return sum(staged_bytes(self._files, os.path.join(log_dir, str(tp))) for tp in found)
+            return sum(staged_bytes(PartitionDir.of(self._files, log_dir, tp)) for tp in found)
 
         return why_full(log_dir, staged, self._request.config)
 
@@ -162,15 +163,16 @@ class _Run:
         """What `_commit_waiting` would commit; what no longer fits would be dropped."""
         waiting = {}
         for tp in found:
-            directory = os.path.join(log_dir, str(tp))
+            partition = PartitionDir.of(self._files, log_dir, tp)
+            directory = partition.path
             check = partial(self._check_wanted, log_dir, tp, is_kafka)
             look = partial(waiting_groups, self._files, log_dir, tp, check)
             answer = attempt(look, directory)
             if isinstance(answer, CleanerdError):
-                attempt(lambda at=directory: self._space.take(at, -staged_bytes(self._files, at)), directory)  # type: ignore[misc]
+                attempt(partial(self._count_discarded, partition), directory)
             elif answer[0]:
                 waiting[tp] = answer[0]
-                before, segments = log_size(self._files, directory)
+                before, segments = log_size(partition)
                 replaced = sum(source.size_bytes for group in answer[0] for source in group.sources)
                 after = before - replaced + sum(group.sizes[FileKind.LOG] for group in answer[0])
                 merged = sum(len(group.sources) - 1 for group in answer[0])
@@ -210,10 +212,11 @@ class _Run:
         What no longer fits has been dropped then: its log is cleaned again, and that is told.
         """
         for tp in found:
-            directory = os.path.join(log_dir, str(tp))
-            if not attempt(partial(manifest_names, self._files, directory), directory):
+            partition = PartitionDir.of(self._files, log_dir, tp)
+            directory = partition.path
+            if not attempt(partial(manifest_names, partition), directory):
                 continue
-            before = log_size(self._files, directory)
+            before = log_size(partition)
             one = Waiting(tp, partial(self._check_wanted, log_dir, tp, is_kafka))
             commit = partial(
                 commit_waiting, self._files, log_dir, clock=self._clock,
@@ -222,8 +225,11 @@ class _Run:
             ended = attempt(partial(_all_turns, commit, one), directory)
             round_end = None if isinstance(ended, CleanerdError) else ended[-1].done[tp]
             if isinstance(round_end, int):
-                after = log_size(self._files, directory)
+                after = log_size(partition)
                 self._replace(_waited("committed", tp, log_dir, round_end, before, after))
+
+    def _count_discarded(self, partition: PartitionDir) -> None:
+        self._space.take(partition.path, -staged_bytes(partition))
 
     def _check_wanted(self, log_dir: str, tp: TopicPartition, is_kafka: bool, round_end: int) -> None:
         config, now_ms = self._request.topic_config(tp.topic), self._clock.now_ms()

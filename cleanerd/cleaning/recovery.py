@@ -11,6 +11,7 @@ from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError
 from cleanerd.format.names import TopicPartition
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import Acted, recover
 
 Recovered = Callable[[str, str | CleanerdError | None], None]
@@ -38,7 +39,7 @@ def recover_dir(
             while left and clock.monotonic_s() < ends_s and not lock.is_wanted:
                 name = left.pop(0)
                 directory = os.path.join(log_dir, name)
-                step = partial(recover, files, directory, is_kafka=is_kafka, acted=acted)
+                step = partial(recover, PartitionDir(files, directory), is_kafka=is_kafka, acted=acted)
                 recovered(name, attempt(step, directory))
             pause_s = pause_after(lock, AIM_S)
         if not left:
@@ -54,6 +55,6 @@ def recover_log(
 
     def under_the_lock() -> None:
         with commit_lock(log_dir, is_kafka=is_kafka):
-            recover(files, directory, is_kafka=is_kafka, acted=acted)
+            recover(PartitionDir(files, directory), is_kafka=is_kafka, acted=acted)
 
     return attempt(under_the_lock, directory)

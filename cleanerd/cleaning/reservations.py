@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cleanerd.env.files import Files
 from cleanerd.env.space import Space, space_for
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import staged_bytes
 
 
@@ -55,7 +56,7 @@ class Reservations:
 
     def _left(self, directory: str, grant: _Grant) -> int:
         try:
-            staged = staged_bytes(self._files, directory)
+            staged = staged_bytes(PartitionDir(self._files, directory))
         except OSError:  # the log is gone, or comes and goes while we look
             return grant.granted_bytes
         return max(grant.granted_bytes - staged, 0)

@@ -12,6 +12,7 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.policy.cleanable import usable_checkpoint
 from cleanerd.storage.checkpoints import read_offsets, update_cleaner_checkpoint
 from cleanerd.storage.generation import check_generation
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, read_bounds
 
 
@@ -34,7 +35,7 @@ def reset_checkpoint(
     ):
         return None
     with commit_lock(log_dir, is_kafka=is_kafka):
-        check_generation(files, f"{log_dir}/{tp}", bounds.generation)
+        check_generation(PartitionDir.of(files, log_dir, tp), bounds.generation)
         if read_offsets(files, f"{log_dir}/{names.CLEANER_OFFSET_CHECKPOINT}").get(tp) != checkpoint:
             return None  # it was moved since
         update_cleaner_checkpoint(files, log_dir, {tp: bounds.start})

@@ -210,9 +210,10 @@ def revalidate(files: Files, snapshot: PartitionSnapshot, going: int) -> None:
     The segments that go must be the same files. Those behind them must be there, or the log may have become smaller than
     it was planned for; more may have come, unless all go.
     """
-    check_generation(files, snapshot.directory, snapshot.generation)
+    partition = PartitionDir(files, snapshot.directory)
+    check_generation(partition, snapshot.generation)
     _check_log_start(files, snapshot)
-    found = PartitionDir(files, snapshot.directory).names()
+    found = partition.names()
     for name in found:
         if name.suffix in {names.Suffix.CLEANED, names.Suffix.SWAP}:
             raise SourceChanged(
@@ -244,17 +245,22 @@ def carry_out(
 
     `producers`: their state at the log end, for the segment that is rolled. Raises CorruptFile before anything is touched.
     """
-    directory = snapshot.directory
-    epochs = read_leader_epochs(files, directory)
+    partition = PartitionDir(files, snapshot.directory)
+    epochs = read_leader_epochs(partition)
     log_start = read_offsets(files, os.path.join(snapshot.log_dir, names.LOG_START_CHECKPOINT))
     going = [segment.base_offset for segment, _ in plan.deletions]
     if plan.roll:
-        roll_segment(files, directory, snapshot.log_end_offset, producers, like=snapshot.segments[-1].path)
-    paths = retire_segments(files, directory, going)
+        roll_segment(
+            partition,
+            snapshot.log_end_offset,
+            producers,
+            like=snapshot.segments[-1].path,
+        )
+    paths = retire_segments(partition, going)
     first = snapshot.log_end_offset if plan.roll else snapshot.segments[len(going)].base_offset
     trimmed = epochs_from(epochs, first)
     if trimmed != epochs:
-        replace_leader_epochs(files, directory, trimmed)
+        replace_leader_epochs(partition, trimmed)
     entry = log_start.get(snapshot.topic_partition)
     if entry is not None and entry <= first:
         update_log_start_checkpoint(files, snapshot.log_dir, {snapshot.topic_partition: None})

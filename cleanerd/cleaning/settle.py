@@ -23,6 +23,7 @@ from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import Aborted, CleanerdError, InternalError, LockHeld
 from cleanerd.format.names import TopicPartition
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import Acted
 from cleanerd.storage.staged import StagedGroup, discard_staged
 
@@ -124,7 +125,7 @@ def _settled(
         return replace(result, reason=f"{what}: {error}")
     if not isinstance(error, Aborted):  # an abort came before anything was touched
         recover_log(files, log_dir, tp, is_kafka=is_kafka, acted=acted)
-    attempt(lambda: discard_staged(files, f"{log_dir}/{tp}"), f"{log_dir}/{tp}")
+    attempt(lambda: discard_staged(PartitionDir.of(files, log_dir, tp)), f"{log_dir}/{tp}")
     return result.failed(error)
 
 

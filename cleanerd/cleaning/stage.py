@@ -5,6 +5,7 @@ from cleanerd.env.files import Files
 from cleanerd.pipeline.segment_indexes import aborted_in, join_entries
 from cleanerd.pipeline.values import RewrittenLog
 from cleanerd.storage.assemble import Assembly, assemble
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
 
 
@@ -46,8 +47,7 @@ def _stage_group(
         [written.part for written in parts], plan.work.index_interval_bytes
     )
     sizes = assemble(
-        files,
-        snapshot.directory,
+        PartitionDir(files, snapshot.directory),
         Assembly(
             base_offset=first.base_offset,
             parts=tuple(written.path for written in parts if written.path is not None),
@@ -73,4 +73,4 @@ def _stage_group(
         checkpoint=basis.checkpoint,
         moves_checkpoint=moves_checkpoint,
     )
-    return write_manifest(files, snapshot.directory, staged, before)
+    return write_manifest(PartitionDir(files, snapshot.directory), staged, before)

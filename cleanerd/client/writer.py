@@ -36,6 +36,7 @@ from cleanerd.storage.checkpoints import forget_partition
 from cleanerd.storage.delete import retire_segments, unlink_all
 from cleanerd.storage.generation import begin_log, end_truncation
 from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.producer_state import ProducerState
 from cleanerd.storage.replay import producers_at, snapshot_offsets
 from cleanerd.storage.segments import live_bases
@@ -100,7 +101,8 @@ class LogWriter:
         files: Files = _REAL_FILES,
     ) -> None:
         self._topic_partition = TopicPartition(topic, partition)
-        self.directory = os.path.join(log_dir, str(self._topic_partition))
+        self._partition = PartitionDir.of(files, log_dir, self._topic_partition)
+        self.directory = self._partition.path
         self._control = control
         self._control_timeout_ms = control_timeout_ms
         self._log_dir = log_dir
@@ -201,13 +203,13 @@ class LogWriter:
                 self._write_snapshot()
             else:
                 self._start_segment()
-            self._files.fsync_dir(self.directory)  # the new segment, before the others go
-            remove_segments_above(self._files, self.directory, offset)
+            self._partition.sync()  # the new segment, before the others go
+            remove_segments_above(self._partition, offset)
             older = [base for base in live_bases(self.directory) if base < offset]
             if older:
-                retired = retire_segments(self._files, self.directory, older)
+                retired = retire_segments(self._partition, older)
                 unlink_all(self._files, retired)
-            finish_truncation(self._files, self.directory, offset, 0)
+            finish_truncation(self._partition, offset, 0)
 
     def close(self) -> None:
         """Finish the indexes and write the producer state at the log end (spec disk B7)."""
@@ -228,8 +230,8 @@ class LogWriter:
             assert self._is_usable, "the writer is closed, or failed before"
             settle(self._files, self._log_dir, self._topic_partition)
             yield
-            self._files.fsync_dir(self.directory)
-            end_truncation(self._files, self.directory)
+            self._partition.sync()
+            end_truncation(self._partition)
             self._is_usable = True
 
     def _cut(self, offset: int) -> None:
@@ -256,7 +258,7 @@ class LogWriter:
         self._write_snapshot()
         self._segment = ActiveSegment(self._files, self.directory, self._empty(self.log_end_offset))
         if self._fsync:
-            self._files.fsync_dir(self.directory)
+            self._partition.sync()
 
     def _is_full(self, batch_bytes: int, facts: BatchFacts) -> bool:
         if self._segment.size_bytes == 0:
@@ -281,7 +283,7 @@ class LogWriter:
         if not bases:
             forget_partition(self._files, self._log_dir, self._topic_partition)
             lock = os.path.join(self._log_dir, LOCK)
-            begin_log(self._files, self.directory, uuid.uuid4().hex, like=lock)
+            begin_log(self._partition, uuid.uuid4().hex, like=lock)
             return ProducerState(), self._empty(start_offset)
         producers = producers_at(self.directory, bases[-1])
         scan = scan_segment(self.directory, bases[-1], self._index_interval_bytes, producers)
@@ -293,6 +295,6 @@ class LogWriter:
         for offset in snapshot_offsets(self.directory):
             if offset not in bases:  # of an earlier end of the log; Kafka removes them too
                 self._files.unlink(self._snapshot_path(offset))
-        finish_truncation(self._files, self.directory, bases[-1], scan.next_offset)
-        end_truncation(self._files, self.directory)
+        finish_truncation(self._partition, bases[-1], scan.next_offset)
+        end_truncation(self._partition)
         return producers, scan

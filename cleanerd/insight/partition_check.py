@@ -22,6 +22,7 @@ from cleanerd.format.partition_metadata import parse_partition_metadata
 from cleanerd.format.producer_snapshot import parse_producer_snapshot
 from cleanerd.kernels.tables import EVENT, EventKind, Table
 from cleanerd.storage.generation import read_generation
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import read_manifests, staged_flaw, staged_names
 
 from .findings import Finding
@@ -236,9 +237,9 @@ def _read_snapshots(found: Partition, live: Sequence[SegmentFileName]) -> None:
 
 
 def _look_at_staged(found: Partition, listed: Sequence[str]) -> None:
-    files = CarefulFiles()
+    partition = PartitionDir(CarefulFiles(), found.directory)
     try:
-        read_generation(files, found.directory)
+        read_generation(partition)
     except CleanerdError as error:
         found.add("truncation", found.path(names.GENERATION), -1, "a finished truncation", error)
     except OSError:
@@ -247,8 +248,8 @@ def _look_at_staged(found: Partition, listed: Sequence[str]) -> None:
     if not staged:
         return
     try:
-        groups = read_manifests(files, found.directory)
-        flaws = [staged_flaw(files, found.directory, group) for group in groups]
+        groups = read_manifests(partition)
+        flaws = [staged_flaw(partition, group) for group in groups]
     except (CleanerdError, OSError) as error:
         found.add("staged_useless", found.path(staged[0]), -1, "a manifest that can be read", error)
         return

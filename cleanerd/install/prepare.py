@@ -35,6 +35,7 @@ from cleanerd.format.producer_snapshot import parse_producer_snapshot
 from cleanerd.install.area import Area, NotInstallable
 from cleanerd.storage.checkpoints import read_checkpoints, read_leader_epochs
 from cleanerd.storage.commit import revalidate
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import SegmentOnDisk, quick_log_end_offset, scan_partition
 from cleanerd.storage.staged import StagedGroup, read_manifests
 from cleanerd.storage.topic_id import topic_id_mismatch
@@ -61,12 +62,13 @@ def plan(files: Files, log_dir: str, tp: TopicPartition) -> Prepared:
 
     Raises NotInstallable with the reason; SourceChanged, CorruptFile, OSError as the commit of the result would.
     """
-    directory = os.path.join(log_dir, str(tp))
-    groups = read_manifests(files, directory)
+    partition = PartitionDir.of(files, log_dir, tp)
+    directory = partition.path
+    groups = read_manifests(partition)
     if not groups or not groups[-1].is_last:
         raise NotInstallable(f"{directory}: no whole result is staged")
     for group in groups:
-        revalidate(files, directory, group)
+        revalidate(partition, group)
     checkpoints = read_checkpoints(files, log_dir)
     snapshot = scan_partition(files, log_dir, tp, checkpoints, is_kafka=True)
     if snapshot is None:
@@ -76,13 +78,13 @@ def plan(files: Files, log_dir: str, tp: TopicPartition) -> Prepared:
     start = checkpoints.log_start.get(tp, 0)
     bases = sorted(live)
     followers = dict(pairwise(bases))
-    end = _end(files, directory, live, groups, snapshot.high_watermark)
+    end = _end(partition, live, groups, snapshot.high_watermark)
     kept = {
         base: {kind: segment.sibling(kind) for kind in SEGMENT_KINDS if kind in segment.kinds}
         for base, segment in live.items()
         if base < end and base not in replaced and followers[base] > start
     }
-    kept |= {group.base_offset: _staged_files(directory, group) for group in groups}
+    kept |= {group.base_offset: _staged_files(partition, group) for group in groups}
     return Prepared(
         directory,
         snapshot.size_bytes,
@@ -95,8 +97,7 @@ def plan(files: Files, log_dir: str, tp: TopicPartition) -> Prepared:
 
 
 def _end(
-    files: Files,
-    directory: str,
+    partition: PartitionDir,
     live: Mapping[int, SegmentOnDisk],
     groups: Sequence[StagedGroup],
     high_watermark: int,
@@ -107,26 +108,22 @@ def _end(
         if base < last.next_base_offset:
             break
         is_staged = before >= last.base_offset and before in {s.base_offset for s in last.sources}
-        reached = last.last_offset + 1 if is_staged else quick_log_end_offset(files, live[before])
-        if base <= high_watermark and reached == base and _has_snapshot(files, directory, base):
+        reached = last.last_offset + 1 if is_staged else quick_log_end_offset(partition.files, live[before])
+        if base <= high_watermark and reached == base and _has_snapshot(partition, base):
             return base
     raise NotInstallable(
-        f"{directory}: no segment from {last.next_base_offset} on begins at the end of the one before it, with a producer "
-        f"snapshot, and not above the high watermark {high_watermark}"
+        f"{partition.path}: no segment from {last.next_base_offset} on begins at the end of the one before it, with a "
+        f"producer snapshot, and not above the high watermark {high_watermark}"
     )
 
 
-def _staged_files(directory: str, group: StagedGroup) -> dict[FileKind, str]:
-    return {
-        kind: os.path.join(directory, str(group.staged(kind)))
-        for kind in SEGMENT_KINDS
-        if kind in group.sizes
-    }
+def _staged_files(partition: PartitionDir, group: StagedGroup) -> dict[FileKind, str]:
+    return {kind: partition.path_of(group.staged(kind)) for kind in SEGMENT_KINDS if kind in group.sizes}
 
 
-def _has_snapshot(files: Files, directory: str, offset: int) -> bool:
+def _has_snapshot(partition: PartitionDir, offset: int) -> bool:
     try:
-        parse_producer_snapshot(files.read(_snapshot(directory, offset)))
+        parse_producer_snapshot(partition.files.read(_snapshot(partition.path, offset)))
     except (FormatError, OSError):
         return False
     return True
@@ -138,28 +135,27 @@ def _snapshot(directory: str, offset: int) -> str:
 
 def prepare(files: Files, area: Area, prepared: Prepared, install_id: str, topic_id: UUID) -> None:
     """Make the directory, complete and synced. Raises NotInstallable, SourceChanged, CorruptFile, OSError."""
-    mismatch = topic_id_mismatch(files, prepared.directory, topic_id)
+    source = PartitionDir(files, prepared.directory)
+    mismatch = topic_id_mismatch(source, topic_id)
     if mismatch is not None:
         raise NotInstallable(mismatch)
-    epochs = [
-        e for e in read_leader_epochs(files, prepared.directory) if e.start_offset < prepared.end_offset
-    ]
+    epochs = [e for e in read_leader_epochs(source) if e.start_offset < prepared.end_offset]
     if not epochs:
-        raise NotInstallable(f"{prepared.directory}: without leader epochs the broker would fetch all of it")
+        raise NotInstallable(f"{source.path}: without leader epochs the broker would fetch all of it")
     area.make()
     target = area.prepared
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(target)
     os.mkdir(target)
     try:
-        files.adopt_owner(target, prepared.directory)
+        files.adopt_owner(target, source.path)
         _fill(files, prepared, target)
         for name, content in (
             (names.LEADER_EPOCH_CHECKPOINT, render_leader_epochs(epochs)),
             (names.PARTITION_METADATA, render_partition_metadata(topic_id)),
         ):
             files.write(os.path.join(target, name), content)
-            files.adopt_owner(os.path.join(target, name), os.path.join(prepared.directory, name))
+            files.adopt_owner(os.path.join(target, name), source.path_of(name))
         area.mark(target, install_id)
         for name in files.list_names(target):
             files.fsync(os.path.join(target, name))

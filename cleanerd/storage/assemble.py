@@ -7,7 +7,6 @@ the modification time of the last source (rule 4.12) and the owner and mode of i
 import os
 from dataclasses import dataclass
 
-from cleanerd.env.files import Files
 from cleanerd.env.space import room
 from cleanerd.errors import SourceChanged
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix
@@ -38,13 +37,13 @@ class Assembly:
     least_free_bytes: int = 0
 
 
-def assemble(files: Files, directory: str, assembly: Assembly) -> dict[FileKind, int]:
+def assemble(partition: PartitionDir, assembly: Assembly) -> dict[FileKind, int]:
     """Write and sync the staged files; returns their sizes in bytes. The parts are gone afterwards.
 
     Raises OSError, NoSpace, and SourceChanged for a part that shrinks; what is there then is garbage until `discard_staged`.
     """
-    there, base = PartitionDir(files, directory), assembly.base_offset
-    log = there.path_of(_staged(base, FileKind.LOG))
+    files, base = partition.files, assembly.base_offset
+    log = partition.path_of(_staged(base, FileKind.LOG))
     if assembly.parts:
         files.rename(assembly.parts[0], log)
     else:
@@ -60,9 +59,9 @@ def assemble(files: Files, directory: str, assembly: Assembly) -> dict[FileKind,
     if assembly.aborted_txns:
         contents[FileKind.TXN_INDEX] = render_txn_index(assembly.aborted_txns)
     for kind, content in contents.items():
-        files.write(there.path_of(_staged(base, kind)), content)
+        files.write(partition.path_of(_staged(base, kind)), content)
     for kind in (FileKind.LOG, *contents):
-        path = there.path_of(_staged(base, kind))
+        path = partition.path_of(_staged(base, kind))
         files.adopt_owner(path, assembly.like)
         files.set_mtime_ns(path, assembly.mtime_ns)
         files.fsync(path)

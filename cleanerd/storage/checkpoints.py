@@ -26,6 +26,7 @@ from cleanerd.format.checkpoint import (
 from cleanerd.format.errors import corruption_in
 from cleanerd.format.names import TopicPartition
 
+from .partition_dir import PartitionDir
 from .replace import replace_file
 from .scan import Checkpoints
 
@@ -62,12 +63,12 @@ def _parsed(content: bytes) -> dict[TopicPartition, int]:
     return parse_offset_checkpoint(content)
 
 
-def read_leader_epochs(files: Files, directory: str) -> tuple[EpochEntry, ...]:
+def read_leader_epochs(partition: PartitionDir) -> tuple[EpochEntry, ...]:
     """Leader epochs of a partition, empty without a file. Raises CorruptFile."""
-    path = os.path.join(directory, names.LEADER_EPOCH_CHECKPOINT)
+    path = partition.path_of(names.LEADER_EPOCH_CHECKPOINT)
     try:
         with corruption_in(path):
-            return parse_leader_epochs(files.read(path))
+            return parse_leader_epochs(partition.files.read(path))
     except FileNotFoundError:
         return ()
 
@@ -141,15 +142,15 @@ def _lies_in(files: Files, log_dir: str, topic_partition: TopicPartition) -> boo
     return files.exists(os.path.join(log_dir, str(topic_partition)))
 
 
-def replace_leader_epochs(files: Files, directory: str, epochs: Iterable[tuple[int, int]]) -> None:
+def replace_leader_epochs(partition: PartitionDir, epochs: Iterable[tuple[int, int]]) -> None:
     """Replace the leader epochs of a partition that has some. Needs `.lock`. Raises OSError."""
-    path = os.path.join(directory, names.LEADER_EPOCH_CHECKPOINT)
-    replace_file(files, path, render_leader_epochs(epochs), path)
+    path = partition.path_of(names.LEADER_EPOCH_CHECKPOINT)
+    replace_file(partition.files, path, render_leader_epochs(epochs), path)
 
 
-def truncate_leader_epochs(files: Files, directory: str, offset: int) -> None:
+def truncate_leader_epochs(partition: PartitionDir, offset: int) -> None:
     """Drop the epochs that start at `offset` or later. Needs `.lock`. Raises CorruptFile, OSError."""
-    epochs = read_leader_epochs(files, directory)
+    epochs = read_leader_epochs(partition)
     kept = [epoch for epoch in epochs if epoch.start_offset < offset]
     if len(kept) < len(epochs):
-        replace_leader_epochs(files, directory, kept)
+        replace_leader_epochs(partition, kept)

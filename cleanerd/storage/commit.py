@@ -46,7 +46,6 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from cleanerd.env.files import Files
 from cleanerd.errors import LogUncleanable, SourceChanged
 from cleanerd.format.names import SEGMENT_KINDS, FileKind, SegmentFileName, Suffix
 from cleanerd.policy.commit_plan import epochs_contradiction, segments_contradiction, uncovered_sources
@@ -60,23 +59,22 @@ _INDEX_KINDS = SEGMENT_KINDS[1:]
 _RETIRED_KINDS = sorted((*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT), key=lambda kind: kind.value)
 
 
-def revalidate(files: Files, directory: str, group: StagedGroup, live: list[int] | None = None) -> None:
+def revalidate(partition: PartitionDir, group: StagedGroup, live: list[int] | None = None) -> None:
     """Step 0. Raises SourceChanged with the reason when the group no longer fits the log (spec disk D4, G).
 
     `live`: `live_logs`, where they are known. Whether the group before it is committed is not asked here but by
     `commit_steps`: all groups of a cleaning can be revalidated before the first is committed.
     """
-    check_generation(files, directory, group.generation)
+    check_generation(partition, group.generation)
     try:
-        there = PartitionDir(files, directory)
-        reason = _contradiction(there, group, live_logs(files, directory) if live is None else live)
+        reason = _contradiction(partition, group, live_logs(partition) if live is None else live)
     except FileNotFoundError as error:
         reason = f"{error.filename} is gone"
     if reason is not None:
-        raise SourceChanged(f"{directory}: {reason}")
+        raise SourceChanged(f"{partition.path}: {reason}")
 
 
-def _contradiction(there: PartitionDir, group: StagedGroup, live: list[int]) -> str | None:
+def _contradiction(partition: PartitionDir, group: StagedGroup, live: list[int]) -> str | None:
     return (
         segments_contradiction(
             [source.base_offset for source in group.sources],
@@ -84,30 +82,30 @@ def _contradiction(there: PartitionDir, group: StagedGroup, live: list[int]) -> 
             base_offset=group.base_offset,
             next_base_offset=group.next_base_offset,
         )
-        or _changed_source(there, group)
+        or _changed_source(partition, group)
         or epochs_contradiction(
             group.leader_epochs,
-            read_leader_epochs(there.files, there.path),
+            read_leader_epochs(partition),
             next_base_offset=group.next_base_offset,
         )
-        or staged_flaw(there.files, there.path, group)
+        or staged_flaw(partition, group)
     )
 
 
-def _changed_source(there: PartitionDir, group: StagedGroup) -> str | None:
+def _changed_source(partition: PartitionDir, group: StagedGroup) -> str | None:
     for source in group.sources:
-        found = _segment(there, source.base_offset)
+        found = _segment(partition, source.base_offset)
         if found != source:
             return f"the .log of {source.base_offset} was {source.identity}, is {found.identity}"
     return None
 
 
-def _segment(there: PartitionDir, base_offset: int) -> SourceSegment:
-    return SourceSegment(base_offset, there.stat(SegmentFileName(base_offset, FileKind.LOG)))
+def _segment(partition: PartitionDir, base_offset: int) -> SourceSegment:
+    return SourceSegment(base_offset, partition.stat(SegmentFileName(base_offset, FileKind.LOG)))
 
 
 def commit_steps(
-    files: Files, directory: str, group: StagedGroup, live: list[int] | None = None
+    partition: PartitionDir, group: StagedGroup, live: list[int] | None = None
 ) -> Iterator[None]:
     """Steps 0 to 7, to be gone through by the caller: at every yield the directory has to be synced before it goes on.
 
@@ -119,25 +117,24 @@ def commit_steps(
     Requires: `write_manifest` has returned, or `recover` since. After SourceChanged the later groups of the cleaning
     are worthless too: `discard_staged`.
     """
-    there = PartitionDir(files, directory)
-    live = live_logs(files, directory) if live is None else live
-    revalidate(files, directory, group, live)
-    _check_previous(there, group, live)
+    live = live_logs(partition) if live is None else live
+    revalidate(partition, group, live)
+    _check_previous(partition, group, live)
     guard = group.name(FileKind.LOG, Suffix.CLEANED)
-    there.rename(group.staged(FileKind.LOG), guard)
+    partition.rename(group.staged(FileKind.LOG), guard)
     yield
     for kind in _INDEX_KINDS:
         if kind in group.sizes:
-            there.rename(group.staged(kind), group.name(kind, Suffix.SWAP))
-    _blank_txn_index(there, group)
+            partition.rename(group.staged(kind), group.name(kind, Suffix.SWAP))
+    _blank_txn_index(partition, group)
     yield
-    there.rename(guard, guard.with_suffix(Suffix.SWAP))
+    partition.rename(guard, guard.with_suffix(Suffix.SWAP))
     yield
-    yield from _finish_steps(there, group)
+    yield from _finish_steps(partition, group)
     del live[bisect_left(live, group.base_offset + 1) : bisect_left(live, group.next_base_offset)]
 
 
-def _check_previous(there: PartitionDir, group: StagedGroup, live: list[int]) -> None:
+def _check_previous(partition: PartitionDir, group: StagedGroup, live: list[int]) -> None:
     """(E) The group staged before this one is committed, or retention has taken all of it since."""
     before = group.previous
     if before is None:
@@ -145,79 +142,78 @@ def _check_previous(there: PartitionDir, group: StagedGroup, live: list[int]) ->
     if not live or live[0] >= before.next_base_offset:
         return
     inside = live[bisect_left(live, before.log.base_offset) : bisect_left(live, before.next_base_offset)]
-    if inside == [before.log.base_offset] and _segment(there, inside[0]) == before.log:
+    if inside == [before.log.base_offset] and _segment(partition, inside[0]) == before.log:
         return
     raise SourceChanged(
-        f"{there.path}: the group at {before.log.base_offset}, on which the group at {group.base_offset} relies, "
+        f"{partition.path}: the group at {before.log.base_offset}, on which the group at {group.base_offset} relies, "
         f"is not or not wholly committed: segments {inside}"
     )
 
 
-def _blank_txn_index(there: PartitionDir, group: StagedGroup) -> None:
+def _blank_txn_index(partition: PartitionDir, group: StagedGroup) -> None:
     """(F)"""
     stale = SegmentFileName(group.base_offset, FileKind.TXN_INDEX)
-    if group.sizes[FileKind.LOG] == 0 and FileKind.TXN_INDEX not in group.sizes and there.exists(stale):
-        there.write_like(stale.with_suffix(Suffix.SWAP), b"", there.path_of(stale))
+    if group.sizes[FileKind.LOG] == 0 and FileKind.TXN_INDEX not in group.sizes and partition.exists(stale):
+        partition.write_like(stale.with_suffix(Suffix.SWAP), b"", partition.path_of(stale))
 
 
-def finish(files: Files, directory: str, group: StagedGroup) -> None:
+def finish(partition: PartitionDir, group: StagedGroup) -> None:
     """Steps 4 to 7, from wherever an earlier attempt stopped: what is already done is passed over.
 
     Requires: the names as they are now are synced (B).
     """
-    there = PartitionDir(files, directory)
-    for _ in _finish_steps(there, group):
-        there.sync()
+    for _ in _finish_steps(partition, group):
+        partition.sync()
 
 
-def _finish_steps(there: PartitionDir, group: StagedGroup) -> Iterator[None]:
-    if there.exists(group.name(FileKind.LOG, Suffix.SWAP)):
-        yield from _retire_sources(there, group)
-    _adopt(there, group, (FileKind.LOG,))
+def _finish_steps(partition: PartitionDir, group: StagedGroup) -> Iterator[None]:
+    if partition.exists(group.name(FileKind.LOG, Suffix.SWAP)):
+        yield from _retire_sources(partition, group)
+    _adopt(partition, group, (FileKind.LOG,))
     yield  # (D)
-    _adopt(there, group, _INDEX_KINDS)
-    _unlink_retired(there, group)
+    _adopt(partition, group, _INDEX_KINDS)
+    _unlink_retired(partition, group)
     yield
-    if there.exists(group.manifest):  # last: without it `.deleted` files could not be told from a broker's
-        there.unlink(group.manifest)
+    if partition.exists(group.manifest):  # last: otherwise `.deleted` files would look like a broker's
+        partition.unlink(group.manifest)
 
 
-def _adopt(there: PartitionDir, group: StagedGroup, kinds: Sequence[FileKind]) -> None:
+def _adopt(partition: PartitionDir, group: StagedGroup, kinds: Sequence[FileKind]) -> None:
     for kind in kinds:
-        if there.exists(group.name(kind, Suffix.SWAP)):
-            there.rename(group.name(kind, Suffix.SWAP), group.name(kind, Suffix.LIVE))
+        if partition.exists(group.name(kind, Suffix.SWAP)):
+            partition.rename(group.name(kind, Suffix.SWAP), group.name(kind, Suffix.LIVE))
 
 
-def _retire_sources(there: PartitionDir, group: StagedGroup) -> Iterator[None]:
+def _retire_sources(partition: PartitionDir, group: StagedGroup) -> Iterator[None]:
     """Step 4."""
     logs = [SegmentFileName(source.base_offset, FileKind.LOG) for source in group.sources]
-    present = [log for log in logs if there.exists(log)]
+    present = [log for log in logs if partition.exists(log)]
     for source in group.sources:
-        _check_retirable(there, source)
+        _check_retirable(partition, source)
     uncovered = uncovered_sources([log.base_offset for log in logs], group.last_offset)
     for log in present:
-        there.rename(log, log.with_suffix(Suffix.DELETED))
+        partition.rename(log, log.with_suffix(Suffix.DELETED))
         if log.base_offset in uncovered:
             yield  # (E), (C)
     for log in logs:
         is_first = log.base_offset == group.base_offset
         for kind in _INDEX_KINDS if is_first else (*_INDEX_KINDS, FileKind.PRODUCER_SNAPSHOT):
             name = SegmentFileName(log.base_offset, kind)
-            if there.exists(name):
-                there.rename(name, name.with_suffix(Suffix.DELETED))
+            if partition.exists(name):
+                partition.rename(name, name.with_suffix(Suffix.DELETED))
     yield
 
 
-def _check_retirable(there: PartitionDir, source: SourceSegment) -> None:
+def _check_retirable(partition: PartitionDir, source: SourceSegment) -> None:
     """The inode is not compared: it does not survive a restored copy, and nothing can have written since step 0."""
     log = SegmentFileName(source.base_offset, FileKind.LOG)
-    if there.exists(log) and replace(there.stat(log), inode=source.identity.inode) != source.identity:
-        raise LogUncleanable(f"{there.path}/{log}: is not the segment that the commit under way replaces")
+    if partition.exists(log) and replace(partition.stat(log), inode=source.identity.inode) != source.identity:
+        raise LogUncleanable(f"{partition.path}/{log}: is not the segment that the commit under way replaces")
 
 
-def _unlink_retired(there: PartitionDir, group: StagedGroup) -> None:
+def _unlink_retired(partition: PartitionDir, group: StagedGroup) -> None:
     for source in group.sources:
         for kind in _RETIRED_KINDS:
             name = SegmentFileName(source.base_offset, kind, Suffix.DELETED)
-            if there.exists(name):
-                there.unlink(name)
+            if partition.exists(name):
+                partition.unlink(name)

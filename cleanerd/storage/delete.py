@@ -36,35 +36,35 @@ from .partition_dir import PartitionDir
 _KINDS = {*SEGMENT_KINDS, FileKind.PRODUCER_SNAPSHOT}
 
 
-def retire_segments(files: Files, directory: str, base_offsets: Sequence[int]) -> tuple[str, ...]:
+def retire_segments(partition: PartitionDir, base_offsets: Sequence[int]) -> tuple[str, ...]:
     """Steps 0 to 2 for these segments, which are the oldest ones, ascending.
 
     Returns the paths of all `.deleted` files with a base at or below the last of `base_offsets`, those that an earlier
     attempt left included. Raises SourceChanged before anything is touched if another segment lies among them; OSError:
     the log is whole then, if not as short as asked for, and calling again goes on.
     """
-    there = PartitionDir(files, directory)
     last, going = base_offsets[-1], set(base_offsets)
-    there.sync()
-    for log in _up_to(there, last, Suffix.LIVE, {FileKind.LOG}):
+    partition.sync()
+    for log in _up_to(partition, last, Suffix.LIVE, {FileKind.LOG}):
         if log.base_offset not in going:
-            raise SourceChanged(f"{directory}/{log}: is older than segments that should go before it")
+            raise SourceChanged(f"{partition.path}/{log}: is older than segments that should go before it")
     for base in base_offsets:
         log = SegmentFileName(base, FileKind.LOG)
-        if there.exists(log):
-            _rename_deleted(there, log)
-            there.sync()
-    for name in _up_to(there, last, Suffix.LIVE, _KINDS):
-        _rename_deleted(there, name)
-    there.sync()
-    return tuple(there.path_of(name) for name in _up_to(there, last, Suffix.DELETED, _KINDS))
+        if partition.exists(log):
+            _rename_deleted(partition, log)
+            partition.sync()
+    for name in _up_to(partition, last, Suffix.LIVE, _KINDS):
+        _rename_deleted(partition, name)
+    partition.sync()
+    return tuple(partition.path_of(name) for name in _up_to(partition, last, Suffix.DELETED, _KINDS))
 
 
-def deleted_files(files: Files, directory: str) -> tuple[str, ...]:
+def deleted_files(partition: PartitionDir) -> tuple[str, ...]:
     """Paths of all segment files that wait for their deletion. Raises OSError."""
-    there = PartitionDir(files, directory)
     return tuple(
-        there.path_of(name) for name in there.names() if name.suffix is Suffix.DELETED and name.kind in _KINDS
+        partition.path_of(name)
+        for name in partition.names()
+        if name.suffix is Suffix.DELETED and name.kind in _KINDS
     )
 
 
@@ -81,29 +81,29 @@ def unlink_all(files: Files, paths: Iterable[str]) -> dict[str, OSError]:
     return failed
 
 
-def remove_files(files: Files, directory: str, limit: int) -> tuple[int, int, bool]:
+def remove_files(partition: PartitionDir, limit: int) -> tuple[int, int, bool]:
     """Unlink up to `limit` files of a deleted log's directory, and the directory after the last one.
 
     Returns (files, bytes, whether the directory is gone). Raises OSError, also for a directory inside, which is not ours.
     """
-    names = files.list_names(directory)
+    names = partition.list_names()
     size_bytes = 0
     for name in names[:limit]:
-        path = os.path.join(directory, name)
+        path = partition.path_of(name)
         with contextlib.suppress(FileNotFoundError):  # a link to nothing has no size
-            size_bytes += files.stat(path).size_bytes
-        files.unlink(path)
+            size_bytes += partition.files.stat(path).size_bytes
+        partition.files.unlink(path)
     if len(names) > limit:
         return limit, size_bytes, False
-    files.rmdir(directory)
-    files.fsync_dir(os.path.dirname(directory))
+    partition.files.rmdir(partition.path)
+    partition.files.fsync_dir(os.path.dirname(partition.path))
     return len(names), size_bytes, True
 
 
-def _up_to(there: PartitionDir, last: int, suffix: Suffix, kinds: set[FileKind]) -> list[SegmentFileName]:
-    found = there.names()
+def _up_to(partition: PartitionDir, last: int, suffix: Suffix, kinds: set[FileKind]) -> list[SegmentFileName]:
+    found = partition.names()
     return [n for n in found if n.base_offset <= last and n.suffix is suffix and n.kind in kinds]
 
 
-def _rename_deleted(there: PartitionDir, name: SegmentFileName) -> None:
-    there.rename(name, name.with_suffix(Suffix.DELETED))
+def _rename_deleted(partition: PartitionDir, name: SegmentFileName) -> None:
+    partition.rename(name, name.with_suffix(Suffix.DELETED))

@@ -22,69 +22,65 @@ holder of `.lock` may take it away, because whatever a crash leaves of a truncat
 
 import os
 
-from cleanerd.env.files import Files
 from cleanerd.errors import SourceChanged
 from cleanerd.format.names import GENERATION
 
 from .lock import LogDirLock
+from .partition_dir import PartitionDir
 from .replace import replace_file
 
 _UNDER_WAY = " truncating"
 
 
-def read_generation(files: Files, directory: str) -> str:
+def read_generation(partition: PartitionDir) -> str:
     """The token, empty without a file. To be read before the segments that a cleaning is planned on.
 
     Raises SourceChanged while a truncation is under way; OSError.
     """
-    content = _read(files, directory)
+    content = _read(partition)
     if content.endswith(_UNDER_WAY):
-        raise SourceChanged(f"{directory}: is being truncated, or a truncation was interrupted")
+        raise SourceChanged(f"{partition.path}: is being truncated, or a truncation was interrupted")
     return content
 
 
-def check_generation(files: Files, directory: str, generation: str) -> None:
+def check_generation(partition: PartitionDir, generation: str) -> None:
     """Raise SourceChanged unless this is still the token. Needs `.lock` to mean anything."""
-    if read_generation(files, directory) != generation:
-        raise SourceChanged(f"{directory}: was truncated or created again since this was planned")
+    if read_generation(partition) != generation:
+        raise SourceChanged(f"{partition.path}: was truncated or created again since this was planned")
 
 
-def begin_log(files: Files, directory: str, token: str, *, like: str) -> None:
+def begin_log(partition: PartitionDir, token: str, *, like: str) -> None:
     """Give a new log its first token; `like`: a file with the owner that its files shall have. Needs `.lock`."""
-    replace_file(files, _path(directory), token.encode(), like)
+    replace_file(partition.files, partition.path_of(GENERATION), token.encode(), like)
 
 
-def begin_truncation(files: Files, directory: str, token: str, *, like: str) -> None:
+def begin_truncation(partition: PartitionDir, token: str, *, like: str) -> None:
     """Make everything worthless that was planned so far. `token` is new; `like`: a file of the log. Needs `.lock`."""
-    replace_file(files, _path(directory), f"{token}{_UNDER_WAY}".encode(), like)
+    replace_file(partition.files, partition.path_of(GENERATION), f"{token}{_UNDER_WAY}".encode(), like)
 
 
-def end_left_truncation(files: Files, log_dir: str, directory: str) -> bool:
+def end_left_truncation(partition: PartitionDir) -> bool:
     """End a truncation whose writer died in it; whether there was one. `.lock` tells: a writer holds it to the end.
 
     Raises LockHeld while another process has the lock, DirOffline, OSError.
     """
-    if not _read(files, directory).endswith(_UNDER_WAY):
+    if not _read(partition).endswith(_UNDER_WAY):
         return False
-    with LogDirLock(log_dir):
-        end_truncation(files, directory)
+    with LogDirLock(os.path.dirname(partition.path)):
+        end_truncation(partition)
     return True
 
 
-def end_truncation(files: Files, directory: str) -> None:
+def end_truncation(partition: PartitionDir) -> None:
     """Let cleanings be planned again, under the token of `begin_truncation`. Needs `.lock`; idempotent."""
-    content = _read(files, directory)
+    content = _read(partition)
     if content.endswith(_UNDER_WAY):
-        path = _path(directory)
-        replace_file(files, path, content.removesuffix(_UNDER_WAY).encode(), path)
+        path = partition.path_of(GENERATION)
+        replace_file(partition.files, path, content.removesuffix(_UNDER_WAY).encode(), path)
 
 
-def _read(files: Files, directory: str) -> str:
+def _read(partition: PartitionDir) -> str:
     try:
-        return files.read(_path(directory)).decode(errors="replace")
+        return partition.files.read(partition.path_of(GENERATION)).decode(errors="replace")
     except FileNotFoundError:
         return ""
-
-
-def _path(directory: str) -> str:
-    return os.path.join(directory, GENERATION)

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 
 from cleanerd.env.files import Files, FileStat
-from cleanerd.format.names import SegmentFileName, parse_segment_file
+from cleanerd.format.names import SegmentFileName, TopicPartition, parse_segment_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +17,22 @@ class PartitionDir:
     files: Files
     path: str
 
+    @classmethod
+    def of(cls, files: Files, log_dir: str, topic_partition: TopicPartition) -> "PartitionDir":
+        """That of a log in a log directory."""
+        return cls(files, os.path.join(log_dir, str(topic_partition)))
+
     def path_of(self, name: SegmentFileName | str) -> str:
         """Path of a file in it."""
         return os.path.join(self.path, str(name))
 
+    def list_names(self) -> list[str]:
+        """All names in it."""
+        return self.files.list_names(self.path)
+
     def names(self) -> list[SegmentFileName]:
         """All names in it that parse."""
-        return [
-            name for name in map(parse_segment_file, self.files.list_names(self.path)) if name is not None
-        ]
+        return [name for name in map(parse_segment_file, self.list_names()) if name is not None]
 
     def exists(self, name: SegmentFileName) -> bool:
         """Whether there is such a file."""

@@ -19,7 +19,6 @@ A group that was never begun stays, and the caller may commit or discard it.
 
 from collections.abc import Callable, Iterable
 
-from cleanerd.env.files import Files
 from cleanerd.errors import CorruptFile, LogUncleanable
 from cleanerd.format.names import SEGMENT_KINDS, FileKind, SegmentFileName, Suffix, parse_segment_file
 from cleanerd.policy.recovery_plan import Found, Leftovers, Remedy, choose_remedy, objection
@@ -45,8 +44,7 @@ def _unheard(_: str) -> None:
 
 
 def recover(
-    files: Files,
-    directory: str,
+    partition: PartitionDir,
     *,
     is_kafka: bool,
     next_offset: Callable[[str], int] = swap_end,
@@ -58,99 +56,100 @@ def recover(
     its base if it is empty; raises CorruptFile. Raises LogUncleanable when a source changed in the middle of a commit.
     `acted` hears roll_forward or roll_back for every commit that was completed or undone, and delete_leftover.
     """
-    end_truncation(files, directory)
-    there = PartitionDir(files, directory)
-    listed = files.list_names(directory)
+    end_truncation(partition)
+    listed = partition.list_names()
     temporary = [n for n in map(parse_segment_file, listed) if n is not None and n.suffix is not Suffix.LIVE]
     if not temporary and not staged_names(listed):
         return None
-    there.sync()
-    groups, unreadable = _read(there)
-    waiting = {group.base_offset for group in groups if _settle_group(there, group, acted, is_kafka=is_kafka)}
-    reason = _settle_foreign(there, acted, is_kafka=is_kafka, next_offset=next_offset)
-    if _sweep(there, waiting | _begun(there) & unreadable):
+    partition.sync()
+    groups, unreadable = _read(partition)
+    waiting = {
+        group.base_offset for group in groups if _settle_group(partition, group, acted, is_kafka=is_kafka)
+    }
+    reason = _settle_foreign(partition, acted, is_kafka=is_kafka, next_offset=next_offset)
+    if _sweep(partition, waiting | _begun(partition) & unreadable):
         acted("delete_leftover")
     return reason
 
 
-def _read(there: PartitionDir) -> tuple[list[StagedGroup], set[int]]:
+def _read(partition: PartitionDir) -> tuple[list[StagedGroup], set[int]]:
     """Groups with a manifest, and the bases of those whose manifest cannot be read: it declares nothing."""
     groups, unreadable = [], set()
-    for name in manifest_names(there.files, there.path):
+    for name in manifest_names(partition):
         try:
-            groups.append(read_manifest(there.files, there.path, name))
+            groups.append(read_manifest(partition, name))
         except CorruptFile:
             unreadable.add(name.base_offset)
     return groups, unreadable
 
 
-def _begun(there: PartitionDir) -> set[int]:
+def _begun(partition: PartitionDir) -> set[int]:
     """Bases of `.cleaned` and `.swap` files."""
-    found = there.names()
+    found = partition.names()
     return {name.base_offset for name in found if name.suffix in {Suffix.CLEANED, Suffix.SWAP}}
 
 
-def _settle_group(there: PartitionDir, group: StagedGroup, acted: Acted, *, is_kafka: bool) -> bool:
+def _settle_group(partition: PartitionDir, group: StagedGroup, acted: Acted, *, is_kafka: bool) -> bool:
     """Finish or undo one group; returns whether it still waits to be committed."""
 
     def look(suffix: Suffix) -> Found:
-        return _look(there, group, suffix, is_kafka=is_kafka)
+        return _look(partition, group, suffix, is_kafka=is_kafka)
 
     remedy = choose_remedy(
-        staged_log=there.exists(group.staged(FileKind.LOG)),
-        staged_whole=staged_flaw(there.files, there.path, group) is None,
+        staged_log=partition.exists(group.staged(FileKind.LOG)),
+        staged_whole=staged_flaw(partition, group) is None,
         guard=look(Suffix.CLEANED),
         swap=look(Suffix.SWAP),
         live=look(Suffix.LIVE),
     )
     if remedy is Remedy.FINISH:
-        finish(there.files, there.path, group)
+        finish(partition, group)
         acted("roll_forward")
     elif remedy is Remedy.ROLL_BACK:
-        _roll_back(there, group)
+        _roll_back(partition, group)
         acted("roll_back")
     return remedy is Remedy.WAIT
 
 
-def _look(there: PartitionDir, group: StagedGroup, suffix: Suffix, *, is_kafka: bool) -> Found:
+def _look(partition: PartitionDir, group: StagedGroup, suffix: Suffix, *, is_kafka: bool) -> Found:
     """Size, modification time and inode tell our new segment from another cleaner's.
 
     Where no broker cleans, the inode is not asked for: it does not survive a restored copy, and no broker will repair that.
     """
     name = group.name(FileKind.LOG, suffix)
-    if not there.exists(name):
+    if not partition.exists(name):
         return Found.NOTHING
-    stat = there.stat(name)
+    stat = partition.stat(name)
     is_alike = (stat.size_bytes, stat.mtime_ns) == (group.sizes[FileKind.LOG], group.log_mtime_ns)
     return Found.OURS if is_alike and not (is_kafka and stat.inode != group.log_inode) else Found.FOREIGN
 
 
-def _roll_back(there: PartitionDir, group: StagedGroup) -> None:
+def _roll_back(partition: PartitionDir, group: StagedGroup) -> None:
     """Take back steps 2 and 1. The manifest goes last: without it the guard would pass for a broker's."""
     swaps = [group.name(kind, Suffix.SWAP) for kind in SEGMENT_KINDS[1:]]
-    _unlink(there, [name for name in swaps if there.exists(name)])
-    _unlink(there, [group.name(FileKind.LOG, Suffix.CLEANED)])
-    _unlink(there, [group.manifest])
+    _unlink(partition, [name for name in swaps if partition.exists(name)])
+    _unlink(partition, [group.name(FileKind.LOG, Suffix.CLEANED)])
+    _unlink(partition, [group.manifest])
 
 
-def _sweep(there: PartitionDir, waiting: set[int]) -> bool:
+def _sweep(partition: PartitionDir, waiting: set[int]) -> bool:
     """Unlink what is staged but for the groups that wait; nothing of those is a part or an unfinished manifest.
 
     Returns whether there was anything.
     """
     leftovers = []
-    for text in staged_names(there.files.list_names(there.path)):
+    for text in staged_names(partition.list_names()):
         name = parse_segment_file(text)
         if name is None or name.base_offset not in waiting or name.kind is FileKind.PART:
             leftovers.append(text)
-    unlink_staged(there.files, there.path, leftovers)
+    unlink_staged(partition, leftovers)
     return bool(leftovers)
 
 
 def _settle_foreign(
-    there: PartitionDir, acted: Acted, *, is_kafka: bool, next_offset: Callable[[str], int]
+    partition: PartitionDir, acted: Acted, *, is_kafka: bool, next_offset: Callable[[str], int]
 ) -> str | None:
-    found = there.names()
+    found = partition.names()
     leftovers = Leftovers(
         cleaned=_bases(name for name in found if name.suffix is Suffix.CLEANED),
         swaps=_bases(name for name in found if name.suffix is Suffix.SWAP),
@@ -158,22 +157,22 @@ def _settle_foreign(
     )
     reason = objection(leftovers, is_kafka=is_kafka)
     if reason is not None:
-        return f"{there.path}: {reason}"
+        return f"{partition.path}: {reason}"
     if not is_kafka:
         try:
-            replaced = _replaced(there, found, leftovers, next_offset)
+            replaced = _replaced(partition, found, leftovers, next_offset)
         except LogUncleanable as doubt:
-            return f"{there.path}: an interrupted commit is left as it is, decide by hand: {doubt}"
-        _undo_incomplete(there, found, leftovers)
+            return f"{partition.path}: an interrupted commit is left as it is, decide by hand: {doubt}"
+        _undo_incomplete(partition, found, leftovers)
         if leftovers.cleaned:
             acted("roll_back")
-        if _adopt_swaps(there, replaced):
+        if _adopt_swaps(partition, replaced):
             acted("roll_forward")
     return None
 
 
 def _replaced(
-    there: PartitionDir,
+    partition: PartitionDir,
     found: list[SegmentFileName],
     leftovers: Leftovers,
     next_offset: Callable[[str], int],
@@ -189,7 +188,7 @@ def _replaced(
     for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
         if SegmentFileName(log.base_offset, kind, Suffix.SWAP) not in swaps:
             raise LogUncleanable(f"{log} is without its {kind.value}")
-    end = next_offset(there.path_of(log))
+    end = next_offset(partition.path_of(log))
     if end == log.base_offset:
         raise LogUncleanable(f"{log} is empty")
     live = (n for n in found if n.kind is FileKind.LOG and n.suffix is Suffix.LIVE)
@@ -198,41 +197,39 @@ def _replaced(
     return range(log.base_offset, end)
 
 
-def _undo_incomplete(there: PartitionDir, found: list[SegmentFileName], leftovers: Leftovers) -> None:
+def _undo_incomplete(partition: PartitionDir, found: list[SegmentFileName], leftovers: Leftovers) -> None:
     """D2 pass 1. The `.cleaned` files go last: while one is there, the swap files above it count for nothing."""
     invalid = [n for n in found if n.suffix is Suffix.SWAP and not leftovers.is_valid(n.base_offset)]
-    _unlink(there, invalid + [n for n in found if n.suffix is Suffix.DELETED])
-    _unlink(there, [n for n in found if n.suffix is Suffix.CLEANED])
+    _unlink(partition, invalid + [n for n in found if n.suffix is Suffix.DELETED])
+    _unlink(partition, [n for n in found if n.suffix is Suffix.CLEANED])
 
 
-def _adopt_swaps(there: PartitionDir, bases: range) -> bool:
+def _adopt_swaps(partition: PartitionDir, bases: range) -> bool:
     """D2 passes 3 and 4, `.log` before its indexes; the producer snapshot at the new base stays (rule 5.6).
 
     Returns whether there were any.
     """
-    found = there.names()
+    found = partition.names()
     swaps = [name for name in found if name.suffix is Suffix.SWAP]
     if not swaps:
         return False
-    unlink_staged(
-        there.files, there.path, staged_names(there.files.list_names(there.path))
-    )  # made for the log as it was
+    unlink_staged(partition, staged_names(partition.list_names()))  # made for the log as it was
     logs = [name for name in swaps if name.kind is FileKind.LOG]
     kept = SegmentFileName(bases.start, FileKind.PRODUCER_SNAPSHOT)
     replaced = [n for n in found if n.suffix is Suffix.LIVE and n.base_offset in bases and n != kept]
-    _unlink(there, replaced)
+    _unlink(partition, replaced)
     for names in (logs, [name for name in swaps if name.kind is not FileKind.LOG]):
         for name in names:
-            there.rename(name, name.with_suffix(Suffix.LIVE))
-        there.sync()
+            partition.rename(name, name.with_suffix(Suffix.LIVE))
+        partition.sync()
     return True
 
 
-def _unlink(there: PartitionDir, names: list[SegmentFileName]) -> None:
+def _unlink(partition: PartitionDir, names: list[SegmentFileName]) -> None:
     """Unlink, then sync: what is unlinked next goes after these."""
-    there.unlink(*names)
+    partition.unlink(*names)
     if names:
-        there.sync()
+        partition.sync()
 
 
 def _bases(found: Iterable[SegmentFileName]) -> list[int]:

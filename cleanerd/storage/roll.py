@@ -24,7 +24,6 @@ The segments before it may go only after step 3: a log without any starts over a
 
 from collections.abc import Sequence
 
-from cleanerd.env.files import Files
 from cleanerd.errors import SourceChanged
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix
 from cleanerd.format.producer_snapshot import ProducerEntry, render_producer_snapshot
@@ -35,26 +34,26 @@ _COMPANIONS = (FileKind.PRODUCER_SNAPSHOT, FileKind.OFFSET_INDEX, FileKind.TIME_
 
 
 def roll_segment(
-    files: Files, directory: str, base_offset: int, producers: Sequence[ProducerEntry], *, like: str
+    partition: PartitionDir, base_offset: int, producers: Sequence[ProducerEntry], *, like: str
 ) -> None:
     """Steps 0 to 3. `producers`: their state at `base_offset`, the log end. `like`: path of the old active `.log`.
 
     Requires: the old active segment is complete and takes no more appends. Raises SourceChanged if there is a segment at
     `base_offset`; OSError: the log is as it was, or rolled.
     """
-    there, log = PartitionDir(files, directory), SegmentFileName(base_offset, FileKind.LOG)
-    if there.exists(log):
-        raise SourceChanged(f"{directory}/{log}: is there already")
-    there.sync()
+    log = SegmentFileName(base_offset, FileKind.LOG)
+    if partition.exists(log):
+        raise SourceChanged(f"{partition.path}/{log}: is there already")
+    partition.sync()
     for kind in (*_COMPANIONS, FileKind.LOG):
         content = render_producer_snapshot(producers) if kind is FileKind.PRODUCER_SNAPSHOT else b""
-        there.write_like(SegmentFileName(base_offset, kind, Suffix.STAGED), content, like)  # (A)
-    there.sync()
+        partition.write_like(SegmentFileName(base_offset, kind, Suffix.STAGED), content, like)  # (A)
+    partition.sync()
     stale = SegmentFileName(base_offset, FileKind.TXN_INDEX)
-    if there.exists(stale):
-        there.unlink(stale)
+    if partition.exists(stale):
+        partition.unlink(stale)
     for kinds in (_COMPANIONS, (FileKind.LOG,)):  # (B)
         for kind in kinds:
             name = SegmentFileName(base_offset, kind)
-            there.rename(name.with_suffix(Suffix.STAGED), name)
-        there.sync()
+            partition.rename(name.with_suffix(Suffix.STAGED), name)
+        partition.sync()

@@ -128,12 +128,12 @@ def scan_partition(
     `first_batch_timestamps` costs a read per segment and is only needed with max.compaction.lag.ms. With the `staged` groups
     of a cleaning the log is what their commit would make of it.
     """
-    directory = os.path.join(log_dir, str(topic_partition))
-    generation = read_generation(files, directory)
-    parsed = PartitionDir(files, directory).names()
+    partition = PartitionDir.of(files, log_dir, topic_partition)
+    generation = read_generation(partition)
+    parsed = partition.names()
     for name in parsed:
         if name.suffix in {Suffix.CLEANED, Suffix.SWAP}:
-            raise SourceChanged(f"{directory}/{name}: another cleaning is under way, or was interrupted")
+            raise SourceChanged(f"{partition.path}/{name}: another cleaning is under way, or was interrupted")
     kinds = live_kinds(parsed)
     new = {group.base_offset: group for group in staged}
     gone = {source.base_offset for group in staged for source in group.sources[1:]}
@@ -142,7 +142,7 @@ def scan_partition(
         return None
     segments = tuple(
         _segment(
-            files, directory, base, frozenset(new[base].sizes if base in new else kinds[base]),
+            partition, base, frozenset(new[base].sizes if base in new else kinds[base]),
             is_active=base == bases[-1], first_batch_timestamp=first_batch_timestamps,
             suffix=Suffix.STAGED if base in new else Suffix.LIVE,
         )
@@ -156,7 +156,7 @@ def scan_partition(
     return PartitionSnapshot(
         topic_partition=topic_partition,
         log_dir=log_dir,
-        directory=directory,
+        directory=partition.path,
         is_kafka=is_kafka,
         segments=segments,
         producer_snapshots=tuple(
@@ -201,12 +201,12 @@ def read_bounds(
 
     Raises SourceChanged while segments are being exchanged, OSError.
     """
-    directory = os.path.join(log_dir, str(topic_partition))
-    generation = read_generation(files, directory)
-    bases = live_logs(files, directory)
+    partition = PartitionDir.of(files, log_dir, topic_partition)
+    generation = read_generation(partition)
+    bases = live_logs(partition)
     if not bases:
         return None
-    path = segment_path(directory, bases[-1], FileKind.LOG)
+    path = partition.path_of(SegmentFileName(bases[-1], FileKind.LOG))
     found = stat_log(files, path)
     kinds = frozenset({FileKind.LOG, FileKind.OFFSET_INDEX})
     active = SegmentOnDisk(path, found, kinds, SegmentFacts(bases[-1], found.size_bytes, 0, 0, -1, None))
@@ -215,8 +215,7 @@ def read_bounds(
 
 
 def _segment(
-    files: Files,
-    directory: str,
+    partition: PartitionDir,
     base: int,
     kinds: frozenset[FileKind],
     *,
@@ -224,18 +223,18 @@ def _segment(
     first_batch_timestamp: bool,
     suffix: Suffix,
 ) -> SegmentOnDisk:
-    path = segment_path(directory, base, FileKind.LOG, suffix)
-    found = stat_log(files, path)
+    path = partition.path_of(SegmentFileName(base, FileKind.LOG, suffix))
+    found = stat_log(partition.files, path)
     index_bytes = {
-        kind: files.stat(segment_path(directory, base, kind, suffix)).size_bytes
+        kind: partition.stat(SegmentFileName(base, kind, suffix)).size_bytes
         for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
         if kind in kinds
     }
     largest = None
     if FileKind.TIME_INDEX in kinds:
-        time_index_path = segment_path(directory, base, FileKind.TIME_INDEX, suffix)
+        time_index_path = partition.path_of(SegmentFileName(base, FileKind.TIME_INDEX, suffix))
         with corruption_in(time_index_path):
-            index = parse_time_index(files.read(time_index_path), base, preallocated=is_active)
+            index = parse_time_index(partition.files.read(time_index_path), base, preallocated=is_active)
         largest = index.largest_timestamp_ms
     facts = SegmentFacts(
         base_offset=base,

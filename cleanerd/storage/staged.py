@@ -9,12 +9,11 @@ unless that one is. What an earlier cleaning left staged has to be discarded bef
 """
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cleanerd.env.files import Files, FileStat
+from cleanerd.env.files import FileStat
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
 
@@ -110,7 +109,7 @@ class StagedGroup:
 
 
 def write_manifest(
-    files: Files, directory: str, group: StagedGroup, before: StagedGroup | None = None
+    partition: PartitionDir, group: StagedGroup, before: StagedGroup | None = None
 ) -> StagedGroup:
     """Declare the staged files of a group complete; returns it as it was written.
 
@@ -119,55 +118,54 @@ def write_manifest(
 
     Requires: each file is written and synced; groups of a cleaning are declared in ascending order.
     """
-    there = PartitionDir(files, directory)
-    log = there.stat(group.staged(FileKind.LOG))
-    before = before or _declared_before(files, directory, group)
-    previous = None if before is None else _as_previous(there, before)
+    log = partition.stat(group.staged(FileKind.LOG))
+    before = before or _declared_before(partition, group)
+    previous = None if before is None else _as_previous(partition, before)
     linked = replace(group, log_inode=log.inode, previous=previous)
-    path = there.path_of(group.manifest)
+    files, path = partition.files, partition.path_of(group.manifest)
     unfinished = path.removesuffix(_MANIFEST_END) + _UNFINISHED_END
-    source = there.path_of(group.name(FileKind.LOG, Suffix.LIVE))
+    source = partition.path_of(group.name(FileKind.LOG, Suffix.LIVE))
     files.write(unfinished, _render(linked))
     files.adopt_owner(unfinished, source)  # a broker that cannot read a file takes the directory offline (A6)
     files.fsync(unfinished)
     files.rename(unfinished, path)
-    there.sync()
+    partition.sync()
     return linked
 
 
-def _declared_before(files: Files, directory: str, group: StagedGroup) -> StagedGroup | None:
-    earlier = [name for name in manifest_names(files, directory) if name.base_offset < group.base_offset]
-    return read_manifest(files, directory, earlier[-1]) if earlier else None
+def _declared_before(partition: PartitionDir, group: StagedGroup) -> StagedGroup | None:
+    earlier = [name for name in manifest_names(partition) if name.base_offset < group.base_offset]
+    return read_manifest(partition, earlier[-1]) if earlier else None
 
 
-def _as_previous(there: PartitionDir, before: StagedGroup) -> PreviousGroup:
-    log = SourceSegment(before.base_offset, there.stat(before.staged(FileKind.LOG)))
+def _as_previous(partition: PartitionDir, before: StagedGroup) -> PreviousGroup:
+    log = SourceSegment(before.base_offset, partition.stat(before.staged(FileKind.LOG)))
     return PreviousGroup(log, before.next_base_offset)
 
 
-def read_manifests(files: Files, directory: str) -> list[StagedGroup]:
+def read_manifests(partition: PartitionDir) -> list[StagedGroup]:
     """Manifests of a partition directory, ascending. Raises CorruptFile."""
-    return [read_manifest(files, directory, name) for name in manifest_names(files, directory)]
+    return [read_manifest(partition, name) for name in manifest_names(partition)]
 
 
-def manifest_names(files: Files, directory: str) -> list[SegmentFileName]:
+def manifest_names(partition: PartitionDir) -> list[SegmentFileName]:
     """Names of the manifests of a partition directory, ascending."""
-    found = [name for name in PartitionDir(files, directory).names() if name.kind is FileKind.MANIFEST]
+    found = [name for name in partition.names() if name.kind is FileKind.MANIFEST]
     return sorted((name for name in found if name.suffix is Suffix.STAGED), key=lambda name: name.base_offset)
 
 
-def live_logs(files: Files, directory: str) -> list[int]:
+def live_logs(partition: PartitionDir) -> list[int]:
     """Base offsets of the live segments, ascending: listed once for all groups of a cleaning, with `.lock` held.
 
     Raises SourceChanged while another cleaning exchanges segments, and when the directory is gone; OSError.
     """
     try:
-        found = PartitionDir(files, directory).names()
+        found = partition.names()
     except FileNotFoundError as error:
-        raise SourceChanged(f"{directory}: is gone") from error
+        raise SourceChanged(f"{partition.path}: is gone") from error
     for name in found:
         if name.suffix in {Suffix.CLEANED, Suffix.SWAP}:
-            raise SourceChanged(f"{directory}: {name} is there: another cleaning is or was under way")
+            raise SourceChanged(f"{partition.path}: {name} is there: another cleaning is or was under way")
     return sorted(n.base_offset for n in found if n.kind is FileKind.LOG and n.suffix is Suffix.LIVE)
 
 
@@ -202,11 +200,11 @@ def _fields(segment: SourceSegment) -> dict[str, int]:
     }
 
 
-def read_manifest(files: Files, directory: str, name: SegmentFileName) -> StagedGroup:
+def read_manifest(partition: PartitionDir, name: SegmentFileName) -> StagedGroup:
     """One manifest. Raises CorruptFile, also for one of another version."""
-    path = PartitionDir(files, directory).path_of(name)
+    path = partition.path_of(name)
     try:
-        fields = json.loads(files.read(path))
+        fields = json.loads(partition.files.read(path))
         if fields.pop("version") != _VERSION:
             raise ValueError("another version")
         group = StagedGroup(
@@ -242,15 +240,14 @@ def _parse_previous(fields: Mapping[str, Any] | None) -> PreviousGroup | None:
     return PreviousGroup(_segment(fields["log"]), int(fields["next_base_offset"]))
 
 
-def staged_flaw(files: Files, directory: str, group: StagedGroup) -> str | None:
+def staged_flaw(partition: PartitionDir, group: StagedGroup) -> str | None:
     """What is wrong with the staged files of a group, in words; None if they are what was written."""
-    there = PartitionDir(files, directory)
     for kind, size in group.sizes.items():
-        if not there.exists(group.staged(kind)):
+        if not partition.exists(group.staged(kind)):
             return f"{group.staged(kind)} is gone"
-        if there.stat(group.staged(kind)).size_bytes != size:
+        if partition.stat(group.staged(kind)).size_bytes != size:
             return f"{group.staged(kind)} is not the staged file of {size} bytes that was written"
-    log = there.stat(group.staged(FileKind.LOG))
+    log = partition.stat(group.staged(FileKind.LOG))
     if log.mtime_ns != group.log_mtime_ns or group.log_inode not in {None, log.inode}:
         return f"{group.staged(FileKind.LOG)} is not the staged file that was written: other inode or time"
     return None
@@ -261,10 +258,10 @@ def staged_names(directory_names: Sequence[str]) -> list[str]:
     return [name for name in directory_names if _base_of_staged(name) is not None]
 
 
-def staged_bytes(files: Files, directory: str) -> int:
+def staged_bytes(partition: PartitionDir) -> int:
     """Bytes of everything staged in a partition directory. Raises OSError."""
-    paths = [os.path.join(directory, name) for name in staged_names(files.list_names(directory))]
-    return sum(files.stat(path).size_bytes for path in paths if files.exists(path))
+    paths = [partition.path_of(name) for name in staged_names(partition.list_names())]
+    return sum(partition.files.stat(path).size_bytes for path in paths if partition.files.exists(path))
 
 
 def _base_of_staged(name: str) -> int | None:
@@ -275,25 +272,24 @@ def _base_of_staged(name: str) -> int | None:
     return parsed.base_offset if parsed is not None and parsed.suffix is Suffix.STAGED else None
 
 
-def discard_staged(files: Files, directory: str) -> None:
+def discard_staged(partition: PartitionDir) -> None:
     """Delete everything staged in a partition directory, but for a group whose commit has begun: that one is for `recover`.
 
     The manifests are gone for good before anything else goes: an old one must not come back beside new staged files.
     """
     try:
-        listed = files.list_names(directory)
+        listed = partition.list_names()
     except FileNotFoundError:
         return
     parsed = [name for name in map(parse_segment_file, listed) if name is not None]
     begun = {name.base_offset for name in parsed if name.suffix in {Suffix.CLEANED, Suffix.SWAP}}
-    unlink_staged(files, directory, [n for n in staged_names(listed) if _base_of_staged(n) not in begun])
+    unlink_staged(partition, [n for n in staged_names(listed) if _base_of_staged(n) not in begun])
 
 
-def unlink_staged(files: Files, directory: str, names: Sequence[str]) -> None:
+def unlink_staged(partition: PartitionDir, names: Sequence[str]) -> None:
     """Unlink staged files: the manifests, a sync, the others."""
-    there = PartitionDir(files, directory)
     manifests = [name for name in names if name.endswith(_MANIFEST_END)]
-    there.unlink(*manifests)
+    partition.unlink(*manifests)
     if manifests:
-        there.sync()
-    there.unlink(*(name for name in names if name not in manifests))
+        partition.sync()
+    partition.unlink(*(name for name in names if name not in manifests))

@@ -4,20 +4,18 @@ A topic that was deleted and created again has its old name and another id. What
 old id belongs to no topic any more: the broker removes it, cleanerd leaves it alone.
 """
 
-import os
 from uuid import UUID
 
 from cleanerd.config.model import KraftMetadata
-from cleanerd.env.files import Files
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import PARTITION_METADATA
 from cleanerd.format.partition_metadata import parse_partition_metadata
 from cleanerd.format.uuid_text import render_uuid
 
+from .partition_dir import PartitionDir
 
-def why_not_of_cluster(
-    files: Files, directory: str, topic: str, metadata: KraftMetadata | None
-) -> str | None:
+
+def why_not_of_cluster(partition: PartitionDir, topic: str, metadata: KraftMetadata | None) -> str | None:
     """Why a partition directory of `topic` must be left alone; None: it is the cluster's, or there is none.
 
     A topic that the metadata log does not know has no configuration either: the defaults would be retention
@@ -27,20 +25,22 @@ def why_not_of_cluster(
         return None
     expected = metadata.topic_ids.get(topic)
     if expected is None:
-        return f"{directory}: expected a topic of the cluster, found none named {topic} in its metadata log"
-    return topic_id_mismatch(files, directory, expected)
+        return (
+            f"{partition.path}: expected a topic of the cluster, found none named {topic} in its metadata log"
+        )
+    return topic_id_mismatch(partition, expected)
 
 
-def topic_id_mismatch(files: Files, directory: str, expected: UUID | None) -> str | None:
+def topic_id_mismatch(partition: PartitionDir, expected: UUID | None) -> str | None:
     """Why this is not a directory of the topic with the id `expected`; None: it is, or the id is not known.
 
     A directory without the file is a stray one to a broker, too (A6). Never raises.
     """
     if expected is None:
         return None
-    path = os.path.join(directory, PARTITION_METADATA)
+    path = partition.path_of(PARTITION_METADATA)
     try:
-        found = parse_partition_metadata(files.read(path))
+        found = parse_partition_metadata(partition.files.read(path))
     except FormatError as problem:
         return f"{path}: expected {problem.expected}, found {problem.found}"
     except OSError as error:

@@ -35,7 +35,6 @@ What a committed cleaning removed does not come back: if the record that superse
 never truncates below the high watermark and never cleans above it; here it is for the writer to know what may go.
 """
 
-import os
 from dataclasses import dataclass
 
 from cleanerd.env.files import Files
@@ -70,29 +69,29 @@ def settle(files: Files, log_dir: str, topic_partition: TopicPartition) -> None:
 
     A checkpoint that could not be lowered later is refused here, with CorruptFile.
     """
-    directory = os.path.join(log_dir, str(topic_partition))
+    partition = PartitionDir.of(files, log_dir, topic_partition)
     read_checkpoints(files, log_dir)
-    read_leader_epochs(files, directory)
-    reason = recover(files, directory, is_kafka=False)
+    read_leader_epochs(partition)
+    reason = recover(partition, is_kafka=False)
     if reason is not None:
         raise LogUncleanable(reason)
-    discard_staged(files, directory)
-    files.fsync_dir(directory)
+    discard_staged(partition)
+    partition.sync()
 
 
 def truncate_log(
     files: Files, log_dir: str, topic_partition: TopicPartition, cut: Truncation, token: str
 ) -> None:
     """Steps 1 to 6, after `settle`. `token`: new and random. Raises OSError, after which the log has to be opened again."""
-    directory = os.path.join(log_dir, str(topic_partition))
-    active = PartitionDir(files, directory).path_of(SegmentFileName(cut.active_base, FileKind.LOG))
-    begin_truncation(files, directory, token, like=active)
+    partition = PartitionDir.of(files, log_dir, topic_partition)
+    active = partition.path_of(SegmentFileName(cut.active_base, FileKind.LOG))
+    begin_truncation(partition, token, like=active)
     lower_checkpoints(files, log_dir, topic_partition, cut.active_base, cut.offset)
-    remove_segments_above(files, directory, cut.active_base)
+    remove_segments_above(partition, cut.active_base)
     if files.stat(active).size_bytes > cut.active_bytes:
         files.truncate(active, cut.active_bytes)
         files.fsync(active)
-    finish_truncation(files, directory, cut.active_base, cut.offset)
+    finish_truncation(partition, cut.active_base, cut.offset)
 
 
 def lower_checkpoints(
@@ -104,26 +103,24 @@ def lower_checkpoints(
         lower_checkpoint(files, log_dir, name, topic_partition, end_offset)
 
 
-def remove_segments_above(files: Files, directory: str, base_offset: int) -> None:
+def remove_segments_above(partition: PartitionDir, base_offset: int) -> None:
     """Steps 3 and 4."""
-    there = PartitionDir(files, directory)
-    there.unlink(*_above(there, base_offset, {FileKind.PRODUCER_SNAPSHOT}))
-    there.sync()
-    for log in reversed(_above(there, base_offset, {FileKind.LOG})):
-        there.unlink(log)
-        there.sync()  # (A)
+    partition.unlink(*_above(partition, base_offset, {FileKind.PRODUCER_SNAPSHOT}))
+    partition.sync()
+    for log in reversed(_above(partition, base_offset, {FileKind.LOG})):
+        partition.unlink(log)
+        partition.sync()  # (A)
 
 
-def finish_truncation(files: Files, directory: str, active_base: int, end_offset: int) -> None:
+def finish_truncation(partition: PartitionDir, active_base: int, end_offset: int) -> None:
     """Step 6, for a log whose last segment is at `active_base`. Idempotent. Raises CorruptFile, OSError."""
-    there = PartitionDir(files, directory)
-    there.unlink(*_above(there, active_base, {*SEGMENT_KINDS[1:]}))
-    truncate_leader_epochs(files, directory, end_offset)
+    partition.unlink(*_above(partition, active_base, {*SEGMENT_KINDS[1:]}))
+    truncate_leader_epochs(partition, end_offset)
 
 
-def _above(there: PartitionDir, base_offset: int, kinds: set[FileKind]) -> list[SegmentFileName]:
+def _above(partition: PartitionDir, base_offset: int, kinds: set[FileKind]) -> list[SegmentFileName]:
     """Live files of these kinds above `base_offset`, ascending."""
-    found = there.names()
+    found = partition.names()
     return sorted(
         (n for n in found if n.base_offset > base_offset and n.suffix is Suffix.LIVE and n.kind in kinds),
         key=lambda name: name.base_offset,

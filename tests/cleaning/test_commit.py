@@ -16,6 +16,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.format import names
 from cleanerd.format.checkpoint import render_leader_epochs
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.segments import live_bases
 from cleanerd.storage.staged import manifest_names, read_manifests, staged_names
 from tests.client.cleaning import TP, Cleaning
@@ -35,7 +36,7 @@ def staged(tmp_path: Path) -> Cleaning:
     assert cleaning.choose()
     cleaning.index()
     cleaning.stage()
-    (*_, last) = read_manifests(FILES, cleaning.directory)
+    (*_, last) = read_manifests(PartitionDir(FILES, cleaning.directory))
     assert last.next_base_offset < 20 < last.round_end
     return cleaning
 
@@ -75,4 +76,4 @@ def check_dropped(staged: Cleaning, reason: str) -> None:
     with pytest.raises(SourceChanged, match=reason):
         commit_staged(FILES, staged.log_dir, TP, SystemClock(), is_kafka=False)
     assert files_of(staged) == before
-    assert manifest_names(FILES, staged.directory) == []
+    assert manifest_names(PartitionDir(FILES, staged.directory)) == []

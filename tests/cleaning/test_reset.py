@@ -21,6 +21,7 @@ from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartit
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints, read_offsets, update_cleaner_checkpoint
 from cleanerd.storage.generation import begin_truncation
+from cleanerd.storage.partition_dir import PartitionDir
 from tests.cleaning.logs import META_PROPERTIES, clean, lock_of_another
 
 FILES = RealFiles()
@@ -164,7 +165,7 @@ def test_nothing_is_written_when_the_log_has_changed_since(tmp_path: Path) -> No
     with pytest.raises(SourceChanged):
         reset(tmp_path)
     swap.unlink()
-    begin_truncation(FILES, str(directory), "token", like=str(log))
+    begin_truncation(PartitionDir(FILES, str(directory)), "token", like=str(log))
     with pytest.raises(SourceChanged):
         reset(tmp_path)
     assert stored(tmp_path) == 26

@@ -40,6 +40,7 @@ from cleanerd.format.checkpoint import render_leader_epochs, render_offset_check
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.policy.retention import Breach
 from cleanerd.storage.checkpoints import read_leader_epochs, update_log_start_checkpoint
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replay import producers_at
 from tests.cleaning.logs import contents, lock_of_another
 from tests.cleaning.retained import (
@@ -80,7 +81,7 @@ def test_c124_high_watermark_and_epochs(tmp_path: Path) -> None:
     assert retained is not None
     assert (retained.segments, retained.rolled, retained.log_start_offset) == (14, True, 100)
     assert bases(tmp_path) == [100]
-    assert read_leader_epochs(FILES, str(directory)) == ((1, 100),)
+    assert read_leader_epochs(PartitionDir(FILES, str(directory))) == ((1, 100),)
 
 
 @pytest.mark.parametrize("empty_active", [False, True])
@@ -117,7 +118,7 @@ def test_c136_leader_epochs(
     stop_broker(tmp_path, 15)
     delete_records(FILES, str(tmp_path), TP, 5)
     run_pass(tmp_path, UNLIMITED)
-    assert read_leader_epochs(FILES, str(directory)) == expected
+    assert read_leader_epochs(PartitionDir(FILES, str(directory))) == expected
 
 
 @pytest.mark.parametrize("snapshots", ["as the broker left them", "none", "damaged"])

@@ -15,6 +15,7 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.policy.cleanable import SegmentFacts
 from cleanerd.policy.retention import Breach, RetentionPlan
 from cleanerd.storage.checkpoints import read_checkpoints, read_leader_epochs
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import PartitionSnapshot, SegmentOnDisk
 from tests.sim import kafka_startup
 from tests.sim.disk import SimDisk
@@ -92,7 +93,7 @@ def check_sim(disk: SimDisk, going: int) -> int:
     assert sim_next_offset(last, live[-1]) == END
     for base in old:
         assert disk.exists(f"{DIRECTORY}/{base:020d}.txnindex"), "aborted records would count"
-    epochs = read_leader_epochs(disk, DIRECTORY)
+    epochs = read_leader_epochs(PartitionDir(disk, DIRECTORY))
     for offset in range(live[0], END):
         assert epoch_of(epochs, offset) == epoch_of(EPOCHS, offset), "data that is there lost its epoch"
     checkpoints = read_checkpoints(disk, LOG_DIR)

@@ -22,6 +22,7 @@ from cleanerd.pipeline.channel import Advance, Phase
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.values import IndexedLog
 from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import discard_staged
 
@@ -120,7 +121,7 @@ class Cleaning:
         if not isinstance(found, Candidate):
             assert found.outcome == "skipped", found
             return False
-        discard_staged(self.files, self.directory)
+        discard_staged(PartitionDir(self.files, self.directory))
         self.plan = plan_cleaning(self.files, found, now_ms=self.now_ms, chunk_bytes=300, pace=unpaced)
         return True
 
@@ -158,7 +159,7 @@ class Cleaning:
 def restart_daemon(files: Files, log_dir: str) -> None:
     """What a new daemon does first."""
     with commit_lock(log_dir, is_kafka=False):
-        assert recover(files, f"{log_dir}/{TP}", is_kafka=False) is None
+        assert recover(PartitionDir.of(files, log_dir, TP), is_kafka=False) is None
 
 
 def _raise(error: CleanerdError | None) -> None:

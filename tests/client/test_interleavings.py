@@ -25,6 +25,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.generation import read_generation
+from cleanerd.storage.partition_dir import PartitionDir
 from tests.client.cleaning import TP, Cleaning, restart_daemon
 from tests.client.killed import KilledFiles
 from tests.sim.disk import SwitchedOff
@@ -123,14 +124,14 @@ class World:
     def truncate_and_die(self, share: int, operations: int) -> None:
         """The log is a beginning of what it was; the writer that comes next goes on from there."""
         offset = self._place(share)
-        was_stale, before = self.is_stale, read_generation(FILES, self.writer.directory)
+        was_stale, before = self.is_stale, read_generation(PartitionDir(FILES, self.writer.directory))
         self._will_truncate(offset)
         self.writer._files = KilledFiles(operations)
         with contextlib.suppress(SwitchedOff):
             self.writer.truncate(offset)
         self.reopen()
         left = self._read()
-        if read_generation(FILES, self.writer.directory) == before:
+        if read_generation(PartitionDir(FILES, self.writer.directory)) == before:
             self.is_stale = was_stale
             assert left == _plain(self.model), "nothing goes before what was planned is worthless"
         assert left == _plain(self.model)[: len(left)]

@@ -17,6 +17,7 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.generation import read_generation
 from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replay import snapshot_offsets
 from cleanerd.storage.scan import scan_partition
 from cleanerd.storage.segments import LogBatch, live_bases, log_batches
@@ -236,7 +237,7 @@ def test_killed_anywhere_and_opened_again(tmp_path: Path, at: str) -> None:
             found = [batch.data for batch in log_batches(writer.directory, 0)]
             assert found == every[: len(found)]
             assert found[: len(wanted)] == wanted
-            assert read_generation(FILES, writer.directory) is not None
+            assert read_generation(PartitionDir(FILES, writer.directory)) is not None
             writer.truncate(offset)
             assert writer.log_end_offset == offset
             assert [batch.data for batch in log_batches(writer.directory, 0)] == wanted
@@ -254,7 +255,7 @@ def test_writer_that_failed_takes_nothing_more(tmp_path: Path) -> None:
         with pytest.raises(AssertionError):
             use()
     with pytest.raises(SourceChanged, match="interrupted"):
-        read_generation(FILES, writer.directory)
+        read_generation(PartitionDir(FILES, writer.directory))
 
 
 # -- everything ----------------------------------------------------------------------------------------------

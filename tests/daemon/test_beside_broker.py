@@ -14,6 +14,7 @@ from cleanerd.env.files import FileStat, RealFiles
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix
 from cleanerd.policy.staging import pays_again
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
 from tests.cleaning.logs import META_PROPERTIES, lock_of_another
 from tests.daemon.inventories import write_cleaner_checkpoint
@@ -126,7 +127,7 @@ def stage(directory: Path, groups: list[list[Path]], size_bytes: int) -> StagedG
     group = StagedGroup(found, following, following, sizes, 0, following - 1, (), is_last=True)
     for kind, size in sizes.items():
         (directory / str(group.name(kind, Suffix.STAGED))).write_bytes(bytes(size))
-    return write_manifest(RealFiles(), str(directory), group)
+    return write_manifest(PartitionDir(RealFiles(), str(directory)), group)
 
 
 def test_a_result_that_has_aged_is_made_again(world: World) -> None:

@@ -24,6 +24,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.format import names
 from cleanerd.storage.generation import begin_truncation, read_generation
+from cleanerd.storage.partition_dir import PartitionDir
 from tests.cleaning.logs import lock_of_another, segment
 from tests.cleaning.retained import NOW_MS, TP, bases, stop_broker, write_log
 
@@ -120,14 +121,14 @@ def test_a_truncation_whose_writer_died_counts_as_ended(tmp_path: Path) -> None:
     """While the writer lives it holds `.lock`, and the log is left alone."""
     directory = write_log(tmp_path)
     files = RealFiles()
-    begin_truncation(files, str(directory), "token", like=str(segment(directory, 0)))
+    begin_truncation(PartitionDir(files, str(directory)), "token", like=str(segment(directory, 0)))
     passes = Passes(tmp_path, "delete")
     with lock_of_another(tmp_path / names.LOCK):
         assert passes.run() == 0
     with pytest.raises(SourceChanged):
-        read_generation(files, str(directory))
+        read_generation(PartitionDir(files, str(directory)))
     assert passes.run() == 2
-    assert read_generation(files, str(directory)) == "token"
+    assert read_generation(PartitionDir(files, str(directory))) == "token"
 
 
 def test_the_logs_of_a_live_broker_are_its_own(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator
 
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from tests.sim.disk import SimDisk
 from tests.sim.kafka_startup import start
@@ -49,7 +50,7 @@ def distinct(disks: Iterable[SimDisk]) -> Iterator[SimDisk]:
 
 
 def cleanerd_recovers(disk: SimDisk) -> None:
-    assert recover(disk, DIRECTORY, is_kafka=True) is None
+    assert recover(PartitionDir(disk, DIRECTORY), is_kafka=True) is None
 
 
 def kafka_starts(disk: SimDisk) -> None:

@@ -23,6 +23,7 @@ from cleanerd.format.txn_index import parse_txn_index
 from cleanerd.storage.assemble import Assembly, assemble
 from cleanerd.storage.checkpoints import update_cleaner_checkpoint
 from cleanerd.storage.generation import read_generation
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.segments import LogBatch, OpenSegment, live_bases
 from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
@@ -144,8 +145,7 @@ def _stage(
     like = os.path.join(directory, str(SegmentFileName(bases[-1], FileKind.LOG)))
     nothing = np.zeros(0, np.int64)
     sizes = assemble(
-        files,
-        directory,
+        PartitionDir(files, directory),
         Assembly(
             base_offset=bases[0],
             parts=tuple(parts),
@@ -167,9 +167,9 @@ def _stage(
         last_offset=last_offset,
         leader_epochs=(),
         is_last=True,
-        generation=read_generation(FILES, directory),
+        generation=read_generation(PartitionDir(FILES, directory)),
     )
-    write_manifest(files, directory, group)
+    write_manifest(PartitionDir(files, directory), group)
     return group
 
 
@@ -190,5 +190,5 @@ def run_recovery(log_dir: str, operations: int, pipe: Connection) -> None:
     """The same for a recovery."""
     files = Suicidal(operations)
     pipe.send("begins")
-    recover(files, os.path.join(log_dir, str(TP)), is_kafka=True)
+    recover(PartitionDir.of(files, log_dir, TP), is_kafka=True)
     pipe.send(files.done)

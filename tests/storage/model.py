@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from cleanerd.env.files import Files
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
 from tests.sim.disk import SimDisk
 
@@ -188,7 +189,7 @@ def stage(
         is_last=is_last,
         moves_checkpoint=moves_checkpoint,
     )
-    write_manifest(files, directory, group)
+    write_manifest(PartitionDir(files, directory), group)
     return group
 
 

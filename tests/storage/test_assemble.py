@@ -12,6 +12,7 @@ from cleanerd.format.offset_index import OffsetIndex
 from cleanerd.format.time_index import TimeIndex
 from cleanerd.format.txn_index import AbortedTxn, parse_txn_index
 from cleanerd.storage.assemble import Assembly, assemble
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import SourceSegment, StagedGroup, discard_staged, read_manifests, write_manifest
 from tests.sim.counted import CountedFiles
@@ -73,11 +74,10 @@ def assembly(directory: Path, aborted: tuple[AbortedTxn, ...] = ABORTED) -> Asse
 
 def stage(files: RealFiles, directory: Path) -> None:
     """Assemble and declare, as a cleaning does."""
-    sizes = assemble(files, str(directory), assembly(directory))
+    sizes = assemble(PartitionDir(files, str(directory)), assembly(directory))
     source: FileStat = FILES.stat(str(directory / name(0, FileKind.LOG)))
     write_manifest(
-        files,
-        str(directory),
+        PartitionDir(files, str(directory)),
         StagedGroup(
             sources=(SourceSegment(0, source),),
             next_base_offset=20,
@@ -105,7 +105,7 @@ def staged_files(directory: Path) -> list[str]:
 
 
 def test_parts_are_joined_in_order_and_gone(partition: Path) -> None:
-    sizes = assemble(FILES, str(partition), assembly(partition))
+    sizes = assemble(PartitionDir(FILES, str(partition)), assembly(partition))
     assert (partition / name(0, FileKind.LOG, Suffix.STAGED)).read_bytes() == b"".join(PARTS.values())
     assert staged_files(partition) == sorted(name(0, kind, Suffix.STAGED) for kind in sizes)
     assert {k: (partition / name(0, k, Suffix.STAGED)).stat().st_size for k in sizes} == sizes
@@ -114,12 +114,14 @@ def test_parts_are_joined_in_order_and_gone(partition: Path) -> None:
 
 def test_4_12_all_files_have_the_time_of_the_last_source(partition: Path) -> None:
     """D16: log and indexes alike."""
-    for kind in assemble(FILES, str(partition), assembly(partition)):
+    for kind in assemble(PartitionDir(FILES, str(partition)), assembly(partition)):
         assert (partition / name(0, kind, Suffix.STAGED)).stat().st_mtime_ns == MTIME_NS
 
 
 def test_4_23_without_aborted_transactions_there_is_no_txn_index(partition: Path) -> None:
-    assert FileKind.TXN_INDEX not in assemble(FILES, str(partition), assembly(partition, aborted=()))
+    assert FileKind.TXN_INDEX not in assemble(
+        PartitionDir(FILES, str(partition)), assembly(partition, aborted=())
+    )
 
 
 def test_parts_are_joined_where_the_kernel_cannot_copy(
@@ -132,7 +134,7 @@ def test_parts_are_joined_where_the_kernel_cannot_copy(
 
     for stub in (refuse, lambda *_: 0):
         monkeypatch.setattr(os, "copy_file_range", stub)
-        assemble(FILES, str(partition), assembly(partition))
+        assemble(PartitionDir(FILES, str(partition)), assembly(partition))
         assert (partition / name(0, FileKind.LOG, Suffix.STAGED)).read_bytes() == b"".join(PARTS.values())
         write_parts(partition)
 
@@ -142,7 +144,7 @@ def test_d4_6_the_broker_can_open_what_root_staged(partition: Path) -> None:
     log = partition / name(0, FileKind.LOG)
     os.chown(log, 1234, 1235)
     log.chmod(0o640)
-    for kind in assemble(FILES, str(partition), assembly(partition)):
+    for kind in assemble(PartitionDir(FILES, str(partition)), assembly(partition)):
         found = (partition / name(0, kind, Suffix.STAGED)).stat()
         assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (1234, 1235, 0o640)
 
@@ -158,12 +160,14 @@ def test_killed_anywhere_touches_nothing_live_and_recovery_removes_the_rest(part
         else:
             is_done = True
         assert live_files(partition) == before
-        declared = [group.base_offset for group in read_manifests(FILES, str(partition))]
-        assert recover(FILES, str(partition), is_kafka=True) is None
+        declared = [group.base_offset for group in read_manifests(PartitionDir(FILES, str(partition)))]
+        assert recover(PartitionDir(FILES, str(partition)), is_kafka=True) is None
         assert live_files(partition) == before
-        assert [group.base_offset for group in read_manifests(FILES, str(partition))] == declared
+        assert [
+            group.base_offset for group in read_manifests(PartitionDir(FILES, str(partition)))
+        ] == declared
         assert bool(staged_files(partition)) == bool(declared)
-        discard_staged(FILES, str(partition))
+        discard_staged(PartitionDir(FILES, str(partition)))
         assert staged_files(partition) == []
         if is_done:
             assert declared == [0]
@@ -178,9 +182,9 @@ def test_discarding_killed_anywhere_never_leaves_a_manifest_without_its_files(pa
     stage(FILES, partition)
     for _ in range(100):
         try:
-            discard_staged(Killable(1), str(partition))
+            discard_staged(PartitionDir(Killable(1), str(partition)))
         except Killed:
-            for group in read_manifests(FILES, str(partition)):
+            for group in read_manifests(PartitionDir(FILES, str(partition))):
                 assert {name(0, kind, Suffix.STAGED) for kind in group.sizes} <= set(staged_files(partition))
             continue
         assert (staged_files(partition), live_files(partition)) == ([], before)

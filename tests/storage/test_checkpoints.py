@@ -16,6 +16,7 @@ from cleanerd.storage.checkpoints import (
     read_offsets,
     update_cleaner_checkpoint,
 )
+from cleanerd.storage.partition_dir import PartitionDir
 from tests.sim.disk import SimDisk, SwitchedOff
 
 FILES = RealFiles()
@@ -185,14 +186,14 @@ def test_what_was_read_belongs_to_the_reader(log_dir: Path) -> None:
 
 
 def test_leader_epochs_are_read_in_order_and_may_be_absent(tmp_path: Path) -> None:
-    assert read_leader_epochs(FILES, str(tmp_path)) == ()
+    assert read_leader_epochs(PartitionDir(FILES, str(tmp_path))) == ()
     (tmp_path / names.LEADER_EPOCH_CHECKPOINT).write_bytes(b"0\n2\n0 0\n3 40\n")
-    assert read_leader_epochs(FILES, str(tmp_path)) == (EpochEntry(0, 0), EpochEntry(3, 40))
+    assert read_leader_epochs(PartitionDir(FILES, str(tmp_path))) == (EpochEntry(0, 0), EpochEntry(3, 40))
 
 
 def test_malformed_leader_epochs_are_named_with_their_byte(tmp_path: Path) -> None:
     path = tmp_path / names.LEADER_EPOCH_CHECKPOINT
     path.write_bytes(b"0\n2\n3 40\n5 -1\n")
     with pytest.raises(CorruptFile) as caught:
-        read_leader_epochs(FILES, str(tmp_path))
+        read_leader_epochs(PartitionDir(FILES, str(tmp_path)))
     assert (caught.value.path, caught.value.position) == (str(path), 9)

@@ -22,6 +22,7 @@ from cleanerd.storage.checkpoints import (
     truncate_leader_epochs,
     update_cleaner_checkpoint,
 )
+from cleanerd.storage.partition_dir import PartitionDir
 from tests.sim.disk import SimDisk, SwitchedOff
 
 FILES = RealFiles()
@@ -226,7 +227,7 @@ def test_leader_epochs_that_start_at_the_new_end_or_later_go(offset: int, kept: 
     disk = log_dirs({})
     path = f"{A}/{names.LEADER_EPOCH_CHECKPOINT}"
     disk.put(path, b"0\n2\n0 0\n3 40\n")
-    truncate_leader_epochs(disk, A, offset)
+    truncate_leader_epochs(PartitionDir(disk, A), offset)
     assert disk.read(path) == kept
-    truncate_leader_epochs(disk, B, offset)
+    truncate_leader_epochs(PartitionDir(disk, B), offset)
     assert not disk.exists(f"{B}/{names.LEADER_EPOCH_CHECKPOINT}")

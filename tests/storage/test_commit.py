@@ -10,6 +10,7 @@ import pytest
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.storage.commit import revalidate
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import discard_staged, read_manifests
 from tests.sim.disk import SimDisk
@@ -50,7 +51,7 @@ DEPENDENT = BY_NAME["two groups, tombstone in the second deletes in the first"]
 
 def commit_all(disk: SimDisk) -> None:
     """Commit what waits, as its manifests say."""
-    for group in read_manifests(disk, DIRECTORY):
+    for group in read_manifests(PartitionDir(disk, DIRECTORY)):
         commit_group(disk, DIRECTORY, group)
 
 
@@ -269,7 +270,7 @@ def test_blank_transaction_index_belongs_to_the_broker() -> None:
 def test_later_group_is_refused_while_sources_of_the_group_before_survive() -> None:
     """(E): the tombstone in the second group still has a value of the first to delete, so it must stay."""
     disk, _ = staged_disk(DEPENDENT)
-    first, second = read_manifests(disk, DIRECTORY)
+    first, second = read_manifests(PartitionDir(disk, DIRECTORY))
     refused = 0
     for copy in killed(disk, lambda d: commit_group(d, DIRECTORY, first)):
         kafka_starts(copy)
@@ -285,11 +286,11 @@ def test_later_group_is_refused_while_sources_of_the_group_before_survive() -> N
 def test_later_group_is_refused_after_the_group_before_was_rolled_back() -> None:
     """(E) The same when recovery undid the first group, or it was discarded or never begun."""
     disk, _ = staged_disk(DEPENDENT)
-    first, second = read_manifests(disk, DIRECTORY)
+    first, second = read_manifests(PartitionDir(disk, DIRECTORY))
     refused = committed = 0
     for copy in killed(disk, lambda d: commit_group(d, DIRECTORY, first)):
         cleanerd_recovers(copy)
-        assert second in read_manifests(copy, DIRECTORY)
+        assert second in read_manifests(PartitionDir(copy, DIRECTORY))
         if live_segments(copy) == DEPENDENT.after(0):
             with pytest.raises(SourceChanged, match="relies"):
                 commit_group(copy, DIRECTORY, second)
@@ -305,26 +306,26 @@ def test_later_group_is_refused_after_the_group_before_was_rolled_back() -> None
 def test_later_group_is_committed_when_retention_took_the_group_before() -> None:
     """C066: retention between copying and swapping. What is gone holds no value that the tombstone deletes."""
     disk, _ = staged_disk(TWO)
-    first, second = read_manifests(disk, DIRECTORY)
+    first, second = read_manifests(PartitionDir(disk, DIRECTORY))
     for name in [n for n in disk.list_names(DIRECTORY) if n.partition(".")[0].isdigit() and int(n[:20]) < 50]:
         disk.unlink(at(name))
     commit_group(disk, DIRECTORY, second)
     assert live_segments(disk) == TWO.after(2)[1:]
     with pytest.raises(SourceChanged):
-        revalidate(disk, DIRECTORY, first)
+        revalidate(PartitionDir(disk, DIRECTORY), first)
 
 
 def test_all_groups_can_be_revalidated_before_the_first_is_committed() -> None:
     """Revalidation of a group does not ask for the commit of the one before it."""
     disk, groups = staged_disk(TWO)
-    for group in [*groups, *read_manifests(disk, DIRECTORY)]:
-        revalidate(disk, DIRECTORY, group)
+    for group in [*groups, *read_manifests(PartitionDir(disk, DIRECTORY))]:
+        revalidate(PartitionDir(disk, DIRECTORY), group)
 
 
 def test_staged_again_after_a_discard_it_can_be_committed() -> None:
     """A second cleaning does not meet anything of the first."""
     disk, _ = staged_disk(TWO)
-    discard_staged(disk, DIRECTORY)
+    discard_staged(PartitionDir(disk, DIRECTORY))
     for rewrite in TWO.rewrites:
         stage(disk, rewrite)
     commit_all(disk)
@@ -339,12 +340,12 @@ def test_commit_on_a_real_file_system(scenario: Scenario, tmp_path: Path) -> Non
         files.write(os.path.join(directory, name), content)
     for rewrite in scenario.rewrites:
         stage(files, rewrite, directory)
-    assert recover(files, directory, is_kafka=True) is None
-    for group in read_manifests(files, directory):
+    assert recover(PartitionDir(files, directory), is_kafka=True) is None
+    for group in read_manifests(PartitionDir(files, directory)):
         commit_group(files, directory, group)
     assert live_segments(files, directory) == scenario.after(len(scenario.rewrites))
     before = files.list_names(directory)
-    assert recover(files, directory, is_kafka=True) is None
+    assert recover(PartitionDir(files, directory), is_kafka=True) is None
     assert files.list_names(directory) == before
 
 
@@ -428,14 +429,14 @@ CHANGES = {
 def test_changed_log_refuses_the_commit_with_the_reason(change: str) -> None:
     """KAFKA-631's generation check, spec disk D4 and G; nothing is touched, and the group can be discarded."""
     disk, _ = staged_disk(THREE)
-    (group,) = read_manifests(disk, DIRECTORY)
+    (group,) = read_manifests(PartitionDir(disk, DIRECTORY))
     act, reason = CHANGES[change]
     act(disk)
     before = disk.listing(DIRECTORY)
     with pytest.raises(SourceChanged, match=reason):
         commit_group(disk, DIRECTORY, group)
     assert disk.listing(DIRECTORY) == before
-    discard_staged(disk, DIRECTORY)
+    discard_staged(PartitionDir(disk, DIRECTORY))
     assert names(disk, ".cleanerd") == []
 
 
@@ -453,10 +454,10 @@ HARMLESS = {
 def test_what_does_not_concern_the_group_is_no_contradiction(change: str) -> None:
     """Front folds of the epochs (LogLoader), appends, rolls and deleted files pass."""
     disk, _ = staged_disk(THREE)
-    (group,) = read_manifests(disk, DIRECTORY)
+    (group,) = read_manifests(PartitionDir(disk, DIRECTORY))
     HARMLESS[change](disk)
     commit_group(disk, DIRECTORY, group)
-    assert recover(disk, DIRECTORY, is_kafka=True) is None
+    assert recover(PartitionDir(disk, DIRECTORY), is_kafka=True) is None
     assert disk.read(at("00000000000000000000.log")) == THREE.rewrites[0].new.log
 
 

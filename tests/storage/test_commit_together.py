@@ -11,6 +11,7 @@ from cleanerd.cleaning.lock import AIM_S
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.checkpoints import read_offsets
 from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from tests.sim.disk import SimDisk
 from tests.sim.kafka_startup import start
@@ -38,7 +39,7 @@ Recover = Callable[[SimDisk, str], object]
 
 
 def cleanerd_recovers(disk: SimDisk, directory: str) -> None:
-    assert recover(disk, directory, is_kafka=True) is None
+    assert recover(PartitionDir(disk, directory), is_kafka=True) is None
 
 
 def kafka_starts(disk: SimDisk, directory: str) -> None:

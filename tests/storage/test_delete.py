@@ -10,6 +10,7 @@ import pytest
 from cleanerd.errors import SourceChanged
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, parse_segment_file
 from cleanerd.storage.delete import deleted_files, retire_segments, unlink_all
+from cleanerd.storage.partition_dir import PartitionDir
 from tests.sim import kafka_startup
 from tests.sim.disk import SimDisk, SwitchedOff
 
@@ -33,7 +34,7 @@ def a_log() -> SimDisk:
 def delete_segments(disk: SimDisk, directory: str, bases: Sequence[int]) -> None:
     """All steps, one after the other."""
     if bases:
-        assert unlink_all(disk, retire_segments(disk, directory, bases)) == {}
+        assert unlink_all(disk, retire_segments(PartitionDir(disk, directory), bases)) == {}
 
 
 def interrupted() -> list[SimDisk]:
@@ -135,14 +136,14 @@ def test_6_7_nothing_of_a_retired_segment_is_deleted_before_its_time() -> None:
     """`.log`, indexes and the producer snapshots at their bases are renamed (5.6); nothing else is touched."""
     disk = a_log()
     disk.put(f"{DIRECTORY}/leader-epoch-checkpoint", b"")
-    paths = retire_segments(disk, DIRECTORY, GOING)
+    paths = retire_segments(PartitionDir(disk, DIRECTORY), GOING)
     assert set(paths) == {
         f"{DIRECTORY}/{base:020d}{kind}.deleted" for base, kind in itertools.product(GOING, KINDS)
     }
     kept = {f"{DIRECTORY}/{base:020d}{kind}" for base, kind in itertools.product((30, 40), KINDS)}
     kept.add(f"{DIRECTORY}/leader-epoch-checkpoint")
     assert {f"{DIRECTORY}/{name}" for name in disk.list_names(DIRECTORY)} == {*kept, *paths}
-    assert set(deleted_files(disk, DIRECTORY)) == set(paths)
+    assert set(deleted_files(PartitionDir(disk, DIRECTORY))) == set(paths)
     assert disk.unsynced(DIRECTORY) == 0
 
 
@@ -160,7 +161,7 @@ def test_a_segment_is_never_taken_from_the_middle() -> None:
     disk = a_log()
     before = disk.listing(DIRECTORY)
     with pytest.raises(SourceChanged, match=r"00000\.log"):
-        retire_segments(disk, DIRECTORY, [10, 20])
+        retire_segments(PartitionDir(disk, DIRECTORY), [10, 20])
     assert disk.listing(DIRECTORY) == before
 
 

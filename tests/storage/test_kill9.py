@@ -23,6 +23,7 @@ import pytest
 from cleanerd.client.reader import read_records
 from cleanerd.format.batch import iterate_batches, parse_header
 from cleanerd.format.names import Suffix, parse_segment_file
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.segments import live_bases
 from cleanerd.storage.staged import discard_staged
@@ -48,12 +49,12 @@ def next_offset(content: bytes, base: int) -> int:
 
 def recovers(log_dir: Path) -> None:
     """cleanerd, beside a broker's directory."""
-    assert recover(FILES, str(log_dir / str(TP)), is_kafka=True) is None
+    assert recover(PartitionDir(FILES, str(log_dir / str(TP))), is_kafka=True) is None
 
 
 def recovers_alone(log_dir: Path) -> None:
     """cleanerd, where no broker will ever come."""
-    assert recover(FILES, str(log_dir / str(TP)), is_kafka=False) is None
+    assert recover(PartitionDir(FILES, str(log_dir / str(TP))), is_kafka=False) is None
 
 
 def broker_starts(log_dir: Path) -> None:
@@ -175,7 +176,7 @@ def test_commits_killed_before_every_operation_and_at_random_moments(
             repair(log_dir)
         truth.check(log_dir)
         if number % NEXT_CLEANING_EVERY == 0:
-            discard_staged(FILES, str(log_dir / str(TP)))
+            discard_staged(PartitionDir(FILES, str(log_dir / str(TP))))
             assert killed(kill9_child.run, log_dir, -1) is not None, "the next cleaning comes to its end"
             truth.check(log_dir)
     assert kills >= 200

@@ -15,6 +15,7 @@ from cleanerd.policy.cleanable import SegmentFacts
 from cleanerd.policy.recovery_plan import Leftovers, objection
 from cleanerd.policy.retention import RetentionConfig, plan_retention
 from cleanerd.storage.delete import retire_segments
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, scan_partition
 from cleanerd.storage.segments import live_bases
 from cleanerd.storage.staged import read_manifests
@@ -81,14 +82,16 @@ def test_looking_at_a_log_is_linear_in_its_segments(tmp_path: Path) -> None:
 
     assert ratio(scan) < LINEAR_MAX
     assert (
-        ratio(lambda count: read_contents(RealFiles(), str(tmp_path / str(count) / str(TP)), None))
+        ratio(
+            lambda count: read_contents(PartitionDir(RealFiles(), str(tmp_path / str(count) / str(TP))), None)
+        )
         < LINEAR_MAX
     )
 
 
 def test_deleting_the_oldest_segments_does_not_compare_each_with_each(tmp_path: Path) -> None:
     partition = segments(tmp_path, 10)
-    assert len(retire_segments(RealFiles(), str(partition), Bases(range(9)))) == 18
+    assert len(retire_segments(PartitionDir(RealFiles(), str(partition)), Bases(range(9)))) == 18
 
 
 def test_deciding_what_retention_takes_is_linear_in_the_segments() -> None:
@@ -128,7 +131,7 @@ def test_the_passes_over_a_directory_do_not_follow_the_number_of_groups(tmp_path
         cleaning.index()
         files.passes = 0
         cleaning.stage()
-        assert len(read_manifests(RealFiles(), cleaning.directory)) >= count / 2
+        assert len(read_manifests(PartitionDir(RealFiles(), cleaning.directory))) >= count / 2
         if step == "commit":
             files.passes = 0
             assert cleaning.commit() == live_bases(cleaning.directory)[-1]

@@ -6,6 +6,7 @@ import pytest
 
 from cleanerd.errors import LogUncleanable
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import read_manifests
 from tests.sim.disk import SimDisk
@@ -40,7 +41,7 @@ REASON = "start the broker once"
 
 
 def commit_all(disk: SimDisk) -> None:
-    for group in read_manifests(disk, DIRECTORY):
+    for group in read_manifests(PartitionDir(disk, DIRECTORY)):
         commit_group(disk, DIRECTORY, group)
 
 
@@ -50,7 +51,7 @@ def recover_here(disk: SimDisk) -> str | None:
     def end_of(path: str) -> int:
         return next_offset(disk.read(path), int(os.path.basename(path)[:20]))
 
-    return recover(disk, DIRECTORY, is_kafka=False, next_offset=end_of)
+    return recover(PartitionDir(disk, DIRECTORY), is_kafka=False, next_offset=end_of)
 
 
 # -- interrupted commits of ours ------------------------------------------------------------------------------
@@ -66,7 +67,7 @@ def test_second_recovery_changes_nothing(scenario: Scenario) -> None:
         cleanerd_recovers(copy)
         assert copy.listing(DIRECTORY) == after
         copy.restart()
-        recover(copy, DIRECTORY, is_kafka=True)
+        recover(PartitionDir(copy, DIRECTORY), is_kafka=True)
         assert {op[0] for op in copy.operations} <= {"fsync_dir"}
         assert bool(copy.operations) == bool(names(copy, ".cleanerd"))
 
@@ -120,7 +121,7 @@ def test_what_waits_can_be_committed_after_recovery(scenario: Scenario) -> None:
     for copy in killed(disk, commit_all):
         cleanerd_recovers(copy)
         done = commits_found(scenario, copy, by_kafka=False)
-        waiting = read_manifests(copy, DIRECTORY)
+        waiting = read_manifests(PartitionDir(copy, DIRECTORY))
         if done + len(waiting) == len(scenario.rewrites):
             commit_all(copy)
             assert live_segments(copy) == scenario.after(len(scenario.rewrites))
@@ -192,7 +193,7 @@ def test_source_changed_under_a_commit_stops_recovery_before_it_moves_anything()
     disk.set_mtime_ns(at("00000000000000000030.log"), 7)
     before = disk.listing(DIRECTORY)
     with pytest.raises(LogUncleanable, match=r"30\.log: is not the segment"):
-        recover(disk, DIRECTORY, is_kafka=True)
+        recover(PartitionDir(disk, DIRECTORY), is_kafka=True)
     assert disk.listing(DIRECTORY) == before
 
 
@@ -210,14 +211,14 @@ def _restored(disk: SimDisk) -> SimDisk:
 def test_restored_copy_without_broker_is_finished() -> None:
     """Inodes do not survive a copy; size and time do."""
     disk = _restored(past_the_commit_point())
-    assert recover(disk, DIRECTORY, is_kafka=False) is None
+    assert recover(PartitionDir(disk, DIRECTORY), is_kafka=False) is None
     assert live_segments(disk) == THREE.after(1)
 
 
 def test_restored_copy_of_a_broker_waits_for_the_broker() -> None:
     """There the swap may as well be the broker's own; the broker comes to the new log."""
     disk = _restored(past_the_commit_point())
-    reason = recover(disk, DIRECTORY, is_kafka=True)
+    reason = recover(PartitionDir(disk, DIRECTORY), is_kafka=True)
     assert reason is not None
     assert REASON in reason
     kafka_starts(disk)
@@ -292,12 +293,12 @@ def test_leftovers_of_a_broker_are_left_to_it(case: str) -> None:
     suffixes, sources, commits = C107[case]
     disk = broker_left(THREE.rewrites[0], suffixes, sources)
     before = disk.listing(DIRECTORY)
-    reason = recover(disk, DIRECTORY, is_kafka=True)
+    reason = recover(PartitionDir(disk, DIRECTORY), is_kafka=True)
     assert reason is not None
     assert REASON in reason
     assert disk.listing(DIRECTORY) == before
     start(disk, DIRECTORY, next_offset)
-    assert recover(disk, DIRECTORY, is_kafka=True) is None
+    assert recover(PartitionDir(disk, DIRECTORY), is_kafka=True) is None
     assert live_segments(disk) == THREE.after(commits)
 
 
@@ -305,7 +306,7 @@ def test_deleted_files_of_a_broker_are_no_reason_to_skip_a_log() -> None:
     """Every kill -9 leaves some; the broker removes them."""
     disk = _done_with_deleted()
     before = disk.listing(DIRECTORY)
-    assert recover(disk, DIRECTORY, is_kafka=True) is None
+    assert recover(PartitionDir(disk, DIRECTORY), is_kafka=True) is None
     assert disk.listing(DIRECTORY) == before
 
 
@@ -339,7 +340,7 @@ def test_foreign_file_under_the_name_of_ours_is_not_taken_for_ours(suffix: Suffi
     assert names(begun, ".manifest.cleanerd"), "the manifest outlives a broker's rollback"
     theirs = Segment(0, THREE.rewrites[0].sources[0].records[:1])
     begun.put(_path(0, FileKind.LOG, suffix), theirs.log)
-    reason = recover(begun, DIRECTORY, is_kafka=True)
+    reason = recover(PartitionDir(begun, DIRECTORY), is_kafka=True)
     assert reason is not None
     assert REASON in reason
     assert live_segments(begun) == THREE.after(0)

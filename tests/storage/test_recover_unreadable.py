@@ -16,6 +16,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile
 from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.codecs import Codec
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import manifest_names, read_manifests
 from cleanerd.storage.swap_end import swap_end
@@ -43,18 +44,18 @@ def recover_here(disk: SimDisk) -> str | None:
     def end_of(path: str) -> int:
         return next_offset(disk.read(path), int(os.path.basename(path)[:20]))
 
-    return recover(disk, DIRECTORY, is_kafka=False, next_offset=end_of)
+    return recover(PartitionDir(disk, DIRECTORY), is_kafka=False, next_offset=end_of)
 
 
 def commit_all(disk: SimDisk) -> None:
-    for group in read_manifests(disk, DIRECTORY):
+    for group in read_manifests(PartitionDir(disk, DIRECTORY)):
         commit_group(disk, DIRECTORY, group)
 
 
 def begun(scenario: Scenario) -> Iterator[SimDisk]:
     """Every state that a killed commit leaves, with all manifests damaged."""
     for copy in killed(staged_disk(scenario)[0], commit_all):
-        for name in manifest_names(copy, DIRECTORY):
+        for name in manifest_names(PartitionDir(copy, DIRECTORY)):
             copy.put(at(str(name)), b"garbage")
         copy.restart()
         yield copy
@@ -139,7 +140,7 @@ def test_damaged_swap_is_refused_and_nothing_is_touched() -> None:
     def damaged(path: str) -> int:
         raise CorruptFile(path, 17, "CRC 0x1", "0x2")
 
-    reason = recover(disk, DIRECTORY, is_kafka=False, next_offset=damaged)
+    reason = recover(PartitionDir(disk, DIRECTORY), is_kafka=False, next_offset=damaged)
     assert reason is not None
     assert "at byte 17" in reason
     assert disk.listing(DIRECTORY) == before
@@ -170,7 +171,7 @@ def test_swap_that_reaches_the_active_segment_is_refused() -> None:
 def test_broker_is_left_to_finish_it() -> None:
     disk = past_the_commit_point()
     before = disk.listing(DIRECTORY)
-    assert "start the broker once" in (recover(disk, DIRECTORY, is_kafka=True) or "")
+    assert "start the broker once" in (recover(PartitionDir(disk, DIRECTORY), is_kafka=True) or "")
     assert disk.listing(DIRECTORY) == before
 
 
@@ -257,10 +258,10 @@ def test_real_swap_without_manifest_is_adopted(tmp_path: Path) -> None:
     (directory / f"{2:020d}.log").rename(directory / f"{2:020d}.log.deleted")
     before = sorted(os.listdir(directory))
     (directory / f"{0:020d}.log.swap").write_bytes(swap[:-1] + b"x")
-    assert "expected CRC" in (recover(RealFiles(), str(directory), is_kafka=False) or "")
+    assert "expected CRC" in (recover(PartitionDir(RealFiles(), str(directory)), is_kafka=False) or "")
     assert sorted(os.listdir(directory)) == before
     (directory / f"{0:020d}.log.swap").write_bytes(swap)
-    assert recover(RealFiles(), str(directory), is_kafka=False) is None
+    assert recover(PartitionDir(RealFiles(), str(directory)), is_kafka=False) is None
     assert [n for n in sorted(os.listdir(directory)) if n.endswith(".log")] == [
         f"{b:020d}.log" for b in (0, 4, 6)
     ]

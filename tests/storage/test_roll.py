@@ -9,6 +9,7 @@ import pytest
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.format.producer_snapshot import ProducerEntry, parse_producer_snapshot
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.roll import roll_segment
 from tests.sim import kafka_startup
@@ -41,7 +42,7 @@ def a_log() -> SimDisk:
 
 
 def roll(disk: SimDisk) -> None:
-    roll_segment(disk, DIRECTORY, END, PRODUCERS, like=OLD_ACTIVE)
+    roll_segment(PartitionDir(disk, DIRECTORY), END, PRODUCERS, like=OLD_ACTIVE)
 
 
 def log_bases(disk: SimDisk) -> list[int]:
@@ -89,7 +90,7 @@ def test_the_new_segment_is_empty_and_knows_the_producers() -> None:
 def test_no_producers_is_the_empty_snapshot() -> None:
     """Spec disk B7."""
     disk = a_log()
-    roll_segment(disk, DIRECTORY, END, (), like=OLD_ACTIVE)
+    roll_segment(PartitionDir(disk, DIRECTORY), END, (), like=OLD_ACTIVE)
     assert disk.read(f"{DIRECTORY}/{name(END, '.snapshot')}").hex() == "000148674bc700000000"
 
 
@@ -111,7 +112,7 @@ def test_a_broker_that_starts_after_any_accident_finds_the_log_whole() -> None:
 def test_cleanerd_sweeps_what_is_left_and_rolls_again() -> None:
     for disk in accidents():
         disk.restart()
-        assert recover(disk, DIRECTORY, is_kafka=True) is None
+        assert recover(PartitionDir(disk, DIRECTORY), is_kafka=True) is None
         assert not [n for n in disk.list_names(DIRECTORY) if n.endswith(".cleanerd")]
         if not assert_is_whole(disk):
             roll(disk)
@@ -147,7 +148,7 @@ def test_the_new_segment_belongs_to_the_broker(tmp_path: Path) -> None:
     old.chmod(0o640)
     umask = os.umask(0o077)
     try:
-        roll_segment(RealFiles(), str(tmp_path), END, PRODUCERS, like=str(old))
+        roll_segment(PartitionDir(RealFiles(), str(tmp_path)), END, PRODUCERS, like=str(old))
     finally:
         os.umask(umask)
     for kind in ROLLED:

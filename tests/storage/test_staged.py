@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cleanerd.env.files import FileStat
 from cleanerd.errors import CorruptFile
 from cleanerd.format.names import SEGMENT_KINDS, FileKind, Suffix
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import (
     SourceSegment,
     StagedGroup,
@@ -54,7 +55,7 @@ def test_staging_interrupted_anywhere_leaves_the_log_alone() -> None:
         assert live_segments(broker) == TWO.after(0)
         cleanerd_recovers(cut)
         assert live_segments(cut) == TWO.after(0)
-        waiting = read_manifests(cut, DIRECTORY)
+        waiting = read_manifests(PartitionDir(cut, DIRECTORY))
         assert len(names(cut, ".cleanerd")) == 4 * len(waiting)
         if [group.base_offset for group in waiting] == [0, 50]:
             for group in waiting:
@@ -65,23 +66,23 @@ def test_staging_interrupted_anywhere_leaves_the_log_alone() -> None:
 def test_discard_interrupted_anywhere_leaves_whole_groups_or_garbage() -> None:
     """Manifests go first, for good: what is left of the rest is garbage to everybody."""
     disk, _ = staged_disk(TWO)
-    for cut in accidents(disk, lambda d: discard_staged(d, DIRECTORY)):
+    for cut in accidents(disk, lambda d: discard_staged(PartitionDir(d, DIRECTORY))):
         if names(cut, ".manifest.cleanerd"):
             assert len(names(cut, ".log.cleanerd", ".index.cleanerd", ".timeindex.cleanerd")) == 6
         cleanerd_recovers(cut)
         assert live_segments(cut) == TWO.after(0)
-        assert len(names(cut, ".cleanerd")) == 4 * len(read_manifests(cut, DIRECTORY))
-        discard_staged(cut, DIRECTORY)
+        assert len(names(cut, ".cleanerd")) == 4 * len(read_manifests(PartitionDir(cut, DIRECTORY)))
+        discard_staged(PartitionDir(cut, DIRECTORY))
         assert names(cut, ".cleanerd") == []
 
 
 def test_discard_spares_a_group_whose_commit_has_begun() -> None:
     """Without its manifest nobody could finish it."""
     disk, _ = staged_disk(TWO)
-    first = read_manifests(disk, DIRECTORY)[0]
+    first = read_manifests(PartitionDir(disk, DIRECTORY))[0]
     for copy in killed(disk, lambda d: commit_group(d, DIRECTORY, first)):
         has_begun = bool(names(copy, ".cleaned", ".swap"))
-        discard_staged(copy, DIRECTORY)
+        discard_staged(PartitionDir(copy, DIRECTORY))
         assert (MANIFEST in copy.list_names(DIRECTORY)) == has_begun
         cleanerd_recovers(copy)
         assert live_segments(copy) in (TWO.after(0), TWO.after(1))
@@ -89,7 +90,7 @@ def test_discard_spares_a_group_whose_commit_has_begun() -> None:
 
 def test_discard_in_a_directory_that_is_gone_does_nothing() -> None:
     """The topic was deleted meanwhile."""
-    discard_staged(SimDisk(), DIRECTORY)
+    discard_staged(PartitionDir(SimDisk(), DIRECTORY))
 
 
 def test_manifest_is_readable_for_the_broker() -> None:
@@ -106,7 +107,7 @@ def test_manifest_is_readable_for_the_broker() -> None:
 def test_manifest_names_the_group_staged_before_it() -> None:
     """The chain of `StagedGroup.previous`: the identity of the new `.log` before, so that it can be looked for."""
     disk, groups = staged_disk(TWO)
-    first, second = read_manifests(disk, DIRECTORY)
+    first, second = read_manifests(PartitionDir(disk, DIRECTORY))
     assert first.previous is None
     assert second.previous is not None
     assert second.previous.next_base_offset == first.next_base_offset == 50
@@ -148,8 +149,8 @@ def test_manifest_round_trip(group: StagedGroup) -> None:
     disk.mkdir(DIRECTORY)
     disk.put(at(str(group.staged(FileKind.LOG))), b"")
     disk.put(at(str(group.name(FileKind.LOG, Suffix.LIVE))), b"")
-    write_manifest(disk, DIRECTORY, group)
-    assert read_manifests(disk, DIRECTORY) == [replace(group, log_inode=1)]
+    write_manifest(PartitionDir(disk, DIRECTORY), group)
+    assert read_manifests(PartitionDir(disk, DIRECTORY)) == [replace(group, log_inode=1)]
 
 
 def _manifest() -> dict[str, object]:
@@ -166,7 +167,7 @@ def test_torn_manifest_is_refused() -> None:
         disk.mkdir(DIRECTORY)
         disk.put(at(MANIFEST), content[:cut])
         with pytest.raises(CorruptFile, match="manifest"):
-            read_manifests(disk, DIRECTORY)
+            read_manifests(PartitionDir(disk, DIRECTORY))
 
 
 WRONG: dict[str, dict[str, object]] = {
@@ -194,7 +195,7 @@ def test_manifest_that_makes_no_sense_is_refused(case: str) -> None:
     disk, _ = staged_disk(TWO)
     disk.put(at(MANIFEST), json.dumps({**_manifest(), **WRONG[case]}).encode())
     with pytest.raises(CorruptFile):
-        read_manifests(disk, DIRECTORY)
+        read_manifests(PartitionDir(disk, DIRECTORY))
     cleanerd_recovers(disk)
     assert MANIFEST not in disk.list_names(DIRECTORY)
 

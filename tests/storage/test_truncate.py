@@ -12,6 +12,7 @@ from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix, TopicPartition
 from cleanerd.storage.checkpoints import read_checkpoints, read_leader_epochs
 from cleanerd.storage.generation import check_generation, end_truncation, read_generation
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import StagedGroup, read_manifests, write_manifest
 from cleanerd.storage.truncate import Truncation, settle, truncate_log
@@ -53,7 +54,7 @@ def cut(offset: int) -> Truncation:
 def truncate(disk: SimDisk, offset: int, token: str = "new") -> None:
     settle(disk, LOG_DIR, TP)
     truncate_log(disk, LOG_DIR, TP, cut(offset), token)
-    end_truncation(disk, DIRECTORY)
+    end_truncation(PartitionDir(disk, DIRECTORY))
 
 
 def logs(disk: SimDisk) -> dict[int, list[Record]]:
@@ -82,7 +83,7 @@ def stage_again(disk: SimDisk, groups: list[StagedGroup]) -> None:
         for kind, content in rewrite.new.contents.items():
             disk.put(at(str(group.staged(kind))), content)
             disk.set_mtime_ns(at(str(group.staged(kind))), group.log_mtime_ns)
-        write_manifest(disk, DIRECTORY, group)
+        write_manifest(PartitionDir(disk, DIRECTORY), group)
 
 
 @offsets
@@ -95,7 +96,9 @@ def test_what_is_left_is_the_beginning_of_the_log(offset: int) -> None:
     prefixes = {int(n[:20]) for n in disk.list_names(DIRECTORY) if n[:20].isdigit()}
     assert prefixes == {base for base in BASES if base <= offset}
     assert not [n for n in disk.list_names(DIRECTORY) if n.endswith(Suffix.STAGED.value)]
-    assert [e.start_offset for e in read_leader_epochs(disk, DIRECTORY)] == [s for s in (0, 20) if s < offset]
+    assert [e.start_offset for e in read_leader_epochs(PartitionDir(disk, DIRECTORY))] == [
+        s for s in (0, 20) if s < offset
+    ]
     found = read_checkpoints(disk, LOG_DIR)
     assert found.cleaner == {TP: min(CHECKPOINT, active), TopicPartition("other", 3): 7}
     assert found.log_start == {TP: min(CHECKPOINT, offset), TopicPartition("other", 3): 7}
@@ -117,9 +120,9 @@ def test_interrupted_anywhere_the_log_is_a_beginning_of_what_it_was(offset: int)
         assert not report.zero_indexes
         assert not report.rebuilt
         assert records(broker) == found
-        assert recover(left, DIRECTORY, is_kafka=False) is None
+        assert recover(PartitionDir(left, DIRECTORY), is_kafka=False) is None
         assert records(left) == found
-        assert read_generation(left, DIRECTORY) in ("", "new")
+        assert read_generation(PartitionDir(left, DIRECTORY)) in ("", "new")
         truncate(left, offset, "again")
         assert logs(left) == logs(done)
         assert set(left.list_names(DIRECTORY)) == set(done.list_names(DIRECTORY))
@@ -141,15 +144,15 @@ def test_nothing_planned_before_is_committed_over_a_truncated_log(offset: int) -
     refused = 0
     for left in distinct(accidents(whole, offset)):
         found = records(left)
-        assert recover(left, DIRECTORY, is_kafka=False) is None
+        assert recover(PartitionDir(left, DIRECTORY), is_kafka=False) is None
         waiting = left.copy()
         with contextlib.suppress(SourceChanged):  # half of what was staged is discarded
-            for group in read_manifests(waiting, DIRECTORY):
+            for group in read_manifests(PartitionDir(waiting, DIRECTORY)):
                 commit_group(waiting, DIRECTORY, group)
                 assert found == EVERYTHING
         try:
             stage_again(left, groups)
-            commit_group(left, DIRECTORY, read_manifests(left, DIRECTORY)[0])
+            commit_group(left, DIRECTORY, read_manifests(PartitionDir(left, DIRECTORY))[0])
         except (SourceChanged, FileNotFoundError):
             refused += 1
             assert records(left) == found
@@ -171,7 +174,7 @@ def test_same_inode_size_and_time_are_not_the_same_segment() -> None:
     disk.set_mtime_ns(source, before.mtime_ns)
     assert disk.stat(source) == before
     stage_again(disk, groups)
-    for group in read_manifests(disk, DIRECTORY):
+    for group in read_manifests(PartitionDir(disk, DIRECTORY)):
         with pytest.raises(SourceChanged, match="was truncated or created again"):
             commit_group(disk, DIRECTORY, group)
 
@@ -181,20 +184,20 @@ def test_nothing_can_be_planned_while_a_truncation_is_under_way() -> None:
     disk, _ = old_log()
     settle(disk, LOG_DIR, TP)
     truncate_log(disk, LOG_DIR, TP, cut(31), "new")
-    for ask in (read_generation, lambda f, d: check_generation(f, d, "new")):
+    for ask in (read_generation, lambda partition: check_generation(partition, "new")):
         with pytest.raises(SourceChanged, match="truncat"):
-            ask(disk, DIRECTORY)
-    end_truncation(disk, DIRECTORY)
-    assert read_generation(disk, DIRECTORY) == "new"
+            ask(PartitionDir(disk, DIRECTORY))
+    end_truncation(PartitionDir(disk, DIRECTORY))
+    assert read_generation(PartitionDir(disk, DIRECTORY)) == "new"
     disk.restart()
-    end_truncation(disk, DIRECTORY)
+    end_truncation(PartitionDir(disk, DIRECTORY))
     assert disk.operations == []
 
 
 def test_begun_commit_is_finished_or_undone_first() -> None:
     """Killed in the middle of a commit, then truncated: what survived the cleaning below the offset is there."""
     whole, groups = old_log()
-    first = read_manifests(whole, DIRECTORY)[0]
+    first = read_manifests(PartitionDir(whole, DIRECTORY))[0]
     ends = set()
     for left in killed(whole, lambda d: commit_group(d, DIRECTORY, first)):
         settle(left, LOG_DIR, TP)
@@ -206,7 +209,7 @@ def test_begun_commit_is_finished_or_undone_first() -> None:
             if int(line.split()[0]) < 31
         )
         truncate_log(left, LOG_DIR, TP, Truncation(31, base, len(kept)), "new")
-        end_truncation(left, DIRECTORY)
+        end_truncation(PartitionDir(left, DIRECTORY))
         ends.add(tuple(record.offset for record in records(left)))
     assert ends == {(0, 1, 2, 10, 11, 30), (11, 30)}
     assert groups

@@ -3,6 +3,7 @@
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.files import Files
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import is_kafka_dir
 from cleanerd.storage.topic_id import why_not_of_cluster
 
@@ -20,4 +21,4 @@ def why_foreign(files: Files, log: LogId, configuration: Configuration) -> str |
             f"{log.log_dir} is a broker's and has no metadata log: how {topic} is configured is not known; "
             "name it in topics.d"
         )
-    return why_not_of_cluster(files, log.directory, topic, configuration.metadata)
+    return why_not_of_cluster(PartitionDir(files, log.directory), topic, configuration.metadata)

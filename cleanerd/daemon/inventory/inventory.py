@@ -45,6 +45,7 @@ from cleanerd.format.names import (
     segment_path,
 )
 from cleanerd.storage.checkpoints import read_offsets
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, first_batch_timestamp_ms
 
 TopicConfigs = Callable[[str], TopicConfig]
@@ -295,15 +296,15 @@ class Inventory:
         self._note(place, entry, contents, error, found)
 
     def _read_contents(self, entry: _Entry, before: Contents | None) -> Contents | None:
-        directory = entry.log.directory
-        identity = self._files.stat(directory)
+        partition = PartitionDir(self._files, entry.log.directory)
+        identity = self._files.stat(partition.path)
         if entry.is_settled and identity == entry.identity:
-            return with_active_size(self._files, directory, before) if before is not None else None
-        if os.path.islink(directory):
-            raise OSError(0, "a symbolic link is not a partition directory", directory)
+            return with_active_size(partition, before) if before is not None else None
+        if os.path.islink(partition.path):
+            raise OSError(0, "a symbolic link is not a partition directory", partition.path)
         now_ms = self._clock.now_ms()
         entry.identity, entry.is_settled = identity, False
-        contents = read_contents(self._files, directory, before)
+        contents = read_contents(partition, before)
         entry.is_settled = now_ms - identity.mtime_ns // 1_000_000 >= _SETTLED_AFTER_MS
         return contents
 
@@ -332,7 +333,7 @@ class Inventory:
     def _reaches(self, log: LogId, before: KnownLog | None, contents: Contents, checkpoint: int) -> bool:
         if before is not None and (before.contents, before.offsets.checkpoint) == (contents, checkpoint):
             return checkpoint <= before.offsets.log_end
-        return reaches(self._files, log.directory, contents, checkpoint)
+        return reaches(PartitionDir(self._files, log.directory), contents, checkpoint)
 
     def _drop(self, place: _LogDir, name: str, found: _Findings) -> None:
         with self._mutex:

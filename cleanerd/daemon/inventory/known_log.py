@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.env.files import Files, FileStat, regular_file
+from cleanerd.env.files import FileStat, regular_file
 from cleanerd.errors import CorruptFile
 from cleanerd.format.names import (
     FileKind,
@@ -191,59 +191,56 @@ def offsets_of(
     )
 
 
-def reaches(files: Files, directory: str, contents: Contents, offset: int) -> bool:
+def reaches(partition: PartitionDir, contents: Contents, offset: int) -> bool:
     """Whether the log is known to go up to `offset`; False where that takes more than a short look. Raises nothing."""
-    path = segment_path(directory, contents.active_base_offset, FileKind.LOG)
+    path = segment_path(partition.path, contents.active_base_offset, FileKind.LOG)
     try:
-        found = files.stat(path)
+        found = partition.files.stat(path)
         facts = SegmentFacts(contents.active_base_offset, found.size_bytes, 0, 0, _EVER_MS, None)
         kinds = frozenset({FileKind.LOG, FileKind.OFFSET_INDEX})
-        end = quick_log_end_offset(files, SegmentOnDisk(path, found, kinds, facts))
+        end = quick_log_end_offset(partition.files, SegmentOnDisk(path, found, kinds, facts))
     except (OSError, CorruptFile):
         return False
     return end is not None and offset <= end
 
 
-def read_contents(files: Files, directory: str, before: Contents | None) -> Contents | None:
+def read_contents(partition: PartitionDir, before: Contents | None) -> Contents | None:
     """List a partition directory; None when it holds no segment. What did not change since `before` is not read again.
 
     Raises OSError.
     """
-    parsed = PartitionDir(files, directory).names()
+    parsed = partition.names()
     kinds = live_kinds(parsed)
     bases = sorted(base for base, found in kinds.items() if FileKind.LOG in found)
     if not bases:
         return None
     known = {segment.facts.base_offset: segment for segment in before.closed} if before else {}
-    active = stat_log(files, segment_path(directory, bases[-1], FileKind.LOG))
+    active = stat_log(partition.files, segment_path(partition.path, bases[-1], FileKind.LOG))
     return Contents(
-        closed=tuple(
-            _closed_segment(files, directory, base, kinds[base], known.get(base)) for base in bases[:-1]
-        ),
+        closed=tuple(_closed_segment(partition, base, kinds[base], known.get(base)) for base in bases[:-1]),
         active_base_offset=bases[-1],
         active_bytes=active.size_bytes,
-        staged=_staged(files, directory, [name for name in parsed if name.suffix is Suffix.STAGED]),
+        staged=_staged(partition, [name for name in parsed if name.suffix is Suffix.STAGED]),
         in_transition=any(name.suffix in {Suffix.CLEANED, Suffix.SWAP} for name in parsed),
     )
 
 
-def with_active_size(files: Files, directory: str, contents: Contents) -> Contents:
+def with_active_size(partition: PartitionDir, contents: Contents) -> Contents:
     """The same with what has been appended since; `contents` itself when that is nothing. Raises OSError."""
-    path = segment_path(directory, contents.active_base_offset, FileKind.LOG)
-    size_bytes = files.stat(path).size_bytes
+    path = segment_path(partition.path, contents.active_base_offset, FileKind.LOG)
+    size_bytes = partition.files.stat(path).size_bytes
     return contents if size_bytes == contents.active_bytes else replace(contents, active_bytes=size_bytes)
 
 
-def _staged(files: Files, directory: str, names: list[SegmentFileName]) -> Staged | None:
-    there = PartitionDir(files, directory)
-    stats = {name: there.stat(name) for name in names}
+def _staged(partition: PartitionDir, names: list[SegmentFileName]) -> Staged | None:
+    stats = {name: partition.stat(name) for name in names}
     manifests = [name for name in names if name.kind is FileKind.MANIFEST]
     if not manifests:
         return None
     groups = []
     for name in manifests:
         with contextlib.suppress(CorruptFile):  # the commit drops it and says so
-            groups.append(read_manifest(files, directory, name))
+            groups.append(read_manifest(partition, name))
     before = sum(source.size_bytes for group in groups for source in group.sources)
     after = sum(group.sizes[FileKind.LOG] for group in groups)
     return Staged(
@@ -255,12 +252,12 @@ def _staged(files: Files, directory: str, names: list[SegmentFileName]) -> Stage
 
 
 def _closed_segment(
-    files: Files, directory: str, base: int, kinds: set[FileKind], before: ClosedSegment | None
+    partition: PartitionDir, base: int, kinds: set[FileKind], before: ClosedSegment | None
 ) -> ClosedSegment:
-    paths = {kind: segment_path(directory, base, kind) for kind in kinds}
-    log = stat_log(files, paths[FileKind.LOG])
+    paths = {kind: segment_path(partition.path, base, kind) for kind in kinds}
+    log = stat_log(partition.files, paths[FileKind.LOG])
     offset_index_bytes, time_index_bytes = (
-        files.stat(paths[kind]).size_bytes if kind in kinds else 0
+        partition.files.stat(paths[kind]).size_bytes if kind in kinds else 0
         for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
     )
     if before is not None and before.identity == log:

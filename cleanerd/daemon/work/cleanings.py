@@ -32,6 +32,7 @@ from cleanerd.env.files import Files
 from cleanerd.errors import Aborted, CleanerdError, JobFailed
 from cleanerd.pipeline.channel import Channel, Phase, driver_host
 from cleanerd.storage.generation import end_left_truncation
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import is_kafka_dir
 from cleanerd.storage.staged import discard_staged
 
@@ -92,7 +93,7 @@ class Cleanings:
         """A log whose writer died while it truncated can be planned again. Whatever else there is, examining it tells."""
         for log in logs:
             if not self.ownership.is_yielding(log.log_dir):
-                end = functools.partial(end_left_truncation, self.files, log.log_dir, log.directory)
+                end = functools.partial(end_left_truncation, PartitionDir(self.files, log.directory))
                 attempt(end, log.directory)
 
     def _stage(self, job: Job) -> dict[LogId, LogResult]:
@@ -200,7 +201,7 @@ class Cleanings:
     def _discard(self, logs: Sequence[LogId]) -> None:
         """An engine that died may have staged some groups of a log and not others."""
         for log in logs:
-            attempt(functools.partial(discard_staged, self.files, log.directory), log.directory)
+            attempt(functools.partial(discard_staged, PartitionDir(self.files, log.directory)), log.directory)
 
 
 def _with_examination(results: list[LogResult], seconds: float) -> list[LogResult]:

@@ -29,6 +29,7 @@ from cleanerd.errors import (
     SourceChanged,
 )
 from cleanerd.policy.lifecycle import Status
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import is_kafka_dir
 from cleanerd.storage.staged import staged_bytes
 
@@ -53,7 +54,7 @@ class Commits:
     def staged_bytes(self, log_dir: str) -> int:
         """Bytes that wait in a log directory. Raises OSError."""
         return sum(
-            staged_bytes(self.files, log.directory)
+            staged_bytes(PartitionDir(self.files, log.directory))
             for log in self.inventory.staged()
             if log.log_dir == log_dir
         )

@@ -82,7 +82,7 @@ class PendingDeletions:
 
         Requires: no other process owns the log directory. Raises OSError.
         """
-        left = deleted_files(self._files, directory)
+        left = deleted_files(PartitionDir(self._files, directory))
         self.add(left, self._clock.now_ms())
         return len(left)
 
@@ -147,7 +147,9 @@ class PendingDeletions:
                     now = self._identity(directory, 0)
                     if is_kafka_dir(self._files, log_dir) or now is None or now.inode != waiting.inode:
                         break
-                    count, size_bytes, is_gone = remove_files(self._files, directory, _FILES_AT_ONCE)
+                    count, size_bytes, is_gone = remove_files(
+                        PartitionDir(self._files, directory), _FILES_AT_ONCE
+                    )
                 total = _sum(total, Deleted(count, size_bytes))
         except LockHeld:
             return total

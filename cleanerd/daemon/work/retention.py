@@ -28,6 +28,7 @@ from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.generation import end_left_truncation
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, is_kafka_dir, scan_partition
 
 _log = structlog.get_logger("cleanerd")
@@ -168,7 +169,7 @@ class Retention:
         def dispose(paths: tuple[str, ...]) -> None:
             self.dispose(paths, self.clock.now_ms() + config.file_delete_delay_ms)
 
-        attempt(partial(end_left_truncation, self.files, log.log_dir, log.directory), log.directory)
+        attempt(partial(end_left_truncation, PartitionDir(self.files, log.directory)), log.directory)
         done = retain_log(
             self.files, log.log_dir, log.topic_partition, checkpoints, config,
             is_kafka=is_kafka, now_ms=self.clock.now_ms(), dry_run=False, dispose=dispose,

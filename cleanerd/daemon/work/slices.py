@@ -12,6 +12,7 @@ from cleanerd.cleaning.lock import AIM_S
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import read_manifests
 
 _BYTES_PER_UNIT = 64 * 2**20
@@ -30,7 +31,7 @@ class Weighed:
 def weigh(files: Files, log: LogId) -> Weighed:
     """Read the manifests. One that cannot be read has no gain: its commit finds out what is wrong."""
     try:
-        groups = read_manifests(files, log.directory)
+        groups = read_manifests(PartitionDir(files, log.directory))
     except (CleanerdError, OSError):
         return Weighed(log)
     before = sum(source.size_bytes for group in groups for source in group.sources)
