@@ -1,7 +1,6 @@
 """The journal of an install: one file beside the prepared directory, on the file system of the log.
 
-It is there from the moment the directory is prepared until the old list of replicas is back, whatever happens meanwhile:
-each state of it is written to another name, synced, renamed over the last one, and the directory synced.
+It is there from the moment the directory is prepared until the old list of replicas is back, whatever happens meanwhile.
 """
 
 import contextlib
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from cleanerd.env.files import Files
 from cleanerd.errors import CorruptFile
 from cleanerd.install.values import Install
+from cleanerd.storage.replace import replace_file
 
 _VERSION = 1
 
@@ -26,11 +26,7 @@ class Journal:
     def write(self, install: Install) -> None:
         """Durable when it returns. Raises OSError; the old or the new state is there then."""
         content = json.dumps({"version": _VERSION, "install": install.fields()})
-        unfinished = f"{self.path}.part"
-        self.files.write(unfinished, content.encode())
-        self.files.fsync(unfinished)
-        self.files.rename(unfinished, self.path)
-        self.files.fsync_dir(os.path.dirname(self.path))
+        replace_file(self.files, self.path, content.encode(), like=None)
 
     def read(self) -> Install | None:
         """What was written last; None without a journal. Raises CorruptFile, OSError."""

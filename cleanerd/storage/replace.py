@@ -10,10 +10,11 @@ from cleanerd.env.files import Files
 from cleanerd.format.names import Suffix
 
 
-def replace_file(files: Files, path: str, content: bytes, like: str) -> None:
-    """Create or replace `path`. Needs `.lock`. Raises OSError; the old file is there then.
+def replace_file(files: Files, path: str, content: bytes, like: str | None) -> None:
+    """Create or replace `path`, if it is a broker's with `.lock` held. Raises OSError; the old file is there then.
 
-    1. Write everything to `<path>.cleanerd`, with owner and permissions of the old file, or of `like`; sync it.
+    1. Write everything to `<path>.cleanerd`, with owner and permissions of the old file, or of `like`, if there
+       is one; sync it.
     2. Rename it over the old one; sync the directory.
     A crash leaves the old or the new file, and at most a temporary one that no broker looks at.
     """
@@ -21,7 +22,9 @@ def replace_file(files: Files, path: str, content: bytes, like: str) -> None:
     if files.exists(temporary):
         files.unlink(temporary)  # whose it is, it may not be writable
     files.write(temporary, content)
-    files.adopt_owner(temporary, path if files.exists(path) else like)
+    model = path if files.exists(path) else like
+    if model is not None:
+        files.adopt_owner(temporary, model)
     files.fsync(temporary)
     files.rename(temporary, path)
     files.fsync_dir(os.path.dirname(path))

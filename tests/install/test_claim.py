@@ -94,7 +94,7 @@ def test_a_claim_after_a_pause_that_was_none_is_given_back() -> None:
 def test_the_journal_is_the_old_or_the_new_one_whenever_the_power_fails() -> None:
     first = fresh_install()
     second = first.to(Step.ADDING, 7, is_moved=True, reason="so", outcome=Outcome.RETURNED)
-    for operations in range(5):
+    for operations in range(7):
         disk = SimDisk()
         disk.mkdir("/area")
         journal = Journal(disk, "/area/journal")
