@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NoReturn
 
 import structlog
 
@@ -14,6 +15,7 @@ from cleanerd.config.load import Configuration
 from cleanerd.daemon.engine.client import Engine
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.known_log import stamp_of
+from cleanerd.daemon.kafka_replicas import KafkaReplicas
 from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.telemetry.history import HOLD, History
 from cleanerd.daemon.telemetry.metrics import Metrics
@@ -25,6 +27,7 @@ from cleanerd.daemon.work.condition import Conditions, Obstacles
 from cleanerd.daemon.work.deletions import PendingDeletions
 from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.holds import Hold
+from cleanerd.daemon.work.installs import Installs
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.retention import Retention
@@ -34,7 +37,7 @@ from cleanerd.daemon.work.wanted import Wanted
 from cleanerd.daemon.workers import Bell
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError
+from cleanerd.errors import CleanerdError, ClusterRefused
 
 _log = structlog.get_logger("cleanerd")
 
@@ -82,10 +85,16 @@ class Parts:
     express_engine: Engine
     wanted: Wanted
     commits: Commits
+    installs: Installs
 
     def stamp(self, log: LogId) -> str:
         """Stands for the files of a log and its configuration: another one means that a failure may be over."""
         return stamp_of(self.inventory.facts(log), self.configuration().topic(log.topic_partition.topic))
+
+
+def no_cluster() -> NoReturn:
+    """Where none is configured. Raises ClusterRefused."""
+    raise ClusterRefused("no cluster to ask: set cleanerd.kafka.bootstrap.servers")
 
 
 def build_parts(
@@ -96,11 +105,13 @@ def build_parts(
     clock: Clock,
     recovering: Callable[[], None] = lambda: None,
     refresh: Callable[[], None] = lambda: None,
+    connect: Callable[[], KafkaReplicas] = no_cluster,
 ) -> Parts:
     """All of them, with what connects them.
 
     `recovering` is called after each partition directory that was recovered, so that a slow start can report progress.
     `refresh` takes in what the cluster has said about its topics since the configuration was read.
+    `connect` opens a connection to the cluster, or raises ClusterRefused.
     """
     life = Life(clock.monotonic_s())
     metrics, inventory, deletions = (
@@ -121,6 +132,12 @@ def build_parts(
         states=states, ownership=ownership, events=events, files=files, inventory=inventory, metrics=metrics,
         clock=clock, log_dirs=log_dirs, wanted=wanted, pause=life.stopping.wait,
     )  # fmt: skip
+    installs = Installs(
+        files=files, clock=clock, log_dirs=log_dirs, configuration=configuration, inventory=inventory, states=states,
+        ownership=ownership, wanted=wanted, events=events, history=history, metrics=metrics, connect=connect,
+        pause=life.stopping.wait,
+    )  # fmt: skip
+    metrics.read_with(installs.samples)
     retention = Retention(
         states=states, files=files, clock=clock, configuration=configuration, dispose=deletions.add,
         done=partial(_retained, inventory, metrics, events),
@@ -134,7 +151,7 @@ def build_parts(
         work_bell=Bell(), commit_bell=Bell(), progressed=threading.Condition(),
         history=history, metrics=metrics, events=events, inventory=inventory, states=states, failures=failures,
         obstacles=obstacles, ownership=ownership, conditions=conditions, throttle=Throttle(clock), jobs=jobs,
-        schedule=schedule, deletions=deletions, retention=retention, wanted=wanted, commits=commits,
+        schedule=schedule, deletions=deletions, retention=retention, wanted=wanted, commits=commits, installs=installs,
         engine=Engine(lambda: spark_place(configuration().broker), clock, stall_timeout_ms),
         express_engine=Engine(lambda: express_place(configuration().broker), clock, stall_timeout_ms),
     )  # fmt: skip

@@ -36,18 +36,16 @@ from cleanerd.daemon.configuration.watch import ConfigWatcher
 from cleanerd.daemon.kafka_admin import KafkaAdmin
 from cleanerd.daemon.kafka_replicas import KafkaReplicas
 from cleanerd.daemon.notify import ServiceManager
-from cleanerd.daemon.parts import build_parts
+from cleanerd.daemon.parts import build_parts, no_cluster
 from cleanerd.daemon.reports import gauges
 from cleanerd.daemon.reports.status_line import StatusLine
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry import log_setup as logs
 from cleanerd.daemon.telemetry.history import History
-from cleanerd.daemon.work.installs import Installs
 from cleanerd.daemon.work.mutes import Mutes
-from cleanerd.daemon.workers import Bell, Worker
-from cleanerd.env.clock import Clock, SystemClock
+from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
-from cleanerd.errors import ClusterRefused, Fatal
+from cleanerd.errors import Fatal
 from cleanerd.format.names import CLUSTER_METADATA_TOPIC
 from cleanerd.storage.metadata_tail import MetadataTail
 
@@ -104,28 +102,15 @@ class Daemon:
             clock,
             recovering=self._manager.extend_timeout,
             refresh=self._refresh,
+            connect=lambda: self._connect(KafkaReplicas),
         )
         self._supervisor = Supervisor(self._parts)
         self._crew = self._supervisor.crew
-        self._installs = self._make_installs(clock)
-        self._installer = Worker(
-            "cleanerd-installer", self._installs.step, self._installs.pause_s, Bell(), clock
-        )
         self._parts.metrics.read_with(lambda: gauges.read(self._parts, self._crew, self._reloader))
-        self._parts.metrics.read_with(self._installs.samples)
         self._status_line = StatusLine(self._parts, self._reloader)
         self._watcher = ConfigWatcher(
             config_file, [config.metadata_log_dir, *log_dirs], self._reload, clock=clock
         )
-
-    def _make_installs(self, clock: Clock) -> Installs:
-        parts = self._parts
-        return Installs(
-            files=parts.files, clock=clock, log_dirs=parts.log_dirs, configuration=parts.configuration,
-            inventory=parts.inventory, states=parts.states, ownership=parts.ownership, wanted=parts.wanted,
-            events=parts.events, history=parts.history, metrics=parts.metrics,
-            connect=lambda: self._connect(KafkaReplicas), pause=parts.life.stopping.wait,
-        )  # fmt: skip
 
     def run(self) -> int:
         """Until a signal says stop; the exit code. Raises Fatal when it cannot start."""
@@ -147,7 +132,6 @@ class Daemon:
             self._reloader,
             self._supervisor.reloaded,
             self._mutes,
-            self._installs,
         )
         status = StatusPage(service, self._parts).by_path() if config.page else {"/": landing_page}
         on_port = {**served, **status}
@@ -170,14 +154,12 @@ class Daemon:
             server.stop(0)
             raise
         self._watcher.start()
-        self._installer.start()
         _log.info("ready", version=__version__, pid=os.getpid(), control_socket=config.control_socket)
         self._manager.ready(self._status_line.text())
         self._wait()
         _log.info("stopping")
         self._manager.stopping(self._reloader.current.broker.shutdown_timeout_ms / 1000 + _STOP_MARGIN_S)
         self._watcher.stop()
-        self._stop_installer(self._reloader.current.broker.shutdown_timeout_ms / 1000)
         is_drained = self._supervisor.stop()
         server.stop(1.0)
         if metrics is not None:
@@ -211,15 +193,10 @@ class Daemon:
             if self._tail.has_news():
                 self._reload(ReloadTrigger.METADATA)
 
-    def _stop_installer(self, timeout_s: float) -> None:
-        self._installer.stop()
-        if self._installer.join(timeout_s):
-            self._installs.close(timeout_s)
-
     def _connect(self, connection: type[_Admin]) -> _Admin:
         config = self._reloader.current.broker
         if not config.kafka_bootstrap_servers:
-            raise ClusterRefused("no cluster to ask: set cleanerd.kafka.bootstrap.servers")
+            no_cluster()
         return connection(config.kafka_bootstrap_servers, config.kafka_client_config)
 
     def _reload(self, trigger: ReloadTrigger) -> bool:

@@ -5,7 +5,7 @@ Start   1. directories taken (`ownership`), a second instance refused with the p
         3. first scan
         4. workers, keepers, control socket; from here on it is ready
 Stop    1. no new work; every cleaning is aborted at its next buffer, waiters are sent away
-        2. workers end; a commit that has begun is finished
+        2. an install is brought to its end, or left in its journal; workers end; a commit that has begun is finished
         3. engine, keepers, control socket, history, directory locks
 
 What a kill leaves behind, the next start recovers.
@@ -60,9 +60,14 @@ class Supervisor:
         crew.stop()
         with parts.progressed:
             parts.progressed.notify_all()
-        is_drained = crew.cleaners.workers.join(timeout_s)
+
+        def left_s() -> float:
+            return max(deadline_s - parts.clock.monotonic_s(), 0.0)
+
+        crew.installer.finish(left_s())  # a replica that is out comes first; the workers end meanwhile
+        is_drained = crew.cleaners.workers.join(left_s())
         for engine in (parts.engine, parts.express_engine):
-            engine.stop(max(min(deadline_s - parts.clock.monotonic_s(), 5.0), 0.5))
+            engine.stop(max(min(left_s(), 5.0), 0.5))
         is_drained &= crew.join_keepers(deadline_s)
         parts.events.record("daemon", "stopped" if is_drained else "cut off")
         parts.history.close()
@@ -78,7 +83,7 @@ class Supervisor:
             if log.topic_partition.topic in plan.compact_removed:
                 parts.states.stop(log)  # rule 2.8
         if plan.needs_workers:
-            self.crew.cleaners.workers.resize(config.log_cleaner_threads)
+            self.crew.resize(config.log_cleaner_threads)
 
     def reloaded(self, outcome: ReloadOutcome) -> None:
         """After every reload: record it; what was in the way may be gone. One that was asked for ends a `throttle`."""

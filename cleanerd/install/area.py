@@ -25,7 +25,6 @@ from cleanerd.format.names import (
     META_PROPERTIES,
     PARTITION_METADATA,
     DirKind,
-    TopicPartition,
     parse_partition_dir,
 )
 from cleanerd.format.partition_metadata import parse_partition_metadata
@@ -148,16 +147,16 @@ class Area:
 
     def _strays(self, install: Install) -> list[str]:
         """Our directory under the name that a broker gave it when it started while the replica was out."""
-        tp = TopicPartition(install.topic, install.partition)
+        name_of = str(install.topic_partition)
         found = []
         for name in self.files.list_names(self.log_dir):
             parsed = parse_partition_dir(name)
-            if parsed is not None and parsed[1] is DirKind.STRAY and str(tp).startswith(parsed[0].topic):
+            if parsed is not None and parsed[1] is DirKind.STRAY and name_of.startswith(parsed[0].topic):
                 found.append(os.path.join(self.log_dir, name))
         return [directory for directory in found if self._is_marked(directory, install)]
 
     def _live(self, install: Install) -> str:
-        return os.path.join(self.log_dir, f"{install.topic}-{install.partition}")
+        return os.path.join(self.log_dir, str(install.topic_partition))
 
     def _is_marked(self, directory: str, install: Install) -> bool:
         try:

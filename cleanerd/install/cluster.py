@@ -85,7 +85,7 @@ def _text(install: Install) -> str:
         {
             "id": install.id,
             "broker": install.broker,
-            "partition": f"{install.topic}-{install.partition}",
+            "partition": str(install.topic_partition),
             "replicas": install.replicas,
             "since_ms": install.began_ms,
         }

@@ -29,6 +29,8 @@ def offer(files: Files, cluster: Cluster, area: Area, tp: TopicPartition, broker
 
     Raises NotInstallable with the reason, Claimed, ClusterRefused; SourceChanged, CorruptFile, OSError of the result itself.
     """
+    if area.journal.read() is not None:
+        raise NotInstallable(f"{area.path}: an install that was left there is gone on with first")
     prepared = plan(files, area.log_dir, tp)
     claim = cluster.read_claim()
     if claim:
@@ -76,12 +78,17 @@ class Driver:
     _absent_since_s: float | None = field(default=None, init=False)
     _failure: str | None = field(default=None, init=False)
 
-    def begin(self, offered: Prepared, pause: Callable[[float], object]) -> None:
+    def begin(
+        self,
+        offered: Prepared,
+        pause: Callable[[float], object],
+        alive: Callable[[], object] = lambda: None,
+    ) -> None:
         """PREPARED and the first REMOVING. Raises NotInstallable, Claimed, ClusterRefused, CleanerdError, OSError: then the
-        cluster was asked for nothing: `abandon` it.
+        cluster was asked for nothing: `abandon` it. `alive` is called with every file that is prepared.
         """
         install = self.install
-        prepare(self.area.files, self.area, offered, install.id, parse_uuid(install.topic_id))
+        prepare(self.area.files, self.area, offered, install.id, parse_uuid(install.topic_id), alive)
         self._write(install)
         take_claim(self.cluster, install, self.clock, pause)
         reason = why_not(install, self._look(), self.cluster.min_isr(install.topic))

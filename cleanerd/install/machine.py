@@ -23,7 +23,7 @@ class Limits:
 
 def why_not(install: Install, seen: Seen, min_isr: int) -> str | None:
     """What stands against taking the replica out now, None for nothing."""
-    cluster, name = seen.cluster, f"{install.topic}-{install.partition}"
+    cluster, name = seen.cluster, install.topic_partition
     if cluster.topic_id != install.topic_id:
         return f"{name}: the topic was deleted or created again: expected id {install.topic_id}, found {cluster.topic_id}"
     if _is_reassigning(cluster):

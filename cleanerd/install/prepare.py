@@ -19,7 +19,7 @@ the segment before it ends: then the broker loads the producer state of exactly 
 import contextlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from uuid import UUID
@@ -133,8 +133,18 @@ def _snapshot(directory: str, offset: int) -> str:
     return os.path.join(directory, str(SegmentFileName(offset, FileKind.PRODUCER_SNAPSHOT)))
 
 
-def prepare(files: Files, area: Area, prepared: Prepared, install_id: str, topic_id: UUID) -> None:
-    """Make the directory, complete and synced. Raises NotInstallable, SourceChanged, CorruptFile, OSError."""
+def prepare(
+    files: Files,
+    area: Area,
+    prepared: Prepared,
+    install_id: str,
+    topic_id: UUID,
+    alive: Callable[[], object] = lambda: None,
+) -> None:
+    """Make the directory, complete and synced; `alive` is called with every file.
+
+    Raises NotInstallable, SourceChanged, CorruptFile, OSError.
+    """
     source = PartitionDir(files, prepared.directory)
     mismatch = topic_id_mismatch(source, topic_id)
     if mismatch is not None:
@@ -149,7 +159,7 @@ def prepare(files: Files, area: Area, prepared: Prepared, install_id: str, topic
     os.mkdir(target)
     try:
         files.adopt_owner(target, source.path)
-        _fill(files, prepared, target)
+        _fill(files, prepared, target, alive)
         for name, content in (
             (names.LEADER_EPOCH_CHECKPOINT, render_leader_epochs(epochs)),
             (names.PARTITION_METADATA, render_partition_metadata(topic_id)),
@@ -158,6 +168,7 @@ def prepare(files: Files, area: Area, prepared: Prepared, install_id: str, topic
             files.adopt_owner(os.path.join(target, name), source.path_of(name))
         area.mark(target, install_id)
         for name in files.list_names(target):
+            alive()
             files.fsync(os.path.join(target, name))
         files.fsync_dir(target)
         files.fsync_dir(area.path)
@@ -165,9 +176,10 @@ def prepare(files: Files, area: Area, prepared: Prepared, install_id: str, topic
         raise SourceChanged(f"{error.filename}: is gone") from error
 
 
-def _fill(files: Files, prepared: Prepared, target: str) -> None:
+def _fill(files: Files, prepared: Prepared, target: str, alive: Callable[[], object]) -> None:
     for base, sources in prepared.segments.items():
         for kind, source in sources.items():
+            alive()
             name = os.path.join(target, str(SegmentFileName(base, kind, Suffix.LIVE)))
             if kind is FileKind.LOG:
                 try:

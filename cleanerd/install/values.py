@@ -4,6 +4,8 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, Self
 
+from cleanerd.format.names import TopicPartition
+
 
 class Step(Enum):
     """Where an install is; the head of the package tells what each means."""
@@ -54,6 +56,11 @@ class Install:
     is_moved: bool = False
     reason: str | None = None
     outcome: Outcome | None = None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Of the replica."""
+        return TopicPartition(self.topic, self.partition)
 
     @property
     def rest(self) -> tuple[int, ...]:

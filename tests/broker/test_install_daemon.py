@@ -1,5 +1,6 @@
 """The daemon beside one of three brokers: `cleanerctl install`, and installs by itself."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +58,15 @@ def installs(daemon: DaemonProcess, name: str) -> list[str]:
     return [event["outcome"] for event in reversed(daemon.history(name)) if event["kind"] == "install"]
 
 
+def refusal(daemon: DaemonProcess, topic: str) -> str:
+    """Why an install could not begin now."""
+    ran = daemon.ctl("install", topic, "--dry-run", check=False)
+    assert ran.returncode == 1, ran.stdout
+    (row,) = json.loads(ran.stdout)["installs"]
+    assert row["outcome"] == "refused"
+    return str(row["reason"])
+
+
 def test_results_reach_the_running_broker_when_asked_and_by_themselves(
     cluster: KafkaCluster, admin: AdminClient, daemon: DaemonProcess
 ) -> None:
@@ -64,9 +74,7 @@ def test_results_reach_the_running_broker_when_asked_and_by_themselves(
         wait_until(lambda topic=topic: daemon.log(f"{topic}-0")["state"] == "staged", 120, daemon.output)
     (row,) = daemon.ask("install", "asked", "--dry-run")["installs"]
     assert (row["outcome"], row["replicas"]) == ("possible", [1, 2, 3])
-    ran = daemon.ctl("install", "single", "--dry-run", check=False)
-    assert ran.returncode == 1
-    assert "single replica" in ran.stdout
+    assert "single replica" in refusal(daemon, "single")
     assert installs(daemon, "asked") == installs(daemon, "itself") == [], "off unless it is asked for"
 
     (row,) = daemon.ask("install", "asked-0", "--wait", "--timeout", "60s")["installs"]
@@ -85,6 +93,11 @@ def test_results_reach_the_running_broker_when_asked_and_by_themselves(
     assert daemon.log("other-0")["state"] == daemon.log("single-0")["state"] == "staged"
     assert partition_of(admin, "other") == ([1, 2, 3], [1, 2, 3])
     assert daemon.outcomes("asked-0") == ["staged"]
+    (daemon.directory / "topics.d" / "other.properties").write_text("remote.storage.enable=true\n")
+    daemon.ctl("reload")
+    assert "its topic is tiered" in refusal(daemon, "other"), "a dry run refuses what an install would"
+    cluster.brokers[NODE].stop()
+    wait_until(lambda: "no broker runs there" in refusal(daemon, "single"), 30, daemon.output)
     assert daemon.stop() == 0
     shown = daemon.output() + str(daemon.config.read_text())
     assert SECRET not in shown

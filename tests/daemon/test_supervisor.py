@@ -1,7 +1,9 @@
 """The supervisor without its threads: what a reload, a hold, a full disk and a foreign directory make of the logs."""
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,14 @@ from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.history import History
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent
+from cleanerd.daemon.work.installs import Installs
+from cleanerd.daemon.workers import Worker
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from tests.cleaning.logs import lock_of_another, write_logs
+from tests.daemon.processes import wait_until
 
 Make = Callable[..., Supervisor]
 
@@ -207,3 +212,31 @@ def test_a_throttle_holds_until_a_reload_is_asked_for_or_the_rates_change(tmp_pa
     rate = configuration(logs, {"one": "compact"}, log_cleaner_io_max_bytes_per_second=7)
     daemon.apply(plan_reload(before, rate))
     assert daemon.parts.throttle.limits()[RateLimit.TOTAL] == 7.0
+
+
+def test_a_keeper_that_dies_is_counted_and_started_again_by_a_change(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """7.18 for the threads that are no workers; a dead one has a pause, which the change ends."""
+    logs = write_logs(tmp_path / "logs")
+    mended, worked = threading.Event(), threading.Event()
+
+    def step(_: Installs, alive: Callable[[], object]) -> bool:
+        if not mended.is_set():
+            raise RuntimeError("out of luck")
+        alive()
+        worked.set()
+        return False
+
+    monkeypatch.setattr(Installs, "step", step)
+    monkeypatch.setattr("cleanerd.daemon.loops.installer.Worker", partial(Worker, restart_pause_s=600))
+    daemon = make(logs, {})
+    before = daemon.parts.configuration()
+    daemon.crew.start(1)
+    wait_until(lambda: daemon.crew.installer.worker.is_dead, 20)
+    assert daemon.crew.deaths == 1
+    mended.set()
+    daemon.apply(plan_reload(before, configuration(logs, {}, log_cleaner_backoff_ms=7)))
+    assert worked.wait(20)
+    daemon.crew.stop()
+    assert daemon.crew.join_keepers(daemon.parts.clock.monotonic_s() + 20)

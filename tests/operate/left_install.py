@@ -16,8 +16,7 @@ def an_install_of_another_process_is_found(world: World) -> None:
     began_ms = world.clock.now_ms() - 60_000
     install = replace(fresh_install(), topic="one", log_dir=str(world.a), began_ms=began_ms)
     area.journal.write(install.to(Step.ADDING, world.clock.now_ms()))
-    installs = world.installs()
-    world.parts.metrics.read_with(installs.samples)
+    installs = world.parts.installs
     installs.step()
     installs.step()
     assert world.scrape().total("cleanerd_install_replica_out_seconds") == 60

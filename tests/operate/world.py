@@ -7,16 +7,13 @@ from cleanerd.config.model import KraftMetadata
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.api.service import Service
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadTrigger
-from cleanerd.daemon.kafka_replicas import KafkaReplicas
-from cleanerd.daemon.parts import build_parts
+from cleanerd.daemon.parts import build_parts, no_cluster
 from cleanerd.daemon.reports import gauges
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.history import History
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.installs import Installs
 from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.env.files import RealFiles
-from cleanerd.errors import ClusterRefused
 from cleanerd.format.names import META_PROPERTIES, TopicPartition
 from tests.cleaning.logs import write_logs
 from tests.daemon.inventories import HandClock
@@ -77,17 +74,7 @@ class World:
         """The verbs of the control API; there is no cluster to ask."""
         return Service(
             self.parts, self.daemon.crew, self.reloader, self.daemon.reloaded,
-            Mutes(self.history, self.clock, _no_cluster), self.installs(),
-        )  # fmt: skip
-
-    def installs(self) -> Installs:
-        """What an install of this daemon is asked of; there is no cluster."""
-        parts = self.parts
-        return Installs(
-            files=parts.files, clock=parts.clock, log_dirs=parts.log_dirs, configuration=parts.configuration,
-            inventory=parts.inventory, states=parts.states, ownership=parts.ownership, wanted=parts.wanted,
-            events=parts.events, history=parts.history, metrics=parts.metrics,
-            connect=_no_cluster, pause=lambda _: None,
+            Mutes(self.history, self.clock, no_cluster),
         )  # fmt: skip
 
     def log(self, topic: str) -> LogId:
@@ -107,10 +94,6 @@ class World:
 
     def _load(self) -> Configuration:
         return resolve(read_sources(str(self._file)))
-
-
-def _no_cluster() -> KafkaReplicas:
-    raise ClusterRefused("there is none")
 
 
 def _no_metadata() -> KraftMetadata | None:

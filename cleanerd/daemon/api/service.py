@@ -53,7 +53,6 @@ from cleanerd.daemon.values.models import (
 )
 from cleanerd.daemon.values.patterns import matches, similar
 from cleanerd.daemon.work.holds import Hold
-from cleanerd.daemon.work.installs import Installs
 from cleanerd.daemon.work.mutes import MuteNotKept, Mutes
 from cleanerd.daemon.work.states import StillRunning
 from cleanerd.errors import CleanerdError, LockHeld
@@ -75,14 +74,12 @@ class Service(Operations):
         reloader: Reloader,
         reloaded: Callable[[ReloadOutcome], None],
         mutes: Mutes,
-        installs: Installs,
     ) -> None:
         self._parts = parts
         self._crew = crew
         self._reloader = reloader
         self._reloaded = reloaded
         self._mutes = mutes
-        self._installs = installs
 
     # -- looking ------------------------------------------------------------------------------------------------
 
@@ -289,12 +286,12 @@ class Service(Operations):
         self, topic_partition: TopicPartition, dry_run: bool, abort: bool, wait_ms: int
     ) -> tuple[InstallView, ...]:
         """Install a staged result into its running broker."""
-        found = self._of(topic_partition)
+        found, installs = self._of(topic_partition), self._parts.installs
         if dry_run:
-            return tuple(map(self._installs.look, found))
+            return tuple(map(installs.look, found))
         if abort:
-            return tuple(map(self._installs.abort, found))
-        return tuple(self._installs.ask(log, wait_ms / 1000 / len(found)) for log in found)
+            return tuple(map(installs.abort, found))
+        return tuple(installs.ask(log, wait_ms / 1000 / len(found)) for log in found)
 
     def retry(self, pattern: str) -> tuple[LogRef, ...]:
         """Forget failures."""

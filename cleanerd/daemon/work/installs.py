@@ -33,11 +33,12 @@ from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, ClusterRefused, CorruptFile
 from cleanerd.format.errors import FormatError
 from cleanerd.format.meta_properties import parse_meta_properties
-from cleanerd.format.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition
+from cleanerd.format.names import META_PROPERTIES, PARTITION_METADATA
 from cleanerd.install.area import Area, NotInstallable
 from cleanerd.install.cluster import Claimed
 from cleanerd.install.driver import Driver, Offer, offer
 from cleanerd.install.machine import Limits
+from cleanerd.install.prepare import Prepared
 from cleanerd.install.values import Install, Outcome, Step
 from cleanerd.policy.installing import is_allowed, is_in_window, why_not_worth
 
@@ -72,7 +73,7 @@ class Installs:
     _driver: Driver | None = None
     _cluster: KafkaReplicas | None = None
     _waits: str | None = None
-    _is_resumed: bool = False
+    _unreadable: dict[str, str] = field(default_factory=dict)  # why, by log directory: told once
     _taken: LogId | None = None
 
     def __post_init__(self) -> None:
@@ -83,18 +84,19 @@ class Installs:
 
     # -- what the thread does -----------------------------------------------------------------------------------
 
-    def step(self) -> bool:
-        """Go on with the install that is under way, or begin the next; whether to be called again at once."""
-        if not self._is_resumed:
-            self._resume()
+    def step(self, alive: Callable[[], object] = lambda: None) -> bool:
+        """Go on with the install that is under way, or begin the next; whether to be called again at once.
+
+        `alive` is called now and then in what may take long.
+        """
         if self._driver is None:
-            log = self._next()
-            if log is None:
-                self._disconnect()
-                return False
-            self._begin(*log)
-            return False
-        self._go_on(self._driver)
+            self._resume()
+        if self._driver is not None:
+            self._go_on(self._driver)
+        elif (log := self._next()) is not None:
+            self._begin(*log, alive)
+        else:
+            self._disconnect()
         return False
 
     def pause_s(self) -> float:
@@ -106,18 +108,20 @@ class Installs:
         deadline_s = self.clock.monotonic_s() + timeout_s
         while self._driver is not None and self.clock.monotonic_s() < deadline_s:
             self._go_on(self._driver)
-            self.pause(self.pause_s())
+            with self._changed:
+                self._changed.wait(self.pause_s())  # not `pause`, which ends at once when the daemon stops
         self._disconnect()
 
     def _resume(self) -> None:
-        """Find what another process has left."""
-        self._is_resumed = True
+        """Find what another process has left; a log directory may come online later than the others."""
         for log_dir in self.log_dirs:
             area = Area(self.files, log_dir)
             try:
                 found = area.journal.read()
             except (CorruptFile, OSError) as error:
-                _log.warning("install_unreadable", log_dir=log_dir, reason=str(error))
+                if self._unreadable.get(log_dir) != str(error):
+                    _log.warning("install_unreadable", log_dir=log_dir, reason=str(error))
+                self._unreadable[log_dir] = str(error)
                 continue
             if found is not None:
                 self._driver = self._drive(area, None, found)
@@ -142,9 +146,11 @@ class Installs:
                 found.append((-known.contents.staged.freed_bytes, log))
         return (min(found)[1], False) if found else None
 
-    def _begin(self, log: LogId, is_asked: bool) -> None:
+    def _begin(self, log: LogId, is_asked: bool, alive: Callable[[], object]) -> None:
         try:
-            offered, area = self._offer(log, is_asked)
+            offered = self._offered(log, self._connected())
+            if not is_asked:
+                self._check_worth(log, offered.prepared)
             if not self._take(log):
                 raise NotInstallable(f"{log}: is {self.states.state(log)}")
         except Claimed as error:
@@ -154,18 +160,18 @@ class Installs:
         except (CleanerdError, OSError) as error:
             self._give_up(log, str(error))
             return
+        area = Area(self.files, log.log_dir)
         driver = self._driver = self._drive(area, self._cluster, offered.install)
         try:
             self.wanted.check(log, offered.prepared.round_end)
-            driver.begin(offered.prepared, self.pause)
+            driver.begin(offered.prepared, self.pause, alive)
             self._remember(log, area, offered.install)
         except (CleanerdError, OSError) as error:
             with suppress(OSError):  # then it is told as restarted, and cleared up all the same
                 driver.abandon(str(error))
 
-    def _offer(self, log: LogId, is_asked: bool) -> tuple[Offer, Area]:
-        """Raises NotInstallable and what else stands against it."""
-        config = self.configuration().broker
+    def _offered(self, log: LogId, cluster: KafkaReplicas) -> Offer:
+        """Changes nothing. Raises NotInstallable and what else stands against it."""
         if self.ownership.owner_of(log.log_dir) is None:
             raise NotInstallable(
                 f"{log.log_dir}: no broker runs there; `cleanerctl commit {log}` commits the result"
@@ -174,10 +180,12 @@ class Installs:
             raise NotInstallable(f"{log}: its topic is tiered")
         area = Area(self.files, log.log_dir)
         area.check_place(self.log_dirs)
-        offered = offer(
-            self.files, self._connected(), area, log.topic_partition, self._node_id(log.log_dir), self.clock
-        )
-        prepared = offered.prepared
+        node_id = self._node_id(log.log_dir)
+        return offer(self.files, cluster, area, log.topic_partition, node_id, self.clock)
+
+    def _check_worth(self, log: LogId, prepared: Prepared) -> None:
+        """Raises NotInstallable where the gain is not worth it."""
+        config = self.configuration().broker
         reason = why_not_worth(
             freed_bytes=prepared.freed_bytes,
             size_bytes=prepared.size_bytes,
@@ -186,9 +194,8 @@ class Installs:
             min_reclaim_ratio=config.install_min_reclaim_ratio,
             max_tail_bytes=config.install_max_tail_bytes,
         )
-        if reason is not None and not is_asked:
+        if reason is not None:
             raise NotInstallable(f"{log}: {reason}")
-        return offered, area
 
     def _node_id(self, log_dir: str) -> int:
         path = os.path.join(log_dir, META_PROPERTIES)
@@ -300,10 +307,7 @@ class Installs:
         """Whether an install of this log could begin now. Changes nothing."""
         try:
             with self.connect() as cluster:
-                area = Area(self.files, log.log_dir)
-                area.check_place(self.log_dirs)
-                node_id = self._node_id(log.log_dir)
-                found = offer(self.files, cluster, area, log.topic_partition, node_id, self.clock)
+                found = self._offered(log, cluster)
         except (CleanerdError, OSError) as error:
             return _refusal(log, str(error))
         return _view(found.install, "possible")
@@ -311,7 +315,7 @@ class Installs:
     def ask(self, log: LogId, wait_s: float) -> InstallView:
         """Install this log next; what became of it within `wait_s`, or how far it is."""
         with self._changed:
-            if log not in self._asked and not self._is_under_way(log):
+            if log not in self._asked and self._driver_of(log) is None:
                 self._ended.pop(log, None)
                 self._asked.append(log)
             self._changed.wait_for(partial(self._ended.get, log), wait_s)
@@ -322,25 +326,24 @@ class Installs:
         with self._changed:
             if log in self._asked:
                 self._asked.remove(log)
-            driver = self._driver
-            if driver is not None and _log_of(driver.install) == log:
+            if (driver := self._driver_of(log)) is not None:
                 driver.is_abort_asked = True
             return self._ended.get(log) or self._now(log)
 
-    def _is_under_way(self, log: LogId) -> bool:
+    def _driver_of(self, log: LogId) -> Driver | None:
+        """Of its install, if that is under way."""
         driver = self._driver
-        return driver is not None and _log_of(driver.install) == log
+        return driver if driver is not None and _log_of(driver.install) == log else None
 
     def _now(self, log: LogId) -> InstallView:
-        driver = self._driver
-        if driver is not None and _log_of(driver.install) == log:
+        if (driver := self._driver_of(log)) is not None:
             view = _view(driver.install, "running")
             return view.model_copy(update={"reason": self._waits or view.reason})
         return _state(log, "waiting" if log in self._asked else "abandoned")
 
 
 def _log_of(install: Install) -> LogId:
-    return LogId(install.log_dir, TopicPartition(install.topic, install.partition))
+    return LogId(install.log_dir, install.topic_partition)
 
 
 def _view(install: Install, outcome: str) -> InstallView:
