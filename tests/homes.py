@@ -33,7 +33,7 @@ HOMES = {
     "cleanerd/daemon/telemetry/metric_table.py": "operate/test_metrics.py",
     "cleanerd/daemon/telemetry/metrics.py": "operate/test_metrics.py",
     "cleanerd/daemon/reports/what_if.py": "daemon/test_forecast.py",
-    "cleanerd/daemon/reports/gauges.py": "operate/test_metrics.py",
+    "cleanerd/daemon/reports/scraped_metrics.py": "operate/test_metrics.py",
     "cleanerd/daemon/notify.py": "operate/test_notify.py",
     # The control API is asked over its real socket.
     "cleanerd/daemon/api/control_server.py": "daemon/test_service.py",
@@ -41,7 +41,7 @@ HOMES = {
     "cleanerd/daemon/api/operations.py": "daemon/test_service.py",
     "cleanerd/daemon/api/routes.py": "daemon/test_service.py",
     # The daemon's parts and loops are run together, in this process and as a process.
-    "cleanerd/daemon/inventory/known_log.py": "daemon/test_urgency.py",
+    "cleanerd/daemon/inventory/listed_log.py": "daemon/test_urgency.py",
     "cleanerd/daemon/kafka_admin.py": "broker/test_mute.py",
     "cleanerd/daemon/kafka_replicas.py": "install/test_machine.py",
     "cleanerd/daemon/loops/cleaners.py": "daemon/test_beside_broker.py",

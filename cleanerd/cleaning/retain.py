@@ -146,7 +146,7 @@ def retain(
         return None
     if not dry_run:
         with commit_lock(snapshot.log_dir, is_kafka=snapshot.is_kafka) as lock:
-            revalidate(files, snapshot, len(plan.deletions))
+            revalidate_snapshot(files, snapshot, len(plan.deletions))
             producers = producers_at(snapshot.directory, snapshot.log_end_offset).entries if plan.roll else ()
             lock.check()
             paths = carry_out(files, snapshot, plan, producers)
@@ -204,7 +204,7 @@ def _is_closed(files: Files, snapshot: PartitionSnapshot) -> bool:
     return snapshot.is_kafka and is_whole and files.exists(marker)
 
 
-def revalidate(files: Files, snapshot: PartitionSnapshot, going: int) -> None:
+def revalidate_snapshot(files: Files, snapshot: PartitionSnapshot, going: int) -> None:
     """Raise SourceChanged unless the log still is the one of the snapshot (KAFKA-631's generation check).
 
     The segments that go must be the same files. Those behind them must be there, or the log may have become smaller than

@@ -44,8 +44,8 @@ from cleanerd.storage.truncate import (
     Truncation,
     finish_truncation,
     lower_checkpoints,
+    prepare_truncation,
     remove_segments_above,
-    settle,
     truncate_log,
 )
 
@@ -228,7 +228,7 @@ class LogWriter:
         control = self._control if is_cleaner_involved else _NO_DAEMON
         with cleaner_stopped(control, self._topic_partition, self._control_timeout_ms), self._lock():
             assert self._is_usable, "the writer is closed, or failed before"
-            settle(self._files, self._log_dir, self._topic_partition)
+            prepare_truncation(self._files, self._log_dir, self._topic_partition)
             yield
             self._partition.sync()
             end_truncation(self._partition)

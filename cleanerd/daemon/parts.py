@@ -14,10 +14,10 @@ from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.engine.client import Engine
 from cleanerd.daemon.inventory.inventory import Inventory
-from cleanerd.daemon.inventory.known_log import stamp_of
+from cleanerd.daemon.inventory.listed_log import stamp_of
 from cleanerd.daemon.kafka_replicas import KafkaReplicas
 from cleanerd.daemon.telemetry.event_log import EventLog
-from cleanerd.daemon.telemetry.history import HOLD, History
+from cleanerd.daemon.telemetry.history import HOLD, HistoryFile
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent
@@ -30,7 +30,7 @@ from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.installs import Installs
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.daemon.work.retention import Retention
+from cleanerd.daemon.work.retention import RetentionPasses
 from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.daemon.work.wanted import Wanted
@@ -67,7 +67,7 @@ class Parts:
     work_bell: Bell
     commit_bell: Bell
     progressed: threading.Condition
-    history: History
+    history: HistoryFile
     metrics: Metrics
     events: EventLog
     inventory: Inventory
@@ -80,7 +80,7 @@ class Parts:
     jobs: Jobs
     schedule: Schedule
     deletions: PendingDeletions
-    retention: Retention
+    retention: RetentionPasses
     engine: Engine
     express_engine: Engine
     wanted: Wanted
@@ -100,7 +100,7 @@ def no_cluster() -> NoReturn:
 def build_parts(
     configuration: Callable[[], Configuration],
     log_dirs: tuple[str, ...],
-    history: History,
+    history: HistoryFile,
     files: Files,
     clock: Clock,
     recovering: Callable[[], None] = lambda: None,
@@ -138,7 +138,7 @@ def build_parts(
         pause=life.stopping.wait,
     )  # fmt: skip
     metrics.read_with(installs.samples)
-    retention = Retention(
+    retention = RetentionPasses(
         states=states, files=files, clock=clock, configuration=configuration, dispose=deletions.add,
         done=partial(_retained, inventory, metrics, events),
     )  # fmt: skip

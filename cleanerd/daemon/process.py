@@ -37,11 +37,11 @@ from cleanerd.daemon.kafka_admin import KafkaAdmin
 from cleanerd.daemon.kafka_replicas import KafkaReplicas
 from cleanerd.daemon.notify import ServiceManager
 from cleanerd.daemon.parts import build_parts, no_cluster
-from cleanerd.daemon.reports import gauges
+from cleanerd.daemon.reports import scraped_metrics
 from cleanerd.daemon.reports.status_line import StatusLine
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry import log_setup as logs
-from cleanerd.daemon.telemetry.history import History
+from cleanerd.daemon.telemetry.history import HistoryFile
 from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
@@ -106,7 +106,7 @@ class Daemon:
         )
         self._supervisor = Supervisor(self._parts)
         self._crew = self._supervisor.crew
-        self._parts.metrics.read_with(lambda: gauges.read(self._parts, self._crew, self._reloader))
+        self._parts.metrics.read_with(lambda: scraped_metrics.read(self._parts, self._crew, self._reloader))
         self._status_line = StatusLine(self._parts, self._reloader)
         self._watcher = ConfigWatcher(
             config_file, [config.metadata_log_dir, *log_dirs], self._reload, clock=clock
@@ -225,7 +225,7 @@ class Daemon:
         )
 
 
-def _open_history(state_dir: str, max_age_ms: int, max_bytes: int) -> History:
+def _open_history(state_dir: str, max_age_ms: int, max_bytes: int) -> HistoryFile:
     try:
         os.makedirs(state_dir, mode=0o750, exist_ok=True)
     except OSError as error:
@@ -233,7 +233,7 @@ def _open_history(state_dir: str, max_age_ms: int, max_bytes: int) -> History:
             f"{state_dir}: cannot keep state there: {error.strerror}; set cleanerd.state.dir to a directory that "
             f"{os.environ.get('USER', f'user {os.geteuid()}')} may write"
         ) from error
-    return History(os.path.join(state_dir, "history.sqlite"), max_age_ms=max_age_ms, max_bytes=max_bytes)
+    return HistoryFile(os.path.join(state_dir, "history.sqlite"), max_age_ms=max_age_ms, max_bytes=max_bytes)
 
 
 def _report_unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

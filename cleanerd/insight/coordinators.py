@@ -50,7 +50,7 @@ class Coordinator:
     sampled_keys: float
 
 
-class Group(NamedTuple):
+class ConsumerGroup(NamedTuple):
     """A group. `protocol`: classic, consumer, share or streams; `committed`: partitions with an offset; -1: none."""
 
     group: str
@@ -99,7 +99,7 @@ def read_coordinator(partition_dir: str, *, keys_max: int = KEYS_MAX) -> Coordin
     return Coordinator(tuple(entries), undecodable, 1 / (1 << tally.level))
 
 
-def groups(entries: Iterable[Entry]) -> list[Group]:
+def groups(entries: Iterable[Entry]) -> list[ConsumerGroup]:
     """The groups that have an offset, a state or a member, those that committed last first."""
     commits: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
     states: dict[str, CoordinatorRecord] = {}
@@ -123,9 +123,9 @@ def groups(entries: Iterable[Entry]) -> list[Group]:
 
 def _group(
     name: str, commits: Mapping[tuple[str, int], int], state: CoordinatorRecord | None, members: int
-) -> Group:
+) -> ConsumerGroup:
     value = (state.value if state is not None else None) or {}
-    return Group(
+    return ConsumerGroup(
         name,
         GROUPS[state.type] if state is not None else "",
         len(commits),

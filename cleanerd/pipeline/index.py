@@ -74,7 +74,7 @@ def holders_of_buckets(chunks: Sequence[Blocks]) -> dict[int, list[int]]:
 
 def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[ChunkSummary, Blocks]:
     """Index one chunk: its summary and its blocks. Raises CorruptFile, SourceChanged, Aborted, OSError."""
-    tally = _Tally()
+    tally = _ChunkTally()
     parts = [np.empty((0, 2), np.uint64)]
     buckets = [np.empty(0, np.int32)]
     clean = 0
@@ -114,7 +114,7 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
     return tally.summary(work.source, len(fingerprints)), blocks
 
 
-class _Tally:
+class _ChunkTally:
     """What adds up over the pieces of a chunk."""
 
     def __init__(self) -> None:

@@ -67,7 +67,7 @@ def rewrite_chunk(
     """
     superseded = _Superseded(verdicts, log)
     removed = np.zeros(len(RecordVerdict), np.int64)
-    tally = _Tally()
+    tally = _PartTally()
     fd = None if part_path is None else _create_like(part_path, work.source.path)
     try:
         for piece in read_pieces(work.source):
@@ -109,7 +109,7 @@ def rewrite_chunk(
     )
 
 
-class _Tally:
+class _PartTally:
     """What adds up over the slices of a chunk."""
 
     def __init__(self) -> None:

@@ -3,8 +3,8 @@
 ====  ===========================================================  =====================================================
 step  what is done (each is synced before the next)                what a crash after it leaves
 ====  ===========================================================  =====================================================
-0     `settle`: an interrupted commit is finished or undone, all   the log as it was, nothing staged
-      that is staged is deleted
+0     `prepare_truncation`: an interrupted commit is finished or   the log as it was, nothing staged
+      undone, all that is staged is deleted
 1     `cleanerd-generation` says that a truncation is under way    the log as it was; no cleaning planned before or now
                                                                    can be committed (`generation`)
 2     the checkpoints are lowered to the new end                   the log as it was; some of it will be cleaned again
@@ -64,7 +64,7 @@ class Truncation:
     active_bytes: int
 
 
-def settle(files: Files, log_dir: str, topic_partition: TopicPartition) -> None:
+def prepare_truncation(files: Files, log_dir: str, topic_partition: TopicPartition) -> None:
     """Step 0. Raises LogUncleanable when an interrupted commit is in the way and cannot be resolved; OSError.
 
     A checkpoint that could not be lowered later is refused here, with CorruptFile.
@@ -82,7 +82,10 @@ def settle(files: Files, log_dir: str, topic_partition: TopicPartition) -> None:
 def truncate_log(
     files: Files, log_dir: str, topic_partition: TopicPartition, cut: Truncation, token: str
 ) -> None:
-    """Steps 1 to 6, after `settle`. `token`: new and random. Raises OSError, after which the log has to be opened again."""
+    """Steps 1 to 6, after `prepare_truncation`. `token`: new and random.
+
+    Raises OSError, after which the log has to be opened again.
+    """
     partition = PartitionDir.of(files, log_dir, topic_partition)
     active = partition.path_of(SegmentFileName(cut.active_base, FileKind.LOG))
     begin_truncation(partition, token, like=active)

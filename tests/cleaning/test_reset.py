@@ -11,7 +11,7 @@ from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.retention import Retention
+from cleanerd.daemon.work.retention import RetentionPasses
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
@@ -96,7 +96,7 @@ def test_1_7_the_daemon_resets_it_although_nothing_is_to_be_cleaned(
     assert known.may_need_reset == (expected != checkpoint)
     configuration = resolve(read_sources(None, [], [("t", "cleanup.policy", "compact")]))
     states = PartitionStates(clock)
-    retention = Retention(
+    retention = RetentionPasses(
         states=states,
         files=FILES,
         clock=clock,

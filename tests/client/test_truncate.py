@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.retain import revalidate
+from cleanerd.cleaning.retain import revalidate_snapshot
 from cleanerd.client.producer import Producer, Row
 from cleanerd.client.reader import read_records
 from cleanerd.client.writer import LogWriter
@@ -377,12 +377,12 @@ def test_retention_planned_before_a_truncation_takes_nothing(tmp_path: Path) -> 
                 Producer(writer).put(b"k", b"%d" % n)
             before = scan_partition(FILES, str(tmp_path), TP, stale, is_kafka=False)
             assert before is not None
-            revalidate(FILES, before, 1)
+            revalidate_snapshot(FILES, before, 1)
             writer.truncate_fully_and_start_at(0)
             for n in range(10):
                 Producer(writer).put(b"k", b"%d" % n)
             with pytest.raises(SourceChanged, match="was truncated or created again"):
-                revalidate(FILES, before, 1)
+                revalidate_snapshot(FILES, before, 1)
         (tmp_path / names.LOG_START_CHECKPOINT).write_text("0\n1\nt 0 6\n")
         stale = read_checkpoints(FILES, str(tmp_path))
         writer.truncate_fully_and_start_at(0)
@@ -392,7 +392,7 @@ def test_retention_planned_before_a_truncation_takes_nothing(tmp_path: Path) -> 
         assert after is not None
         assert after.log_start_offset == 6
         with pytest.raises(SourceChanged, match="the log start offset was 6, is 0"):
-            revalidate(FILES, after, 1)
+            revalidate_snapshot(FILES, after, 1)
 
 
 def test_reader_goes_on_behind_a_truncation(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from cleanerd.daemon.api import operations as op
 from cleanerd.daemon.api.control_server import AuditEntry, ControlServer
 from cleanerd.daemon.api.control_socket import listen
-from cleanerd.daemon.api.http import Limits, Page
+from cleanerd.daemon.api.http import Page, RequestLimits
 from cleanerd.daemon.values import models
 from cleanerd.daemon.values.patterns import matches
 from cleanerd.format.names import TopicPartition
@@ -79,7 +79,7 @@ class FakeOperations:
             holds=len(self.held),
         )
 
-    def logs(self, pattern: str | None, state: models.State | None) -> tuple[models.LogView, ...]:
+    def logs(self, pattern: str | None, state: models.LogState | None) -> tuple[models.LogView, ...]:
         views = [self._view(tp) for tp in ORDERS if matches(pattern, tp.topic, tp.partition)]
         return tuple(view for view in views if state in (None, view.state))
 
@@ -294,7 +294,7 @@ def serve(
     path: Path | str,
     operations: op.Operations,
     *,
-    limits: Limits | None = None,
+    limits: RequestLimits | None = None,
     pages: dict[str, Page] | None = None,
 ) -> tuple[ControlServer, list[AuditEntry]]:
     """A running server and its audit log."""

@@ -7,7 +7,7 @@ import pytest
 
 from cleanerd.daemon.reports.forecast import ASSUMED_BYTES_PER_S, forecast, misses, written_bytes_per_s
 from cleanerd.daemon.values.models import Forecast, HistoryEvent, ThrottleChange
-from cleanerd.daemon.values.sample import Sample
+from cleanerd.daemon.values.sample import SizeSample
 from tests.operate.world import World
 
 AHEAD_MS, LAG_MS = 600_000, 3_600_000
@@ -79,7 +79,7 @@ def test_a_log_becomes_due_as_it_grows(world: World) -> None:
     (log,) = (one for one in looked_at(world).logs if one.topic == "one")
     assert (log.due_ms, log.start_ms) == (None, None)
     sizes = {0: 1000, 10_000: 3000, 20_000: 500, 40_000: 2500}
-    samples = [Sample(time_ms, size, 0, 0) for time_ms, size in sizes.items()]
+    samples = [SizeSample(time_ms, size, 0, 0) for time_ms, size in sizes.items()]
     assert written_bytes_per_s(samples) == 100  # 2000 before a cleaning and 2000 after it, in 40 s
     assert written_bytes_per_s(samples[:1]) == 0
 
@@ -89,7 +89,7 @@ def test_what_other_settings_would_have_done(world: World) -> None:
     world.configure(log_segment_bytes=100_000_000)
     log, now_ms = world.log("one"), world.clock.now_ms()
     for i in range(40):
-        sample = Sample(now_ms - (40 - i) * LAG_MS, 10**9 + i * 10**8, 10**9, i * 10**8)
+        sample = SizeSample(now_ms - (40 - i) * LAG_MS, 10**9 + i * 10**8, 10**9, i * 10**8)
         world.history.record_samples(sample, {log: sample})
     (found,) = forecast(world.parts, [log]).logs
     results = {one.setting: one for one in found.what_if}

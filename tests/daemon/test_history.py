@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cleanerd.daemon.telemetry.history import HOLD, History
+from cleanerd.daemon.telemetry.history import HOLD, HistoryFile
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.models import EventKind, HistoryEvent
-from cleanerd.daemon.values.sample import Sample
+from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
+from cleanerd.daemon.values.sample import SizeSample
 from cleanerd.format.names import TopicPartition
 
 DAY_MS = 86_400_000
@@ -28,7 +28,7 @@ def event(
     topic: str | None = "orders",
     partition: int | None = 0,
     *,
-    kind: EventKind = "cleaning",
+    kind: HistoryEventKind = "cleaning",
     reason: str | None = None,
 ) -> HistoryEvent:
     return HistoryEvent(
@@ -52,12 +52,12 @@ def events_of(lines: list[dict[str, Any]]) -> list[str]:
     return [line["event"] for line in lines]
 
 
-def opened(path: str, *, max_age_ms: int = DAY_MS, max_bytes: int = SIZE) -> History:
-    return History(path, max_age_ms=max_age_ms, max_bytes=max_bytes)
+def opened(path: str, *, max_age_ms: int = DAY_MS, max_bytes: int = SIZE) -> HistoryFile:
+    return HistoryFile(path, max_age_ms=max_age_ms, max_bytes=max_bytes)
 
 
 def times(
-    history: History, pattern: str | None = None, limit: int = 100, since_ms: int | None = None
+    history: HistoryFile, pattern: str | None = None, limit: int = 100, since_ms: int | None = None
 ) -> list[int]:
     return [found.time_ms for found in history.events(pattern, limit, since_ms)]
 
@@ -125,8 +125,8 @@ def test_a_hold_survives_kill_9_at_once(path: str) -> None:
     """Nothing is left for an orderly end to write; the process kills itself right after `put` has answered True."""
     child = (
         "import os, sys\n"
-        "from cleanerd.daemon.telemetry.history import HOLD, History\n"
-        "history = History(sys.argv[1], max_age_ms=1, max_bytes=1)\n"
+        "from cleanerd.daemon.telemetry.history import HOLD, HistoryFile\n"
+        "history = HistoryFile(sys.argv[1], max_age_ms=1, max_bytes=1)\n"
         "assert history.put(HOLD, 'h1', {'pattern': 'orders'})\n"
         "os.kill(os.getpid(), 9)\n"
     )
@@ -188,8 +188,8 @@ def test_prune_with_a_limit_that_nothing_can_meet(path: str) -> None:
     assert history.all(HOLD) == {"h": {}}
 
 
-def sample(time_ms: int, cleanable: int = 25) -> Sample:
-    return Sample(time_ms, size_bytes=120, clean_bytes=75, cleanable_bytes=cleanable)
+def sample(time_ms: int, cleanable: int = 25) -> SizeSample:
+    return SizeSample(time_ms, size_bytes=120, clean_bytes=75, cleanable_bytes=cleanable)
 
 
 def test_samples_come_back_by_log_and_time(path: str) -> None:

@@ -15,7 +15,7 @@ from cleanerd.daemon.page import pages
 from cleanerd.daemon.page.html import age, headers
 from cleanerd.daemon.values import models
 from cleanerd.daemon.values.models import HistoryEvent, LogView
-from cleanerd.daemon.values.sample import Sample
+from cleanerd.daemon.values.sample import SizeSample
 
 NOW_MS = 1_795_000_000_000
 HOUR_MS = 3_600_000
@@ -108,7 +108,7 @@ def all_pages(text: str) -> dict[str, bytes]:
     hold = models.HoldView(
         id="h", pattern=text, owner=text, reason=text, created_ms=NOW_MS - HOUR_MS, expires_ms=NOW_MS
     )
-    samples = [Sample(NOW_MS - HOUR_MS, 100, 50, 50), Sample(NOW_MS - 5, 100, 75, 25)]
+    samples = [SizeSample(NOW_MS - HOUR_MS, 100, 50, 50), SizeSample(NOW_MS - 5, 100, 75, 25)]
     fact = models.Fact(name=text, value=text, rule=text, blocks=True)
     told = models.Explanation(topic=text, partition=0, log_dir=text, decision=text, facts=(fact,))
     return {

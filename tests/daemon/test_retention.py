@@ -14,10 +14,10 @@ from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.model import TopicConfig
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.inventory.inventory import Inventory
-from cleanerd.daemon.inventory.known_log import KnownLog
+from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.deletions import PendingDeletions
-from cleanerd.daemon.work.retention import Retention, whose_turn
+from cleanerd.daemon.work.retention import RetentionPasses, whose_turn
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
@@ -41,7 +41,7 @@ class Passes:
         self.outcomes: list[tuple[Retained | None, str | None]] = []
         self.busy: list[bool] = []  # whether nobody could have taken the log when it lost segments
         self.configuration = configured(policy, broker or {})
-        self.retention = Retention(
+        self.retention = RetentionPasses(
             states=self.states,
             files=RealFiles(),
             clock=CLOCK,
@@ -163,12 +163,12 @@ def test_1_29_compacted_logs_with_something_to_delete_have_a_turn_every_round(tm
         assert has_turn(raised, compact, has_failed=False, is_time=False) is expected
 
 
-def has_turn(known: KnownLog, config: TopicConfig, *, has_failed: bool, is_time: bool) -> bool:
+def has_turn(known: ListedLog, config: TopicConfig, *, has_failed: bool, is_time: bool) -> bool:
     failed = {known.log} if has_failed else set()
     return whose_turn([known], lambda _: config, failed, is_time=is_time) == [known.log]
 
 
-def known_log(log_dir: Path, policy: str) -> tuple[KnownLog, TopicConfig]:
+def known_log(log_dir: Path, policy: str) -> tuple[ListedLog, TopicConfig]:
     """What the inventory makes of `write_log`: segments 0, 5 and, active, 10."""
     write_log(log_dir)
     configuration = configured(policy, {})

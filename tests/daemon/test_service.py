@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from cleanerd.daemon.api.control_server import AuditEntry
 from cleanerd.daemon.api.control_socket import Peer, SocketUnusable, bind
-from cleanerd.daemon.api.http import Answer, Limits
+from cleanerd.daemon.api.http import Answer, RequestLimits
 from cleanerd.daemon.api.openapi import document
 from cleanerd.daemon.api.operations import MAX_WAIT_MS, Operations
 from cleanerd.daemon.api.routes import ROUTES, Route
@@ -57,7 +57,7 @@ WAITS = {"await_cleaned", "wait_job"}  # the fake daemon lets these time out at 
 class Api:
     """A served fake daemon and a plain client."""
 
-    def __init__(self, path: Path, limits: Limits | None = None) -> None:
+    def __init__(self, path: Path, limits: RequestLimits | None = None) -> None:
         self.path = path
         self.operations = FakeOperations()
         page = {
@@ -240,7 +240,7 @@ def test_requests_that_are_not_http(api: Api) -> None:
 
 def test_slow_client_is_cut_off_in_total(tmp_path: Path) -> None:
     """One who drips a byte now and then gets 408 when the time for the whole request is over."""
-    served = Api(tmp_path / "s", Limits(request_s=0.3))
+    served = Api(tmp_path / "s", RequestLimits(request_s=0.3))
     with served.connect() as connection:
         stop = threading.Event()
 
@@ -266,7 +266,7 @@ def test_slow_client_is_cut_off_in_total(tmp_path: Path) -> None:
 
 def test_more_connections_than_allowed_are_turned_away(tmp_path: Path) -> None:
     """503 for the one too many, at once; a place is free again when another has gone."""
-    served = Api(tmp_path / "s", Limits(max_connections=2, request_s=5))
+    served = Api(tmp_path / "s", RequestLimits(max_connections=2, request_s=5))
     first, second = served.connect(), served.connect()
     assert served.error("GET", "/v1/status")[:2] == (503, "busy")
     first.close()

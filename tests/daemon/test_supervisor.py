@@ -19,7 +19,7 @@ from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus, Re
 from cleanerd.daemon.engine.calls import CleanCall
 from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.supervisor import Supervisor
-from cleanerd.daemon.telemetry.history import History
+from cleanerd.daemon.telemetry.history import HistoryFile
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent
 from cleanerd.daemon.work.installs import Installs
@@ -49,7 +49,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
     def supervisor(log_dir: Path, topics: dict[str, str], **settings: object) -> Supervisor:
         holds = configuration(log_dir, topics, **settings)
-        history = History(str(tmp_path / "history.sqlite"), max_age_ms=10**9, max_bytes=10**9)
+        history = HistoryFile(str(tmp_path / "history.sqlite"), max_age_ms=10**9, max_bytes=10**9)
         found = Supervisor(build_parts(lambda: holds, (str(log_dir),), history, RealFiles(), SystemClock()))
         found.parts.ownership.take_at_start([str(log_dir)])
         found.crew.scanner.scan()

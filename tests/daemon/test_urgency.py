@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
 from cleanerd.config.model import TopicConfig
-from cleanerd.daemon.inventory.known_log import (
+from cleanerd.daemon.inventory.listed_log import (
     ClosedSegment,
     Contents,
-    KnownLog,
+    ListedLog,
     compaction_config,
     offsets_of,
 )
@@ -47,7 +47,7 @@ TP = TopicPartition("t", 0)
 
 
 @st.composite
-def disks(draw: st.DrawFn) -> tuple[KnownLog, LogFacts, dict[int, int | None]]:
+def disks(draw: st.DrawFn) -> tuple[ListedLog, LogFacts, dict[int, int | None]]:
     """A log as the daemon knows it, and one of the logs that it may be: any log end, any last stable offset."""
     bases = sorted(draw(st.sets(st.integers(0, 60), min_size=1, max_size=7)))
     times = st.integers(NOW_MS - 100, NOW_MS + 100)
@@ -81,7 +81,7 @@ def disks(draw: st.DrawFn) -> tuple[KnownLog, LogFacts, dict[int, int | None]]:
     offsets_known = offsets_of(
         TP, contents, checkpoints, is_kafka=is_kafka, reaches=lambda offset: offset <= seen_end
     )
-    known = KnownLog(LogId("/d", TP), contents, offsets_known)
+    known = ListedLog(LogId("/d", TP), contents, offsets_known)
     return known, truth, {s.base_offset: s.first_batch_timestamp_ms for s in segments[:-1]}
 
 
@@ -92,7 +92,7 @@ configs = st.builds(
     min_compaction_lag_ms=st.integers(-1, 100),
     max_compaction_lag_ms=st.integers(0, 200) | st.just(FOREVER_MS),
 )
-Disk = tuple[KnownLog, LogFacts, dict[int, int | None]]
+Disk = tuple[ListedLog, LogFacts, dict[int, int | None]]
 
 
 @given(disk=disks(), config=configs)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from cleanerd.daemon.telemetry.metric_table import Kind, Metric
+from cleanerd.daemon.telemetry.metric_table import Metric, MetricKind
 
 Series = tuple[str, frozenset[tuple[str, str]]]
 
@@ -63,11 +63,11 @@ def has_moved(metric: Metric, before: Scrape, after: Scrape) -> bool:
     """Whether any series of a metric is another one; a counter must have grown."""
     name = _sample(metric)
     olds, news = dict(before.of(name)), dict(after.of(name))
-    if metric.kind is Kind.GAUGE:
+    if metric.kind is MetricKind.GAUGE:
         return olds != news
     assert all(news[key] >= value for key, value in olds.items()), f"{metric.name} went backwards"
     return sum(news.values()) > sum(olds.values())
 
 
 def _sample(metric: Metric) -> str:
-    return f"{metric.name}_count" if metric.kind is Kind.HISTOGRAM else metric.name
+    return f"{metric.name}_count" if metric.kind is MetricKind.HISTOGRAM else metric.name

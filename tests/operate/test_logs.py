@@ -23,7 +23,7 @@ from cleanerd.daemon.configuration.reload import ReloadStatus
 from cleanerd.daemon.telemetry import log_setup as logs
 from cleanerd.daemon.telemetry.event_table import BOUND, EVENTS, Event
 from cleanerd.daemon.telemetry.events_reference import render_logs_reference
-from cleanerd.daemon.values.models import EventKind
+from cleanerd.daemon.values.models import HistoryEventKind
 from tests.cleaning.logs import segment, write_logs
 from tests.daemon.processes import DaemonProcess, running, wait_until
 from tests.operate.scrape import Scrape, get, parse
@@ -104,7 +104,7 @@ def test_whatever_is_logged_is_in_the_table_with_its_level_and_fields(call: Call
 def test_whatever_is_in_the_table_is_logged() -> None:
     assert list(EVENTS) == [event.name for event in EVENTS.values()]
     recorded = {event.name for event in EVENTS.values() if event.outcomes}
-    assert recorded == set(get_args(EventKind))
+    assert recorded == set(get_args(HistoryEventKind))
     assert EVENTS.keys() - recorded == {call.event for call in CALLS}
 
 

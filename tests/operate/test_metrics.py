@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.result import LogResult
-from cleanerd.daemon.api.http import Answer, Limits
+from cleanerd.daemon.api.http import Answer, RequestLimits
 from cleanerd.daemon.api.metrics_server import MetricsServer, pages
 from cleanerd.daemon.configuration.reload import ReloadStatus
 from cleanerd.daemon.engine.client import EngineDied
 from cleanerd.daemon.telemetry import metric_table as table
-from cleanerd.daemon.telemetry.metric_table import METRICS, Kind, Metric, When
+from cleanerd.daemon.telemetry.metric_table import METRICS, Metric, MetricKind, When
 from cleanerd.daemon.telemetry.metrics import Metrics, cause_of
 from cleanerd.daemon.telemetry.metrics_reference import render_metrics_reference
 from cleanerd.daemon.values.models import ThrottleChange
@@ -352,7 +352,7 @@ def test_committed_reference_is_current() -> None:
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 def test_names_are_as_prometheus_wants_them(metric: Metric) -> None:
-    assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
+    assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
     assert set(metric.values) <= set(metric.labels)
     if metric.when is not When.JMX:
         assert metric.name.startswith("cleanerd_")
@@ -378,7 +378,7 @@ def test_number_of_series_does_not_depend_on_the_number_of_partitions(tmp_path: 
 
 
 @contextmanager
-def serving(listen: str, limits: Limits | None = None, unlike: str = "") -> Iterator[str]:
+def serving(listen: str, limits: RequestLimits | None = None, unlike: str = "") -> Iterator[str]:
     metrics = Metrics(["/logs"], SystemClock())
     server = MetricsServer(
         listen,
@@ -459,7 +459,7 @@ def test_400_half_open_connections_keep_nobody_from_scraping() -> None:
 
 
 def test_who_connects_and_says_nothing_is_cut_off() -> None:
-    with serving("127.0.0.1:0", Limits(request_s=0.5)) as address:
+    with serving("127.0.0.1:0", RequestLimits(request_s=0.5)) as address:
         host, port = address.split(":")
         with socket.create_connection((host, int(port))) as client:
             client.settimeout(10)
@@ -475,7 +475,7 @@ def test_beyond_the_limit_who_has_asked_is_answered_and_one_more_turned_away() -
         return Answer(b"late")
 
     asked = threading.Semaphore(0)
-    server = MetricsServer("127.0.0.1:0", {"/slow": slow}, Limits(max_connections=2))
+    server = MetricsServer("127.0.0.1:0", {"/slow": slow}, RequestLimits(max_connections=2))
     server.start()
     try:
         with ThreadPoolExecutor(2) as clients:

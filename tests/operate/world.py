@@ -8,9 +8,9 @@ from cleanerd.config.sources import read_sources
 from cleanerd.daemon.api.service import Service
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadTrigger
 from cleanerd.daemon.parts import build_parts, no_cluster
-from cleanerd.daemon.reports import gauges
+from cleanerd.daemon.reports import scraped_metrics
 from cleanerd.daemon.supervisor import Supervisor
-from cleanerd.daemon.telemetry.history import History
+from cleanerd.daemon.telemetry.history import HistoryFile
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.env.files import RealFiles
@@ -36,7 +36,7 @@ class World:
             "cleanerd.metrics.jmx.compat": str(jmx).lower(),
         }
         self._write()
-        self.history = History(str(root / "history.sqlite"), max_age_ms=10**9, max_bytes=10**7)
+        self.history = HistoryFile(str(root / "history.sqlite"), max_age_ms=10**9, max_bytes=10**7)
         self.reloader = Reloader(
             self._load(), self._load, _no_metadata, lambda p: self.daemon.apply(p), self.clock
         )
@@ -45,7 +45,9 @@ class World:
             lambda: self.reloader.current, log_dirs, self.history, RealFiles(), self.clock
         )
         self.daemon = Supervisor(self.parts)
-        self.parts.metrics.read_with(lambda: gauges.read(self.parts, self.daemon.crew, self.reloader))
+        self.parts.metrics.read_with(
+            lambda: scraped_metrics.read(self.parts, self.daemon.crew, self.reloader)
+        )
         self.scan()
 
     def add(self, *topics: str) -> None:

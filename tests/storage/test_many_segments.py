@@ -8,7 +8,7 @@ import pytest
 
 from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
-from cleanerd.daemon.inventory.known_log import read_contents
+from cleanerd.daemon.inventory.listed_log import read_contents
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import FileKind, SegmentFileName
 from cleanerd.policy.cleanable import SegmentFacts

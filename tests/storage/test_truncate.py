@@ -15,7 +15,7 @@ from cleanerd.storage.generation import check_generation, end_truncation, read_g
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import StagedGroup, read_manifests, write_manifest
-from cleanerd.storage.truncate import Truncation, settle, truncate_log
+from cleanerd.storage.truncate import Truncation, prepare_truncation, truncate_log
 from tests.sim.disk import SimDisk
 from tests.sim.kafka_startup import start
 from tests.storage.committing import commit_group
@@ -52,7 +52,7 @@ def cut(offset: int) -> Truncation:
 
 
 def truncate(disk: SimDisk, offset: int, token: str = "new") -> None:
-    settle(disk, LOG_DIR, TP)
+    prepare_truncation(disk, LOG_DIR, TP)
     truncate_log(disk, LOG_DIR, TP, cut(offset), token)
     end_truncation(PartitionDir(disk, DIRECTORY))
 
@@ -182,7 +182,7 @@ def test_same_inode_size_and_time_are_not_the_same_segment() -> None:
 def test_nothing_can_be_planned_while_a_truncation_is_under_way() -> None:
     """The generation of half a truncation is no generation; whoever holds the lock later ends it."""
     disk, _ = old_log()
-    settle(disk, LOG_DIR, TP)
+    prepare_truncation(disk, LOG_DIR, TP)
     truncate_log(disk, LOG_DIR, TP, cut(31), "new")
     for ask in (read_generation, lambda partition: check_generation(partition, "new")):
         with pytest.raises(SourceChanged, match="truncat"):
@@ -200,7 +200,7 @@ def test_begun_commit_is_finished_or_undone_first() -> None:
     first = read_manifests(PartitionDir(whole, DIRECTORY))[0]
     ends = set()
     for left in killed(whole, lambda d: commit_group(d, DIRECTORY, first)):
-        settle(left, LOG_DIR, TP)
+        prepare_truncation(left, LOG_DIR, TP)
         assert not [n for n in left.list_names(DIRECTORY) if n.endswith((".swap", ".cleaned", ".cleanerd"))]
         base = max(base for base in logs(left) if base <= 31)
         kept = b"".join(
@@ -224,7 +224,7 @@ def test_what_cannot_be_lowered_is_refused_before_anything_changes() -> None:
         disk.put(path, b"0\n1\nt zero 9\n")
         before = disk.listing(DIRECTORY)
         with pytest.raises(CorruptFile):
-            settle(disk, LOG_DIR, TP)
+            prepare_truncation(disk, LOG_DIR, TP)
         assert disk.listing(DIRECTORY) == before
 
 
@@ -232,7 +232,7 @@ def test_commit_that_cannot_be_mended_is_refused() -> None:
     disk, _ = old_log()
     disk.put(at("00000000000000000000.log.swap"), b"")
     with pytest.raises(LogUncleanable, match="by hand"):
-        settle(disk, LOG_DIR, TP)
+        prepare_truncation(disk, LOG_DIR, TP)
 
 
 def test_mark_is_readable_for_a_broker() -> None:

@@ -6,10 +6,10 @@ what                   how it is limited
 who may connect        mode and group of the socket (control_socket.py)
 who may change things  root, the daemon's user, members of the socket's group. No others can connect (mode 0660) unless
                        that mode is widened by hand; those may look (403)
-size of a request      `Limits.max_body_bytes`, and as much again as a head may have (413, 431)
-time for a request     `Limits.request_s` from the connection to its last byte, however slowly it drips (408)
-time for an answer     `Limits.answer_s` from its first byte to its last
-connections at once    `Limits.max_connections` (503); a verb that waits takes one for `MAX_WAIT_MS` at most
+size of a request      `RequestLimits.max_body_bytes`, and as much again as a head may have (413, 431)
+time for a request     `RequestLimits.request_s` from the connection to its last byte, however slowly it drips (408)
+time for an answer     `RequestLimits.answer_s` from its first byte to its last
+connections at once    `RequestLimits.max_connections` (503); a verb that waits takes one for `MAX_WAIT_MS` at most
 =====================  ==================================================================================================
 
 An error is `{"apiVersion": ..., "error": {"code", "message"}}`; what went wrong inside is in the daemon's log only. Every
@@ -37,7 +37,7 @@ from pydantic import ValidationError
 from cleanerd import __version__
 from cleanerd.daemon.api import openapi
 from cleanerd.daemon.api.control_socket import Listening, Peer, group_of, may_change, peer_of
-from cleanerd.daemon.api.http import Answer, Limits, Page, Request
+from cleanerd.daemon.api.http import Answer, Page, Request, RequestLimits
 from cleanerd.daemon.api.operations import Invalid, OperationError, Operations
 from cleanerd.daemon.api.routes import ROUTES, Parameters, Route
 from cleanerd.env.clock import Clock, SystemClock
@@ -85,13 +85,13 @@ class ControlServer:
         audit: Audit,
         pages: Mapping[str, Page] | None = None,
         observe: Observe | None = None,
-        limits: Limits | None = None,
+        limits: RequestLimits | None = None,
         own_uid: int,
         clock: Clock | None = None,
     ) -> None:
         self._listening = listening
         document = json.dumps(openapi.document(ROUTES)).encode()
-        self._server = _Server(listening.socket, limits or Limits(), clock or SystemClock(), observe)
+        self._server = _Server(listening.socket, limits or RequestLimits(), clock or SystemClock(), observe)
         self._server.dispatcher = _Dispatcher(
             operations, audit, {"/openapi.json": lambda _: Answer(document), **(pages or {})}, own_uid
         )
@@ -198,7 +198,7 @@ class _Unreadable(Exception):
 class _Incoming(io.RawIOBase):
     """Bytes of one request, with a limit on their number and on the time that all of them take."""
 
-    def __init__(self, connection: socket.socket, limits: Limits, clock: Clock) -> None:
+    def __init__(self, connection: socket.socket, limits: RequestLimits, clock: Clock) -> None:
         self._connection = connection
         self._clock = clock
         self._deadline_s = clock.monotonic_s() + limits.request_s
@@ -232,7 +232,7 @@ class _Server(socketserver.ThreadingUnixStreamServer):
     dispatcher: _Dispatcher
 
     def __init__(
-        self, listening: socket.socket, limits: Limits, clock: Clock, observe: Observe | None
+        self, listening: socket.socket, limits: RequestLimits, clock: Clock, observe: Observe | None
     ) -> None:
         super().__init__("", _Connection, bind_and_activate=False)
         self.socket.close()

@@ -7,7 +7,7 @@ JSON = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """What one client can take of the daemon."""
 
     max_connections: int = 32

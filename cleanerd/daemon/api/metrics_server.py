@@ -10,8 +10,8 @@ path      answer
 ========  ======================================================================================================
 
 One request on each connection, from any client that reaches the address: nothing can be changed here, but the paths of log
-directories can be read. A connection beyond `Limits.max_connections` takes the place of the one that has been silent for
-longest; where all have asked, it is closed at once. Any is closed after `Limits.request_s`.
+directories can be read. A connection beyond `RequestLimits.max_connections` takes the place of the one that has been silent
+for longest; where all have asked, it is closed at once. Any is closed after `RequestLimits.request_s`.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from typing import Any
 
 import structlog
 
-from cleanerd.daemon.api.http import Answer, Limits, Page, Request
+from cleanerd.daemon.api.http import Answer, Page, Request, RequestLimits
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.errors import BadConfiguration
@@ -67,7 +67,7 @@ class MetricsServer:
         self,
         listen: str,
         pages: Mapping[str, Page],
-        limits: Limits | None = None,
+        limits: RequestLimits | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Raises BadConfiguration when the address cannot be listened on."""
@@ -76,7 +76,9 @@ class MetricsServer:
         address, port = found[1], int(found[2])
         try:
             family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
-            self._server = _server(family)((address, port), pages, limits or Limits(), clock or SystemClock())
+            self._server = _server(family)(
+                (address, port), pages, limits or RequestLimits(), clock or SystemClock()
+            )
         except OSError as error:
             raise BadConfiguration(
                 [
@@ -116,7 +118,7 @@ class _Server(ThreadingHTTPServer):
     )
 
     def __init__(
-        self, address: tuple[str, int], pages: Mapping[str, Page], limits: Limits, clock: Clock
+        self, address: tuple[str, int], pages: Mapping[str, Page], limits: RequestLimits, clock: Clock
     ) -> None:
         self.pages = pages
         self._limits = limits

@@ -13,19 +13,19 @@ from typing import Protocol
 from cleanerd.daemon.values.models import (
     CommitView,
     DeletedRecords,
-    EventKind,
     Explanation,
     Forecast,
     HistoryEvent,
+    HistoryEventKind,
     HoldView,
     InstallView,
     JobView,
     LogRef,
+    LogState,
     LogView,
     MuteView,
     ReloadView,
     RetentionView,
-    State,
     StatusView,
     ThrottleChange,
     ThrottleView,
@@ -87,7 +87,7 @@ class Operations(Protocol):
         """The daemon as a whole; answers at once, also while it starts."""
         ...
 
-    def logs(self, pattern: str | None, state: State | None) -> tuple[LogView, ...]:
+    def logs(self, pattern: str | None, state: LogState | None) -> tuple[LogView, ...]:
         """Every log that matches, in order of name; nothing found is an empty answer here."""
         ...
 
@@ -171,7 +171,11 @@ class Operations(Protocol):
         ...
 
     def history(
-        self, pattern: str | None, limit: int, since_ms: int | None, kinds: Collection[EventKind] | None
+        self,
+        pattern: str | None,
+        limit: int,
+        since_ms: int | None,
+        kinds: Collection[HistoryEventKind] | None,
     ) -> tuple[HistoryEvent, ...]:
         """The newest `limit` events since `since_ms`, newest first; `kinds`: only these, like `cleaning,commit`."""
         ...

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter, WithJ
 from pydantic_core import PydanticCustomError
 
 from cleanerd.daemon.api.operations import MAX_WAIT_MS, Operations
-from cleanerd.daemon.values.models import EventKind, State, ThrottleChange, View
+from cleanerd.daemon.values.models import HistoryEventKind, LogState, ThrottleChange, View
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 
 DEFAULT_WAIT_MS = 30_000
@@ -41,7 +41,7 @@ Ttl = Annotated[int, Field(gt=0)]
 Offset = Annotated[int, Field(ge=0, lt=2**63)]
 Limit = Annotated[int, Field(ge=1, le=10_000)]
 Kinds = Annotated[
-    tuple[EventKind, ...],
+    tuple[HistoryEventKind, ...],
     BeforeValidator(lambda text: text.split(",") if isinstance(text, str) else text),
     WithJsonSchema({"type": "string", "examples": ["cleaning,commit"]}),
 ]
@@ -59,7 +59,7 @@ class Selection(Parameters):
     """Which logs: all where there is no pattern."""
 
     pattern: Pattern | None = None
-    state: State | None = None
+    state: LogState | None = None
 
 
 class OnePartition(Parameters):

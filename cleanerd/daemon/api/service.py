@@ -33,19 +33,19 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import (
     CommitView,
     DeletedRecords,
-    EventKind,
     Explanation,
     Forecast,
     HistoryEvent,
+    HistoryEventKind,
     HoldView,
     InstallView,
     JobView,
     LogRef,
+    LogState,
     LogView,
     MuteView,
     ReloadView,
     RetentionView,
-    State,
     StatusView,
     ThrottleChange,
     ThrottleLimits,
@@ -104,7 +104,7 @@ class Service(Operations):
             muted=tuple(map(mute_view, self._mutes.all())),
         )
 
-    def logs(self, pattern: str | None, state: State | None) -> tuple[LogView, ...]:
+    def logs(self, pattern: str | None, state: LogState | None) -> tuple[LogView, ...]:
         """Every log that matches."""
         views = log_views(self._parts, self._matching(pattern))
         return tuple(view for view in views if state is None or view.state == state)
@@ -118,7 +118,11 @@ class Service(Operations):
         return tuple(explaining.explain(self._parts, log, exact=True) for log in self._of(topic_partition))
 
     def history(
-        self, pattern: str | None, limit: int, since_ms: int | None, kinds: Collection[EventKind] | None
+        self,
+        pattern: str | None,
+        limit: int,
+        since_ms: int | None,
+        kinds: Collection[HistoryEventKind] | None,
     ) -> tuple[HistoryEvent, ...]:
         """The newest events."""
         return self._parts.history.events(pattern, limit, since_ms, kinds)

@@ -25,11 +25,11 @@ from cleanerd.daemon.reports.explain import explain
 from cleanerd.daemon.reports.forecast import forecast
 from cleanerd.daemon.reports.log_views import log_views
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.models import EventKind, HistoryEvent
+from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
 from cleanerd.format.names import TopicPartition, parse_partition_dir
 
 _HTML = "text/html; charset=utf-8"
-_KINDS: tuple[EventKind, ...] = ("cleaning", "commit", "retention", "recovery")
+_KINDS: tuple[HistoryEventKind, ...] = ("cleaning", "commit", "retention", "recovery")
 _MAX_EVENTS = 2000
 _LOG_EVENTS = 50
 _MAX_FIELDS = 16

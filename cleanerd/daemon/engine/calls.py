@@ -47,7 +47,7 @@ class EngineCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedBytes:
     """The next log that the tasks of a call will report about: the first is number 0."""
 
     call_id: int
@@ -56,7 +56,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class EngineReply:
     """The answer to a call, or the `CleanerdError` that it ended with."""
 
     call_id: int

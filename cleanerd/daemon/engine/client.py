@@ -16,11 +16,18 @@ from typing import Any
 import cleanerd
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.spark_master import SparkPlace
-from cleanerd.daemon.engine.calls import CleanCall, EngineCall, ExamineCall, Planned, Reply, SparkJob
+from cleanerd.daemon.engine.calls import (
+    CleanCall,
+    EngineCall,
+    EngineReply,
+    ExamineCall,
+    PlannedBytes,
+    SparkJob,
+)
 from cleanerd.env.clock import Clock
 from cleanerd.errors import JobFailed
 
-PlannedHook = Callable[[Planned], None]
+PlannedHook = Callable[[PlannedBytes], None]
 _POLL_S = 0.5
 _ABORT_PATIENCE_S = 15.0  # in which the tasks of a job that is to stop report, if they are alive
 
@@ -96,14 +103,14 @@ class _Child:
             while True:
                 message = self._connection.recv()
                 self.beat()
-                if isinstance(message, Planned):
+                if isinstance(message, PlannedBytes):
                     with self._mutex:
                         found = self._calls.get(message.call_id)
                     if found is not None:
                         found[1](message)
                 elif isinstance(message, SparkJob):
                     (self._in_spark.add if message.is_running else self._in_spark.discard)(message.call_id)
-                elif isinstance(message, Reply):
+                elif isinstance(message, EngineReply):
                     with self._mutex:
                         found = self._calls.pop(message.call_id, None)
                     if found is not None:

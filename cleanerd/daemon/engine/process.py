@@ -4,8 +4,8 @@ It is a process of its own so that its memory (kernels, Spark's driver, the JVM)
 nothing to do, and so that its death costs a retry and never the daemon. It holds no `.lock`, commits nothing, and ends when
 the daemon's end of the pipe is closed, however that came about.
 
-Wire: a pickled `SparkPlace`, then `EngineCall`s one way, pickled `Planned`, `SparkJob` and `Reply` the other, over one
-socket pair; several calls at a time.
+Wire: a pickled `SparkPlace`, then `EngineCall`s one way, pickled `PlannedBytes`, `SparkJob` and `EngineReply` the other,
+over one socket pair; several calls at a time.
 """
 
 import os
@@ -23,7 +23,14 @@ from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.reservations import Reservations
 from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.cleaning.spark_master import SparkPlace
-from cleanerd.daemon.engine.calls import CleanCall, EngineCall, ExamineCall, Planned, Reply, SparkJob
+from cleanerd.daemon.engine.calls import (
+    CleanCall,
+    EngineCall,
+    EngineReply,
+    ExamineCall,
+    PlannedBytes,
+    SparkJob,
+)
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import Pace, unpaced
@@ -43,7 +50,7 @@ class _Planning:
 
     def planned(self, tp: TopicPartition, total_bytes: int) -> None:
         """One more log of the job."""
-        self._send(Planned(self._call_id, tp, total_bytes))
+        self._send(PlannedBytes(self._call_id, tp, total_bytes))
 
     def advanced(self, *_: object) -> None:
         """Tasks report to the daemon itself."""
@@ -59,7 +66,7 @@ class _Sender:
         self._connection = connection
         self._mutex = threading.Lock()
 
-    def __call__(self, message: Planned | SparkJob | Reply) -> None:
+    def __call__(self, message: PlannedBytes | SparkJob | EngineReply) -> None:
         with self._mutex:
             self._connection.send(message)
 
@@ -93,7 +100,7 @@ class EngineProcess:
         value = attempt(lambda: self._do(call), call.task.log_dir)
         if isinstance(value, InternalError) and len(call.task.partitions) > 1:
             value = JobFailed(str(value))
-        self._send(Reply(call.id, value))
+        self._send(EngineReply(call.id, value))
 
     def _do(self, call: EngineCall) -> object:
         match call.task:

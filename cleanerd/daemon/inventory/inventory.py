@@ -5,7 +5,7 @@ listed again only when that time, or the directory itself, is another one. Two w
 clock have one time: who was changed a moment before it was listed is listed once more by the next scan. The second `stat`
 is that of the active segment, whose growth changes no directory.
 
-What is offered as due is an upper bound (`known_log`): the exact examination decides. One that found nothing to do is
+What is offered as due is an upper bound (`listed_log`): the exact examination decides. One that found nothing to do is
 remembered with the facts it was based on, so that no log is examined twice for the same reason. Everything here may be
 lost at any time; a scan brings it back.
 
@@ -21,10 +21,10 @@ from dataclasses import dataclass, field, replace
 
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.inventory.installed import InstalledLogs
-from cleanerd.daemon.inventory.known_log import (
+from cleanerd.daemon.inventory.listed_log import (
     ClosedSegment,
     Contents,
-    KnownLog,
+    ListedLog,
     offsets_of,
     reaches,
     read_contents,
@@ -84,7 +84,7 @@ class _Entry:
     identity: FileStat | None = None
     is_settled: bool = False  # listed when its times were old enough to tell of the next change
     checkpoints_read: int = -1  # those of `_LogDir` that `known` was made with
-    known: KnownLog | None = None
+    known: ListedLog | None = None
     error: str | None = None
     estimate: Estimate | None = None
     first_batches_ms: dict[ClosedSegment, int | None] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class Inventory:
         """Partition directories that cannot be read, and why."""
         return {entry.log: entry.error for entry in self._entries() if entry.error is not None}
 
-    def facts(self, log: LogId) -> KnownLog | None:
+    def facts(self, log: LogId) -> ListedLog | None:
         """What is known of a log, None if it does not exist."""
         entry = self._entry(log)
         return entry.known if entry else None
@@ -321,7 +321,7 @@ class Inventory:
                 log.topic_partition, contents, self.installed.complete(place.checkpoints(), log),
                 is_kafka=place.is_kafka, reaches=functools.partial(self._reaches, log, before, contents),
             )  # fmt: skip
-            known = KnownLog(log, contents, offsets)
+            known = ListedLog(log, contents, offsets)
         if before is None and known is not None:
             found.appeared.append(log)
         elif before is not None and known is None:
@@ -330,7 +330,7 @@ class Inventory:
             found.changed.append(log)
         entry.known, entry.error, entry.checkpoints_read = known, error, place.checkpoints_read
 
-    def _reaches(self, log: LogId, before: KnownLog | None, contents: Contents, checkpoint: int) -> bool:
+    def _reaches(self, log: LogId, before: ListedLog | None, contents: Contents, checkpoint: int) -> bool:
         if before is not None and (before.contents, before.offsets.checkpoint) == (contents, checkpoint):
             return checkpoint <= before.offsets.log_end
         return reaches(PartitionDir(self._files, log.directory), contents, checkpoint)
@@ -465,7 +465,9 @@ class Inventory:
         entry.estimate = estimate(known, config, now_ms, first_batches_ms)
         return entry.estimate
 
-    def _first_batches_ms(self, entry: _Entry, known: KnownLog, config: TopicConfig) -> dict[int, int | None]:
+    def _first_batches_ms(
+        self, entry: _Entry, known: ListedLog, config: TopicConfig
+    ) -> dict[int, int | None]:
         """Rule 1.19, read once for each closed segment of a topic that has max.compaction.lag.ms."""
         if config.max_compaction_lag_ms >= FOREVER_MS:
             return {}

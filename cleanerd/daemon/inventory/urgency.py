@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cleanerd.config.model import TopicConfig
-from cleanerd.daemon.inventory.known_log import KnownLog
+from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.policy.cleanable import CleanableRange, non_active_from
 
@@ -28,14 +28,14 @@ class Estimate:
     `deadline_ms`: first instant at which a dirty segment is older than max.compaction.lag.ms (1.18), FOREVER_MS if none is.
     """
 
-    known: KnownLog
+    known: ListedLog
     config: TopicConfig
     range: CleanableRange
     deadline_ms: int
     from_ms: int
     until_ms: int
 
-    def holds(self, known: KnownLog, config: TopicConfig, now_ms: int) -> bool:
+    def holds(self, known: ListedLog, config: TopicConfig, now_ms: int) -> bool:
         """Whether a new one would be the same."""
         return self.known is known and self.from_ms <= now_ms < self.until_ms and self.config == config
 
@@ -54,7 +54,7 @@ class Estimate:
 
 
 def estimate(
-    known: KnownLog, config: TopicConfig, now_ms: int, first_batches_ms: Mapping[int, int | None]
+    known: ListedLog, config: TopicConfig, now_ms: int, first_batches_ms: Mapping[int, int | None]
 ) -> Estimate:
     """The upper bound at `now_ms`. `first_batches_ms`: by base offset, needed only with max.compaction.lag.ms."""
     found = known.upper_bound(config, now_ms, first_batches_ms)

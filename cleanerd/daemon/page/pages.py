@@ -18,7 +18,7 @@ from cleanerd.daemon.values.models import (
     LogView,
     StatusView,
 )
-from cleanerd.daemon.values.sample import Sample
+from cleanerd.daemon.values.sample import SizeSample
 from cleanerd.daemon.values.severity import STATES
 from cleanerd.units import size
 
@@ -39,7 +39,7 @@ _NEVER = math.inf
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BarPart:
     """A piece of a bar, in thousandths of its length."""
 
     kind: str
@@ -52,7 +52,7 @@ class Part:
 class Bar:
     """What the bytes of a log, or of all logs, are to the cleaner. `label` says it in words."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[BarPart, ...]
     label: str
 
 
@@ -83,7 +83,7 @@ def bar_of(views: Iterable[LogView]) -> Bar | None:
     for kind, amount in amounts.items():
         if amount:
             width = 1000 * amount / total
-            parts.append(Part(kind, round(x, 2), round(width, 2), amount))
+            parts.append(BarPart(kind, round(x, 2), round(width, 2), amount))
             x += width
     return Bar(tuple(parts), ", ".join(f"{part.kind.replace('-', ' ')} {size(part.bytes)}" for part in parts))
 
@@ -148,7 +148,7 @@ def overview(
     views: Sequence[LogView],
     jobs: Sequence[JobView],
     holds: Sequence[HoldView],
-    samples: Sequence[Sample],
+    samples: Sequence[SizeSample],
     events: Sequence[HistoryEvent],
     now_ms: int,
 ) -> bytes:
@@ -216,7 +216,7 @@ class LogReport:
 
     view: LogView
     explanation: Explanation
-    samples: Sequence[Sample]
+    samples: Sequence[SizeSample]
 
 
 def log(name: str, reports: Sequence[LogReport], events: Sequence[HistoryEvent], now_ms: int) -> bytes:
@@ -236,7 +236,7 @@ def log(name: str, reports: Sequence[LogReport], events: Sequence[HistoryEvent],
 
 
 def history(
-    samples: Sequence[Sample],
+    samples: Sequence[SizeSample],
     events: Sequence[HistoryEvent],
     chosen: str,
     q: str,

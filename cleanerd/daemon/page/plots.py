@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from cleanerd.daemon.page.html import age
 from cleanerd.daemon.values.models import HistoryEvent
-from cleanerd.daemon.values.sample import Sample
+from cleanerd.daemon.values.sample import SizeSample
 from cleanerd.units import duration, size
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 392, 10, 138  # of 400 by 160, as the template draws it
@@ -55,7 +55,7 @@ class Plot:
     kinds: tuple[str, ...] = ()
 
 
-def dirty_ratio(samples: Sequence[Sample], span: Span) -> Plot | None:
+def dirty_ratio(samples: Sequence[SizeSample], span: Span) -> Plot | None:
     """A stair: between two samples, as in the first. None where there is nothing to see yet."""
     if not samples or span.x(samples[0].time_ms) > _RIGHT - 1:
         return None

@@ -14,8 +14,8 @@ from cleanerd.daemon.inventory.urgency import FOREVER_MS, Estimate
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports.what_if import what_if
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.models import EventKind, Forecast, HistoryEvent, LogForecast
-from cleanerd.daemon.values.sample import Sample
+from cleanerd.daemon.values.models import Forecast, HistoryEvent, HistoryEventKind, LogForecast
+from cleanerd.daemon.values.sample import SizeSample
 from cleanerd.daemon.work.condition import Condition
 from cleanerd.policy.deadlines import (
     NEVER_MS,
@@ -33,7 +33,7 @@ _GRACE_MIN_MS, _GRACE_MAX_MS = 60_000, 3_600_000
 _GRACE_SHARE = 100  # of max.compaction.lag.ms
 _EVENTS = 200
 _WHAT_IF_MAX = 8  # logs; a whole directory would be read from the history for more
-_CLEANINGS: tuple[EventKind, ...] = ("cleaning",)
+_CLEANINGS: tuple[HistoryEventKind, ...] = ("cleaning",)
 _GROWTH_MS = 7 * 86_400_000
 
 Estimates = dict[LogId, Estimate]
@@ -184,7 +184,7 @@ def _due(parts: Parts, log: LogId, estimate: Estimate, now_ms: int) -> tuple[int
     return (at_ms, why) if at_ms < NEVER_MS else (None, None)
 
 
-def written_bytes_per_s(samples: Sequence[Sample]) -> float:
+def written_bytes_per_s(samples: Sequence[SizeSample]) -> float:
     """By how much a log grew, without what cleanings took away; 0 without two samples."""
     if len(samples) < 2:
         return 0.0

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from cleanerd.cleaning.throttle import RateLimit, Throttle
 from cleanerd.daemon.inventory.inventory import TopicConfigs
-from cleanerd.daemon.inventory.known_log import KnownLog
+from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import LogView, ThrottleLimits
@@ -56,7 +56,7 @@ def _log_view(
     )
 
 
-def _sizes(known: KnownLog, bound: CleanableRange) -> dict[str, int]:
+def _sizes(known: ListedLog, bound: CleanableRange) -> dict[str, int]:
     """Bytes by what they are to the cleaner; they add up to the size of the log."""
     contents = known.contents
     uncleanable = sum(
@@ -72,7 +72,7 @@ def _sizes(known: KnownLog, bound: CleanableRange) -> dict[str, int]:
     }
 
 
-def _dirty_since(known: KnownLog, bound: CleanableRange) -> int | None:
+def _dirty_since(known: ListedLog, bound: CleanableRange) -> int | None:
     dirty = non_active_from(known.facts({}).segments, bound.first_dirty_offset)
     return dirty[0].largest_timestamp_ms if dirty and dirty[0].largest_timestamp_ms > 0 else None
 

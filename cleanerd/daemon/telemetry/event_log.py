@@ -9,11 +9,11 @@ import structlog
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.retain import Retained
 from cleanerd.daemon.telemetry.event_table import EVENTS
-from cleanerd.daemon.telemetry.history import History
+from cleanerd.daemon.telemetry.history import HistoryFile
 from cleanerd.daemon.telemetry.kafka_summary import kafka_summary
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.models import EventKind, HistoryEvent
+from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
 from cleanerd.env.clock import Clock
 
 Listener = Callable[[HistoryEvent], None]
@@ -23,7 +23,7 @@ _log = structlog.get_logger("cleanerd")
 class EventLog:
     """Thread-safe. `last` is the newest event of each log, as far as this process has seen one."""
 
-    def __init__(self, history: History, clock: Clock, listener: Listener = lambda _: None) -> None:
+    def __init__(self, history: HistoryFile, clock: Clock, listener: Listener = lambda _: None) -> None:
         self._history = history
         self._clock = clock
         self._listener = listener
@@ -99,7 +99,7 @@ class EventLog:
             self.record_log("retention", "deleted", log, str(retained), bytes=retained.bytes)
 
     def record_log(
-        self, kind: EventKind, outcome: str, log: LogId, reason: str | None, **more: object
+        self, kind: HistoryEventKind, outcome: str, log: LogId, reason: str | None, **more: object
     ) -> None:
         """Something happened to a log."""
         tp = log.topic_partition
@@ -114,7 +114,7 @@ class EventLog:
         )
         self._tell(event, log, **more)
 
-    def record(self, kind: EventKind, outcome: str, reason: str | None = None, **more: object) -> None:
+    def record(self, kind: HistoryEventKind, outcome: str, reason: str | None = None, **more: object) -> None:
         """Something happened to the daemon."""
         self._tell(
             HistoryEvent(time_ms=self._clock.now_ms(), kind=kind, outcome=outcome, reason=reason),

@@ -29,9 +29,9 @@ import structlog
 from pydantic import ValidationError
 
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.models import EventKind, HistoryEvent
+from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
 from cleanerd.daemon.values.patterns import matches
-from cleanerd.daemon.values.sample import Sample
+from cleanerd.daemon.values.sample import SizeSample
 
 HOLD = "hold"
 HORIZON = "horizon"
@@ -63,7 +63,7 @@ _Key = tuple[str, str]
 _Action = Callable[[sqlite3.Connection], None]
 
 
-class History:
+class HistoryFile:
     """The file at `path`: events and samples not older than `max_age_ms` that take up to about `max_bytes`, and state.
 
     Every method may be called from any thread; writers take turns. None raises because of the file.
@@ -107,7 +107,7 @@ class History:
         pattern: str | None,
         limit: int,
         since_ms: int | None,
-        kinds: Collection[EventKind] | None = None,
+        kinds: Collection[HistoryEventKind] | None = None,
     ) -> tuple[HistoryEvent, ...]:
         """The last `limit` events since `since_ms`, newest first: those of logs that match, and of these kinds."""
         which = "" if pattern is None else "AND topic IS NOT NULL AND log_matches(topic, partition)"
@@ -117,7 +117,7 @@ class History:
         rows = self._read(query, (since_ms or 0, *(kinds or ()), limit), pattern)
         return tuple(event for (text,) in rows if (event := _parsed(text)) is not None)
 
-    def record_samples(self, total: Sample, of_logs: Mapping[LogId, Sample]) -> None:
+    def record_samples(self, total: SizeSample, of_logs: Mapping[LogId, SizeSample]) -> None:
         """Remember how dirty all logs together are at an instant, and some of them."""
         rows = [(0, total), *((_log_key(log), sample) for log, sample in of_logs.items())]
         values = [(s.time_ms, key, s.size_bytes, s.clean_bytes, s.cleanable_bytes) for key, s in rows]
@@ -125,14 +125,14 @@ class History:
         with self._lock:
             self._write("NORMAL", lambda connection: _run_all(connection, insert, values))
 
-    def samples(self, log: LogId | None, since_ms: int) -> tuple[Sample, ...]:
+    def samples(self, log: LogId | None, since_ms: int) -> tuple[SizeSample, ...]:
         """How dirty a log was since then, or all logs together were, oldest first. Between two of them, as in the first."""
         query = (
             "SELECT time_ms, size_bytes, clean_bytes, cleanable_bytes FROM samples WHERE time_ms >= ? AND log = ? "
             "ORDER BY time_ms"
         )
         return tuple(
-            Sample(*row) for row in self._read(query, (since_ms, 0 if log is None else _log_key(log)))
+            SizeSample(*row) for row in self._read(query, (since_ms, 0 if log is None else _log_key(log)))
         )
 
     def all(self, kind: str) -> dict[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import get_args
 
 from cleanerd.cleaning.phases import JOB_PHASES, LOG_PHASES
 from cleanerd.cleaning.result import SUPERSEDED
-from cleanerd.daemon.values.models import State
+from cleanerd.daemon.values.models import LogState
 from cleanerd.policy.verdicts import REMOVED_VERDICTS
 
 OUTCOMES = ("committed", "staged", "unchanged", "skipped", SUPERSEDED, "failed", "aborted")
@@ -29,11 +29,11 @@ CAUSES = (
     "other",
 )
 """Classes of errors that end a cleaning."""
-STATES: tuple[str, ...] = get_args(State)
+STATES: tuple[str, ...] = get_args(LogState)
 PHASES = ("scan", *JOB_PHASES, *LOG_PHASES)
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """Of a metric; the value is Prometheus' word."""
 
     COUNTER = "counter"
@@ -57,7 +57,7 @@ class Metric:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     labels: tuple[str, ...]
     doc: str
     moves: str
@@ -77,17 +77,17 @@ def _row(metric: Metric) -> Metric:
 
 
 def _counter(name: str, labels: str, doc: str, moves: str, **values: tuple[str, ...]) -> Metric:
-    return _row(Metric(name, Kind.COUNTER, tuple(labels.split()), doc, moves, values))
+    return _row(Metric(name, MetricKind.COUNTER, tuple(labels.split()), doc, moves, values))
 
 
 def _histogram(
     name: str, labels: str, doc: str, moves: str, buckets: tuple[float, ...], **values: tuple[str, ...]
 ) -> Metric:
-    return _row(Metric(name, Kind.HISTOGRAM, tuple(labels.split()), doc, moves, values, buckets))
+    return _row(Metric(name, MetricKind.HISTOGRAM, tuple(labels.split()), doc, moves, values, buckets))
 
 
 def _fed(name: str, labels: str, doc: str, moves: str) -> Metric:
-    return _row(Metric(name, Kind.GAUGE, tuple(labels.split()), doc, moves))
+    return _row(Metric(name, MetricKind.GAUGE, tuple(labels.split()), doc, moves))
 
 
 def _read(
@@ -96,7 +96,7 @@ def _read(
     doc: str,
     moves: str,
     *,
-    kind: Kind = Kind.GAUGE,
+    kind: MetricKind = MetricKind.GAUGE,
     when: When = When.ALWAYS,
     **values: tuple[str, ...],
 ) -> Metric:
@@ -122,17 +122,17 @@ WORKERS = _read("cleanerd_workers", "state", "Cleaner threads, the one for reser
                 "internal error to the restart of the thread",
                 state=("idle", "busy", "throttled", "dead"))
 THREAD_DEATHS = _read("cleanerd_thread_deaths_total", "", "Internal errors that ended a thread; it is started again.",
-                      "with every such error", kind=Kind.COUNTER)
+                      "with every such error", kind=MetricKind.COUNTER)
 CONFIG_RELOADS = _read("cleanerd_config_reloads_total", "outcome", "Reloads of the configuration.",
                        "whatever triggered it: file watch, SIGHUP, metadata log, control API",
-                       kind=Kind.COUNTER, outcome=("accepted", "unchanged", "rejected"))
+                       kind=MetricKind.COUNTER, outcome=("accepted", "unchanged", "rejected"))
 CONFIG_OK = _read("cleanerd_config_last_reload_successful", "",
                   "Whether what was last read as configuration is in force.",
                   "0 after a rejected reload, 1 after one that was not")
 CONFIG_OK_AT = _read("cleanerd_config_last_reload_success_timestamp_seconds", "",
                      "When a configuration was last read and found good.", "with every reload that is not rejected")
 HISTORY_LOST = _read("cleanerd_history_lost_events_total", "", "Events that could not be written to the history.",
-                     "when the disk of cleanerd.state.dir is full or broken", kind=Kind.COUNTER)
+                     "when the disk of cleanerd.state.dir is full or broken", kind=MetricKind.COUNTER)
 RECOVERIES = _counter("cleanerd_recoveries_total", "log_dir action",
                       "Interrupted commits that were recovered, and logs whose leftovers were deleted.",
                       "at a start after a crash, or after a commit that failed",
@@ -245,7 +245,7 @@ DEDUPE_RATIO = _fed("cleanerd_dedupe_buffer_max_utilization_ratio", "",
 SESSION_UP = _read("cleanerd_spark_session_up", "", "Whether the engine process is up.",
                    "from the first job to cleanerd.spark.idle.timeout.ms after the last one")
 ENGINE_STARTS = _read("cleanerd_engine_starts_total", "", "Starts of the engine process.",
-                      "with the first job after an idle time, and after it died", kind=Kind.COUNTER)
+                      "with the first job after an idle time, and after it died", kind=MetricKind.COUNTER)
 
 # -- control API --------------------------------------------------------------------------------------------------------
 

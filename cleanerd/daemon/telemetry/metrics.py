@@ -1,6 +1,6 @@
 """Counts what happens, and answers Prometheus: the only importer of prometheus_client.
 
-What can be looked up on a scrape is not counted here but read then (`gauges`). Everything is counted from the start
+What can be looked up on a scrape is not counted here but read then (`scraped_metrics`). Everything is counted from the start
 of the process; a reload of the configuration changes nothing about that. All label values that are known beforehand
 are there from the start with 0: a rate needs a value before the first event.
 """
@@ -30,7 +30,7 @@ from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.retain import Retained
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.telemetry import metric_table as table
-from cleanerd.daemon.telemetry.metric_table import Kind, Metric
+from cleanerd.daemon.telemetry.metric_table import Metric, MetricKind
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent
 from cleanerd.env.clock import Clock
@@ -38,9 +38,9 @@ from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.policy.winner import KEY_BYTES
 from cleanerd.storage.staged import StagedGroup
 
-Sample = tuple[Metric, tuple[str, ...], float]
+MetricSample = tuple[Metric, tuple[str, ...], float]
 """A value that was looked up, with the values of the labels."""
-Read = Callable[[], Iterable[Sample]]
+ReadSamples = Callable[[], Iterable[MetricSample]]
 
 _Family = CounterMetricFamily | GaugeMetricFamily
 _WORD = re.compile("(?<!^)(?=[A-Z])")
@@ -57,9 +57,9 @@ class Metrics:
         for collect in (ProcessCollector, PlatformCollector, GCCollector):
             collect(registry=self._registry)
         rows = [metric for metric in table.METRICS if not metric.is_read]
-        self._counters = {m: _counter(m, self._registry) for m in rows if m.kind is Kind.COUNTER}
-        self._gauges = {m: _gauge(m, self._registry) for m in rows if m.kind is Kind.GAUGE}
-        self._histograms = {m: _histogram(m, self._registry) for m in rows if m.kind is Kind.HISTOGRAM}
+        self._counters = {m: _counter(m, self._registry) for m in rows if m.kind is MetricKind.COUNTER}
+        self._gauges = {m: _gauge(m, self._registry) for m in rows if m.kind is MetricKind.GAUGE}
+        self._histograms = {m: _histogram(m, self._registry) for m in rows if m.kind is MetricKind.HISTOGRAM}
         self._begin_with_0()
         self._mutex = threading.Lock()
         self._waiting: Tally[str] = Tally()
@@ -67,7 +67,7 @@ class Metrics:
         self.dedupe_ratio = 0.0
         self.last: LogResult | None = None
 
-    def read_with(self, read: Read) -> None:
+    def read_with(self, read: ReadSamples) -> None:
         """Ask this, too, at every scrape."""
         self._registry.register(_Reader(read))
 
@@ -256,7 +256,7 @@ def _histogram(metric: Metric, registry: CollectorRegistry) -> Histogram:
 class _Reader:
     """Turns samples into what prometheus_client collects."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: ReadSamples) -> None:
         self._read = read
 
     def collect(self) -> Iterable[_Family]:
@@ -269,5 +269,5 @@ class _Reader:
 
 
 def _family(metric: Metric) -> _Family:
-    make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    make = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
     return make(metric.name, metric.doc, labels=metric.labels)

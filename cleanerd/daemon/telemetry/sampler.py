@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.inventory.inventory import Inventory
-from cleanerd.daemon.telemetry.history import History
+from cleanerd.daemon.telemetry.history import HistoryFile
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.sample import Sample
+from cleanerd.daemon.values.sample import SizeSample
 
 _EVERY_MS = 600_000
 _RATIO_STEP = 0.005
@@ -18,13 +18,13 @@ class Sampler:
     """Every ten minutes: all compacted logs together, and each that has moved since it was last remembered."""
 
     def __init__(
-        self, inventory: Inventory, configuration: Callable[[], Configuration], history: History
+        self, inventory: Inventory, configuration: Callable[[], Configuration], history: HistoryFile
     ) -> None:
         self._inventory = inventory
         self._configuration = configuration
         self._history = history
         self._slot = -1
-        self._last: dict[LogId, Sample] = {}
+        self._last: dict[LogId, SizeSample] = {}
 
     def take(self, now_ms: int) -> None:
         """Take the sample of these ten minutes, unless that is done."""
@@ -33,27 +33,27 @@ class Sampler:
             return
         self._slot = slot
         config_of = functools.cache(self._configuration().topic)
-        found: dict[LogId, Sample] = {}
+        found: dict[LogId, SizeSample] = {}
         for log in self._inventory.logs():
             estimate = self._inventory.estimate(log, now_ms, config_of)
             if estimate is not None:
                 size, bound = estimate.known.contents.size_bytes, estimate.range
                 cleanable = 0 if bound.is_empty else bound.cleanable_bytes
-                found[log] = Sample(now_ms, size, bound.clean_bytes, cleanable)
+                found[log] = SizeSample(now_ms, size, bound.clean_bytes, cleanable)
         moved = {log: sample for log, sample in found.items() if _has_moved(self._last.get(log), sample)}
         self._last = {log: moved.get(log) or self._last[log] for log in found}
         self._history.record_samples(_sum(now_ms, found), moved)
 
 
-def _has_moved(last: Sample | None, sample: Sample) -> bool:
+def _has_moved(last: SizeSample | None, sample: SizeSample) -> bool:
     if last is None or abs(sample.dirty_ratio - last.dirty_ratio) >= _RATIO_STEP:
         return True
     return abs(sample.size_bytes - last.size_bytes) > _SIZE_STEP * last.size_bytes
 
 
-def _sum(now_ms: int, found: dict[LogId, Sample]) -> Sample:
+def _sum(now_ms: int, found: dict[LogId, SizeSample]) -> SizeSample:
     samples = found.values()
-    return Sample(
+    return SizeSample(
         now_ms,
         sum(sample.size_bytes for sample in samples),
         sum(sample.clean_bytes for sample in samples),

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.models import Trigger
+from cleanerd.daemon.values.models import JobTrigger
 
 
 class Job:
     """One cleaning of one or several logs of a log directory. Its `Jobs` guards it."""
 
-    def __init__(self, trigger: Trigger, logs: Sequence[LogId], *, force: bool) -> None:
+    def __init__(self, trigger: JobTrigger, logs: Sequence[LogId], *, force: bool) -> None:
         self.id = uuid.uuid4().hex[:12]
-        self.trigger: Trigger = trigger
+        self.trigger: JobTrigger = trigger
         self.logs = tuple(logs)
         self.force = force
         self.planned: list[LogId] = []  # in the order in which tasks number them

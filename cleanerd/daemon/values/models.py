@@ -16,15 +16,17 @@ class View(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-State = Literal[
+LogState = Literal[
     "clean", "dirty", "cleaning", "aborted", "paused", "staged", "uncleanable", "offline", "ignored"
 ]
 """Of a log; `aborted` means that its cleaning was told to stop and has not stopped yet (rule 2A), `ignored` that cleanerd
 leaves it alone (policy, foreign topic id), with the reason."""
 
-EventKind = Literal["cleaning", "commit", "install", "retention", "recovery", "control", "reload", "daemon"]
+HistoryEventKind = Literal[
+    "cleaning", "commit", "install", "retention", "recovery", "control", "reload", "daemon"
+]
 
-Trigger = Literal["schedule", "request", "horizon", "max lag"]
+JobTrigger = Literal["schedule", "request", "horizon", "max lag"]
 
 
 class HistoryEvent(View):
@@ -35,7 +37,7 @@ class HistoryEvent(View):
     """
 
     time_ms: int
-    kind: EventKind
+    kind: HistoryEventKind
     outcome: str
     reason: str | None = None
     log_dir: str | None = None
@@ -63,7 +65,7 @@ class LogView(View):
     topic: str
     partition: int
     log_dir: str
-    state: State
+    state: LogState
     policy: str
     size_bytes: int
     segments: int
@@ -89,7 +91,7 @@ class JobView(View):
     """A cleaning job over one or more logs."""
 
     id: str
-    trigger: Trigger
+    trigger: JobTrigger
     state: Literal["queued", "running", "done"]
     logs: tuple[str, ...]
     phase: str | None = None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SizeSample:
     """Of one compacted log, or of all of them together. What is dirty is an upper bound, as in `LogView`."""
 
     time_ms: int

@@ -18,7 +18,7 @@ from cleanerd.cleaning.spark_master import spark_master
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import CleanerdConfig
-from cleanerd.daemon.engine.calls import CleanCall, Planned
+from cleanerd.daemon.engine.calls import CleanCall, PlannedBytes
 from cleanerd.daemon.engine.client import Engine
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.job import Job
@@ -114,7 +114,7 @@ class Cleanings:
         log_dir, configuration = logs[0].log_dir, self.configuration()
         watch, first = Stopwatch(self.clock), len(job.planned)
 
-        def planned(news: Planned) -> None:
+        def planned(news: PlannedBytes) -> None:
             self.jobs.plan(job, LogId(log_dir, news.topic_partition), news.total_bytes)
 
         def answer(number: int, phase: Phase, *report: int) -> bool:

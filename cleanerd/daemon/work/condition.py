@@ -23,10 +23,10 @@ from datetime import UTC, datetime
 
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.inventory.inventory import Inventory, TopicConfigs
-from cleanerd.daemon.inventory.known_log import KnownLog
+from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.inventory.urgency import Estimate
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.models import State
+from cleanerd.daemon.values.models import LogState
 from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
 from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.ownership import Ownership
@@ -35,7 +35,7 @@ from cleanerd.env.clock import Clock
 from cleanerd.policy.lifecycle import Status
 from cleanerd.policy.staging import pays_again
 
-_BUSY: dict[Status, State] = {Status.IN_PROGRESS: "cleaning", Status.ABORTED: "aborted"}
+_BUSY: dict[Status, LogState] = {Status.IN_PROGRESS: "cleaning", Status.ABORTED: "aborted"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Condition:
     away: a request for a cleaning is granted.
     """
 
-    state: State
+    state: LogState
     reason: str | None = None
     obstacle: str | None = None
     yields_to_requests: bool = False
@@ -129,7 +129,7 @@ class Conditions:
             )
         return self._compacted(log, config_of, owner_of)
 
-    def _has_aged(self, known: KnownLog, config_of: TopicConfigs) -> bool:
+    def _has_aged(self, known: ListedLog, config_of: TopicConfigs) -> bool:
         """Whether to throw a waiting result away and make a better one."""
         staged, now_ms = known.contents.staged, self.clock.now_ms()
         found = self.inventory.estimate(known.log, now_ms, config_of)
@@ -167,7 +167,7 @@ class Conditions:
         """Of a log that may be cleaned, if it is dirty and nothing but circumstances is in the way."""
         now_ms, failure = self.clock.now_ms(), self.failures.of(log)
         found = self.inventory.estimate(log, now_ms, config_of)
-        state: State = "clean" if found is None or found.reason(now_ms) is None else "dirty"
+        state: LogState = "clean" if found is None or found.reason(now_ms) is None else "dirty"
         reason = failure.reason if failure is not None else None
         if self.ownership.is_yielding(log.log_dir):
             return Condition(state, reason, f"{log.log_dir}: a broker is about to start")

@@ -21,8 +21,8 @@ from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.kafka_replicas import KafkaReplicas
 from cleanerd.daemon.telemetry import metric_table as table
 from cleanerd.daemon.telemetry.event_log import EventLog
-from cleanerd.daemon.telemetry.history import INSTALLED, History
-from cleanerd.daemon.telemetry.metrics import Metrics, Sample
+from cleanerd.daemon.telemetry.history import INSTALLED, HistoryFile
+from cleanerd.daemon.telemetry.metrics import Metrics, MetricSample
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import InstallView
 from cleanerd.daemon.work.ownership import Ownership
@@ -62,7 +62,7 @@ class Installs:
     ownership: Ownership
     wanted: Wanted
     events: EventLog
-    history: History
+    history: HistoryFile
     metrics: Metrics
     connect: Callable[[], KafkaReplicas]
     pause: Callable[[float], object]
@@ -296,7 +296,7 @@ class Installs:
 
     # -- what clients ask ---------------------------------------------------------------------------------------
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[MetricSample]:
         """For the metrics."""
         driver = self._driver
         is_out = driver is not None and driver.install.step in _OUT

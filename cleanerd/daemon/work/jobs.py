@@ -8,7 +8,7 @@ from typing import Literal
 from cleanerd.cleaning.result import SUPERSEDED
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.models import JobView, Trigger
+from cleanerd.daemon.values.models import JobTrigger, JobView
 from cleanerd.env.clock import Clock
 
 _REMEMBERED = 200
@@ -42,7 +42,7 @@ class Jobs:
         with self._changed:
             self._queue.append(job)
 
-    def start(self, trigger: Trigger, logs: Sequence[LogId]) -> Job:
+    def start(self, trigger: JobTrigger, logs: Sequence[LogId]) -> Job:
         """A job of the schedule; it begins now."""
         with self._changed:
             return self._begin(self._add(Job(trigger, logs, force=False)))

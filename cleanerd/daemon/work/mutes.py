@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 
 from cleanerd.daemon.kafka_admin import KafkaAdmin
-from cleanerd.daemon.telemetry.history import MUTE, History
+from cleanerd.daemon.telemetry.history import MUTE, HistoryFile
 from cleanerd.env.clock import Clock
 from cleanerd.errors import CleanerdError
 
@@ -37,7 +37,7 @@ class Mute:
 class Mutes:
     """All topics that are muted; thread-safe. `connect` opens a connection to the cluster, or raises ClusterRefused."""
 
-    def __init__(self, history: History, clock: Clock, connect: Callable[[], KafkaAdmin]) -> None:
+    def __init__(self, history: HistoryFile, clock: Clock, connect: Callable[[], KafkaAdmin]) -> None:
         self._history = history
         self._clock = clock
         self._connect = connect

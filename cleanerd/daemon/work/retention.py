@@ -20,7 +20,7 @@ from cleanerd.cleaning.retain import Preview, Retained, preview, retain_log
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.inventory.inventory import TopicConfigs
-from cleanerd.daemon.inventory.known_log import KnownLog
+from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
@@ -39,7 +39,7 @@ Passed = Retained | CleanerdError | None
 
 
 def whose_turn(
-    logs: Iterable[KnownLog], topic_config: TopicConfigs, failed: Set[LogId], *, is_time: bool
+    logs: Iterable[ListedLog], topic_config: TopicConfigs, failed: Set[LogId], *, is_time: bool
 ) -> list[LogId]:
     """Logs that get a pass now: compacted ones at every round (1.29), unless they have failed, others when it is time."""
     return [
@@ -53,7 +53,7 @@ def whose_turn(
     ]
 
 
-def _needs_pass(known: KnownLog, config: TopicConfig, *, is_time: bool) -> bool:
+def _needs_pass(known: ListedLog, config: TopicConfig, *, is_time: bool) -> bool:
     closed = known.contents.closed
     if known.contents.is_staged or not closed:
         return False
@@ -62,7 +62,7 @@ def _needs_pass(known: KnownLog, config: TopicConfig, *, is_time: bool) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class RetentionPasses:
     """Carries out passes; thread-safe.
 
     `dispose` gets `.deleted` files and when they may go; `done` hears of every log that lost segments or failed.

@@ -8,12 +8,12 @@ from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.urgency import Due, DueReason
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.models import Trigger
+from cleanerd.daemon.values.models import JobTrigger
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
 
-_TRIGGERS: dict[DueReason, Trigger] = {
+_TRIGGERS: dict[DueReason, JobTrigger] = {
     DueReason.MAX_LAG: "max lag",
     DueReason.RATIO: "schedule",
     DueReason.HORIZON: "horizon",

@@ -20,7 +20,7 @@ import yaml
 
 from cleanerd.cli.ctl import tables as ctl_tables
 from cleanerd.cli.ctl import verbs as ctl_verbs
-from cleanerd.daemon.api.control_server import Limits
+from cleanerd.daemon.api.http import RequestLimits
 from tests.cli.conftest import CTL, ENVIRONMENT, ctl
 from tests.daemon.fake_daemon import ORDERS, FakeOperations, serve
 
@@ -28,7 +28,7 @@ from tests.daemon.fake_daemon import ORDERS, FakeOperations, serve
 class Daemon:
     """A fake daemon and the command line that talks to it."""
 
-    def __init__(self, path: Path, limits: Limits | None = None) -> None:
+    def __init__(self, path: Path, limits: RequestLimits | None = None) -> None:
         self.path = path
         self.operations = FakeOperations()
         self.server, self.audit = serve(path, self.operations, limits=limits)
@@ -256,7 +256,7 @@ def test_exit_75_when_it_is_busy(daemon: Daemon) -> None:
     assert daemon.ctl("clean", "locked").returncode == 75
     assert daemon.ctl("pause", "orders", "--timeout", "0").returncode == 75
     assert daemon.ctl("commit").returncode == 75
-    full = Daemon(daemon.path.parent / "full", Limits(max_connections=1))
+    full = Daemon(daemon.path.parent / "full", RequestLimits(max_connections=1))
     with socket.socket(socket.AF_UNIX) as other:
         other.connect(str(full.path))
         ran = full.ctl("status")

@@ -100,7 +100,7 @@ class Offsets:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownLog:
+class ListedLog:
     """A log at the last scan. Two are equal when the same may be cleaned in both."""
 
     log: LogId
@@ -147,7 +147,7 @@ class KnownLog:
         return cleanable_range(self.facts(first_batches_ms or {}), compaction_config(config), now_ms)
 
 
-def stamp_of(known: KnownLog | None, config: TopicConfig) -> str:
+def stamp_of(known: ListedLog | None, config: TopicConfig) -> str:
     """Stands for the closed segments of a log and for its configuration."""
     closed = known.contents.closed if known is not None else ()
     segments = [(s.facts.base_offset, s.identity.mtime_ns, s.facts.size_bytes) for s in closed]

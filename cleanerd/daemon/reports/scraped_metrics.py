@@ -13,7 +13,7 @@ from cleanerd.daemon.loops.crew import Crew
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports import forecast
 from cleanerd.daemon.telemetry import metric_table as table
-from cleanerd.daemon.telemetry.metrics import Sample
+from cleanerd.daemon.telemetry.metrics import MetricSample
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.condition import Condition
 from cleanerd.env.space import space_of
@@ -22,7 +22,7 @@ _LIMITS = {RateLimit.TOTAL: "total", RateLimit.READ: "read", RateLimit.WRITE: "w
 ByLog = dict[LogId, Condition]
 
 
-def read(parts: Parts, crew: Crew, reloader: Reloader) -> Iterator[Sample]:
+def read(parts: Parts, crew: Crew, reloader: Reloader) -> Iterator[MetricSample]:
     """Every metric that is looked up. Raises nothing that a disk can do."""
     conditions = dict(parts.conditions.all(parts.inventory.logs()))
     totals = parts.inventory.totals(parts.clock.now_ms(), parts.configuration().topic)
@@ -38,7 +38,7 @@ def read(parts: Parts, crew: Crew, reloader: Reloader) -> Iterator[Sample]:
         yield from _jmx(parts, crew, totals, conditions, uncleanable)
 
 
-def _process(parts: Parts, crew: Crew) -> Iterator[Sample]:
+def _process(parts: Parts, crew: Crew) -> Iterator[MetricSample]:
     config = parts.configuration().broker
     yield table.BUILD_INFO, (__version__,), 1
     yield table.READY, (), parts.life.is_ready
@@ -63,7 +63,7 @@ def _workers(parts: Parts, crew: Crew) -> dict[str, int]:
     return {"idle": idle, "busy": len(running) - throttled, "throttled": throttled, "dead": dead}
 
 
-def _reloads(reloader: Reloader) -> Iterator[Sample]:
+def _reloads(reloader: Reloader) -> Iterator[MetricSample]:
     last = reloader.last
     yield table.CONFIG_OK, (), last is None or last.status is not ReloadStatus.REJECTED
     yield table.CONFIG_OK_AT, (), reloader.last_success_ms / 1000
@@ -71,7 +71,7 @@ def _reloads(reloader: Reloader) -> Iterator[Sample]:
         yield table.CONFIG_RELOADS, (status.value,), reloader.count(status)
 
 
-def _states(parts: Parts, conditions: ByLog) -> Iterator[Sample]:
+def _states(parts: Parts, conditions: ByLog) -> Iterator[MetricSample]:
     counts: Counter[tuple[str, str]] = Counter(
         (log.log_dir, condition.state) for log, condition in conditions.items()
     )
@@ -80,7 +80,9 @@ def _states(parts: Parts, conditions: ByLog) -> Iterator[Sample]:
             yield table.PARTITIONS, (log_dir, state), counts[log_dir, state]
 
 
-def _log_dir(parts: Parts, log_dir: str, totals: Totals | None, uncleanable_bytes: int) -> Iterator[Sample]:
+def _log_dir(
+    parts: Parts, log_dir: str, totals: Totals | None, uncleanable_bytes: int
+) -> Iterator[MetricSample]:
     is_online = totals is not None and log_dir not in parts.obstacles.offline
     yield table.LOG_DIR_ONLINE, (log_dir,), is_online
     if totals is None or not is_online:
@@ -120,7 +122,7 @@ def _dirty(parts: Parts, log: LogId) -> tuple[float, int]:
     return (0.0, 0) if found.is_empty else (found.dirty_ratio, found.cleanable_bytes)
 
 
-def _partitions(parts: Parts) -> Iterator[Sample]:
+def _partitions(parts: Parts) -> Iterator[MetricSample]:
     """Series of partitions that the configuration names, the first of them in order."""
     config = parts.configuration().broker
     globs = config.metrics_per_partition_topics
@@ -143,7 +145,7 @@ def _partitions(parts: Parts) -> Iterator[Sample]:
 
 def _jmx(
     parts: Parts, crew: Crew, totals: dict[str, Totals], conditions: ByLog, uncleanable: Counter[str]
-) -> Iterator[Sample]:
+) -> Iterator[MetricSample]:
     """The same facts under the names and in the units of Kafka's own cleaner."""
     metrics, last = parts.metrics, parts.metrics.last
     yield table.JMX_BUFFER, (), 100 * metrics.dedupe_ratio
