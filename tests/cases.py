@@ -12,64 +12,64 @@ CASES: dict[str, tuple[str, ...]] = {
     "C010": ("kernels/test_cases_cleaning.py::test_c010_c011_holes_at_segment_ends",),
     "C011": ("kernels/test_cases_cleaning.py::test_c010_c011_holes_at_segment_ends",),
     "C012": (
-        "daemon/test_due.py::test_c012_to_c015_dirtiest_free_log_first",
+        "daemon/test_due_logs.py::test_c012_to_c015_dirtiest_free_log_first",
         "policy/test_cleanable.py::test_c012_to_c015_dirtiest_log_first",
     ),
     "C013": (
-        "daemon/test_due.py::test_c012_to_c015_dirtiest_free_log_first",
+        "daemon/test_due_logs.py::test_c012_to_c015_dirtiest_free_log_first",
         "policy/test_cleanable.py::test_c012_to_c015_dirtiest_log_first",
     ),
     "C014": (
-        "daemon/test_due.py::test_c012_to_c015_dirtiest_free_log_first",
+        "daemon/test_due_logs.py::test_c012_to_c015_dirtiest_free_log_first",
         "daemon/test_states.py::test_c014_logs_in_progress_are_passed_over",
         "policy/test_cleanable.py::test_c012_to_c015_dirtiest_log_first",
     ),
     "C015": (
-        "daemon/test_due.py::test_c012_to_c015_dirtiest_free_log_first",
+        "daemon/test_due_logs.py::test_c012_to_c015_dirtiest_free_log_first",
         "policy/test_cleanable.py::test_c012_to_c015_dirtiest_log_first",
     ),
     "C016": (
-        "daemon/test_due.py::test_c016_log_whose_first_batches_cannot_be_read_does_not_stop_the_others",
+        "daemon/test_due_logs.py::test_c016_log_whose_first_batches_cannot_be_read_does_not_stop_the_others",
     ),
     "C017": (
-        "daemon/test_due.py::test_c017_checkpoint_beyond_the_log_end_may_have_to_be_reset",
+        "daemon/test_due_logs.py::test_c017_checkpoint_beyond_the_log_end_may_have_to_be_reset",
         "policy/test_cleanable.py::test_first_dirty_offset",
     ),
     "C018": (
-        "daemon/test_due.py::test_c018_checkpoint_below_the_log_start",
+        "daemon/test_due_logs.py::test_c018_checkpoint_below_the_log_start",
         "policy/test_cleanable.py::test_first_dirty_offset",
     ),
     "C019": (
-        "daemon/test_due.py::test_c019_c020_nothing_but_an_active_segment",
+        "daemon/test_due_logs.py::test_c019_c020_nothing_but_an_active_segment",
         "policy/test_cleanable.py::test_c019_log_start_above_the_active_base",
     ),
     "C020": (
-        "daemon/test_due.py::test_c019_c020_nothing_but_an_active_segment",
+        "daemon/test_due_logs.py::test_c019_c020_nothing_but_an_active_segment",
         "policy/test_cleanable.py::test_c020_checkpoint_above_the_active_base",
     ),
     "C021": (
-        "daemon/test_due.py::test_c021_log_that_was_deleted_up_to_its_end",
+        "daemon/test_due_logs.py::test_c021_log_that_was_deleted_up_to_its_end",
         "policy/test_cleanable.py::test_c021_reset_without_cleaning",
     ),
     "C022": (
-        "daemon/test_due.py::test_c022_log_with_a_bad_checkpoint_beside_a_dirtier_one",
+        "daemon/test_due_logs.py::test_c022_log_with_a_bad_checkpoint_beside_a_dirtier_one",
         "policy/test_cleanable.py::test_first_dirty_offset",
     ),
     "C023": (
-        "daemon/test_due.py::test_c023_high_watermark_that_a_broker_checkpointed_is_the_bound",
+        "daemon/test_due_logs.py::test_c023_high_watermark_that_a_broker_checkpointed_is_the_bound",
         "policy/test_cleanable.py::test_c023_high_watermark_is_the_bound",
     ),
     "C024": (
-        "daemon/test_due.py::test_c024_active_segment_is_the_bound",
+        "daemon/test_due_logs.py::test_c024_active_segment_is_the_bound",
         "policy/test_cleanable.py::test_c024_active_segment_is_the_bound",
     ),
     "C025": (
-        "daemon/test_due.py::test_c025_min_lag_makes_a_log_due_by_the_mere_passing_of_time",
+        "daemon/test_due_logs.py::test_c025_min_lag_makes_a_log_due_by_the_mere_passing_of_time",
         "policy/test_cleanable.py::test_c025_min_lag",
     ),
     "C026": ("policy/test_cleanable.py::test_c026_min_lag_all_old",),
     "C027": (
-        "daemon/test_due.py::test_c027_checkpoint_between_log_start_and_active_segment_counts",
+        "daemon/test_due_logs.py::test_c027_checkpoint_between_log_start_and_active_segment_counts",
         "policy/test_cleanable.py::test_first_dirty_offset",
     ),
     "C028": (
@@ -77,11 +77,11 @@ CASES: dict[str, tuple[str, ...]] = {
         "storage/test_stability.py::test_c028_undecided_transactional_data_is_not_cleanable",
     ),
     "C029": (
-        "daemon/test_due.py::test_c029_c030_sizes_are_those_of_the_files",
+        "daemon/test_due_logs.py::test_c029_c030_sizes_are_those_of_the_files",
         "policy/test_cleanable.py::test_c029_sizes_of_a_clean_log",
     ),
     "C030": (
-        "daemon/test_due.py::test_c029_c030_sizes_are_those_of_the_files",
+        "daemon/test_due_logs.py::test_c029_c030_sizes_are_those_of_the_files",
         "policy/test_cleanable.py::test_c030_sizes_with_an_uncleanable_section",
     ),
     "C031": (
@@ -95,15 +95,15 @@ CASES: dict[str, tuple[str, ...]] = {
     ),
     "C034": (
         "daemon/test_retention.py::test_c034_c035_c036_every_policy_gets_its_pass_and_nobody_works_on_the_log_meanwhile",
-        "daemon/test_due.py::test_c034_to_c036_only_compacted_logs_are_looked_at",
+        "daemon/test_due_logs.py::test_c034_to_c036_only_compacted_logs_are_looked_at",
     ),
     "C035": (
         "daemon/test_retention.py::test_c034_c035_c036_every_policy_gets_its_pass_and_nobody_works_on_the_log_meanwhile",
-        "daemon/test_due.py::test_c034_to_c036_only_compacted_logs_are_looked_at",
+        "daemon/test_due_logs.py::test_c034_to_c036_only_compacted_logs_are_looked_at",
     ),
     "C036": (
         "daemon/test_retention.py::test_c034_c035_c036_every_policy_gets_its_pass_and_nobody_works_on_the_log_meanwhile",
-        "daemon/test_due.py::test_c034_to_c036_only_compacted_logs_are_looked_at",
+        "daemon/test_due_logs.py::test_c034_to_c036_only_compacted_logs_are_looked_at",
     ),
     "C037": ("daemon/test_retention.py::test_c037_a_compacted_log_that_failed_gets_no_pass",),
     "C038": ("daemon/test_states.py::test_c038_logs_under_retention_are_not_compacted",),
@@ -335,23 +335,23 @@ CASES: dict[str, tuple[str, ...]] = {
     "C155": ("daemon/test_at_work.py::test_c155_a_log_that_is_deleted_while_it_is_cleaned_is_forgotten",),
     "C156": ("daemon/test_soak.py::test_nothing_is_lost_whatever_happens",),
     "D01": (
-        "daemon/test_due.py::test_d01_overdue_logs_go_first_and_the_earliest_deadline_before_all",
+        "daemon/test_due_logs.py::test_d01_overdue_logs_go_first_and_the_earliest_deadline_before_all",
         "policy/test_cleanable.py::test_d01_overdue_logs_go_first",
     ),
     "D02": (
-        "daemon/test_due.py::test_d02_d03_ratio_must_be_above_the_threshold",
+        "daemon/test_due_logs.py::test_d02_d03_ratio_must_be_above_the_threshold",
         "policy/test_cleanable.py::test_d02_d03_threshold",
     ),
     "D03": (
-        "daemon/test_due.py::test_d02_d03_ratio_must_be_above_the_threshold",
+        "daemon/test_due_logs.py::test_d02_d03_ratio_must_be_above_the_threshold",
         "policy/test_cleanable.py::test_d02_d03_threshold",
     ),
     "D04": (
-        "daemon/test_due.py::test_c025_min_lag_makes_a_log_due_by_the_mere_passing_of_time",
+        "daemon/test_due_logs.py::test_c025_min_lag_makes_a_log_due_by_the_mere_passing_of_time",
         "policy/test_cleanable.py::test_d04_min_lag_is_strict",
     ),
     "D05": (
-        "daemon/test_due.py::test_d05_first_batches_without_a_time_are_never_overdue",
+        "daemon/test_due_logs.py::test_d05_first_batches_without_a_time_are_never_overdue",
         "policy/test_cleanable.py::test_d05_compaction_delay",
     ),
     "D07": ("kernels/test_cases_cleaning.py::test_d07_tombstone_kept_until_its_horizon",),

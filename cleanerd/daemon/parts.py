@@ -13,6 +13,7 @@ from cleanerd.cleaning.spark_master import express_place, spark_place
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.engine.client import Engine
+from cleanerd.daemon.inventory.due_logs import DueLogs
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import stamp_of
 from cleanerd.daemon.kafka_replicas import KafkaReplicas
@@ -71,6 +72,7 @@ class Parts:
     metrics: Metrics
     events: EventLog
     inventory: Inventory
+    due_logs: DueLogs
     states: PartitionStates
     failures: Failures
     obstacles: Obstacles
@@ -119,14 +121,15 @@ def build_parts(
         Inventory(files, clock),
         PendingDeletions(files, clock),
     )
+    due_logs = DueLogs(inventory, clock)
     events = EventLog(history, clock, partial(_recorded, metrics, inventory))
     ownership = Ownership(files, clock, partial(_recovered, events, deletions, recovering), metrics.recovered)
     states = PartitionStates(clock, [Hold(**hold) for hold in history.all(HOLD).values()])
     wanted = Wanted(states, files, clock, configuration, refresh)
     failures, obstacles, jobs = Failures(history), Obstacles(), Jobs(clock)
     conditions = Conditions(
-        inventory=inventory, states=states, failures=failures, ownership=ownership, configuration=configuration,
-        clock=clock, obstacles=obstacles, brokers_cleaner=BrokersCleaner(files),
+        inventory=inventory, due_logs=due_logs, states=states, failures=failures, ownership=ownership,
+        configuration=configuration, clock=clock, obstacles=obstacles, brokers_cleaner=BrokersCleaner(files),
     )  # fmt: skip
     commits = Commits(
         states=states, ownership=ownership, events=events, files=files, inventory=inventory, metrics=metrics,
@@ -143,15 +146,16 @@ def build_parts(
         done=partial(_retained, inventory, metrics, events),
     )  # fmt: skip
     schedule = Schedule(
-        inventory, states, jobs, configuration, lambda log: conditions.of(log).obstacle, ownership.is_yielding, clock
+        due_logs, states, jobs, configuration, lambda log: conditions.of(log).obstacle, ownership.is_yielding, clock
     )  # fmt: skip
     stall_timeout_ms = lambda: configuration().broker.job_stall_timeout_ms  # noqa: E731
     return Parts(
         configuration=configuration, log_dirs=log_dirs, files=files, clock=clock, life=life,
         work_bell=Bell(), commit_bell=Bell(), progressed=threading.Condition(),
-        history=history, metrics=metrics, events=events, inventory=inventory, states=states, failures=failures,
-        obstacles=obstacles, ownership=ownership, conditions=conditions, throttle=Throttle(clock), jobs=jobs,
-        schedule=schedule, deletions=deletions, retention=retention, wanted=wanted, commits=commits, installs=installs,
+        history=history, metrics=metrics, events=events, inventory=inventory, due_logs=due_logs, states=states,
+        failures=failures, obstacles=obstacles, ownership=ownership, conditions=conditions, throttle=Throttle(clock),
+        jobs=jobs, schedule=schedule, deletions=deletions, retention=retention, wanted=wanted, commits=commits,
+        installs=installs,
         engine=Engine(lambda: spark_place(configuration().broker), clock, stall_timeout_ms),
         express_engine=Engine(lambda: express_place(configuration().broker), clock, stall_timeout_ms),
     )  # fmt: skip

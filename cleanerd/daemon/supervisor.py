@@ -42,7 +42,7 @@ class Supervisor:
                 _log.info("owned_by_another", log_dir=log_dir, pid=parts.ownership.owner_of(log_dir))
         self.crew.scanner.scan()
         for value in parts.history.all(HORIZON).values():
-            parts.inventory.note_horizon(LogId.of_fields(value), int(value["horizon_ms"]))
+            parts.due_logs.note_horizon(LogId.of_fields(value), int(value["horizon_ms"]))
         self.crew.start(config.log_cleaner_threads)
         parts.life.is_ready = True
         parts.events.record(
@@ -111,4 +111,4 @@ class Supervisor:
         """Priorities and the size of the history as configured."""
         config = configuration.broker
         self.parts.history.set_limits(config.history_max_age_ms, config.history_max_bytes)
-        self.parts.inventory.reserve(config.reserved_topics, config.reserved_max_wait_ms)
+        self.parts.due_logs.reserve(config.reserved_topics, config.reserved_max_wait_ms)

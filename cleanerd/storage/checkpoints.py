@@ -30,22 +30,18 @@ from .partition_dir import PartitionDir
 from .replace import replace_file
 from .scan import Checkpoints
 
-_OF_A_LOG_DIR = (
+LOG_DIR_CHECKPOINTS = (
     names.CLEANER_OFFSET_CHECKPOINT,
     names.RECOVERY_POINT_CHECKPOINT,
     names.LOG_START_CHECKPOINT,
     names.REPLICATION_CHECKPOINT,
 )
+"""The checkpoints of a log directory, in the order of the fields of `Checkpoints`."""
 
 
 def read_checkpoints(files: Files, log_dir: str) -> Checkpoints:
     """All four; a missing file is an empty one. Raises CorruptFile naming file, byte, expected and found."""
-    return Checkpoints(
-        cleaner=read_offsets(files, os.path.join(log_dir, names.CLEANER_OFFSET_CHECKPOINT)),
-        recovery_point=read_offsets(files, os.path.join(log_dir, names.RECOVERY_POINT_CHECKPOINT)),
-        log_start=read_offsets(files, os.path.join(log_dir, names.LOG_START_CHECKPOINT)),
-        high_watermark=read_offsets(files, os.path.join(log_dir, names.REPLICATION_CHECKPOINT)),
-    )
+    return Checkpoints(*(read_offsets(files, os.path.join(log_dir, name)) for name in LOG_DIR_CHECKPOINTS))
 
 
 def read_offsets(files: Files, path: str) -> dict[TopicPartition, int]:
@@ -109,7 +105,9 @@ def forget_partition(files: Files, log_dir: str, topic_partition: TopicPartition
     A stale log start offset hides or deletes new records, a stale first dirty offset lets new tombstones go before the
     values that they delete. Raises as `_update`, before anything is written if it is for damage.
     """
-    found = [n for n in _OF_A_LOG_DIR if topic_partition in read_offsets(files, os.path.join(log_dir, n))]
+    found = [
+        n for n in LOG_DIR_CHECKPOINTS if topic_partition in read_offsets(files, os.path.join(log_dir, n))
+    ]
     for name in found:
         _update(files, log_dir, name, {topic_partition: None})
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cleanerd.config.model import TopicConfig
+from cleanerd.daemon.inventory.due_logs import DueLogs
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.urgency import FOREVER_MS, Due
 from cleanerd.daemon.values.log_id import LogId
@@ -92,6 +93,7 @@ class Fixture:
 
     def __post_init__(self) -> None:
         self.inventory = Inventory(self.files, self.clock)
+        self.due_logs = DueLogs(self.inventory, self.clock)
 
     @property
     def root(self) -> Path:
@@ -113,13 +115,13 @@ class Fixture:
         ]
 
     def due(self) -> list[Due]:
-        return self.inventory.due(self.clock.now_ms(), self.config, self.is_free)
+        return self.due_logs.due(self.clock.now_ms(), self.config, self.is_free)
 
     def due_names(self) -> list[str]:
         return [str(due.log) for due in self.due()]
 
     def next_due_in_ms(self) -> int | None:
-        at_ms = self.inventory.next_due_ms(self.clock.now_ms(), self.config, self.is_free)
+        at_ms = self.due_logs.next_due_ms(self.clock.now_ms(), self.config, self.is_free)
         return None if at_ms is None else at_ms - self.clock.now_ms()
 
     def log(self, name: str, log_dir: Path | None = None) -> LogId:

@@ -90,13 +90,13 @@ class Cleaners:
     def _note_examined(self, log: LogId, result: LogResult) -> None:
         parts, now_ms = self._parts, self._parts.clock.now_ms()
         if result.outcome == SUPERSEDED:  # as soon as the log is seen to be another one, else after a pause
-            parts.inventory.note_examined(log, now_ms + parts.configuration().broker.retry_backoff_ms)
+            parts.due_logs.note_examined(log, now_ms + parts.configuration().broker.retry_backoff_ms)
         if result.outcome == "skipped" or (result.outcome == "unchanged" and result.reason):
-            parts.inventory.note_examined(log, now_ms + _EXAMINED_FOR_MS)
+            parts.due_logs.note_examined(log, now_ms + _EXAMINED_FOR_MS)
 
     def _note_horizon(self, log: LogId, horizon_ms: int | None) -> None:
         parts = self._parts
-        parts.inventory.note_horizon(log, horizon_ms)
+        parts.due_logs.note_horizon(log, horizon_ms)
         if horizon_ms is None:
             parts.history.delete(HORIZON, log.directory)
         else:

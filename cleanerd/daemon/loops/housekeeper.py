@@ -19,7 +19,7 @@ class Housekeeper:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._pruned_s = parts.clock.monotonic_s()
-        self._sampler = Sampler(parts.inventory, parts.configuration, parts.history)
+        self._sampler = Sampler(parts.inventory, parts.due_logs, parts.configuration, parts.history)
         self.worker = Worker("cleanerd-housekeeper", self._step, lambda: _PAUSE_S, Bell(), parts.clock)
 
     def _step(self) -> bool:

@@ -78,7 +78,7 @@ def _waiting(parts: Parts, now_ms: int, conditions: Iterable[tuple[LogId, Condit
     config_of = functools.cache(parts.configuration().topic)
     found: Estimates = {}
     for log, condition in conditions:
-        estimate = parts.inventory.estimate(log, now_ms, config_of)
+        estimate = parts.due_logs.estimate(log, now_ms, config_of)
         if estimate is not None and condition.obstacle is None:
             found[log] = estimate
     return found

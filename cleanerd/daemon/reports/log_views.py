@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from cleanerd.cleaning.throttle import RateLimit, Throttle
-from cleanerd.daemon.inventory.inventory import TopicConfigs
+from cleanerd.daemon.inventory.due_logs import TopicConfigs
 from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
@@ -26,7 +26,7 @@ def _log_view(
 ) -> LogView:
     tp, known = log.topic_partition, parts.inventory.facts(log)
     config, failure = config_of(tp.topic), parts.failures.of(log)
-    estimate = parts.inventory.estimate(log, now_ms, config_of)
+    estimate = parts.due_logs.estimate(log, now_ms, config_of)
     bound = estimate.range if estimate is not None else None
     sizes = _sizes(known, bound) if known is not None and bound is not None else {}
     return LogView(

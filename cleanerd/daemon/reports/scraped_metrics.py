@@ -25,7 +25,7 @@ ByLog = dict[LogId, Condition]
 def read(parts: Parts, crew: Crew, reloader: Reloader) -> Iterator[MetricSample]:
     """Every metric that is looked up. Raises nothing that a disk can do."""
     conditions = dict(parts.conditions.all(parts.inventory.logs()))
-    totals = parts.inventory.totals(parts.clock.now_ms(), parts.configuration().topic)
+    totals = parts.due_logs.totals(parts.clock.now_ms(), parts.configuration().topic)
     uncleanable = _uncleanable_bytes(parts, conditions)
     yield table.DEADLINE_MISSES, (), forecast.misses(parts, conditions.items())
     yield from _process(parts, crew)

@@ -51,7 +51,7 @@ class StatusLine:
         config_of = functools.cache(parts.configuration().topic)
         ratios: dict[LogId, float] = {}
         for log, condition in conditions.items():
-            found = parts.inventory.estimate(log, now_ms, config_of) if condition.state == "dirty" else None
+            found = parts.due_logs.estimate(log, now_ms, config_of) if condition.state == "dirty" else None
             if found is not None:
                 ratios[log] = found.range.dirty_ratio
         cleanable = sum(condition.state != "ignored" for condition in conditions.values())

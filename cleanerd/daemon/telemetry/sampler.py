@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 
 from cleanerd.config.load import Configuration
+from cleanerd.daemon.inventory.due_logs import DueLogs
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.telemetry.history import HistoryFile
 from cleanerd.daemon.values.log_id import LogId
@@ -18,9 +19,14 @@ class Sampler:
     """Every ten minutes: all compacted logs together, and each that has moved since it was last remembered."""
 
     def __init__(
-        self, inventory: Inventory, configuration: Callable[[], Configuration], history: HistoryFile
+        self,
+        inventory: Inventory,
+        due_logs: DueLogs,
+        configuration: Callable[[], Configuration],
+        history: HistoryFile,
     ) -> None:
         self._inventory = inventory
+        self._due_logs = due_logs
         self._configuration = configuration
         self._history = history
         self._slot = -1
@@ -35,7 +41,7 @@ class Sampler:
         config_of = functools.cache(self._configuration().topic)
         found: dict[LogId, SizeSample] = {}
         for log in self._inventory.logs():
-            estimate = self._inventory.estimate(log, now_ms, config_of)
+            estimate = self._due_logs.estimate(log, now_ms, config_of)
             if estimate is not None:
                 size, bound = estimate.known.contents.size_bytes, estimate.range
                 cleanable = 0 if bound.is_empty else bound.cleanable_bytes

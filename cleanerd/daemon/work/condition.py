@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from cleanerd.config.load import Configuration
-from cleanerd.daemon.inventory.inventory import Inventory, TopicConfigs
+from cleanerd.daemon.inventory.due_logs import DueLogs, TopicConfigs
+from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.inventory.urgency import Estimate
 from cleanerd.daemon.values.log_id import LogId
@@ -66,6 +67,7 @@ class Conditions:
     """Tells the condition of every log; thread-safe."""
 
     inventory: Inventory
+    due_logs: DueLogs
     states: PartitionStates
     failures: Failures
     ownership: Ownership
@@ -132,7 +134,7 @@ class Conditions:
     def _has_aged(self, known: ListedLog, config_of: TopicConfigs) -> bool:
         """Whether to throw a waiting result away and make a better one."""
         staged, now_ms = known.contents.staged, self.clock.now_ms()
-        found = self.inventory.estimate(known.log, now_ms, config_of)
+        found = self.due_logs.estimate(known.log, now_ms, config_of)
         if staged is None or staged.round_end is None or found is None or self._until(found, config_of):
             return False
         closed = [segment.facts for segment in known.contents.closed]
@@ -158,7 +160,7 @@ class Conditions:
         if now_ms < found.deadline_ms and found.range.dirty_ratio <= config.broker_min_cleanable_dirty_ratio:
             return None
         grace_ms = self.configuration().broker.broker_cleaner_grace_ms
-        left_ms = grace_ms - round(1000 * self.inventory.due_for_s(log))
+        left_ms = grace_ms - round(1000 * self.due_logs.due_for_s(log))
         return now_ms + left_ms if left_ms > 0 else None
 
     def _compacted(
@@ -166,7 +168,7 @@ class Conditions:
     ) -> Condition:
         """Of a log that may be cleaned, if it is dirty and nothing but circumstances is in the way."""
         now_ms, failure = self.clock.now_ms(), self.failures.of(log)
-        found = self.inventory.estimate(log, now_ms, config_of)
+        found = self.due_logs.estimate(log, now_ms, config_of)
         state: LogState = "clean" if found is None or found.reason(now_ms) is None else "dirty"
         reason = failure.reason if failure is not None else None
         if self.ownership.is_yielding(log.log_dir):

@@ -19,7 +19,7 @@ from cleanerd.cleaning.reset import reset_checkpoint
 from cleanerd.cleaning.retain import Preview, Retained, preview, retain_log
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
-from cleanerd.daemon.inventory.inventory import TopicConfigs
+from cleanerd.daemon.inventory.due_logs import TopicConfigs
 from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.states import PartitionStates

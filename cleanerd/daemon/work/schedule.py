@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from cleanerd.cleaning.batching import in_jobs
 from cleanerd.config.load import Configuration
-from cleanerd.daemon.inventory.inventory import Inventory
+from cleanerd.daemon.inventory.due_logs import DueLogs
 from cleanerd.daemon.inventory.urgency import Due, DueReason
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
@@ -28,7 +28,7 @@ class Schedule:
 
     def __init__(
         self,
-        inventory: Inventory,
+        due_logs: DueLogs,
         states: PartitionStates,
         jobs: Jobs,
         configuration: Callable[[], Configuration],
@@ -36,7 +36,7 @@ class Schedule:
         is_yielding: Callable[[str], bool],
         clock: Clock,
     ) -> None:
-        self._inventory = inventory
+        self._due_logs = due_logs
         self._states = states
         self._jobs = jobs
         self._configuration = configuration
@@ -57,7 +57,7 @@ class Schedule:
         """How long there will be nothing new if nothing happens: log.cleaner.backoff.ms, or less if time is up before."""
         now_ms, configuration = self._clock.now_ms(), self._configuration()
         backoff_ms = configuration.broker.backoff_ms
-        next_ms = self._inventory.next_due_ms(now_ms, configuration.topic, self._is_free)
+        next_ms = self._due_logs.next_due_ms(now_ms, configuration.topic, self._is_free)
         if next_ms is not None:
             backoff_ms = min(backoff_ms, max(next_ms - now_ms, 10))
         return backoff_ms / 1000
@@ -76,7 +76,7 @@ class Schedule:
         return None
 
     def _all_due(self) -> list[Due]:
-        return self._inventory.due(self._clock.now_ms(), self._configuration().topic, self._is_free)
+        return self._due_logs.due(self._clock.now_ms(), self._configuration().topic, self._is_free)
 
     def _due(self, due: list[Due]) -> Job | None:
         if not due:

@@ -201,7 +201,7 @@ def test_c029_c030_sizes_are_those_of_the_files(fixture: Fixture) -> None:
     write_cleaner_checkpoint(fixture.root, {"log30-0": 5})
     fixture.scan()
     assert fixture.due_names() == []
-    totals = fixture.inventory.totals(fixture.clock.now_ms(), fixture.config)
+    totals = fixture.due_logs.totals(fixture.clock.now_ms(), fixture.config)
     assert totals[str(fixture.root)].size_bytes == sum(range(100, 106))
 
 
@@ -263,7 +263,7 @@ def test_c034_to_c036_only_compacted_logs_are_looked_at(
     write_log(fixture.root / "t-0", {0: 100, 10: 0})
     fixture.configs["t"] = replace(CONFIG, cleanup_policy=policy)
     fixture.scan()
-    fixture.inventory.note_horizon(fixture.log("t-0"), 0)
+    fixture.due_logs.note_horizon(fixture.log("t-0"), 0)
     assert bool(fixture.due()) is is_due
 
 
@@ -281,7 +281,7 @@ def one(fixture: Fixture) -> Fixture:
 def test_examined_log_is_not_offered_again_until_something_is_other(one: Fixture) -> None:
     log = one.log("log20-0")
     assert one.due_names() == ["log20-0"]
-    one.inventory.note_examined(log, None)
+    one.due_logs.note_examined(log, None)
     assert (one.due_names(), one.next_due_in_ms()) == ([], None)
     one.clock.advance(1000 * HOUR_MS)
     one.scan()
@@ -290,23 +290,23 @@ def test_examined_log_is_not_offered_again_until_something_is_other(one: Fixture
     write_cleaner_checkpoint(one.root, {"log20-0": 4})
     one.scan()
     assert one.due_names() == ["log20-0"]
-    one.inventory.note_examined(log, None)
+    one.due_logs.note_examined(log, None)
 
     (one.root / "log20-0" / file_name(30)).touch()
     one.scan()
     assert one.due_names() == ["log20-0"]
-    one.inventory.note_examined(log, None)
+    one.due_logs.note_examined(log, None)
 
     one.configs["log20"] = replace(CONFIG, min_cleanable_dirty_ratio=0.07)
     assert one.due_names() == ["log20-0"]
-    one.inventory.note_examined(log, None)
+    one.due_logs.note_examined(log, None)
     assert one.due_names() == []
 
 
 def test_examined_log_is_offered_again_at_the_time_given(one: Fixture) -> None:
     """For what cannot be seen from here: a transaction that is open today."""
     one.due()
-    one.inventory.note_examined(one.log("log20-0"), one.clock.now_ms() + 500)
+    one.due_logs.note_examined(one.log("log20-0"), one.clock.now_ms() + 500)
     assert (one.due_names(), one.next_due_in_ms()) == ([], 500)
     one.clock.advance(500)
     assert one.due_names() == ["log20-0"]
@@ -317,7 +317,7 @@ def test_change_during_an_examination_is_not_lost(one: Fixture) -> None:
     one.due()
     write_cleaner_checkpoint(one.root, {"log20-0": 4})
     one.scan()
-    one.inventory.note_examined(one.log("log20-0"), None)
+    one.due_logs.note_examined(one.log("log20-0"), None)
     assert one.due_names() == ["log20-0"]
 
 
@@ -327,7 +327,7 @@ def test_examined_log_becomes_due_for_another_reason(fixture: Fixture) -> None:
     write_cleaner_checkpoint(fixture.root, {"t-0": 10})
     fixture.scan()
     assert [due.reason for due in fixture.due()] == [DueReason.RATIO]
-    fixture.inventory.note_examined(fixture.log("t-0"), None)
+    fixture.due_logs.note_examined(fixture.log("t-0"), None)
     assert (fixture.due_names(), fixture.next_due_in_ms()) == ([], 1)
     fixture.clock.advance(1)
     assert [due.reason for due in fixture.due()] == [DueReason.MAX_LAG]
@@ -342,11 +342,11 @@ def test_horizon_that_passes_is_worth_a_visit_though_nothing_is_dirty(one: Fixtu
     one.scan()
     assert (one.due_names(), one.next_due_in_ms()) == ([], None)
     at_ms = one.clock.now_ms() + 50
-    one.inventory.note_horizon(log, at_ms)
+    one.due_logs.note_horizon(log, at_ms)
     assert (one.due_names(), one.next_due_in_ms()) == ([], 50)
     one.clock.advance(50)
     assert [(due.reason, due.at_ms) for due in one.due()] == [(DueReason.HORIZON, at_ms)]
-    one.inventory.note_horizon(log, None)
+    one.due_logs.note_horizon(log, None)
     assert (one.due_names(), one.next_due_in_ms()) == ([], None)
 
 
@@ -354,12 +354,12 @@ def test_horizons_come_after_dirty_logs_and_the_oldest_first(three: Fixture) -> 
     write_cleaner_checkpoint(three.root, {"log20-0": 18, "log25-0": 24, "log30-0": 20})
     three.scan()
     for name, ago_ms in (("log20-0", 5), ("log25-0", 7)):
-        three.inventory.note_horizon(three.log(name), three.clock.now_ms() - ago_ms)
+        three.due_logs.note_horizon(three.log(name), three.clock.now_ms() - ago_ms)
     assert three.due_names() == ["log30-0", "log25-0", "log20-0"]
 
 
 def test_reserved_topic_does_not_wait_longer_than_it_should(three: Fixture) -> None:
-    three.inventory.reserve(["log25"], 60_000)
+    three.due_logs.reserve(["log25"], 60_000)
     assert three.due_names() == ["log30-0", "log25-0"]
     assert three.next_due_in_ms() == 60_000
     three.clock.advance(59_999)
@@ -370,7 +370,7 @@ def test_reserved_topic_does_not_wait_longer_than_it_should(three: Fixture) -> N
 
 
 def test_wait_of_a_reserved_topic_begins_anew_when_it_was_served(three: Fixture) -> None:
-    three.inventory.reserve(["log25"], 60_000)
+    three.due_logs.reserve(["log25"], 60_000)
     three.due()
     three.clock.advance(60_000)
     write_cleaner_checkpoint(three.root, {"log20-0": 20, "log25-0": 24, "log30-0": 20})
@@ -405,7 +405,7 @@ def test_clock_that_goes_back_is_believed(fixture: Fixture) -> None:
 def test_first_batches_are_read_once(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not at all where nobody asks for max.compaction.lag.ms."""
     read = itertools.count()
-    monkeypatch.setattr("cleanerd.daemon.inventory.inventory.first_batch_timestamp_ms", lambda _: next(read))
+    monkeypatch.setattr("cleanerd.daemon.inventory.due_logs.first_batch_timestamp_ms", lambda _: next(read))
     log_of(fixture, "log20-0", 20)
     fixture.scan()
     fixture.due()
@@ -421,11 +421,11 @@ def test_first_batches_are_read_once(fixture: Fixture, monkeypatch: pytest.Monke
 
 def test_1_25_totals_of_a_log_directory(three: Fixture) -> None:
     """The highest ratio of any compacted log, whether or not it qualifies; 0 when there is none."""
-    (totals,) = three.inventory.totals(three.clock.now_ms(), three.config).values()
+    (totals,) = three.due_logs.totals(three.clock.now_ms(), three.config).values()
     assert totals.size_bytes == 100 * (20 + 25 + 30)
     assert totals.cleanable_bytes == 100 * (0 + 4 + 8)
     assert totals.max_dirty_ratio == pytest.approx(8 / 28)
     for topic in three.configs:
         three.configs[topic] = replace(CONFIG, cleanup_policy=("delete",))
-    (totals,) = three.inventory.totals(three.clock.now_ms(), three.config).values()
+    (totals,) = three.due_logs.totals(three.clock.now_ms(), three.config).values()
     assert (totals.cleanable_bytes, totals.max_dirty_ratio) == (0, 0.0)

@@ -1,0 +1,183 @@
+"""Which logs are due for a visit, most urgent first.
+
+What is offered as due is an upper bound (`listed_log`): the exact examination decides. One that found nothing to do is
+remembered with the facts it was based on, so that no log is examined twice for the same reason. Everything here may be
+lost at any time. Every method may be called by any thread.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from cleanerd.config.model import TopicConfig
+from cleanerd.daemon.inventory.entry import Entry
+from cleanerd.daemon.inventory.inventory import Inventory
+from cleanerd.daemon.inventory.listed_log import ClosedSegment, ListedLog
+from cleanerd.daemon.inventory.totals import Totals, sum_up
+from cleanerd.daemon.inventory.urgency import FOREVER_MS, Due, DueReason, Estimate, estimate
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.env.clock import Clock
+from cleanerd.format.names import FileKind, segment_path
+from cleanerd.storage.scan import first_batch_timestamp_ms
+
+TopicConfigs = Callable[[str], TopicConfig]
+IsFree = Callable[[LogId], bool]
+
+
+class DueLogs:
+    """See the head of this module."""
+
+    def __init__(self, inventory: Inventory, clock: Clock) -> None:
+        self._inventory = inventory
+        self._clock = clock
+        self._reserved_topics: frozenset[str] = frozenset()
+        self._reserved_max_wait_s = 0.0
+
+    def reserve(self, topics: Collection[str], max_wait_ms: int) -> None:
+        """From now on logs of these topics that have been due for so long go before all others."""
+        self._reserved_topics, self._reserved_max_wait_s = frozenset(topics), max_wait_ms / 1000
+
+    def due(self, now_ms: int, topic_config: TopicConfigs, is_free: IsFree) -> list[Due]:
+        """Compacted logs that may be worth a visit, most urgent first.
+
+        Reserved topics that waited too long; logs past max.compaction.lag.ms, earliest deadline first; the highest dirty
+        ratio (1.21, 1.23 with cleanerd's deviation); expired delete horizons. Logs that `is_free` refuses are left out.
+        """
+        config_of = functools.cache(topic_config)
+        now_s = self._clock.monotonic_s()
+        found = []
+        for entry in self._online():
+            due, basis = self._due(entry, now_ms, config_of)
+            if due is None:
+                entry.visits.due_since_s = None
+                continue
+            if entry.visits.due_since_s is None:
+                entry.visits.due_since_s = now_s
+            if is_free(entry.log):
+                entry.visits.offered = basis
+                left_s = self._left_s(entry, now_s)
+                found.append(due if left_s > 0 else replace(due, late_s=-left_s))
+        return sorted(found, key=lambda due: due.urgency)
+
+    def next_due_ms(self, now_ms: int, topic_config: TopicConfigs, is_free: IsFree) -> int | None:
+        """When time alone may make `due` return a log that it does not return now, or call one late; None if it will not.
+
+        It may be early (the log is not due after all, ask again), never late.
+        """
+        config_of = functools.cache(topic_config)
+        instants = [FOREVER_MS]
+        for entry in self._online():
+            found = self._estimate(entry, now_ms, config_of)
+            if found is None:
+                continue
+            own = [FOREVER_MS]
+            if self._due(entry, now_ms, config_of)[0] is None:
+                own = [found.next_change_ms(now_ms), entry.visits.horizon_ms, entry.visits.examined_until_ms]
+            elif entry.visits.due_since_s is not None:
+                left_s = self._left_s(entry, self._clock.monotonic_s())
+                own = [now_ms + math.ceil(min(left_s * 1000, FOREVER_MS))]
+            if min(own) < FOREVER_MS and is_free(entry.log):
+                instants += own
+        earliest_ms = min(at for at in instants if at > now_ms)
+        return earliest_ms if earliest_ms < FOREVER_MS else None
+
+    def note_examined(self, log: LogId, until_ms: int | None) -> None:
+        """An exact examination of what `due` offered found nothing to do.
+
+        The log is offered again when its files, its checkpoint, its configuration or the reason are others, and at
+        `until_ms`: give one when what held it back cannot be seen from here, as an open transaction.
+        """
+        entry = self._inventory.entry(log)
+        if entry is not None:
+            entry.visits.examined_until_ms = FOREVER_MS if until_ms is None else until_ms
+            entry.visits.examined = entry.visits.offered
+
+    def note_horizon(self, log: LogId, due_ms: int | None) -> None:
+        """From `due_ms` on a visit is due even if nothing is dirty (rule 0.6); None: there is nothing to wait for."""
+        entry = self._inventory.entry(log)
+        if entry is not None:
+            entry.visits.horizon_ms = FOREVER_MS if due_ms is None else due_ms
+
+    def due_for_s(self, log: LogId) -> float:
+        """For how long a log has been found due without a break, in seconds; 0 for one that is not due."""
+        entry = self._inventory.entry(log)
+        if entry is None or entry.visits.due_since_s is None:
+            return 0.0
+        return self._clock.monotonic_s() - entry.visits.due_since_s
+
+    def estimate(self, log: LogId, now_ms: int, topic_config: TopicConfigs) -> Estimate | None:
+        """The most that may be cleanable of a log; None if it is not compacted, does not exist or cannot be read."""
+        entry = self._inventory.entry(log)
+        return self._estimate(entry, now_ms, topic_config) if entry else None
+
+    def totals(self, now_ms: int, topic_config: TopicConfigs) -> dict[str, Totals]:
+        """Numbers of each log directory that works."""
+        config_of = functools.cache(topic_config)
+        online = self._inventory.online_entries()
+        return {path: self._totals(entries, now_ms, config_of) for path, entries in online.items()}
+
+    def _online(self) -> list[Entry]:
+        return [entry for entries in self._inventory.online_entries().values() for entry in entries]
+
+    def _due(self, entry: Entry, now_ms: int, config_of: TopicConfigs) -> tuple[Due | None, object]:
+        """What makes this log due, and what that is based on."""
+        found = self._estimate(entry, now_ms, config_of)
+        if found is None or found.known.contents.in_transition:
+            return None, None
+        reason = found.reason(now_ms)
+        if reason is None and now_ms >= entry.visits.horizon_ms:
+            reason = DueReason.HORIZON
+        if reason is None:
+            return None, None
+        limits = (found.range.first_dirty_offset, found.range.first_uncleanable_offset)
+        basis = (found.known.contents, limits, found.config, reason, entry.visits.horizon_ms)
+        if now_ms < entry.visits.examined_until_ms and basis == entry.visits.examined:
+            return None, None
+        at_ms = {DueReason.MAX_LAG: found.deadline_ms, DueReason.HORIZON: entry.visits.horizon_ms}.get(reason)
+        return Due(entry.log, reason, found.range, at_ms), basis
+
+    def _totals(self, entries: Sequence[Entry], now_ms: int, config_of: TopicConfigs) -> Totals:
+        known = [entry.known for entry in entries if entry.known is not None]
+        found = (self._estimate(entry, now_ms, config_of) for entry in entries)
+        unreadable = sum(entry.error is not None for entry in entries)
+        estimates = [estimate for estimate in found if estimate is not None]
+        return sum_up(known, estimates, unreadable=unreadable, now_ms=now_ms)
+
+    def _left_s(self, entry: Entry, now_s: float) -> float:
+        """How long a log that is due may go on waiting; from 0 on it is late. Forever, if not reserved."""
+        if entry.visits.due_since_s is None or entry.log.topic_partition.topic not in self._reserved_topics:
+            return math.inf
+        return entry.visits.due_since_s + self._reserved_max_wait_s - now_s
+
+    def _estimate(self, entry: Entry, now_ms: int, config_of: TopicConfigs) -> Estimate | None:
+        """None for a log that is not compacted, or cannot be read."""
+        known = entry.known
+        config = config_of(entry.log.topic_partition.topic)
+        if known is None or entry.error is not None or not config.compact:
+            return None
+        current = entry.visits.estimate
+        if current is not None and current.holds(known, config, now_ms):
+            return current
+        try:
+            first_batches_ms = self._first_batches_ms(entry, known, config)
+        except OSError:  # it changes under our hands; if it cannot be read at all, the scan says so
+            self._inventory.touch_log(entry.log)
+            return None
+        entry.visits.estimate = estimate(known, config, now_ms, first_batches_ms)
+        return entry.visits.estimate
+
+    def _first_batches_ms(self, entry: Entry, known: ListedLog, config: TopicConfig) -> dict[int, int | None]:
+        """Rule 1.19, read once for each closed segment of a topic that has max.compaction.lag.ms."""
+        if config.max_compaction_lag_ms >= FOREVER_MS:
+            return {}
+        read = entry.visits.first_batches_ms
+        entry.visits.first_batches_ms = {
+            segment: read[segment] if segment in read else first_batch_timestamp_ms(_log_path(entry, segment))
+            for segment in known.contents.closed
+        }
+        return {segment.facts.base_offset: at for segment, at in entry.visits.first_batches_ms.items()}
+
+
+def _log_path(entry: Entry, segment: ClosedSegment) -> str:
+    return segment_path(entry.log.directory, segment.facts.base_offset, FileKind.LOG)

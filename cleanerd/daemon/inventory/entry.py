@@ -1,0 +1,34 @@
+"""A partition directory, as the inventory remembers it between two scans."""
+
+from dataclasses import dataclass, field
+
+from cleanerd.daemon.inventory.listed_log import ClosedSegment, ListedLog
+from cleanerd.daemon.inventory.urgency import FOREVER_MS, Estimate
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.env.files import FileStat
+
+
+@dataclass(slots=True)
+class Visits:
+    """What is remembered of a log for the question whether it is due (`due_logs`); it goes when its directory goes."""
+
+    estimate: Estimate | None = None
+    first_batches_ms: dict[ClosedSegment, int | None] = field(default_factory=dict)
+    due_since_s: float | None = None
+    offered: object = None  # what the last `Due` was based on
+    examined: object = None  # what the last examination that found nothing to do was based on ...
+    examined_until_ms: int = FOREVER_MS  # ... and until when it counts
+    horizon_ms: int = FOREVER_MS
+
+
+@dataclass(slots=True)
+class Entry:
+    """A partition directory; `known` is None as long as no segment was seen in it. Only scans change it, and `visits`."""
+
+    log: LogId
+    identity: FileStat | None = None
+    is_settled: bool = False  # listed when its times were old enough to tell of the next change
+    checkpoints_read: int = -1  # those of its log directory that `known` was made with
+    known: ListedLog | None = None
+    error: str | None = None
+    visits: Visits = field(default_factory=Visits)
