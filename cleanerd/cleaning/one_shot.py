@@ -209,7 +209,9 @@ class _Run:
     def _commit_waiting(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> None:
         """Commit what earlier cleanings left staged, so that nothing is done twice.
 
-        What no longer fits has been dropped then: its log is cleaned again, and that is told.
+        What no longer fits has been dropped then: its log is cleaned again, and that is told. Log by log: the daemon commits
+        hundreds beside a broker that is starting and waits for the lock, so it sizes slices of many logs that share their
+        syncs (`daemon.work.slices`). Here no hold is longer than the commit of one log, and nothing waits for the last.
         """
         for tp in found:
             partition = PartitionDir.of(self._files, log_dir, tp)

@@ -153,40 +153,33 @@ def _write_plan(path: str, tasks: "Sequence[InspectTask]") -> None:
     topics: dict[str, dict[int, InspectTask]] = defaultdict(dict)
     for task in tasks:
         topics[task.topic_partition.topic][task.topic_partition.partition] = task
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            for topic, parts in sorted(topics.items()):
-                if len(parts) < 2 or topic in (CONSUMER_OFFSETS, TRANSACTION_STATE):
-                    continue
-                keys_max = max(min(task.keys_max for task in parts.values()) // len(parts), 1)
-                found = find_spread({p: task.directory for p, task in parts.items()}, keys_max=keys_max)
-                for key in found.listed:
-                    line = {
-                        "topic": topic,
-                        "key_base64": b64encode(key.key).decode(),
-                        "key": key_text(key.key),
-                    }
-                    copies = [asdict(copy) for copy in key.copies]
-                    file.write(
-                        json.dumps(line | {"home": key.home, "copies": copies, "steps": list(key.steps())})
-                        + "\n"
-                    )
-                output.say(
-                    f"{topic}: {estimate_text(found.keys)} keys are on several of its {len(parts)} partitions, "
-                    f"{size(found.bytes)} in copies that are not the newest; {len(found.listed)} in {path}"
+    with output.written_to(path), open(path, "w", encoding="utf-8") as file:
+        for topic, parts in sorted(topics.items()):
+            if len(parts) < 2 or topic in (CONSUMER_OFFSETS, TRANSACTION_STATE):
+                continue
+            keys_max = max(min(task.keys_max for task in parts.values()) // len(parts), 1)
+            found = find_spread({p: task.directory for p, task in parts.items()}, keys_max=keys_max)
+            for key in found.listed:
+                line = {
+                    "topic": topic,
+                    "key_base64": b64encode(key.key).decode(),
+                    "key": key_text(key.key),
+                }
+                copies = [asdict(copy) for copy in key.copies]
+                file.write(
+                    json.dumps(line | {"home": key.home, "copies": copies, "steps": list(key.steps())}) + "\n"
                 )
-    except OSError as error:
-        raise CleanerdError(f"{path}: cannot be written: {error.strerror}") from None
+            output.say(
+                f"{topic}: {estimate_text(found.keys)} keys are on several of its {len(parts)} partitions, "
+                f"{size(found.bytes)} in copies that are not the newest; {len(found.listed)} in {path}"
+            )
 
 
 def _write_html(path: str, logs: "Sequence[Inspection]") -> None:
     from cleanerd.cli.inspect_html import page  # noqa: PLC0415 - only here
 
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(page(logs))
-    except OSError as error:
-        raise CleanerdError(f"{path}: cannot be written: {error.strerror}") from None
+    with output.written_to(path), open(path, "w", encoding="utf-8") as file:
+        file.write(page(logs))
 
 
 def _write_parquet(path: str, documents: Sequence[Mapping[str, object]]) -> None:
@@ -194,7 +187,5 @@ def _write_parquet(path: str, documents: Sequence[Mapping[str, object]]) -> None
         from cleanerd.spark.parquet import write_parquet  # noqa: PLC0415 - needs an extra
     except ImportError as error:
         raise CleanerdError(f"--parquet needs pyarrow: pip install 'cleanerd[spark]' ({error})") from None
-    try:
+    with output.written_to(path):
         write_parquet(path, documents)
-    except OSError as error:
-        raise CleanerdError(f"{path}: cannot be written: {error.strerror or error}") from None

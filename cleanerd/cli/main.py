@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING
 
 from cleanerd import __version__
 from cleanerd.cli import options
-from cleanerd.cli.output import open_missing_streams, say, write
+from cleanerd.cli.output import INTERRUPTED, open_missing_streams, say, write
 from cleanerd.cli.parser import SHELLS, Parser, sentence
 from cleanerd.errors import BadConfiguration, BadUsage, CleanerdError, Fatal
 
 if TYPE_CHECKING:
     from cleanerd.cli.clean import CleanOnce
 
-INTERRUPTED = 130
 _EXAMPLES = (
     "cleanerd demo",
     "cleanerd clean --config /etc/kafka/server.properties --dry-run",

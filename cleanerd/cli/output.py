@@ -4,18 +4,21 @@ The JSON document of `clean` is `{"apiVersion": "cleanerd/v1", "results": [...]}
 each log, and `peak_extra_bytes` and `peak_group_bytes` for those of a dry run. What is not known or does not apply is null.
 """
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from cleanerd import API_VERSION
 from cleanerd.errors import CleanerdError
 
 if TYPE_CHECKING:  # cleanerctl writes documents too, and has to start quickly
     from cleanerd.cleaning.result import LogResult
 
-API_VERSION = "cleanerd/v1"
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as of a shell."""
 RESULT_FIELDS = (
     "topic",
     "partition",
@@ -105,6 +108,15 @@ def write(text: str) -> bool:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more to say when Python ends
         raise CleanerdError(f"standard output cannot be written: {error.strerror}") from None
     return True
+
+
+@contextlib.contextmanager
+def written_to(path: str) -> Iterator[None]:
+    """What is done in the block writes a file: raises `CleanerdError` where that fails."""
+    try:
+        yield
+    except OSError as error:
+        raise CleanerdError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def say(text: str) -> None:

@@ -18,6 +18,7 @@ from argparse import Namespace
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from cleanerd import API_VERSION
 from cleanerd.cli import output
 from cleanerd.cli.configuration import log_dirs
 from cleanerd.cli.progress import bytes_on
@@ -89,7 +90,7 @@ def _write_lines(report: "VerifyReport") -> None:
     lines: list[dict[str, object]] = [{"finding": _fields(finding)} for finding in report.findings]
     lines.append({"summary": _summary(report)})
     for line in lines:
-        output.write(json.dumps({"apiVersion": output.API_VERSION, **line}) + "\n")
+        output.write(json.dumps({"apiVersion": API_VERSION, **line}) + "\n")
 
 
 def _write_table(report: "VerifyReport") -> None:

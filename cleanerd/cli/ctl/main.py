@@ -33,10 +33,9 @@ from cleanerd.cli.ctl.client import (
     ControlError,
 )
 from cleanerd.cli.ctl.parser import make_parser
-from cleanerd.cli.output import is_table, open_missing_streams, rendered, write
+from cleanerd.cli.output import INTERRUPTED, is_table, open_missing_streams, rendered, write
 from cleanerd.errors import CleanerdError
 
-INTERRUPTED = 130
 _LEAST_PAUSE_S = 0.1
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 _HINTS = {

@@ -34,7 +34,7 @@ from urllib.parse import parse_qsl, unquote
 import structlog
 from pydantic import ValidationError
 
-from cleanerd import __version__
+from cleanerd import API_VERSION, __version__
 from cleanerd.daemon.api import openapi
 from cleanerd.daemon.api.control_socket import Listening, Peer, group_of, may_change, peer_of
 from cleanerd.daemon.api.http import Answer, Page, Request, RequestLimits
@@ -127,7 +127,7 @@ class _Dispatcher:
     def call(self, route: Route, parameters: Parameters) -> Answer:
         """Do what a route says; raises `OperationError`."""
         value = getattr(self._operations, route.verb)(**parameters.arguments())
-        head = f'{{"apiVersion":"{openapi.API_VERSION}","{route.key}":'.encode()
+        head = f'{{"apiVersion":"{API_VERSION}","{route.key}":'.encode()
         return Answer(head + route.answer.dump_json(value) + b"}\n")
 
     def change(
@@ -172,7 +172,7 @@ def _refuse(status: int, code: str, message: str) -> NoReturn:
 
 
 def _error(status: int, code: str, message: str) -> Answer:
-    content = {"apiVersion": openapi.API_VERSION, "error": {"code": code, "message": message}}
+    content = {"apiVersion": API_VERSION, "error": {"code": code, "message": message}}
     return Answer(json.dumps(content).encode() + b"\n", status)
 
 

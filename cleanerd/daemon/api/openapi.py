@@ -5,10 +5,9 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from cleanerd import __version__
+from cleanerd import API_VERSION, __version__
 from cleanerd.daemon.api.routes import Route
 
-API_VERSION = "cleanerd/v1"
 _REF = "#/components/schemas/{model}"
 _ERROR = {
     "type": "object",
