@@ -23,7 +23,7 @@ def functions_of(path: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             decorators = tuple(ast.unparse(one) for one in node.decorator_list)
-            first = min(line.lineno for line in (node, *node.decorator_list))
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             found[node.name] = "\n".join(source.splitlines()[first - 1 : node.end_lineno]), decorators
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cleanerd.config.keys import BROKER_KEYS, INERT_KEYS, TOPIC_KEYS
+from cleanerd.config.keys import BROKER_KEYS, INERT_KEYS, TOPIC_KEYS, BrokerKey, TopicKey
 from cleanerd.config.reference import render_reference
 from tests.homes import HOMES, SUBSTANCE_LINES
 from tests.tidy import (
@@ -148,7 +148,7 @@ def test_the_finders_find(find: Callable[[Sources], list[str]], text: str, expec
 
 def test_every_key_is_read_or_said_to_have_no_effect() -> None:
     modules = [text for path, text in CODE.items() if not path.startswith("cleanerd/config/")]
-    keys = [*BROKER_KEYS.items(), *TOPIC_KEYS.items()]
+    keys: list[tuple[str, BrokerKey | TopicKey]] = [*BROKER_KEYS.items(), *TOPIC_KEYS.items()]
     fields = {key.field for _, key in keys if key.field}
     read = {field for field in fields if any(re.search(rf"\.{field}\b", text) for text in modules)}
     fed = {name for key in TOPIC_KEYS.values() if key.field for name in key.synonyms}

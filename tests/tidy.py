@@ -185,15 +185,19 @@ def unused_parameters(files: Sources) -> list[str]:
 def _definitions(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
     """(name, node) of what a module defines; members of its classes as `Class.member`."""
     for node in tree.body:
-        if isinstance(node, ast.ClassDef | Function):
-            yield node.name, node
-        for name in _assigned(node):
-            yield name, node
-        for member in node.body if isinstance(node, ast.ClassDef) else ():
-            if isinstance(member, Function):
-                yield f"{node.name}.{member.name}", member
-            elif isinstance(member, ast.AnnAssign):
-                yield from ((f"{node.name}.{name}", member) for name in _assigned(member))
+        yield from ((name, node) for name in _defined(node))
+        if isinstance(node, ast.ClassDef):
+            members = (one for one in node.body if not isinstance(one, ast.ClassDef | ast.Assign))
+            for member in members:
+                for name in _defined(member):
+                    yield f"{node.name}.{name}", member
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    """Names that a statement gives to a class, a function or a value."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return [node.name]
+    return _assigned(node)
 
 
 def _assigned(node: ast.AST) -> list[str]:

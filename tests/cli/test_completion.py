@@ -15,8 +15,8 @@ from cleanerd.cli.completion import script
 from cleanerd.cli.ctl.parser import make_parser as make_ctl_parser
 from cleanerd.cli.main import make_parser
 from cleanerd.cli.parser import SHELLS
-from tests.cli.conftest import ENVIRONMENT
-from tests.cli.ctl.test_verbs import CTL, Daemon
+from tests.cli.conftest import CTL, ENVIRONMENT
+from tests.cli.ctl.test_verbs import Daemon
 
 BASH = r"""
 source "$1"; shift

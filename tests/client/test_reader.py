@@ -1,6 +1,7 @@
 """The consumer's view, also while segments are merged, rolled and deleted under the reader."""
 
 import os
+import threading
 from itertools import islice
 
 import pytest
@@ -194,7 +195,7 @@ def test_reader_waits_for_a_commit_under_way(tmp_path, monkeypatch):
             waits.append(seconds)
             swap.rename(log)
 
-    monkeypatch.setattr(segments.threading, "Event", Finishing)
+    monkeypatch.setattr(threading, "Event", Finishing)
     assert offsets(directory) == [0, 1, 2]
     assert waits == [segments.LIST_PAUSE_S]
 

@@ -77,8 +77,9 @@ def test_changes_are_applied_once_and_remembered(daemon: Daemon) -> None:
         f"log.cleaner.backoff.ms: 5 (config file: {daemon.path}:1) -> 6 (config file: {daemon.path}:1)"
     ]
     assert daemon.reloader.current.broker.backoff_ms == 6
-    assert daemon.reload() == daemon.reloader.last
-    assert daemon.reloader.last.status is ReloadStatus.UNCHANGED
+    outcome = daemon.reload()
+    assert outcome == daemon.reloader.last
+    assert outcome.status is ReloadStatus.UNCHANGED
     assert len(daemon.applied) == 1
 
 

@@ -4,7 +4,7 @@ import shutil
 import struct
 import subprocess
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -173,11 +173,10 @@ def test_without_the_page_there_is_a_way_on() -> None:
     ("happens", "said"), [(empty, "No logs yet"), (busy, "restore from backup"), (broken, "bad CRC")]
 )
 def test_a_browser_shows_it_in_light_and_dark(
-    world: World, tmp_path: Path, happens: object, said: str
+    world: World, tmp_path: Path, happens: Callable[[World], None], said: str
 ) -> None:
     """Without a complaint of its policy; the style applies, which shows in the colour of the paper."""
     chromium = need("chromium", "chromium")
-    assert callable(happens)
     happens(world)
     with serving(world) as address:
         assert said in get(address, "/")[2]

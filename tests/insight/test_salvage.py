@@ -18,6 +18,7 @@ from cleanerd.format.producer_snapshot import parse_producer_snapshot
 from cleanerd.insight import regular_files
 from cleanerd.insight.salvage import salvage
 from cleanerd.insight.verify import verify
+from cleanerd.storage import file_bytes
 from tests.cleaning.logs import lock_of_another
 from tests.insight import damage
 from tests.insight.logdirs import GOLDEN, broker_log_dir, codes, segment
@@ -174,7 +175,7 @@ def test_bad_sectors_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     one = data[: batches_of(log)[1]]
     many = b"".join((100 * n).to_bytes(8) + one[8:] for n in range(400))
     log.write_bytes(many)
-    real = regular_files.read_at
+    real = file_bytes.read_at
 
     def read_at(fd: int, position: int, size: int) -> np.ndarray:
         if position < 8192 and position + size > 4096 and os.readlink(f"/proc/self/fd/{fd}") == str(log):

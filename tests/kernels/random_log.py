@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from cleanerd.format.batch import Record, encode_batch, encode_empty_batch, parse_header
+from cleanerd.format.batch import Record, decode_batch, encode_batch, encode_empty_batch, parse_header
 from cleanerd.format.codecs import Codec
 from cleanerd.format.control import ControlType, encode_end_txn_marker
 from cleanerd.format.legacy import encode_message, encode_wrapper, wrap_messages
@@ -187,7 +187,7 @@ class RandomLog:
 
     def _worn(self, data: bytes) -> bytes:
         """A marker with a delete horizon, or its empty header."""
-        header, records = reference.decode_batch(data)
+        header, records = decode_batch(data)
         if self.rng.random() < 0.4:
             return encode_empty_batch(header)
         return encode_batch(

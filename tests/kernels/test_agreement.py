@@ -124,7 +124,7 @@ def test_no_kernel_returns_an_array(tmp_path: Path) -> None:
     returned = [signature.return_type for signatures in compiled.values() for signature in signatures]
     assert len(returned) > 20
     for answer in returned:
-        parts = answer.types if isinstance(answer, types.BaseTuple) else (answer,)
+        parts = answer.types if isinstance(answer, types.BaseTuple) else (answer,)  # type: ignore[attr-defined]
         assert not any(isinstance(part, types.Array) for part in parts)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cleanerd.format.batch import Record, encode_batch, encode_empty_batch, parse_header
+from cleanerd.format.batch import Record, decode_batch, encode_batch, encode_empty_batch, parse_header
 from cleanerd.format.codecs import Codec
 from cleanerd.format.control import ControlType, encode_end_txn_marker
 from cleanerd.kernels import reference
@@ -99,7 +99,7 @@ def marker(kind: ControlType, offset: int, *, producer_id: int = 1, epoch: int =
 
 def with_horizon(data: bytes, horizon_ms: int) -> bytes:
     """A marker that got a delete horizon."""
-    header, records = reference.decode_batch(data)
+    header, records = decode_batch(data)
     return encode_batch(
         records,
         base_offset=header.base_offset,
@@ -128,7 +128,7 @@ def test_what_becomes_of_an_empty_marker(horizon_ms: int | None, new_horizon_ms:
 def test_control_batches_that_end_nothing() -> None:
     """Other types, versions below 0, and compressed ones, which nobody writes."""
     good = marker(ControlType.ABORT, 0)
-    header, (record,) = reference.decode_batch(good)
+    header, (record,) = decode_batch(good)
     assert record.value is not None
     for key, codec in ((b"\0\0\0\x02", 0), (b"\0\0\xff\xff", 0), (b"\xff\xff\0\0", 0), (record.key, 1)):
         data = encode_batch(

@@ -145,7 +145,7 @@ def test_3_file_unlinked_between_open_and_lock_is_not_taken_for_the_lock(
             path.rename(tmp_path / "kept")  # unlinked, but its inode is not used again
             path.touch()
 
-    monkeypatch.setattr(lock_module.fcntl, "lockf", stopping_broker)
+    monkeypatch.setattr(fcntl, "lockf", stopping_broker)
     with LogDirLock(str(tmp_path)) as lock:
         lock.check()
         assert path.stat().st_ino != unlinked[0]
@@ -161,7 +161,7 @@ def test_3_file_exchanged_again_and_again_counts_as_held(
         lockf(fd, operation)
         path.unlink()
 
-    monkeypatch.setattr(lock_module.fcntl, "lockf", exchange)
+    monkeypatch.setattr(fcntl, "lockf", exchange)
     with pytest.raises(LockHeld), LogDirLock(str(tmp_path)):
         pass
     monkeypatch.undo()
@@ -276,7 +276,7 @@ def test_directory_that_cannot_be_written_is_offline(tmp_path: Path, monkeypatch
     def refuse(path: str, flags: int, mode: int = 0o777) -> int:
         raise OSError(30, "Read-only file system", path)
 
-    monkeypatch.setattr(lock_module.os, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(DirOffline, match="Read-only"), LogDirLock(str(tmp_path)):
         pass
     monkeypatch.undo()

@@ -20,11 +20,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanerd.cli.ctl.tables import STATES
 from cleanerd.cli.ctl.top_screen import Look, _cells, screen
 from cleanerd.daemon.values import models
-from tests.cli.conftest import ENVIRONMENT
-from tests.cli.ctl.test_verbs import CTL, Daemon, ctl
+from cleanerd.daemon.values.severity import STATES
+from tests.cli.conftest import CTL, ENVIRONMENT, ctl
+from tests.cli.ctl.test_verbs import Daemon
 
 NOW_MS = 1_700_000_000_000
 BARS = {"clean_bytes": 10, "cleanable_bytes": 20, "uncleanable_bytes": 30, "active_bytes": 40}
