@@ -4,6 +4,7 @@ Java properties text with the keys `version` (absent: 0), `cluster.id`, `node.id
 (version 0) and `directory.id`. Version 1 requires the cluster and node ids.
 """
 
+import re
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -11,6 +12,8 @@ import javaproperties
 
 from cleanerd.format.errors import FormatError
 from cleanerd.format.uuid_text import parse_uuid, render_uuid
+
+_NUMBER = re.compile("-?[0-9]{1,10}")  # an int of Java
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,6 @@ def _number(values: dict[str, str], key: str) -> int | None:
     text = values.get(key)
     if text is None:
         return None
-    if not (text.isascii() and text.removeprefix("-").isdecimal()):
+    if _NUMBER.fullmatch(text) is None:
         raise FormatError(0, f"a number for {key}", repr(text))
     return int(text)

@@ -199,6 +199,7 @@ def test_meta_properties_version_0():
         b"version=1\nnode.id=1\n",
         b"version=1\nnode.id=one\ncluster.id=c\n",
         b"broker.id=\xb2\n",
+        b"broker.id=" + b"9" * 5000 + b"\n",
         b"directory.id=short\n",
         b"cluster.id=\\u12\n",
     ],
