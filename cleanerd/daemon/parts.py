@@ -7,6 +7,7 @@ from functools import partial
 from typing import NoReturn
 
 import structlog
+from pydantic import TypeAdapter
 
 from cleanerd.cleaning.retain import Retained
 from cleanerd.cleaning.spark_master import express_place, spark_place
@@ -124,7 +125,7 @@ def build_parts(
     due_logs = DueLogs(inventory, clock)
     events = EventLog(history, clock, partial(_recorded, metrics, inventory))
     ownership = Ownership(files, clock, partial(_recovered, events, deletions, recovering), metrics.recovered)
-    states = PartitionStates(clock, [Hold(**hold) for hold in history.all(HOLD).values()])
+    states = PartitionStates(clock, history.all(HOLD, TypeAdapter(Hold).validate_python).values())
     wanted = Wanted(states, files, clock, configuration, refresh)
     failures, obstacles, jobs = Failures(history), Obstacles(), Jobs(clock)
     conditions = Conditions(

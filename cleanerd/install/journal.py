@@ -39,7 +39,7 @@ class Journal:
             if fields["version"] != _VERSION:
                 raise ValueError(f"version {fields['version']}")
             return Install.of_fields(fields["install"])
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise CorruptFile(
                 self.path, 0, f"the journal of an install, version {_VERSION}", repr(error)
             ) from error

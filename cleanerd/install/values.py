@@ -4,6 +4,8 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, Self
 
+from pydantic import TypeAdapter
+
 from cleanerd.format.names import TopicPartition
 
 
@@ -81,17 +83,8 @@ class Install:
 
     @classmethod
     def of_fields(cls, fields: dict[str, Any]) -> Self:
-        """From `fields`. Raises ValueError, TypeError, KeyError."""
-        leader, epoch = fields["controller"]
-        return cls(
-            **{
-                **fields,
-                "replicas": tuple(map(int, fields["replicas"])),
-                "controller": (int(leader), int(epoch)),
-                "step": Step(fields["step"]),
-                "outcome": None if fields["outcome"] is None else Outcome(fields["outcome"]),
-            }
-        )
+        """From `fields`. Raises ValueError."""
+        return TypeAdapter(cls).validate_python(fields)
 
 
 class Place(Enum):

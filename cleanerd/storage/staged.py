@@ -222,7 +222,7 @@ def read_manifest(partition: PartitionDir, name: SegmentFileName) -> StagedGroup
             log_inode=int(fields["log_inode"]),
             previous=_parse_previous(fields["previous"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptFile(path, 0, f"a manifest of version {_VERSION}", repr(error)) from error
     if group.base_offset != name.base_offset:
         raise CorruptFile(path, 0, f"base offset {name.base_offset}", group.base_offset)

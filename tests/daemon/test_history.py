@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 from structlog.testing import capture_logs
 
 from cleanerd.daemon.telemetry.history import HOLD, HistoryFile
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
 from cleanerd.daemon.values.sample import SizeSample
+from cleanerd.daemon.work.holds import Hold
 from cleanerd.format.names import TopicPartition
 
 DAY_MS = 86_400_000
@@ -116,9 +118,9 @@ def test_state_survives_a_restart(path: str) -> None:
     assert history.delete("log", "h2")
     assert history.delete("log", "never-there")
     for found in (history, opened(path)):
-        assert found.all(HOLD) == {"h1": {"pattern": "orders"}}
-        assert found.all("log")["h1"] == {"failures": 2}
-        assert "h2" not in found.all("log")
+        assert found.all(HOLD, dict) == {"h1": {"pattern": "orders"}}
+        assert found.all("log", dict)["h1"] == {"failures": 2}
+        assert "h2" not in found.all("log", dict)
 
 
 def test_a_hold_survives_kill_9_at_once(path: str) -> None:
@@ -131,7 +133,7 @@ def test_a_hold_survives_kill_9_at_once(path: str) -> None:
         "os.kill(os.getpid(), 9)\n"
     )
     assert subprocess.run([sys.executable, "-c", child, path], check=False).returncode == -9
-    assert opened(path).all(HOLD) == {"h1": {"pattern": "orders"}}
+    assert opened(path).all(HOLD, dict) == {"h1": {"pattern": "orders"}}
 
 
 def test_only_holds_pay_for_stable_storage(path: str) -> None:
@@ -160,7 +162,7 @@ def test_prune_drops_what_is_too_old(path: str) -> None:
         history.record(event(time_ms))
     history.prune(1000)
     assert times(history) == [901, 900]
-    assert history.all("log")["a"] == {"x": 1}
+    assert history.all("log", dict)["a"] == {"x": 1}
 
 
 def test_prune_keeps_the_file_within_its_size(path: str) -> None:
@@ -185,7 +187,7 @@ def test_prune_with_a_limit_that_nothing_can_meet(path: str) -> None:
     history.record(event())
     history.prune(1)
     assert times(history) == []
-    assert history.all(HOLD) == {"h": {}}
+    assert history.all(HOLD, dict) == {"h": {}}
 
 
 def sample(time_ms: int, cleanable: int = 25) -> SizeSample:
@@ -245,7 +247,7 @@ def test_a_damaged_file_is_moved_aside_at_start(path: str, damage: str, told: li
     if damage != "empty":  # which SQLite takes for a new one
         assert "history_damaged" in events_of(told)
         assert Path(path + ".damaged").read_bytes() == overwritten
-    assert opened(path).all(HOLD) == {"h": {}}
+    assert opened(path).all(HOLD, dict) == {"h": {}}
 
 
 def test_holds_are_saved_from_a_file_whose_events_are_damaged(path: str) -> None:
@@ -259,10 +261,10 @@ def test_holds_are_saved_from_a_file_whose_events_are_damaged(path: str) -> None
         file.seek(os.path.getsize(path) // 2 // 4096 * 4096)
         file.write(b"\xff" * 4096)
     again = opened(path)
-    assert again.all(HOLD) == {"h": {"pattern": "orders"}}
+    assert again.all(HOLD, dict) == {"h": {"pattern": "orders"}}
     assert times(again) == []
     again.close()
-    assert opened(path).all(HOLD) == {"h": {"pattern": "orders"}}
+    assert opened(path).all(HOLD, dict) == {"h": {"pattern": "orders"}}
 
 
 def test_a_file_that_is_damaged_while_it_is_used(path: str, told: list[dict[str, Any]]) -> None:
@@ -279,7 +281,7 @@ def test_a_file_that_is_damaged_while_it_is_used(path: str, told: list[dict[str,
     assert "history_damaged" in events_of(told)
     history.close()
     again = opened(path)
-    assert (times(again), again.all(HOLD)) == ([9], {"h": {"pattern": "orders"}})
+    assert (times(again), again.all(HOLD, dict)) == ([9], {"h": {"pattern": "orders"}})
 
 
 def test_a_directory_that_cannot_be_used_costs_rows_only(tmp_path: Path, told: list[dict[str, Any]]) -> None:
@@ -291,13 +293,13 @@ def test_a_directory_that_cannot_be_used_costs_rows_only(tmp_path: Path, told: l
     assert not history.put(HOLD, "h", {"pattern": "orders"})
     assert not history.delete("log", "x")
     assert (history.lost_events, times(history)) == (3, [])
-    assert history.all(HOLD) == {"h": {"pattern": "orders"}}
+    assert history.all(HOLD, dict) == {"h": {"pattern": "orders"}}
     assert events_of(told) == ["history_unwritable", "history_unreadable"]
     path.parent.mkdir()
     history.prune(1)
     history.record(event(4))
     assert times(history) == [4]
-    assert opened(str(path)).all(HOLD) == {"h": {"pattern": "orders"}}
+    assert opened(str(path)).all(HOLD, dict) == {"h": {"pattern": "orders"}}
     assert [one["lost_events"] for one in told if one["event"] == "history_writable"] == [3]
 
 
@@ -318,7 +320,7 @@ def test_a_full_disk_costs_the_row_only(path: str) -> None:
     limit(1)
     assert not history.put(HOLD, "h", {"long": "z" * 100_000})
     assert history.put("log", "small", {})
-    assert set(opened(path).all(HOLD)) == {"h"}
+    assert set(opened(path).all(HOLD, dict)) == {"h"}
 
 
 def test_a_locked_file_costs_the_row_only(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,9 +345,42 @@ def test_rows_of_another_version_are_passed_over(path: str) -> None:
     with sqlite3.connect(path) as other:
         other.execute('INSERT INTO events (time_ms, event) VALUES (2, \'{"kind": "unheard of"}\')')
         other.execute("INSERT INTO state VALUES ('log', 'x', '[1]'), ('log', 'y', '{')")
+        other.execute("INSERT INTO state VALUES ('log', 'z', ?)", ("[" * 100_000,))
     other.close()
     again = opened(path)
-    assert (times(again), again.all("log")) == ([1], {})
+    assert (times(again), again.all("log", dict)) == ([1], {})
+
+
+def test_rows_of_another_type_are_passed_over(path: str) -> None:
+    """SQLite keeps no column to its type, and a page that is damaged may hold any."""
+    history = opened(path)
+    assert history.put("log", "a", {"x": 1})
+    history.close()
+    with sqlite3.connect(path) as other:
+        other.executescript(
+            "ALTER TABLE state RENAME TO old; CREATE TABLE state AS SELECT * FROM old; DROP TABLE old;"
+        )
+        other.execute(
+            "INSERT INTO state VALUES ('log', 'b', NULL), ('log', 'c', 5), ('log', 'd', x'ff'), (1, 2, 3)"
+        )
+    other.close()
+    assert opened(path).all("log", dict) == {"a": {"x": 1}}
+
+
+def test_state_that_is_none_of_this_version_is_told_and_left_out(
+    path: str, told: list[dict[str, Any]]
+) -> None:
+    """What another version wrote, or damage that is JSON all the same, keeps no daemon from starting."""
+    history = opened(path)
+    good = {"id": "a", "pattern": "t", "owner": "me", "reason": "", "created_ms": 1}
+    for key, fields in (("a", good), ("b", {**good, "pattern": 5}), ("c", {"id": "c"})):
+        assert history.put(HOLD, key, fields)
+    found = history.all(HOLD, TypeAdapter(Hold).validate_python)
+    assert list(found) == ["a"]
+    assert [(one["event"], one["state"]) for one in told] == [
+        ("history_state_unreadable", "hold b"),
+        ("history_state_unreadable", "hold c"),
+    ]
 
 
 def test_many_threads_write_and_read(path: str) -> None:
@@ -365,4 +400,4 @@ def test_many_threads_write_and_read(path: str) -> None:
         thread.join()
     assert history.lost_events == 0
     assert len(times(history, limit=1000)) == 200
-    assert history.all("log") == {f"t-{partition}": {"at": 49} for partition in range(4)}
+    assert history.all("log", dict) == {f"t-{partition}": {"at": 49} for partition in range(4)}

@@ -1,5 +1,6 @@
 """One install at a time in the cluster, and the journal that brings it to its end."""
 
+import json
 import random
 from collections.abc import Generator
 from dataclasses import replace
@@ -115,7 +116,10 @@ def test_the_journal_is_the_old_or_the_new_one_whenever_the_power_fails() -> Non
 def test_a_damaged_journal_is_an_error_that_names_it(tmp_path) -> None:  # type: ignore[no-untyped-def]
     journal = Journal(RealFiles(), str(tmp_path / "journal"))
     assert journal.read() is None
-    for content in ("", "{}", '{"version": 9}', '{"version": 1, "install": {"id": 1}}', "[]"):
+    no_number = json.dumps({"version": 1, "install": {**fresh_install().fields(), "partition": "zero"}})
+    endless = json.dumps({"version": 1, "install": {**fresh_install().fields(), "began_ms": float("inf")}})
+    few = ("", "{}", '{"version": 9}', '{"version": 1, "install": {"id": 1}}', "[]", "[" * 100_000)
+    for content in (*few, no_number, endless):
         (tmp_path / "journal").write_text(content)
         with pytest.raises(CorruptFile, match="journal of an install"):
             journal.read()

@@ -170,6 +170,16 @@ def test_torn_manifest_is_refused() -> None:
             read_manifests(PartitionDir(disk, DIRECTORY))
 
 
+def test_manifest_of_endless_depth_is_refused() -> None:
+    """What no parser can follow declares nothing."""
+    disk, _ = staged_disk(TWO)
+    disk.put(at(MANIFEST), b"[" * 100_000)
+    with pytest.raises(CorruptFile):
+        read_manifests(PartitionDir(disk, DIRECTORY))
+    cleanerd_recovers(disk)
+    assert MANIFEST not in disk.list_names(DIRECTORY)
+
+
 WRONG: dict[str, dict[str, object]] = {
     "another version": {"version": 99},
     "another base": {"sources": [{"base_offset": 7, "inode": 1, "size_bytes": 1, "mtime_ns": 1}]},
@@ -186,6 +196,7 @@ WRONG: dict[str, dict[str, object]] = {
     "offset in words": {"round_end": "many"},
     "no list": {"leader_epochs": 3},
     "null": {"log_inode": None},
+    "infinite offset": {"next_base_offset": float("inf")},
 }
 
 

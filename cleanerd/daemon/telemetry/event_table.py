@@ -174,6 +174,8 @@ _row("history_damaged", "error", ("path", "moved_to", "reason"), "The file is da
      "`moved_to` may be deleted.")
 _row("history_state_lost", "error", ("path", "reason"), "Holds and other state in the damaged file may be lost.",
      "See with `cleanerctl holds` whether all are there.")
+_row("history_state_unreadable", "error", ("path", "state", "reason"), "Not what this version writes: it is left out.",
+     "If `state` is a hold, pause again.")
 
 # -- control API and metrics --------------------------------------------------------------------------------------------
 

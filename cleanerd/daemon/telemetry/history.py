@@ -23,7 +23,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from pydantic import ValidationError
@@ -59,6 +59,7 @@ _SAMPLE_BYTES = 48  # of a row, in the file
 _PRUNE_TO = 0.9  # of the limit, so that there is something to do once in a while and not every time
 _log = structlog.get_logger("cleanerd")
 
+_T = TypeVar("_T")
 _Key = tuple[str, str]
 _Action = Callable[[sqlite3.Connection], None]
 
@@ -135,11 +136,24 @@ class HistoryFile:
             SizeSample(*row) for row in self._read(query, (since_ms, 0 if log is None else _log_key(log)))
         )
 
-    def all(self, kind: str) -> dict[str, dict[str, Any]]:
-        """All state of a kind by key."""
+    def all(self, kind: str, make: Callable[[dict[str, Any]], _T]) -> dict[str, _T]:
+        """All state of a kind by key. What `make` refuses with ValueError, TypeError or KeyError is told and left out."""
         with self._lock:
             texts = {key: text for (of_kind, key), text in self._state.items() if of_kind == kind}
-        return {key: dict(json.loads(text)) for key, text in texts.items()}
+        found = {}
+        for key, text in texts.items():
+            try:
+                found[key] = make(json.loads(text))
+            except (
+                ValueError,
+                TypeError,
+                KeyError,
+                OverflowError,
+            ) as error:  # damaged, or written by another version
+                _log.error(
+                    "history_state_unreadable", path=self._path, state=f"{kind} {key}", reason=str(error)
+                )
+        return found
 
     def put(self, kind: str, key: str, value: Mapping[str, Any]) -> bool:
         """Set state; False while a restart would lose it."""
@@ -350,8 +364,9 @@ def _parsed(text: str) -> HistoryEvent | None:
         return None
 
 
-def _is_object(text: str) -> bool:
+def _is_object(text: object) -> bool:
+    """Whether a row is state; a damaged file may hold values of any type."""
     try:
-        return isinstance(json.loads(text), dict)
-    except ValueError:
+        return isinstance(text, str) and isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
         return False

@@ -6,9 +6,11 @@ its configuration are others. What may pass by itself (no space, a changed sourc
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+from pydantic import TypeAdapter
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.config.model import CleanerdConfig
@@ -16,6 +18,7 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.format.names import TopicPartition
 
 KIND = "trouble"
+_T = TypeVar("_T")
 
 
 class Store(Protocol):
@@ -29,8 +32,8 @@ class Store(Protocol):
         """Forget a value; False while a restart would bring it back."""
         ...
 
-    def all(self, kind: str) -> Mapping[str, Mapping[str, Any]]:
-        """All values of a kind by key."""
+    def all(self, kind: str, make: Callable[[dict[str, Any]], _T]) -> Mapping[str, _T]:
+        """All values of a kind by key, made of their fields; without those that cannot be."""
         ...
 
 
@@ -65,7 +68,9 @@ class Failures:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._mutex = threading.Lock()
-        self._failures = {failure.log: failure for failure in map(_parse, store.all(KIND).values())}
+        self._failures = {
+            failure.log: failure for failure in store.all(KIND, TypeAdapter(Failure).validate_python).values()
+        }
 
     def failed(
         self, log: LogId, result: LogResult, stamp: str, config: CleanerdConfig, now_ms: int
@@ -132,7 +137,3 @@ class Failures:
 
 def _key(log: LogId) -> str:
     return log.directory
-
-
-def _parse(fields: Mapping[str, Any]) -> Failure:
-    return Failure(**fields)

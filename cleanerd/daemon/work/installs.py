@@ -7,7 +7,7 @@ looked at again for a while. An install that another process has left is gone on
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -77,10 +77,7 @@ class Installs:
     _taken: LogId | None = None
 
     def __post_init__(self) -> None:
-        known = self.history.all(INSTALLED).values()
-        self.inventory.installed.note(
-            (LogId.of_fields(one), Installed(int(one["inode"]), int(one["offset"]))) for one in known
-        )
+        self.inventory.installed.note(self.history.all(INSTALLED, _installed).values())
 
     # -- what the thread does -----------------------------------------------------------------------------------
 
@@ -364,3 +361,7 @@ def _refusal(log: LogId, reason: str) -> InstallView:
 
 def _state(log: LogId, outcome: str, **more: Any) -> InstallView:
     return InstallView.model_validate({**log.fields(), "outcome": outcome, **more})
+
+
+def _installed(fields: Mapping[str, Any]) -> tuple[LogId, Installed]:
+    return LogId.of_fields(fields), Installed(int(fields["inode"]), int(fields["offset"]))

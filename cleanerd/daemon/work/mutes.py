@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 
+from pydantic import TypeAdapter
+
 from cleanerd.daemon.kafka_admin import KafkaAdmin
 from cleanerd.daemon.telemetry.history import MUTE, HistoryFile
 from cleanerd.env.clock import Clock
@@ -45,8 +47,8 @@ class Mutes:
 
     def all(self) -> tuple[Mute, ...]:
         """In order of their names."""
-        found = self._history.all(MUTE)
-        return tuple(Mute(**found[topic]) for topic in sorted(found))
+        found = self._history.all(MUTE, TypeAdapter(Mute).validate_python)
+        return tuple(found[topic] for topic in sorted(found))
 
     def ratios(self) -> dict[str, float | None]:
         """What cleanerd itself goes by instead, where it has no key of its own; None: the broker's default."""
