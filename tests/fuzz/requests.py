@@ -1,0 +1,130 @@
+"""Targets that take requests over sockets: the control API, the metrics server, the channel of the tasks.
+
+A server may answer or close, and has to be there for the next client. What it says is HTTP, and never 500.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
+
+from cleanerd.daemon.api.http import Answer, RequestLimits
+from cleanerd.daemon.api.metrics_server import MetricsServer
+from cleanerd.daemon.api.routes import ROUTES
+from cleanerd.pipeline.channel import Channel
+from tests.daemon.fake_daemon import FakeOperations, serve
+from tests.daemon.test_service import EXAMPLES
+from tests.fuzz.mutate import NUMBERS, mutated
+from tests.fuzz.targets import Target
+
+_ANSWER_S = 5.0
+_LIMITS = RequestLimits(request_s=0.5)
+_WORDS = (
+    *NUMBERS, b"\r\n\r\n", b"\r\n", b"\n", b"\0", b" ", b"%", b"%00", b"%ff", b"..", b"/", b"?", b"&", b"=", b"#", b"{",
+    b"Content-Length: 5\r\n", b"Content-Length: -1\r\n", b"Transfer-Encoding: chunked\r\n", b"Expect: 100-continue\r\n",
+    b"Host: a\r\nHost: b\r\n", b": x\r\n", b"HTTP/0.9", b"HTTP/9.9", b"GET ", b"PUT ", b"\x80\xff", "é".encode(), b"*",
+    b"A" * 70_000, b"[" * 9000,
+)  # fmt: skip
+_PAGES = ("/metrics", "/healthz", "/logs?q=a&sort=size&page=2", "/log?name=a-0", "/history?range=day&q=*")
+
+
+class _Refused(Exception):
+    """The server said what is wrong, or hung up."""
+
+
+def _requests() -> tuple[bytes, ...]:
+    found = []
+    for route in ROUTES:
+        target, body = EXAMPLES[route.verb]
+        data = b"" if body is None else json.dumps(body).encode()
+        head = f"{route.method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+        found.append(head.encode() + data)
+    return tuple(found)
+
+
+@cache
+def _control() -> str:
+    """A server of this process, at a path."""
+    path = os.path.join(tempfile.mkdtemp(), "s")
+    serve(path, FakeOperations(), limits=_LIMITS)
+    return path
+
+
+@cache
+def _metrics() -> tuple[str, int]:
+    pages = dict.fromkeys(
+        (page.partition("?")[0] for page in _PAGES), lambda request: Answer(request.query.encode())
+    )
+    server = MetricsServer("127.0.0.1:0", pages, _LIMITS)
+    server.start()
+    host, _, port = server.address.rpartition(":")
+    return host, int(port)
+
+
+@cache
+def _channel() -> tuple[str, int]:
+    channel = Channel(lambda *_: True)
+    channel.__enter__()
+    return channel.reporter.host, channel.reporter.port
+
+
+@contextlib.contextmanager
+def _connected(address: str | tuple[str, int]) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET) as connection:
+        connection.settimeout(_ANSWER_S)
+        connection.connect(address)
+        yield connection
+
+
+def _said(address: str | tuple[str, int], data: bytes) -> bytes:
+    """What comes back; the request is at its end."""
+    received = b""
+    with _connected(address) as connection, contextlib.suppress(OSError):  # it may hang up in the middle
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        while more := connection.recv(1 << 16):
+            received += more
+    return received
+
+
+def _ask(server: str, data: bytes, _: Path) -> None:
+    received = _said(_control() if server == "control" else _metrics(), data)
+    if not received or (server == "metrics" and not received.startswith(b"HTTP/")):
+        raise _Refused  # http.server answers what has no version as HTTP/0.9 was answered: without a head
+    head, _, body = received.partition(b"\r\n\r\n")
+    version, status, *_ = head.split(b"\r\n")[0].decode("latin-1").split(" ")
+    assert version in ("HTTP/1.1", "HTTP/1.0"), received[:200]
+    assert status != "500", received[:500]
+    assert 200 <= int(status) < 600, received[:500]
+    if server == "control" and b"application/json" in head:
+        assert json.loads(body)
+    if status not in ("200", "504"):  # what is waited for in vain is no refusal
+        raise _Refused
+
+
+def _report(data: bytes, _: Path) -> None:
+    """A stranger gets nothing."""
+    assert _said(_channel(), data) == b""
+
+
+def _target(server: str, valid: tuple[bytes, ...]) -> Target:
+    return Target(
+        lambda: valid,
+        partial(_ask, server),
+        partial(mutated, words=_WORDS),
+        cost=10,
+        refusals=(_Refused,),
+    )
+
+
+TARGETS = {
+    "control request": _target("control", _requests()),
+    "metrics request": _target(
+        "metrics", tuple(f"GET {p} HTTP/1.1\r\nAccept: */*\r\n\r\n".encode() for p in _PAGES)
+    ),
+    "channel": Target(lambda: (bytes(16) + bytes(29),), _report, cost=10),
+}
