@@ -280,6 +280,17 @@ def test_more_connections_than_allowed_are_turned_away(tmp_path: Path) -> None:
     served.server.stop(1.0)
 
 
+def test_a_client_that_vanishes_costs_nothing(api: Api) -> None:
+    """Before its request, in the middle of it, and before the answer: nothing is told, and others are served."""
+    request = b"POST /v1/clean HTTP/1.1\r\nContent-Length: 20\r\n\r\n" + b'{"pattern": "orders"}'
+    with capture_logs() as told:
+        for cut in [*range(0, len(request), 3), len(request)]:  # fewer than may wait to be accepted
+            with api.connect() as connection:
+                connection.sendall(request[:cut])
+        assert api.ask("GET", "/v1/status")[0] == 200
+    assert {event["event"] for event in told} <= {"control_answer_lost"}
+
+
 def test_other_pages_are_served_for_get(api: Api) -> None:
     """What metrics and health checks are mounted with."""
     status, headers, body = api.ask("GET", "/metrics?a=1", headers="Accept: text/x\r\n")

@@ -1,5 +1,6 @@
 """From valid bytes to hostile ones: damage anywhere, pieces of other inputs, words of the format, pure noise."""
 
+import copy
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -92,7 +93,7 @@ def _value_changed(rng: random.Random, value: Any) -> Any:
         list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
     )
     if not inside or rng.random() < 0.15:
-        return rng.choice(ODD_VALUES)
+        return copy.deepcopy(rng.choice(ODD_VALUES))
     at = rng.choice(inside)
     if rng.random() < 0.1:
         del value[at]
