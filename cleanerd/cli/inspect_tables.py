@@ -87,7 +87,7 @@ def answers(log: "Inspection") -> list[str]:
         lines.append(f"  Superseded since {date(first)}." if first >= 0 else "")
     helps = [f"a cleaning (at most {_bytes(superseded)})"] if superseded.value else []
     if log.no_key_bytes:
-        helps.append(f"records without key go too ({size(log.no_key_bytes)})")
+        helps.append(f"a cleaning also removes records without a key ({size(log.no_key_bytes)})")
     best = next((one for one in log.alternatives if one.saved_bytes > log.bytes // 20), None)
     if best is not None:
         helps.append(f"{best.codec} in batches of {size(best.batch_bytes)} ({size(best.saved_bytes)})")

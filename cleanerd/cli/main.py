@@ -7,7 +7,7 @@ exit   meaning
 =====  ==========================================================
 0      done
 1      something failed; what and why is on stderr
-2      usage: the command line makes no sense
+2      usage: the command line is wrong
 78     configuration that does not validate (EX_CONFIG)
 130    interrupted (SIGINT)
 =====  ==========================================================
@@ -37,7 +37,7 @@ _EXIT_CODES = """
 exit codes:
   0    done
   1    something failed; what and why is on stderr
-  2    usage: the command line makes no sense
+  2    usage: the command line is wrong
   78   the configuration is not valid
   130  interrupted (Ctrl-C)
 
@@ -155,7 +155,7 @@ def _add_clean(commands: "argparse._SubParsersAction[Parser]") -> None:
     clean = _add(
         commands,
         "clean",
-        "compact and retain once, then exit",
+        "apply compaction and retention once, then exit",
         "cleanerd clean --config /etc/kafka/server.properties --dry-run",
         "cleanerd clean --config server.properties --topic orders --partition 3 --force",
         "cleanerd clean --log-dir /restored/kafka-logs --topic-set orders:cleanup.policy=compact -o json",
@@ -191,7 +191,7 @@ def _add_forecast(commands: "argparse._SubParsersAction[Parser]") -> None:
     forecast = _add(
         commands,
         "forecast",
-        "show what a cleaning would remove now, and the disk that it would take; read, not done",
+        "show what a cleaning would remove now, and how much disk it would take, without doing it",
         "cleanerd forecast --config /etc/kafka/server.properties",
         "cleanerd forecast --log-dir /restored/kafka-logs --topic-set orders:cleanup.policy=compact --exact",
     )
@@ -213,7 +213,7 @@ def _add_demo(commands: "argparse._SubParsersAction[Parser]") -> None:
     demo = _add(
         commands,
         "demo",
-        "write logs, clean them while they are in use, check that no key was lost",
+        "write logs, clean them while they are in use, check that no key is lost",
         "cleanerd demo",
         "cleanerd demo --directory /tmp/demo",
     )
@@ -235,7 +235,7 @@ def _add_config(commands: "argparse._SubParsersAction[Parser]") -> None:
     check = _add(
         verbs,
         "check",
-        "validate everything and name all problems; exit 78 if there are any",
+        "validate everything and list all problems; exit 78 if there are any",
         "cleanerd config check --config /etc/kafka/server.properties",
     )
     _add(

@@ -28,8 +28,8 @@ def add_clean_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--force", action="store_true", help="ignore the dirty ratio (never the safety bounds)"
     )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed, and why")
-    parser.add_argument("--now-ms", metavar="MS", type=number, help="take this for the wall clock")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would be removed, and why")
+    parser.add_argument("--now-ms", metavar="MS", type=number, help="use this as the current time")
     add_output_option(parser)
 
 
@@ -43,7 +43,7 @@ def add_verify_options(parser: ArgumentParser) -> None:
     """What `verify` takes."""
     add_log_dir_options(parser)
     add_selection_options(parser)
-    parser.add_argument("--processes", metavar="N", type=number, help="default: one for each core")
+    parser.add_argument("--processes", metavar="N", type=number, help="default: one per core")
     add_output_option(parser)
 
 
@@ -51,9 +51,11 @@ def add_forecast_options(parser: ArgumentParser) -> None:
     """What `forecast` takes besides."""
     add_selection_options(parser)
     parser.add_argument(
-        "--exact", action="store_true", help="no sample of keys; memory: 80 bytes for each offset"
+        "--exact",
+        action="store_true",
+        help="count every key, not a sample; takes 80 bytes of memory per offset",
     )
-    parser.add_argument("--now-ms", metavar="MS", type=number, help="take this for the wall clock")
+    parser.add_argument("--now-ms", metavar="MS", type=number, help="use this as the current time")
     parser.set_defaults(force=True, dry_run=True)
     add_output_option(parser)
 
@@ -62,28 +64,28 @@ def add_inspect_options(parser: ArgumentParser) -> None:
     """What `inspect` takes."""
     add_log_dir_options(parser)
     add_selection_options(parser)
-    parser.add_argument("--details", action="store_true", help="everything about each log, not only of one")
     parser.add_argument(
-        "--keys-max", metavar="N", type=number, help="more keys are a sample; default: 1048576"
+        "--details", action="store_true", help="show the details of every log, even of several"
+    )
+    parser.add_argument(
+        "--keys-max", metavar="N", type=number, help="above this many keys take a sample; default: 1048576"
     )
     parser.add_argument(
         "--prefix-bytes",
         metavar="N",
         type=number,
         default=0,
-        help="of keys; default: up to one of - . / : _ | #",
+        help="length of key prefixes; default: up to the first of - . / : _ | #",
     )
-    parser.add_argument("--now-ms", metavar="MS", type=number, help="take this for the wall clock")
-    parser.add_argument("--processes", metavar="N", type=number, help="default: one for each core")
+    parser.add_argument("--now-ms", metavar="MS", type=number, help="use this as the current time")
+    parser.add_argument("--processes", metavar="N", type=number, help="default: one per core")
     parser.add_argument(
         "--repair-plan",
         metavar="FILE",
-        help="also look for keys on several partitions of a topic; JSON lines",
+        help="also list keys that lie on several partitions of a topic, as JSON lines",
     )
-    parser.add_argument("--html", metavar="FILE", help="also write one file with plots, for a browser")
-    parser.add_argument(
-        "--parquet", metavar="FILE", help="also write a row for each log; needs cleanerd[spark]"
-    )
+    parser.add_argument("--html", metavar="FILE", help="also write one self-contained HTML file with plots")
+    parser.add_argument("--parquet", metavar="FILE", help="also write one row per log; needs cleanerd[spark]")
     parser.add_argument(
         "-o", "--output", metavar="FORMAT", choices=(*FORMATS, "csv"), default="table",
         help=f"{', '.join(FORMATS)}, csv; default: table",

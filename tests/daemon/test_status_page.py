@@ -147,7 +147,7 @@ def test_the_page_of_a_log_explains_it(world: World) -> None:
         ("/log", 404, "like orders-3"),
         ("/?" + "&".join(f"a{n}=1" for n in range(99)), 400, "too much in the query"),
         ("/logs?page=-1", 200, "1 to 3 of 3"),
-        ("/logs?page=9e9&state=%00&sort=%ff", 200, "No log is chosen by that, of 3"),
+        ("/logs?page=9e9&state=%00&sort=%ff", 200, "None of the 3 logs matches"),
     ],
 )
 def test_what_cannot_be_answered_is_told(world: World, path: str, status: int, said: str) -> None:

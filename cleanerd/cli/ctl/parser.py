@@ -16,7 +16,7 @@ _ARGUMENTS = {
     "log": "a partition, like orders-3; or a topic that has only one",
     "pattern": _PATTERN,
     "[pattern]": f"{_PATTERN}; default: all",
-    "[job]": "id of a job; default: all that are remembered",
+    "[job]": "id of a job; default: all",
     "hold": "id of a hold, or its pattern",
     "offset": "the offset",
     "topics": "a topic (orders) or a glob ('orders*')",
@@ -32,12 +32,12 @@ _EXIT_CODES = """
 exit codes:
   0    done
   1    failed: the daemon could not, or a job, commit or reload failed
-  2    usage: the command line makes no sense
+  2    usage: the command line is wrong
   3    no daemon answers
   4    no such log, job or hold
-  75   busy, or the time limit is over: try again
+  75   busy or timed out: try again
   77   no permission
-  130  interrupted (Ctrl-C); what was begun goes on
+  130  interrupted (Ctrl-C); what was started continues
 
 `cleanerctl VERB --help` explains a verb. As JSON (-o json), answers have a key apiVersion.
 """
@@ -47,7 +47,7 @@ def make_parser() -> Parser:
     """The parser; `run` of what it finds is the `ctl_verbs.Verb` to run."""
     parser = Parser(
         prog="cleanerctl",
-        description="Asks a running cleanerd what it does, and tells it what to do.",
+        description="Query and control a running cleanerd.",
         examples=_EXAMPLES,
         more=_EXIT_CODES,
     )
@@ -120,9 +120,7 @@ class _Verbs:
     ) -> Parser:
         """A verb that changes nothing, and so can be watched."""
         verb = self.add(name, run, text, *positional, examples=examples)
-        verb.add_argument(
-            "--watch", metavar="TIME", type=_duration, help="ask again and again, every TIME, like 2s"
-        )
+        verb.add_argument("--watch", metavar="TIME", type=_duration, help="repeat every TIME, like 2s")
         verb.set_defaults(is_look=True)
         return verb
 
@@ -135,7 +133,7 @@ class _Verbs:
 
 def _add_overviews(verbs: _Verbs) -> None:
     verbs.look(
-        "status", ctl_verbs.status, "show the daemon as a whole", examples=("status", "status --watch 2s")
+        "status", ctl_verbs.status, "show the state of the daemon", examples=("status", "status --watch 2s")
     )
     top = verbs.add(
         "top",
@@ -159,12 +157,12 @@ def _add_looking(verbs: _Verbs) -> None:
     verbs.look(
         "explain",
         ctl_verbs.explain,
-        "say why a log is cleaned now, or why not",
+        "say why a log is or is not cleaned now",
         "log",
         examples=("explain orders-3",),
     )
     verbs.look("jobs", ctl_verbs.jobs, "list cleaning jobs, newest last", "[job]", examples=("jobs",))
-    verbs.look("holds", ctl_verbs.holds, "list the pauses in force", examples=("holds",))
+    verbs.look("holds", ctl_verbs.holds, "list the holds in force", examples=("holds",))
     verbs.look(
         "forecast",
         ctl_verbs.forecast,
@@ -190,14 +188,16 @@ def _add_waiting(verbs: _Verbs) -> None:
     clean = verbs.add(
         "clean",
         ctl_verbs.clean,
-        "clean now; a result that waits is replaced by a new one",
+        "clean now; a staged result is replaced by a new one",
         "pattern",
         examples=("clean orders-3 --wait", "clean orders --force"),
     )
     clean.add_argument(
-        "--force", action="store_true", help="whatever the dirty ratio; never past a safety bound"
+        "--force", action="store_true", help="ignore the dirty ratio (never the safety bounds)"
     )
-    clean.add_argument("--wait", action="store_true", help="until the jobs are done; exit 1 if one failed")
+    clean.add_argument(
+        "--wait", action="store_true", help="wait until the jobs are done; exit 1 if one failed"
+    )
     commit = verbs.add(
         "commit",
         ctl_verbs.commit,
@@ -208,17 +208,17 @@ def _add_waiting(verbs: _Verbs) -> None:
     commit.add_argument(
         "--wait",
         action="store_true",
-        help="until no lock is in the way. Without PATTERN this announces a broker: nothing else begins in its free log "
-        "directories until it has come, for a minute at most",
+        help="wait until no lock is in the way. Without PATTERN this announces a broker: nothing else begins in its free "
+        "log directories until it has started, for a minute at most",
     )
     install = verbs.add(
         "install",
         ctl_verbs.install,
-        "give a staged result to its running broker: its replica is taken out for a moment and put back",
+        "install a staged result in a running broker: its replica is taken out for a moment and put back",
         "log",
         examples=("install orders-3 --dry-run", "install orders-3 --wait", "install orders-3 --abort"),
     )
-    install.add_argument("--wait", action="store_true", help="until it is over")
+    install.add_argument("--wait", action="store_true", help="wait until it is done")
     install.add_argument("--dry-run", action="store_true", help="only say whether it could begin now")
     install.add_argument("--abort", action="store_true", help="do not begin, or put the replica back at once")
     verbs.add(
@@ -239,9 +239,9 @@ def _add_changing(verbs: _Verbs) -> None:
         "pattern",
         examples=("pause orders --reason restore --ttl 2h", "pause '*'"),
     )
-    pause.add_argument("--reason", metavar="TEXT", default="", help="for those who wonder later")
+    pause.add_argument("--reason", metavar="TEXT", default="", help="shown with the hold")
     pause.add_argument("--owner", metavar="NAME", help="default: your user name")
-    pause.add_argument("--ttl", metavar="TIME", type=_duration, help="resume by itself after TIME, like 2h")
+    pause.add_argument("--ttl", metavar="TIME", type=_duration, help="end the pause after TIME, like 2h")
     verbs.add("resume", ctl_verbs.resume, "end a pause", "hold", examples=("resume orders",))
     verbs.add(
         "abort", ctl_verbs.abort, "stop cleanings that run now; they may start again", "pattern",
@@ -264,22 +264,22 @@ def _add_changing(verbs: _Verbs) -> None:
     verbs.add(
         "unmute",
         ctl_verbs.unmute,
-        "give topics back to the brokers' own cleaners, with the settings of before",
+        "give topics back to the brokers' own cleaners, with the settings that they had before",
         "topics",
         examples=("unmute orders", "unmute '*'"),
     )
     _add_throttle(verbs)
     verbs.add(
-        "reload", ctl_verbs.reload, "read the configuration again, all or nothing", examples=("reload",)
+        "reload", ctl_verbs.reload, "reload the configuration, all of it or nothing", examples=("reload",)
     )
     retention = verbs.add(
         "retention",
         ctl_verbs.retention,
-        "delete what breaches a limit of retention now, or show what would go and why the rest stays",
+        "delete now what breaches a retention limit, or show what would go and why the rest stays",
         "pattern",
         examples=("retention orders --dry-run", "retention 'orders-*'"),
     )
-    retention.add_argument("--dry-run", action="store_true", help="only show it")
+    retention.add_argument("--dry-run", action="store_true", help="only show what would be deleted")
     delete = verbs.add(
         "delete-records",
         ctl_verbs.delete_records,
@@ -288,7 +288,7 @@ def _add_changing(verbs: _Verbs) -> None:
         "offset",
         examples=("delete-records orders-3 150000",),
     )
-    delete.add_argument("--yes", action="store_true", help="do not ask")
+    delete.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
 
 def _add_throttle(verbs: _Verbs) -> None:

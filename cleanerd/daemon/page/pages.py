@@ -136,7 +136,7 @@ def _troubles(views: Iterable[LogView]) -> dict[str, list[Trouble]]:
     found: dict[tuple[str, str], list[LogView]] = {}
     for view in views:
         if view.state in _TROUBLED:
-            found.setdefault((view.state, view.reason or "no reason is known"), []).append(view)
+            found.setdefault((view.state, view.reason or "reason unknown"), []).append(view)
     troubles: dict[str, list[Trouble]] = {state: [] for state in _TROUBLED}
     for (state, reason), of in sorted(found.items(), key=lambda item: -len(item[1])):
         troubles[state].append(Trouble(reason, tuple(of[:_SOME]), len(of), sum(v.size_bytes for v in of)))

@@ -17,7 +17,7 @@ _EXAMINATION = "examination"
 _STATES = {
     Status.NONE: "neither being cleaned nor paused",
     Status.IN_PROGRESS: "in progress",
-    Status.ABORTED: "told to stop, not stopped yet",
+    Status.ABORTED: "told to stop, still stopping",
     Status.PAUSED: "paused",
 }
 
@@ -38,7 +38,7 @@ def explain(parts: Parts, log: LogId, *, exact: bool) -> Explanation:
     elif exact or parts.conditions.of(log).state == "dirty":
         decision = "will be cleaned as soon as a worker is free"
     else:
-        decision = "not cleaned: not dirty enough, as far as its files tell"
+        decision = "not cleaned: not dirty enough, judging by its files"
     facts.append(Fact(name="cleaned next by", value=_cleaned_next_by(parts, log)))
     advice = _advice(parts, log, facts) if blocking else None
     if advice is not None:
@@ -92,11 +92,11 @@ def _advice(parts: Parts, log: LogId, facts: list[Fact]) -> str | None:
     if failure is not None and failure.is_uncleanable:
         return f"repair or replace the file: the next scan notices and tries again; `cleanerctl retry {log}` tries now"
     if failure is not None and failure.retry_at_ms is not None:
-        return f"it is tried again at {utc(failure.retry_at_ms)}; `cleanerctl retry {log}` tries now"
+        return f"it will be tried again at {utc(failure.retry_at_ms)}; `cleanerctl retry {log}` tries now"
     if known is not None and known.contents.is_staged:
-        return f"stop the owner of the log directory; `cleanerctl commit {log} --wait` commits as soon as it is gone"
+        return f"stop the owner of the log directory; `cleanerctl commit {log} --wait` commits as soon as it has stopped"
     if any(fact.name == _EXAMINATION for fact in facts) and _is_dirty(parts, log):
-        return f"`cleanerctl clean {log} --force` cleans it whatever its dirty ratio"
+        return f"`cleanerctl clean {log} --force` cleans it regardless of its dirty ratio"
     return None
 
 
@@ -108,7 +108,7 @@ def _cleaned_next_by(parts: Parts, log: LogId) -> str:
     ) or condition.state == "cleaning":
         return "cleanerd, as soon as a worker is free"
     if condition.state == "staged":
-        return "cleanerd: what waits is committed when .lock is free"
+        return "cleanerd: the staged result is committed when .lock is free"
     if condition.state not in ("dirty", "clean"):
         return "neither cleaner, until that changes"
     if condition.obstacle is not None:

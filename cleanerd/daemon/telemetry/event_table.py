@@ -73,7 +73,7 @@ _row("cleaning", "info",
      "A log went through a cleaning; one line for each log of a job. `range`: first dirty offset and end; `removed`: "
      "records by reason; `phase_seconds`: all but commit and checkpoint are those of the job, which its logs share; "
      "`segments`: before and after; superseded_by_broker: the broker's cleaner or retention "
-     "was first; uncleanable: it has failed `failures` times and is no longer retried.",
+     "got there first; uncleanable: it has failed `failures` times and is no longer retried.",
      "failed: it is retried automatically. uncleanable: repair the file that the reason names, or `cleanerctl retry`.",
      outcomes="committed, staged, unchanged, skipped, superseded_by_broker, aborted, failed, uncleanable",
      loud="failed, uncleanable")
@@ -90,23 +90,23 @@ _row("install", "info", ("outcome", "reason", *_LOG, "step", "replicas", "freed_
      "loaded the result, the list of replicas is the old one; returned: the list is the old one, the log too, or fetched "
      "from the leader; abandoned: the cluster was asked for nothing; dropped: the topic is gone; foreign: the partition "
      "was given another list of replicas meanwhile, which stays.",
-     "returned, abandoned, dropped: see the reason; the log is cleaned again when it is due. foreign: see that the list is "
-     "what you want. If the last line of an install is `running`, see `cleanerctl status`.",
+     "returned, abandoned, dropped: see the reason; the log is cleaned again when it is due. foreign: check that the list "
+     "is what you want. If the last line of an install is `running`, see `cleanerctl status`.",
      outcomes="running, installed, returned, abandoned, dropped, foreign", loud="returned, foreign")
 _row("install_waits", "warning", (*_LOG, "step", "reason"),
-     "An install cannot go on, and tries again: the cluster or the disk does not let it.",
+     "An install cannot continue and will try again: the cluster or the disk is in the way.",
      "While its step is removing, moving, adding or evicting the partition has a replica less: see to the reason soon.")
 _row("install_unreadable", "warning", ("log_dir", "reason"), "The journal of an install cannot be read.",
      "Compare the list of replicas of the partition that was installed last with what it was (`cleanerctl history`), "
      "put it right, and remove the file.")
-_row("retention", "info", ("outcome", "reason", *_LOG, "bytes"), "Retention took segments from a log.",
+_row("retention", "info", ("outcome", "reason", *_LOG, "bytes"), "Retention deleted segments of a log.",
      "failed: look at the file that the reason names.", outcomes="deleted, failed", loud="failed")
 _row("recovery", "info", ("outcome", "reason"), "Leftovers of an interrupted commit could not be cleaned up.",
      "Look at the files that the reason names; the log is left alone until then.", outcomes="failed", loud="failed")
 _row("control", "info", ("outcome", "reason", "pid", "uid", "gid"),
      "A change was requested over the control API: by whom, the verb with its parameters, and `ok` or why not. "
      "expired: a hold ended before its owner lifted it.",
-     "expired: see whether its owner still needs the logs left alone.", outcomes="ok, expired", loud="expired")
+     "expired: check whether its owner still needs the logs left alone.", outcomes="ok, expired", loud="expired")
 _row("reload", "info", ("outcome", "reason", "trigger", "changes"), "The configuration was read again.",
      "rejected: correct what the reason names; the old configuration stays in force.", outcomes="accepted, rejected",
      loud="rejected")
@@ -117,74 +117,79 @@ _row("daemon", "info", ("outcome", "reason", "logs", "log_dirs"), "The daemon st
 # -- the process --------------------------------------------------------------------------------------------------------
 
 _row("configuration_warning", "warning", ("reason",),
-     "What is configured is valid, but perhaps not what is wanted: once for each, at the start or after a reload.",
-     "See the reason; `cleanerd config check` tells the same.")
-_row("ready", "info", ("version", "pid", "control_socket"), "Everything has started.")
+     "The configuration is valid, but perhaps not what you want: one line for each doubt, at start or after a reload.",
+     "See the reason; `cleanerd config check` says the same.")
+_row("ready", "info", ("version", "pid", "control_socket"), "The daemon has started.")
 _row("stopping", "info", (), "Shutting down after SIGTERM or SIGINT.")
 _row("stopped", "info", ("drained",), "The last line. Not drained: work was cut off.")
-_row("metrics_listening", "info", ("address",), "Where the metrics are.")
-_row("engine_stopped", "info", ("reason",), "The engine had nothing to do and gave its memory back.")
+_row("metrics_listening", "info", ("address",), "The address that serves the metrics.")
+_row("engine_stopped", "info", ("reason",), "The engine was idle and has been stopped, which frees its memory.")
 _row("worker_died", "error", ("deaths", "restart_in_s", "exception"),
-     "An internal error ended a thread, which is started again; what it worked on is in the context.",
+     "An internal error ended a thread, which is restarted; what it was working on is in the context.",
      "Report it, with the traceback in `exception`.")
 _row("internal_error", "error", ("exception",),
-     "An error that no code expected ended a step of one log, whose failure it is; other logs went on.",
+     "An unexpected error ended a step of one log and counts as a failure of that log; other logs went on.",
      "Report it, with the traceback in `exception`.")
 
 # -- log directories and logs -------------------------------------------------------------------------------------------
 
 _row("log_dir_offline", "warning", ("log_dir", "reason"), "A log directory does not work; its logs are left alone.",
-     "Look at its disk and mount; what is on it is looked at again by every scan.")
+     "Check its disk and mount; every scan tries it again.")
 _row("log_dir_online", "info", ("log_dir",), "A log directory that was offline works again.")
 _row("owned_by_another", "info", ("log_dir", "pid"), "A broker owns a log directory at the start: results will be staged.")
 _row("recovery_postponed", "warning", ("log_dir", "reason"),
-     "A log directory could not be searched for leftovers of interrupted commits; nothing is committed there until it was.",
+     "A log directory could not be searched for leftovers of interrupted commits; until it is, nothing is committed there.",
      "Look at the disk.")
 _row("recovery_failed", "error", (*_LOG, "reason"), "A commit went wrong and could be neither finished nor taken back.",
      "Look at the disk; the next start tries again, and until then the log may be refused as damaged.")
 _row("commit_slice", "debug", ("log_dir", "logs", "seconds", "is_wanted"),
-     "Results of so many logs were committed under one hold of `.lock`, for so long; `is_wanted`: a broker waits for it.")
+     "How many logs had their results committed under one hold of `.lock`, and for how long; `is_wanted`: a broker is "
+     "waiting for it.")
 _row("leftovers_not_read", "warning", ("directory", "reason"),
-     "Which retired files of a log wait for their deletion is not known.",
+     "A directory could not be searched for retired files that wait to be deleted.",
      "Look at the directory; the next start tries again.")
-_row("ignored", "warning", (*_LOG, "reason"), "A log is left alone: it is not one of the cluster's.",
+_row("ignored", "warning", (*_LOG, "reason"), "A log is left alone: it does not belong to the cluster.",
      "Remove the directory if it is a stray one.")
 _row("tried_again", "info", (*_LOG, "reason"), "An uncleanable or failed log changed and will be retried.")
 _row("checkpoint_reset", "warning", (*_LOG, "offset"),
      "The first dirty offset of a log lay below its start or beyond its end. It is the log start offset now.",
-     "Nothing, after DeleteRecords. Else see why the log lost its end: all of it will be cleaned again.")
-_row("retention_skipped", "warning", ("log_dir", "reason"), "A log directory had no retention pass.",
+     "After DeleteRecords, nothing. Otherwise find out why the log lost its end: all of it will be cleaned again.")
+_row("retention_skipped", "warning", ("log_dir", "reason"), "The retention pass of a log directory was skipped.",
      "Look at the file that the reason names.")
 _row("deleted_files", "info", ("files", "bytes", "failures"),
-     "Retired files whose delay is over are gone; `failures`: those that are not, which are tried again.")
+     "Retired files were deleted after their delay; `failures`: those that could not be, which are tried again.")
 _row("events_missing", "warning", ("log_dir", "reason"),
-     "Changes in a log directory are seen by scans only, every cleanerd.scan.interval.ms.",
+     "Changes in a log directory cannot be watched: only scans notice them, every cleanerd.scan.interval.ms.",
      "Raise fs.inotify.max_user_watches if the reason says so.")
-_row("events_lost", "warning", ("reason",), "The kernel dropped news of changes; everything is scanned at once.",
+_row("events_lost", "warning", ("reason",), "The kernel dropped change notifications; everything is scanned at once.",
      "If it recurs, raise fs.inotify.max_queued_events.")
 
 # -- history ------------------------------------------------------------------------------------------------------------
 
-_row("history_unwritable", "error", ("path", "reason"), "Events are not remembered; once, until it works again.",
+_row("history_unwritable", "error", ("path", "reason"),
+     "Events cannot be written to the history; logged once until that works again.",
      "Make room in cleanerd.state.dir, or repair it.")
-_row("history_writable", "warning", ("path", "lost_events"), "They are again; how many were not.")
-_row("history_unreadable", "error", ("path", "reason"), "The history was requested and could not be read.",
+_row("history_writable", "warning", ("path", "lost_events"),
+     "Events are written to the history again; `lost_events` were not.")
+_row("history_unreadable", "error", ("path", "reason"),
+     "A request for the history could not be answered: the file could not be read.",
      "Look at cleanerd.state.dir.")
-_row("history_damaged", "error", ("path", "moved_to", "reason"), "The file is damaged; a new one is begun.",
+_row("history_damaged", "error", ("path", "moved_to", "reason"), "The history file is damaged; a new one is started.",
      "`moved_to` may be deleted.")
 _row("history_state_lost", "error", ("path", "reason"), "Holds and other state in the damaged file may be lost.",
-     "See with `cleanerctl holds` whether all are there.")
-_row("history_state_unreadable", "error", ("path", "state", "reason"), "Not what this version writes: it is left out.",
+     "Check with `cleanerctl holds` that none is missing.")
+_row("history_state_unreadable", "error", ("path", "state", "reason"),
+     "An entry of the state is not what this version writes; it is ignored.",
      "If `state` is a hold, pause again.")
 
 # -- control API and metrics --------------------------------------------------------------------------------------------
 
-_row("audit_lost", "error", ("entry", "exception"), "A request could not be told of.", "Report it.")
-_row("control_accept_failed", "error", ("reason",), "The control socket takes no connection for the moment.",
+_row("audit_lost", "error", ("entry", "exception"), "A request could not be recorded.", "Report it.")
+_row("control_accept_failed", "error", ("reason",), "The control socket cannot accept connections at the moment.",
      "Too many open files: raise LimitNOFILE.")
 _row("control_connection_failed", "error", ("exception",), "An internal error in a connection.", "Report it.")
 _row("control_request_failed", "error", ("request", "exception"), "An internal error in a request.", "Report it.")
-_row("control_answer_lost", "info", ("reason",), "The client did not wait for its answer.")
+_row("control_answer_lost", "info", ("reason",), "A client left before its answer was ready.")
 _row("metrics_page_failed", "error", ("path", "exception"), "An internal error in the metrics.", "Report it.")
-_row("metrics_request_failed", "debug", ("client", "error"), "A scraper went away, or spoke no HTTP.")
+_row("metrics_request_failed", "debug", ("client", "error"), "A client went away or did not speak HTTP.")
 # fmt: on

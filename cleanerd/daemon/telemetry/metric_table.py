@@ -111,26 +111,26 @@ READY = _read("cleanerd_ready", "", "Whether the daemon has recovered its log di
 PAUSED = _read("cleanerd_paused", "", "Whether a hold pauses every log.",
                "1 from `pause '*'` to its `resume`")
 BUILD_INFO = _read("cleanerd_build_info", "version", "The version that runs; the value is 1.", "with an upgrade")
-LOG_DIR_ONLINE = _read("cleanerd_log_dir_online", "log_dir", "Whether the log directory can be worked in.",
+LOG_DIR_ONLINE = _read("cleanerd_log_dir_online", "log_dir", "Whether the log directory is usable.",
                        "0 when it cannot be read, or belongs to another cleanerd")
-PARTITIONS = _read("cleanerd_partitions", "log_dir state", "Logs by state, as `cleanerctl logs` tells it.",
-                   "as logs become dirty, are cleaned, held, given up", state=STATES)
+PARTITIONS = _read("cleanerd_partitions", "log_dir state", "Logs by state, as `cleanerctl logs` shows it.",
+                   "as logs become dirty, are cleaned, paused or found uncleanable", state=STATES)
 UNREADABLE = _read("cleanerd_unreadable_partitions", "log_dir", "Partition directories that cannot be read.",
                    "with every scan")
-WORKERS = _read("cleanerd_workers", "state", "Cleaner threads, the one for reserved topics included.",
+WORKERS = _read("cleanerd_workers", "state", "Cleaner threads, including the one for reserved topics.",
                 "busy from the beginning of a job to its end, throttled while the I/O limits hold it back, dead from an "
                 "internal error to the restart of the thread",
                 state=("idle", "busy", "throttled", "dead"))
-THREAD_DEATHS = _read("cleanerd_thread_deaths_total", "", "Internal errors that ended a thread; it is started again.",
+THREAD_DEATHS = _read("cleanerd_thread_deaths_total", "", "Internal errors that ended a thread, which is then restarted.",
                       "with every such error", kind=MetricKind.COUNTER)
 CONFIG_RELOADS = _read("cleanerd_config_reloads_total", "outcome", "Reloads of the configuration.",
                        "whatever triggered it: file watch, SIGHUP, metadata log, control API",
                        kind=MetricKind.COUNTER, outcome=("accepted", "unchanged", "rejected"))
 CONFIG_OK = _read("cleanerd_config_last_reload_successful", "",
-                  "Whether what was last read as configuration is in force.",
+                  "Whether the configuration that was last read is in force.",
                   "0 after a rejected reload, 1 after one that was not")
 CONFIG_OK_AT = _read("cleanerd_config_last_reload_success_timestamp_seconds", "",
-                     "When a configuration was last read and found good.", "with every reload that is not rejected")
+                     "When a valid configuration was last read.", "with every reload that is not rejected")
 HISTORY_LOST = _read("cleanerd_history_lost_events_total", "", "Events that could not be written to the history.",
                      "when the disk of cleanerd.state.dir is full or broken", kind=MetricKind.COUNTER)
 RECOVERIES = _counter("cleanerd_recoveries_total", "log_dir action",
@@ -143,25 +143,25 @@ RECOVERIES = _counter("cleanerd_recoveries_total", "log_dir action",
 LAST_SCAN = _fed("cleanerd_last_scan_timestamp_seconds", "log_dir", "When the log directory was last scanned in full.",
                  "every cleanerd.scan.interval.ms")
 LAST_CLEAN = _fed("cleanerd_last_clean_success_timestamp_seconds", "log_dir",
-                  "When a log of the directory last was cleaned, or looked through and found clean.",
+                  "When a log of the directory was last cleaned, or examined and found clean.",
                   "with outcome committed or unchanged, and when a staged result is committed; absent before")
 MAX_DIRTY_RATIO = _read("cleanerd_max_dirty_ratio", "log_dir",
                         "Dirty ratio of the dirtiest compacted log: an upper bound, whatever state the log is in.",
                         "grows as segments are closed, falls with a cleaning")
 MAX_DELAY = _read("cleanerd_max_compaction_delay_seconds", "log_dir",
-                  "For how long the most overdue log has been past max.compaction.lag.ms.",
+                  "How long the most overdue log has been past max.compaction.lag.ms.",
                   "grows with time from the deadline on, 0 when no log is late")
 DEADLINE_MISSES = _read("cleanerd_deadline_misses_predicted", "",
-                        "Logs that will be cleaned too late for max.compaction.lag.ms, at the rate of past cleanings.",
+                        "Logs expected to miss max.compaction.lag.ms, at the rate of past cleanings.",
                         "grows when more becomes due at once than the workers can do in time")
 CLEANABLE_BYTES = _read("cleanerd_cleanable_bytes", "log_dir",
-                        "Bytes of compacted logs that a cleaning would look through as dirty: an upper bound.",
+                        "Dirty bytes of compacted logs that a cleaning would read: an upper bound.",
                         "grows as segments are closed, falls with a cleaning")
-UNCLEANABLE_BYTES = _read("cleanerd_uncleanable_bytes", "log_dir", "Those of them in logs that were given up.",
+UNCLEANABLE_BYTES = _read("cleanerd_uncleanable_bytes", "log_dir", "Those of them in uncleanable logs.",
                           "with the state of a log becoming uncleanable")
 CLEANINGS = _counter("cleanerd_cleanings_total", "log_dir outcome", "Logs that went through a cleaning.",
-                     "once for each log of a job; skipped: an exact look found nothing to do; superseded_by_broker: the "
-                     "broker's cleaner or retention was first, which is ordinary", outcome=OUTCOMES)
+                     "once for each log of a job; skipped: an exact examination found nothing to do; superseded_by_broker: "
+                     "the broker's cleaner or retention got there first, which is normal", outcome=OUTCOMES)
 CLEANING_ERRORS = _counter("cleanerd_cleaning_errors_total", "log_dir cause", "Cleanings that failed, by cause.",
                            "with outcome failed", cause=CAUSES)
 COMMITS = _counter("cleanerd_staged_commits_total", "log_dir outcome",
@@ -192,29 +192,29 @@ PHASE_SECONDS = _histogram("cleanerd_phase_duration_seconds", "phase",
                            "and of the history.",
                            "when the engine is done with a job; commit and checkpoint once for each log",
                            (0.01, 0.1, 0.5, 1, 5, 30, 120, 600, 3600), phase=PHASES)
-READ_BYTES = _counter("cleanerd_read_bytes_total", "log_dir phase", "Bytes that cleanings read.",
+READ_BYTES = _counter("cleanerd_read_bytes_total", "log_dir phase", "Bytes read by cleanings.",
                       "while they run; examine reads batch headers, verify what rewrite wrote",
                       phase=("examine", "index", "rewrite", "verify"))
-WRITTEN_BYTES = _counter("cleanerd_written_bytes_total", "log_dir", "Bytes that cleanings wrote.", "while they run")
-RECORDS_READ = _counter("cleanerd_records_read_total", "log_dir", "Records that cleanings went through.",
+WRITTEN_BYTES = _counter("cleanerd_written_bytes_total", "log_dir", "Bytes written by cleanings.", "while they run")
+RECORDS_READ = _counter("cleanerd_records_read_total", "log_dir", "Records read by cleanings.",
                         "at the end of a cleaning")
-RECORDS_REMOVED = _counter("cleanerd_records_removed_total", "log_dir reason", "Records that cleanings left out.",
+RECORDS_REMOVED = _counter("cleanerd_records_removed_total", "log_dir reason", "Records removed by cleanings.",
                            "when the result is committed or staged. Retention takes whole segments, see "
                            "cleanerd_retention_segments_total",
                            reason=tuple(verdict.reason for verdict in REMOVED_VERDICTS))
-SEGMENTS_REPLACED = _counter("cleanerd_segments_replaced_total", "log_dir", "Segments that gave way to cleaned ones.",
+SEGMENTS_REPLACED = _counter("cleanerd_segments_replaced_total", "log_dir", "Segments replaced by cleaned ones.",
                              "at the commit")
-RECLAIMED_BYTES = _counter("cleanerd_reclaimed_bytes_total", "log_dir by", "Bytes by which logs became smaller.",
+RECLAIMED_BYTES = _counter("cleanerd_reclaimed_bytes_total", "log_dir by", "Bytes by which logs shrank.",
                            "at the commit of a cleaning; when retention renames segments to .deleted",
                            by=("compaction", "retention"))
-RETENTION_SEGMENTS = _counter("cleanerd_retention_segments_total", "log_dir", "Segments that retention took.",
+RETENTION_SEGMENTS = _counter("cleanerd_retention_segments_total", "log_dir", "Segments deleted by retention.",
                               "with retention passes")
 RETENTION_ERRORS = _counter("cleanerd_retention_errors_total", "log_dir", "Logs whose retention pass failed.",
                             "with retention passes")
 THROTTLE_SECONDS = _counter("cleanerd_throttle_seconds_total", "log_dir",
-                            "Seconds that tasks waited for the throttle, all tasks together.",
+                            "Seconds that tasks have waited for the throttle, summed over all tasks.",
                             "while a limit on I/O holds tasks back")
-IO_LIMIT = _read("cleanerd_io_limit_bytes_per_second", "limit", "Limits on I/O in force, +Inf for none.",
+IO_LIMIT = _read("cleanerd_io_limit_bytes_per_second", "limit", "I/O limits in force; +Inf: unlimited.",
                  "with the configuration and with `cleanerctl throttle`", limit=("total", "read", "write"))
 
 # -- capacity -----------------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ LOG_BYTES = _read("cleanerd_log_bytes", "log_dir", "Bytes of all segments.", "wi
 FREE_BYTES = _read("cleanerd_log_dir_free_bytes", "log_dir", "Free space of the file system.", "with every write there")
 DIR_BYTES = _read("cleanerd_log_dir_capacity_bytes", "log_dir", "Size of the file system.", "when it is resized")
 LARGEST_BYTES = _read("cleanerd_largest_cleaning_bytes", "log_dir",
-                      "Most that the cleaning of one log can write before the old segments go.",
+                      "The most that cleaning one log can write before its old segments are deleted.",
                       "with the size of the largest compacted log")
 STAGED_BYTES = _read("cleanerd_staged_bytes", "log_dir", "Bytes of results that wait for their commit.",
                      "while a broker owns the directory")
@@ -232,15 +232,15 @@ STAGED_RESULTS = _read("cleanerd_staged_results", "log_dir", "Logs whose results
 STAGED_FREED = _read("cleanerd_staged_freeable_bytes", "log_dir", "Bytes by which their commits will make logs smaller.",
                      "with cleanerd_staged_results")
 STAGED_SINCE = _read("cleanerd_staged_oldest_timestamp_seconds", "log_dir",
-                     "Since when the oldest of them waits; 0 when none does.", "with cleanerd_staged_results")
+                     "Since when the oldest of them has been waiting; 0 when none is.", "with cleanerd_staged_results")
 STAGED_WASTED = _counter("cleanerd_staged_wasted_bytes_total", "log_dir",
-                         "Bytes of results that were thrown away: the log had changed, or they had aged.",
+                         "Bytes of results that were discarded: the log had changed, or they had aged.",
                          "when a result is dropped, and when the log of a waiting result is cleaned again")
 DEDUPE_BYTES = _read("cleanerd_dedupe_buffer_bytes", "", "Memory for the keys of a job: size times load factor.",
                      "with the configuration")
 DEDUPE_RATIO = _fed("cleanerd_dedupe_buffer_max_utilization_ratio", "",
-                    "How much of it the last job could have needed at most; above 1 its keys went through Spark's shuffle: "
-                    "one pass all the same, but slower.",
+                    "Upper bound of the share of it that the last job needed; above 1 the keys went through Spark's "
+                    "shuffle: still one pass, but slower.",
                     "at the end of a job")
 SESSION_UP = _read("cleanerd_spark_session_up", "", "Whether the engine process is up.",
                    "from the first job to cleanerd.spark.idle.timeout.ms after the last one")
@@ -250,7 +250,7 @@ ENGINE_STARTS = _read("cleanerd_engine_starts_total", "", "Starts of the engine 
 # -- control API --------------------------------------------------------------------------------------------------------
 
 CONTROL_REQUESTS = _counter("cleanerd_control_requests_total", "method code",
-                            "Requests to the control socket by verb and HTTP status; method is other for what is no verb.",
+                            "Requests to the control socket by verb and HTTP status; method is other for anything else.",
                             "with every answer")
 CONTROL_SECONDS = _histogram("cleanerd_control_request_duration_seconds", "method",
                              "Time from a connection to its answer; verbs that wait take as long as they were asked to.",
@@ -266,7 +266,7 @@ PARTITION_BYTES = _read("cleanerd_partition_dirty_bytes", _PARTITION, "Its clean
 PARTITION_CLEANED = _read("cleanerd_partition_last_clean_timestamp_seconds", _PARTITION, "When it was last cleaned.",
                           "like cleanerd_last_clean_success_timestamp_seconds", when=When.PER_PARTITION)
 PARTITIONS_DROPPED = _read("cleanerd_partition_metrics_dropped", "",
-                           "Partitions that were asked for but have none: more than cleanerd.metrics.per.partition.max.",
+                           "Partitions that were configured but have no series: cleanerd.metrics.per.partition.max.",
                            "with new partitions and with the configuration")
 
 # -- the names of Kafka's own cleaner --------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ JMX_DIRTY = _read(f"{_JMX_MANAGER}_max_dirty_percent", "", "100 times the larges
                   "with it", when=When.JMX)
 JMX_RUN = _read(f"{_JMX_MANAGER}_time_since_last_run_ms", "", "Time since the last full scan.", "with time",
                 when=When.JMX)
-JMX_UNCLEANABLE = _read(f"{_JMX_MANAGER}_uncleanable_partitions_count", "logDirectory", "Logs that were given up.",
+JMX_UNCLEANABLE = _read(f"{_JMX_MANAGER}_uncleanable_partitions_count", "logDirectory", "Uncleanable logs.",
                         "with their states", when=When.JMX)
 JMX_UNCLEANABLE_BYTES = _read(f"{_JMX_MANAGER}_uncleanable_bytes", "logDirectory", "Their cleanable bytes.",
                               "with their states", when=When.JMX)

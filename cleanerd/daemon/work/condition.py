@@ -107,7 +107,7 @@ class Conditions:
         if status in _BUSY:
             return Condition(_BUSY[status])
         if status is Status.PAUSED:
-            return Condition("paused", None, "it is paused; `cleanerctl holds` tells by whom")
+            return Condition("paused", None, "it is paused; `cleanerctl holds` shows by whom")
         return self._at_rest(log, config_of, owner_of)
 
     def _at_rest(
