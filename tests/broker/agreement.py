@@ -1,17 +1,38 @@
-"""Comparing what two cleaners made of one log directory: the broker's own first, cleanerd second.
+"""Comparing what two cleaners made of a broker's logs, the broker's own first, cleanerd second; and with the model.
 
 What may differ is in `ALLOWED`, and nowhere else.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from crc32c import crc32c
+
 from cleanerd.env.clock import SystemClock
+from cleanerd.format.batch import decode_batch, iterate_batches
 from tests.broker.conftest import clean_by_broker
+from tests.broker.kafka import KafkaBroker
 from tests.broker.logdump import Batch, LogDump, Segment, dump_partition
-from tests.broker.tools import clean, copy_log_dir, forget_checkpoint, offset_checkpoint
+from tests.broker.model import committed, survivors
+from tests.broker.tools import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    CleanResult,
+    checkpointed,
+    clean,
+    copy_log_dir,
+    dump_log_segments,
+    first_dirty_offset,
+    forget_checkpoint,
+    log_dirs_in,
+    log_start_offset,
+    partition_dir,
+    read_all,
+    segment_files,
+)
 from tests.broker.workload import TopicPlan
 
 
@@ -89,14 +110,19 @@ ALLOWED: Mapping[str, Callable[[Any, Any, Case], bool]] = {
 }
 
 
-def make_passes(source: Path, plans: Sequence[TopicPlan], root: Path, count: int) -> list[Pass]:
-    """The passes of the broker's own cleaner; each but the first begins at the start of the log again."""
+def make_passes(source: Path, plans: Sequence[TopicPlan], root: Path, ages_ms: Sequence[int]) -> list[Pass]:
+    """The passes of the broker's own cleaner; each but the first begins at the start of the log again.
+
+    `ages_ms`: how much time has gone by before each pass, as far as the horizons in the log tell.
+    """
     made: list[Pass] = []
-    for number in range(1, count + 1):
+    for number, age_ms in enumerate(ages_ms, 1):
         before, after = root / f"before-{number}", root / f"after-{number}"
         copy_log_dir(source, before)
         if number > 1:
             forget_checkpoint(before)
+        for plan in plans if age_ms else ():
+            bring_horizons_nearer(partition_dir(before, plan.directory), age_ms)
         copy_log_dir(before, after)
         started_ms = SystemClock().now_ms()
         clean_by_broker(root / f"broker-{number}", after, [plan.directory for plan in plans])
@@ -105,13 +131,34 @@ def make_passes(source: Path, plans: Sequence[TopicPlan], root: Path, count: int
     return made
 
 
+def bring_horizons_nearer(directory: Path, age_ms: int) -> None:
+    """Make a log look as if it had been cleaned `age_ms` earlier: its delete horizons, and the times of those records.
+
+    A horizon stands in place of the base timestamp, to which the times of the records are relative (rule 0.6). A batch in
+    which a record has no time stays as it is: it would get a negative one, which no cleaner takes.
+    """
+    for path in directory.glob("*.log"):
+        stat, data = path.stat(), bytearray(path.read_bytes())
+        for start, size_bytes, magic in iterate_batches(bytes(data)):
+            header, records = decode_batch(data, start) if magic == 2 else (None, [])
+            if header is None or header.delete_horizon_ms is None:
+                continue
+            if any(record.timestamp_ms < age_ms for record in records):
+                continue
+            data[start + 27 : start + 35] = (header.delete_horizon_ms - age_ms).to_bytes(8)
+            body = bytes(data[start + 21 : start + size_bytes])
+            data[start + 17 : start + 21] = crc32c(body).to_bytes(4)
+        path.write_bytes(data)
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
 def disagreements(made: Pass, plans: Sequence[TopicPlan], ours: Path) -> list[str]:
     """Make the same pass with cleanerd in the new directory `ours`; what is different then, in words."""
     copy_log_dir(made.before, ours)
     result = clean(ours, plans, "--now-ms", str(made.ended_ms))
     assert result.exit_code == 0, result.messages
-    theirs = offset_checkpoint(made.after / "cleaner-offset-checkpoint")
-    found = offset_checkpoint(ours / "cleaner-offset-checkpoint")
+    theirs = checkpointed(made.after, "cleaner-offset-checkpoint")
+    found = checkpointed(ours, "cleaner-offset-checkpoint")
     different: list[str] = []
     for plan in plans:
         different += [f"{plan.topic}: {text}" for text in _differences(_case(plan, made, ours))]
@@ -126,9 +173,9 @@ def _case(plan: TopicPlan, made: Pass, ours: Path) -> Case:
         made=made,
         now_ms=made.ended_ms,
         retention_ms=plan.delete_retention_ms,
-        before=dump_partition(made.before / plan.directory),
-        broker=dump_partition(made.after / plan.directory),
-        ours=dump_partition(ours / plan.directory),
+        before=dump_partition(partition_dir(made.before, plan.directory)),
+        broker=dump_partition(partition_dir(made.after, plan.directory)),
+        ours=dump_partition(partition_dir(ours, plan.directory)),
     )
 
 
@@ -180,3 +227,56 @@ def _leftovers(case: Case) -> list[str]:
     if case.ours.foreign_names:
         found.append(f"left behind: {case.ours.foreign_names}")
     return found
+
+
+def dumps(place: Path, plans: Iterable[TopicPlan]) -> dict[str, LogDump]:
+    """The logs of the topics."""
+    return {plan.topic: dump_partition(partition_dir(place, plan.directory)) for plan in plans}
+
+
+def clean_and_compare(place: Path, plans: tuple[TopicPlan, ...], *, now_ms: int) -> CleanResult:
+    """One cleaning of everything that fails nowhere and leaves what the model leaves."""
+    before = dumps(place, plans)
+    starts = {topic: first_dirty_offset(place, log) for topic, log in before.items()}
+    result = clean(place, plans, "--now-ms", str(now_ms))
+    assert result.exit_code == 0, result.messages
+    compare_with_model(place, before, now_ms=now_ms, starts=starts)
+    return result
+
+
+def compare_with_model(
+    place: Path,
+    before: Mapping[str, LogDump],
+    *,
+    now_ms: int,
+    starts: Mapping[str, int],
+    ends: Mapping[str, int] | None = None,
+) -> None:
+    """What lies in the directory is what the model leaves of `before`, and nothing is left behind."""
+    for topic, log in before.items():
+        after = dump_partition(partition_dir(place, log.name))
+        end_offset = None if ends is None else ends[log.name]
+        expected = survivors(log, first_dirty_offset=starts[topic], now_ms=now_ms, end_offset=end_offset)
+        assert expected == after.records, topic
+        assert after.foreign_names == (), topic
+        assert after.end_offset == log.end_offset, topic
+
+
+def check_with_broker(work_dir: Path, place: Path, before: Mapping[str, LogDump]) -> None:
+    """The broker starts without a word, its consumers see what lies there, and its tool finds nothing wrong.
+
+    What is committed is known from `before`: a cleaning may remove the markers.
+    """
+    after = {topic: dump_partition(partition_dir(place, log.name)) for topic, log in before.items()}
+    files = [path for log in after.values() for path in segment_files(partition_dir(place, log.name))]
+    work_dir.mkdir()
+    assert dump_log_segments(work_dir, files) == []
+    with KafkaBroker(work_dir, log_dirs_in(place)) as broker:
+        uncommitted = read_all(broker, list(after), READ_UNCOMMITTED)
+        of_committed = read_all(broker, list(after), READ_COMMITTED)
+        assert broker.troubles() == []
+    for topic, log in after.items():
+        start = log_start_offset(place, log)
+        visible = [record for record in log.records if record.offset >= start]
+        assert visible == uncommitted[topic], topic
+        assert committed(before[topic], visible) == of_committed[topic], topic

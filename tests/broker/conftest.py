@@ -16,7 +16,13 @@ from tests.broker.kafka import KafkaBroker
 from tests.broker.logdump import dump_partition
 from tests.broker.model import first_uncleanable_offset
 from tests.broker.producers import WriterPool
-from tests.broker.tools import copy_log_dir, wait_until_cleaned, wait_until_deleted
+from tests.broker.tools import (
+    copy_log_dir,
+    log_dirs_in,
+    partition_dir,
+    wait_until_cleaned,
+    wait_until_deleted,
+)
 from tests.broker.workload import (
     SCENARIOS,
     Phase,
@@ -46,13 +52,19 @@ class Origin:
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Origin:
     """The written topics of all seeds."""
     root = tmp_path_factory.mktemp("origin")
-    log_dir = root / "logs"
-    first = write_phases(root / "first", log_dir, [(plan, Phase.FIRST) for plan in TWO_PHASES])
-    clean_by_broker(root / "cleaning", log_dir, [plan.directory for plan in TWO_PHASES])
-    last = [(plan, Phase.ONLY) for plan in ONE_PHASE] + [(plan, Phase.SECOND) for plan in TWO_PHASES]
-    second = write_phases(root / "second", log_dir, last)
+    return write_origin(root, root / "logs", ONE_PHASE, TWO_PHASES)
+
+
+def write_origin(
+    root: Path, place: Path, one_phase: tuple[TopicPlan, ...], two_phases: tuple[TopicPlan, ...]
+) -> Origin:
+    """Topics written at once, and topics written in two phases with a cleaning by the broker between them."""
+    first = write_phases(root / "first", place, [(plan, Phase.FIRST) for plan in two_phases])
+    clean_by_broker(root / "cleaning", place, [plan.directory for plan in two_phases])
+    last = [(plan, Phase.ONLY) for plan in one_phase] + [(plan, Phase.SECOND) for plan in two_phases]
+    second = write_phases(root / "second", place, last)
     sent = {topic: count + first.get(topic, 0) for topic, count in second.items()}
-    return Origin(log_dir, (*ONE_PHASE, *TWO_PHASES), sent)
+    return Origin(place, (*one_phase, *two_phases), sent)
 
 
 @pytest.fixture
@@ -64,11 +76,11 @@ def log_dir(origin: Origin, tmp_path: Path) -> Path:
 
 
 def write_phases(
-    work_dir: Path, log_dir: Path, phases: Sequence[tuple[TopicPlan, Phase]], *, kill: bool = False
+    work_dir: Path, place: Path, phases: Sequence[tuple[TopicPlan, Phase]], *, kill: bool = False
 ) -> dict[str, int]:
     """One broker run that writes the phases, then stops or is killed; records sent by topic."""
     now_ms = SystemClock().now_ms()
-    with KafkaBroker(work_dir, [log_dir]) as broker:
+    with KafkaBroker(work_dir, log_dirs_in(place)) as broker:
         admin = broker.admin()
         create_topics(admin, {plan.topic: plan.config for plan, phase in phases if phase is not Phase.SECOND})
         with WriterPool(broker.bootstrap) as pool:
@@ -77,17 +89,17 @@ def write_phases(
             if plan.scenario.delete_records and phase is not Phase.FIRST:
                 log_start = sent[plan.topic] // 2
                 delete_records(admin, plan.topic, log_start)
-                wait_until_deleted(broker, log_dir / plan.directory, log_start)
+                wait_until_deleted(broker, partition_dir(place, plan.directory), log_start)
         if kill:
             broker.kill()
     return sent
 
 
-def clean_by_broker(work_dir: Path, log_dir: Path, directories: Iterable[str]) -> None:
+def clean_by_broker(work_dir: Path, place: Path, directories: Iterable[str]) -> None:
     """Let the broker's own cleaner make exactly one pass over each of the logs, then stop the broker.
 
     Nobody writes, so nothing is dirty after one pass, and the threshold 0.0 takes no log twice.
     """
-    logs = [dump_partition(log_dir / name) for name in directories]
-    with KafkaBroker(work_dir, [log_dir], CLEANING) as broker:
-        wait_until_cleaned(broker, log_dir, {log.name: first_uncleanable_offset(log) for log in logs})
+    logs = [dump_partition(partition_dir(place, name)) for name in directories]
+    with KafkaBroker(work_dir, log_dirs_in(place), CLEANING) as broker:
+        wait_until_cleaned(broker, place, {log.name: first_uncleanable_offset(log) for log in logs})

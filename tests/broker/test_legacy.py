@@ -4,21 +4,17 @@ No broker of today takes such records from a producer, but every broker reads an
 here are random, lie in a log directory as an upgraded broker finds them, and get their indexes from a broker.
 """
 
-import os
-import random
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from cleanerd.env.clock import SystemClock
-from cleanerd.format.batch import encode_batch
-from cleanerd.format.names import FileKind, SegmentFileName
 from cleanerd.format.record import Record
 from tests.broker.agreement import Pass, disagreements, make_passes
 from tests.broker.kafka import KafkaBroker
 from tests.broker.logdump import LogDump, dump_partition
+from tests.broker.old_logs import KINDS, old_plan, write_old_log
 from tests.broker.tools import (
     READ_COMMITTED,
     clean,
@@ -27,29 +23,13 @@ from tests.broker.tools import (
     read_all,
     segment_files,
 )
-from tests.broker.workload import DAY_MS, Scenario, TopicPlan, create_topics
-from tests.kernels.random_log import Placed, RandomLog, cut_segments
+from tests.broker.workload import DAY_MS, create_topics
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]
 
 PASSES = (1, 2, 3)
-STEPS = 120
-SEGMENTS = 9
-KEYS = [b"key-%d" % number for number in range(40)]
-KINDS: Mapping[str, tuple[str, ...]] = {
-    "messages": ("legacy",),
-    "wrappers": ("wrapper",),
-    "upgraded": ("legacy", "wrapper", "plain"),
-    "of-both-magics": ("mixed wrapper",),
-}
-
-
-def _plan(seed: int, name: str, delete_retention_ms: int) -> TopicPlan:
-    return TopicPlan(seed, Scenario(name, ()), 65536, 256, delete_retention_ms, len(KEYS))
-
-
 PLANS = tuple(
-    _plan(2 * number + place, name, retention_ms)
+    old_plan(2 * number + place, name, retention_ms)
     for number, name in enumerate(KINDS)
     for place, retention_ms in enumerate((1, DAY_MS))
 )
@@ -74,38 +54,11 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> OldLogs:
         create_topics(broker.admin(), {plan.topic: plan.config for plan in PLANS})
     now_ms = SystemClock().now_ms()
     for plan in PLANS:
-        _write_old_log(log_dir / plan.directory, plan, now_ms)
+        write_old_log(log_dir / plan.directory, plan, now_ms)
     with KafkaBroker(root / "loading", [log_dir]) as broker:
         read = read_all(broker, [plan.topic for plan in READABLE], READ_COMMITTED)
     _set_checkpoint(log_dir)
     return OldLogs(log_dir, read)
-
-
-def _write_old_log(directory: Path, plan: TopicPlan, now_ms: int) -> None:
-    """Closed segments of random batches, written over the last two days, and an active one of today's magic."""
-    rng = random.Random(plan.seed)
-    made = RandomLog(rng, keys=KEYS, kinds=KINDS[plan.scenario.name]).append(STEPS)
-    _seal(made)
-    for path in directory.glob("*.*"):
-        if path.suffix in {".log", ".index", ".timeindex", ".snapshot"}:
-            path.unlink()
-    segments = cut_segments(rng, made.batches[:-1], SEGMENTS)
-    written = [(segment.base_offset, segment.data) for segment in segments]
-    written.append((made.batches[-1].base_offset, made.batches[-1].data))
-    for number, (base_offset, data) in enumerate(written):
-        log = directory / str(SegmentFileName(base_offset, FileKind.LOG))
-        log.write_bytes(data)
-        mtime_s = (now_ms - (len(written) - number) * 2 * DAY_MS // len(written)) / 1000
-        os.utime(log, (mtime_s, mtime_s))
-
-
-def _seal(made: RandomLog) -> None:
-    """A last closed batch that keeps a record, for Kafka gives up otherwise (rule 4.31), and an active batch."""
-    for key in (b"closed", b"active"):
-        offset = made.next_offset
-        data = encode_batch([Record(offset, 1_700_000_000_000, key, b"value")], base_offset=offset)
-        made.batches.append(Placed(offset, data))
-        made.next_offset = offset + 1
 
 
 def _set_checkpoint(log_dir: Path) -> None:
@@ -119,7 +72,7 @@ def _set_checkpoint(log_dir: Path) -> None:
 @pytest.fixture(scope="module")
 def passes(old: OldLogs, tmp_path_factory: pytest.TempPathFactory) -> list[Pass]:
     """The passes of the broker's own cleaner."""
-    return make_passes(old.log_dir, PLANS, tmp_path_factory.mktemp("broker-cleaner"), len(PASSES))
+    return make_passes(old.log_dir, PLANS, tmp_path_factory.mktemp("broker-cleaner"), [0] * len(PASSES))
 
 
 def _magics(log: LogDump) -> set[int]:

@@ -1,26 +1,23 @@
 """A broker writes, cleanerd cleans, the broker goes on: nobody may notice but by what is gone."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from cleanerd.env.clock import SystemClock
 from cleanerd.format.producer_snapshot import parse_producer_snapshot
+from tests.broker.agreement import check_with_broker, clean_and_compare, compare_with_model, dumps
 from tests.broker.conftest import ONE_PHASE, Origin, write_phases
 from tests.broker.kafka import KafkaBroker
-from tests.broker.logdump import LogDump, dump_partition
-from tests.broker.model import committed, survivors
+from tests.broker.logdump import dump_partition
 from tests.broker.producers import Message, Style, WriterPool
 from tests.broker.tools import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
-    CleanResult,
     clean,
-    dump_log_segments,
     first_dirty_offset,
     forget_checkpoint,
-    log_start_offset,
     read_all,
     segment_files,
 )
@@ -163,11 +160,6 @@ def test_retention_of_a_compacted_log(tmp_path: Path) -> None:
         assert read_all(broker, ["t"], READ_COMMITTED)["t"] == after.records
 
 
-def dumps(log_dir: Path, plans: Iterable[TopicPlan]) -> dict[str, LogDump]:
-    """The logs of the topics."""
-    return {plan.topic: dump_partition(log_dir / plan.directory) for plan in plans}
-
-
 def marker_count(log_dir: Path, plans: Iterable[TopicPlan]) -> int:
     """How many ends of transactions are left."""
     return sum(batch.control for log in dumps(log_dir, plans).values() for batch in log.batches)
@@ -179,54 +171,6 @@ def starts_of(origin: Origin) -> dict[str, int]:
         topic: first_dirty_offset(origin.log_dir, log)
         for topic, log in dumps(origin.log_dir, origin.plans).items()
     }
-
-
-def clean_and_compare(log_dir: Path, plans: tuple[TopicPlan, ...], *, now_ms: int) -> CleanResult:
-    """One cleaning of everything that fails nowhere and leaves what the model leaves."""
-    before = dumps(log_dir, plans)
-    starts = {topic: first_dirty_offset(log_dir, log) for topic, log in before.items()}
-    result = clean(log_dir, plans, "--now-ms", str(now_ms))
-    assert result.exit_code == 0, result.messages
-    compare_with_model(log_dir, before, now_ms=now_ms, starts=starts)
-    return result
-
-
-def compare_with_model(
-    log_dir: Path,
-    before: Mapping[str, LogDump],
-    *,
-    now_ms: int,
-    starts: Mapping[str, int],
-    ends: Mapping[str, int] | None = None,
-) -> None:
-    """What lies in the directory is what the model leaves of `before`, and nothing is left behind."""
-    for topic, log in before.items():
-        after = dump_partition(log_dir / log.name)
-        end_offset = None if ends is None else ends[log.name]
-        expected = survivors(log, first_dirty_offset=starts[topic], now_ms=now_ms, end_offset=end_offset)
-        assert expected == after.records, topic
-        assert after.foreign_names == (), topic
-        assert after.end_offset == log.end_offset, topic
-
-
-def check_with_broker(work_dir: Path, log_dir: Path, before: Mapping[str, LogDump]) -> None:
-    """The broker starts without a word, its consumers see what lies there, and its tool finds nothing wrong.
-
-    What is committed is known from `before`: a cleaning may remove the markers.
-    """
-    after = {topic: dump_partition(log_dir / log.name) for topic, log in before.items()}
-    files = [path for log in after.values() for path in segment_files(log_dir / log.name)]
-    work_dir.mkdir()
-    assert dump_log_segments(work_dir, files) == []
-    with KafkaBroker(work_dir, [log_dir]) as broker:
-        uncommitted = read_all(broker, list(after), READ_UNCOMMITTED)
-        of_committed = read_all(broker, list(after), READ_COMMITTED)
-        assert broker.troubles() == []
-    for topic, log in after.items():
-        start = log_start_offset(log_dir, log)
-        visible = [record for record in log.records if record.offset >= start]
-        assert visible == uncommitted[topic], topic
-        assert committed(before[topic], visible) == of_committed[topic], topic
 
 
 def producers(log_dir: Path, plan: TopicPlan) -> dict[int, tuple[int, ...]]:

@@ -153,26 +153,53 @@ def offset_checkpoint(path: Path) -> dict[str, int]:
     return {f"{topic}-{partition}": int(offset) for topic, partition, offset in lines[2:]}
 
 
-def log_start_offset(log_dir: Path, log: LogDump) -> int:
+def log_dirs_in(place: Path) -> list[Path]:
+    """The log directories of one broker: those in `place` that `log_dir_names` named, else `place` itself."""
+    return sorted(place.glob("log-dir-*")) or [place]
+
+
+def log_dir_names(count: int) -> list[str]:
+    """Names for several log directories in one place."""
+    return [f"log-dir-{number}" for number in range(count)]
+
+
+def partition_dir(place: Path, name: str) -> Path:
+    """The directory of a partition, in whichever log directory it lies."""
+    (found,) = [log_dir / name for log_dir in log_dirs_in(place) if (log_dir / name).is_dir()]
+    return found
+
+
+def checkpointed(place: Path, checkpoint: str) -> dict[str, int]:
+    """The entries of a checkpoint file of all log directories."""
+    found: dict[str, int] = {}
+    for log_dir in log_dirs_in(place):
+        found |= offset_checkpoint(log_dir / checkpoint)
+    return found
+
+
+def log_start_offset(place: Path, log: LogDump) -> int:
     """First offset that consumers may read (spec disk D2.7)."""
-    return max(log.bases[0], offset_checkpoint(log_dir / "log-start-offset-checkpoint").get(log.name, 0))
+    return max(log.bases[0], checkpointed(place, "log-start-offset-checkpoint").get(log.name, 0))
 
 
-def first_dirty_offset(log_dir: Path, log: LogDump) -> int:
+def first_dirty_offset(place: Path, log: LogDump) -> int:
     """Where the dirty part of a log starts (rule 1.5)."""
-    start = log_start_offset(log_dir, log)
-    return max(start, offset_checkpoint(log_dir / "cleaner-offset-checkpoint").get(log.name, start))
+    start = log_start_offset(place, log)
+    return max(start, checkpointed(place, "cleaner-offset-checkpoint").get(log.name, start))
 
 
-def wait_until_cleaned(broker: KafkaBroker, log_dir: Path, ends: Mapping[str, int]) -> None:
+def wait_until_cleaned(broker: KafkaBroker, place: Path, ends: Mapping[str, int]) -> None:
     """Wait until the broker's own cleaner has cleaned each partition up to its end offset, exactly."""
     deadline = time.monotonic() + WAIT_TIMEOUT_S
-    path = log_dir / "cleaner-offset-checkpoint"
-    while any(offset_checkpoint(path).get(name, 0) < end for name, end in ends.items()):
-        assert time.monotonic() < deadline, (ends, offset_checkpoint(path))
+    while any(_cleaned(place).get(name, 0) < end for name, end in ends.items()):
+        assert time.monotonic() < deadline, (ends, _cleaned(place))
         broker.poll()
-    found = offset_checkpoint(path)
+    found = _cleaned(place)
     assert dict(ends) == {name: found.get(name, 0) for name in ends}
+
+
+def _cleaned(place: Path) -> dict[str, int]:
+    return checkpointed(place, "cleaner-offset-checkpoint")
 
 
 def wait_until_deleted(broker: KafkaBroker, partition_dir: Path, log_start: int) -> None:
@@ -184,18 +211,21 @@ def wait_until_deleted(broker: KafkaBroker, partition_dir: Path, log_start: int)
 
 
 def copy_log_dir(source: Path, target: Path) -> None:
-    """Copy a log directory of a stopped broker, with modification times (rule 4.12)."""
+    """Copy a log directory of a stopped broker, or a place of several, with modification times (rule 4.12)."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.deleted", ".lock"))
 
 
-def forget_checkpoint(log_dir: Path) -> None:
+def forget_checkpoint(place: Path) -> None:
     """Make every log of a stopped broker dirty from its start again."""
-    (log_dir / "cleaner-offset-checkpoint").write_bytes(b"")
+    for log_dir in log_dirs_in(place):
+        (log_dir / "cleaner-offset-checkpoint").write_bytes(b"")
 
 
-def clean(log_dir: Path, plans: Iterable[TopicPlan], *arguments: str) -> CleanResult:
-    """Run `cleanerd clean --force -o json` over a log directory, told what the broker's topics are set to."""
-    command = [sys.executable, "-m", "cleanerd.cli.main", "clean", "--log-dir", str(log_dir), "--force"]
+def clean(place: Path, plans: Iterable[TopicPlan], *arguments: str) -> CleanResult:
+    """Run `cleanerd clean --force -o json` over a broker's logs, told what its topics are set to."""
+    command = [sys.executable, "-m", "cleanerd.cli.main", "clean", "--force"]
+    for log_dir in log_dirs_in(place):
+        command += ["--log-dir", str(log_dir)]
     for plan in plans:
         for key, value in plan.cleaner_config.items():
             command += ["--topic-set", f"{plan.topic}:{key}={value}"]

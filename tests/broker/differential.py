@@ -1,0 +1,97 @@
+"""Random logs of a real broker, cleaned by its own cleaner and by cleanerd: `python -m tests.broker.differential`.
+
+A round takes some seeds. A broker with two log directories writes a topic for each: half of them at once, half in two
+phases with a cleaning between; four more logs are of magic 0 and 1. Then come three passes, each half a day or a day
+after the one before, so that tombstones, markers and expired producers are met before and after their horizon. Each pass is
+made twice, over the same bytes, and everything is compared (`agreement`). In the end the broker goes on with what
+cleanerd made of the first pass: it starts without a word, its consumers and tools look at everything, its producers write,
+it is restarted, and its own cleaner cleans on top.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cleanerd.env.clock import SystemClock
+from tests.broker.agreement import check_with_broker, disagreements, dumps, make_passes
+from tests.broker.conftest import clean_by_broker, write_origin, write_phases
+from tests.broker.kafka import KafkaBroker
+from tests.broker.model import survivors
+from tests.broker.old_logs import KINDS, old_plan, write_old_log
+from tests.broker.tools import first_dirty_offset, log_dir_names, log_dirs_in, partition_dir
+from tests.broker.workload import DAY_MS, Phase, TopicPlan, create_topics, plan_topic
+
+AGES_MS = (0, DAY_MS // 2, DAY_MS)
+"""Before each pass; tombstones are kept for a day or not at all."""
+SEEDS_A_ROUND = 40
+
+
+def differences(root: Path, seeds: range) -> list[str]:
+    """One round in the new directory `root`: all that is not as it should be, in words that begin with the topic."""
+    place = root / "logs"
+    for name in log_dir_names(2):
+        (place / name).mkdir(parents=True)
+    plans = [plan_topic(seed) for seed in seeds]
+    half = len(plans) // 2
+    write_origin(root, place, tuple(plans[:half]), tuple(plans[half:]))
+    old = [old_plan(seeds[0] + number, kind, (1, DAY_MS)[number % 2]) for number, kind in enumerate(KINDS)]
+    _add_old_logs(root / "old", place, old)
+    passes = make_passes(place, [*plans, *old], root / "theirs", AGES_MS)
+    found: list[str] = []
+    for number, made in enumerate(passes, 1):
+        ours = root / f"ours-{number}"
+        found += [f"{text} (pass {number})" for text in disagreements(made, [*plans, *old], ours)]
+    return found + list(_goes_on(root, passes[0].before, root / "ours-1", plans[:half]))
+
+
+def _add_old_logs(work_dir: Path, place: Path, plans: Sequence[TopicPlan]) -> None:
+    """Logs of old magics, which no broker takes from a producer, with the indexes that a broker gives them."""
+    with KafkaBroker(work_dir, log_dirs_in(place)) as broker:
+        create_topics(broker.admin(), {plan.topic: plan.config for plan in plans})
+    for plan in plans:
+        write_old_log(partition_dir(place, plan.directory), plan, SystemClock().now_ms())
+    with KafkaBroker(work_dir, log_dirs_in(place)):
+        pass
+
+
+def _goes_on(root: Path, before: Path, ours: Path, plans: Sequence[TopicPlan]) -> Iterator[str]:
+    """The broker on what cleanerd left: reads, writes, starts again, cleans once more."""
+    check_with_broker(root / "reading", ours, dumps(before, plans))
+    write_phases(root / "writing", ours, [(plan, Phase.SECOND) for plan in plans])
+    written = dumps(ours, plans)
+    starts = {topic: first_dirty_offset(ours, log) for topic, log in written.items()}
+    now_ms = SystemClock().now_ms()
+    clean_by_broker(root / "on-top", ours, [plan.directory for plan in plans])
+    for topic, after in dumps(ours, plans).items():
+        if after.records != survivors(written[topic], first_dirty_offset=starts[topic], now_ms=now_ms):
+            yield f"{topic}: the broker's own cleaning on top leaves other records than the model"
+
+
+def main() -> int:
+    """Exit code 1 when anything is different."""
+    parser = argparse.ArgumentParser(prog="python -m tests.broker.differential", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="how many (default: %(default)s)")
+    parser.add_argument("--first", type=int, default=1000, help="the first one (default: %(default)s)")
+    parser.add_argument("--keep", action="store_true", help="keep the directories of a round that fails")
+    options = parser.parse_args()
+    end, failed = options.first + options.seeds, 0
+    for first in range(options.first, end, SEEDS_A_ROUND):
+        seeds, began_s = range(first, min(first + SEEDS_A_ROUND, end)), time.monotonic()
+        root = Path(tempfile.mkdtemp(prefix="differential-"))
+        found = differences(root, seeds)
+        failed += len(found)
+        for text in found:
+            print(text)
+        if not (found and options.keep):
+            shutil.rmtree(root)
+        print(f"seeds {seeds[0]}-{seeds[-1]}: {len(found)} differences, {time.monotonic() - began_s:.0f} s")
+        sys.stdout.flush()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
