@@ -82,6 +82,7 @@ RECOVERY = re.compile(
 ORDINARY = re.compile(
     r"partition=__cluster_metadata-0"  # always loaded as after a crash (spec disk A8)
     r"|Producer state recovery took|Reloading from producer snapshot and rebuilding|Skipping recovery of"
+    r"|EventPerformanceMonitor"  # an ERROR of a controller on a slow machine
 )
 """Lines of an untroubled start that speak of recovery all the same."""
 
