@@ -92,5 +92,6 @@ HOMES = {
     "cleanerd/kernels/reference.py": "kernels/test_agreement.py",
     "cleanerd/kernels/tables.py": "kernels/test_scan.py",
     "cleanerd/kernels/tally.py": "insight/test_inspect.py",
+    "cleanerd/spark/arrow.py": "spark/test_source.py",
 }
 """Test file, below tests/, of each module that has none of its name."""

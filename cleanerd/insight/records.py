@@ -13,12 +13,14 @@ Three levels stand on each other, each usable by itself:
 =========  ================================================================================================================
 
 No lock is needed. Of a broker's directory nothing is read above the checkpointed high watermark, nor with
-read_committed above the last stable offset. Aborted records, control records and what lies below the log start are left out.
+read_committed above the last stable offset. Aborted records, control records (unless asked for) and what lies below the log
+start are left out.
 """
 
 import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -28,22 +30,16 @@ from cleanerd.env.files import Files, open_regular
 from cleanerd.errors import BadUsage, CorruptFile, SourceChanged
 from cleanerd.format.errors import FormatError
 from cleanerd.format.head import CONTROL, LOG_APPEND_TIME
-from cleanerd.format.names import MAX_OFFSET, parse_partition_dir
-from cleanerd.format.offset_index import parse_offset_index
+from cleanerd.format.names import MAX_OFFSET, FileKind, parse_partition_dir, segment_path
+from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
+from cleanerd.format.time_index import parse_time_index
 from cleanerd.kernels.columns import gather, header_fields, key_fields, value_fields
 from cleanerd.kernels.judge import mark_aborted
 from cleanerd.kernels.scan import first_bad_crc, scan_batches
 from cleanerd.kernels.tables import AbortedTxns, Bytes, Table
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.file_bytes import read_at
-from cleanerd.storage.scan import (
-    PartitionSnapshot,
-    SegmentOnDisk,
-    is_kafka_dir,
-    read_aborted_txns,
-    read_offset_index,
-    scan_partition,
-)
+from cleanerd.storage.scan import PartitionSnapshot, is_kafka_dir, read_aborted_txns, scan_partition
 from cleanerd.storage.stability import read_stability
 
 from .regular_files import CarefulFiles
@@ -52,8 +48,8 @@ from .walk import Bounds, Damage, Sound, walk_log
 Isolation = Literal["read_uncommitted", "read_committed"]
 OnCorrupt = Literal["fail", "skip"]
 
-KEY, VALUE, HEADERS = "key", "value", "headers"
-ALL_COLUMNS = frozenset({KEY, VALUE, HEADERS})
+KEY, VALUE, HEADERS, BATCH = "key", "value", "headers", "batch"
+ALL_COLUMNS = frozenset({KEY, VALUE, HEADERS, BATCH})
 """Those that cost something; offset, timestamp and timestamp type always come along."""
 
 _HEAD_BYTES = 1 << 20
@@ -69,6 +65,15 @@ class SegmentRange:
     limit_offset: int
     start: int
     end: int
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it is the last one of its log, whose indexes lag behind."""
+        return self.limit_offset == MAX_OFFSET
+
+    def sibling(self, kind: FileKind) -> str:
+        """Path of another file of this segment."""
+        return segment_path(os.path.dirname(self.path), self.base_offset, kind)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,17 +126,20 @@ class Headers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Some records, in offset order. `timestamp_types`: 0 CreateTime, 1 LogAppendTime, -1 none (magic 0).
+    """Some records of the `.log` at `path`, in offset order.
 
-    A column that was not asked for is None.
+    `timestamp_types`: 0 CreateTime, 1 LogAppendTime, -1 none (magic 0). `batches`: the `kernels.tables.BATCH` row of each
+    record. A column that was not asked for is None.
     """
 
+    path: str
     offsets: npt.NDArray[np.int64]
     timestamps_ms: npt.NDArray[np.int64]
     timestamp_types: npt.NDArray[np.int32]
     keys: Binary | None
     values: Binary | None
     headers: Headers | None
+    batches: Table | None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -143,9 +151,14 @@ def open_log(
     isolation: Isolation = "read_uncommitted",
     start_offset: int = 0,
     end_offset: int = MAX_OFFSET,
+    start_timestamp_ms: int | None = None,
+    end_timestamp_ms: int | None = None,
     files: Files | None = None,
 ) -> LogView:
-    """What a consumer of this isolation level may read of a partition now, cut to the given offsets.
+    """What a consumer of this isolation level may read of a partition now, cut to the given bounds.
+
+    A timestamp stands for the offset of the first record that has it or a later one, as Kafka looks it up; where none has,
+    for the end. Each bound that is given holds.
 
     Raises: `BadUsage` for no partition directory; `CorruptFile` for checkpoints or indexes that cannot be read;
     `SourceChanged` while a commit is under way; `OSError`.
@@ -160,14 +173,17 @@ def open_log(
     snapshot = scan_partition(files, log_dir, tp, read_checkpoints(files, log_dir), is_kafka=is_kafka)
     if snapshot is None:
         return LogView(tp.topic, tp.partition, start_offset, start_offset, start_offset, _no_txns(), ())
-    start = max(start_offset, snapshot.log_start_offset)
     readable_end, aborted = snapshot.high_watermark, _no_txns()
     if isolation == "read_committed":
         readable_end = read_stability(files, snapshot, now_ms=0, expiration_ms=0).last_stable_offset
         aborted = _aborted(files, snapshot)
-    end = min(end_offset, readable_end)
-    ranges = tuple(_ranges(files, snapshot, start, end))
-    return LogView(tp.topic, tp.partition, start, end, readable_end, aborted, ranges)
+    start, end = snapshot.log_start_offset, min(end_offset, readable_end)
+    log = LogView(tp.topic, tp.partition, start, end, readable_end, aborted, _segments(snapshot))
+    if end_timestamp_ms is not None:
+        end = _first_offset_since(log, end_timestamp_ms)
+    if start_timestamp_ms is not None:
+        start = _first_offset_since(log, start_timestamp_ms)
+    return _narrowed(log, max(start, start_offset), end)
 
 
 def _no_txns() -> AbortedTxns:
@@ -182,72 +198,118 @@ def _aborted(files: Files, snapshot: PartitionSnapshot) -> AbortedTxns:
     return AbortedTxns(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
 
 
-def _ranges(files: Files, snapshot: PartitionSnapshot, start: int, end: int) -> Iterator[SegmentRange]:
-    bases = [segment.base_offset for segment in snapshot.segments]
-    for segment, limit in zip(snapshot.segments, [*bases, MAX_OFFSET][1:], strict=True):
-        if limit <= start or segment.base_offset >= end:
-            continue
-        first = _first_byte(files, segment, start)
-        yield SegmentRange(
-            segment.path, segment.identity.inode, segment.base_offset, limit, first, segment.size_bytes
-        )
+def _segments(snapshot: PartitionSnapshot) -> tuple[SegmentRange, ...]:
+    limits = [*(segment.base_offset for segment in snapshot.segments), MAX_OFFSET][1:]
+    return tuple(
+        SegmentRange(segment.path, segment.identity.inode, segment.base_offset, limit, 0, segment.size_bytes)
+        for segment, limit in zip(snapshot.segments, limits, strict=True)
+    )
 
 
-def _first_byte(files: Files, segment: SegmentOnDisk, offset: int) -> int:
+def _narrowed(log: LogView, start: int, end: int) -> LogView:
+    """The same log from `start` to below `end`, without the bytes before the batch that the index names for `start`."""
+    ranges = tuple(
+        replace(part, start=_first_byte(part, start))
+        for part in log.ranges
+        if part.limit_offset > start and part.base_offset < end
+    )
+    return replace(log, start_offset=start, end_offset=end, ranges=ranges)
+
+
+def _first_byte(part: SegmentRange, offset: int) -> int:
     """Where to start reading for `offset`, by the index; 0 if it does not lead to a sound batch, which only costs time."""
-    if offset <= segment.base_offset:
-        return 0
-    try:
-        index = read_offset_index(files, segment)
-    except CorruptFile:
-        return 0
-    position = index.lookup(offset) if index is not None else 0
+    position = _offset_index(part).lookup(offset) if offset > part.base_offset else 0
     if not position:
         return 0
-    with open_regular(segment.path, follow_links=True) as fd:
-        head = read_at(fd, position, _HEAD_BYTES)
+    with open_regular(part.path, follow_links=True) as fd:
+        found = _base_offset_at(fd, position)
+    return position if found is not None and found <= offset else 0
+
+
+def _base_offset_at(fd: int, position: int) -> int | None:
+    """Base offset of the batch that begins there, None if none does; -1 for a legacy wrapper, which has none."""
+    head = read_at(fd, position, _HEAD_BYTES)
     batches, _, _ = scan_batches(head, 0, len(head))
-    if not len(batches) or first_bad_crc(head, batches[:1]) >= 0 or batches["base_offset"][0] > offset:
-        return 0
-    return position
+    if not len(batches) or first_bad_crc(head, batches[:1]) >= 0:
+        return None
+    return int(batches["base_offset"][0])
+
+
+def _offset_index(part: SegmentRange) -> OffsetIndex:
+    """Without entries if it cannot be read."""
+    try:
+        return parse_offset_index(CarefulFiles().read(part.sibling(FileKind.OFFSET_INDEX)), part.base_offset)
+    except (OSError, FormatError):
+        nothing = np.zeros(0, np.int64)
+        return OffsetIndex(nothing, nothing)
+
+
+def _first_offset_since(log: LogView, timestamp_ms: int) -> int:
+    """Offset of the first record of the view that has this timestamp or a later one; the end of the view if none has.
+
+    By the time indexes: segments that end before are not opened, of the first other one a few batches are read.
+    """
+    for part in log.ranges:
+        before = _last_offset_before(part, timestamp_ms)
+        if before is None:
+            continue
+        near = replace(log, ranges=(replace(part, start=_first_byte(part, before)),))
+        for found in read_slices(near, on_corrupt="skip"):
+            records = found.part.records
+            since = (records["timestamp"] >= timestamp_ms) & (records["offset"] >= log.start_offset)
+            if since.any():
+                return min(int(records["offset"][np.argmax(since)]), log.end_offset)
+    return log.end_offset
+
+
+def _last_offset_before(part: SegmentRange, timestamp_ms: int) -> int | None:
+    """An offset up to which every record is older; None if all of a segment are, which no index of an active one says."""
+    try:
+        content = CarefulFiles().read(part.sibling(FileKind.TIME_INDEX))
+        index = parse_time_index(content, part.base_offset, preallocated=part.is_active)
+    except (OSError, FormatError):
+        return part.base_offset
+    slot = int(np.searchsorted(index.timestamps_ms, timestamp_ms)) - 1
+    if slot == len(index.offsets) - 1 and slot >= 0 and not part.is_active:
+        return None
+    return int(index.offsets[slot]) if slot >= 0 else part.base_offset
 
 
 def split(log: LogView, max_bytes: int) -> list[LogView]:
-    """The same log as parts of at most about `max_bytes`, in order: cut between segments and at offset index entries."""
+    """The same log as parts of at most about `max_bytes`, in order: cut between segments and at offset index entries.
+
+    Each part has one range, and the offsets of it alone. Raises `OSError`.
+    """
     parts: list[LogView] = []
     for part in log.ranges:
-        cuts = _cuts(part, max_bytes)
-        for start, end in zip(cuts, [*cuts[1:], part.end], strict=True):
-            parts.append(replace(log, ranges=(replace(part, start=start, end=end),)))
+        cuts = [*_cuts(part, max_bytes), (part.end, part.limit_offset)]
+        for (start, base_offset), (end, limit_offset) in pairwise(cuts):
+            first, limit = max(log.start_offset, base_offset), min(log.end_offset, limit_offset)
+            if first < limit:
+                cut = replace(part, start=start, end=end)
+                parts.append(replace(log, start_offset=first, end_offset=limit, ranges=(cut,)))
     return parts
 
 
-def _cuts(part: SegmentRange, max_bytes: int) -> list[int]:
-    """Positions in a range to start at: batches that the index names, each checked to be one."""
-    cuts = [part.start]
+def _cuts(part: SegmentRange, max_bytes: int) -> list[tuple[int, int]]:
+    """(position, base offset) to start at in a range: batches that the index names, each checked to be one.
+
+    Not at legacy wrappers: only a walk through them tells where their offsets begin.
+    """
+    cuts = [(part.start, part.base_offset)]
+    positions = _offset_index(part).positions
     with open_regular(part.path, follow_links=True) as fd:
-        positions = _index_positions(part)
-        while part.end - cuts[-1] > max_bytes:
-            first, behind = np.searchsorted(
-                positions, [cuts[-1], cuts[-1] + max_bytes], side="right"
-            ).tolist()
+        while part.end - cuts[-1][0] > max_bytes:
+            at = cuts[-1][0]
+            first, behind = np.searchsorted(positions, [at, at + max_bytes], side="right").tolist()
             slot = max(first, behind - 1)
             if slot == len(positions) or positions[slot] >= part.end:
                 break
-            head = read_at(fd, int(positions[slot]), _HEAD_BYTES)
-            batches, _, _ = scan_batches(head, 0, len(head))
-            if not len(batches) or first_bad_crc(head, batches[:1]) >= 0:
+            base_offset = _base_offset_at(fd, int(positions[slot]))
+            if base_offset is None or base_offset < 0:
                 break
-            cuts.append(int(positions[slot]))
+            cuts.append((int(positions[slot]), base_offset))
     return cuts
-
-
-def _index_positions(part: SegmentRange) -> npt.NDArray[np.int64]:
-    try:
-        content = CarefulFiles().read(part.path.removesuffix(".log") + ".index")
-        return parse_offset_index(content, part.base_offset).positions
-    except (OSError, FormatError):
-        return np.zeros(0, np.int64)
 
 
 def read_slices(log: LogView, *, on_corrupt: OnCorrupt = "fail") -> Iterator[Sound]:
@@ -282,15 +344,16 @@ def read_columns(
     columns: Collection[str] = ALL_COLUMNS,
     on_corrupt: OnCorrupt = "fail",
     only: npt.NDArray[np.int64] | None = None,
+    with_control: bool = False,
 ) -> Iterator[Columns]:
     """The records that a consumer gets, some MiB at a time. `columns`: which of `ALL_COLUMNS`; `only`: these offsets.
 
-    Raises as `read_slices`.
+    `with_control`: also the markers that end transactions. Raises as `read_slices`.
     """
     for found in read_slices(log, on_corrupt=on_corrupt):
         batches = found.piece.batches
-        hidden = (batches["attributes"] & CONTROL).astype(np.bool_) & (batches["magic"] == 2)
-        hidden |= mark_aborted(batches, log.aborted)
+        control = (batches["attributes"] & CONTROL).astype(np.bool_) & (batches["magic"] == 2)
+        hidden = np.where(control, not with_control, mark_aborted(batches, log.aborted))
         records = found.part.records
         wanted = ~hidden[records["batch"]]
         wanted &= (records["offset"] >= log.start_offset) & (records["offset"] < log.end_offset)
@@ -323,7 +386,14 @@ def _columns(found: Sound, records: Table, columns: Collection[str]) -> Columns:
     types = (batches["attributes"] & LOG_APPEND_TIME != 0).astype(np.int32)
     types[batches["magic"] == 0] = -1
     return Columns(
-        records["offset"].copy(), records["timestamp"].copy(), types[records["batch"]], keys, values, headers
+        found.piece.source.path,
+        records["offset"].copy(),
+        records["timestamp"].copy(),
+        types[records["batch"]],
+        keys,
+        values,
+        headers,
+        batches[records["batch"]] if BATCH in columns else None,
     )
 
 

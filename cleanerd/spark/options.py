@@ -1,21 +1,40 @@
-"""Options of the data source `kafka-segments`, named as those of Spark's Kafka source where they mean the same.
+"""Options to read with `kafka-segments`, named as those of Spark's Kafka source where they mean the same.
 
-========================  ==============  ==================================================================================
-option                    default         meaning
-========================  ==============  ==================================================================================
-`path`                    (required)      log directories or partition directories, separated by commas; globs
-`subscribe`               all topics      topics, separated by commas
-`subscribePattern`        all topics      a regular expression that a topic's whole name matches
-`assign`                  all partitions  `{"topic": [0, 1]}`; only one of these three
-`startingOffsets`         `earliest`      `earliest`, or `{"topic": {"0": 23, "1": -2}}`; -2 is earliest
-`endingOffsets`           `latest`        `latest`, or `{"topic": {"0": 50, "1": -1}}`, exclusive; -1 is latest
-`isolation`               `uncommitted`   `committed`: without aborted records, up to the last stable offset
-`includeHeaders`          `false`         the column `headers`
-`columns`                 all             only these columns, separated by commas; what is left out is not decoded
-`onCorrupt`               `fail`          `skip`: leave damaged batches out
-`failOnDataLoss`          `true`          `false`: go on without segments that are deleted while the query runs
-`maxBytesPerPartition`    `67108864`      split a segment at entries of its index into parts of about this
-========================  ==============  ==================================================================================
+=========================  ==============  ================================================================================
+option                     default         meaning
+=========================  ==============  ================================================================================
+`path`                     (required)      log directories or partition directories, separated by commas; globs
+`subscribe`                all topics      topics, separated by commas
+`subscribePattern`         all topics      a regular expression that a topic's whole name matches
+`assign`                   all partitions  `{"topic": [0, 1]}`; only one of these three
+`startingOffsets`          `earliest`      `earliest`, or `{"topic": {"0": 23, "1": -2}}`; -2 is earliest.
+                                           Of a stream also `latest`, its default, and -1
+`endingOffsets`            `latest`        `latest`, or `{"topic": {"0": 50, "1": -1}}`, exclusive; -1 is latest
+`startingTimestamp`                        from the first record on that has this time (ms since 1970) or a later one
+`endingTimestamp`                          up to the record before the first one that has this time or a later one
+`startingOffsetsByTimestamp`               the same by partition, `{"topic": {"0": 1700000000000}}`
+`endingOffsetsByTimestamp`                 likewise
+`isolation`                `uncommitted`   `committed`: without aborted records, up to the last stable offset
+`includeHeaders`           `false`         the column `headers`
+`includeControl`           `false`         transaction markers as rows too, and the column `_is_control`
+`includeBatch`             `false`         columns of the batch that a record lies in, and of its file (below)
+`columns`                  all             only these columns, separated by commas; what is left out is not decoded
+`onCorrupt`                `fail`          `skip`: leave damaged batches out
+`failOnDataLoss`           `true`          `false`: go on without segments that are deleted while the query runs
+`maxBytesPerPartition`     `67108864`      split a segment at entries of its index into parts of about this
+`maxOffsetsPerTrigger`                     how many offsets a batch of a stream may span, over all partitions
+=========================  ==============  ================================================================================
+
+A timestamp wins over an offset. Where no record has the time or a later one, it stands for the end of the partition.
+A stream takes no `ending` options; of a partition that appears later it reads everything. A data frame lists the files when
+it is first used, and keeps that list.
+
+Spark asks a Python data source for all of its columns: `columns`, or a schema (`.schema("key binary, offset bigint")`), says
+which are wanted. Nor are filters pushed down: PySpark 4.3 remembers those of the first query on a data frame or a view, and
+answers the next one with its rows. The options above narrow what is read.
+
+With `includeBatch` there are `_log_dir`, `_segment` (name of the `.log`), `_batch_base_offset`, `_leader_epoch`,
+`_producer_id`, `_producer_epoch`, `_base_sequence`, `_is_transactional`, `_is_control` and `_codec`.
 """
 
 import glob
@@ -30,11 +49,33 @@ from cleanerd.errors import BadUsage
 from cleanerd.format.names import MAX_OFFSET, DirKind, TopicPartition, parse_partition_dir
 from cleanerd.insight.records import Isolation, OnCorrupt
 
+HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+COLUMN_TYPES: Mapping[str, str] = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": HEADERS_TYPE,
+    "_log_dir": "string",
+    "_segment": "string",
+    "_batch_base_offset": "bigint",
+    "_leader_epoch": "int",
+    "_producer_id": "bigint",
+    "_producer_epoch": "int",
+    "_base_sequence": "int",
+    "_is_transactional": "boolean",
+    "_is_control": "boolean",
+    "_codec": "string",
+}
+"""Every column and its type in Spark, in the order of Spark's Kafka source; those of a batch begin with `_`."""
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-"""What there is without `includeHeaders`, in the order of Spark's Kafka source."""
+"""What there is unless more is asked for."""
 
 _T = TypeVar("_T")
-_EARLIEST, _LATEST = -2, -1
+EARLIEST, LATEST = -2, -1
 _ISOLATIONS: Mapping[str, Isolation] = {
     "uncommitted": "read_uncommitted",
     "read_uncommitted": "read_uncommitted",
@@ -44,10 +85,35 @@ _ISOLATIONS: Mapping[str, Isolation] = {
 _CORRUPT: Mapping[str, OnCorrupt] = {"fail": "fail", "skip": "skip"}
 _BOOLEANS = {"true": True, "false": False}
 _MAX_BYTES = 64 << 20
+_OF_BATCHES = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_OF_STREAMS = ("maxOffsetsPerTrigger",)
 _NAMES = (
-    "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "isolation",
-    "includeHeaders", "columns", "onCorrupt", "failOnDataLoss", "maxBytesPerPartition",
+    "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
+    "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "isolation", "includeHeaders",
+    "includeControl", "includeBatch", "columns", "onCorrupt", "failOnDataLoss", "maxBytesPerPartition",
+    "maxOffsetsPerTrigger",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where to start or to end: a time for all partitions, times of some, offsets of some, of the others `otherwise`.
+
+    The first of them that says something counts.
+    """
+
+    timestamp_ms: int | None
+    timestamps_ms: Mapping[TopicPartition, int]
+    offsets: Mapping[TopicPartition, int]
+    otherwise: int
+
+    def offset_of(self, tp: TopicPartition) -> int:
+        """`EARLIEST` and `LATEST` too. Means nothing where a timestamp is the bound."""
+        return self.offsets.get(tp, self.otherwise)
+
+    def timestamp_of(self, tp: TopicPartition) -> int | None:
+        """None where an offset is the bound."""
+        return self.timestamps_ms.get(tp) if self.timestamp_ms is None else self.timestamp_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +124,15 @@ class Options:
     topics: frozenset[str] | None
     pattern: str | None
     assigned: Mapping[str, frozenset[int]] | None
-    starting: Mapping[TopicPartition, int]
-    ending: Mapping[TopicPartition, int]
+    starting: Bound
+    ending: Bound
     isolation: Isolation
+    with_control: bool
     columns: tuple[str, ...]
     on_corrupt: OnCorrupt
     fail_on_data_loss: bool
     max_bytes: int
+    max_offsets: int | None
 
     def selects(self, tp: TopicPartition) -> bool:
         """Whether a partition was asked for."""
@@ -75,9 +143,13 @@ class Options:
         return self.assigned is None or tp.partition in self.assigned.get(tp.topic, ())
 
     def bounds(self, tp: TopicPartition) -> tuple[int, int]:
-        """(first offset, offset after the last) of a partition."""
-        start, end = self.starting.get(tp, _EARLIEST), self.ending.get(tp, _LATEST)
-        return max(start, 0), MAX_OFFSET if end == _LATEST else end
+        """(first offset, offset after the last) of a partition; everything where a timestamp is the bound."""
+        start, end = self.starting.offset_of(tp), self.ending.offset_of(tp)
+        if self.starting.timestamp_of(tp) is not None:
+            start = EARLIEST
+        if self.ending.timestamp_of(tp) is not None:
+            end = LATEST
+        return max(start, 0), MAX_OFFSET if end == LATEST else end
 
     def partition_dirs(self) -> list[tuple[TopicPartition, str]]:
         """The directories that were asked for, sorted. Raises `BadUsage` when a path leads nowhere, `OSError`."""
@@ -103,8 +175,11 @@ def _candidates(path: str) -> list[str]:
     return [entry.path for entry in os.scandir(path) if entry.is_dir()]
 
 
-def parse_options(options: Mapping[str, str]) -> Options:
-    """Check the options; names are taken in any case. Raises `BadUsage` naming the one that makes no sense."""
+def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) -> Options:
+    """Check the options; names are taken in any case. Raises `BadUsage` naming the one that makes no sense.
+
+    `streaming`: for a stream, for a batch, or, by default, not known yet.
+    """
     known = {name.lower(): name for name in _NAMES}
     values: dict[str, str] = {}
     for name, value in options.items():
@@ -115,22 +190,28 @@ def parse_options(options: Mapping[str, str]) -> Options:
         raise BadUsage("option path is required: log directories or partition directories")
     if sum(name in values for name in ("subscribe", "subscribePattern", "assign")) > 1:
         raise BadUsage("only one of subscribe, subscribePattern and assign makes sense")
-    headers = _choice(values, "includeHeaders", _BOOLEANS, "false")
-    max_bytes = values.get("maxBytesPerPartition", str(_MAX_BYTES))
-    if not max_bytes.isdecimal() or int(max_bytes) == 0:
-        raise BadUsage(f"option maxBytesPerPartition: expected a number of bytes, found {max_bytes!r}")
+    for name in () if streaming is None else _OF_BATCHES if streaming else _OF_STREAMS:
+        if name in values:
+            raise BadUsage(f"option {name} makes no sense for {'streams' if streaming else 'batches'}")
+    starting = _bound(
+        values, "starting", {"earliest": EARLIEST, "latest": LATEST}, LATEST if streaming else EARLIEST
+    )
+    if streaming is False and LATEST in {starting.otherwise, *starting.offsets.values()}:
+        raise BadUsage("option startingOffsets: only a stream can start at the latest offset")
     return Options(
         paths=tuple(_words(values["path"])),
         topics=frozenset(_words(values["subscribe"])) if "subscribe" in values else None,
         pattern=_pattern(values.get("subscribePattern")),
         assigned=_assigned(values.get("assign")),
-        starting=_offsets(values, "startingOffsets", "earliest"),
-        ending=_offsets(values, "endingOffsets", "latest"),
+        starting=starting,
+        ending=_bound(values, "ending", {"latest": LATEST}, LATEST),
         isolation=_choice(values, "isolation", _ISOLATIONS, "uncommitted"),
-        columns=_columns(values.get("columns"), includes_headers=headers),
+        with_control=_choice(values, "includeControl", _BOOLEANS, "false"),
+        columns=_columns(values),
         on_corrupt=_choice(values, "onCorrupt", _CORRUPT, "fail"),
         fail_on_data_loss=_choice(values, "failOnDataLoss", _BOOLEANS, "true"),
-        max_bytes=int(max_bytes),
+        max_bytes=_number(values, "maxBytesPerPartition") or _MAX_BYTES,
+        max_offsets=_number(values, "maxOffsetsPerTrigger"),
     )
 
 
@@ -145,6 +226,13 @@ def _choice(values: Mapping[str, str], name: str, choices: Mapping[str, _T], def
     return choices[value]
 
 
+def _number(values: Mapping[str, str], name: str) -> int | None:
+    text = values.get(name)
+    if text is not None and (not text.isdecimal() or int(text) == 0):
+        raise BadUsage(f"option {name}: expected a number above 0, found {text!r}")
+    return None if text is None else int(text)
+
+
 def _pattern(text: str | None) -> str | None:
     try:
         re.compile(text or "")
@@ -153,8 +241,16 @@ def _pattern(text: str | None) -> str | None:
     return text
 
 
-def _columns(text: str | None, *, includes_headers: bool) -> tuple[str, ...]:
-    every = (*COLUMNS, "headers") if includes_headers else COLUMNS
+def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
+    included = set(COLUMNS)
+    if _choice(values, "includeHeaders", _BOOLEANS, "false"):
+        included.add("headers")
+    if _choice(values, "includeControl", _BOOLEANS, "false"):
+        included.add("_is_control")
+    if _choice(values, "includeBatch", _BOOLEANS, "false"):
+        included |= {name for name in COLUMN_TYPES if name.startswith("_")}
+    every = tuple(name for name in COLUMN_TYPES if name in included)
+    text = values.get("columns")
     wanted = every if text is None else tuple(_words(text))
     unknown = [name for name in wanted if name not in every]
     if unknown or not wanted:
@@ -181,17 +277,30 @@ def _assigned(text: str | None) -> Mapping[str, frozenset[int]] | None:
         raise BadUsage(f'option assign: expected {{"topic": [0, 1]}}, found {text!r}') from None
 
 
-def _offsets(values: Mapping[str, str], name: str, everything: str) -> Mapping[TopicPartition, int]:
-    text = values.get(name, everything)
-    if text.lower() == everything:
-        return {}
+def _bound(values: Mapping[str, str], side: str, words: Mapping[str, int], otherwise: int) -> Bound:
+    time = values.get(f"{side}Timestamp")
+    if time is not None and not time.isdecimal():
+        raise BadUsage(f"option {side}Timestamp: expected milliseconds since 1970, found {time!r}")
+    name = f"{side}Offsets"
+    offsets: Mapping[TopicPartition, int] = {}
+    text = values.get(name)
+    if text is not None and text.lower() in words:
+        otherwise = words[text.lower()]
+    elif text is not None:
+        offsets = _by_partition(name, text, f"{' or '.join(words)} or ")
+    by_time = f"{name}ByTimestamp"
+    times = _by_partition(by_time, values.get(by_time, "{}"))
+    return Bound(None if time is None else int(time), times, offsets, otherwise)
+
+
+def _by_partition(name: str, text: str, alternative: str = "") -> Mapping[TopicPartition, int]:
     try:
         return {
-            TopicPartition(topic, int(partition)): int(offset)
-            for topic, offsets in _json(name, text).items()
-            for partition, offset in offsets.items()
+            TopicPartition(topic, int(partition)): int(number)
+            for topic, numbers in _json(name, text).items()
+            for partition, number in numbers.items()
         }
     except (AttributeError, TypeError, ValueError):
         raise BadUsage(
-            f'option {name}: expected {everything} or {{"topic": {{"0": 5}}}}, found {text!r}'
+            f'option {name}: expected {alternative}{{"topic": {{"0": 5}}}}, found {text!r}'
         ) from None

@@ -1,4 +1,4 @@
-"""The batch reader of the data source `kafka-segments`."""
+"""The data source `kafka-segments`: its batch reader, and what all of its readers share."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -6,22 +6,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from cleanerd.errors import SourceChanged
-from cleanerd.insight.records import HEADERS, KEY, VALUE, LogView, open_log, read_columns, split
+from cleanerd.errors import BadUsage
+from cleanerd.insight.records import LogView, split
 
-from .arrow import record_batch
-from .options import Options, parse_options
-
-_DDL = {
-    "key": "binary",
-    "value": "binary",
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "timestampType": "int",
-    "headers": "array<struct<key:string,value:binary>>",
-}
+from .options import COLUMN_TYPES, Options, parse_options
+from .reading import batches_of, open_settled
+from .stream import SegmentsStreamReader
 
 
 class KafkaSegments(DataSource):
@@ -34,18 +24,32 @@ class KafkaSegments(DataSource):
 
     def schema(self) -> str:
         """The columns that were asked for. Raises `BadUsage`."""
-        return ", ".join(f"`{name}` {_DDL[name]}" for name in parse_options(self.options).columns)
+        return ", ".join(f"`{name}` {COLUMN_TYPES[name]}" for name in parse_options(self.options).columns)
 
-    def reader(self, schema: Any) -> "SegmentsReader":  # noqa: ARG002 - it is the one of `schema`
+    def reader(self, schema: Any) -> "SegmentsReader":
         """The reader for these options. Raises `BadUsage`."""
-        return SegmentsReader(parse_options(self.options))
+        return SegmentsReader(parse_options(self.options, streaming=False), _columns(schema))
+
+    def streamReader(self, schema: Any) -> SegmentsStreamReader:  # noqa: N802 - Spark's name
+        """The reader for a stream with these options. Raises `BadUsage`."""
+        return SegmentsStreamReader(parse_options(self.options, streaming=True), _columns(schema))
+
+
+def _columns(schema: Any) -> tuple[str, ...]:
+    """Names of the columns of a `StructType`: that of `KafkaSegments.schema`, or one that the user gave."""
+    for found in schema.fields:
+        kind = found.dataType.simpleString()
+        if COLUMN_TYPES.get(found.name) != kind:
+            raise BadUsage(f"no column {found.name} of type {kind}; there are {COLUMN_TYPES}")
+    return tuple(schema.names)
 
 
 class SegmentsReader(DataSourceReader):
     """Lists on the driver, reads in the tasks; travels between them."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, columns: tuple[str, ...]) -> None:
         self._options = options
+        self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
         """Parts of the logs, each for one task. Raises `BadUsage`, `CleanerdError`, `OSError`."""
@@ -53,20 +57,17 @@ class SegmentsReader(DataSourceReader):
         parts: list[LogView] = []
         for tp, directory in options.partition_dirs():
             start, end = options.bounds(tp)
-            log = open_log(directory, isolation=options.isolation, start_offset=start, end_offset=end)
+            log = open_settled(
+                directory,
+                options,
+                start_offset=start,
+                end_offset=end,
+                start_timestamp_ms=options.starting.timestamp_of(tp),
+                end_timestamp_ms=options.ending.timestamp_of(tp),
+            )
             parts += split(log, options.max_bytes)
         return [InputPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Record batches of one part. Raises `CorruptFile`; `SourceChanged` for a segment that went meanwhile."""
-        log = partition.value
-        if log is None:  # what Spark makes of no partitions at all
-            return
-        names = self._options.columns
-        columns = {name for name in (KEY, VALUE, HEADERS) if name in names}
-        try:
-            for found in read_columns(log, columns=columns, on_corrupt=self._options.on_corrupt):
-                yield record_batch(found, names, log.topic, log.partition)
-        except SourceChanged:
-            if self._options.fail_on_data_loss:
-                raise
+        """Record batches of one part. Raises `CorruptFile`; `SourceChanged` for records that were deleted meanwhile."""
+        return batches_of(partition.value, self._options, self._columns)

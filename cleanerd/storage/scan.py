@@ -150,9 +150,6 @@ def scan_partition(
     )  # fmt: skip
     end = log_end_offset(files, segments[-1], pace)
     start = max(checkpoints.log_start.get(topic_partition, 0), bases[0])
-    high_watermark = end
-    if is_kafka:  # rules A.1, 6.11: never more than the broker checkpointed, never more than there is
-        high_watermark = min(max(checkpoints.high_watermark.get(topic_partition, 0), start), end)
     return PartitionSnapshot(
         topic_partition=topic_partition,
         log_dir=log_dir,
@@ -164,11 +161,16 @@ def scan_partition(
         ),
         log_start_offset=start,
         log_end_offset=end,
-        high_watermark=high_watermark,
+        high_watermark=high_watermark(checkpoints, topic_partition, start, end) if is_kafka else end,
         recovery_point=checkpoints.recovery_point.get(topic_partition, 0) if is_kafka else None,
         checkpoint=_checkpoint(checkpoints.cleaner.get(topic_partition), staged),
         generation=generation,
     )
+
+
+def high_watermark(checkpoints: Checkpoints, topic_partition: TopicPartition, start: int, end: int) -> int:
+    """Of a broker's log: never more than it checkpointed, never more than there is (rules A.1, 6.11)."""
+    return min(max(checkpoints.high_watermark.get(topic_partition, 0), start), end)
 
 
 def _checkpoint(found: int | None, staged: Sequence[StagedGroup]) -> int | None:

@@ -1,12 +1,14 @@
-"""Records as columns, against a real consumer: record by record, in both isolation levels."""
+"""Records as columns, against a real consumer: record by record, in both isolation levels, by time, with markers."""
 
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from cleanerd.insight.records import open_log
 from tests.broker.conftest import Origin
 from tests.broker.kafka import KafkaBroker
+from tests.broker.logdump import dump_partition
 from tests.broker.tools import READ_COMMITTED, READ_UNCOMMITTED, read_all
 from tests.insight.test_records import records
 
@@ -31,3 +33,36 @@ def test_columns_hold_what_a_consumer_reads(
         assert columns() == consumed
     assert columns() == consumed
     assert sum(map(len, consumed.values())) > 1000
+
+
+def test_times_and_markers(origin: Origin, log_dir: Path, tmp_path: Path) -> None:
+    """A time leads to the offset that the broker leads a consumer to; control records are those of the log."""
+    compared = markers = 0
+    with KafkaBroker(tmp_path / "broker", [log_dir]) as broker:
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "times", "log_level": 0})
+        for plan in origin.plans:
+            path = str(log_dir / plan.directory)
+            log = open_log(path)
+            plain = records(log)
+            with_control = records(log, with_control=True)
+            control = [
+                record
+                for segment in dump_partition(log_dir / plan.directory).segments
+                for batch in segment.batches
+                for record in batch.records
+                if batch.control and record.offset >= log.start_offset
+            ]
+            assert with_control == sorted(plain + control, key=lambda record: record.offset)
+            markers += len(control)
+            every = sorted({record.timestamp_ms for record in with_control if record.timestamp_ms > 0})
+            for time in every[:: max(len(every) // 12, 1)]:
+                (asked,) = consumer.offsets_for_times([TopicPartition(plan.topic, 0, time)], timeout=30)
+                if asked.offset < 0:  # the broker looks at one segment only, and here it had nothing as late
+                    continue
+                found = open_log(path, start_timestamp_ms=time)
+                assert found.start_offset == asked.offset, (plan, time)
+                assert records(found) == [record for record in plain if record.offset >= asked.offset]
+                compared += 1
+        consumer.close()
+    assert compared > 50
+    assert markers > 20

@@ -6,7 +6,7 @@ import pytest
 
 from cleanerd.errors import BadUsage
 from cleanerd.format.names import MAX_OFFSET, TopicPartition
-from cleanerd.spark.options import COLUMNS, parse_options
+from cleanerd.spark.options import COLUMN_TYPES, COLUMNS, parse_options
 from tests.insight.logdirs import GOLDEN
 
 PATH = str(GOLDEN)
@@ -57,6 +57,25 @@ def test_offsets() -> None:
     assert options.bounds(TopicPartition("t", 1)) == options.bounds(TopicPartition("t", 2)) == (0, MAX_OFFSET)
 
 
+def test_times() -> None:
+    """One for all wins over those of partitions, and these over offsets."""
+    tp, other = TopicPartition("t", 0), TopicPartition("t", 1)
+    given = {"startingOffsetsByTimestamp": '{"t": {"0": 70}}', "startingOffsets": '{"t": {"0": 5, "1": 6}}'}
+    options = parse_options({"path": PATH, **given})
+    assert (options.starting.timestamp_of(tp), options.bounds(tp)) == (70, (0, MAX_OFFSET))
+    assert (options.starting.timestamp_of(other), options.bounds(other)) == (None, (6, MAX_OFFSET))
+    options = parse_options({"path": PATH, **given, "startingTimestamp": "90", "endingTimestamp": "95"})
+    assert (options.starting.timestamp_of(tp), options.ending.timestamp_of(other)) == (90, 95)
+
+
+def test_columns() -> None:
+    """What is included can be named."""
+    options = {"path": PATH, "includeControl": "true", "includeHeaders": "true"}
+    assert parse_options(options).columns == (*COLUMNS, "headers", "_is_control")
+    assert parse_options({**options, "includeBatch": "true"}).columns == tuple(COLUMN_TYPES)
+    assert parse_options({**options, "columns": "_is_control,key"}).columns == ("_is_control", "key")
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -68,8 +87,11 @@ def test_offsets() -> None:
         ({"columns": "headers"}, "option columns"),
         ({"subscribePattern": "("}, "option subscribePattern"),
         ({"assign": "[1]"}, "option assign"),
-        ({"startingOffsets": "latest"}, "option startingOffsets"),
+        ({"startingOffsets": "newest"}, "option startingOffsets"),
         ({"endingOffsets": '{"t": 5}'}, "option endingOffsets"),
+        ({"startingTimestamp": "today"}, "option startingTimestamp"),
+        ({"endingOffsetsByTimestamp": "5"}, "option endingOffsetsByTimestamp"),
+        ({"columns": "_codec"}, "option columns"),
         ({"maxBytesPerPartition": "0"}, "option maxBytesPerPartition"),
         ({"includeHeaders": "yes"}, "option includeHeaders"),
     ],

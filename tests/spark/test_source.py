@@ -1,5 +1,6 @@
 """`kafka-segments` in a real Spark session: rows and schema against the plain Python reader."""
 
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from cleanerd.client.reader import read_records
 from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.storage.segments import log_batches
 from tests.insight import damage
 from tests.insight.logdirs import GOLDEN, broker_log_dir
 
@@ -81,6 +83,75 @@ def test_selection_and_offsets(sql: Any) -> None:
     assert frame.columns == ["offset", "key"]
     assert [row.offset for row in frame.orderBy("offset").collect()] == [3, 4, 5, 6]
     assert load(sql, subscribe="nothing").count() == 0
+
+
+def test_a_schema_of_the_user(sql: Any) -> None:
+    """Says which columns are wanted, and only what there is can be."""
+    source = sql.read.format("kafka-segments").option("path", str(GOLDEN)).option("subscribe", "zstd")
+    frame = source.schema("offset bigint, _codec string").load()
+    assert {row[:] for row in frame.collect()} == {(offset, "zstd") for offset in range(16)}
+    with pytest.raises(Exception, match="no column offset of type int"):
+        source.schema("offset int").load().collect()
+
+
+def test_control_records_and_batches(sql: Any) -> None:
+    """Transaction markers, and what the headers of the batches say."""
+    options = {"subscribe": "transactions", "includeBatch": "true", "isolation": "committed"}
+    frame = load(sql, **options, includeControl="true")
+    path = GOLDEN / "transactions-0"
+    expected = {
+        (
+            record.offset, header.is_control, header.is_transactional, header.base_offset, header.producer_id,
+            header.producer_epoch, header.base_sequence, header.leader_epoch, header.codec.name.lower(),
+            os.path.basename(batch.path), str(GOLDEN),
+        )
+        for batch in log_batches(str(path), 0)
+        if (header := batch.header)
+        for record in batch.records()
+    }  # fmt: skip
+    visible = {record.offset for record in read_records(str(path), isolation="read_committed")}
+    names = (
+        "offset", "_is_control", "_is_transactional", "_batch_base_offset", "_producer_id", "_producer_epoch",
+        "_base_sequence", "_leader_epoch", "_codec", "_segment", "_log_dir",
+    )  # fmt: skip
+    found = {row[:] for row in frame.select(*names).collect()}
+    assert found == {row for row in expected if row[0] in visible or row[1]}
+    assert any(row[1] for row in found)
+    assert load(sql, **options).where("_is_control").count() == 0
+    assert load(sql, includeControl="true").columns[-1] == "_is_control"
+
+
+def test_bounds_by_time(sql: Any) -> None:
+    """For all partitions, or for some; a time wins over an offset."""
+    path = GOLDEN / "plain-0"
+    every = list(read_records(str(path)))
+    middle = sorted(record.timestamp_ms for record in every)[8]
+    first = next(record.offset for record in every if record.timestamp_ms >= middle)
+
+    def offsets(**options: str) -> list[int]:
+        return sorted(
+            row.offset for row in load(sql, subscribe="plain", columns="offset", **options).collect()
+        )
+
+    rest, before = list(range(first, 16)), list(range(first))
+    assert 0 < first < 16
+    assert offsets(startingTimestamp=str(middle), startingOffsets='{"plain": {"0": 15}}') == rest
+    assert offsets(endingTimestamp=str(middle)) == before
+    assert offsets(startingOffsetsByTimestamp=f'{{"plain": {{"0": {middle}}}}}') == rest
+    assert offsets(endingOffsetsByTimestamp=f'{{"plain": {{"0": {middle}}}}}') == before
+    assert offsets(startingTimestamp="99999999999999") == []
+
+
+def test_filters(sql: Any) -> None:
+    """Several on one data frame: those of one query are not those of the next, whatever the session allows."""
+    sql.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = load(sql)
+        assert frame.where("topic = 'plain' and offset < 3").count() == 3
+        assert frame.where("topic = 'zstd'").count() == 16
+        assert frame.count() > 32
+    finally:
+        sql.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def test_sql(sql: Any) -> None:

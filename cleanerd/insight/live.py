@@ -1,0 +1,84 @@
+"""Reading a log in use: its segments are exchanged by cleanings and deleted by retention, and it grows.
+
+Nothing is locked for that. Who is in the middle of an exchange is waited for; `wait` is called with the seconds to pause.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import SourceChanged
+from cleanerd.format.names import parse_partition_dir
+from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.scan import high_watermark, is_kafka_dir, read_bounds
+
+from .records import Columns, Isolation, LogView, open_log, read_columns
+
+Wait = Callable[[float], object]
+_T = TypeVar("_T")
+_ATTEMPTS, _PAUSE_S = 50, 0.1
+"""The commit of a cleaning takes some renames."""
+
+
+def when_settled(look: Callable[[], _T], wait: Wait) -> _T:
+    """What `look` returns as soon as it does not raise `SourceChanged`; after some seconds that is raised."""
+    for _ in range(_ATTEMPTS):
+        try:
+            return look()
+        except SourceChanged:
+            wait(_PAUSE_S)
+    return look()
+
+
+def readable_offsets(partition_dir: str, isolation: Isolation) -> tuple[int, int, int]:
+    """(first offset, end of what a consumer may read, end of the log) of a partition now; 0 without segments.
+
+    With read_uncommitted only the active segment is looked at. Raises as `open_log`.
+    """
+    log_dir, name = os.path.split(os.path.abspath(partition_dir))
+    parsed = parse_partition_dir(name)
+    assert parsed is not None, partition_dir
+    files, tp = RealFiles(), parsed[0]
+    checkpoints, is_kafka = read_checkpoints(files, log_dir), is_kafka_dir(files, log_dir)
+    bounds = read_bounds(files, log_dir, tp, checkpoints)
+    if bounds is None:
+        return 0, 0, 0
+    end = high_watermark(checkpoints, tp, bounds.start, bounds.end) if is_kafka else bounds.end
+    if isolation == "read_committed":
+        end = open_log(partition_dir, isolation=isolation).readable_end
+    return bounds.start, end, bounds.end
+
+
+def read_part(part: LogView, isolation: Isolation, *, wait: Wait, **options: Any) -> Iterator[Columns]:
+    """`read_columns` of a part that `split` made, wherever its records lie by now; `options` are those of `read_columns`.
+
+    When a segment was exchanged the log is opened again for the offsets that are left. Raises as `read_columns`;
+    `SourceChanged` only when records were deleted, or the log does not come to rest.
+    """
+    directory = os.path.dirname(part.ranges[0].path)
+    view, start = part, part.start_offset
+    for _ in range(_ATTEMPTS):
+        try:
+            for columns in read_columns(view, **options):
+                yield columns
+                start = int(columns.offsets[-1]) + 1
+            return
+        except SourceChanged:
+            wait(_PAUSE_S)
+        view = _opened_again(directory, isolation, start, part.end_offset, wait)
+    raise SourceChanged(f"{directory}: segments change again and again")
+
+
+def _opened_again(directory: str, isolation: Isolation, start: int, end: int, wait: Wait) -> LogView:
+    """Raises `SourceChanged` if not all offsets are left."""
+    try:
+        view = when_settled(
+            lambda: open_log(directory, isolation=isolation, start_offset=start, end_offset=end), wait
+        )
+    except FileNotFoundError:
+        raise SourceChanged(f"{directory}: is gone since it was listed") from None
+    if view.start_offset > start:
+        found = f"its offsets below {view.start_offset} were deleted since it was listed"
+        raise SourceChanged(f"{directory}: {found}")
+    return view
