@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cleanerd.config.model import KraftMetadata
 from cleanerd.errors import CleanerdError
-from tests.config.test_metadata_log import (
+from tests.storage.test_metadata_log import (
     OTHER_ID,
     SAMPLE_ID,
     TOPIC,

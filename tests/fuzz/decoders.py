@@ -32,13 +32,13 @@ from cleanerd.format.producer_snapshot import ProducerEntry, parse_producer_snap
 from cleanerd.format.record import decode_unsigned_varint, decode_varint
 from cleanerd.format.time_index import parse_time_index
 from cleanerd.format.txn_index import AbortedTxn, parse_txn_index, render_txn_index
-from tests.config.test_metadata_log import SAMPLE_CONFIG, SAMPLE_TOPIC, remove
 from tests.format.test_coordinator_records import OLD, WRITTEN
 from tests.fuzz.mutate import batches_mutated
 from tests.fuzz.targets import Target
 from tests.kernels.random_log import LogSegment, RandomLog, random_facts
 from tests.kernels.real_path import Layout, RealPath
 from tests.kernels.test_fuzz import damaged_log, expand_everything, read_everything
+from tests.storage.test_metadata_log import SAMPLE_CONFIG, SAMPLE_TOPIC, remove
 
 _PRODUCER = ProducerEntry(5, 1, 9, 100, 3, 1_700_000_000_000, 0, 90)
 _TXN = AbortedTxn(5, 10, 20, 21)
