@@ -158,7 +158,10 @@ def _write_plan(path: str, tasks: "Sequence[InspectTask]") -> None:
             if len(parts) < 2 or topic in (CONSUMER_OFFSETS, TRANSACTION_STATE):
                 continue
             keys_max = max(min(task.keys_max for task in parts.values()) // len(parts), 1)
-            found = find_spread({p: task.directory for p, task in parts.items()}, keys_max=keys_max)
+            try:
+                found = find_spread({p: task.directory for p, task in parts.items()}, keys_max=keys_max)
+            except OSError as error:
+                raise CleanerdError(f"{error.filename or topic}: cannot be read: {error.strerror}") from None
             for key in found.listed:
                 line = {
                     "topic": topic,
