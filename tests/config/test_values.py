@@ -32,6 +32,7 @@ BAD = [
     (ValueType.INT, "0x10"),
     (ValueType.INT, "\u0663"),
     (ValueType.LONG, "9223372036854775808"),
+    (ValueType.LONG, "9" * 5000),
     (ValueType.LONG, ""),
     (ValueType.LONG, "- 1"),
     (ValueType.DOUBLE, "NaN"),

@@ -18,6 +18,8 @@ START_S = 60.0
 class DaemonProcess:
     """One `cleanerd run`; everything it needs lies below `directory`."""
 
+    start_s = START_S
+
     def __init__(
         self,
         directory: Path,
@@ -66,17 +68,20 @@ class DaemonProcess:
     def start(self) -> "DaemonProcess":
         """Start it and wait until it says that it is ready."""
         self.spawn()
-        wait_until(lambda: self.is_ready(), START_S, self.output)
+        wait_until(lambda: self.is_ready(), self.start_s, self.output)
         return self
 
     def spawn(self) -> subprocess.Popen[bytes]:
         """Start it and wait for nothing."""
         if not self.config.exists():
             self.configure()
-        arguments = [sys.executable, "-m", "cleanerd.cli.main", "run", "--config", str(self.config)]
         with self.told.open("ab") as told:
-            self.process = subprocess.Popen(arguments, cwd=ROOT, stderr=told, env=environment())
+            self.process = subprocess.Popen(self.arguments(), cwd=ROOT, stderr=told, env=environment())
         return self.process
+
+    def arguments(self) -> list[str]:
+        """Its command line."""
+        return [sys.executable, "-m", "cleanerd.cli.main", "run", "--config", str(self.config)]
 
     def is_ready(self) -> bool:
         assert self.process is not None
