@@ -1,14 +1,22 @@
-"""The table of traps names tests that exist and run."""
+"""The tables of traps and faults name tests that exist and run."""
 
 from pathlib import Path
 
 import pytest
 
+from tests.faults import FAULTS
 from tests.test_cases import functions_of
 from tests.traps import TRAPS
 
 TESTS = Path(__file__).parent
-TABLES = {f"trap: {name}": tests for name, tests in TRAPS.items()}
+TABLES = {
+    **{f"fault: {name}": tests for name, tests in FAULTS.items()},
+    **{f"trap: {n}": t for n, t in TRAPS.items()},
+}
+
+
+def test_no_entry_is_in_both() -> None:
+    assert len(TABLES) == len(FAULTS) + len(TRAPS)
 
 
 @pytest.mark.parametrize("entry", TABLES)

@@ -1,10 +1,12 @@
 """A short run of `python -m tests.fuzz`, and that it would find what it looks for."""
 
 import ctypes
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,14 @@ def test_fifty_thousand_inputs() -> None:
     for name, count in shares(dict(targets), 50_000).items():
         fed = feed(name, targets[name], range(count))
         assert not fed.failures, "\n".join(map(str, fed.failures))
+
+
+@pytest.mark.skipif(find_spec("atheris") is None, reason="needs cleanerd[fuzz]")
+def test_a_target_can_be_guided_by_coverage() -> None:
+    arguments = [sys.executable, "-m", "tests.fuzz.coverage", "coordinator record", "-runs=2000"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Done 2000 runs" in done.stderr
 
 
 def _falls(data: bytes, _: Path) -> None:

@@ -1,0 +1,63 @@
+"""What can fail around cleanerd, and the tests that make it fail. `tests/test_tables.py` looks up every test.
+
+Most run a real daemon or a real `cleanerd clean` and need the switches `--soak` or `--broker`.
+"""
+
+FAULTS: dict[str, tuple[str, ...]] = {
+    "no room before a write": (
+        "cleaning/test_bad_input.py::test_read_only_directory_and_one_without_room",
+        "cleaning/test_reservations.py::test_a_write_that_would_cross_the_floor_fails_its_log_alone",
+    ),
+    "EIO, EACCES, ENOSPC, EROFS from a system call": (
+        "daemon/test_faults.py::test_a_failing_call_is_the_trouble_of_its_log_and_passes",
+        "cleaning/test_bad_input.py::test_errors_while_staging_leave_the_log_as_it_was",
+        "cleaning/test_bad_input.py::test_errors_in_the_middle_of_a_commit_are_mended_by_the_next_run",
+    ),
+    "a disk that fills up in the middle of a write": (
+        "broker/test_no_room.py::test_a_directory_that_fills_up_in_mid_write_costs_its_log_the_cleaning_and_the_broker_nothing",
+        "daemon/test_at_work.py::test_a_log_without_room_for_all_its_groups_is_committed_group_by_group",
+    ),
+    "a log directory that goes away": (
+        "daemon/test_at_work.py::test_d14_log_dir_that_fails_is_offline_alone_and_comes_back",
+    ),
+    "descriptors run out": ("pipeline/test_channel.py::test_it_goes_on_when_descriptors_were_short",),
+    "the history cannot be written": ("daemon/test_history.py::test_a_full_disk_costs_the_row_only",),
+    "the JVM or the engine is killed": (
+        "daemon/test_process.py::test_killed_jvm_costs_a_retry_and_a_killed_engine_too",
+        "pipeline/test_job.py::test_the_death_of_the_jvm_costs_one_retry",
+    ),
+    "the JVM hangs": (
+        "daemon/test_at_work.py::test_healthz_tells_of_an_engine_that_stalls_until_a_cleaning_comes_through",
+        "pipeline/test_lazy_spark.py::test_a_jvm_that_hangs_at_its_start_is_killed",
+    ),
+    "a process that dies whenever it sees one log": (
+        "daemon/test_hostile_logs.py::test_logs_of_a_job_whose_engine_died_are_tried_one_by_one",
+    ),
+    "the daemon is killed": (
+        "daemon/test_at_work.py::test_kill_in_the_middle_leaves_an_engine_that_ends_and_a_log_that_the_next_start_cleans",
+        "storage/test_kill9.py::test_commits_killed_before_every_operation_and_at_random_moments",
+        "storage/test_kill9.py::test_whole_runs_of_cleanerd_clean_killed_with_spark_and_all",
+        "daemon/test_soak.py::test_nothing_is_lost_whatever_happens",
+    ),
+    "the broker is killed": (
+        "broker/test_start_beside_commits.py::test_a_killed_broker_starts_again_whatever_is_being_committed",
+        "broker/test_live_broker.py::test_a_killed_broker_finds_its_logs_in_order",
+    ),
+    "a client that is slow, or vanishes": (
+        "daemon/test_service.py::test_slow_client_is_cut_off_in_total",
+        "daemon/test_service.py::test_a_client_that_vanishes_costs_nothing",
+        "daemon/test_states.py::test_a_client_that_comes_back_takes_the_abort_over",
+    ),
+    "a wall clock that jumps": ("daemon/test_due_logs.py::test_clock_that_goes_back_is_believed",),
+    "several daemons and one-shots at once": (
+        "cleaning/test_bad_input.py::test_second_cleanerd_in_the_same_directory",
+    ),
+    "files that change or grow while they are read": (
+        "cleaning/test_changed_while_read.py::test_a_segment_swapped_between_its_log_and_its_index",
+        "broker/test_both_cleaners.py::test_a_one_shot_beside_the_brokers_cleaner_ends_well",
+        "daemon/test_soak.py::test_nothing_is_lost_whatever_happens",
+    ),
+    "no HOME, and a cache that cannot be written": (
+        "kernels/test_compiled.py::test_without_a_writable_directory_it_is_a_temporary_one",
+    ),
+}
