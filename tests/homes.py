@@ -86,5 +86,8 @@ HOMES = {
     "cleanerd/kernels/tables.py": "kernels/test_scan.py",
     "cleanerd/kernels/tally.py": "insight/test_inspect.py",
     "cleanerd/spark/arrow.py": "spark/test_source.py",
+    "cleanerd/spark/from_arrow.py": "spark/test_write.py",
+    "cleanerd/spark/partition_files.py": "spark/test_write.py",
+    "cleanerd/spark/write_options.py": "spark/test_write.py",
 }
 """Test file, below tests/, of each module that has none of its name."""

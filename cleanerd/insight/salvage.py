@@ -42,8 +42,8 @@ from cleanerd.kernels.tables import Bytes, Table
 from cleanerd.storage.lock import probe
 from cleanerd.storage.producer_state import ProducerState
 
+from .new_segment import NewSegment
 from .regular_files import CarefulFiles, file_size, read_around_bad_sectors
-from .salvaged_segment import SalvagedSegment
 from .walk import RELATIVE_OFFSET_MAX, Bounds, Damage, Sound, walk_log
 
 INDEX_INTERVAL_BYTES = 4096
@@ -152,8 +152,8 @@ class _Salvage:
         self._segment_bytes_max = segment_bytes_max
         self._files = files
         self._producers = ProducerState()
-        self._segment: SalvagedSegment | None = None
-        self._written: list[SalvagedSegment] = []
+        self._segment: NewSegment | None = None
+        self._written: list[NewSegment] = []
         self._aborted: dict[int, AbortedTxn] = {}  # by the offset of the marker
         self._covered: list[npt.NDArray[np.int64]] = []  # (first, last offset) of the batches of one segment
         self._epochs: list[EpochEntry] = []
@@ -226,7 +226,7 @@ class _Salvage:
         self._report.batches += len(rows)
         self._report.records += len(found.part.records)
 
-    def _fitting(self, rows: Table, segment: SalvagedSegment) -> int:
+    def _fitting(self, rows: Table, segment: NewSegment) -> int:
         """How many of the rows fit the segment; an empty one takes any batch."""
         sizes = segment.size_bytes + np.cumsum(rows["size"], dtype=np.int64)
         fits = (rows["last_offset"] - segment.base_offset <= RELATIVE_OFFSET_MAX) & (
@@ -237,7 +237,7 @@ class _Salvage:
 
     def _open_segment(self, base_offset: int, like: str) -> None:
         self._last_snapshot = render_producer_snapshot(self._producers.entries)
-        self._segment = SalvagedSegment(self._files, self._output, base_offset, like)
+        self._segment = NewSegment(self._files, self._output, base_offset, like)
 
     def _close_segment(self) -> None:
         if self._segment is not None:

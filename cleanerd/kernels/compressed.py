@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from cleanerd.format.codecs import Codec
+from cleanerd.format.codecs import Codec, compress
 from cleanerd.format.head import CODEC_MASK
 
 from .libraries import addresses
@@ -221,3 +221,16 @@ def pack(
         bodies, codecs, is_packed, found.lz4_compress, found.zstd_compress, found.zstd_writer, packed, out
     )
     return None if size < 0 else (out[:size], packed)
+
+
+def pack_singly(
+    bodies: Bytes, codecs: npt.NDArray[np.integer], is_packed: npt.NDArray[np.bool_], spans: Spans
+) -> tuple[Bytes, Spans]:
+    """What `pack` does, for any codec, a call of Python for each batch."""
+    packed, moved, filled = [], spans.copy(), 0
+    for j in np.flatnonzero(is_packed):
+        body = compress(Codec(int(codecs[j])), bodies[spans[j, 0] : spans[j, 1]].tobytes())
+        moved[j] = filled, filled + len(body)
+        filled += len(body)
+        packed.append(body)
+    return np.frombuffer(bytearray(b"".join(packed)), np.uint8), moved

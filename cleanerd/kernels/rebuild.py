@@ -41,7 +41,8 @@ def _zigzag(value):
 
 
 @njit(**JIT)
-def _varint_size(value):
+def varint_size(value):
+    """Bytes of a zig-zag varint."""
     raw = _zigzag(value)
     size = 1
     while raw >= np.uint64(0x80):
@@ -51,7 +52,8 @@ def _varint_size(value):
 
 
 @njit(**JIT)
-def _write_varint(out, at, value):
+def write_varint(out, at, value):
+    """Write a zig-zag varint; returns where it ends."""
     raw = _zigzag(value)
     while raw >= np.uint64(0x80):
         out[at] = np.uint8((raw & np.uint64(0x7F)) | np.uint64(0x80))
@@ -67,14 +69,14 @@ def _tail_size(record, value_length):
     if record.magic == 2:
         return record.end - record.tail_start
     key_length = np.int64(record.key_length)
-    key_bytes = _varint_size(key_length) + max(key_length, 0)
-    return key_bytes + _varint_size(value_length) + max(value_length, 0) + 1
+    key_bytes = varint_size(key_length) + max(key_length, 0)
+    return key_bytes + varint_size(value_length) + max(value_length, 0) + 1
 
 
 @njit(**JIT)
-def _write_field(out, at, buffer, start, length):
-    """A key or value of magic 0 or 1 as magic 2 has it."""
-    at = _write_varint(out, at, length)
+def write_field(out, at, buffer, start, length):
+    """A key or value with its length, -1 for null, as magic 2 has it; returns where it ends."""
+    at = write_varint(out, at, length)
     if length > 0:
         copy_bytes(out, np.int64(at), buffer, np.int64(start), np.int64(length))
         at += length
@@ -89,15 +91,15 @@ def _write_record(out, at, buffer, record, base_offset, base_timestamp):
     value_start = record.key_start + max(record.key_length, 0) + 4  # of magic 0 and 1
     value_length = np.int64(-1) if record.value_is_null else record.end - value_start
     tail = _tail_size(record, value_length)
-    at = _write_varint(out, at, 1 + _varint_size(timestamp_delta) + _varint_size(offset_delta) + tail)
+    at = write_varint(out, at, 1 + varint_size(timestamp_delta) + varint_size(offset_delta) + tail)
     out[at] = 0
-    at = _write_varint(out, at + 1, timestamp_delta)
-    at = _write_varint(out, at, offset_delta)
+    at = write_varint(out, at + 1, timestamp_delta)
+    at = write_varint(out, at, offset_delta)
     if record.magic == 2:
         copy_bytes(out, np.int64(at), buffer, record.tail_start, tail)
         return at + tail
-    at = _write_field(out, at, buffer, record.key_start, np.int64(record.key_length))
-    at = _write_field(out, at, buffer, value_start, value_length)
+    at = write_field(out, at, buffer, record.key_start, np.int64(record.key_length))
+    at = write_field(out, at, buffer, value_start, value_length)
     out[at] = 0  # headers
     return at + 1
 

@@ -15,9 +15,8 @@ import numpy.typing as npt
 from cleanerd.env.files import FileStat
 from cleanerd.env.space import room
 from cleanerd.errors import LogUncleanable
-from cleanerd.format.codecs import Codec, compress
 from cleanerd.format.head import CODEC_MASK
-from cleanerd.kernels.compressed import Spans, pack
+from cleanerd.kernels.compressed import pack, pack_singly
 from cleanerd.kernels.digest import digest_batches, digest_judged, digest_records
 from cleanerd.kernels.fingerprint import look_up_answers
 from cleanerd.kernels.horizons import next_written_horizon
@@ -181,21 +180,8 @@ def _encode(piece: Piece, part: Slice, judged: Table, kept: npt.NDArray[np.uint8
     bodies, spans = write_bodies(piece.raw, part.expanded, batches, begin, part.records, kept, judged)
     codecs = batches["attributes"][begin : part.end] & CODEC_MASK
     is_packed = (judged["action"] == int(Action.REBUILD)) & (codecs != 0)
-    packed, spans = pack(bodies, codecs, is_packed, spans) or _pack_singly(bodies, codecs, is_packed, spans)
+    packed, spans = pack(bodies, codecs, is_packed, spans) or pack_singly(bodies, codecs, is_packed, spans)
     return write_batches(piece.raw, bodies, packed, batches, begin, judged, spans, is_packed)
-
-
-def _pack_singly(
-    bodies: Bytes, codecs: npt.NDArray[np.integer], is_packed: Bits, spans: Spans
-) -> tuple[Bytes, Spans]:
-    """What `pack` does, for any codec."""
-    packed, moved, filled = [], spans.copy(), 0
-    for j in np.flatnonzero(is_packed):
-        body = compress(Codec(int(codecs[j])), bodies[spans[j, 0] : spans[j, 1]].tobytes())
-        moved[j] = filled, filled + len(body)
-        filled += len(body)
-        packed.append(body)
-    return np.frombuffer(bytearray(b"".join(packed)), np.uint8), moved
 
 
 def _create_like(path: str, source: str) -> int:

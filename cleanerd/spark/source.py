@@ -12,6 +12,8 @@ from cleanerd.insight.records import LogView, split
 from .options import COLUMN_TYPES, Options, parse_options
 from .reading import batches_of, open_settled
 from .stream import SegmentsStreamReader
+from .write import SegmentsWriter
+from .write_options import parse_write_options
 
 
 class KafkaSegments(DataSource):
@@ -33,6 +35,14 @@ class KafkaSegments(DataSource):
     def streamReader(self, schema: Any) -> SegmentsStreamReader:  # noqa: N802 - Spark's name
         """The reader for a stream with these options. Raises `BadUsage`."""
         return SegmentsStreamReader(parse_options(self.options, streaming=True), _columns(schema))
+
+    def writer(self, schema: Any, overwrite: bool) -> SegmentsWriter:
+        """The writer for these options and rows. Raises `BadUsage`, `LockHeld`, `OSError`."""
+        if overwrite:
+            raise BadUsage(
+                "mode overwrite: nothing is ever overwritten; mode append adds partition directories"
+            )
+        return SegmentsWriter(parse_write_options(self.options, schema))
 
 
 def _columns(schema: Any) -> tuple[str, ...]:

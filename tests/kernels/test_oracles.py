@@ -21,7 +21,7 @@ from cleanerd.kernels.fingerprint import (
 from cleanerd.kernels.index_marks import index_marks
 from cleanerd.kernels.native import be16, be32, be64, crc32c, crc32c_of_three, crc_step1, crc_step8_table
 from cleanerd.kernels.newest import answer_rest, mark_superseded, new_set, split_by_bucket, survivors
-from cleanerd.kernels.rebuild import _varint_size, _write_varint
+from cleanerd.kernels.rebuild import varint_size, write_varint
 from cleanerd.kernels.records import read_varint
 from cleanerd.kernels.scan import IEEE_TABLE, crc32_ieee
 from cleanerd.kernels.tables import BATCH, RECORD, WRITTEN, Bytes
@@ -217,9 +217,9 @@ def test_varints_at_all_boundaries() -> None:
     for value in EDGES:
         expected = encode_varint(value)
         out = np.zeros(12, np.uint8)
-        end = _write_varint(out, np.int64(1), np.int64(value))
+        end = write_varint(out, np.int64(1), np.int64(value))
         assert out[1:end].tobytes() == expected
-        assert _varint_size(np.int64(value)) == len(expected)
+        assert varint_size(np.int64(value)) == len(expected)
         assert read_varint(array(expected), 0, len(expected), 10) == (value, len(expected))
         if -(2**31) <= value < 2**31:
             assert read_varint(array(expected), 0, len(expected), 5) == (value, len(expected))

@@ -1,4 +1,4 @@
-"""One segment of a salvaged copy: batches as they come, then its indexes; all under names that brokers ignore."""
+"""A segment that is written from batches as they come, then its indexes; all under names that brokers ignore."""
 
 import os
 
@@ -13,8 +13,9 @@ from cleanerd.kernels.tables import WRITTEN, Bytes, Table
 from cleanerd.pipeline.segment_indexes import index_entries
 
 
-class SalvagedSegment:
-    """Takes rows of batches that lie end to end or not; `like` is the `.log` that they come from.
+class NewSegment:
+    """Takes rows of batches that lie end to end or not; `like` is the `.log` that they come from, whose owner and time
+    the files get; empty for none.
 
     `aborted`: the transactions for its index, ascending by marker, to be filled before `write_aborted`.
     """
