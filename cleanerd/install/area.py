@@ -12,13 +12,13 @@ Not in the log directory itself: a broker does not start beside a directory that
 in the prepared directory tells it from any that a broker has made; a broker ignores it, as any name that it does not know.
 """
 
-import contextlib
 import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cleanerd.env.files import Files
+from cleanerd.env.space import floor_bytes, space_of
 from cleanerd.errors import CleanerdError
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import (
@@ -76,6 +76,19 @@ class Area:
             raise NotInstallable(f"{self.log_dir}: lies in the log directory {parent}")
         if not os.access(parent, os.W_OK | os.X_OK):
             raise NotInstallable(f"{parent}: expected a directory in which {self.path} may be made")
+
+    def check_room(self, size_bytes: int) -> None:
+        """Raise NotInstallable where so much more would leave too little to all others; OSError.
+
+        An install frees more than it takes, but the broker deletes what it had a while later.
+        """
+        space = space_of(self.log_dir)
+        least_bytes = floor_bytes(space, 0.0)
+        if space.free_bytes - size_bytes < least_bytes:
+            raise NotInstallable(
+                f"{self.log_dir}: {space.free_bytes} bytes are free: the {size_bytes} that are copied or fetched again "
+                f"would not leave {least_bytes}"
+            )
 
     def make(self) -> None:
         """Make it. Raises OSError."""
@@ -142,8 +155,7 @@ class Area:
         for name in (self.prepared, os.path.join(self.path, "rejected")):
             shutil.rmtree(name, ignore_errors=True)
         self.journal.remove()
-        with contextlib.suppress(OSError):
-            os.rmdir(self.path)
+        shutil.rmtree(self.path, ignore_errors=True)  # a journal that had no room may have left a part
 
     def _strays(self, install: Install) -> list[str]:
         """Our directory under the name that a broker gave it when it started while the replica was out."""

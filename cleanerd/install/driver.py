@@ -32,6 +32,7 @@ def offer(files: Files, cluster: Cluster, area: Area, tp: TopicPartition, broker
     if area.journal.read() is not None:
         raise NotInstallable(f"{area.path}: an install that was left there is gone on with first")
     prepared = plan(files, area.log_dir, tp)
+    area.check_room(prepared.copied_bytes + prepared.tail_bytes)
     claim = cluster.read_claim()
     if claim:
         raise Claimed(f"another install is under way in the cluster: {claim}")
@@ -97,8 +98,8 @@ class Driver:
         self._go(install.to(Step.REMOVING, self.clock.now_ms()))
 
     def abandon(self, reason: str) -> None:
-        """Give up what `begin` has refused: the next `step` clears up. Raises OSError."""
-        self._write(replace(self.install, reason=reason))
+        """Give up what `begin` has refused: the next `step` clears up."""
+        self._enter(replace(self.install, reason=reason))
 
     def step(self) -> Install | None:
         """One look and what follows from it; the install when it is over.
@@ -139,7 +140,7 @@ class Driver:
     def _go(self, install: Install) -> Install | None:
         """Be in a step, and carry it out."""
         if install != self.install:
-            self._write(install)
+            self._enter(install)
         if install.step is Step.CLEARING:
             return self._clear()
         self._asked_s = self.clock.monotonic_s()
@@ -150,8 +151,24 @@ class Driver:
             self._failure = str(error)
         return None
 
+    def _enter(self, install: Install) -> None:
+        """Be in a step; in the journal, unless it is on a disk that is full or broken.
+
+        A replica that is out does not wait for the journal: a process that comes after a kill sees what was done. What it
+        could not see has to be there first: that this broker is taken out, and which list is brought back.
+        """
+        try:
+            self._write(install)
+        except OSError:
+            if install.step is Step.REMOVING or install.topic_id != self.install.topic_id:
+                raise
+            self._be(install)
+
     def _write(self, install: Install) -> None:
         self.area.journal.write(install)
+        self._be(install)
+
+    def _be(self, install: Install) -> None:
         if install.step is not self.install.step:
             self._asked_s = self._failure = None
         self.install = install

@@ -46,6 +46,6 @@ class Journal:
 
     def remove(self) -> None:
         """Nothing is left to do. Raises OSError."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):  # even its directory may not have come to be
             self.files.unlink(self.path)
-        self.files.fsync_dir(os.path.dirname(self.path))
+            self.files.fsync_dir(os.path.dirname(self.path))

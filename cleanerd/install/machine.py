@@ -124,6 +124,8 @@ def _removing(install: Install, seen: Seen, now_ms: int, limits: Limits) -> Inst
         if seen.is_prepared:
             return install.to(Step.MOVING, now_ms)
         return install.to(Step.ADDING, now_ms, reason="the prepared directory is not there any more")
+    if seen.place is Place.OURS:  # it was moved in while the journal could not be written
+        return install.to(Step.ADDING, now_ms, is_moved=True)
     reason = _trouble(install, seen, now_ms, limits) or seen.failure
     if reason is None and seen.asked_ago_ms is None and _is_back(install, seen.cluster):
         reason = "the daemon was restarted"  # what was prepared may be out of date

@@ -45,6 +45,7 @@ from cleanerd.storage.topic_id import topic_id_mismatch
 class Prepared:
     """What a prepared directory would be, or is. `tail_bytes`: of the log from its end on, to be fetched again.
 
+    `copied_bytes`: of the files that are no links.
     `segments`: base offset to the files of the segment, by kind: paths in the partition directory. `size_bytes`: of the log.
     """
 
@@ -54,6 +55,7 @@ class Prepared:
     round_end: int
     freed_bytes: int
     tail_bytes: int
+    copied_bytes: int
     segments: Mapping[int, Mapping[FileKind, str]]
 
 
@@ -85,6 +87,7 @@ def plan(files: Files, log_dir: str, tp: TopicPartition) -> Prepared:
         if base < end and base not in replaced and followers[base] > start
     }
     kept |= {group.base_offset: _staged_files(partition, group) for group in groups}
+    copied = [path for found in kept.values() for kind, path in found.items() if kind is not FileKind.LOG]
     return Prepared(
         directory,
         snapshot.size_bytes,
@@ -92,6 +95,7 @@ def plan(files: Files, log_dir: str, tp: TopicPartition) -> Prepared:
         groups[-1].round_end,
         sum(s.size_bytes for g in groups for s in g.sources) - sum(g.sizes[FileKind.LOG] for g in groups),
         sum(segment.size_bytes for base, segment in live.items() if base >= end),
+        sum(files.stat(path).size_bytes for path in copied),
         dict(sorted(kept.items())),
     )
 

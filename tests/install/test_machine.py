@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,7 +45,7 @@ def run(world: World, *, happens: object = lambda: None, calm_after: int = 300) 
             happens()
         try:
             done = driver.step()
-        except ClusterRefused:
+        except (ClusterRefused, OSError):
             pass
         except Killed:
             if world.journal_text is None:
@@ -187,6 +188,52 @@ def test_our_directory_does_not_stand_in_the_way_of_a_new_topic_of_the_name() ->
     assert not world.loaded_ours
 
 
+def test_a_replica_that_is_out_does_not_wait_for_a_journal_without_room() -> None:
+    world = World()
+    driver = world.drive(begun(world))
+    driver._act()
+    driver._asked_s = world.clock.monotonic_s()
+    world.is_full = True
+    done = None
+    for _ in range(200):
+        world.chance = lambda _: 0
+        done = done or driver.step()
+        world.tick()
+    assert done is not None
+    assert (done.outcome, world.replicas, world.loaded_ours) == (Outcome.INSTALLED, REPLICAS, True)
+
+
+def test_what_was_done_without_a_journal_is_seen_after_a_kill() -> None:
+    world = World()
+    driver = world.drive(begun(world))
+    driver._act()
+    driver._asked_s = world.clock.monotonic_s()
+    world.tick()
+    world.is_full = True
+    driver.step()
+    assert world.place is Place.OURS
+    assert world.journal_text is not None
+    assert world.journal_text.step is Step.REMOVING
+    driver, done = world.drive(world.journal_text), None
+    for _ in range(200):
+        done = done or driver.step()
+        world.tick()
+    assert done is not None
+    assert (done.outcome, world.replicas, world.loaded_ours) == (Outcome.INSTALLED, REPLICAS, True)
+
+
+def test_an_install_is_not_begun_without_a_journal() -> None:
+    world = World(is_full=True)
+    driver = world.drive(fresh_install())
+    with pytest.raises(OSError, match="No space left"):
+        driver._go(fresh_install().to(Step.REMOVING, 1))
+    assert world.asked == []
+    driver.abandon("no room")
+    done = driver.step()
+    assert done is not None
+    assert (done.outcome, done.reason, world.asked) == (Outcome.ABANDONED, "no room", [])
+
+
 def test_a_process_that_starts_after_a_kill_before_anything_was_asked_only_clears() -> None:
     world = World()
     done = world.drive(fresh_install()).step()
@@ -221,7 +268,9 @@ def test_what_may_not_be_taken_out_is_refused_with_its_reason() -> None:
 def test_whatever_happens_the_list_comes_back_or_is_somebody_elses(
     seed: int, calm_after: int, is_refused: bool, event: str
 ) -> None:
-    """Kills before and after every step, lost and late requests, stale answers, brokers that die, rivals, deletions."""
+    """Kills before and after every step, lost and late requests, stale answers, brokers that die, rivals, deletions; the
+    journal cannot be written now and then.
+    """
     rng = random.Random(seed)
     world = World(chance=rng.randrange, refuses=is_refused)
     at = rng.randrange(1, 60)
@@ -234,6 +283,8 @@ def test_whatever_happens_the_list_comes_back_or_is_somebody_elses(
             world.alive.symmetric_difference_update({BROKER})
             if BROKER in world.alive:
                 world.restart_broker()
+        if not rng.randrange(10):
+            world.is_full = not world.is_full
         if not rng.randrange(20):
             world.isr.symmetric_difference_update({3} & set(world.replicas))
         if not rng.randrange(30):

@@ -64,6 +64,7 @@ class World:
     claim: str = ""
     journal_text: Install | None = None
     is_prepared: bool = True
+    is_full: bool = False
     delayed: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     lists: list[tuple[int, ...]] = field(default_factory=lambda: [REPLICAS])
     told: list[tuple[Step, str | None]] = field(default_factory=list)
@@ -179,6 +180,8 @@ class World:
 
     def write(self, install: Install) -> None:
         self._trouble()
+        if self.is_full and not self.is_calm:
+            raise OSError(28, "No space left on device")
         self.journal_text = install
         self._trouble()
 
