@@ -7,11 +7,16 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from cleanerd.daemon.kafka_replicas import KafkaReplicas
 from tests.broker.cluster import KafkaCluster
 from tests.broker.installing import check_back, create, partition_of
 from tests.daemon.processes import DaemonProcess, wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore:.*_text is deprecated"),  # in the client library
+]
 
 NODE = 2
 TOPICS = {"asked": [[1, 2, 3]], "itself": [[2, 1, 3]], "other": [[1, 2, 3]], "single": [[2]]}
@@ -77,6 +82,13 @@ def test_results_reach_the_running_broker_when_asked_and_by_themselves(
     assert "single replica" in refusal(daemon, "single")
     assert installs(daemon, "asked") == installs(daemon, "itself") == [], "off unless it is asked for"
 
+    with KafkaReplicas(cluster.bootstrap.split(","), "") as other:
+        other.write_claim('{"id": "of another"}')
+        ran = daemon.ctl("install", "asked-0", "--wait", "--timeout", "4s", check=False)
+        (row,) = json.loads(ran.stdout)["installs"]
+        assert row["outcome"] == "waiting"
+        assert "another install is under way in the cluster" in row["reason"]
+        other.write_claim("")
     (row,) = daemon.ask("install", "asked-0", "--wait", "--timeout", "60s")["installs"]
     assert row["outcome"] == "installed", (row, daemon.output())
     check_back(admin, cluster, "asked", [1, 2, 3])

@@ -219,7 +219,9 @@ def _add_waiting(verbs: _Verbs) -> None:
         examples=("install orders-3 --dry-run", "install orders-3 --wait", "install orders-3 --abort"),
     )
     install.add_argument("--wait", action="store_true", help="wait until it is done")
-    install.add_argument("--dry-run", action="store_true", help="only say whether it could begin now")
+    install.add_argument(
+        "--dry-run", action="store_true", help="only say whether it could begin now, or how far it is"
+    )
     install.add_argument("--abort", action="store_true", help="do not begin, or put the replica back at once")
     verbs.add(
         "await",

@@ -90,12 +90,15 @@ _row("install", "info", ("outcome", "reason", *_LOG, "step", "replicas", "freed_
      "loaded the result, the list of replicas is the old one; returned: the list is the old one, the log too, or fetched "
      "from the leader; abandoned: the cluster was asked for nothing; dropped: the topic is gone; foreign: the partition "
      "was given another list of replicas meanwhile, which stays.",
-     "returned, abandoned, dropped: see the reason; the log is cleaned again when it is due. foreign: check that the list "
-     "is what you want. If the last line of an install is `running`, see `cleanerctl status`.",
+     "returned, dropped: see the reason; the log is cleaned again when it is due. abandoned: the result waits as before. "
+     "foreign: check that the list is what you want. "
+     "If the last line of an install is `running`, `cleanerctl install LOG --dry-run` tells what it waits for.",
      outcomes="running, installed, returned, abandoned, dropped, foreign", loud="returned, foreign")
 _row("install_waits", "warning", (*_LOG, "step", "reason"),
      "An install cannot continue and will try again: the cluster or the disk is in the way.",
-     "While its step is removing, moving, adding or evicting the partition has a replica less: see to the reason soon.")
+     "While its step is removing, moving, adding or evicting the partition has a replica less: see to the reason soon. "
+     "prepared: another install has the claim of the cluster for ten minutes; if its cleanerd is gone for good, delete the "
+     "consumer group `cleanerd-install`.")
 _row("install_unreadable", "warning", ("log_dir", "reason"), "The journal of an install cannot be read.",
      "Compare the list of replicas of the partition that was installed last with what it was (`cleanerctl history`), "
      "put it right, and remove the file.")

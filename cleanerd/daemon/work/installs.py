@@ -43,10 +43,24 @@ from cleanerd.install.values import Install, Outcome, Step
 from cleanerd.policy.installing import is_allowed, is_in_window, why_not_worth
 
 _REFUSED_FOR_S = 300.0
+_BEATEN_FOR_S = 2.0
+"""Another broker's install takes a second or two, and says nothing about this log."""
+_RIVAL_MAX_S = 600.0
+"""A claim that is held for longer is told: its cleanerd may be gone for good."""
 _UNDER_WAY_S, _IDLE_S = 0.05, 1.0
 _CATCH_UP_MS = 3_600_000
 _OUT = (Step.REMOVING, Step.MOVING, Step.ADDING, Step.EVICTING)
 _log = structlog.get_logger("cleanerd")
+
+
+@dataclass(slots=True)
+class _Rival:
+    """Another install that has the claim."""
+
+    reason: str
+    since_s: float
+    until_s: float = 0.0
+    is_told: bool = False
 
 
 @dataclass(slots=True)
@@ -73,6 +87,7 @@ class Installs:
     _driver: Driver | None = None
     _cluster: KafkaReplicas | None = None
     _waits: str | None = None
+    _rival: "_Rival | None" = None
     _unreadable: dict[str, str] = field(default_factory=dict)  # why, by log directory: told once
     _taken: LogId | None = None
 
@@ -127,6 +142,8 @@ class Installs:
 
     def _next(self) -> tuple[LogId, bool] | None:
         """The next log and whether it was requested."""
+        if self._is_beaten:
+            return None
         with self._changed:
             if self._asked:
                 return self._asked[0], True
@@ -150,9 +167,8 @@ class Installs:
                 self._check_worth(log, offered.prepared)
             if not self._take(log):
                 raise NotInstallable(f"{log}: is {self.states.state(log)}")
-        except Claimed as error:
-            if not is_asked:  # else it is tried again, and its client waits
-                self._give_up(log, str(error))
+        except Claimed as error:  # then again; who has asked waits
+            self._beaten(log, str(error))
             return
         except (CleanerdError, OSError) as error:
             self._give_up(log, str(error))
@@ -164,8 +180,9 @@ class Installs:
             driver.begin(offered.prepared, self.pause, alive)
             self._remember(log, area, offered.install)
         except (CleanerdError, OSError) as error:
-            with suppress(OSError):  # then it is told as restarted, and cleared up all the same
-                driver.abandon(str(error))
+            if isinstance(error, Claimed):
+                self._beaten(log, str(error))
+            driver.abandon(str(error))
 
     def _offered(self, log: LogId, cluster: KafkaReplicas) -> Offer:
         """Changes nothing. Raises NotInstallable and what else stands against it."""
@@ -239,13 +256,15 @@ class Installs:
             self.metrics.installed(log.log_dir, install.freed_bytes)
         else:
             self.history.delete(INSTALLED, log.directory)
-            self._refused_s[log] = self.clock.monotonic_s() + _REFUSED_FOR_S
+            if not self._is_beaten:
+                self._refused_s[log] = self.clock.monotonic_s() + _REFUSED_FOR_S
         self._record(install, outcome.value)
         self.inventory.touch(log.log_dir, str(log.topic_partition))
         if self._taken is not None:
             self.states.done_cleaning(self._taken)
             self._taken = None
-        self._end(log, _view(install, outcome.value))
+        if not (self._is_beaten and outcome is Outcome.ABANDONED):  # else it is tried again
+            self._end(log, _view(install, outcome.value))
 
     def _record(self, install: Install, outcome: str) -> None:
         self.events.record_log(
@@ -266,6 +285,20 @@ class Installs:
     def _give_up(self, log: LogId, reason: str) -> None:
         self._refused_s[log] = self.clock.monotonic_s() + _REFUSED_FOR_S
         self._end(log, _refusal(log, reason))
+
+    @property
+    def _is_beaten(self) -> bool:
+        """Whether another install has had the claim a moment ago."""
+        return self._rival is not None and self._rival.until_s > self.clock.monotonic_s()
+
+    def _beaten(self, log: LogId, reason: str) -> None:
+        now_s = self.clock.monotonic_s()
+        if self._rival is None or self._rival.reason != reason:
+            self._rival = _Rival(reason, now_s)
+        self._rival.until_s = now_s + _BEATEN_FOR_S
+        if not self._rival.is_told and now_s - self._rival.since_s > _RIVAL_MAX_S:
+            self._rival.is_told = True
+            _log.warning("install_waits", **log.fields(), step=Step.PREPARED.value, reason=reason)
 
     def _end(self, log: LogId, view: InstallView) -> None:
         with self._changed:
@@ -301,7 +334,9 @@ class Installs:
         yield table.INSTALL_OUT, (), since_ms / 1000
 
     def look(self, log: LogId) -> InstallView:
-        """Whether an install of this log could begin now. Changes nothing."""
+        """Whether an install of this log could begin now, or how far it is. Changes nothing."""
+        if self._driver_of(log) is not None:
+            return self._now(log)
         try:
             with self.connect() as cluster:
                 found = self._offered(log, cluster)
@@ -336,7 +371,11 @@ class Installs:
         if (driver := self._driver_of(log)) is not None:
             view = _view(driver.install, "running")
             return view.model_copy(update={"reason": self._waits or view.reason})
-        return _state(log, "waiting" if log in self._asked else "abandoned")
+        if log not in self._asked:
+            return _state(log, "abandoned")
+        return _state(
+            log, "waiting", reason=self._rival.reason if self._rival is not None and self._is_beaten else None
+        )
 
 
 def _log_of(install: Install) -> LogId:
