@@ -1,6 +1,6 @@
 """Three KRaft nodes on loopback, each broker and controller, as a context manager."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -25,16 +25,25 @@ _HEAP = ("-Xmx256m",)
 
 
 class KafkaCluster:
-    """Brokers 1 to 3 over `<root>/<node>/logs`, whose heaps are small. `properties` win over all others."""
+    """Brokers 1 to 3 over `<root>/<node>/logs`, whose heaps are small; `log_dirs` are names in there.
 
-    def __init__(self, root: Path, properties: Mapping[str, str] | None = None, log_dirs: int = 1) -> None:
+    `properties` win over all others.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        properties: Mapping[str, str] | None = None,
+        log_dirs: Sequence[str] = ("logs",),
+        jvm_options: Sequence[str] = _HEAP,
+    ) -> None:
         ports = free_ports(2 * len(NODES))
         self.ports = dict(zip(NODES, zip(ports[::2], ports[1::2], strict=True), strict=True))
         voters = ",".join(f"{node}@127.0.0.1:{self.ports[node][1]}" for node in NODES)
         self.brokers = {
             node: KafkaBroker(
                 root / str(node),
-                [root / str(node) / f"logs{number or ''}" for number in range(log_dirs)],
+                [root / str(node) / name for name in log_dirs],
                 {
                     **PROPERTIES,
                     **(properties or {}),
@@ -42,7 +51,7 @@ class KafkaCluster:
                     "controller.quorum.voters": voters,
                 },
                 ports=self.ports[node],
-                jvm_options=_HEAP,
+                jvm_options=jvm_options,
             )
             for node in NODES
         }

@@ -45,7 +45,7 @@ TOPICS = {
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Each broker has two log directories."""
-    with KafkaCluster(tmp_path_factory.mktemp("cluster"), log_dirs=2) as cluster:
+    with KafkaCluster(tmp_path_factory.mktemp("cluster"), log_dirs=("logs", "logs1")) as cluster:
         yield cluster
 
 

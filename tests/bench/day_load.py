@@ -1,0 +1,160 @@
+"""The clients of a busy day: `python -m tests.bench.day_load produce|consume` as processes of their own, until SIGTERM.
+
+Traffic is the same whenever the seed is: skewed updates of a window of keys for each partition, which moves on: a new key
+comes, and the oldest goes with a tombstone. The loop is open: each record has a time at which it is due, whatever became of
+those before it, and its latency counts from then (acks=all).
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+TOPICS = ("orders", "carts", "prices", "sessions")
+PARTITIONS = 6
+KEYS = 2_000
+"""In the window of each partition."""
+VALUE_BYTES = 1_000
+NEW_KEYS = 0.02
+"""Share of records that bring a new key."""
+
+Place = tuple[str, int]
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.day_load", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("what", choices=("produce", "consume"))
+    parser.add_argument("bootstrap")
+    parser.add_argument("output", type=Path, help="where what was measured goes at the end")
+    parser.add_argument("--rate", type=int, default=1000, help="records a second")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    {"produce": produce, "consume": consume}[options.what](options, stopping)
+
+
+def records(seed: int) -> Iterator[tuple[str, int, bytes, bool]]:
+    """Topic, partition, key and whether it is a tombstone, for ever."""
+    rng = random.Random(seed)
+    places = [(topic, partition) for topic in TOPICS for partition in range(PARTITIONS)]
+    first = dict.fromkeys(places, 0)
+    while True:
+        place = rng.choice(places)
+        if rng.random() < NEW_KEYS:
+            yield *place, b"key-%d" % first[place], True
+            first[place] += 1
+            yield *place, b"key-%d" % (first[place] + KEYS - 1), False
+        else:
+            yield *place, b"key-%d" % (first[place] + int(KEYS * rng.random() ** 2)), False
+
+
+def produce(options: argparse.Namespace, stopping: threading.Event) -> None:
+    """Write `<output>.npy`: when each record was due (monotonic, s) and how long it took (ms); `<output>.json`."""
+    client = Producer(
+        {"bootstrap.servers": options.bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 10, "log_level": 0}
+    )  # fmt: skip
+    body, newest, errors = os.urandom(VALUE_BYTES), dict[tuple[str, int, bytes], int | None](), list[str]()
+    due_s, took_ms = list[float](), list[float]()
+
+    def delivered(error: object, due: float) -> None:
+        took_ms.append(1000 * (time.monotonic() - due))
+        due_s.append(due)
+        if error is not None:
+            errors.append(str(error))
+
+    began_s = time.monotonic()
+    for number, (topic, partition, key, is_tombstone) in enumerate(records(options.seed)):
+        due = began_s + number / options.rate
+        while time.monotonic() < due:
+            client.poll(0)
+            stopping.wait(0.002)
+        if stopping.is_set():
+            break
+        value = None if is_tombstone else b"%016d" % number + body
+        while True:
+            try:
+                client.produce(
+                    topic, value, key, partition, on_delivery=lambda e, _, due=due: delivered(e, due)
+                )
+                break
+            except BufferError:
+                client.poll(0.01)
+        newest[topic, partition, key] = None if is_tombstone else number
+    left = client.flush(120)
+    np.save(options.output.with_suffix(".npy"), np.array([due_s, took_ms]).T)
+    wrong = compare(options.bootstrap, newest)
+    told = {
+        "errors": len(errors),
+        "error": errors[:1],
+        "unanswered": left,
+        "keys": len(newest),
+        "wrong_keys": wrong,
+    }
+    options.output.with_suffix(".json").write_text(json.dumps(told))
+
+
+def compare(bootstrap: str, newest: dict[tuple[str, int, bytes], int | None]) -> int:
+    """How many keys a consumer from the beginning finds with another value than the one that was sent last."""
+    client = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False, "log_level": 0}
+    )
+    found, ends = dict[tuple[str, int, bytes], int | None](), dict[Place, int]()
+    for topic in TOPICS:
+        for partition in range(PARTITIONS):
+            ends[topic, partition] = client.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=60
+            )[1]
+    client.assign([TopicPartition(*place, 0) for place, end in ends.items() if end])
+    deadline_s = time.monotonic() + 300
+    while ends and time.monotonic() < deadline_s:
+        for message in client.consume(1000, 1):
+            if message.error() is not None:
+                continue
+            place = (message.topic(), message.partition())
+            found[*place, message.key()] = None if message.value() is None else int(message.value()[:16])
+            if message.offset() + 1 >= ends.get(place, 2**63):
+                del ends[place]
+        ends = {place: end for place, end in ends.items() if _position(client, place) < end}
+    client.close()
+    return sum(found.get(key) != number for key, number in newest.items())
+
+
+def _position(client: Any, place: Place) -> int:
+    return int(client.position([TopicPartition(*place)])[0].offset)
+
+
+def consume(options: argparse.Namespace, stopping: threading.Event) -> None:
+    """A group that reads everything; `<output>.json` says how many records came, and the errors that were not retriable."""
+    settings = {
+        "bootstrap.servers": options.bootstrap,
+        "group.id": "day",
+        "auto.offset.reset": "earliest",
+        "log_level": 0,
+    }
+    client, count, errors = Consumer(settings), 0, 0
+    client.subscribe(list(TOPICS))
+    while not stopping.is_set():
+        for message in client.consume(500, 0.5):
+            if message.error() is None:
+                count += 1
+            else:
+                errors += not message.error().retriable()
+    client.close()
+    options.output.with_suffix(".json").write_text(json.dumps({"consumed": count, "consumer_errors": errors}))
+
+
+if __name__ == "__main__":
+    main()
