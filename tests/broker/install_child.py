@@ -1,6 +1,8 @@
-"""An install in a process of its own, which kills itself when a step is in the journal.
+"""An install in a process of its own, and what befalls it when a step is in the journal.
 
-`python -m tests.broker.install_child BOOTSTRAP NODE LOG_DIR TOPIC PARTITION [STEP]` prints the outcome and the reason.
+`python -m tests.broker.install_child BOOTSTRAP NODE LOG_DIR TOPIC PARTITION [WHAT=STEP[=PID]]` prints the outcome and the
+reason. WHAT: `kill` this process, `fill` the file system (STEP may be `offer`: nothing is prepared yet), `stop` the broker,
+whose process is PID.
 """
 
 import os
@@ -8,10 +10,12 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 from cleanerd.daemon.kafka_replicas import KafkaReplicas
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
+from cleanerd.env.space import space_of
 from cleanerd.errors import CleanerdError, ClusterRefused
 from cleanerd.format.names import TopicPartition
 from cleanerd.install.area import Area
@@ -19,18 +23,32 @@ from cleanerd.install.driver import Driver, offer
 from cleanerd.install.machine import Limits
 from cleanerd.install.values import Install
 
-LIMITS = Limits(step_ms=10_000, catch_up_ms=60_000)
+LIMITS = Limits(step_ms=10_000, catch_up_ms=30_000)
 GIVEN_UP_S = 150.0
 
 
+def befalls(event: list[str], step: str, log_dir: str) -> None:
+    """What was asked for, if it was for this step."""
+    what, wanted, *pid = (event[0] if event else "=").split("=")
+    if wanted != step:
+        return
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "stop":
+        os.kill(int(pid[0]), signal.SIGSTOP)
+    if what == "fill":
+        parent = Path(log_dir).parent
+        with (parent / "filler").open("wb") as filler:
+            os.posix_fallocate(filler.fileno(), 0, space_of(str(parent)).free_bytes)
+
+
 def main() -> int:
-    bootstrap, node, log_dir, topic, partition, *step = sys.argv[1:]
+    bootstrap, node, log_dir, topic, partition, *event = sys.argv[1:]
     clock, area = SystemClock(), Area(RealFiles(), log_dir)
 
     def told(install: Install) -> None:
         print(f"{clock.now_ms()} {install.step.value} {install.reason}", file=sys.stderr, flush=True)
-        if [install.step.value] == step:
-            os.kill(os.getpid(), signal.SIGKILL)
+        befalls(event, install.step.value, log_dir)
 
     with KafkaReplicas(bootstrap.split(","), "") as cluster:
         area.check_place([log_dir])
@@ -45,11 +63,12 @@ def main() -> int:
                 print(f"refused: {error}")
                 return 1
             install = offered.install
+            befalls(event, "offer", log_dir)
         driver = Driver(area, cluster, clock, LIMITS, install, told)
         if offered is not None:
             try:
                 driver.begin(offered.prepared, threading.Event().wait)
-            except CleanerdError as error:
+            except (CleanerdError, OSError) as error:
                 driver.abandon(str(error))
         done, deadline = None, time.monotonic() + GIVEN_UP_S
         while done is None and time.monotonic() < deadline:

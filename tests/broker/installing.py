@@ -109,7 +109,7 @@ class Child:
     def __post_init__(self) -> None:
         self.log_dir = replica(self.cluster, self.node, self.topic, self.partition).parent
 
-    def spawn(self, *step: str) -> "subprocess.Popen[str]":
+    def spawn(self, *event: str) -> "subprocess.Popen[str]":
         arguments = [
             self.cluster.bootstrap,
             str(self.node),
@@ -118,17 +118,17 @@ class Child:
             str(self.partition),
         ]
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.broker.install_child", *arguments, *step],
+            [sys.executable, "-m", "tests.broker.install_child", *arguments, *event],
             cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def run(self) -> str:
-        """To its end; outcome and reason."""
-        return finished(self.spawn())
+    def run(self, *event: str) -> str:
+        """To its end; outcome and reason. `event`: what befalls it, see `install_child`."""
+        return finished(self.spawn(*event))
 
     def killed_at(self, step: str) -> None:
         """Killed when this step is in the journal, and nothing of it was done."""
-        process = self.spawn(step)
+        process = self.spawn(f"kill={step}")
         out, err = process.communicate(timeout=170)
         assert process.returncode == -9, (step, out, err)
         assert list(self.log_dir.parent.glob(".cleanerd-install-*/journal"))
