@@ -56,7 +56,7 @@ def clean_once(
     own_session = session is None
     if session is None:
         place = spark_place(request.config)
-        session = LazySpark(place.master, dict(place.conf))
+        session = LazySpark(place.master, dict(place.conf), makes_archive=True)
     run = _Run(request, progress, clock, files or RealFiles(), session, entropy)
     try:
         for log_dir in request.log_dirs:

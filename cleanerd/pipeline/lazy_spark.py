@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -28,6 +29,7 @@ from pyspark.java_gateway import launch_gateway
 import cleanerd
 from cleanerd.errors import Fatal, JobFailed
 
+from .class_archive import ClassArchive
 from .java import find_java_home
 
 _T = TypeVar("_T")
@@ -39,6 +41,7 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "1g",
     "spark.python.worker.reuse": "true",
+    "spark.python.daemon.module": "cleanerd.pipeline.python_daemon",
     "spark.scheduler.mode": "FAIR",  # a small log does not wait for all tasks of a large one
     # Over loopback TCP every task waits 40 ms for a delayed acknowledgement: 16 empty tasks 0.67 s, like this 0.23 s.
     "spark.python.unix.domain.socket.enabled": "true",
@@ -64,6 +67,8 @@ _KEPT_FROM_SIGHT = re.compile(r"^spark\.authenticate|secret|password|token|acces
 _SAID_BYTES = 64 << 10
 _START_LIMIT_S = 180.0  # a minute for a master that does not answer, twice that for a machine under load
 _KILLED_S = 10.0
+_ARCHIVED_S = 60.0  # a JVM that ends takes seconds to write its classes
+_JVM_OPTIONS = "spark.driver.extraJavaOptions"
 _REASONS_MAX = 3
 _REASON = re.compile(
     r"(?:Executor updated: \S+ is now (?:EXITED|FAILED|LOST) \((?=.+\))|Application has been killed. Reason: )(.*?)\)?$",
@@ -96,7 +101,8 @@ class LazySpark:
     """A lazily built SparkContext for `master`; `settings` are added to (and win over) the built-in ones.
 
     `observe` hears in the thread that calls `run` when its job begins (True) and ends (False). A session that has not
-    started after `start_limit_s` is given up.
+    started after `start_limit_s` is given up. With `makes_archive` the first one leaves a `ClassArchive` to later ones, for
+    which its start, and its end, take some seconds longer.
     """
 
     def __init__(
@@ -105,8 +111,12 @@ class LazySpark:
         settings: Mapping[str, str] | None = None,
         observe: Callable[[bool], None] = lambda _: None,
         start_limit_s: float = _START_LIMIT_S,
+        *,
+        makes_archive: bool = False,
     ) -> None:
         self.master = master
+        self._makes_archive = makes_archive
+        self._unfinished: ClassArchive | None = None  # which the JVM of the context writes when it ends
         self._start_limit_s = start_limit_s
         self._settings = {**_SETTINGS, **_authentication(master, settings or {}), **(settings or {})}
         self._observe = observe
@@ -176,9 +186,12 @@ class LazySpark:
             self._stops += 1
             context, self._context = self._context, None
             said, self._said = self._said, None
+            archive, self._unfinished = self._unfinished, None
         if context is not None:
             with contextlib.suppress(*_LOST):
                 context.stop()
+            if archive is not None:
+                _take_over(archive)
             _forget_gateway()
         if said is not None:
             said.close()
@@ -195,7 +208,10 @@ class LazySpark:
         with self._mutex:
             self._context = None
             said, self._said = self._said, None
+            archive, self._unfinished = self._unfinished, None
         _forget_gateway()
+        if archive is not None:
+            archive.drop()
         if said is None:
             return []
         with said:
@@ -217,6 +233,7 @@ class LazySpark:
             conf.set("spark.driver.bindAddress", "127.0.0.1").set("spark.driver.host", "127.0.0.1")
         for name, value in self._settings.items():
             conf.set(name, value)
+        self._use_archive(conf, os.environ["JAVA_HOME"])
         said = tempfile.TemporaryFile()  # noqa: SIM115  # the JVM's standard error, as long as it lives
         try:
             context = self._launch(conf, said)
@@ -225,6 +242,13 @@ class LazySpark:
             raise
         self._said = said
         return context
+
+    def _use_archive(self, conf: SparkConf, java_home: str) -> None:
+        options = conf.get(_JVM_OPTIONS, "") or ""
+        archive = ClassArchive.of(java_home, options, os.environ)
+        if archive is not None:
+            conf.set(_JVM_OPTIONS, f"{options} {archive.options(makes=self._makes_archive)}".strip())
+            self._unfinished = archive if self._makes_archive and archive.is_missing() else None
 
     def _launch(self, conf: SparkConf, said: IO[bytes]) -> SparkContext:
         """A JVM that writes its standard error to `said`, with its context; PySpark itself waits for it without end."""
@@ -295,6 +319,22 @@ def _reasons(said: IO[bytes]) -> list[str]:
     text = said.read().decode(errors="replace")
     found = [match[1].strip() for match in _REASON.finditer(text)]
     return list(dict.fromkeys(found))[:_REASONS_MAX]
+
+
+def _take_over(archive: ClassArchive) -> None:
+    """Let the JVM end by itself, as it does at the end of its input, and keep what it leaves."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return
+    try:
+        process.stdin.close()
+        ended = process.wait(_ARCHIVED_S)
+    except (OSError, subprocess.TimeoutExpired):
+        ended = None
+    if ended == 0:
+        archive.keep()
+    else:
+        archive.drop()
 
 
 def _forget_gateway() -> None:

@@ -1,5 +1,6 @@
 """The Spark session: who is heard at its ports, what is seen of it from outside, what is told when it ends."""
 
+import contextlib
 import os
 import struct
 import subprocess
@@ -34,7 +35,10 @@ except OSError:
 
 def listening(pid: int) -> list[tuple[str, int]]:
     """(address in hex, port) at which a process listens."""
-    links = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
+    links = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            links.append(os.readlink(f"/proc/{pid}/fd/{name}"))
     inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
     found = []
     for table in ("tcp", "tcp6"):
@@ -177,3 +181,15 @@ def test_a_jvm_that_hangs_at_its_start_is_killed(
         assert second.run(lambda context: context.parallelize([1, 2], 1).count()) == 2
     finally:
         second.stop()
+
+
+def test_workers_are_forked_from_a_process_that_has_imported_cleanerd(spark: LazySpark) -> None:
+    def parent(_: Any) -> list[tuple[str, bool]]:
+        there = f"/proc/{os.getppid()}"
+        return [(Path(there, "cmdline").read_text(), "llvmlite" in Path(there, "maps").read_text())]
+
+    ((command, has_compiler),) = spark.run(
+        lambda context: context.parallelize([1], 1).mapPartitions(parent).collect()
+    )
+    assert "cleanerd.pipeline.python_daemon" in command
+    assert has_compiler

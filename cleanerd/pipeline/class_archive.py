@@ -1,0 +1,69 @@
+"""The classes of Spark's JVM, parsed and checked once: an archive that later JVMs map (`java -XX:SharedArchiveFile`).
+
+Half of what a start of Spark computes is reading classes from its jars. A JVM writes the archive when it ends, which makes
+its own start and end slower; so only a session that was asked to does, and only while there is none. The JVM itself refuses
+an archive of another build or of other jars, and then reads the jars as before. An empty file stands for a runtime that can
+make none.
+"""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyspark
+
+from cleanerd.env.cache import cache_directory, why_untrusted
+
+_QUIET = "-Xlog:disable -Xlog:all=warning:stderr"
+"""A JVM says on its standard output what is wrong with an archive, and that is the output of the command."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassArchive:
+    """Where the archive of a runtime lies, and where a JVM that makes one writes it before."""
+
+    path: str
+    unfinished: str
+
+    @staticmethod
+    def of(java_home: str, jvm_options: str, environment: Mapping[str, str]) -> "ClassArchive | None":
+        """That of a runtime with these options; None without a cache directory to keep it in."""
+        cache = cache_directory(environment)
+        if why_untrusted(cache) is not None or not cache.isprintable() or set(cache) & set(" \"'\\,:"):
+            return None
+        java = os.path.realpath(os.path.join(java_home, "bin", "java"))
+        try:
+            os.makedirs(cache, exist_ok=True)
+            found = os.stat(java)
+        except OSError:
+            return None
+        about = (
+            f"{java}|{found.st_size}|{pyspark.__version__}|{os.path.dirname(pyspark.__file__)}|{jvm_options}"
+        )
+        path = os.path.join(cache, f"spark-{hashlib.sha256(about.encode()).hexdigest()[:16]}.jsa")
+        return ClassArchive(path, f"{path}.{os.getpid()}")
+
+    def is_missing(self) -> bool:
+        """Whether none has been made yet."""
+        return not os.path.exists(self.path)
+
+    def options(self, *, makes: bool) -> str:
+        """For the JVM: to use the archive; with `makes` to write one where there is none."""
+        if self.is_missing():
+            return f"{_QUIET} -XX:ArchiveClassesAtExit={self.unfinished}" if makes else ""
+        return f"{_QUIET} -XX:SharedArchiveFile={self.path}" if os.path.getsize(self.path) else ""
+
+    def keep(self) -> None:
+        """Take over what a JVM that has ended by itself has written: whole or not at all."""
+        with contextlib.suppress(OSError):
+            if os.path.exists(self.unfinished):
+                os.replace(self.unfinished, self.path)
+            else:
+                open(self.path, "x").close()
+
+    def drop(self) -> None:
+        """Throw away what a JVM that was killed may have begun."""
+        with contextlib.suppress(OSError):
+            os.unlink(self.unfinished)

@@ -1,0 +1,81 @@
+"""The archive of the JVM's classes: one session writes it, later ones map it, and what cannot be made is not tried again."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cleanerd.pipeline.class_archive import ClassArchive
+from cleanerd.pipeline.java import find_java_home
+from cleanerd.pipeline.lazy_spark import LazySpark
+
+OPTIONS = "-XX:+UseSerialGC"
+
+
+def archive_in(cache: Path) -> ClassArchive:
+    found = ClassArchive.of(find_java_home(), OPTIONS, {"CACHE_DIRECTORY": str(cache)})
+    assert found is not None
+    return found
+
+
+def test_a_session_that_is_not_asked_makes_none(tmp_path: Path) -> None:
+    assert archive_in(tmp_path).options(makes=False) == ""
+
+
+def test_what_was_written_is_used_by_others_once_it_is_whole(tmp_path: Path) -> None:
+    archive = archive_in(tmp_path)
+    assert f"-XX:ArchiveClassesAtExit={archive.unfinished}" in archive.options(makes=True)
+    Path(archive.unfinished).write_bytes(b"classes")
+    assert archive.options(makes=False) == "", "half of one is none"
+    archive.keep()
+    for makes in (True, False):
+        assert f"-XX:SharedArchiveFile={archive.path}" in archive.options(makes=makes)
+    assert [path.name for path in tmp_path.glob("*.jsa*")] == [Path(archive.path).name]
+
+
+def test_a_jvm_that_was_killed_leaves_nothing(tmp_path: Path) -> None:
+    archive = archive_in(tmp_path)
+    Path(archive.unfinished).write_bytes(b"cla")
+    archive.drop()
+    assert not list(tmp_path.glob("*.jsa*"))
+
+
+def test_a_runtime_that_makes_none_is_not_asked_again(tmp_path: Path) -> None:
+    archive = archive_in(tmp_path)
+    archive.keep()
+    assert archive.options(makes=True) == ""
+
+
+def test_another_jvm_or_other_options_have_another_archive(tmp_path: Path) -> None:
+    environment = {"CACHE_DIRECTORY": str(tmp_path)}
+    other = ClassArchive.of(find_java_home(), f"{OPTIONS} -Xint", environment)
+    assert other is not None
+    assert other.path != archive_in(tmp_path).path
+
+
+def test_none_is_taken_from_where_another_user_could_have_put_it(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    assert ClassArchive.of(find_java_home(), OPTIONS, {"CACHE_DIRECTORY": str(tmp_path)}) is None
+
+
+def test_no_path_that_the_jvm_would_read_as_several_words(tmp_path: Path) -> None:
+    (tmp_path / "a b").mkdir()
+    assert ClassArchive.of(find_java_home(), OPTIONS, {"CACHE_DIRECTORY": str(tmp_path / "a b")}) is None
+
+
+@pytest.mark.soak
+def test_the_first_session_writes_it_and_the_next_one_maps_it(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark.stop()  # a process has one context at a time
+    monkeypatch.setenv("CACHE_DIRECTORY", str(tmp_path))
+    for is_there in (False, True):
+        session = LazySpark("local[1]", makes_archive=True)
+        assert session.run(lambda context: context.parallelize([1, 2], 1).sum()) == 3
+        gateway = session.context()._gateway
+        assert gateway is not None
+        mapped = Path(f"/proc/{gateway.proc.pid}/maps").read_text()
+        assert (".jsa\n" in mapped.replace("classes.jsa", "").replace("classes_nocoops.jsa", "")) == is_there
+        session.stop()
+        (archive,) = [name for name in os.listdir(tmp_path) if ".jsa" in name]
+        assert (tmp_path / archive).stat().st_size > 1 << 20
