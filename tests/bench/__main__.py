@@ -9,10 +9,12 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +26,10 @@ from tests.bench.hot import sampled
 from tests.bench.kafka_side import Kafka
 from tests.bench.machine import describe
 from tests.bench.processes import ProcessTree, busy_seconds
-from tests.bench.sides import ROOT, WARM_UP, Cleanerd, Floor, Round, Side, archived
+from tests.bench.sides import ROOT, WARM_UP, Cleanerd, Floor, Round, Side, archived, why_not_driven
 from tests.bench.workloads import Built, Workload, build, chosen
 
-_QUICK_SCALE, _QUICK_ROUNDS = 1 / 16, 2
+_QUICK_SCALE, _QUICK_ROUNDS = Fraction(1, 16), 2
 _WARM_UP_SCALE = 1 / 16
 _DEDUPE_BYTES = 128 << 20
 _DEDUPE_BYTES_MIN = 8 << 20
@@ -45,6 +47,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--workload", default="", metavar="W1,W3", help="only these (default: all)")
     add("--rounds", type=int, help="rounds that count (default: 3)")
     add("--quick", action="store_true", help="a sixteenth of every workload, in less than three minutes")
+    add("--scale", type=Fraction, metavar="1/4", help="so much of every workload (default: all of it)")
     rival = parser.add_mutually_exclusive_group()
     rival.add_argument("--against", metavar="COMMIT", help="cleanerd as of this commit in the place of Kafka")
     rival.add_argument("--alone", action="store_true", help="cleanerd beside the floor only")
@@ -68,7 +71,10 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if given.quick:
         given.workloads = [one for one in given.workloads if one.has_index or given.workload]
     given.rounds = given.rounds or (_QUICK_ROUNDS if given.quick else 3)
-    given.scale = _QUICK_SCALE if given.quick else 1.0
+    usual = _QUICK_SCALE if given.quick else 1
+    given.scale = float(usual if given.scale is None else given.scale)
+    if not 0 < given.scale <= 1:
+        parser.error("--scale is above 0 and at most 1")
     return given
 
 
@@ -77,6 +83,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = arguments(argv)
     if given.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: given.cores])
+    if given.against:
+        _check_drivable(given.against, given.cache)
     rows: list[Row] = []
     machine = describe(given)
     for workload in given.workloads:
@@ -84,6 +92,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         machine |= {"load average at the end": _load()}
         _write(rows, machine, given)
     print(report.whole(rows, machine))
+
+
+def _check_drivable(commit: str, cache: Path) -> None:
+    """Exits with 2 and the reason for a commit that there is not, or whose cleanerd this benchmark cannot drive."""
+    try:
+        reason = why_not_driven(archived(commit, cache))
+    except subprocess.CalledProcessError as error:
+        reason = str(error.stderr).strip()
+    if reason is not None:
+        print(f"--against {commit}: this benchmark cannot drive it: {reason}", file=sys.stderr)
+        raise SystemExit(2)
 
 
 def _load() -> str:

@@ -261,3 +261,17 @@ def archived(commit: str, cache: Path) -> Path:
         subprocess.run(["tar", "-x", "-C", str(unfinished)], input=archive.stdout, check=True)
         unfinished.rename(tree)
     return tree
+
+
+def why_not_driven(tree: Path) -> str | None:
+    """Why the worker cannot drive the cleanerd of another version: what it calls there has another name. None if it can."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tree), str(ROOT)]),
+        "PYTHONSAFEPATH": "1",
+    }
+    tried = subprocess.run(
+        [sys.executable, "-c", "import tests.bench.worker"],
+        cwd=ROOT, env=environment, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    return None if tried.returncode == 0 else tried.stderr.strip().splitlines()[-1]
