@@ -1,0 +1,275 @@
+"""cleanerd in this process, without its threads: the steps that they repeat are taken one by one, when the schedule says.
+
+All of it is the daemon's own code but three things. The engine is called and not sent to, with its tasks run in place
+instead of by Spark (`tests.client.cleaning.InProcess`). Their reports reach the daemon by a call, at which the schedule may
+do something else. Record locks and leases are those of `Locks`: the processes that compete here are one to the kernel.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import random
+import struct
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from cleanerd.cleaning import clean, commit, plan, recovery
+from cleanerd.cleaning import lock as cleaning_lock
+from cleanerd.cleaning.reservations import Reservations
+from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.throttle import Throttle
+from cleanerd.client import writer
+from cleanerd.config.load import Configuration, resolve
+from cleanerd.config.sources import read_sources
+from cleanerd.daemon.configuration.reload import Reloader
+from cleanerd.daemon.engine.calls import CleanCall, EngineCall, EngineReply, PlannedBytes
+from cleanerd.daemon.engine.client import EngineDied
+from cleanerd.daemon.engine.process import EngineProcess
+from cleanerd.daemon.parts import Parts, build_parts
+from cleanerd.daemon.supervisor import Supervisor
+from cleanerd.daemon.telemetry.history import HistoryFile
+from cleanerd.daemon.work import cleanings
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import Aborted
+from cleanerd.pipeline.channel import Phase
+from cleanerd.storage import lock as storage_lock
+from cleanerd.storage import segments
+from tests.client.cleaning import InProcess
+from tests.simulation.disk import REAL, Tick
+
+BROKER_PID = 4242
+_FLOCK = struct.Struct("hhqqi0q")
+
+
+class EngineKilled(BaseException):
+    """kill -9 of the engine; the daemon goes on."""
+
+
+@dataclass
+class Locks:
+    """`fcntl` as `cleanerd.storage.lock` sees it. `held`: lock files that the broker has. `has_leases`: no NFS."""
+
+    unlocked: Callable[[], None] = lambda: None
+    has_leases: bool = True
+    is_broker: bool = False  # who is asking now
+    held: set[str] = field(default_factory=set)
+    is_wanted: bool = False  # a broker waits in `open`
+
+    LOCK_EX, LOCK_NB, LOCK_UN = fcntl.LOCK_EX, fcntl.LOCK_NB, fcntl.LOCK_UN
+    F_SETSIG, F_SETLEASE, F_GETLEASE, F_GETLK = (
+        fcntl.F_SETSIG,
+        fcntl.F_SETLEASE,
+        fcntl.F_GETLEASE,
+        fcntl.F_GETLK,
+    )
+    F_WRLCK, F_UNLCK, F_RDLCK = fcntl.F_WRLCK, fcntl.F_UNLCK, fcntl.F_RDLCK
+
+    def _is_held(self, fd: int) -> bool:
+        return not self.is_broker and os.readlink(f"/proc/self/fd/{fd}") in self.held
+
+    def lockf(self, fd: int, command: int) -> None:
+        if command == fcntl.LOCK_UN:
+            self.unlocked()
+        elif self._is_held(fd):
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    def fcntl(self, fd: int, command: int, argument: Any = 0) -> Any:
+        if command == fcntl.F_SETLEASE and argument == fcntl.F_WRLCK:
+            if not self.has_leases:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            if self._is_held(fd):
+                raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        if command == fcntl.F_GETLEASE:
+            return fcntl.F_UNLCK if self.is_wanted else fcntl.F_WRLCK
+        if command == fcntl.F_GETLK:
+            kind, pid = (fcntl.F_WRLCK, BROKER_PID) if self._is_held(fd) else (fcntl.F_UNLCK, 0)
+            return _FLOCK.pack(kind, 0, 0, 0, pid)
+        return 0
+
+
+class InlineReporter:
+    """What tasks report to. `interlude` is what else happens while they work."""
+
+    def __init__(self, answer: Callable[..., bool], interlude: Callable[[], None]) -> None:
+        self._answer = answer
+        self._interlude = interlude
+
+    def _say(self, log: int, phase: Phase, *done: int) -> None:
+        self._interlude()
+        if not self._answer(log, phase, *done):
+            raise Aborted("told to stop")
+
+    @contextlib.contextmanager
+    def advance(self, log: int, phase: Phase) -> Iterator[Callable[[int, int, int], None]]:
+        yield lambda *done: self._say(log, phase, *done)
+
+    def live(self, log: int, phase: Phase) -> None:
+        self._answer(log, phase, 0, 0, 0)
+
+    @contextlib.contextmanager
+    def examining(self) -> Iterator[Callable[[int, int], None]]:
+        yield lambda log, read_bytes: self._say(log, Phase.EXAMINE, read_bytes, 0, 0)
+
+
+class InlineChannel:
+    """`pipeline.channel.Channel` without sockets; set `interlude` on the class."""
+
+    interlude: Callable[[], None] = staticmethod(lambda: None)
+
+    def __init__(self, answer: Callable[..., bool], host: str = "") -> None:
+        self.reporter = InlineReporter(answer, type(self).interlude)
+
+    def __enter__(self) -> "InlineChannel":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class InlinePool:
+    """A pool of threads that is none."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __enter__(self) -> "InlinePool":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def map(self, step: Callable[..., Any], *arguments: Any) -> list[Any]:
+        return [step(*each) for each in zip(*arguments, strict=False)]
+
+
+class InPlace(InProcess):
+    """A Spark session that runs its tasks in place."""
+
+    is_up, master = True, "local[1]"
+
+    def context(self) -> "InPlace":
+        return self
+
+    def cores(self) -> int:
+        return 1
+
+
+class InlineEngine:
+    """`daemon.engine.client.Engine`, the engine being called."""
+
+    def __init__(self, clock: Tick) -> None:
+        self.starts, self.pid, self.stalled = 1, None, None
+        self._engine = EngineProcess.__new__(EngineProcess)
+        files = RealFiles()
+        vars(self._engine).update(
+            _call=threading.local(), _session=InPlace(), _files=files, _reservations=Reservations(files),
+            _clock=clock, _send=self._received,
+        )  # fmt: skip
+        self._planned: Callable[[PlannedBytes], None] = lambda _: None
+        self._reply: object = None
+
+    def _received(self, message: object) -> None:
+        if isinstance(message, PlannedBytes):
+            self._planned(message)
+        elif isinstance(message, EngineReply):
+            self._reply = message.value
+
+    def clean(self, task: CleanCall, planned: Callable[[PlannedBytes], None], _: object) -> list[LogResult]:
+        self._planned = planned
+        try:
+            self._engine._answer(EngineCall(1, task))
+        except EngineKilled as error:
+            self._engine._reservations = Reservations(RealFiles())
+            raise EngineDied("the engine ended in the middle of the work") from error
+        if isinstance(self._reply, Exception):
+            raise self._reply
+        assert isinstance(self._reply, list)
+        return self._reply
+
+    def beat(self) -> None: ...
+
+    def stop(self, timeout_s: float = 0) -> None: ...
+
+    def stop_if_idle(self, timeout_ms: int) -> bool:
+        return False
+
+
+class Cleanerd:
+    """A daemon that has started; `steps` are what its threads would repeat."""
+
+    def __init__(self, state: str, log_dirs: tuple[str, ...], clock: Tick) -> None:
+        config_file = f"{state}/server.properties"
+
+        def load() -> Configuration:
+            return resolve(read_sources(config_file))
+
+        self.reloader = Reloader(load(), load, lambda: None, lambda plan: self.supervisor.apply(plan), clock)
+        history = HistoryFile(f"{state}/history.sqlite", max_age_ms=10**12, max_bytes=1 << 26)
+        parts = build_parts(lambda: self.reloader.current, log_dirs, history, RealFiles(), clock)
+        throttle = Throttle(clock, lambda _, seconds: clock.pass_s(seconds))
+        self.parts: Parts = replace(
+            parts,
+            engine=InlineEngine(clock), express_engine=InlineEngine(clock), throttle=throttle,
+            commits=replace(parts.commits, pause=clock.pass_s),
+        )  # fmt: skip
+        self.supervisor = Supervisor(self.parts)
+        crew = self.supervisor.crew
+        crew.start = lambda _: None  # type: ignore[method-assign]  # no threads
+        workers = crew.cleaners.workers
+        self.steps: dict[str, Callable[[], object]] = {
+            "worker": workers._step,
+            "express": workers._express._step,
+            "scan": crew.scanner.scan,
+            **{keeper.name.removeprefix("cleanerd-"): keeper._step for keeper in crew._keepers},
+        }
+
+    def start(self) -> None:
+        """Everything but its threads."""
+        self.supervisor.start()
+
+    def close(self) -> None:
+        """The end of the process, however it came."""
+        self.parts.history.close()
+        for slot in storage_lock._slots.values():
+            if slot.fd is not None:
+                with contextlib.suppress(OSError):
+                    REAL.close(slot.fd)
+                slot.fd = None
+
+
+def without_waiting(clock: Tick) -> SimpleNamespace:
+    """`threading` for those who pause: time goes by at once."""
+    event = SimpleNamespace(wait=lambda seconds=0.0: clock.pass_s(seconds or 0.0))
+    return SimpleNamespace(Event=lambda: event, Lock=threading.Lock)
+
+
+@contextlib.contextmanager
+def instead_of_the_machine(
+    clock: Tick, locks: Locks, seed: int, interlude: Callable[[], None], told: Callable[[str], None]
+) -> Iterator[None]:
+    """Locks, pauses, threads, sockets and chance of the simulation; `told` hears of internal errors."""
+    bits = random.Random(seed)
+
+    def identity() -> uuid.UUID:
+        return uuid.UUID(int=bits.getrandbits(128))
+
+    patches = [
+        mock.patch.object(storage_lock, "fcntl", locks),
+        mock.patch.object(storage_lock, "POLL_S", 1e9),  # nobody waits: who is told to, tries once
+        mock.patch.object(cleanings, "Channel", InlineChannel),
+        mock.patch.object(InlineChannel, "interlude", staticmethod(interlude)),
+        mock.patch.object(os, "urandom", bits.randbytes),
+        mock.patch.object(uuid, "uuid4", identity),
+        mock.patch.object(sys, "excepthook", lambda kind, error, _: told(f"{kind.__name__}: {error}")),
+    ]
+    waiting = (commit, cleaning_lock, recovery, storage_lock, segments, writer)
+    patches += [mock.patch.object(module, "threading", without_waiting(clock)) for module in waiting]
+    patches += [mock.patch.object(module, "ThreadPoolExecutor", InlinePool) for module in (clean, plan)]
+    with contextlib.ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch)
+        yield

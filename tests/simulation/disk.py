@@ -1,0 +1,440 @@
+"""Real files that can lose power: every system call by which this process changes them passes through here.
+
+`tests.sim.disk` is a disk in memory for protocols that go through `Files`. A whole cleaning reads and writes with plain
+descriptors, so here the files are real ones (in memory: `/dev/shm`), and the functions of `os` are exchanged while the
+disk is `installed`. What a power cut leaves is the same model:
+
+    1. Content of a file: what its last `fsync` saw; of later writes all, a beginning, a beginning and zeros, or nothing.
+    2. Names of a directory: those of its last `fsync`, changed by any subset of the operations since then.
+    3. Each rename within a directory is atomic.
+A process that is killed loses nothing.
+
+Every inode that was ever made here has a second link outside of the tree until nothing can bring it back, so that a file
+keeps its identity over a power cut. Numbers of inodes and all times are of this disk, so that a run repeats itself.
+"""
+
+import builtins
+import contextlib
+import errno
+import io
+import os
+import random
+import shutil
+import stat
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+from cleanerd.env import files as env_files
+from tests.sim.disk import SwitchedOff, _apply, _Change, _Directory
+
+REAL = types.SimpleNamespace(**{name: getattr(os, name) for name in dir(os) if not name.startswith("__")})
+_BLOCK_BYTES = 4096
+_WRITES = os.O_WRONLY | os.O_RDWR
+
+
+@dataclass
+class _File:
+    """Durable state of an inode; `whole`: bytes at the beginning of the content that no power cut takes."""
+
+    synced: bytes | None = None  # None: never
+    synced_mtime_ns: int = 0
+    whole: int = 0
+
+
+@dataclass
+class Tick:
+    """A clock that moves when it is told to, or when something is done."""
+
+    ns: int
+
+    def now_ms(self) -> int:
+        return self.ns // 1_000_000
+
+    def monotonic_s(self) -> float:
+        return self.ns / 1e9
+
+    def pass_s(self, seconds: float) -> None:
+        self.ns += max(int(seconds * 1e9), 0)
+
+
+@dataclass
+class Disk:
+    """The tree below `root`.
+
+    `before(operation, path)` hears of every call first, and may raise what the call shall raise."""
+
+    root: str
+    clock: Tick
+    before: Callable[[str, str], None] = lambda *_: None
+    capacity_bytes: int = 1 << 40
+    is_off: bool = False  # the process was killed: nothing that it still does reaches the disk
+    forgets_fsync: Callable[[str], bool] = lambda _: (
+        False
+    )  # a mutation of the code under test, for tests of the tests
+    _files: dict[int, _File] = field(default_factory=dict)
+    _dirs: dict[int, _Directory] = field(default_factory=dict)
+    _numbers: dict[int, int] = field(default_factory=dict)
+    _fds: dict[int, int] = field(default_factory=dict)
+    opener: str = ""  # who opens files now
+    _openers: dict[int, str] = field(default_factory=dict)
+    _device: int = 0
+
+    def __post_init__(self) -> None:
+        self._pins = f"{self.root}.pins"
+        for path in (self.root, self._pins):
+            REAL.mkdir(path)
+        found = REAL.stat(self.root)
+        self._device = found.st_dev
+        self._dirs[found.st_ino] = _Directory()
+        self.number(found.st_ino)
+
+    def remove(self) -> None:
+        """No disk any more."""
+        for path in (self.root, self._pins):
+            shutil.rmtree(path)
+
+    # -- the calls ------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """The functions of `os` go here."""
+        names = "open write fsync rename replace unlink remove rmdir mkdir truncate ftruncate utime copy_file_range statvfs"
+        with contextlib.ExitStack() as stack:
+            for name in names.split():
+                stack.enter_context(mock.patch.object(os, name, getattr(self, f"_os_{name}")))
+            stack.enter_context(mock.patch.object(builtins, "open", self._open_file))
+            stat_of = env_files.FileStat.of
+            numbered = staticmethod(lambda found: self._numbered(stat_of(found), found))
+            stack.enter_context(mock.patch.object(env_files.FileStat, "of", numbered))
+            yield
+
+    def _numbered(self, made: env_files.FileStat, found: os.stat_result) -> env_files.FileStat:
+        if found.st_dev != self._device or found.st_ino not in self._numbers:
+            return made
+        size = (
+            made.size_bytes if made.is_regular else 0
+        )  # the size of a directory is the file system's affair
+        return env_files.FileStat(self._numbers[found.st_ino], size, made.mtime_ns, made.is_regular)
+
+    def number(self, inode: int) -> int:
+        """The number that this disk gives to an inode."""
+        return self._numbers.setdefault(inode, len(self._numbers) + 100)
+
+    def _is_inside(self, path: object) -> bool:
+        return isinstance(path, str) and (path == self.root or path.startswith(f"{self.root}/"))
+
+    def _tracked(self, fd: object) -> int | None:
+        """Inode behind a descriptor of this disk. C code may have closed it, and the number be another file's."""
+        if not isinstance(fd, int) or fd not in self._fds:
+            return None
+        inode = self._fds[fd]
+        with contextlib.suppress(OSError):
+            if REAL.fstat(fd).st_ino == inode:
+                return inode
+        del self._fds[fd]
+        return None
+
+    def _do(self, operation: str, path: str) -> None:
+        if self.is_off:
+            raise SwitchedOff
+        self.clock.ns += 20_000
+        self.before(operation, path)
+
+    def _os_open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if not self._is_inside(path) or flags & os.O_TMPFILE == os.O_TMPFILE:
+            return REAL.open(path, flags, mode, dir_fd=dir_fd)
+        is_new = bool(flags & os.O_CREAT) and not os.path.lexists(path)
+        self._do("create" if is_new else "write" if flags & os.O_TRUNC else "open", path)
+        fd = REAL.open(path, flags, mode)
+        inode = self._fds[fd] = REAL.fstat(fd).st_ino
+        self._openers[fd] = self.opener
+        if is_new:
+            self._made(path, inode)
+        elif flags & os.O_TRUNC:
+            self._files[inode].whole = 0
+            self._touch(inode)
+        return fd
+
+    def _made(self, path: str, inode: int) -> None:
+        self._files[inode] = _File()
+        self.number(inode)
+        REAL.link(path, self._pin(inode))
+        self._touch(inode)
+        self._change(os.path.dirname(path), _Change(inode, None, os.path.basename(path)))
+
+    def _os_write(self, fd: int, data: Any) -> int:
+        inode = self._tracked(fd)
+        if inode is None:
+            return REAL.write(fd, data)
+        self._do("write", self._name_of(fd))
+        size = len(memoryview(data).cast("B"))
+        room = self.capacity_bytes - self.used_bytes() if size else 0
+        if size > room:
+            if room <= 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            data = memoryview(data).cast("B")[:room]
+        count = REAL.write(fd, data)
+        self._touch(inode)
+        return count
+
+    def _os_copy_file_range(self, source: int, target: int, count: int) -> int:
+        if self._tracked(target) is None:
+            return REAL.copy_file_range(source, target, count)
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))  # the copy goes on with reads and writes
+
+    def _os_fsync(self, fd: int) -> None:
+        inode = self._tracked(fd)
+        if inode is None:
+            return REAL.fsync(fd)
+        path = self._name_of(fd)
+        self._do("fsync", path)
+        if self.forgets_fsync(path):
+            return None
+        if inode in self._dirs:
+            place = self._dirs[inode]
+            place.synced, place.changes = dict(place.names), []
+        else:
+            file = self._files[inode]
+            file.synced, file.synced_mtime_ns = self._content(inode), REAL.stat(self._pin(inode)).st_mtime_ns
+            file.whole = len(file.synced)
+        return None
+
+    def _os_rename(self, source: Any, target: Any, **more: Any) -> None:
+        if not self._is_inside(source):
+            REAL.rename(source, target, **more)
+            return
+        self._do("rename", f"{source} -> {os.path.basename(target)}")
+        inode = REAL.lstat(source).st_ino
+        REAL.rename(source, target)
+        old, new = os.path.split(source), os.path.split(target)
+        if old[0] == new[0]:
+            self._change(old[0], _Change(inode, old[1], new[1]))
+        else:
+            self._change(new[0], _Change(inode, None, new[1]))
+            self._change(old[0], _Change(inode, old[1], None))
+
+    _os_replace = _os_rename
+
+    def _os_unlink(self, path: Any, **more: Any) -> None:
+        if not self._is_inside(path):
+            REAL.unlink(path, **more)
+            return
+        self._do("unlink", path)
+        inode = REAL.lstat(path).st_ino
+        REAL.unlink(path)
+        self._change(os.path.dirname(path), _Change(inode, os.path.basename(path), None))
+
+    _os_remove = _os_unlink
+
+    def _os_rmdir(self, path: Any, **more: Any) -> None:
+        if not self._is_inside(path):
+            REAL.rmdir(path, **more)
+            return
+        self._do("rmdir", path)
+        inode = REAL.lstat(path).st_ino
+        REAL.rmdir(path)
+        self._change(os.path.dirname(path), _Change(inode, os.path.basename(path), None))
+
+    def _os_mkdir(self, path: Any, mode: int = 0o777, **more: Any) -> None:
+        if not self._is_inside(path):
+            REAL.mkdir(path, mode, **more)
+            return
+        self._do("mkdir", path)
+        REAL.mkdir(path, mode)
+        inode = REAL.stat(path).st_ino
+        self._dirs[inode] = _Directory()
+        self.number(inode)
+        REAL.utime(path, ns=(self.clock.ns, self.clock.ns))
+        self._change(os.path.dirname(path), _Change(inode, None, os.path.basename(path)))
+
+    def _os_truncate(self, path: Any, length: int) -> None:
+        inode = self._tracked(path) if isinstance(path, int) else None
+        if inode is None and not self._is_inside(path):
+            REAL.truncate(path, length)
+            return
+        self._do("truncate", path if isinstance(path, str) else self._name_of(path))
+        REAL.truncate(path, length)
+        inode = inode or REAL.stat(path).st_ino
+        self._files[inode].whole = min(self._files[inode].whole, length)
+        self._touch(inode)
+
+    _os_ftruncate = _os_truncate
+
+    def _os_utime(self, path: Any, times: Any = None, *, ns: Any = None, **more: Any) -> None:
+        if self._is_inside(path):
+            self._do("utime", path)
+        REAL.utime(path, times, **({"ns": ns} if ns is not None else {}), **more)
+
+    def _os_statvfs(self, path: Any) -> Any:
+        if not self._is_inside(path):
+            return REAL.statvfs(path)
+        free = max(self.capacity_bytes - self.used_bytes(), 0) // _BLOCK_BYTES
+        blocks = self.capacity_bytes // _BLOCK_BYTES
+        return types.SimpleNamespace(f_blocks=blocks, f_frsize=_BLOCK_BYTES, f_bavail=free, f_bfree=free)
+
+    def _open_file(self, file: Any, mode: str = "r", buffering: int = -1, *more: Any, **options: Any) -> Any:
+        """`open`: what writes does so through the functions above."""
+        if not self._is_inside(file) or not set(mode) & set("wax+"):
+            if self._is_inside(file):
+                self._do("open", file)
+            return _OPEN(file, mode, buffering, *more, **options)
+        assert "b" in mode
+        flags = {"w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC, "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL}.get(
+            mode[0]
+        )
+        raw = _Raw(self._os_open(file, flags or os.O_RDWR, 0o666))
+        return raw if buffering == 0 else io.BufferedWriter(raw)
+
+    # -- power ----------------------------------------------------------------------------------------------
+
+    def power_cut(self, chance: random.Random) -> None:
+        """What was not synced is left to chance. No descriptor of this disk may be used afterwards."""
+        self.is_off = False
+        keeps = chance.choice([0.0, 0.5, 0.9, 1.0])
+        for place in self._dirs.values():
+            names = dict(place.synced)
+            for change in place.changes:
+                if chance.random() < keeps:
+                    _apply(names, change)
+            place.names, place.synced, place.changes = names, dict(names), []
+        aside = f"{self.root}.aside"
+        REAL.rename(self.root, aside)
+        inode = REAL.stat(aside).st_ino
+        found = {REAL.stat(path).st_ino: path for path, _, _ in os.walk(aside, topdown=False)}
+        kept = f"{self.root}.kept"
+        REAL.mkdir(kept)
+        for number, path in found.items():  # those below come first
+            for name in os.listdir(path):
+                REAL.unlink(f"{path}/{name}")
+            REAL.rename(path, f"{kept}/{number}")
+        living: set[int] = set()
+        self._build(kept, inode, self.root, living)
+        for name in os.listdir(kept):
+            REAL.rmdir(f"{kept}/{name}")
+        REAL.rmdir(kept)
+        for file in sorted(living, key=self.number):
+            self._settle(file, chance)
+        self._fds.clear()
+        self._openers.clear()
+        self._forget_unreachable()
+
+    def _build(self, kept: str, inode: int, path: str, living: set[int]) -> None:
+        if os.path.exists(f"{kept}/{inode}"):
+            REAL.rename(f"{kept}/{inode}", path)
+        else:  # it had been removed, and that is what was lost
+            REAL.mkdir(path)
+            made = REAL.stat(path).st_ino
+            self._dirs[made], self._numbers[made] = self._dirs[inode], self._numbers[inode]
+            inode = made
+        place = self._dirs[inode]
+        for name, member in place.names.items():
+            if member in self._dirs:
+                self._build(kept, member, f"{path}/{name}", living)
+            else:
+                REAL.link(self._pin(member), f"{path}/{name}")
+                living.add(member)
+        REAL.utime(path, ns=(self.clock.ns, self.clock.ns))
+
+    def _settle(self, inode: int, chance: random.Random) -> None:
+        """The content of a file after a power cut."""
+        file, now = self._files[inode], self._content(inode)
+        if file.synced == now:
+            return
+        length = chance.randint(min(file.whole, len(now)), len(now))
+        torn = now[:length]
+        content = chance.choice([file.synced or b"", torn, torn + bytes(len(now) - length), now])
+        mtime_ns = REAL.stat(self._pin(inode)).st_mtime_ns
+        if content != now and file.synced_mtime_ns and chance.random() < 0.5:
+            mtime_ns = file.synced_mtime_ns
+        with _OPEN(self._pin(inode), "wb") as opened:
+            opened.write(content)
+        REAL.utime(self._pin(inode), ns=(mtime_ns, mtime_ns))
+        file.synced, file.synced_mtime_ns, file.whole = content, mtime_ns, len(content)
+
+    def _forget_unreachable(self) -> None:
+        reachable = {inode for place in self._dirs.values() for inode in place.names.values()}
+        for inode in [inode for inode in self._files if inode not in reachable]:
+            del self._files[inode]
+            REAL.unlink(self._pin(inode))
+
+    # -- looking --------------------------------------------------------------------------------------------
+
+    def used_bytes(self) -> int:
+        """Of the files that have a name."""
+        reachable = {
+            inode for place in self._dirs.values() for inode in place.names.values()
+        } & self._files.keys()
+        sizes = (REAL.stat(self._pin(inode)).st_size for inode in reachable)
+        return sum(-(-size // _BLOCK_BYTES) * _BLOCK_BYTES for size in sizes)
+
+    def close_all_of(self, opener: str) -> None:
+        """The end of a process. It must hold its descriptors as numbers: objects would close them once more."""
+        for fd in [fd for fd, who in self._openers.items() if who == opener]:
+            del self._openers[fd]
+            if self._tracked(fd) is not None:
+                REAL.close(fd)
+
+    def open_fds(self) -> dict[int, str]:
+        """Descriptors of files of this disk that are open now, by number."""
+        found = {}
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                path = os.readlink(f"/proc/self/fd/{name}")
+                if path.startswith((self.root, self._pins)):
+                    found[int(name)] = path
+        return found
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _pin(self, inode: int) -> str:
+        return f"{self._pins}/{inode}"
+
+    def _content(self, inode: int) -> bytes:
+        with _OPEN(self._pin(inode), "rb") as file:
+            return bytes(file.read())
+
+    def _name_of(self, fd: int) -> str:
+        return os.readlink(f"/proc/self/fd/{fd}")
+
+    def _touch(self, inode: int) -> None:
+        self.clock.ns += 1_000
+        REAL.utime(self._pin(inode), ns=(self.clock.ns, self.clock.ns))
+
+    def _change(self, directory: str, change: _Change) -> None:
+        place = self._dirs[REAL.stat(directory).st_ino]
+        _apply(place.names, change)
+        place.changes.append(change)
+        REAL.utime(directory, ns=(self.clock.ns, self.clock.ns))
+
+
+_OPEN = builtins.open
+
+
+class _Raw(io.RawIOBase):
+    """A file that is written through `os`, so that the disk hears of it."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return stat.S_ISREG(os.fstat(self._fd).st_mode)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return os.lseek(self._fd, offset, whence)
+
+    def write(self, data: Any) -> int:
+        return os.write(self._fd, data)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            os.close(self._fd)

@@ -1,0 +1,286 @@
+"""What must hold of a log, judged from outside: from what its writer was told, and the bytes that lie there.
+
+What a cleaning may have taken from a log, and nothing else
+    a record whose key has a newer committed record below the bound          superseded
+    a tombstone that is the newest of its key there, older than delete.retention.ms, nothing older of its key left
+    data of aborted transactions, records without a key
+    a marker of which no data is left
+    everything below the log start
+The bound is the lowest of active segment and first open transaction: from there on every byte is as it was written. Below
+it offsets rise and no record is another one. The newest data batch of each active producer is there, if need be empty. What
+a reader with isolation.level=read_committed gets contains nothing that was aborted. What once was gone for good stays so.
+"""
+
+import functools
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from cleanerd.client.reader import read_records
+from cleanerd.format.batch import BatchHeader, Record, checksum, decode_batch, iterate_batches, parse_header
+from cleanerd.format.control import ControlType, parse_control_key
+from tests.simulation.disk import REAL
+
+TRANSITIONAL = (".swap", ".cleaned")
+
+
+class Violation(AssertionError):
+    """Something that must hold does not."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of magic 2, as it was appended or as it lies there."""
+
+    header: BatchHeader
+    raw: bytes
+    records: tuple[Record, ...]
+
+    @classmethod
+    def of(cls, raw: bytes) -> "Batch":
+        """Decode a batch. Raises Violation."""
+        return _decoded(raw)
+
+    @classmethod
+    def decoded(cls, raw: bytes) -> "Batch":
+        """The same, not remembered."""
+        header, records = decode_batch(raw)
+        if checksum(raw) != header.crc:
+            raise Violation(f"the checksum of the batch at {header.base_offset} is wrong")
+        return cls(header, raw, tuple(records))
+
+    @property
+    def first(self) -> int:
+        return self.header.base_offset
+
+    @property
+    def last(self) -> int:
+        return self.header.last_offset
+
+    @property
+    def aborts(self) -> bool | None:
+        """For a marker whether it aborts, else None."""
+        if not self.header.is_control or not self.records:
+            return None
+        return parse_control_key(self.records[0].key or b"") is ControlType.ABORT
+
+
+@functools.lru_cache(4096)
+def _decoded(raw: bytes) -> Batch:
+    return Batch.decoded(raw)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the configuration allows."""
+
+    delete_retention_ms: int
+    retention_ms: int = -1  # -1: nothing goes for its age
+    producer_expiration_ms: int = 86_400_000
+
+
+@dataclass
+class Model:
+    """What the writer of one log was told: every batch in order."""
+
+    sent: list[Batch] = field(default_factory=list)
+    gone: set[int] = field(default_factory=set)  # records that have gone for good
+    start: int = 0
+    bound: int = 0  # the highest that the bound ever was
+    perhaps: Batch | None = None  # appended by a writer that died before it was told
+    soft: int | None = None  # a batch that is there, but nobody was told so: a power cut may take it
+    now_of: dict[int, int] = field(default_factory=dict)  # first offset -> when it was appended, ms
+
+    def append(self, raw: bytes, now_ms: int) -> None:
+        batch = Batch.of(raw)
+        self.soft = None  # what was before is on stable storage with it
+        self.sent.append(batch)
+        self.now_of[batch.first] = now_ms
+
+    def truncate(self, offset: int) -> None:
+        self.sent = [batch for batch in self.sent if batch.last < offset]
+        self.gone = {one for one in self.gone if one < offset}
+        self.bound = min(self.bound, offset)
+
+    def reopened(self, end: int, now_ms: int) -> None:
+        """A writer has found the end of the log: it tells what became of the batch of which nobody was told."""
+        perhaps, self.perhaps = self.perhaps, None
+        if perhaps is not None and perhaps.last + 1 == end and self.end <= perhaps.first:
+            self.append(perhaps.raw, now_ms)
+            self.soft = perhaps.first
+        elif self.soft is not None and end <= self.soft:
+            self.truncate(self.soft)
+            self.soft = None
+
+    @property
+    def end(self) -> int:
+        return self.sent[-1].last + 1 if self.sent else 0
+
+    def transactions(self) -> tuple[set[int], int | None, dict[int, list[Batch]]]:
+        """(offsets of aborted records, first offset of an open transaction, marker -> the data of its transaction)."""
+        data: dict[int, list[Batch]] = {}
+        aborted: set[int] = set()
+        ended: dict[int, list[Batch]] = {}
+        for batch in self.sent:
+            producer = batch.header.producer_id
+            if batch.aborts is not None:
+                ended[batch.first] = data.pop(producer, [])
+                if batch.aborts:
+                    aborted |= {r.offset for one in ended[batch.first] for r in one.records}
+            elif batch.header.is_transactional:
+                data.setdefault(producer, []).append(batch)
+        return aborted, min((one[0].first for one in data.values()), default=None), ended
+
+
+@dataclass(frozen=True)
+class Lying:
+    """The live segments of a directory."""
+
+    bases: tuple[int, ...]
+    batches: tuple[Batch, ...]
+
+    @property
+    def offsets(self) -> set[int]:
+        return {record.offset for batch in self.batches for record in batch.records}
+
+
+def in_transition(directory: str) -> bool:
+    """Whether a swap is under way, or was interrupted."""
+    return any(TRANSITIONAL[0] in name or TRANSITIONAL[1] in name for name in os.listdir(directory))
+
+
+def read(directory: str) -> Lying:
+    """What lies there. Raises Violation for damage, also where a segment reaches into the next."""
+    names = sorted(name for name in os.listdir(directory) if name.endswith(".log"))
+    bases = [int(name.partition(".")[0]) for name in names]
+    batches: list[Batch] = []
+    end = 0
+    for name, base, limit in zip(names, bases, [*bases[1:], 1 << 62], strict=True):
+        fd = REAL.open(os.path.join(directory, name), os.O_RDONLY)
+        data = REAL.read(fd, 1 << 24)
+        REAL.close(fd)
+        whole = 0
+        for position, size, _ in iterate_batches(data):
+            header = parse_header(data, position)
+            if not max(end, base) <= header.base_offset <= header.last_offset < limit:
+                raise Violation(f"{name}: offsets {header.base_offset} to {header.last_offset} after {end}")
+            batches.append(Batch.of(data[position : position + size]))
+            end, whole = header.last_offset + 1, position + size
+        if whole != len(data):
+            raise Violation(f"{name}: {len(data) - whole} bytes behind its last batch")
+    return Lying(tuple(bases), tuple(batches))
+
+
+def check(
+    model: Model, directory: str, rules: Rules, now_ms: int, *, is_durable: bool, reads: bool = True
+) -> Lying:
+    """Judge a log that is not in transition. With `is_durable` what is gone now is gone for good. Raises Violation.
+
+    `reads`: as its readers see it, too.
+    """
+    found = read(directory)
+    present = found.offsets
+    gone = list(_judged(model, found, rules, now_ms))
+    back = present & model.gone
+    if back:
+        raise Violation(f"records {sorted(back)} came back")
+    if is_durable:
+        model.gone.update(gone)
+    if reads:
+        _check_readers(model, directory)
+    return found
+
+
+def _judged(model: Model, found: Lying, rules: Rules, now_ms: int) -> Iterator[int]:
+    """Offsets of what is gone, and may be. Raises Violation."""
+    aborted, open_first, ended = model.transactions()
+    active = found.bases[-1] if found.bases else 0
+    bound = min(active, open_first if open_first is not None else active)
+    lying = {record.offset: record for batch in found.batches for record in batch.records}
+    by_first = {batch.first: batch for batch in found.batches}
+    sent = {r.offset: r for b in model.sent for r in b.records}
+    for offset, record in lying.items():
+        if sent.get(offset) != record:
+            raise Violation(f"at {offset} lies {record}, written was {sent.get(offset)}")
+    model.bound = max(bound, model.bound)
+    for batch in model.sent:
+        if batch.last >= model.bound and batch.first not in by_first:
+            raise Violation(f"the batch {batch.first} to {batch.last} is gone, the bound is {model.bound}")
+        if batch.last >= model.bound and by_first[batch.first].raw != batch.raw:
+            raise Violation(f"the batch at {batch.first} was changed, the bound is {model.bound}")
+    newest = {
+        r.key: r
+        for b in model.sent
+        if not b.header.is_control and b.last < bound
+        for r in b.records
+        if r.key is not None and r.offset not in aborted
+    }
+    for batch in model.sent:
+        for record in batch.records:
+            if record.offset in lying:
+                continue
+            yield record.offset
+            if record.offset in model.gone or _is_old(model, batch, record, found, rules, now_ms):
+                continue
+            if batch.header.is_control:
+                left = [r.offset for one in ended[batch.first] for r in one.records if r.offset in lying]
+                if left:
+                    raise Violation(f"the marker at {batch.first} is gone, of its data {left} is there")
+            elif record.key is not None and record.offset not in aborted and newest[record.key] is record:
+                _check_tombstone(model, batch, record, lying.values(), aborted, rules, now_ms)
+    _check_producers(model, found, rules, now_ms)
+
+
+def _is_old(model: Model, batch: Batch, record: Record, found: Lying, rules: Rules, now_ms: int) -> bool:
+    """Whether a record may be gone because of the log start, or of retention."""
+    if record.offset < model.start:
+        return True
+    first = found.bases[0] if found.bases else 0
+    is_aged = rules.retention_ms >= 0 and now_ms - batch.header.max_timestamp_ms > rules.retention_ms
+    return record.offset < first and is_aged
+
+
+def _check_tombstone(
+    model: Model,
+    batch: Batch,
+    record: Record,
+    lying: Iterable[Record],
+    aborted: set[int],
+    rules: Rules,
+    now_ms: int,
+) -> None:
+    """The newest record of a key is gone."""
+    if record.value is not None:
+        raise Violation(f"{record} is lost")
+    if now_ms - model.now_of[batch.first] <= rules.delete_retention_ms:
+        raise Violation(f"tombstone {record} went before delete.retention.ms was over")
+    older = [r.offset for r in lying if r.key == record.key and r.offset < record.offset]
+    if older := [offset for offset in older if offset not in aborted]:
+        raise Violation(f"tombstone {record} is gone, values at {older} are there")
+
+
+def _check_producers(model: Model, found: Lying, rules: Rules, now_ms: int) -> None:
+    """Rule 4.17: the last data batch of each active producer, if need be without records."""
+    last: dict[int, Batch] = {}
+    for batch in model.sent:
+        if batch.header.producer_id >= 0 and not batch.header.is_control:
+            last[batch.header.producer_id] = batch
+    there = {batch.last: batch.header for batch in found.batches}
+    first = found.bases[0] if found.bases else 0
+    for producer, batch in last.items():
+        header = there.get(batch.last)
+        is_active = now_ms - batch.header.max_timestamp_ms < rules.producer_expiration_ms
+        if not is_active or batch.last < max(model.start, first):
+            continue
+        known = header and (header.producer_id, header.producer_epoch, header.last_sequence)
+        if known != (producer, batch.header.producer_epoch, batch.header.last_sequence):
+            raise Violation(f"the last batch of producer {producer}, which ends at {batch.last}, is {known}")
+
+
+def _check_readers(model: Model, directory: str) -> None:
+    aborted, open_first, _ = model.transactions()
+    for record in read_records(directory, isolation="read_committed"):
+        if record.offset in aborted:
+            raise Violation(f"a reader of committed records gets {record}, which was aborted")
+        if open_first is not None and record.offset >= open_first:
+            raise Violation(f"a reader of committed records gets {record} of an open transaction")

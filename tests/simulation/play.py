@@ -1,0 +1,33 @@
+"""One seed from beginning to end."""
+
+import os
+import tempfile
+from collections.abc import Callable
+
+from tests.simulation.judge import Violation
+from tests.simulation.world import World
+
+TOLD = 60
+"""Lines of its end that a failure prints."""
+
+
+def disk_path() -> str:
+    """Where no other run has its files: in memory, if there is such a place."""
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+    return os.path.join(place, f"cleanerd-simulation-{os.getpid()}")
+
+
+def play(seed: int, steps: int, change: Callable[[World], object] = lambda _: None) -> World:
+    """One seed, whose world `change` may alter before it begins. Raises Violation, which tells how it came about."""
+    world = World(seed, disk_path())
+    change(world)
+    try:
+        with world.running():
+            for _ in range(steps):
+                world.step()
+            world.end()
+    except Exception as error:
+        told = "\n".join(list(world.trace)[-TOLD:])
+        problem = error if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
+        raise Violation(f"{told}\nseed {seed}, step {world.counts['steps']}: {problem}") from error
+    return world

@@ -1,0 +1,104 @@
+"""The simulation itself: it repeats itself, it finds what it is there to find, and a few of its seeds in every run.
+
+Thousands of them run at night (CONTRIBUTING).
+"""
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cleanerd.env.files import RealFiles
+from tests.simulation.disk import Disk, Tick
+from tests.simulation.judge import Violation
+from tests.simulation.play import disk_path, play
+from tests.simulation.world import START_NS, World
+
+SEEDS = range(4)
+STEPS = 80
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_world_keeps_its_promises(seed: int) -> None:
+    play(seed, STEPS)
+
+
+def test_a_seed_gives_the_same_world_to_the_last_operation() -> None:
+    first, second = (play(5, STEPS) for _ in range(2))
+    assert list(first.trace) == list(second.trace)
+    assert first.digest.hexdigest() == second.digest.hexdigest()
+    assert first.counts == second.counts
+    assert play(6, STEPS).digest.hexdigest() != first.digest.hexdigest()
+
+
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    made = Disk(disk_path(), Tick(START_NS))
+    with made.installed():
+        yield made
+    made.remove()
+
+
+def left_after_power_cuts(disk: Disk, prepare: Callable[[str], object]) -> set[tuple[tuple[str, bytes], ...]]:
+    """Everything that power cuts after `prepare` leave in a directory."""
+    found = set()
+    for seed in range(60):
+        directory = f"{disk.root}/{seed}"
+        FILES.write(f"{disk.root}/anything", b"")
+        os.mkdir(directory)
+        FILES.fsync_dir(disk.root)
+        prepare(directory)
+        disk.power_cut(random.Random(seed))
+        names = FILES.list_names(directory)
+        found.add(tuple((name, Path(directory, name).read_bytes()) for name in names))
+    return found
+
+
+FILES = RealFiles()
+
+
+def test_a_power_cut_takes_what_was_not_synced(disk: Disk) -> None:
+    """Content and names each on their own; all, a beginning, a beginning and zeros, or nothing of a write."""
+
+    def written(directory: str) -> None:
+        FILES.write(f"{directory}/a", b"abc")
+        FILES.fsync_dir(directory)
+
+    left = left_after_power_cuts(disk, written)
+    assert {(("a", content),) for content in (b"", b"a", b"ab", b"abc", b"a\0\0", b"ab\0", b"\0\0\0")} == left
+
+
+def test_a_power_cut_keeps_what_was_synced_and_loses_names_that_were_not(disk: Disk) -> None:
+    def renamed(directory: str) -> None:
+        FILES.write(f"{directory}/a", b"old")
+        FILES.fsync(f"{directory}/a")
+        FILES.fsync_dir(directory)
+        FILES.write(f"{directory}/b", b"new")
+        FILES.fsync(f"{directory}/b")
+        FILES.rename(f"{directory}/b", f"{directory}/a")
+
+    assert left_after_power_cuts(disk, renamed) == {
+        (("a", b"old"),), (("a", b"new"),), (("a", b"old"), ("b", b"new")),
+    }  # fmt: skip
+
+
+def test_a_file_keeps_its_identity_over_a_power_cut(disk: Disk) -> None:
+    path = f"{disk.root}/a"
+    FILES.write(path, b"abc")
+    FILES.fsync(path)
+    FILES.fsync_dir(disk.root)
+    before = FILES.stat(path)
+    disk.power_cut(random.Random(1))
+    assert FILES.stat(path) == before
+
+
+def found_after(mutate: Callable[[World], object], seeds: range) -> int:
+    """How many seeds it takes until a mutation of the code shows."""
+    for number, seed in enumerate(seeds, 1):
+        try:
+            play(seed, 150, mutate)
+        except Violation:
+            return number
+    pytest.fail(f"not found in {len(seeds)} seeds")

@@ -1,0 +1,127 @@
+"""The actor that writes: cooperating writers with all kinds of producers, and what they were told (`judge.Model`)."""
+
+import random
+from dataclasses import dataclass, field
+
+from cleanerd.client.producer import Producer, Row
+from cleanerd.client.writer import LogWriter
+from cleanerd.format.codecs import Codec
+from cleanerd.format.names import TopicPartition
+from tests.simulation.disk import Disk
+from tests.simulation.judge import Batch, Model
+
+CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
+SEGMENT_BYTES = 700
+
+
+@dataclass
+class Log:
+    """One partition, its writer (None: dead) and its producers."""
+
+    log_dir: str
+    tp: TopicPartition
+    disk: Disk
+    chance: random.Random
+    keys: int
+    model: Model = field(default_factory=Model)
+    writer: LogWriter | None = None
+    producers: dict[int, Producer] = field(default_factory=dict)
+    _sequences: dict[int, int] = field(default_factory=dict)
+    cut: int | None = None  # where a truncation is under way, or was interrupted
+    _next_producer: int = 1
+
+    @property
+    def directory(self) -> str:
+        return f"{self.log_dir}/{self.tp}"
+
+    def open(self) -> None:
+        """Another writer; its producers have ids of their own, as after a crash of theirs."""
+        writer = LogWriter(
+            self.log_dir, self.tp.topic, self.tp.partition, segment_bytes=SEGMENT_BYTES, index_interval_bytes=120,
+            fsync=True, repair=True, start_offset=self.model.end,
+        )  # fmt: skip
+        self.writer = writer
+        take = writer.append
+
+        def append(raw: bytes) -> None:
+            self.model.perhaps = None
+            try:
+                take(raw)
+            except BaseException:
+                self.model.perhaps = Batch.of(raw)
+                raise
+            self.model.append(raw, self.disk.clock.now_ms())
+
+        writer.append = append  # type: ignore[method-assign]
+
+    def die(self) -> None:
+        """kill -9."""
+        self.writer = None
+        self.producers.clear()
+        self.disk.close_all_of(str(self.tp))
+
+    def close(self) -> None:
+        """A clean end."""
+        writer, self.writer = self.writer, None
+        self.producers.clear()
+        if writer is not None:
+            writer.close()
+
+    def append(self) -> str:
+        """One batch, or the end of a transaction, by one of its producers."""
+        assert self.writer is not None
+        if self.producers and self.chance.random() < 0.6:
+            number = self.chance.choice(sorted(self.producers))
+            producer = self.producers[number]
+            if producer._in_transaction and self.chance.random() < 0.35:
+                return self._end(number)
+        else:
+            number, producer = self._new_producer()
+        count = self.chance.choice([1, 1, 2, 3])
+        rows = [self._row() for _ in range(count)]
+        offset = producer.send(rows)
+        words = " ".join(f"{(row.key or b'-').decode()}={'~' if row.value is None else 'v'}" for row in rows)
+        return f"{offset}: producer {number}: {words}"
+
+    def _row(self) -> Row:
+        chance, now_ms = self.chance, self.disk.clock.now_ms()
+        draw = chance.random()
+        value = None if draw < 0.2 else b"%d:" % now_ms + b"x" * chance.randint(0, 90)
+        return Row(b"k%d" % chance.randrange(self.keys), value, now_ms - chance.randint(0, 5))
+
+    def _new_producer(self) -> tuple[int, Producer]:
+        assert self.writer is not None
+        codec, draw = self.chance.choice(CODECS), self.chance.random()
+        if draw < 0.35:
+            return -1, Producer(self.writer, codec=codec)
+        number, self._next_producer = self._next_producer, self._next_producer + 1
+        made = self.producers[number] = Producer(self.writer, codec=codec, producer_id=number)
+        if draw < 0.7:
+            made.begin()
+        if len(self.producers) > 3:
+            oldest = min(self.producers)
+            if not self.producers[oldest]._in_transaction:
+                del self.producers[oldest]
+        return number, made
+
+    def _end(self, number: int) -> str:
+        producer, now_ms = self.producers.pop(number), self.disk.clock.now_ms()
+        is_abort = self.chance.random() < 0.4
+        offset = producer.abort(now_ms) if is_abort else producer.commit(now_ms)
+        return f"{offset}: producer {number}: {'abort' if is_abort else 'commit'}"
+
+    def end_all(self) -> None:
+        """No transaction stays open."""
+        for number, producer in list(self.producers.items()):
+            if producer._in_transaction:
+                self._end(number)
+        assert self.writer is not None
+        self.end_left(self.writer)
+
+    def end_left(self, writer: LogWriter) -> None:
+        """Those of producers that died are aborted by their coordinator."""
+        for entry in writer.producers:
+            if entry.current_txn_first_offset >= 0:
+                left = Producer(writer, producer_id=entry.producer_id, producer_epoch=entry.producer_epoch)
+                left._in_transaction = True
+                left.abort(self.disk.clock.now_ms())
