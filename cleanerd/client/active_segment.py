@@ -160,6 +160,7 @@ class ActiveSegment:
         assert scan.damage is None
         self.base_offset = scan.base_offset
         self.size_bytes = scan.size_bytes
+        self._files = files
         self._directory = directory
         self._entries = scan.entries
         _settle(files, self._path(FileKind.OFFSET_INDEX), scan.offset_index)
@@ -195,6 +196,8 @@ class ActiveSegment:
         if sync:
             for fd in self._fds():
                 os.fsync(fd)
+            if self._txn_index is None and self._files.exists(self._path(FileKind.TXN_INDEX)):
+                self._files.fsync(self._path(FileKind.TXN_INDEX))  # as it was found, or rebuilt from the log
         self.release()
 
     def release(self) -> None:

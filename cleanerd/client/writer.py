@@ -117,6 +117,9 @@ class LogWriter:
             self._producers, scan = self._find_end(start_offset, repair=repair)
             self.log_end_offset = scan.next_offset
             self._segment = ActiveSegment(files, self.directory, scan)
+            if fsync:  # an append is worth nothing while the name of its file is not on stable storage
+                files.fsync_dir(self.directory)
+                files.fsync_dir(log_dir)
 
     def __enter__(self) -> Self:
         return self
@@ -256,6 +259,8 @@ class LogWriter:
         """Close the active segment and start one at the log end."""
         self._segment.close(sync=self._fsync)
         self._write_snapshot()
+        if self._fsync:  # invariant 2 holds after a power cut, too: the transaction index may be a new file
+            self._files.fsync_dir(self.directory)
         self._segment = ActiveSegment(self._files, self.directory, self._empty(self.log_end_offset))
         if self._fsync:
             self._partition.sync()

@@ -351,4 +351,4 @@ def test_fsync_covers_batches_files_and_directory(tmp_path, monkeypatch):
         writer.roll()
         names = [os.path.basename(path) for path in synced[2:]]
     segment = ["00000000000000000000" + suffix for suffix in (".log", ".index", ".timeindex", ".txnindex")]
-    assert names == [*segment, "00000000000000000002.snapshot", "t-0"]
+    assert names == [*segment, "00000000000000000002.snapshot", "t-0", "t-0"]
