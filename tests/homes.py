@@ -25,6 +25,7 @@ HOMES = {
     "cleanerd/pipeline/index.py": "pipeline/test_chunks.py",
     "cleanerd/pipeline/rewrite.py": "pipeline/test_chunks.py",
     "cleanerd/pipeline/values.py": "pipeline/test_tasks.py",
+    "cleanerd/pipeline/whole_log.py": "cleaning/test_lost_transaction_index.py",
     # Values, tables and what fills them.
     "cleanerd/config/model.py": "config/test_keys.py",
     "cleanerd/daemon/values/models.py": "daemon/test_service.py",

@@ -22,6 +22,7 @@ from cleanerd.policy.cleanable import range_query
 from cleanerd.policy.grouping import group_segments
 from cleanerd.policy.winner import may_supersede
 from cleanerd.storage.scan import SegmentOnDisk, read_aborted_txns, read_offset_index
+from cleanerd.storage.stability import check_aborted
 
 _MAX_MS = 2**63 - 1
 _WALK_BYTES_PER_THREAD = 64 << 20  # some ms: less is not worth a thread
@@ -81,6 +82,7 @@ def plan_cleaning(
     chunks = _plan_chunks(files, groups, found.first_dirty_offset, horizon_ms, chunk_bytes, pace)
     horizon = now_ms + config.delete_retention_ms
     aborted = read_aborted_txns(files, snapshot)
+    check_aborted(snapshot, candidate.stability, aborted)
     work = LogWork(
         topic_partition=snapshot.topic_partition,
         directory=snapshot.directory,

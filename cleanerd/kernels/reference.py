@@ -386,6 +386,9 @@ class Replay:
 
     producers: dict[int, Producer] = field(default_factory=dict)
     first_unstable_offset: int | None = None
+    aborts: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # (producer id, marker) below the high watermark
 
 
 def replay(state: Replay, data: bytes, *, from_offset: int, high_watermark: int) -> None:
@@ -408,6 +411,8 @@ def _replay_batch(state: Replay, batch: Batch, header: BatchHeader, high_waterma
         if first is not None and batch.last_offset >= high_watermark:
             known = state.first_unstable_offset
             state.first_unstable_offset = first if known is None else min(known, first)
+        elif first is not None and parse_control_key(batch.records[0].key) is ControlType.ABORT:
+            state.aborts.append((batch.producer_id, batch.last_offset))
         producer.txn_first_offset = None
         return
     producer.last_data_offset = batch.last_offset

@@ -1,6 +1,6 @@
 """Transactions and producers from batch headers: events, empty transactions, producer state (4.17, 4.20, A.3, A.4)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -133,6 +133,29 @@ def empty_transactions(events: Table) -> npt.NDArray[np.bool_]:
     return out
 
 
+@njit(**JIT)
+def _find_unlisted(events, dense, committed):
+    for i in range(len(events)):
+        kind = events[i].kind
+        if kind == _ABORT and committed[dense[i]]:
+            return i
+        if kind == _DATA:
+            committed[dense[i]] = True
+        elif kind in (_ABORT, _COMMIT):
+            committed[dense[i]] = False
+    return _NONE
+
+
+def unlisted_abort(events: Table) -> int | None:
+    """Offset of the first ABORT marker whose data was taken for committed; None without. `events` of a whole log, in order.
+
+    The transaction index that should tell was lost (spec disk B6).
+    """
+    ids, dense = np.unique(events["producer_id"], return_inverse=True)
+    found = int(_find_unlisted(events, dense.astype(np.int64), np.zeros(len(ids), np.bool_)))
+    return None if found == _NONE else int(events["offset"][found])
+
+
 PRODUCER = np.dtype(
     [
         ("producer_id", "i8"),
@@ -144,16 +167,24 @@ PRODUCER = np.dtype(
 )
 
 
+ABORT_SEEN = np.dtype([("producer_id", "i8"), ("marker_offset", "i8")])
+
+
 @dataclass(frozen=True, slots=True)
 class ReplayState:
-    """`producers`: PRODUCER rows sorted by id. `first_unstable_offset`: see `replay`; -1 none."""
+    """`producers`: PRODUCER rows sorted by id. `first_unstable_offset`: see `replay`; -1 none.
+
+    `aborts`: ABORT_SEEN rows of the transactions that were aborted below the high watermark, in offset order.
+    """
 
     producers: Table
     first_unstable_offset: int
+    aborts: Table = field(default_factory=lambda: np.zeros(0, ABORT_SEEN))
 
 
 @njit(**JIT)
-def _replay(buffer, batches, from_offset, high_watermark, ids, state, first_unstable):
+def _replay(buffer, batches, from_offset, high_watermark, ids, state, first_unstable, aborts):
+    aborted = 0
     for i in range(len(batches)):
         batch = batches[i]
         if batch.magic < 2 or batch.producer_id < 0 or batch.last_offset < from_offset:
@@ -182,12 +213,16 @@ def _replay(buffer, batches, from_offset, high_watermark, ids, state, first_unst
             if row.txn_first_offset >= 0 and batch.last_offset >= high_watermark:
                 first = row.txn_first_offset
                 first_unstable = first if first_unstable < 0 else min(first_unstable, first)
+            elif row.txn_first_offset >= 0 and kind == _ABORT:
+                aborts[aborted].producer_id = batch.producer_id
+                aborts[aborted].marker_offset = batch.last_offset
+                aborted += 1
             row.txn_first_offset = -1
             continue
         row.last_data_offset = batch.last_offset
         if batch.attributes & TRANSACTIONAL and row.txn_first_offset < 0:
             row.txn_first_offset = batch.base_offset
-    return first_unstable
+    return first_unstable, aborted
 
 
 def replay(
@@ -196,7 +231,7 @@ def replay(
     """Producer state after `batches` (those ending at or after `from_offset`), as the broker's replay gives it (A.3, A.4).
 
     `first_unstable_offset` collects the first offset of every transaction that ended at or after the high watermark;
-    the ones still open are in `producers`.
+    the ones still open are in `producers`. `aborts` are those that the transaction indexes must tell of.
     """
     room = np.count_nonzero(batches["producer_id"] >= 0) + len(state.producers)
     ids = np.full(2 * int(room) + 1, _NONE, np.int64)
@@ -205,6 +240,10 @@ def replay(
         cell = _place(ids, row["producer_id"])
         ids[cell] = row["producer_id"]
         cells[cell] = row
-    unstable = _replay(buffer, batches, from_offset, high_watermark, ids, cells, state.first_unstable_offset)
+    aborts = np.zeros(int(np.count_nonzero(batches["attributes"] & CONTROL)), ABORT_SEEN)
+    unstable, count = _replay(
+        buffer, batches, from_offset, high_watermark, ids, cells, state.first_unstable_offset, aborts
+    )
     used = cells[ids != _NONE]
-    return ReplayState(used[np.argsort(used["producer_id"])], int(unstable))
+    seen = np.concatenate([state.aborts, aborts[:count]])
+    return ReplayState(used[np.argsort(used["producer_id"])], int(unstable), seen)

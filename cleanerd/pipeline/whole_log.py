@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from cleanerd.errors import CleanerdError, CorruptFile, LogUncleanable
+from cleanerd.format.names import FileKind, segment_path
 from cleanerd.kernels.tables import EVENT, EventKind, Table
-from cleanerd.kernels.transactions import empty_transactions
+from cleanerd.kernels.transactions import empty_transactions, unlisted_abort
 from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 
 from .values import Bits, ChunkSummary, IndexedLog, PackedBits, Verdicts
@@ -35,8 +36,24 @@ def join_chunks(
         together = np.concatenate([nothing, *answers])
         log.verdicts.append(Verdicts(PackedBits.of(together), np.array(buckets, np.int64), counts))
         log.superseded.append(int(np.count_nonzero(together)))
-    log.changed_groups = _changed_groups(log, _join_transactions(log))
+    events = _join_transactions(log)
+    log.error = _unlisted_abort(log, events)
+    log.changed_groups = _changed_groups(log, events)
     return log
+
+
+def _unlisted_abort(log: IndexedLog, events: Sequence[Table]) -> CorruptFile | None:
+    """A transaction that ends with ABORT, and whose data was taken for committed: its transaction index was lost."""
+    marker = unlisted_abort(np.concatenate([*events, np.zeros(0, EVENT)]))
+    if marker is None:
+        return None
+    chunk = [
+        c
+        for c, s in zip(log.work.chunks, log.summaries, strict=True)
+        if s.batches and s.first_offset <= marker
+    ][-1]
+    path = segment_path(log.work.directory, chunk.source.min_offset, FileKind.TXN_INDEX)
+    return CorruptFile(path, 0, f"the transaction that was aborted at offset {marker}", "none")
 
 
 def _broken_order(log: IndexedLog) -> CorruptFile | None:

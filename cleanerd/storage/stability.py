@@ -3,15 +3,18 @@
 Compiled, for all batches of a log; `replay` gives the whole state of producers, as a snapshot has it, in plain Python.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from cleanerd.env.files import Files, NotRegular
 from cleanerd.env.pace import Pace, unpaced
+from cleanerd.errors import CorruptFile
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import FileKind, segment_path
 from cleanerd.format.producer_snapshot import ProducerEntry, parse_producer_snapshot
+from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.tables import Producers
 from cleanerd.kernels.transactions import PRODUCER, ReplayState, replay
 
@@ -20,10 +23,14 @@ from .scan import PartitionSnapshot, tail_batches
 
 @dataclass(frozen=True, slots=True)
 class Stability:
-    """`last_stable_offset` <= high watermark; `producers`: the active ones of the whole log (rule 4.17)."""
+    """`last_stable_offset` <= high watermark; `producers`: the active ones of the whole log (rule 4.17).
+
+    `aborts`: (producer id, offset of the marker) of transactions that were aborted in the part of the log that was replayed.
+    """
 
     last_stable_offset: int
     producers: Producers
+    aborts: frozenset[tuple[int, int]] = frozenset()
 
 
 def read_stability(
@@ -31,8 +38,8 @@ def read_stability(
 ) -> Stability:
     """What open transactions and idempotent producers ask of a cleaning.
 
-    Starts from the newest producer snapshot at or below the high watermark that can be read, else from the start of the
-    log, and replays all batch headers behind it: a damaged snapshot costs time, never safety.
+    Starts from the newest producer snapshot at or below high watermark and recovery point that can be read, else from the
+    start of the log, and replays all batch headers behind it: a damaged snapshot costs time, never safety.
     """
     start, state = _newest_usable(files, snapshot)
     ends = [segment.base_offset for segment in snapshot.segments[1:]] + [snapshot.log_end_offset]
@@ -52,12 +59,33 @@ def read_stability(
             epochs=np.ascontiguousarray(active["epoch"]),
             last_data_offsets=np.ascontiguousarray(active["last_data_offset"]),
         ),
+        frozenset(
+            zip(state.aborts["producer_id"].tolist(), state.aborts["marker_offset"].tolist(), strict=True)
+        ),
     )
 
 
+def check_aborted(snapshot: PartitionSnapshot, stability: Stability, aborted: Iterable[AbortedTxn]) -> None:
+    """Raise CorruptFile unless the transaction indexes tell of every aborted transaction that the log was seen to hold.
+
+    A power cut can take the entry and leave the marker, until the broker or the writer of the log has started again.
+    """
+    missing = stability.aborts - {(txn.producer_id, txn.last_offset) for txn in aborted}
+    if missing:
+        producer, marker = min(missing, key=lambda one: one[1])
+        holding = [segment for segment in snapshot.segments if segment.base_offset <= marker][-1]
+        expected = f"the transaction of producer {producer} that was aborted at offset {marker}"
+        raise CorruptFile(
+            holding.sibling(FileKind.TXN_INDEX), 0, expected, "none; start the log's broker or writer once"
+        )
+
+
 def _newest_usable(files: Files, snapshot: PartitionSnapshot) -> tuple[int, ReplayState]:
+    limit = snapshot.high_watermark  # what a broker has not flushed is replayed: its indexes may lack entries
+    if snapshot.recovery_point is not None:
+        limit = min(limit, max(snapshot.recovery_point, snapshot.segments[0].base_offset))
     for offset in reversed(snapshot.producer_snapshots):
-        if not snapshot.log_start_offset < offset <= snapshot.high_watermark:
+        if not snapshot.log_start_offset < offset <= limit:
             continue
         path = segment_path(snapshot.directory, offset, FileKind.PRODUCER_SNAPSHOT)
         try:

@@ -364,7 +364,7 @@ def test_a_new_epoch_forgets_the_last_data_offset(log: SmallLog) -> None:
     log.append(1)
     log.add(
         encode_batch(
-            [Record(log.next_offset, 1000, b"\0\0\0\0", b"\0\0\0\0\0\0")],
+            [Record(log.next_offset, 1000, b"\0\0\0\1", b"\0\0\0\0\0\0")],
             base_offset=log.next_offset,
             producer_id=1,
             producer_epoch=1,

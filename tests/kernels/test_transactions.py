@@ -183,6 +183,7 @@ def test_replay_against_the_twin(seed: int) -> None:
     assert as_dict(state) == twin_as_dict(twin)
     expected = -1 if twin.first_unstable_offset is None else twin.first_unstable_offset
     assert state.first_unstable_offset == expected
+    assert state.aborts.tolist() == twin.aborts
 
 
 def test_replay_case_by_case() -> None:

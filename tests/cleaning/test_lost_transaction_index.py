@@ -1,0 +1,77 @@
+"""A power cut took entries of a transaction index and left the log: what was aborted must not count as committed.
+
+Else an aborted tombstone takes a committed value with it, and no index that is rebuilt later brings that back.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cleanerd.client.producer import Producer
+from cleanerd.client.reader import read_records
+from cleanerd.client.writer import LogWriter
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import CorruptFile
+from cleanerd.format.names import FileKind, segment_path
+from tests.client.cleaning import TP, Cleaning
+
+FILES = RealFiles()
+LATER_MS = 1_000_000
+
+
+def write(log_dir: Path, *, is_marker_in_active: bool) -> None:
+    """A committed value, and its tombstone in a transaction that is aborted, perhaps in the next segment."""
+    writer = LogWriter(str(log_dir), "t", 0, segment_bytes=10_000)
+    Producer(writer).put(b"k", b"good", 1)
+    producer = Producer(writer, producer_id=7)
+    producer.begin()
+    producer.put(b"k", None, 2)
+    if is_marker_in_active:
+        writer.roll()
+    producer.abort(3)
+    if not is_marker_in_active:
+        writer.roll()
+        Producer(writer).put(b"other", b"v", 4)
+    writer._segment.release()  # it dies
+
+
+def clean(log_dir: Path) -> None:
+    cleaning = Cleaning(FILES, str(log_dir), LATER_MS)
+    assert cleaning.choose()
+    cleaning.index()
+    cleaning.stage()
+    cleaning.commit()
+
+
+def values(log_dir: Path) -> list[bytes | None]:
+    found = read_records(str(log_dir / "t-0"), isolation="read_committed")
+    return [record.value for record in found if record.key == b"k"]
+
+
+@pytest.mark.parametrize("is_marker_in_active", [True, False])
+@pytest.mark.parametrize("left_bytes", [0, 7, None])
+def test_b6_a_marker_without_its_entry_stops_the_cleaning_until_the_index_is_back(
+    tmp_path: Path, is_marker_in_active: bool, left_bytes: int | None
+) -> None:
+    """In the active segment, where it is replayed, and in the cleaned range, where its data is met. None: no file."""
+    write(tmp_path, is_marker_in_active=is_marker_in_active)
+    base = 2 if is_marker_in_active else 0
+    path = segment_path(str(tmp_path / str(TP)), base, FileKind.TXN_INDEX)
+    entries = Path(path).read_bytes()
+    os.unlink(path)
+    if left_bytes is not None:
+        Path(path).write_bytes(entries[:left_bytes])
+    with pytest.raises(CorruptFile, match=r"txnindex"):
+        clean(tmp_path)
+    Path(path).write_bytes(entries)
+    clean(tmp_path)
+    assert values(tmp_path) == [b"good"]
+
+
+def test_a_writer_that_opens_the_log_brings_the_entry_back(tmp_path: Path) -> None:
+    write(tmp_path, is_marker_in_active=True)
+    os.unlink(segment_path(str(tmp_path / str(TP)), 2, FileKind.TXN_INDEX))
+    with LogWriter(str(tmp_path), "t", 0, segment_bytes=10_000):
+        clean(tmp_path)
+    assert values(tmp_path) == [b"good"]
