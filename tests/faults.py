@@ -8,7 +8,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "cleaning/test_bad_input.py::test_read_only_directory_and_one_without_room",
         "cleaning/test_reservations.py::test_a_write_that_would_cross_the_floor_fails_its_log_alone",
     ),
-    "EIO, EACCES, ENOSPC, EROFS from a system call": (
+    "ENOSPC, EIO, EACCES, EROFS from a system call": (
         "daemon/test_faults.py::test_a_failing_call_is_the_trouble_of_its_log_and_passes",
         "cleaning/test_bad_input.py::test_errors_while_staging_leave_the_log_as_it_was",
         "cleaning/test_bad_input.py::test_errors_in_the_middle_of_a_commit_are_mended_by_the_next_run",
@@ -17,8 +17,12 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "broker/test_no_room.py::test_a_directory_that_fills_up_in_mid_write_costs_its_log_the_cleaning_and_the_broker_nothing",
         "daemon/test_at_work.py::test_a_log_without_room_for_all_its_groups_is_committed_group_by_group",
     ),
+    "a slow disk": ("daemon/test_faults.py::test_a_slow_disk_costs_time_only",),
     "a log directory that goes away": (
         "daemon/test_at_work.py::test_d14_log_dir_that_fails_is_offline_alone_and_comes_back",
+    ),
+    "a limit on the size of files": (
+        "daemon/test_faults.py::test_a_limit_on_the_size_of_files_fails_the_log_that_needs_more",
     ),
     "descriptors run out": ("pipeline/test_channel.py::test_it_goes_on_when_descriptors_were_short",),
     "the history cannot be written": ("daemon/test_history.py::test_a_full_disk_costs_the_row_only",),
@@ -29,6 +33,10 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "the JVM hangs": (
         "daemon/test_at_work.py::test_healthz_tells_of_an_engine_that_stalls_until_a_cleaning_comes_through",
         "pipeline/test_lazy_spark.py::test_a_jvm_that_hangs_at_its_start_is_killed",
+    ),
+    "Python workers are killed": ("daemon/test_faults.py::test_killed_python_workers_cost_a_retry",),
+    "an executor of a cluster is lost": (
+        "daemon/test_faults.py::test_an_executor_that_is_lost_in_the_middle_of_a_rewrite_costs_a_retry",
     ),
     "a process that dies whenever it sees one log": (
         "daemon/test_hostile_logs.py::test_logs_of_a_job_whose_engine_died_are_tried_one_by_one",
@@ -43,12 +51,18 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "broker/test_start_beside_commits.py::test_a_killed_broker_starts_again_whatever_is_being_committed",
         "broker/test_live_broker.py::test_a_killed_broker_finds_its_logs_in_order",
     ),
+    "SIGTERM and SIGINT at any moment": (
+        "daemon/test_faults.py::test_a_run_that_is_asked_to_end_at_any_moment_loses_nothing",
+    ),
     "a client that is slow, or vanishes": (
         "daemon/test_service.py::test_slow_client_is_cut_off_in_total",
         "daemon/test_service.py::test_a_client_that_vanishes_costs_nothing",
         "daemon/test_states.py::test_a_client_that_comes_back_takes_the_abort_over",
     ),
-    "a wall clock that jumps": ("daemon/test_due_logs.py::test_clock_that_goes_back_is_believed",),
+    "a wall clock that jumps": (
+        "daemon/test_faults.py::test_a_wall_clock_that_jumps_both_ways_loses_nothing",
+        "daemon/test_due_logs.py::test_clock_that_goes_back_is_believed",
+    ),
     "several daemons and one-shots at once": (
         "cleaning/test_bad_input.py::test_second_cleanerd_in_the_same_directory",
     ),
@@ -58,6 +72,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "daemon/test_soak.py::test_nothing_is_lost_whatever_happens",
     ),
     "no HOME, and a cache that cannot be written": (
+        "daemon/test_faults.py::test_without_home_and_with_a_cache_that_cannot_be_written",
         "kernels/test_compiled.py::test_without_a_writable_directory_it_is_a_temporary_one",
     ),
 }

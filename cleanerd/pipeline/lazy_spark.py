@@ -275,8 +275,14 @@ def _new_context(conf: SparkConf, said: IO[bytes]) -> SparkContext:
     launched = SparkConf(loadDefaults=False).setAll(
         [(name, value) for name, value in conf.getAll() if not _KEPT_FROM_SIGHT.search(name)]
     )
-    gateway = launch_gateway(launched, popen_kwargs={"stderr": said})  # type: ignore[no-untyped-call]
-    return SparkContext(conf=conf, gateway=gateway)
+    before = os.umask(
+        0o077
+    )  # what Spark writes, and its sockets, are for this user alone; the JVM inherits it
+    try:
+        gateway = launch_gateway(launched, popen_kwargs={"stderr": said})  # type: ignore[no-untyped-call]
+        return SparkContext(conf=conf, gateway=gateway)
+    finally:
+        os.umask(before)
 
 
 def _begin(work: Callable[[], _T]) -> "Future[_T]":

@@ -5,22 +5,37 @@ log alone. What else can fail is listed in `tests/faults.py`.
 """
 
 import errno
+import json
 import os
-from collections.abc import Iterator
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.cleaning.logs import TRUTH, assert_settled, newest, write_logs
-from tests.daemon.processes import DaemonProcess, running, wait_until
-from tests.daemon.test_process import committed
+from cleanerd.client.producer import Producer
+from cleanerd.client.writer import LogWriter
+from cleanerd.format import names
+from tests.cleaning.logs import SEGMENT_BYTES, TRUTH, assert_settled, newest, write_logs
+from tests.daemon import processes, test_at_work
+from tests.daemon.processes import ROOT, DaemonProcess, running, wait_until
+from tests.daemon.test_at_work import in_the_middle
+from tests.daemon.test_process import committed, descendants
+from tests.daemon.test_standalone_cluster import CLEANED_S, WORKERS, standalone
 from tests.operate.tools import need
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 PATIENCE_S = 300
+big = test_at_work.log_dir
 STAGED_KINDS = (".log", ".index", ".timeindex", ".part")
 
 
@@ -36,7 +51,9 @@ class Injected:
 INJECTED = {
     "source cannot be opened": Injected("openat", errno.EACCES, is_staged=False),
     "source cannot be read": Injected("read,pread64,preadv", errno.EIO, is_staged=False),
+    "disk full": Injected("openat", errno.ENOSPC, is_staged=True),
     "sync fails": Injected("fsync,fdatasync", errno.EIO, is_staged=True),
+    "read-only when it is named": Injected("rename,renameat,renameat2", errno.EROFS, is_staged=True),
 }
 
 
@@ -112,3 +129,222 @@ def _complaints(daemon: DaemonProcess, place: Path) -> list[str]:
     """What it says about a log directory or a log in it."""
     told = [str(event["reason"]) for event in daemon.events() if "reason" in event]
     return [reason for reason in told if str(place) in reason]
+
+
+def test_a_slow_disk_costs_time_only(tmp_path: Path) -> None:
+    """Each sync of a staged file takes half a second."""
+    log = write_logs(tmp_path / "logs", "one")
+    paths = names_of(log / "one-0", is_staged=True)
+    tracing = (
+        need("strace", "strace"),
+        "-f",
+        "-D",
+        "--seccomp-bpf",
+        "-o",
+        "/dev/null",
+        "-e",
+        "trace=fsync,fdatasync",
+    )
+    tracing += ("-e", "inject=fsync,fdatasync:delay_exit=500000", *(w for p in paths for w in ("-P", str(p))))
+    with traced(tmp_path / "d", tracing, log) as daemon:
+        wait_until(lambda: committed(daemon, "one-0"), PATIENCE_S, daemon.output)
+        assert failures(daemon, "one-0") == []
+        assert daemon.stop() == 0
+    assert newest(log / "one-0") == TRUTH
+
+
+def own_logs(log_dir: Path, *topics: str) -> Path:
+    """The same logs in a directory without a broker: what is appended may be cleaned at once."""
+    write_logs(log_dir, *topics)
+    for name in (names.META_PROPERTIES, names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
+        (log_dir / name).unlink()
+    return log_dir
+
+
+def append(log_dir: Path, topic: str, value: bytes) -> None:
+    """One more record of the first key, in a segment that is closed."""
+    with LogWriter(str(log_dir), topic, 0, segment_bytes=SEGMENT_BYTES) as writer:
+        Producer(writer).put(b"key 0", value, 9_000)
+        writer.roll()
+
+
+def test_killed_python_workers_cost_a_retry(tmp_path: Path, big: Path) -> None:
+    """Those of Spark that index and rewrite; their JVM and the engine live on."""
+    before = newest(big / "big-0")
+    with in_the_middle(tmp_path, big) as daemon:
+        assert daemon.process is not None
+        victims = named(daemon.process.pid, b"pyspark")
+        assert victims
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        daemon.configure(log_cleaner_io_max_bytes_per_second=1e12)
+        wait_until(lambda: committed(daemon, "big-0"), PATIENCE_S, daemon.output)
+        assert daemon.log("big-0")["failures"] == 0
+    assert newest(big / "big-0") == before
+    assert_settled(big / "big-0")
+
+
+def named(root: int, word: bytes) -> list[int]:
+    """Processes below one, whose command line has this word, and that are not the daemon or an engine of ours."""
+    found = []
+    for pid in descendants(root)[1:]:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes() if Path(f"/proc/{pid}").exists() else b""
+        if word in line and b"java" not in line:
+            found.append(pid)
+    return found
+
+
+def test_an_executor_that_is_lost_in_the_middle_of_a_rewrite_costs_a_retry(tmp_path: Path, big: Path) -> None:
+    before = newest(big / "big-0")
+    with (
+        standalone(tmp_path, WORKERS) as (master, _),
+        in_the_middle(tmp_path, big, cleanerd_spark_master=master) as daemon,
+    ):
+        executors = [
+            pid
+            for pid in descendants(os.getpid())
+            if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        assert len(executors) == WORKERS
+        os.kill(executors[0], signal.SIGKILL)
+        daemon.configure(log_cleaner_io_max_bytes_per_second=1e12)
+        wait_until(lambda: committed(daemon, "big-0"), CLEANED_S, daemon.output)
+        assert daemon.log("big-0")["failures"] == 0
+    assert newest(big / "big-0") == before
+    assert_settled(big / "big-0")
+
+
+JUMPING = """
+import os
+from cleanerd.env.clock import SystemClock
+now_ms, path = SystemClock.now_ms, {path!r}
+
+def jumped(self):
+    return now_ms(self) + int(open(path).read() or 0)
+
+SystemClock.now_ms = jumped
+"""
+YEAR_MS = 365 * 86_400_000
+
+
+def test_a_wall_clock_that_jumps_both_ways_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon and its engine follow it: a year ahead, two years back, and home."""
+    site, offset = tmp_path / "site", tmp_path / "offset"
+    site.mkdir()
+    offset.write_text("0")
+    (site / "sitecustomize.py").write_text(JUMPING.format(path=str(offset)))
+    path = os.pathsep.join([str(ROOT), str(site)])
+    monkeypatch.setattr(processes, "environment", lambda: {**os.environ, "PYTHONPATH": path})
+    logs = own_logs(tmp_path / "logs", "one")
+    with running(tmp_path / "d", logs, log_cleaner_min_cleanable_ratio=0.0) as daemon:
+        wait_until(lambda: committed(daemon, "one-0"), PATIENCE_S, daemon.output)
+        for number, jump_ms in enumerate((YEAR_MS, -YEAR_MS, 0)):
+            new = offset.with_suffix(".new")
+            new.write_text(str(jump_ms))
+            new.rename(offset)
+            append(logs, "one", b"%d" % number)
+            wait_until(
+                lambda number=number: daemon.outcomes("one-0").count("committed") >= number + 2,  # type: ignore[misc]
+                PATIENCE_S,
+                daemon.output,
+            )
+            assert newest(logs / "one-0") == {**TRUTH, b"key 0": b"%d" % number}
+        assert failures(daemon, "one-0") == []
+        assert "Traceback" not in daemon.output()
+        assert daemon.stop() == 0
+
+
+def clean(
+    log_dir: Path, *options: str, environment: Mapping[str, str] | None = None, file_bytes: int | None = None
+) -> "subprocess.Popen[str]":
+    """A real `cleanerd clean`, with a limit on the size of files that it may write."""
+
+    def limited() -> None:
+        if file_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+
+    arguments = [
+        sys.executable,
+        "-m",
+        "cleanerd.cli.main",
+        "clean",
+        "--force",
+        "-o",
+        "json",
+        f"--log-dir={log_dir}",
+    ]
+    arguments += ["--set=log.cleanup.policy=compact", "--set=cleanerd.spark.master=local[1]", *options]
+    return subprocess.Popen(
+        arguments, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=limited,
+        env=processes.environment() if environment is None else dict(environment),
+    )  # fmt: skip
+
+
+def results(process: "subprocess.Popen[str]") -> dict[str, dict[str, str]]:
+    """By topic, when it is done."""
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert "Traceback" not in err, err
+    return {result["topic"]: result for result in json.loads(out)["results"]}
+
+
+def test_a_limit_on_the_size_of_files_fails_the_log_that_needs_more(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE: as a full disk, for files of that size only."""
+    logs = write_logs(tmp_path / "logs", "small")
+    with LogWriter(str(logs), "large", 0, segment_bytes=1 << 24) as writer:
+        producer = Producer(writer)
+        for number in range(9000):
+            producer.put(b"key %d" % number, random.Random(number).randbytes(1000), 1000)
+            if number % 9 == 0:
+                producer.put(b"again and again", b"%d" % number, 1000)
+        writer.roll()
+    ends = f"0\n2\nsmall 0 {10**6}\nlarge 0 {10**6}\n"
+    (logs / "replication-offset-checkpoint").write_text(ends)
+    (logs / "recovery-point-offset-checkpoint").write_text(ends)
+    before = newest(logs / "large-0")
+    process = clean(logs, file_bytes=4 << 20)
+    found = results(process)
+    assert process.returncode == 1
+    assert found["small"]["outcome"] == "committed"
+    assert found["large"]["outcome"] == "failed"
+    assert str(logs / "large-0") in found["large"]["reason"]
+    assert os.strerror(errno.EFBIG) in found["large"]["reason"]
+    assert newest(logs / "large-0") == before
+    assert newest(logs / "small-0") == TRUTH
+    assert not list((logs / "large-0").glob("*.cleanerd"))
+
+
+def test_without_home_and_with_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    """Kernels are compiled into a directory that goes away with the process."""
+    logs = write_logs(tmp_path / "logs", "one")
+    (tmp_path / "file").touch()
+    keep = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "LANG") if name in os.environ}
+    process = clean(logs, environment={**keep, "XDG_CACHE_HOME": str(tmp_path / "file" / "below")})
+    assert results(process)["one"]["outcome"] == "committed"
+    assert process.returncode == 0
+    assert newest(logs / "one-0") == TRUTH
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_run_that_is_asked_to_end_at_any_moment_loses_nothing(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """The exit code tells, no traceback does; the next run does the rest."""
+    chance, logs = random.Random(int(number)), write_logs(tmp_path / "logs", "one")
+    shutil.copytree(logs, tmp_path / "aside")
+    began = time.monotonic()
+    assert results(clean(tmp_path / "aside"))["one"]["outcome"] == "committed"
+    took_s = time.monotonic() - began
+    for _ in range(6):
+        process = clean(logs)
+        try:
+            process.wait(chance.random() * took_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        assert "Traceback" not in err, err
+        assert newest(logs / "one-0") == TRUTH
+    assert results(clean(logs))["one"]["outcome"] in ("committed", "unchanged", "skipped")
+    assert_settled(logs / "one-0")
+    assert newest(logs / "one-0") == TRUTH

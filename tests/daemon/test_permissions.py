@@ -1,0 +1,148 @@
+"""What a daemon makes, its JVM and its workers too, under the umask of somebody careless: modes, owners, ports, sockets.
+
+The daemon runs with umask 000, so that every mode that nobody has thought of shows.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cleaning.logs import write_logs
+from tests.daemon import processes
+from tests.daemon.processes import DaemonProcess, wait_until
+from tests.daemon.test_process import committed
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
+
+PATIENCE_S = 180
+MODE, OWNER = 0o640, (4321, 1234)
+"""Of the broker's files."""
+
+
+class Careless(DaemonProcess):
+    """A daemon with umask 000."""
+
+    def arguments(self) -> list[str]:
+        return ["sh", "-c", 'umask 000; exec "$@"', "sh", *super().arguments()]
+
+
+@dataclass
+class Place:
+    """A daemon that has cleaned, and whose engine lives on."""
+
+    root: Path
+    daemon: DaemonProcess
+    before: frozenset[str]
+
+    @property
+    def tree(self) -> list[psutil.Process]:
+        assert self.daemon.process is not None
+        daemon = psutil.Process(self.daemon.process.pid)
+        return [daemon, *daemon.children(recursive=True)]
+
+    def made(self) -> dict[str, os.stat_result]:
+        """Everything below the root that was not there before the daemon, and all that is open elsewhere for writing."""
+        found = {str(path): path.lstat() for path in self.root.rglob("*") if str(path) not in self.before}
+        for process in self.tree:
+            for file in process.open_files():
+                is_elsewhere = not file.path.startswith(
+                    (str(self.root), str(processes.ROOT), "/proc", "/dev")
+                )
+                if is_elsewhere and getattr(file, "mode", "r") != "r" and os.path.exists(file.path):
+                    found[file.path] = os.lstat(file.path)
+        return found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    root = tmp_path_factory.mktemp("careless")
+    logs = write_logs(root / "logs", "one")
+    for path in logs.rglob("*"):
+        os.chmod(path, 0o750 if path.is_dir() else MODE)
+        if os.geteuid() == 0:
+            os.chown(path, *OWNER)
+    (root / "tmp").mkdir()
+    (root / "d").mkdir()
+    before = frozenset(str(path) for path in root.rglob("*"))
+    settings = {
+        "cleanerd.spark.idle.timeout.ms": 600_000,
+        "cleanerd.metrics.listen": "127.0.0.1:0",
+        "cleanerd.spark.conf.spark.local.dir": root / "tmp",
+    }
+    daemon = Careless(root / "d", [logs], settings)
+    with pytest.MonkeyPatch.context() as patch:
+        environment = {**processes.environment(), "TMPDIR": str(root / "tmp")}
+        patch.setattr(processes, "environment", lambda: environment)
+        try:
+            daemon.start()
+            wait_until(lambda: committed(daemon, "one-0"), PATIENCE_S, daemon.output)
+            yield Place(root, daemon, before)
+        finally:
+            if daemon.process is not None:
+                daemon.process.terminate()
+                daemon.process.wait(60)
+
+
+OURS = ("d/server.properties", "d/topics.d", "d/stderr.log")
+"""Made by these tests."""
+
+
+def test_nobody_else_may_write_to_anything(place: Place) -> None:
+    """Sockets ask who connects, besides."""
+    made = place.made()
+    assert len(made) > 10
+    names = {os.path.relpath(path, place.root): found for path, found in made.items()}
+    wrong = {
+        name: oct(found.st_mode)
+        for name, found in names.items()
+        if found.st_mode & stat.S_IWOTH and not stat.S_ISLNK(found.st_mode) and not name.startswith(OURS)
+    }
+    assert wrong == {}
+
+
+def test_state_can_be_read_by_nobody_else(place: Place) -> None:
+    """The directory lets nobody in, so that what lies in it needs no mode of its own."""
+    state = (place.root / "d" / "state").stat()
+    assert oct(stat.S_IMODE(state.st_mode)) == oct(0o750)
+    assert oct(stat.S_IMODE(place.daemon.socket.stat().st_mode)) == oct(0o660)
+
+
+def test_files_of_the_log_have_mode_and_owner_of_those_that_they_replace(place: Place) -> None:
+    """A broker that cannot read one takes its directory offline (spec disk A6)."""
+    logs = place.root / "logs"
+    files = [path for path in (logs / "one-0").iterdir() if path.suffix in (".log", ".index", ".timeindex")]
+    assert files
+    for path in [*files, logs / "cleaner-offset-checkpoint"]:
+        found = path.stat()
+        assert oct(stat.S_IMODE(found.st_mode)) == oct(MODE), path
+        assert os.geteuid() != 0 or (found.st_uid, found.st_gid) == OWNER, path
+
+
+def test_every_port_is_on_loopback(place: Place) -> None:
+    """Metrics, the channel of the tasks, Spark's own: none more, and each of a process that is known."""
+    listening = [
+        (process.name(), connection.laddr.ip)
+        for process in place.tree
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening
+    assert {ip.removeprefix("::ffff:") for _, ip in listening} <= {"127.0.0.1", "::1"}, listening
+
+
+def test_nobody_else_may_connect_to_another_socket_than_that_of_the_control_api(place: Place) -> None:
+    """Spark makes sockets for its Python workers, over which pickled results travel."""
+    named = {
+        str(connection.laddr)
+        for process in place.tree
+        for connection in process.net_connections("unix")
+        if connection.laddr
+    }
+    assert str(place.daemon.socket) in named
+    modes = {path: oct(stat.S_IMODE(os.stat(path).st_mode)) for path in named - {str(place.daemon.socket)}}
+    assert set(modes.values()) <= {oct(0o700), oct(0o600)}, modes
