@@ -9,15 +9,22 @@ make none.
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyspark
 
 from cleanerd.env.cache import cache_directory, why_untrusted
+from cleanerd.env.clock import SystemClock
+from cleanerd.env.files import RealFiles
 
 _QUIET = "-Xlog:disable -Xlog:all=warning:stderr"
 """A JVM says on its standard output what is wrong with an archive, and that is the output of the command."""
+
+_UNFINISHED = re.compile(r"spark-[0-9a-f]{16}\.jsa\.\d+")
+_UNFINISHED_MS = 3_600_000
+"""No JVM takes that long to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ class ClassArchive:
 
     def options(self, *, makes: bool) -> str:
         """For the JVM: to use the archive; with `makes` to write one where there is none."""
+        self._forget_old_ones()
         if self.is_missing():
             return f"{_QUIET} -XX:ArchiveClassesAtExit={self.unfinished}" if makes else ""
         return f"{_QUIET} -XX:SharedArchiveFile={self.path}" if os.path.getsize(self.path) else ""
@@ -59,6 +67,7 @@ class ClassArchive:
         """Take over what a JVM that has ended by itself has written: whole or not at all."""
         with contextlib.suppress(OSError):
             if os.path.exists(self.unfinished):
+                RealFiles().fsync(self.unfinished)  # a JVM trusts what lies behind the header of an archive
                 os.replace(self.unfinished, self.path)
             else:
                 open(self.path, "x").close()
@@ -67,3 +76,12 @@ class ClassArchive:
         """Throw away what a JVM that was killed may have begun."""
         with contextlib.suppress(OSError):
             os.unlink(self.unfinished)
+
+    def _forget_old_ones(self) -> None:
+        """Remove what JVMs have written whose cleanerd was killed, so that it was never kept."""
+        directory = os.path.dirname(self.path)
+        oldest_ms = SystemClock().now_ms() - _UNFINISHED_MS
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(directory):
+                if _UNFINISHED.fullmatch(entry.name) and entry.stat().st_mtime_ns // 1_000_000 < oldest_ms:
+                    os.unlink(entry.path)

@@ -40,6 +40,17 @@ def test_a_jvm_that_was_killed_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.jsa*"))
 
 
+def test_what_a_killed_cleanerd_never_took_over_goes_after_an_hour(tmp_path: Path) -> None:
+    """Its JVM wrote it all the same, later than anyone waited for it."""
+    archive = archive_in(tmp_path)
+    old, fresh = Path(f"{archive.path}.1"), Path(f"{archive.path}.2")
+    for path in (old, fresh):
+        path.write_bytes(b"classes")
+    os.utime(old, (0, 0))
+    archive.options(makes=False)
+    assert (old.exists(), fresh.exists()) == (False, True)
+
+
 def test_a_runtime_that_makes_none_is_not_asked_again(tmp_path: Path) -> None:
     archive = archive_in(tmp_path)
     archive.keep()

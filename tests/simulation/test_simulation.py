@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from cleanerd.cleaning import choose, clean
+from cleanerd.cleaning.plan import plan_cleaning
 from cleanerd.daemon.work.holds import Holds
 from cleanerd.env.files import RealFiles
+from cleanerd.storage.stability import read_stability
 from tests.simulation.disk import Disk, Tick
 from tests.simulation.judge import Violation
 from tests.simulation.play import disk_path, play
@@ -122,7 +124,7 @@ def test_it_finds_a_forgotten_sync(ending: str) -> None:
 
 @pytest.mark.soak
 def test_it_finds_a_cleaner_that_knows_no_open_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = choose.read_stability
+    real = read_stability
 
     def careless(files: Any, snapshot: Any, **options: Any) -> Any:
         return replace(real(files, snapshot, **options), last_stable_offset=snapshot.high_watermark)
@@ -133,7 +135,7 @@ def test_it_finds_a_cleaner_that_knows_no_open_transactions(monkeypatch: pytest.
 
 @pytest.mark.soak
 def test_it_finds_a_tombstone_that_goes_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = clean.plan_cleaning
+    real = plan_cleaning
 
     def hasty(files: Any, candidate: Any, **options: Any) -> Any:
         config = replace(candidate.config, delete_retention_ms=candidate.config.delete_retention_ms // 4)
