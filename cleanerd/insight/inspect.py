@@ -26,7 +26,7 @@ from cleanerd.kernels.tally import DAY_MS, GROUPS, Tally, TopTable, Total
 from cleanerd.kernels.transactions import collect_events
 
 from .recoding import Recoded, RecordSample
-from .records import LogView, open_log, read_slices
+from .records import LogRange, open_log, read_slices
 from .walk import Sound
 
 KEYS_MAX = 1 << 20
@@ -170,7 +170,7 @@ def inspect_partition(
     raise AssertionError
 
 
-def committed_or_not(partition_dir: str) -> LogView:
+def committed_or_not(partition_dir: str) -> LogRange:
     """All records up to the high watermark but the aborted ones. Raises as `open_log`."""
     committed = open_log(partition_dir, isolation="read_committed")
     return replace(open_log(partition_dir), aborted=committed.aborted)
@@ -181,7 +181,7 @@ def new_key() -> tuple[int, int]:
     return secrets.randbits(64), secrets.randbits(64)
 
 
-def tally_log(view: LogView, keys_max: int, key: tuple[int, int] | None = None) -> Tally:
+def tally_log(view: LogRange, keys_max: int, key: tuple[int, int] | None = None) -> Tally:
     """The counts of a log alone; `key`: of the fingerprints, a new one by default. Raises as `read_slices`."""
     tally = Tally(keys_max, key or new_key())
     for sound in read_slices(view):
@@ -189,14 +189,14 @@ def tally_log(view: LogView, keys_max: int, key: tuple[int, int] | None = None) 
     return tally
 
 
-def add_sound(tally: Tally, view: LogView, sound: Sound) -> npt.NDArray[np.bool_]:
+def add_sound(tally: Tally, view: LogRange, sound: Sound) -> npt.NDArray[np.bool_]:
     """Count some batches; returns which of their piece are aborted."""
     aborted = mark_aborted(sound.piece.batches, view.aborted)
     tally.add(sound.piece.raw, sound.part.expanded, sound.piece.batches, sound.part.records, aborted)
     return aborted
 
 
-def _inspect(view: LogView, now_ms: int, tally: Tally) -> Inspection:
+def _inspect(view: LogRange, now_ms: int, tally: Tally) -> Inspection:
     sample, batches = RecordSample(), _Batches()
     for sound in read_slices(view):
         batches.add(sound, add_sound(tally, view, sound))

@@ -13,7 +13,7 @@ from cleanerd.format.names import parse_partition_dir
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.scan import high_watermark, is_kafka_dir, read_bounds
 
-from .records import Columns, Isolation, LogView, open_log, read_columns
+from .records import Columns, Isolation, LogRange, open_log, read_columns
 
 Wait = Callable[[float], object]
 _T = TypeVar("_T")
@@ -50,7 +50,7 @@ def readable_offsets(partition_dir: str, isolation: Isolation) -> tuple[int, int
     return bounds.start, end, bounds.end
 
 
-def read_part(part: LogView, isolation: Isolation, *, wait: Wait, **options: Any) -> Iterator[Columns]:
+def read_part(part: LogRange, isolation: Isolation, *, wait: Wait, **options: Any) -> Iterator[Columns]:
     """`read_columns` of a part that `split` made, wherever its records lie by now; `options` are those of `read_columns`.
 
     When a segment was exchanged the log is opened again for the offsets that are left. Raises as `read_columns`;
@@ -70,7 +70,7 @@ def read_part(part: LogView, isolation: Isolation, *, wait: Wait, **options: Any
     raise SourceChanged(f"{directory}: segments change again and again")
 
 
-def _opened_again(directory: str, isolation: Isolation, start: int, end: int, wait: Wait) -> LogView:
+def _opened_again(directory: str, isolation: Isolation, start: int, end: int, wait: Wait) -> LogRange:
     """Raises `SourceChanged` if not all offsets are left."""
     try:
         view = when_settled(

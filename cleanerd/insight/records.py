@@ -7,7 +7,7 @@
 Three levels stand on each other, each usable by itself:
 
 =========  ================================================================================================================
-`LogView`  what may be read: offsets, isolation, byte ranges of segments. Travels to other processes; `split` for many
+`LogRange`  what may be read: offsets, isolation, byte ranges of segments. Travels to other processes; `split` for many
 `slices`   sound batches with their records: rows of `kernels.tables.BATCH` and `RECORD`, positions in `raw` or `expanded`
 `columns`  offset, timestamp, timestamp type, key, value and headers of the records that a consumer gets
 =========  ================================================================================================================
@@ -77,7 +77,7 @@ class SegmentRange:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LogView:
+class LogRange:
     """The records in [`start_offset`, `end_offset`) of a partition, where they lie. Pickles.
 
     `readable_end`: high watermark or last stable offset; no batch that reaches it is looked at.
@@ -154,7 +154,7 @@ def open_log(
     start_timestamp_ms: int | None = None,
     end_timestamp_ms: int | None = None,
     files: Files | None = None,
-) -> LogView:
+) -> LogRange:
     """What a consumer of this isolation level may read of a partition now, cut to the given bounds.
 
     A timestamp stands for the offset of the first record that has it or a later one, as Kafka looks it up; where none has,
@@ -172,13 +172,13 @@ def open_log(
     is_kafka = is_kafka_dir(files, log_dir)
     snapshot = scan_partition(files, log_dir, tp, read_checkpoints(files, log_dir), is_kafka=is_kafka)
     if snapshot is None:
-        return LogView(tp.topic, tp.partition, start_offset, start_offset, start_offset, _no_txns(), ())
+        return LogRange(tp.topic, tp.partition, start_offset, start_offset, start_offset, _no_txns(), ())
     readable_end, aborted = snapshot.high_watermark, _no_txns()
     if isolation == "read_committed":
         readable_end = read_stability(files, snapshot, now_ms=0, expiration_ms=0).last_stable_offset
         aborted = _aborted(files, snapshot)
     start, end = snapshot.log_start_offset, min(end_offset, readable_end)
-    log = LogView(tp.topic, tp.partition, start, end, readable_end, aborted, _segments(snapshot))
+    log = LogRange(tp.topic, tp.partition, start, end, readable_end, aborted, _segments(snapshot))
     if end_timestamp_ms is not None:
         end = _first_offset_since(log, end_timestamp_ms)
     if start_timestamp_ms is not None:
@@ -206,7 +206,7 @@ def _segments(snapshot: PartitionSnapshot) -> tuple[SegmentRange, ...]:
     )
 
 
-def _narrowed(log: LogView, start: int, end: int) -> LogView:
+def _narrowed(log: LogRange, start: int, end: int) -> LogRange:
     """The same log from `start` to below `end`, without the bytes before the batch that the index names for `start`."""
     ranges = tuple(
         replace(part, start=_first_byte(part, start))
@@ -244,7 +244,7 @@ def _offset_index(part: SegmentRange) -> OffsetIndex:
         return OffsetIndex(nothing, nothing)
 
 
-def _first_offset_since(log: LogView, timestamp_ms: int) -> int:
+def _first_offset_since(log: LogRange, timestamp_ms: int) -> int:
     """Offset of the first record of the view that has this timestamp or a later one; the end of the view if none has.
 
     By the time indexes: segments that end before are not opened, of the first other one a few batches are read.
@@ -275,12 +275,12 @@ def _last_offset_before(part: SegmentRange, timestamp_ms: int) -> int | None:
     return int(index.offsets[slot]) if slot >= 0 else part.base_offset
 
 
-def split(log: LogView, max_bytes: int) -> list[LogView]:
+def split(log: LogRange, max_bytes: int) -> list[LogRange]:
     """The same log as parts of at most about `max_bytes`, in order: cut between segments and at offset index entries.
 
     Each part has one range, and the offsets of it alone. Raises `OSError`.
     """
-    parts: list[LogView] = []
+    parts: list[LogRange] = []
     for part in log.ranges:
         cuts = [*_cuts(part, max_bytes), (part.end, part.limit_offset)]
         for (start, base_offset), (end, limit_offset) in pairwise(cuts):
@@ -312,7 +312,7 @@ def _cuts(part: SegmentRange, max_bytes: int) -> list[tuple[int, int]]:
     return cuts
 
 
-def read_slices(log: LogView, *, on_corrupt: OnCorrupt = "fail") -> Iterator[Sound]:
+def read_slices(log: LogRange, *, on_corrupt: OnCorrupt = "fail") -> Iterator[Sound]:
     """Sound batches of the view with all their records, also those that no consumer gets.
 
     Raises: `CorruptFile` for damage unless it is to be skipped; `SourceChanged` for a segment that is gone or was exchanged.
@@ -339,7 +339,7 @@ def _corrupt(part: SegmentRange, damage: Damage) -> CorruptFile:
 
 
 def read_columns(
-    log: LogView,
+    log: LogRange,
     *,
     columns: Collection[str] = ALL_COLUMNS,
     on_corrupt: OnCorrupt = "fail",

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cleanerd.kernels.tables import Table
 
 from .inspect import KEYS_MAX, Estimate, committed_or_not, count_estimate, new_key, tally_log
-from .records import LogView, read_columns
+from .records import LogRange, read_columns
 
 _PLAN_MAX = 100_000
 
@@ -98,7 +98,7 @@ def _repeated(
 
 
 def _copies(
-    views: Mapping[int, LogView],
+    views: Mapping[int, LogRange],
     rows: Table,
     partitions: npt.NDArray[np.int64],
     groups: npt.NDArray[np.int64],

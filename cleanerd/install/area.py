@@ -30,7 +30,7 @@ from cleanerd.format.names import (
 from cleanerd.format.partition_metadata import parse_partition_metadata
 from cleanerd.format.uuid_text import render_uuid
 from cleanerd.install.journal import Journal
-from cleanerd.install.values import Install, Place
+from cleanerd.install.values import Install, PlaceContent
 
 _MARK = "cleanerd-install"
 
@@ -101,12 +101,12 @@ class Area:
         self.files.write(path, install_id.encode())
         return path
 
-    def place(self, install: Install) -> Place:
+    def place(self, install: Install) -> PlaceContent:
         """What lies under the partition's name. Raises OSError."""
         directory = self._live(install)
         if not self.files.exists(directory):
-            return Place.NOTHING
-        return Place.OURS if self._is_marked(directory, install) else Place.OTHER
+            return PlaceContent.NOTHING
+        return PlaceContent.OURS if self._is_marked(directory, install) else PlaceContent.OTHER
 
     def topic_id(self, install: Install) -> str | None:
         """The topic id that the directory under the partition's name has; None: no sound one."""
@@ -145,7 +145,7 @@ class Area:
         `is_brokers`: the broker has the partition, or will: of what lies under its name only the mark is ours then.
         """
         directory = self._live(install)
-        if self.place(install) is Place.OURS:
+        if self.place(install) is PlaceContent.OURS:
             if is_brokers:
                 self.files.unlink(os.path.join(directory, _MARK))
             else:

@@ -13,7 +13,7 @@ from cleanerd.install.area import Area, NotInstallable
 from cleanerd.install.cluster import Claimed, Cluster, free_claim, take_claim
 from cleanerd.install.machine import Limits, advance, why_not
 from cleanerd.install.prepare import Prepared, plan, prepare
-from cleanerd.install.values import ClusterView, Install, Place, Seen, Step
+from cleanerd.install.values import ClusterView, Install, Observation, PlaceContent, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def offer(files: Files, cluster: Cluster, area: Area, tp: TopicPartition, broker
         step=Step.PREPARED,
         step_ms=now_ms,
     )
-    reason = why_not(install, Seen(view, area.place(install), True, None), cluster.min_isr(tp.topic))
+    reason = why_not(install, Observation(view, area.place(install), True, None), cluster.min_isr(tp.topic))
     if reason is not None:
         raise NotInstallable(reason)
     return Offer(install, prepared)
@@ -114,19 +114,19 @@ class Driver:
             return None
         return self._go(after)
 
-    def _unseen(self) -> Seen:
+    def _unseen(self) -> Observation:
         """For steps that need no look at the cluster."""
         nothing = ClusterView(None, (), frozenset(), -1, (), (), frozenset(), (-1, -1), None, 0)
-        return Seen(nothing, Place.NOTHING, False, None)
+        return Observation(nothing, PlaceContent.NOTHING, False, None)
 
-    def _look(self) -> Seen:
+    def _look(self) -> Observation:
         install, now_s = self.install, self.clock.monotonic_s()
         view = self.cluster.view(install.topic, install.partition, install.broker)
         if view.topic_id is not None:
             self._absent_since_s = None
         elif self._absent_since_s is None:
             self._absent_since_s = now_s
-        return Seen(
+        return Observation(
             view,
             self.area.place(install),
             self.area.is_prepared(install),
@@ -181,11 +181,11 @@ class Driver:
             case Step.REMOVING:
                 cluster.ask_for_replicas(*partition, install.rest)
             case Step.MOVING:
-                if area.place(install) is Place.NOTHING:
+                if area.place(install) is PlaceContent.NOTHING:
                     area.move_in(install)
             case Step.ADDING:
                 view = cluster.view(*partition, install.broker)
-                if view.hosted_in not in (None, install.log_dir) and area.place(install) is Place.OURS:
+                if view.hosted_in not in (None, install.log_dir) and area.place(install) is PlaceContent.OURS:
                     area.take_away(install)
                 if view.log_dirs > 1 and view.hosted_in is None:
                     cluster.prefer_log_dir(*partition, install.broker, install.log_dir)
@@ -194,7 +194,7 @@ class Driver:
                 view = cluster.view(*partition, install.broker)
                 if view.replicas != install.rest:
                     cluster.ask_for_replicas(*partition, install.rest)
-                elif view.hosted_in is None and area.place(install) is Place.OURS:
+                elif view.hosted_in is None and area.place(install) is PlaceContent.OURS:
                     area.take_away(install)  # else the broker renames it, as any log whose replica goes
             case Step.ELECTING:
                 cluster.elect_preferred(*partition)

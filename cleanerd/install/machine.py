@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from cleanerd.install.values import ClusterView, Install, Outcome, Place, Seen, Step
+from cleanerd.install.values import ClusterView, Install, Observation, Outcome, PlaceContent, Step
 
 REQUEST_MS = 10_000
 """Time limit of a request to the cluster: what it has not begun by then it does not do."""
@@ -21,7 +21,7 @@ class Limits:
     catch_up_ms: int
 
 
-def why_not(install: Install, seen: Seen, min_isr: int) -> str | None:
+def why_not(install: Install, seen: Observation, min_isr: int) -> str | None:
     """What stands against taking the replica out now, None for nothing."""
     cluster, name = seen.cluster, install.topic_partition
     if cluster.topic_id != install.topic_id:
@@ -39,12 +39,12 @@ def why_not(install: Install, seen: Seen, min_isr: int) -> str | None:
         return f"{name}: expected all replicas in sync, behind are {behind}"
     if len(install.rest) < min_isr:
         return f"{name}: min.insync.replicas is {min_isr}, and without broker {install.broker} {len(install.rest)} are left"
-    if cluster.hosted_in != install.log_dir or seen.place is not Place.OTHER:
+    if cluster.hosted_in != install.log_dir or seen.place is not PlaceContent.OTHER:
         return f"{name}: expected it in {install.log_dir}, the broker has it in {cluster.hosted_in}"
     return None
 
 
-def advance(install: Install, seen: Seen, now_ms: int, limits: Limits) -> Install | None:
+def advance(install: Install, seen: Observation, now_ms: int, limits: Limits) -> Install | None:
     """The install as it is to go on, whose step is to be carried out (once more, if it is the same); None: wait."""
     if install.step is Step.CLEARING:
         return install
@@ -65,14 +65,14 @@ def advance(install: Install, seen: Seen, now_ms: int, limits: Limits) -> Instal
     return _STEPS[install.step](install, seen, now_ms, limits)
 
 
-def _other_topic(install: Install, seen: Seen, now_ms: int) -> Install | None:
+def _other_topic(install: Install, seen: Observation, now_ms: int) -> Install | None:
     """The topic is gone, or there is another one of its name."""
     cluster = seen.cluster
     reason = (
         f"the topic was deleted or created again: expected id {install.topic_id}, found {cluster.topic_id}"
     )
     is_wanted = install.broker in cluster.replicas and len(cluster.replicas) > 1
-    if seen.place is not Place.OURS or cluster.topic_id is None or not is_wanted:
+    if seen.place is not PlaceContent.OURS or cluster.topic_id is None or not is_wanted:
         return install.to(Step.CLEARING, now_ms, outcome=Outcome.DROPPED, reason=reason)
     if _is_reassigning(cluster):
         return None
@@ -100,11 +100,11 @@ def _is_back(install: Install, cluster: ClusterView) -> bool:
     return cluster.replicas == install.replicas and not _is_reassigning(cluster)
 
 
-def _again(seen: Seen) -> bool:
+def _again(seen: Observation) -> bool:
     return seen.asked_ago_ms is None or seen.asked_ago_ms >= _ASK_AGAIN_MS
 
 
-def _trouble(install: Install, seen: Seen, now_ms: int, limits: Limits) -> str | None:
+def _trouble(install: Install, seen: Observation, now_ms: int, limits: Limits) -> str | None:
     """What makes us put the replica back at once."""
     cluster = seen.cluster
     gone = sorted(set(install.rest) - cluster.isr)
@@ -119,12 +119,12 @@ def _trouble(install: Install, seen: Seen, now_ms: int, limits: Limits) -> str |
     return None
 
 
-def _removing(install: Install, seen: Seen, now_ms: int, limits: Limits) -> Install | None:
-    if _is_out(install, seen.cluster) and seen.place is Place.NOTHING:
+def _removing(install: Install, seen: Observation, now_ms: int, limits: Limits) -> Install | None:
+    if _is_out(install, seen.cluster) and seen.place is PlaceContent.NOTHING:
         if seen.is_prepared:
             return install.to(Step.MOVING, now_ms)
         return install.to(Step.ADDING, now_ms, reason="the prepared directory is not there any more")
-    if seen.place is Place.OURS:  # it was moved in while the journal could not be written
+    if seen.place is PlaceContent.OURS:  # it was moved in while the journal could not be written
         return install.to(Step.ADDING, now_ms, is_moved=True)
     reason = _trouble(install, seen, now_ms, limits) or seen.failure
     if reason is None and seen.asked_ago_ms is None and _is_back(install, seen.cluster):
@@ -134,27 +134,27 @@ def _removing(install: Install, seen: Seen, now_ms: int, limits: Limits) -> Inst
     return install if _is_back(install, seen.cluster) and _again(seen) else None
 
 
-def _moving(install: Install, seen: Seen, now_ms: int, _: Limits) -> Install | None:
-    if seen.place is Place.OURS:
+def _moving(install: Install, seen: Observation, now_ms: int, _: Limits) -> Install | None:
+    if seen.place is PlaceContent.OURS:
         return install.to(Step.ADDING, now_ms, is_moved=True)
     reason = seen.failure
-    if seen.place is Place.OTHER:
+    if seen.place is PlaceContent.OTHER:
         reason = "something else lies under the name of the partition"
     elif not seen.is_prepared:
         reason = "the prepared directory is not there any more"
     return install if reason is None else install.to(Step.ADDING, now_ms, reason=reason)
 
 
-def _adding(install: Install, seen: Seen, now_ms: int, limits: Limits) -> Install | None:
+def _adding(install: Install, seen: Observation, now_ms: int, limits: Limits) -> Install | None:
     cluster = seen.cluster
     in_step_ms = now_ms - install.step_ms
     if (
-        install.is_moved and seen.place is not Place.OURS
+        install.is_moved and seen.place is not PlaceContent.OURS
     ):  # a broker that started meanwhile has made it a stray one
         reason = "the prepared directory is not under the name of the partition any more"
         return install.to(Step.ADDING, now_ms, is_moved=False, reason=reason)
     elsewhere = cluster.hosted_in not in (None, install.log_dir)
-    if seen.place is Place.OURS and elsewhere:
+    if seen.place is PlaceContent.OURS and elsewhere:
         reason = f"the broker has put the replica into {cluster.hosted_in}"
         return install.to(Step.ADDING, now_ms, is_moved=False, reason=reason)
     if _is_out(install, cluster):
@@ -182,8 +182,8 @@ def _adding(install: Install, seen: Seen, now_ms: int, limits: Limits) -> Instal
     return _clear(replace(install, reason=reason), now_ms)
 
 
-def _evicting(install: Install, seen: Seen, now_ms: int, limits: Limits) -> Install | None:
-    if _is_out(install, seen.cluster) and seen.place is not Place.OURS:
+def _evicting(install: Install, seen: Observation, now_ms: int, limits: Limits) -> Install | None:
+    if _is_out(install, seen.cluster) and seen.place is not PlaceContent.OURS:
         return install.to(Step.ADDING, now_ms, is_moved=False)
     if now_ms - install.step_ms > limits.step_ms:
         reason = f"{install.reason}; the broker keeps it open until its next start"
@@ -191,7 +191,7 @@ def _evicting(install: Install, seen: Seen, now_ms: int, limits: Limits) -> Inst
     return install if _is_out(install, seen.cluster) or _again(seen) else None
 
 
-def _electing(install: Install, seen: Seen, now_ms: int, _: Limits) -> Install | None:
+def _electing(install: Install, seen: Observation, now_ms: int, _: Limits) -> Install | None:
     if seen.cluster.leader == install.broker or now_ms - install.step_ms > _ELECTION_MS:
         return _clear(install, now_ms)
     return install if _again(seen) else None

@@ -87,7 +87,7 @@ class Install:
         return TypeAdapter(cls).validate_python(fields)
 
 
-class Place(Enum):
+class PlaceContent(Enum):
     """What lies under the partition's name in the log directory."""
 
     NOTHING = "nothing"
@@ -116,7 +116,7 @@ class ClusterView:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observation:
     """All that decides about the next step. Times in ms, None for never in this process.
 
     `asked_ago_ms`: since the action of this step was last carried out. `absent_for_ms`: how long the topic has been unknown
@@ -125,7 +125,7 @@ class Seen:
     """
 
     cluster: ClusterView
-    place: Place
+    place: PlaceContent
     is_prepared: bool
     asked_ago_ms: int | None
     topic_id_in_place: str | None = None

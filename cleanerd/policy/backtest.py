@@ -10,7 +10,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RecordedLog:
     """A log at an instant, as it was recorded."""
 
     time_ms: int
@@ -19,7 +19,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class CleaningSetting:
     """What decides when a log is cleaned. `max_compaction_lag_ms`: 0 or less is none."""
 
     min_cleanable_dirty_ratio: float
@@ -37,14 +37,14 @@ class Replayed:
     max_bytes: int
 
 
-def stayed(seen: Sequence[Seen]) -> float:
+def stayed(seen: Sequence[RecordedLog]) -> float:
     """The share of all written bytes that cleanings have left, from what was written and what became of the clean part."""
     written = sum(max(after.size_bytes - before.size_bytes, 0) for before, after in pairwise(seen))
     grown = seen[-1].clean_bytes - seen[0].clean_bytes if seen else 0
     return min(max(grown / written, 0.0), 1.0) if written else 0.0
 
 
-def replay(seen: Sequence[Seen], setting: Setting) -> Replayed:
+def replay(seen: Sequence[RecordedLog], setting: CleaningSetting) -> Replayed:
     """The log from the first sample on, written as it was, cleaned by `setting`. Requires: samples ascend by time."""
     share = stayed(seen)
     clean, dirty = float(seen[0].clean_bytes), float(seen[0].size_bytes - seen[0].clean_bytes)

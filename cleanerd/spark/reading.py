@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from cleanerd.errors import SourceChanged
 from cleanerd.insight.live import read_part, readable_offsets, when_settled
-from cleanerd.insight.records import BATCH, HEADERS, KEY, VALUE, LogView, open_log
+from cleanerd.insight.records import BATCH, HEADERS, KEY, VALUE, LogRange, open_log
 
 from .arrow import record_batch
 from .options import Options
@@ -16,7 +16,7 @@ from .options import Options
 _wait = threading.Event().wait
 
 
-def open_settled(directory: str, options: Options, **bounds: Any) -> LogView:
+def open_settled(directory: str, options: Options, **bounds: Any) -> LogRange:
     """`open_log` of a log that may be in use; `bounds` are its arguments. Raises as it does."""
     return when_settled(lambda: open_log(directory, isolation=options.isolation, **bounds), _wait)
 
@@ -26,7 +26,7 @@ def settled_offsets(directory: str, options: Options) -> tuple[int, int, int]:
     return when_settled(lambda: readable_offsets(directory, options.isolation), _wait)
 
 
-def batches_of(part: LogView | None, options: Options, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def batches_of(part: LogRange | None, options: Options, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Record batches of one part, which `split` made; of None, which is what Spark makes of no parts at all, nothing.
 
     Raises `CorruptFile`; `SourceChanged` for records that were deleted meanwhile, unless that is allowed.

@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from cleanerd.errors import BadUsage
-from cleanerd.insight.records import LogView, split
+from cleanerd.insight.records import LogRange, split
 
 from .options import COLUMN_TYPES, Options, parse_options
 from .reading import batches_of, open_settled
@@ -64,7 +64,7 @@ class SegmentsReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Parts of the logs, each for one task. Raises `BadUsage`, `CleanerdError`, `OSError`."""
         options = self._options
-        parts: list[LogView] = []
+        parts: list[LogRange] = []
         for tp, directory in options.partition_dirs():
             start, end = options.bounds(tp)
             log = open_settled(

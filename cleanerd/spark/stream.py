@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 
 from cleanerd.errors import SourceChanged
 from cleanerd.format.names import TopicPartition
-from cleanerd.insight.records import LogView, split
+from cleanerd.insight.records import LogRange, split
 
 from .options import EARLIEST, LATEST, Options
 from .reading import batches_of, open_settled, settled_offsets
@@ -102,7 +102,7 @@ class SegmentsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
     ) -> Sequence[InputPartition]:
         """Parts of one batch. Raises as `latestOffset`."""
-        begin, parts = _offsets(start), list[LogView]()
+        begin, parts = _offsets(start), list[LogRange]()
         dirs = dict(self._options.partition_dirs())
         for tp, stop in _offsets(end).items():
             first = begin.get(tp, 0)
@@ -110,7 +110,7 @@ class SegmentsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 parts += self._parts(tp, dirs.get(tp), first, stop)
         return [InputPartition(part) for part in parts]
 
-    def _parts(self, tp: TopicPartition, directory: str | None, first: int, stop: int) -> list[LogView]:
+    def _parts(self, tp: TopicPartition, directory: str | None, first: int, stop: int) -> list[LogRange]:
         lost = f"{tp}: offsets {first} to {stop} are not all there"
         if directory is None:
             if self._options.fail_on_data_loss:

@@ -1,4 +1,4 @@
-"""Bounds of a `LogView` by time, control records and batch columns, and parts whose segments are exchanged meanwhile."""
+"""Bounds of a `LogRange` by time, control records and batch columns, and parts whose segments are exchanged meanwhile."""
 
 import os
 import random
@@ -14,7 +14,7 @@ from cleanerd.format.batch import encode_batch
 from cleanerd.format.names import MAX_OFFSET, FileKind
 from cleanerd.format.record import Record
 from cleanerd.insight.live import read_part
-from cleanerd.insight.records import BATCH, Columns, LogView, open_log, read_columns, split
+from cleanerd.insight.records import BATCH, Columns, LogRange, open_log, read_columns, split
 from cleanerd.storage.segments import LogBatch, log_batches
 from tests.insight.logdirs import GOLDEN, broker_log_dir, segment
 from tests.insight.test_records import ISOLATIONS, LOGS, records, rows
@@ -144,7 +144,7 @@ def copied(path: Path) -> None:
     other.rename(path)
 
 
-def read(part: LogView, waits: list[float], **options) -> list[Record]:
+def read(part: LogRange, waits: list[float], **options) -> list[Record]:
     found: list[Columns] = list(read_part(part, "read_uncommitted", wait=waits.append, **options))
     return [record for columns in found for record in rows(columns)]
 

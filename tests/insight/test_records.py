@@ -20,7 +20,7 @@ from cleanerd.insight.records import (
     KEY,
     VALUE,
     Columns,
-    LogView,
+    LogRange,
     open_log,
     read_columns,
     read_slices,
@@ -58,7 +58,7 @@ def rows(columns: Columns) -> list[Record]:
     ]
 
 
-def records(log: LogView, **options) -> list[Record]:
+def records(log: LogRange, **options) -> list[Record]:
     return [record for columns in read_columns(log, **options) for record in rows(columns)]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cleanerd.errors import ClusterRefused
 from cleanerd.install.machine import why_not
-from cleanerd.install.values import ClusterView, Install, Outcome, Place, Seen, Step
+from cleanerd.install.values import ClusterView, Install, Observation, Outcome, PlaceContent, Step
 from tests.install.world import BROKER, REPLICAS, TOPIC_ID, Killed, World, fresh_install
 
 STEPS_MAX = 2_000
@@ -158,13 +158,13 @@ def test_a_topic_that_was_created_again_is_left_alone() -> None:
     driver._asked_s = world.clock.monotonic_s()
     world.tick()
     driver.step()
-    assert world.place is Place.OURS
+    assert world.place is PlaceContent.OURS
     world.topic_id, world.replicas = "BBBBBBBBBBBBBBBBBBBBBB", (3, 2)
     asked = list(world.asked)
     done = driver.step()
     assert done is not None
     assert done.outcome is Outcome.DROPPED
-    assert world.place is Place.NOTHING
+    assert world.place is PlaceContent.NOTHING
     assert world.asked == asked
 
 
@@ -176,7 +176,7 @@ def test_our_directory_does_not_stand_in_the_way_of_a_new_topic_of_the_name() ->
     driver._asked_s = world.clock.monotonic_s()
     world.tick()
     driver.step()
-    assert world.place is Place.OURS
+    assert world.place is PlaceContent.OURS
     world.topic_id, world.replicas, world.refuses = "BBBBBBBBBBBBBBBBBBBBBB", (3, 1, 2), True
     done = None
     for _ in range(200):
@@ -211,7 +211,7 @@ def test_what_was_done_without_a_journal_is_seen_after_a_kill() -> None:
     world.tick()
     world.is_full = True
     driver.step()
-    assert world.place is Place.OURS
+    assert world.place is PlaceContent.OURS
     assert world.journal_text is not None
     assert world.journal_text.step is Step.REMOVING
     driver, done = world.drive(world.journal_text), None
@@ -247,7 +247,7 @@ VIEW = ClusterView(TOPIC_ID, (1, 2), frozenset({1, 2}), 1, (), (), frozenset({1,
 def refusal(min_isr: int = 1, **changes: object) -> str:
     view = replace(VIEW, **changes)  # type: ignore[arg-type]
     install = fresh_install(view.replicas)
-    return why_not(install, Seen(view, Place.OTHER, True, None), min_isr) or ""
+    return why_not(install, Observation(view, PlaceContent.OTHER, True, None), min_isr) or ""
 
 
 def test_what_may_not_be_taken_out_is_refused_with_its_reason() -> None:

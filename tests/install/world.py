@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from cleanerd.errors import ClusterRefused
 from cleanerd.install.driver import Driver
 from cleanerd.install.machine import REQUEST_MS, Limits
-from cleanerd.install.values import ClusterView, Install, Place, Step
+from cleanerd.install.values import ClusterView, Install, PlaceContent, Step
 
 REPLICAS = (2, 1, 3)
 BROKER = 1
@@ -53,7 +53,7 @@ class World:
     topic_id: str | None = TOPIC_ID
     alive: set[int] = field(default_factory=lambda: set(REPLICAS))
     controller: tuple[int, int] = (1, 1)
-    place: Place = Place.OTHER
+    place: PlaceContent = PlaceContent.OTHER
     is_loaded: bool = True
     loaded_ours: bool = False
     refuses: bool = False
@@ -96,21 +96,21 @@ class World:
             return
         if BROKER not in self.replicas:
             if self.is_loaded:
-                self.is_loaded, self.place = False, Place.NOTHING
+                self.is_loaded, self.place = False, PlaceContent.NOTHING
         elif not self.is_loaded:
-            if self.place is Place.OURS and self.refuses:
+            if self.place is PlaceContent.OURS and self.refuses:
                 return
-            self.loaded_ours = self.place is Place.OURS
+            self.loaded_ours = self.place is PlaceContent.OURS
             self.is_loaded = True
-            self.place = self.place if self.loaded_ours else Place.OTHER
+            self.place = self.place if self.loaded_ours else PlaceContent.OTHER
         else:
             self.isr.add(BROKER)
 
     def restart_broker(self) -> None:
         """It starts: what is assigned is loaded, what is not becomes stray."""
         self.alive.add(BROKER)
-        if BROKER not in self.replicas and self.place is not Place.NOTHING:
-            self.place, self.is_loaded = Place.NOTHING, False
+        if BROKER not in self.replicas and self.place is not PlaceContent.NOTHING:
+            self.place, self.is_loaded = PlaceContent.NOTHING, False
 
     def apply(self, wanted: tuple[int, ...]) -> None:
         """The controller carries out a request."""
@@ -203,7 +203,7 @@ class SimArea:
     def journal(self) -> World:
         return self.world
 
-    def place(self, _: Install) -> Place:
+    def place(self, _: Install) -> PlaceContent:
         return self.world.place
 
     def topic_id(self, _: Install) -> str | None:
@@ -216,21 +216,21 @@ class SimArea:
         world = self.world
         world._trouble()
         assert world.is_prepared
-        if world.place is not Place.NOTHING:
+        if world.place is not PlaceContent.NOTHING:
             raise OSError(39, "Directory not empty")
-        world.place, world.is_prepared = Place.OURS, False
+        world.place, world.is_prepared = PlaceContent.OURS, False
         world._trouble()
 
     def take_away(self, _: Install) -> None:
         world = self.world
         world._trouble()
         assert not world.is_loaded, "a directory was taken from under a broker"
-        world.place = Place.NOTHING
+        world.place = PlaceContent.NOTHING
         world._trouble()
 
     def clear(self, install: Install, *, is_brokers: bool) -> None:
         world = self.world
-        if world.place is Place.OURS and not is_brokers:
+        if world.place is PlaceContent.OURS and not is_brokers:
             self.take_away(install)
         world.is_prepared = False
         world._trouble()

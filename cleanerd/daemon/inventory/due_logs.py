@@ -15,7 +15,7 @@ from cleanerd.daemon.inventory.entry import Entry
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import ClosedSegment, ListedLog
 from cleanerd.daemon.inventory.totals import Totals, sum_up
-from cleanerd.daemon.inventory.urgency import FOREVER_MS, Due, DueReason, Estimate, estimate
+from cleanerd.daemon.inventory.urgency import FOREVER_MS, DirtyEstimate, Due, DueReason, estimate
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import Clock
 from cleanerd.format.names import FileKind, segment_path
@@ -106,7 +106,7 @@ class DueLogs:
             return 0.0
         return self._clock.monotonic_s() - entry.visits.due_since_s
 
-    def estimate(self, log: LogId, now_ms: int, topic_config: TopicConfigs) -> Estimate | None:
+    def estimate(self, log: LogId, now_ms: int, topic_config: TopicConfigs) -> DirtyEstimate | None:
         """The most that may be cleanable of a log; None if it is not compacted, does not exist or cannot be read."""
         entry = self._inventory.entry(log)
         return self._estimate(entry, now_ms, topic_config) if entry else None
@@ -150,7 +150,7 @@ class DueLogs:
             return math.inf
         return entry.visits.due_since_s + self._reserved_max_wait_s - now_s
 
-    def _estimate(self, entry: Entry, now_ms: int, config_of: TopicConfigs) -> Estimate | None:
+    def _estimate(self, entry: Entry, now_ms: int, config_of: TopicConfigs) -> DirtyEstimate | None:
         """None for a log that is not compacted, or cannot be read."""
         known = entry.known
         config = config_of(entry.log.topic_partition.topic)

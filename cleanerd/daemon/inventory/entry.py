@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from cleanerd.daemon.inventory.listed_log import ClosedSegment, ListedLog
-from cleanerd.daemon.inventory.urgency import FOREVER_MS, Estimate
+from cleanerd.daemon.inventory.urgency import FOREVER_MS, DirtyEstimate
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.files import FileStat
 
@@ -12,7 +12,7 @@ from cleanerd.env.files import FileStat
 class Visits:
     """What is remembered of a log for the question whether it is due (`due_logs`); it goes when its directory goes."""
 
-    estimate: Estimate | None = None
+    estimate: DirtyEstimate | None = None
     first_batches_ms: dict[ClosedSegment, int | None] = field(default_factory=dict)
     due_since_s: float | None = None
     offered: object = None  # what the last `Due` was based on

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cleanerd.daemon.inventory.listed_log import ListedLog
-from cleanerd.daemon.inventory.urgency import Estimate
+from cleanerd.daemon.inventory.urgency import DirtyEstimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Totals:
 
 
 def sum_up(
-    known: Sequence[ListedLog], estimates: Sequence[Estimate], *, unreadable: int, now_ms: int
+    known: Sequence[ListedLog], estimates: Sequence[DirtyEstimate], *, unreadable: int, now_ms: int
 ) -> Totals:
     """Totals of the logs in `known`; `estimates` of those that are compacted."""
     staged = [one.contents.staged for one in known if one.contents.staged is not None]

@@ -22,7 +22,7 @@ class DueReason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class DirtyEstimate:
     """The most that may be cleanable, and until when that stands if nothing else changes.
 
     `deadline_ms`: first instant at which a dirty segment is older than max.compaction.lag.ms (1.18), FOREVER_MS if none is.
@@ -55,7 +55,7 @@ class Estimate:
 
 def estimate(
     known: ListedLog, config: TopicConfig, now_ms: int, first_batches_ms: Mapping[int, int | None]
-) -> Estimate:
+) -> DirtyEstimate:
     """The upper bound at `now_ms`. `first_batches_ms`: by base offset, needed only with max.compaction.lag.ms."""
     found = known.upper_bound(config, now_ms, first_batches_ms)
     facts = known.facts(first_batches_ms)
@@ -66,7 +66,7 @@ def estimate(
     young = (
         s.largest_timestamp_ms + min_lag_ms for s in dirty if s.largest_timestamp_ms > now_ms - min_lag_ms
     )
-    return Estimate(
+    return DirtyEstimate(
         known=known,
         config=config,
         range=found,

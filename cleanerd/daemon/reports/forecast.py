@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from cleanerd.cleaning.throttle import RateLimit
-from cleanerd.daemon.inventory.urgency import FOREVER_MS, Estimate
+from cleanerd.daemon.inventory.urgency import FOREVER_MS, DirtyEstimate
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports.what_if import what_if
 from cleanerd.daemon.values.log_id import LogId
@@ -36,7 +36,7 @@ _WHAT_IF_MAX = 8  # logs; a whole directory would be read from the history for m
 _CLEANINGS: tuple[HistoryEventKind, ...] = ("cleaning",)
 _GROWTH_MS = 7 * 86_400_000
 
-Estimates = dict[LogId, Estimate]
+Estimates = dict[LogId, DirtyEstimate]
 
 
 def forecast(parts: Parts, logs: Collection[LogId]) -> Forecast:
@@ -96,11 +96,11 @@ def _works(waiting: Estimates, now_ms: int, rate: float) -> list[Work[LogId]]:
     return works
 
 
-def _size_bytes(estimate: Estimate) -> int:
+def _size_bytes(estimate: DirtyEstimate) -> int:
     return max(estimate.range.clean_bytes + estimate.range.cleanable_bytes, 1)
 
 
-def _latest_ms(estimate: Estimate, size_bytes: int, rate: float) -> int:
+def _latest_ms(estimate: DirtyEstimate, size_bytes: int, rate: float) -> int:
     if estimate.deadline_ms >= FOREVER_MS:
         return NEVER_MS
     grace_ms = min(max(_GRACE_MIN_MS, estimate.config.max_compaction_lag_ms // _GRACE_SHARE), _GRACE_MAX_MS)
@@ -137,7 +137,7 @@ def _rate(parts: Parts) -> tuple[float, bool]:
 def _log_forecast(
     parts: Parts,
     log: LogId,
-    estimate: Estimate,
+    estimate: DirtyEstimate,
     planned: Planned[LogId] | None,
     now_ms: int,
     *,
@@ -164,7 +164,7 @@ def _log_forecast(
     )
 
 
-def _removable_bytes(estimate: Estimate, last: HistoryEvent | None) -> int | None:
+def _removable_bytes(estimate: DirtyEstimate, last: HistoryEvent | None) -> int | None:
     """What a cleaning removes if it leaves what the last one left; None if there was none."""
     if last is None or last.bytes_after is None or last.kind not in ("cleaning", "commit"):
         return None
@@ -172,7 +172,7 @@ def _removable_bytes(estimate: Estimate, last: HistoryEvent | None) -> int | Non
     return max(size_bytes - last.bytes_after, 0)
 
 
-def _due(parts: Parts, log: LogId, estimate: Estimate, now_ms: int) -> tuple[int | None, str | None]:
+def _due(parts: Parts, log: LogId, estimate: DirtyEstimate, now_ms: int) -> tuple[int | None, str | None]:
     """When the log becomes due if writing goes on as in the last week."""
     bound, config = estimate.range, estimate.config
     written = written_bytes_per_s(parts.history.samples(log, now_ms - _GROWTH_MS))

@@ -7,7 +7,7 @@ from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import WhatIf
-from cleanerd.policy.backtest import Seen, Setting, replay
+from cleanerd.policy.backtest import CleaningSetting, RecordedLog, replay
 
 _SINCE_MS = 30 * 86_400_000
 _SAMPLES_MIN = 3
@@ -20,7 +20,7 @@ def what_if(parts: Parts, log: LogId, config: TopicConfig) -> tuple[WhatIf, ...]
     samples = parts.history.samples(log, parts.clock.now_ms() - _SINCE_MS)
     if len(samples) < _SAMPLES_MIN:
         return ()
-    seen = [Seen(one.time_ms, one.size_bytes, one.clean_bytes) for one in samples]
+    seen = [RecordedLog(one.time_ms, one.size_bytes, one.clean_bytes) for one in samples]
     lasted_ms = samples[-1].time_ms - samples[0].time_ms
     found = []
     for name, setting in _settings(config):
@@ -38,8 +38,8 @@ def what_if(parts: Parts, log: LogId, config: TopicConfig) -> tuple[WhatIf, ...]
     return tuple(found)
 
 
-def _settings(config: TopicConfig) -> Iterator[tuple[str, Setting]]:
-    now = Setting(
+def _settings(config: TopicConfig) -> Iterator[tuple[str, CleaningSetting]]:
+    now = CleaningSetting(
         config.min_cleanable_dirty_ratio, config.max_compaction_lag_ms, max(config.segment_bytes, 1)
     )
     yield "as it is", now

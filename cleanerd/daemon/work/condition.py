@@ -25,7 +25,7 @@ from cleanerd.config.load import Configuration
 from cleanerd.daemon.inventory.due_logs import DueLogs, TopicConfigs
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import ListedLog
-from cleanerd.daemon.inventory.urgency import Estimate
+from cleanerd.daemon.inventory.urgency import DirtyEstimate
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import LogState
 from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
@@ -148,7 +148,7 @@ class Conditions:
             max_wasted_ratio=self.configuration().broker.staged_max_wasted_ratio,
         )
 
-    def _until(self, found: Estimate, config_of: TopicConfigs) -> int | None:
+    def _until(self, found: DirtyEstimate, config_of: TopicConfigs) -> int | None:
         """Until when a log is left to the cleaner of the broker that owns its directory; None: it is not.
 
         That is one that this cleaner takes by its own ratio, but only for a while: it may have given the log up.
