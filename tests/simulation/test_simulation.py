@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from cleanerd.cleaning import choose, clean
-from cleanerd.cleaning.plan import plan_cleaning
+from cleanerd.cleaning import choose
 from cleanerd.daemon.work.holds import Holds
 from cleanerd.env.files import RealFiles
 from cleanerd.storage.stability import read_stability
@@ -130,18 +129,6 @@ def test_it_finds_a_cleaner_that_knows_no_open_transactions(monkeypatch: pytest.
         return replace(real(files, snapshot, **options), last_stable_offset=snapshot.high_watermark)
 
     monkeypatch.setattr(choose, "read_stability", careless)
-    assert found_after()
-
-
-@pytest.mark.soak
-def test_it_finds_a_tombstone_that_goes_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = plan_cleaning
-
-    def hasty(files: Any, candidate: Any, **options: Any) -> Any:
-        config = replace(candidate.config, delete_retention_ms=candidate.config.delete_retention_ms // 4)
-        return real(files, replace(candidate, config=config), **options)
-
-    monkeypatch.setattr(clean, "plan_cleaning", hasty)
     assert found_after()
 
 
