@@ -70,3 +70,35 @@ def test_what_stays_of_what_is_written() -> None:
     seen = [RecordedLog(0, 1000, 1000), RecordedLog(1, 3000, 1000), RecordedLog(2, 1500, 1500)]
     assert stayed(seen) == 0.25
     assert stayed([]) == stayed(seen[:1]) == 0
+
+
+def test_retention_by_time_keeps_what_was_written_in_it() -> None:
+    """Rule 6.5. 100 bytes a second that no cleaning takes: ten seconds of them stay, and no more."""
+    seen = recorded([100] * 50, clean_bytes=0)
+    kept = replay(seen, CleaningSetting(1.0, NO_LAG, 100, retention_ms=10_000))
+    assert kept.max_bytes == 1200  # before the run that got too old goes
+    assert kept.mean_bytes < replay(seen, CleaningSetting(1.0, NO_LAG, 100)).mean_bytes
+
+
+def test_retention_by_size_leaves_at_least_that() -> None:
+    """Rule 6.4: what goes leaves `retention.bytes` or more."""
+    seen = recorded([100] * 50, clean_bytes=0)
+    kept = replay(seen, CleaningSetting(1.0, NO_LAG, 100, retention_bytes=950))
+    assert kept.max_bytes == 1100
+    assert replay(seen, CleaningSetting(1.0, NO_LAG, 100, retention_bytes=10_000)).max_bytes == 5000
+
+
+@given(growth, st.sampled_from((0.1, 0.5)), st.integers(0, 60_000), st.integers(0, 60_000))
+def test_less_time_is_never_larger(written: list[int], ratio: float, one_ms: int, other_ms: int) -> None:
+    seen = recorded(written)
+    less, more = sorted((one_ms, other_ms))
+    sizes = [
+        replay(seen, CleaningSetting(ratio, NO_LAG, 1, retention_ms=ms)).max_bytes for ms in (less, more)
+    ]
+    assert sizes == sorted(sizes)
+
+
+def test_a_segment_that_is_written_to_is_young() -> None:
+    """Its largest timestamp is the last one (rule 6.5), so it stays."""
+    seen = recorded([100] * 5, clean_bytes=0)
+    assert replay(seen, CleaningSetting(1.0, NO_LAG, 1000, retention_ms=0)).max_bytes == 500

@@ -13,6 +13,8 @@ _SINCE_MS = 30 * 86_400_000
 _SAMPLES_MIN = 3
 _RATIOS = (0.1, 0.3, 0.5, 0.8)
 _DAY_MS = 86_400_000
+_RETENTION_DAYS = (1, 7)
+"""Nothing longer than what is recorded can be told."""
 
 
 def what_if(parts: Parts, log: LogId, config: TopicConfig) -> tuple[WhatIf, ...]:
@@ -40,7 +42,11 @@ def what_if(parts: Parts, log: LogId, config: TopicConfig) -> tuple[WhatIf, ...]
 
 def _settings(config: TopicConfig) -> Iterator[tuple[str, CleaningSetting]]:
     now = CleaningSetting(
-        config.min_cleanable_dirty_ratio, config.max_compaction_lag_ms, max(config.segment_bytes, 1)
+        config.min_cleanable_dirty_ratio,
+        config.max_compaction_lag_ms,
+        max(config.segment_bytes, 1),
+        config.retention_ms if config.delete else -1,
+        config.retention_bytes if config.delete else -1,
     )
     yield "as it is", now
     for ratio in _RATIOS:
@@ -51,3 +57,9 @@ def _settings(config: TopicConfig) -> Iterator[tuple[str, CleaningSetting]]:
     for size in (now.segment_bytes // 4, now.segment_bytes * 4):
         if 0 < size < 2**31:
             yield f"segment.bytes={size}", replace(now, segment_bytes=size)
+    for days in _RETENTION_DAYS if config.delete else ():
+        if days * _DAY_MS != now.retention_ms:
+            yield f"retention.ms={days * _DAY_MS}", replace(now, retention_ms=days * _DAY_MS)
+    if now.retention_bytes > 1:
+        for size in (now.retention_bytes // 2, now.retention_bytes * 2):
+            yield f"retention.bytes={size}", replace(now, retention_bytes=size)
