@@ -9,6 +9,7 @@ their path here.
 """
 
 import contextlib
+import logging
 import os
 import re
 import secrets
@@ -271,10 +272,16 @@ class LazySpark:
             raise Fatal(f"Spark did not start with master {self.master!r}: {reason}") from error
 
 
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Ctrl-C in the middle of a call to the JVM: py4j logs a traceback, and raises it all the same."""
+    return "KeyboardInterrupt while sending command" not in record.getMessage()
+
+
 def _new_context(conf: SparkConf, said: IO[bytes]) -> SparkContext:
     launched = SparkConf(loadDefaults=False).setAll(
         [(name, value) for name, value in conf.getAll() if not _KEPT_FROM_SIGHT.search(name)]
     )
+    logging.getLogger().addFilter(_is_no_interrupt)
     before = os.umask(
         0o077
     )  # what Spark writes, and its sockets, are for this user alone; the JVM inherits it

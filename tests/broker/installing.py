@@ -142,6 +142,7 @@ class Child:
 def finished(process: "subprocess.Popen[str]") -> str:
     out, err = process.communicate(timeout=170)
     assert process.returncode in (0, 1), (out, err)
+    assert out, f"no outcome:\n{err}"
     return out.strip()
 
 

@@ -1,5 +1,6 @@
 """A disk that fills up in the middle of an install."""
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -10,8 +11,9 @@ from cleanerd.daemon.kafka_replicas import KafkaReplicas
 from cleanerd.errors import ClusterRefused
 from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.broker.cluster import KafkaCluster
-from tests.broker.installing import Child, check_back, create, partition_of, stage
+from tests.broker.installing import Child, check_back, create, finished, partition_of, stage
 from tests.cleaning.test_bad_input import mounted
+from tests.daemon.processes import wait_until
 
 pytestmark = [
     pytest.mark.broker,
@@ -22,6 +24,7 @@ pytestmark = [
 
 NODE = 1
 LIST = [2, 1, 3]
+PATIENCE_S = 60
 STEPS = ("offer", "removing", "moving")
 TOPICS = {f"full-{step}": [LIST] for step in STEPS}
 
@@ -54,16 +57,22 @@ def admin(cluster: KafkaCluster, spark: LazySpark) -> AdminClient:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_the_disk_is_full_after_a_step(cluster: KafkaCluster, admin: AdminClient, step: str) -> None:
-    """The broker takes a log directory offline in which it cannot write, until its next start."""
+    """The broker takes a log directory offline in which it cannot write, until its next start.
+
+    An install whose replica the cluster cannot bring back for that reason waits for it: the list has to come back.
+    """
     topic = f"full-{step}"
     child = Child(cluster, NODE, topic)
     assert child.log_dir == cluster.brokers[NODE].log_dirs[1]
-    outcome = child.run(f"fill={step}")
-    expected = ("abandoned: [Errno 28]",) if step == "offer" else ("installed", "returned")
-    assert outcome.startswith(expected), outcome
-    assert partition_of(admin, topic)[0] == LIST
-    (child.log_dir.parent / "filler").unlink()
-    assert child.is_clear()
+    wait_until(lambda: partition_of(admin, topic) == (LIST, sorted(LIST)), 60)
+    process = child.spawn(f"fill={step}")
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(PATIENCE_S)
+    (child.log_dir.parent / "filler").unlink(missing_ok=True)
     cluster.brokers[NODE].stop()
     cluster.brokers[NODE].start()
+    outcome = finished(process)
+    expected = ("abandoned: [Errno 28]",) if step == "offer" else ("installed", "returned")
+    assert outcome.startswith(expected), outcome
     check_back(admin, cluster, topic, LIST)
+    assert child.is_clear()

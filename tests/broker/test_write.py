@@ -42,7 +42,7 @@ def test_a_broker_loads_what_was_written(tmp_path: Path) -> None:
     log_dir = tmp_path / "logs"
     topics = {f"{codec}-{kind}": kind == "gaps" for codec in CODECS for kind in ("gaps", "dense")}
     with KafkaBroker(tmp_path / "broker", [log_dir]) as broker:
-        create_topics(broker.admin(), {topic: {} for topic in topics})
+        create_topics(broker.admin(), {topic: {"retention.ms": "-1"} for topic in topics})
     ids = {}
     for topic in topics:
         metadata = (log_dir / f"{topic}-0" / names.PARTITION_METADATA).read_bytes()

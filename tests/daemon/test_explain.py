@@ -127,7 +127,7 @@ def test_a_log_that_is_tried_again_says_when(tmp_path: Path) -> None:
         wait_until(lambda: daemon.log("torn-0")["failures"] == 1, 60, daemon.output)
         decision, facts = explained(daemon, "torn-0")
     assert decision.startswith(f"not cleaned: backing off: {damaged}: at byte ")
-    assert facts["what to do"].startswith("it is tried again at 20")
+    assert facts["what to do"].startswith("it will be tried again at 20")
     assert "`cleanerctl retry torn-0`" in facts["what to do"]
 
 
