@@ -25,7 +25,7 @@ pytestmark = [
 NODE = 1
 LIST = [2, 1, 3]
 PATIENCE_S = 60
-STEPS = ("offer", "removing", "moving")
+STEPS = ("offer", "removing")
 TOPICS = {f"full-{step}": [LIST] for step in STEPS}
 
 
