@@ -6,11 +6,11 @@
 
 Three levels stand on each other, each usable by itself:
 
-=========  ================================================================================================================
+==========  ===============================================================================================================
 `LogRange`  what may be read: offsets, isolation, byte ranges of segments. Travels to other processes; `split` for many
-`slices`   sound batches with their records: rows of `kernels.tables.BATCH` and `RECORD`, positions in `raw` or `expanded`
-`columns`  offset, timestamp, timestamp type, key, value and headers of the records that a consumer gets
-=========  ================================================================================================================
+`slices`    sound batches with their records: rows of `kernels.tables.BATCH` and `RECORD`, positions in `raw` or `expanded`
+`columns`   offset, timestamp, timestamp type, key, value and headers of the records that a consumer gets
+==========  ===============================================================================================================
 
 No lock is needed. Of a broker's directory nothing is read above the checkpointed high watermark, nor with
 read_committed above the last stable offset. Aborted records, control records (unless asked for) and what lies below the log

@@ -41,7 +41,7 @@ import glob
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -180,12 +180,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
 
     `streaming`: for a stream, for a batch, or, by default, not known yet.
     """
-    known = {name.lower(): name for name in _NAMES}
-    values: dict[str, str] = {}
-    for name, value in options.items():
-        if name.lower() not in known:
-            raise BadUsage(f"unknown option {name}; there are {', '.join(_NAMES)}")
-        values[known[name.lower()]] = value
+    values = named(options, _NAMES, "there are")
     if not values.get("path"):
         raise BadUsage("option path is required: log directories or partition directories")
     if sum(name in values for name in ("subscribe", "subscribePattern", "assign")) > 1:
@@ -205,11 +200,11 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
         assigned=_assigned(values.get("assign")),
         starting=starting,
         ending=_bound(values, "ending", {"latest": LATEST}, LATEST),
-        isolation=_choice(values, "isolation", _ISOLATIONS, "uncommitted"),
-        with_control=_choice(values, "includeControl", _BOOLEANS, "false"),
+        isolation=choice(values, "isolation", _ISOLATIONS, "uncommitted"),
+        with_control=choice(values, "includeControl", _BOOLEANS, "false"),
         columns=_columns(values),
-        on_corrupt=_choice(values, "onCorrupt", _CORRUPT, "fail"),
-        fail_on_data_loss=_choice(values, "failOnDataLoss", _BOOLEANS, "true"),
+        on_corrupt=choice(values, "onCorrupt", _CORRUPT, "fail"),
+        fail_on_data_loss=choice(values, "failOnDataLoss", _BOOLEANS, "true"),
         max_bytes=_number(values, "maxBytesPerPartition") or _MAX_BYTES,
         max_offsets=_number(values, "maxOffsetsPerTrigger"),
     )
@@ -219,7 +214,19 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _choice(values: Mapping[str, str], name: str, choices: Mapping[str, _T], default: str) -> _T:
+def named(options: Mapping[str, str], names: Sequence[str], there_are: str) -> dict[str, str]:
+    """The options by their names, which are taken in any case. Raises `BadUsage` for one that is none of `names`."""
+    known = {name.lower(): name for name in names}
+    values: dict[str, str] = {}
+    for name, value in options.items():
+        if name.lower() not in known:
+            raise BadUsage(f"unknown option {name}; {there_are} {', '.join(names)}")
+        values[known[name.lower()]] = value
+    return values
+
+
+def choice(values: Mapping[str, str], name: str, choices: Mapping[str, _T], default: str) -> _T:
+    """What the value of an option, in any case, stands for. Raises `BadUsage` for one that is none of `choices`."""
     value = values.get(name, default).lower()
     if value not in choices:
         raise BadUsage(f"option {name}: expected one of {', '.join(choices)}, found {value!r}")
@@ -243,11 +250,11 @@ def _pattern(text: str | None) -> str | None:
 
 def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
     included = set(COLUMNS)
-    if _choice(values, "includeHeaders", _BOOLEANS, "false"):
+    if choice(values, "includeHeaders", _BOOLEANS, "false"):
         included.add("headers")
-    if _choice(values, "includeControl", _BOOLEANS, "false"):
+    if choice(values, "includeControl", _BOOLEANS, "false"):
         included.add("_is_control")
-    if _choice(values, "includeBatch", _BOOLEANS, "false"):
+    if choice(values, "includeBatch", _BOOLEANS, "false"):
         included |= {name for name in COLUMN_TYPES if name.startswith("_")}
     every = tuple(name for name in COLUMN_TYPES if name in included)
     text = values.get("columns")

@@ -33,7 +33,7 @@ from cleanerd.format.errors import FormatError
 from cleanerd.format.names import SEGMENT_MAX_BYTES
 from cleanerd.format.uuid_text import parse_uuid
 
-from .options import HEADERS_TYPE
+from .options import HEADERS_TYPE, choice, named
 
 _NAMES = ("path", "topic", "offsets", "compression", "batchBytes", "segmentBytes", "topicIds")
 _BATCH_BYTES, _SEGMENT_BYTES = 16384, 1 << 30
@@ -65,26 +65,17 @@ class WriteOptions:
 
 def parse_write_options(options: Mapping[str, str], schema: Any) -> WriteOptions:
     """Check the options and the `StructType` of the rows. Raises `BadUsage` naming what makes no sense."""
-    known = {name.lower(): name for name in _NAMES}
-    values: dict[str, str] = {}
-    for name, value in options.items():
-        if name.lower() not in known:
-            raise BadUsage(f"unknown option {name}; to write there are {', '.join(_NAMES)}")
-        values[known[name.lower()]] = value
+    values = named(options, _NAMES, "to write there are")
     if not values.get("path"):
         raise BadUsage("option path is required: a log directory")
     offsets = values.get("offsets", "assign")
     if offsets not in {"assign", "keep"}:
         raise BadUsage(f"option offsets: expected assign or keep, found {offsets!r}")
-    codecs = {codec.name.lower(): codec for codec in Codec}
-    compression = values.get("compression", "none").lower()
-    if compression not in codecs:
-        raise BadUsage(f"option compression: expected one of {', '.join(codecs)}, found {compression!r}")
     found = WriteOptions(
         path=values["path"],
         topic=values.get("topic"),
         keeps_offsets=offsets == "keep",
-        codec=codecs[compression],
+        codec=choice(values, "compression", {codec.name.lower(): codec for codec in Codec}, "none"),
         batch_bytes=_bytes(values, "batchBytes", _BATCH_BYTES, _BATCH_BYTES_RANGE),
         segment_bytes=_bytes(values, "segmentBytes", _SEGMENT_BYTES, (1, SEGMENT_MAX_BYTES)),
         topic_ids=_topic_ids(values.get("topicIds", "{}")),
