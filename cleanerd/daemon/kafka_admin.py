@@ -7,6 +7,7 @@ are secrets: they are in no message, log line or answer.
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Self
 
 import javaproperties
@@ -28,15 +29,15 @@ class KafkaAdmin:
         from kafka.errors import KafkaError  # noqa: PLC0415
 
         self._errors: tuple[type[Exception], ...] = (KafkaError, OSError, ValueError, AssertionError)
-        self._client = self._ask(
-            lambda: KafkaAdminClient(
-                bootstrap_servers=list(bootstrap_servers),
-                client_id="cleanerd",
-                request_timeout_ms=_TIMEOUT_MS,
-                bootstrap_timeout_ms=_TIMEOUT_MS,
-                **settings,
-            )
+        self._connect = partial(
+            KafkaAdminClient,
+            bootstrap_servers=list(bootstrap_servers),
+            client_id="cleanerd",
+            request_timeout_ms=_TIMEOUT_MS,
+            bootstrap_timeout_ms=_TIMEOUT_MS,
+            **settings,
         )
+        self._client = self._ask(self._connect)
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +83,11 @@ class KafkaAdmin:
         wrong = [topic for topic, found in self.own_values(values, key).items() if found != values[topic]]
         if wrong:
             raise ClusterRefused(f"the cluster did not take {key} of {', '.join(sorted(wrong))}")
+
+    def _reconnect(self) -> None:
+        """Forget what the client library has learned of the cluster. Raises what the library raises."""
+        client, self._client = self._client, self._connect()
+        client.close()
 
     def _ask(self, call: Callable[[], Any]) -> Any:
         try:

@@ -5,9 +5,8 @@ and no consumer sees it. It expires like any offset of an empty group, after `of
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +18,7 @@ from cleanerd.install.values import ClusterView
 _GROUP = "cleanerd-install"
 _CELL = ("__consumer_offsets", 0)
 _PREFERRED = 0
-_COORDINATOR_TRIES, _COORDINATOR_PAUSE_S = 20, 0.5
+_COORDINATOR_S, _COORDINATOR_PAUSE_S = 10.0, 0.5
 
 
 class KafkaReplicas(KafkaAdmin):
@@ -106,7 +105,7 @@ class KafkaReplicas(KafkaAdmin):
     def read_claim(self) -> str:
         """The register; empty: free."""
         cell = self._cell()
-        found = self._ask(partial(self._patiently, lambda: self._client.list_group_offsets({_GROUP: [cell]})))
+        found = self._patiently(lambda: self._client.list_group_offsets({_GROUP: [cell]}))
         return str(found[_GROUP][cell].metadata)
 
     def write_claim(self, text: str) -> None:
@@ -114,19 +113,33 @@ class KafkaReplicas(KafkaAdmin):
         from kafka.structs import OffsetAndMetadata  # noqa: PLC0415
 
         cell, value = self._cell(), OffsetAndMetadata(0, text, -1)
-        answer = self._ask(lambda: self._client.alter_group_offsets(_GROUP, {cell: value}))
-        if answer[cell].__name__ != "NoError":
-            raise ClusterRefused(f"the cluster does not keep the claim: {answer[cell].__name__}")
+
+        def write() -> None:
+            error = self._client.alter_group_offsets(_GROUP, {cell: value})[cell]
+            if error.errno:
+                raise error
+
+        self._patiently(write)
 
     def _patiently(self, ask: Callable[[], Any]) -> Any:
-        """What asks the group's coordinator; the first group of a cluster has to wait for one."""
-        from kafka.errors import CoordinatorNotAvailableError  # noqa: PLC0415
+        """What asks the group's coordinator: the first group of a cluster has to wait for one, and one that dies is followed
+        by another. The client library goes on asking the first one that it has found: only a new client asks for the next.
+        """
+        from kafka.errors import CoordinatorNotAvailableError, KafkaError  # noqa: PLC0415
 
-        for _ in range(_COORDINATOR_TRIES):
-            with suppress(CoordinatorNotAvailableError):
-                return ask()
-            threading.Event().wait(_COORDINATOR_PAUSE_S)
-        return ask()
+        def ask_again() -> Any:
+            ends_s = time.monotonic() + _COORDINATOR_S
+            while True:
+                try:
+                    return ask()
+                except KafkaError as error:
+                    if not error.retriable or time.monotonic() > ends_s:
+                        raise
+                    threading.Event().wait(_COORDINATOR_PAUSE_S)
+                    if not isinstance(error, CoordinatorNotAvailableError):
+                        self._reconnect()
+
+        return self._ask(ask_again)
 
     def _cell(self) -> Any:
         from kafka import TopicPartition  # noqa: PLC0415
