@@ -15,7 +15,8 @@ Property tests draw the same examples in every run; `--hypothesis-seed=N` draws 
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -26,6 +27,9 @@ from cleanerd.pipeline.lazy_spark import LazySpark
 # No deadline for an example: it would measure the load of the machine. Time is a matter of the measurements in tests/bench.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
+
+FILES_BETWEEN = 6
+"""So many files, and one of three workers has got through the one with the cluster."""
 
 SWITCHES = {
     "broker": "run the tests that start a real Kafka broker",
@@ -52,6 +56,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name, skip in off.items():
             if item.get_closest_marker(name) is not None:
                 item.add_marker(skip)
+    items[:] = spread_clusters(items)
+
+
+def spread_clusters(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """The items in their order, but files whose tests need a cluster of brokers apart from each other: workers take one file
+    after the other, and several clusters at a time are more than a small machine has cores for.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    need = [path for path, own in files.items() if any("cluster" in _fixtures(item) for item in own)]
+    order = [path for path in files if path not in need]
+    for number, path in enumerate(need):
+        order.insert(number * FILES_BETWEEN, path)
+    return [item for path in order for item in files[path]]
+
+
+def _fixtures(item: pytest.Item) -> Sequence[str]:
+    return getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(scope="session")

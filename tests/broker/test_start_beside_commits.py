@@ -69,12 +69,18 @@ def staged(directory: Path, logs: int) -> Iterator[tuple[DaemonProcess, Path, "s
     daemon = DaemonProcess(directory / "daemon", [log_dir], QUICK)
     try:
         daemon.start()
-        wait_until(lambda: waiting(log_dir) == logs, STAGING_S, daemon.output)
+        wait_until(lambda: told_staged(daemon) == logs, STAGING_S, daemon.output)
+        assert waiting(log_dir) == logs
         yield daemon, log_dir, broker
     finally:
         assert daemon.process is not None
         daemon.process.kill()
         daemon.process.wait()
+
+
+def told_staged(daemon: DaemonProcess) -> int:
+    """Of how many logs the cleaning is over, so that none commits its result itself."""
+    return sum(event["event"] == "cleaning" and event["outcome"] == "staged" for event in daemon.events())
 
 
 def waiting(log_dir: Path) -> int:
