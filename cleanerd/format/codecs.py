@@ -295,6 +295,7 @@ def _compress_lz4(data: Data, magic: int) -> bytes:
 def _decompress_lz4(data: Data, magic: int, expanded_bytes_max: int) -> bytes:
     frame = memoryview(data)
     _check_lz4_descriptor(frame)
+    _check_lz4_content_size(frame, expanded_bytes_max)
     try:
         source = _with_right_checksum(frame) if magic == 0 else frame
         _check_lz4_blocks(source, expanded_bytes_max)
@@ -317,6 +318,15 @@ def _check_lz4_descriptor(frame: memoryview) -> None:
         raise FormatError(_LZ4_FLG, "independent lz4 blocks", f"linked ones ({flags:#04x})")
     if not 4 <= block_size_code <= 7:
         raise FormatError(_LZ4_BD, "an lz4 block size code of 4 to 7", block_size_code)
+
+
+def _check_lz4_content_size(frame: memoryview, expanded_bytes_max: int) -> None:
+    """The library allocates the size that a frame claims to have, before it looks at a block."""
+    if frame[_LZ4_FLG] & 0x08:
+        size_bytes = int.from_bytes(frame[6:14], "little")
+        if size_bytes > _LZ4_MAX_RATIO * len(frame):
+            raise FormatError(6, "a plausible lz4 content size", size_bytes)
+        _check_size(size_bytes, expanded_bytes_max)
 
 
 def _check_lz4_blocks(frame: Data, expanded_bytes_max: int) -> None:

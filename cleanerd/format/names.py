@@ -125,8 +125,8 @@ class TopicPartition:
 
 _DIR_NAME_MAX = 255
 _SUFFIXED_DIR = re.compile(r"(.+)\.([0-9a-f]{32})(-delete|-future|-stray)")
-_PARTITION_DIR = re.compile(r"(?!\.{1,2}-)([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]*)")
-"""Names that Kafka accepts for a topic; `.` and `..` are none."""
+_PARTITION_DIR = re.compile(r"(?!\.{1,2}-)([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
+"""Names that Kafka accepts for a topic; `.` and `..` are none. No more digits than an int32 has: int() refuses thousands."""
 
 
 def parse_partition_dir(name: str) -> tuple[TopicPartition, DirKind] | None:

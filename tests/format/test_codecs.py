@@ -292,6 +292,21 @@ def test_an_lz4_bomb_is_refused_before_it_is_expanded(block_checksum):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # KiB
 
 
+@pytest.mark.parametrize(
+    ("claimed", "told"),
+    [(2**63, "a plausible lz4 content size"), (1 << 20, "expands to 1000000 bytes at most")],
+)
+@pytest.mark.parametrize("magic", [0, 2])
+def test_an_lz4_frame_is_not_believed_how_large_it_is(magic, claimed, told):
+    """The library would allocate that much, whatever the frame holds."""
+    blob = bytearray(
+        lz4.frame.compress(random.Random(1).randbytes(1 << 13), block_linked=False, store_size=True)
+    )
+    blob[6:14] = claimed.to_bytes(8, "little")
+    with pytest.raises(FormatError, match=told):
+        decompress(Codec.LZ4, blob, magic, 10**6)
+
+
 def test_a_large_lz4_frame_within_the_limit():
     """The look at its blocks, stored and compressed ones, refuses nothing that fits."""
     content = random.Random(1).randbytes(3 << 20) + bytes(64 << 20)

@@ -92,6 +92,8 @@ def test_partition_directories(name, topic, partition, kind):
         "a-1\n",
         "a-+1",
         "a-2147483648",
+        "a-10000000000",
+        f"a-1{'0' * 5000}",
         "a-1-delete",
         f"a-1.{'0F' * 16}-delete",
         f"a-1.{'0f' * 15}-delete",
