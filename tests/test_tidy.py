@@ -15,6 +15,7 @@ from tests.tidy import (
     import_circle,
     long_files,
     long_functions,
+    shared_type_names,
     sources,
     undocumented,
     untested,
@@ -79,6 +80,10 @@ def test_every_public_name_is_documented() -> None:
     assert undocumented(CODE) == []
 
 
+def test_a_type_has_its_name_for_itself() -> None:
+    assert shared_type_names(CODE) == {}
+
+
 def test_nothing_is_there_for_tests_alone() -> None:
     assert [found for found in unused_names(CODE) if found.split(":")[1] not in BLESSED] == []
 
@@ -126,6 +131,8 @@ def test_a_module_is_tested_in_a_file_of_its_name_or_where_the_table_says() -> N
         (lambda files: list(long_functions(files, 3)), "def f():\n    a\n    b\n    c\n", ["x.py:f"]),
         (lambda files: list(long_files(files, 3)), "a\n" * 4, ["x.py"]),
         (undocumented, '"""M."""\nclass A:\n    def f(self): ...\n    def _g(self): ...\n', ["x.py:A", "x.py:A.f"]),
+        (lambda files: list(shared_type_names({**files, "y.py": "class Row: ..."})), "Row = int\nCell = int\n", ["Row"]),
+        (lambda files: list(shared_type_names({**files, "y.py": "Row: object = int"})), "class Row: ...\n", ["Row"]),
         (unused_names, "def f():\n    return f()\ndef g(): ...\nX = g()\nprint(X)\n", ["x.py:f"]),
         (unused_names, "class A:\n    def f(self): ...\n    y: int = 1\nprint(A().y)\n", ["x.py:A.f"]),
         (unused_names, "import http\nclass A(http.Handler):\n    def f(self): ...\nA()\n", []),

@@ -68,6 +68,29 @@ def undocumented(files: Sources) -> list[str]:
     ]
 
 
+def shared_type_names(files: Sources) -> dict[str, list[str]]:
+    """Public classes and type aliases of the same name in several modules, by name."""
+    homes: dict[str, list[str]] = defaultdict(list)
+    for path, text in files.items():
+        for node in parsed(text).body:
+            name = node.name if isinstance(node, ast.ClassDef) else _alias(node)
+            if name[:1].isupper() and not name.isupper():
+                homes[name].append(path)
+    return {name: paths for name, paths in homes.items() if len(paths) > 1}
+
+
+def _alias(node: ast.stmt) -> str:
+    """The name that an assignment in a module binds, "" for other statements."""
+    targets = (
+        node.targets
+        if isinstance(node, ast.Assign)
+        else [node.target]
+        if isinstance(node, ast.AnnAssign)
+        else []
+    )
+    return "".join(target.id for target in targets if isinstance(target, ast.Name))
+
+
 def unused_names(files: Sources) -> list[str]:
     """Functions, classes, methods, fields and constants that nothing in the files mentions."""
     used = sum((_mentions(parsed(text)) for text in files.values()), Counter[str]())

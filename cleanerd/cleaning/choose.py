@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from cleanerd.cleaning.boundary import attempt
-from cleanerd.cleaning.result import Basis, CleanRequest, LogResult, Outcome
+from cleanerd.cleaning.result import Basis, CleaningOutcome, CleanRequest, LogResult
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
@@ -57,7 +57,7 @@ class Candidate:
         """Bytes that its cleaning reads."""
         return self.range.clean_bytes + self.range.cleanable_bytes
 
-    def result(self, outcome: Outcome, reason: str | None) -> LogResult:
+    def result(self, outcome: CleaningOutcome, reason: str | None) -> LogResult:
         """The account of the log as it is, nothing done to it yet."""
         snapshot, segments = self.snapshot, len(self.snapshot.segments)
         return replace(

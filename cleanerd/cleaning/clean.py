@@ -13,7 +13,7 @@ from cleanerd.cleaning.merge import merge_neighbours
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
 from cleanerd.cleaning.reservations import Reservations
-from cleanerd.cleaning.result import CleanRequest, LogResult, Outcome, Progress
+from cleanerd.cleaning.result import CleaningOutcome, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.room import ForeseenSpace, Room
 from cleanerd.cleaning.stage import stage_log
 from cleanerd.cleaning.throttle import Throttle
@@ -296,7 +296,7 @@ class Cleaner:
         if log.error is not None or rewritten is None:
             self._discard(log.candidate)
 
-    def _outcome(self, log: _Log, outcome: Outcome, watch: Stopwatch) -> LogResult:
+    def _outcome(self, log: _Log, outcome: CleaningOutcome, watch: Stopwatch) -> LogResult:
         """`outcome`, unless the log failed."""
         if log.error is not None or log.rewritten is None:
             return self._failed(log.candidate, log.error or Aborted("stopped"), watch)
@@ -325,7 +325,7 @@ def _indexed(logs: list[_Log]) -> list[IndexedLog]:
     return [log.indexed for log in logs if log.indexed is not None]
 
 
-def _result(log: _Log, rewritten: RewrittenLog, outcome: Outcome, watch: Stopwatch) -> LogResult:
+def _result(log: _Log, rewritten: RewrittenLog, outcome: CleaningOutcome, watch: Stopwatch) -> LogResult:
     assert log.indexed is not None
     snapshot, plan = log.candidate.snapshot, log.plan
     changed = [plan.groups[number] for number in log.indexed.changed_groups]

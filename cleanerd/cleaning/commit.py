@@ -37,7 +37,7 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import Acted
 from cleanerd.storage.staged import StagedGroup, discard_staged, live_logs, manifest_names, read_manifests
 
-Check = Callable[[int], None]
+CommitCheck = Callable[[int], None]
 """Called with the end of the cleaned range when `.lock` is held and nothing is touched yet; what it raises is passed on."""
 
 
@@ -58,7 +58,7 @@ class Waiting:
     """
 
     topic_partition: TopicPartition
-    check: Check = no_objection
+    check: CommitCheck = no_objection
     swapped: Callable[[StagedGroup], None] = _unheard
 
 
@@ -82,7 +82,7 @@ def commit_staged(
     *,
     is_kafka: bool,
     log_dirs: Sequence[str] = (),
-    check: Check = no_objection,
+    check: CommitCheck = no_objection,
     swapped: Callable[[StagedGroup], None] = _unheard,
 ) -> int | None:
     """Swap every staged group of a log, oldest first, and record the checkpoint; None when nothing is staged.
@@ -255,7 +255,7 @@ def _steps(
 
 
 def waiting_groups(
-    files: Files, log_dir: str, tp: TopicPartition, check: Check = no_objection
+    files: Files, log_dir: str, tp: TopicPartition, check: CommitCheck = no_objection
 ) -> tuple[list[StagedGroup], list[int]]:
     """The groups that a commit would swap now, none for none, and `live_logs`; without `.lock` that may change any time.
 
@@ -294,7 +294,7 @@ def record_unchanged(
     is_kafka: bool,
     basis: Basis,
     log_dirs: Sequence[str] = (),
-    check: Check = no_objection,
+    check: CommitCheck = no_objection,
 ) -> None:
     """The checkpoint of a log in which nothing had to go. Raises LockHeld, SourceChanged, CorruptFile, OSError.
 

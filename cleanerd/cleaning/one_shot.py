@@ -18,7 +18,7 @@ from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.commit import Turn, Waiting, commit_waiting, turns, waiting_groups
 from cleanerd.cleaning.recovery import recover_dir
 from cleanerd.cleaning.reset import reset_checkpoint
-from cleanerd.cleaning.result import CleanRequest, LogResult, Outcome, Progress
+from cleanerd.cleaning.result import CleaningOutcome, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.room import ForeseenSpace
 from cleanerd.cleaning.settle import in_rounds, settle_together
@@ -311,7 +311,7 @@ class _Run:
             if isinstance(done, CleanerdError):
                 self._replace(result.failed(done))
             elif done is not None:
-                outcome: Outcome = "planned" if self._request.dry_run else "committed"
+                outcome: CleaningOutcome = "planned" if self._request.dry_run else "committed"
                 self._replace(_with_retention(result, *done, outcome))
 
     def _replace(self, result: LogResult) -> None:
@@ -357,7 +357,7 @@ def _all_turns(commit: Callable[[Sequence[Waiting]], Turn], one: Waiting) -> lis
 
 
 def _waited(
-    outcome: Outcome,
+    outcome: CleaningOutcome,
     tp: TopicPartition,
     log_dir: str,
     end: int,
@@ -377,7 +377,7 @@ def _job_failed(candidate: Candidate, error: JobFailed) -> LogResult:
 
 
 def _with_retention(
-    result: LogResult, snapshot: PartitionSnapshot, retained: Retained, outcome: Outcome
+    result: LogResult, snapshot: PartitionSnapshot, retained: Retained, outcome: CleaningOutcome
 ) -> LogResult:
     """The result of a log after retention took segments from it."""
     skipped = result.outcome in ("skipped", "unchanged")

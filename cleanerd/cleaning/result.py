@@ -24,10 +24,10 @@ from cleanerd.config.model import CleanerdConfig, TopicConfig
 from cleanerd.errors import Aborted, CleanerdError, DirOffline, PolicyChanged, Retryable, SourceChanged
 from cleanerd.format.names import TopicPartition
 
-Outcome = Literal[
+CleaningOutcome = Literal[
     "committed", "staged", "unchanged", "skipped", "planned", "failed", "aborted", "superseded_by_broker"
 ]
-SUPERSEDED: Outcome = "superseded_by_broker"
+SUPERSEDED: CleaningOutcome = "superseded_by_broker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class LogResult:
     topic: str
     partition: int
     log_dir: str
-    outcome: Outcome
+    outcome: CleaningOutcome
     reason: str | None = None
     first_dirty_offset: int | None = None
     end_offset: int | None = None
@@ -83,7 +83,7 @@ class LogResult:
 
     @classmethod
     def of(
-        cls, tp: TopicPartition, log_dir: str, outcome: Outcome = "skipped", reason: str | None = None
+        cls, tp: TopicPartition, log_dir: str, outcome: CleaningOutcome = "skipped", reason: str | None = None
     ) -> "LogResult":
         """The account of a log that was not looked through."""
         return cls(tp.topic, tp.partition, log_dir, outcome, reason)
@@ -112,7 +112,7 @@ class LogResult:
         """The result of work that `watch` has measured from its beginning."""
         return replace(self, seconds=watch.seconds, phase_seconds=watch.phase_seconds)
 
-    def after(self, watch: Stopwatch, outcome: Outcome | None = None) -> "LogResult":
+    def after(self, watch: Stopwatch, outcome: CleaningOutcome | None = None) -> "LogResult":
         """The result once more was done to the log, as measured by `watch`."""
         return replace(
             self,

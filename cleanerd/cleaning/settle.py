@@ -6,7 +6,7 @@ from functools import partial
 
 from cleanerd.cleaning.boundary import attempt, tell_unexpected
 from cleanerd.cleaning.commit import (
-    Check,
+    CommitCheck,
     Committed,
     TimeUp,
     Waiting,
@@ -37,7 +37,7 @@ def settle(
     *,
     is_kafka: bool,
     log_dirs: Sequence[str],
-    check: Check = no_objection,
+    check: CommitCheck = no_objection,
     swapped: Callable[[StagedGroup], None] = lambda _: None,
     acted: Acted = lambda _: None,
 ) -> LogResult:

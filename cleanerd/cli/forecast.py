@@ -43,13 +43,13 @@ FIELDS = (
     "peak_extra_bytes",
     "reason",
 )
-Row = dict[str, object]
+LogRow = dict[str, object]
 
 
 def run(arguments: Namespace) -> int:
     """Look, report; returns the exit code."""
     request = request_from(arguments)
-    rows: list[Row] = []
+    rows: list[LogRow] = []
     failed = 0
     for found in _examined(request, arguments.now_ms):
         try:
@@ -83,14 +83,14 @@ def _name(found: Candidate | LogResult) -> str:
     )
 
 
-def _row(found: Candidate | LogResult, *, exact: bool) -> Row | None:
+def _row(found: Candidate | LogResult, *, exact: bool) -> LogRow | None:
     """None for a log that is not compacted. Raises `CleanerdError`, `OSError`."""
     if isinstance(found, LogResult):
         if found.outcome == "failed":
             raise CleanerdError(found.reason or "failed")
         if found.bytes_before == 0:
             return None
-        row: Row = dict.fromkeys(FIELDS)
+        row: LogRow = dict.fromkeys(FIELDS)
         return row | {
             "topic": found.topic, "partition": found.partition, "log_dir": found.log_dir, "is_due": False,
             "bytes_before": found.bytes_before, "reason": found.reason,
@@ -122,8 +122,8 @@ def _row(found: Candidate | LogResult, *, exact: bool) -> Row | None:
     }
 
 
-def _write_table(rows: Sequence[Row], *, is_wide: bool) -> None:
-    def estimate(row: Row, name: str, shown: str) -> str:
+def _write_table(rows: Sequence[LogRow], *, is_wide: bool) -> None:
+    def estimate(row: LogRow, name: str, shown: str) -> str:
         found = row[name]
         if not isinstance(found, dict):
             return ""

@@ -36,7 +36,7 @@ from cleanerd.format.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_ST
 from cleanerd.units import key_text, size
 
 if TYPE_CHECKING:
-    from cleanerd.insight.coordinators import Entry
+    from cleanerd.insight.coordinators import CoordinatorEntry
     from cleanerd.insight.inspect import Inspection
     from cleanerd.insight.inspect_logs import InspectTask
 
@@ -94,7 +94,7 @@ def run(arguments: Namespace) -> int:
     return 1 if failed else 0
 
 
-def _entries(task: "InspectTask") -> "Sequence[Entry]":
+def _entries(task: "InspectTask") -> "Sequence[CoordinatorEntry]":
     """The records of an internal topic, decoded; none for another topic."""
     from cleanerd.insight.coordinators import read_coordinator  # noqa: PLC0415 - loads the compiled loops
 
@@ -106,7 +106,9 @@ def _entries(task: "InspectTask") -> "Sequence[Entry]":
     return found.entries
 
 
-def log_document(log_dir: str, found: "Inspection", entries: "Sequence[Entry]" = ()) -> dict[str, object]:
+def log_document(
+    log_dir: str, found: "Inspection", entries: "Sequence[CoordinatorEntry]" = ()
+) -> dict[str, object]:
     """A log as JSON has it; `entries`: the records of an internal topic."""
     values = {one.name: _plain(getattr(found, one.name)) for one in fields(found)}
     if entries:

@@ -12,7 +12,7 @@ from cleanerd.format.errors import FormatError
 from cleanerd.units import instant, key_text, size
 
 if TYPE_CHECKING:
-    from cleanerd.insight.coordinators import Entry
+    from cleanerd.insight.coordinators import CoordinatorEntry
     from cleanerd.insight.inspect import AgeBand, Estimate, Inspection
 
 _DAYS_SHOWN = 14
@@ -95,7 +95,7 @@ def answers(log: "Inspection") -> list[str]:
     return [line for line in lines if line]
 
 
-def write_coordinator(topic: str, entries: "Sequence[Entry]") -> None:
+def write_coordinator(topic: str, entries: "Sequence[CoordinatorEntry]") -> None:
     """The groups of `__consumer_offsets`, the transactions of `__transaction_state`."""
     from cleanerd.insight.coordinators import groups, transactionals  # noqa: PLC0415 - loads the compiled loops
 

@@ -11,7 +11,7 @@ from cleanerd.format.legacy import encode_message, encode_wrapper
 from cleanerd.format.record import Headers
 
 
-class Row(NamedTuple):
+class ProducerRecord(NamedTuple):
     """A record before it has an offset."""
 
     key: bytes | None
@@ -48,9 +48,9 @@ class Producer:
 
     def put(self, key: bytes | None, value: bytes | None, timestamp_ms: int = 0) -> int:
         """Append a batch of one record; returns its offset."""
-        return self.send([Row(key, value, timestamp_ms)])
+        return self.send([ProducerRecord(key, value, timestamp_ms)])
 
-    def send(self, rows: Iterable[Row]) -> int:
+    def send(self, rows: Iterable[ProducerRecord]) -> int:
         """Append all the rows as one batch (as one each, in magic 0 and 1 without a codec).
 
         Returns: the offset of the first row. Raises: as `LogWriter.append`.

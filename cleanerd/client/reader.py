@@ -11,18 +11,15 @@ import os
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Literal
 
 from cleanerd.env.files import READ_MAX_BYTES, read_regular
 from cleanerd.errors import SourceChanged
 from cleanerd.format.batch import Record
 from cleanerd.format.errors import corruption_in
 from cleanerd.format.names import MAX_OFFSET, FileKind, segment_path
-from cleanerd.format.txn_index import ENTRY_BYTES, AbortedTxn, parse_txn_index
+from cleanerd.format.txn_index import ENTRY_BYTES, AbortedTxn, Isolation, parse_txn_index
 from cleanerd.storage.replay import last_stable_offset
 from cleanerd.storage.segments import LIST_ATTEMPTS_MAX, LogBatch, log_batches, settled_bases
-
-Isolation = Literal["read_uncommitted", "read_committed"]
 
 _Aborted = dict[int, list[AbortedTxn]]
 """Aborted transactions by producer id, ascending; those of one producer never overlap."""

@@ -12,7 +12,7 @@ from structlog.contextvars import bind_contextvars, clear_contextvars
 
 from cleanerd.env.clock import Clock
 
-Step = Callable[[], bool]
+WorkStep = Callable[[], bool]
 """One piece of work; whether there was any. Must return soon after the daemon is told to stop."""
 
 _RESTART_PAUSE_S = 1.0
@@ -49,7 +49,7 @@ class Worker:
     def __init__(
         self,
         name: str,
-        step: Step,
+        step: WorkStep,
         backoff_s: Callable[[], float],
         bell: Bell,
         clock: Clock,
@@ -137,9 +137,9 @@ class Workers:
 
     def __init__(
         self,
-        step: Step,
+        step: WorkStep,
         backoff_s: Callable[[], float],
-        express: Step,
+        express: WorkStep,
         express_backoff_s: Callable[[], float],
         bell: Bell,
         clock: Clock,

@@ -16,12 +16,16 @@ No file means no aborted transactions, silently: lose it, and read_committed con
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from cleanerd.format.errors import FormatError
 
 _ENTRY = struct.Struct(">hqqqq")
 ENTRY_BYTES = _ENTRY.size
 assert ENTRY_BYTES == 34
+
+Isolation = Literal["read_uncommitted", "read_committed"]
+"""Kafka's `isolation.level`: whether a consumer gets data of aborted and open transactions."""
 
 
 @dataclass(frozen=True, slots=True)

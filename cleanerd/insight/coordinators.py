@@ -30,7 +30,7 @@ from .inspect import KEYS_MAX, committed_or_not, tally_log
 from .records import read_columns
 
 
-class Entry(NamedTuple):
+class CoordinatorEntry(NamedTuple):
     """The newest record of a key."""
 
     offset: int
@@ -45,7 +45,7 @@ class Coordinator:
     `sampled_keys`: below 1 where there are more keys than fit.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[CoordinatorEntry, ...]
     undecodable: int
     sampled_keys: float
 
@@ -95,11 +95,13 @@ def read_coordinator(partition_dir: str, *, keys_max: int = KEYS_MAX) -> Coordin
             except FormatError:
                 undecodable += 1
                 continue
-            entries.append(Entry(int(columns.offsets[row]), int(columns.timestamps_ms[row]), record))
+            entries.append(
+                CoordinatorEntry(int(columns.offsets[row]), int(columns.timestamps_ms[row]), record)
+            )
     return Coordinator(tuple(entries), undecodable, 1 / (1 << tally.level))
 
 
-def groups(entries: Iterable[Entry]) -> list[ConsumerGroup]:
+def groups(entries: Iterable[CoordinatorEntry]) -> list[ConsumerGroup]:
     """The groups that have an offset, a state or a member, those that committed last first."""
     commits: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
     states: dict[str, CoordinatorRecord] = {}
@@ -136,7 +138,7 @@ def _group(
     )
 
 
-def transactionals(entries: Iterable[Entry]) -> list[Transactional]:
+def transactionals(entries: Iterable[CoordinatorEntry]) -> list[Transactional]:
     """The transactional ids, those with a transaction under way first, the oldest of these first."""
     found = []
     for entry in entries:

@@ -1,7 +1,7 @@
 """`inspect` for many logs: each in one of several processes, largest first. One log's trouble is its own."""
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from cleanerd.errors import CleanerdError
@@ -9,10 +9,7 @@ from cleanerd.format.names import TopicPartition
 
 from .inspect import KEYS_MAX, Inspection, inspect_partition
 from .log_dir_check import list_log_dir
-from .processes import answers
-
-Read = Callable[[int, int], None]
-"""Called with (bytes of the logs that are done, bytes in all)."""
+from .processes import ReadProgress, answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +44,7 @@ def inspect_logs(
     processes: int | None,
     keys_max: int = KEYS_MAX,
     prefix_bytes: int = 0,
-    read: Read,
+    read: ReadProgress,
 ) -> list[tuple[InspectTask, Inspection | Failed]]:
     """What is in the logs of some directories, or only in some topics or partitions, the largest first.
 

@@ -10,18 +10,19 @@ from typing import Any, TypeVar
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.format.names import parse_partition_dir
+from cleanerd.format.txn_index import Isolation
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.scan import high_watermark, is_kafka_dir, read_bounds
 
-from .records import Columns, Isolation, LogRange, open_log, read_columns
+from .records import Columns, LogRange, open_log, read_columns
 
-Wait = Callable[[float], object]
+Sleep = Callable[[float], object]
 _T = TypeVar("_T")
 _ATTEMPTS, _PAUSE_S = 50, 0.1
 """The commit of a cleaning takes some renames."""
 
 
-def when_settled(look: Callable[[], _T], wait: Wait) -> _T:
+def when_settled(look: Callable[[], _T], wait: Sleep) -> _T:
     """What `look` returns as soon as it does not raise `SourceChanged`; after some seconds that is raised."""
     for _ in range(_ATTEMPTS):
         try:
@@ -50,7 +51,7 @@ def readable_offsets(partition_dir: str, isolation: Isolation) -> tuple[int, int
     return bounds.start, end, bounds.end
 
 
-def read_part(part: LogRange, isolation: Isolation, *, wait: Wait, **options: Any) -> Iterator[Columns]:
+def read_part(part: LogRange, isolation: Isolation, *, wait: Sleep, **options: Any) -> Iterator[Columns]:
     """`read_columns` of a part that `split` made, wherever its records lie by now; `options` are those of `read_columns`.
 
     When a segment was exchanged the log is opened again for the offsets that are left. Raises as `read_columns`;
@@ -70,7 +71,7 @@ def read_part(part: LogRange, isolation: Isolation, *, wait: Wait, **options: An
     raise SourceChanged(f"{directory}: segments change again and again")
 
 
-def _opened_again(directory: str, isolation: Isolation, start: int, end: int, wait: Wait) -> LogRange:
+def _opened_again(directory: str, isolation: Isolation, start: int, end: int, wait: Sleep) -> LogRange:
     """Raises `SourceChanged` if not all offsets are left."""
     try:
         view = when_settled(

@@ -9,6 +9,9 @@ from typing import TypeVar
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
 
+ReadProgress = Callable[[int, int], None]
+"""Called with (bytes of the files that are done, bytes of all)."""
+
 INLINE_BYTES = 64 << 20
 """Up to here the processes would take longer to start than one needs for the work."""
 

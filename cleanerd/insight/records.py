@@ -33,6 +33,7 @@ from cleanerd.format.head import CONTROL, LOG_APPEND_TIME
 from cleanerd.format.names import MAX_OFFSET, FileKind, parse_partition_dir, segment_path
 from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
 from cleanerd.format.time_index import parse_time_index
+from cleanerd.format.txn_index import Isolation
 from cleanerd.kernels.columns import gather, header_fields, key_fields, value_fields
 from cleanerd.kernels.judge import mark_aborted
 from cleanerd.kernels.scan import first_bad_crc, scan_batches
@@ -45,7 +46,6 @@ from cleanerd.storage.stability import read_stability
 from .regular_files import CarefulFiles
 from .walk import Bounds, Damage, Sound, walk_log
 
-Isolation = Literal["read_uncommitted", "read_committed"]
 OnCorrupt = Literal["fail", "skip"]
 
 KEY, VALUE, HEADERS, BATCH = "key", "value", "headers", "batch"
@@ -116,7 +116,7 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Headers:
+class HeaderLists:
     """Headers of record i are those from `offsets[i]` to below `offsets[i + 1]`. Arrow's `list<struct<key, value>>`."""
 
     offsets: npt.NDArray[np.int32]
@@ -138,7 +138,7 @@ class Columns:
     timestamp_types: npt.NDArray[np.int32]
     keys: Binary | None
     values: Binary | None
-    headers: Headers | None
+    headers: HeaderLists | None
     batches: Table | None
 
     def __len__(self) -> int:
@@ -378,7 +378,7 @@ def _columns(found: Sound, records: Table, columns: Collection[str]) -> Columns:
             of_keys, of_values = header_fields(raw, expanded, batches, records, starts, counts, total)
             ends = np.zeros(len(records) + 1, np.int32)
             ends[1:] = np.cumsum(counts)
-            headers = Headers(
+            headers = HeaderLists(
                 ends,
                 _binary(raw, expanded, batches, of_keys),
                 _binary(raw, expanded, batches, of_values),

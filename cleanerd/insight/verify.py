@@ -12,7 +12,7 @@ grows, rolls or is deleted meanwhile is no finding.
 """
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from cleanerd.env.clock import Clock, SystemClock
@@ -21,11 +21,8 @@ from cleanerd.format.names import FileKind, TopicPartition
 from .findings import Finding, Severity
 from .log_dir_check import compare_log_dirs, list_log_dir
 from .partition_check import DirFacts, Partition, check_partition, list_partition
-from .processes import answers
+from .processes import ReadProgress, answers
 from .segment_check import SegmentReport, SegmentTask, check_segment, defect
-
-Read = Callable[[int, int], None]
-"""Called with (bytes read so far, bytes to read in all)."""
 
 
 def _unheard(_done: int, _total: int) -> None:
@@ -61,7 +58,7 @@ def verify(
     topics: Collection[str] | None = None,
     partitions: Collection[int] | None = None,
     processes: int | None = None,
-    read: Read = _unheard,
+    read: ReadProgress = _unheard,
     clock: Clock | None = None,
 ) -> VerifyReport:
     """Check log directories, or only some topics or partitions in them. Changes nothing.
@@ -116,7 +113,7 @@ def _add_up(report: VerifyReport, segments: Sequence[SegmentReport]) -> None:
 
 
 def _check_segments(
-    logs: Sequence[Partition], processes: int, read: Read
+    logs: Sequence[Partition], processes: int, read: ReadProgress
 ) -> dict[SegmentTask, SegmentReport]:
     tasks = sorted((task for log in logs for task in log.tasks), key=lambda task: -task.size_bytes)
     total = sum(task.size_bytes for task in tasks)

@@ -42,7 +42,7 @@ BATCH_BYTES_MAX = 512 << 20
 """A larger batch counts as damage: no broker takes one, and it would have to be held in memory."""
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
-Read = Callable[[int, int, int], Bytes]
+ReadAt = Callable[[int, int, int], Bytes]
 """Called with (descriptor, position, size): that many bytes, fewer at the end of the file."""
 
 _CREDIT_BYTES = 1 << 30  # for CRCs that turn out wrong
@@ -89,7 +89,7 @@ class Damage:
     at_end: bool = False
 
 
-def walk_log(fd: int, path: str, bounds: Bounds, read: Read = read_at) -> Iterator[Sound | Damage]:
+def walk_log(fd: int, path: str, bounds: Bounds, read: ReadAt = read_at) -> Iterator[Sound | Damage]:
     """Everything in a `.log` file, in order: ranges and batches are disjoint and cover what is read.
 
     Raises `OSError`.
@@ -100,7 +100,7 @@ def walk_log(fd: int, path: str, bounds: Bounds, read: Read = read_at) -> Iterat
 class _Walk:
     """One way through a file; `_previous` is the last offset of the last sound batch."""
 
-    def __init__(self, fd: int, path: str, bounds: Bounds, read: Read) -> None:
+    def __init__(self, fd: int, path: str, bounds: Bounds, read: ReadAt) -> None:
         self._fd = fd
         self._read = read
         self._bounds = bounds

@@ -371,7 +371,7 @@ def _convert(source: LegacyEntry, kept: Sequence[Record], horizon_ms: int | None
 
 
 @dataclass(slots=True)
-class Producer:
+class ReplayedProducer:
     """State of one producer after a replay (rules A.3, A.4)."""
 
     epoch: int
@@ -384,7 +384,7 @@ class Producer:
 class Replay:
     """State of all producers; `first_unstable_offset` of the transactions that ended at or after the high watermark."""
 
-    producers: dict[int, Producer] = field(default_factory=dict)
+    producers: dict[int, ReplayedProducer] = field(default_factory=dict)
     first_unstable_offset: int | None = None
     aborts: list[tuple[int, int]] = field(
         default_factory=list
@@ -401,7 +401,7 @@ def replay(state: Replay, data: bytes, *, from_offset: int, high_watermark: int)
 def _replay_batch(state: Replay, batch: Batch, header: BatchHeader, high_watermark: int) -> None:
     if batch.is_control and not _ends_transaction(batch):
         return
-    producer = state.producers.setdefault(batch.producer_id, Producer(header.producer_epoch))
+    producer = state.producers.setdefault(batch.producer_id, ReplayedProducer(header.producer_epoch))
     if producer.epoch != header.producer_epoch:  # a new epoch: the last data offset is forgotten
         producer.epoch = header.producer_epoch
         producer.last_data_offset = None

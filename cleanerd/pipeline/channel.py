@@ -42,7 +42,7 @@ class Phase(IntEnum):
 Advance = Callable[[int, int, int], None]
 """Called with (read bytes, written bytes, records) since the last call; raises Aborted when the work is to stop."""
 
-Answer = Callable[[int, Phase, int, int, int], bool]
+OnReport = Callable[[int, Phase, int, int, int], bool]
 """`(log number, phase, read bytes, written bytes, records)` since the task's last report -> whether to go on.
 
 Called from several threads.
@@ -71,7 +71,7 @@ class Channel:
     `answer`, which ends with its answer.
     """
 
-    def __init__(self, answer: Answer, host: str = "127.0.0.1") -> None:
+    def __init__(self, answer: OnReport, host: str = "127.0.0.1") -> None:
         self._answer = answer
         self._token = secrets.token_bytes(_TOKEN_BYTES)
         self._listener = socket.create_server((host, 0))

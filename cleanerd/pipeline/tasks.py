@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 _COMBINED_RECORDS = 1 << 22  # 64 MiB of fingerprints that one task holds until it ships what is left of them
 
-Answer = tuple[int, int, object]
+TaskAnswer = tuple[int, int, object]
 """(log number, chunk number, result or CleanerdError)."""
 
 
@@ -93,7 +93,7 @@ def index_together(
 
 
 def _combined(held: list[tuple[int, Indexed]]) -> Iterator[Indexed]:
-    """Answers of (log, chunk) in order, without the fingerprints that are known to be superseded."""
+    """Each chunk's answer, by log and chunk, without the fingerprints that are known to be superseded."""
     logs: dict[int, list[Blocks]] = defaultdict(list)
     for log, found in held:
         if not isinstance(found, CleanerdError):
@@ -107,7 +107,7 @@ def _combined(held: list[tuple[int, Indexed]]) -> Iterator[Indexed]:
 
 def rows(
     tasks: Iterable[IndexTask], contexts: list[LogContext], reporter: Reporter, layout: "Layout"
-) -> Iterator[tuple[int, Answer]]:
+) -> Iterator[tuple[int, TaskAnswer]]:
     """`index_together` for the shuffle: a row per partition with all its blocks; the summaries travel with the first."""
     tasks = list(tasks)
     for task, found in zip(tasks, index_together(tasks, contexts, reporter), strict=True):
@@ -135,7 +135,7 @@ class Layout:
         return bucket * self.partitions // self.buckets
 
 
-def resolve_partition(rows: Iterable[tuple[int, Answer]], reporter: Reporter) -> Iterator[Answer]:
+def resolve_partition(rows: Iterable[tuple[int, TaskAnswer]], reporter: Reporter) -> Iterator[TaskAnswer]:
     """All blocks of some buckets -> their bits, bucket by bucket; summaries pass through."""
     buckets: dict[tuple[int, int], list[tuple[int, Block]]] = defaultdict(list)
     for _, (log, chunk, value) in rows:

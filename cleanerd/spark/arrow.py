@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from cleanerd.format.codecs import Codec
 from cleanerd.format.head import CODEC_MASK, CONTROL, TRANSACTIONAL
-from cleanerd.insight.records import Binary, Columns, Headers
+from cleanerd.insight.records import Binary, Columns, HeaderLists
 from cleanerd.kernels.tables import Table
 
 from .options import COLUMN_TYPES, HEADERS_TYPE
@@ -98,7 +98,7 @@ def _binary(column: Binary, kind: pa.DataType) -> pa.Array:
     )
 
 
-def _headers(headers: Headers) -> pa.Array:
+def _headers(headers: HeaderLists) -> pa.Array:
     """A list for each record, null for one without headers, as Spark's Kafka source has it."""
     keys, values = _binary(headers.keys, pa.string()), _binary(headers.values, pa.binary())
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(_HEADER))

@@ -47,7 +47,8 @@ from typing import Any, TypeVar
 
 from cleanerd.errors import BadUsage
 from cleanerd.format.names import MAX_OFFSET, DirKind, TopicPartition, parse_partition_dir
-from cleanerd.insight.records import Isolation, OnCorrupt
+from cleanerd.format.txn_index import Isolation
+from cleanerd.insight.records import OnCorrupt
 
 HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 COLUMN_TYPES: Mapping[str, str] = {

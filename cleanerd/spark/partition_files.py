@@ -46,7 +46,7 @@ _RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Staged:
+class StagedPart:
     """What a task made of a partition: offsets [`first_offset`, `end_offset`) in `directory`."""
 
     topic_partition: TopicPartition
@@ -104,7 +104,7 @@ class StagedPartition:
             self._segment.publish()
             self._segment = None
 
-    def finish(self) -> Staged:
+    def finish(self) -> StagedPart:
         """Everything that goes with the segments; all of it is synced. Raises `OSError`."""
         self.close_segment()
         self._write(names.LEADER_EPOCH_CHECKPOINT, render_leader_epochs([(0, self._first_offset)]))
@@ -113,7 +113,7 @@ class StagedPartition:
             self._write(names.PARTITION_METADATA, render_partition_metadata(topic_id))
         _adopt_owner(self._files, self._options.path, self.directory)
         self._files.fsync_dir(self.directory)
-        return Staged(self._tp, self._first_offset, self.end_offset, self.directory)
+        return StagedPart(self._tp, self._first_offset, self.end_offset, self.directory)
 
     def discard(self) -> None:
         """Leave nothing."""
@@ -150,7 +150,7 @@ def check_stopped(log_dir: str) -> None:
         raise LockHeld(f"{log_dir} is in use by process {pid}: stop it first", pid)
 
 
-def commit_staged(log_dir: str, staged: Iterable[Staged], files: Files | None = None) -> None:
+def commit_staged(log_dir: str, staged: Iterable[StagedPart], files: Files | None = None) -> None:
     """Give all partitions their names: see the head of this module.
 
     Raises: `BadUsage` for a partition that is there already, or of which tasks wrote the same offsets; `LockHeld`; nothing
@@ -175,7 +175,7 @@ def _like(log_dir: str) -> str:
     return theirs if os.path.exists(theirs) else os.path.join(log_dir, names.LOCK)
 
 
-def _check_new(target: str, parts: Sequence[Staged]) -> None:
+def _check_new(target: str, parts: Sequence[StagedPart]) -> None:
     if os.path.lexists(target) and (
         not os.path.isdir(target) or os.path.islink(target) or os.listdir(target)
     ):
@@ -187,7 +187,7 @@ def _check_new(target: str, parts: Sequence[Staged]) -> None:
             )
 
 
-def _joined(files: Files, parts: Sequence[Staged]) -> str:
+def _joined(files: Files, parts: Sequence[StagedPart]) -> str:
     """One directory with the segments of all parts."""
     directory = parts[0].directory
     for part in parts[1:]:

@@ -14,7 +14,7 @@ from cleanerd.env.clock import SystemClock
 from cleanerd.format.names import TopicPartition
 
 from .from_arrow import by_partition, offsets_of, record_columns
-from .partition_files import Staged, StagedPartition, check_stopped, commit_staged, discard_job
+from .partition_files import StagedPart, StagedPartition, check_stopped, commit_staged, discard_job
 from .write_options import WriteOptions
 
 _OPEN_MAX = 256
@@ -25,7 +25,7 @@ _OPEN_MAX = 256
 class Written(WriterCommitMessage):
     """What one task has staged."""
 
-    staged: tuple[Staged, ...]
+    staged: tuple[StagedPart, ...]
 
 
 class SegmentsWriter(DataSourceArrowWriter):

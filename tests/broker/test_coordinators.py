@@ -12,7 +12,7 @@ from confluent_kafka.admin import NewTopic
 from cleanerd.cli.main import main
 from cleanerd.client.reader import read_records
 from cleanerd.format.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE, parse_coordinator_record
-from cleanerd.insight.coordinators import Entry, groups, read_coordinator, transactionals
+from cleanerd.insight.coordinators import CoordinatorEntry, groups, read_coordinator, transactionals
 from tests.broker.kafka import KafkaBroker
 from tests.broker.tools import run_dump_log_segments
 
@@ -131,7 +131,7 @@ def test_the_command_shows_them(log_dir: Path, capsys: pytest.CaptureFixture[str
     assert [entry["key"] for entry in log["entries"]] == [{"transactionalId": "tx-orders"}]
 
 
-def _entries(log_dir: Path, topic: str) -> list[Entry]:
+def _entries(log_dir: Path, topic: str) -> list[CoordinatorEntry]:
     read = [read_coordinator(str(partition)) for partition in sorted(log_dir.glob(f"{topic}-*"))]
     assert not sum(one.undecodable for one in read)
     return [entry for one in read for entry in one.entries]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cleanerd.client.producer import Producer, Row
+from cleanerd.client.producer import Producer, ProducerRecord
 from cleanerd.client.reader import read_records
 from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import RealFiles
@@ -84,7 +84,7 @@ class World:
         """One batch; True for a tombstone."""
         self.count += 1
         first = self.writer.log_end_offset
-        rows = [Row(key, None if gone else b"%d" % self.count, self.now_ms) for key, gone in batch]
+        rows = [ProducerRecord(key, None if gone else b"%d" % self.count, self.now_ms) for key, gone in batch]
         assert Producer(self.writer).send(rows) == first
         end = first + len(batch) - 1
         self.model += [Written(first + n, row.key or b"", row.value, end) for n, row in enumerate(rows)]

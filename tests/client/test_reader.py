@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from cleanerd.client.producer import Producer, Row
+from cleanerd.client.producer import Producer, ProducerRecord
 from cleanerd.client.reader import read_records
 from cleanerd.client.writer import LogWriter
 from cleanerd.errors import CorruptFile, SourceChanged
@@ -51,7 +51,7 @@ def test_reads_what_was_written(tmp_path, magic, codec):
     with open_writer(tmp_path, segment_bytes=300) as writer:
         producer = Producer(writer, magic=magic, codec=codec)
         for n in range(10):
-            producer.send([Row(b"a%d" % n, b"v" * n, n), Row(None, None, n)])
+            producer.send([ProducerRecord(b"a%d" % n, b"v" * n, n), ProducerRecord(None, None, n)])
     directory = str(tmp_path / "t-0")
     expected = []
     for n in range(10):
@@ -215,7 +215,7 @@ def test_segments_deleted_while_reading(tmp_path):
     """Retention: the open file is read to its end, then the log goes on where it now starts."""
     with open_writer(tmp_path) as writer:
         for _ in range(4):
-            Producer(writer).send([Row(b"k", b"v"), Row(b"l", b"w")])
+            Producer(writer).send([ProducerRecord(b"k", b"v"), ProducerRecord(b"l", b"w")])
             writer.roll()
         directory = tmp_path / "t-0"
         reading = read_records(str(directory))

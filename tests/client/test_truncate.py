@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.retain import revalidate_snapshot
-from cleanerd.client.producer import Producer, Row
+from cleanerd.client.producer import Producer, ProducerRecord
 from cleanerd.client.reader import read_records
 from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import RealFiles
@@ -86,7 +86,7 @@ def test_batch_that_reaches_the_offset_goes_and_no_offset_is_used_twice(tmp_path
     """Batches of five: what a consumer has read below the offset it will not read anew."""
     with open_writer(tmp_path, segment_bytes=300) as writer:
         for n in range(4):
-            Producer(writer).send([Row(b"k", b"v%d" % n)] * 5)
+            Producer(writer).send([ProducerRecord(b"k", b"v%d" % n)] * 5)
         writer.truncate(offset)
         assert writer.log_end_offset == offset
         assert offsets(writer.directory) == [last for last in (4, 9, 14, 19) if last < offset]

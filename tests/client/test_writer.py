@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleanerd.client.producer import Producer, Row
+from cleanerd.client.producer import Producer, ProducerRecord
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import LockHeld
 from cleanerd.format.batch import Record, encode_batch, encode_empty_batch, parse_header
@@ -79,7 +79,7 @@ def test_roll_of_an_empty_segment_does_nothing(tmp_path):
 
 rows = st.tuples(
     st.binary(max_size=5), st.none() | st.binary(max_size=120), st.integers(min_value=-1, max_value=50)
-).map(lambda row: Row(*row))
+).map(lambda row: ProducerRecord(*row))
 
 
 @settings(max_examples=40)
@@ -114,7 +114,7 @@ def test_time_index_names_the_batch_that_first_carried_the_largest_timestamp(tmp
     """Spec disk B3: equal timestamps later do not count."""
     with open_writer(tmp_path, start_offset=100) as writer:
         producer = Producer(writer)
-        producer.send([Row(b"k", b"v", 7), Row(b"k", b"v", 9)])
+        producer.send([ProducerRecord(b"k", b"v", 7), ProducerRecord(b"k", b"v", 9)])
         producer.put(b"k", b"v", 9)
         producer.put(b"k", b"v", 3)
     assert contents(tmp_path)["00000000000000000100.timeindex"] == struct.pack(">qi", 9, 1)
@@ -132,7 +132,7 @@ def test_snapshot_at_every_roll_and_at_the_end(tmp_path):
     """Spec disk B7: one entry per producer, as of the base offset in the name."""
     with open_writer(tmp_path) as writer:
         first, second = Producer(writer, producer_id=7, producer_epoch=2), Producer(writer, producer_id=3)
-        first.send([Row(b"a", b"1", 10), Row(b"b", b"1", 12)])
+        first.send([ProducerRecord(b"a", b"1", 10), ProducerRecord(b"b", b"1", 12)])
         writer.roll()
         second.begin()
         second.put(b"c", b"1", 11)
@@ -165,7 +165,7 @@ def test_c077_transaction_index(tmp_path):
         one, two = Producer(writer, producer_id=1), Producer(writer, producer_id=2)
 
         def send(producer, *keys):
-            producer.send([Row(key.encode(), b"v") for key in keys])
+            producer.send([ProducerRecord(key.encode(), b"v") for key in keys])
 
         one.begin()
         two.begin()
@@ -233,7 +233,7 @@ def test_sequences_wrap(tmp_path):
     """Rule 0.7."""
     with open_writer(tmp_path) as writer:
         producer = Producer(writer, producer_id=1, next_sequence=2**31 - 1)
-        producer.send([Row(b"a", b"1"), Row(b"b", b"1")])
+        producer.send([ProducerRecord(b"a", b"1"), ProducerRecord(b"b", b"1")])
         producer.put(b"c", b"1")
         assert writer.producers[0].last_sequence == 1
 

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 import cleanerd
 from cleanerd.cleaning.phases import JOB_PHASES, LOG_PHASES
-from cleanerd.cleaning.result import LogResult, Outcome
+from cleanerd.cleaning.result import CleaningOutcome, LogResult
 from cleanerd.daemon.configuration.reload import ReloadStatus
 from cleanerd.daemon.telemetry import log_setup as logs
 from cleanerd.daemon.telemetry.event_table import BOUND, EVENTS, Event
@@ -126,7 +126,7 @@ def test_outcomes_are_those_of_the_code() -> None:
     told = set(told_outcomes())
     assert ("recovery", "failed") in told
     assert [(kind, outcome) for kind, outcome in told if outcome not in EVENTS[kind].outcomes] == []
-    assert set(EVENTS["cleaning"].outcomes) == set(get_args(Outcome)) - {"planned"} | {"uncleanable"}
+    assert set(EVENTS["cleaning"].outcomes) == set(get_args(CleaningOutcome)) - {"planned"} | {"uncleanable"}
     assert set(EVENTS["reload"].outcomes) == {s.value for s in ReloadStatus} - {"unchanged"}
     for event in EVENTS.values():
         assert set(event.loud) <= set(event.outcomes)

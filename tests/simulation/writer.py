@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, field
 
-from cleanerd.client.producer import Producer, Row
+from cleanerd.client.producer import Producer, ProducerRecord
 from cleanerd.client.writer import LogWriter
 from cleanerd.format.codecs import Codec
 from cleanerd.format.names import TopicPartition
@@ -83,11 +83,11 @@ class Log:
         words = " ".join(f"{(row.key or b'-').decode()}={'~' if row.value is None else 'v'}" for row in rows)
         return f"{offset}: producer {number}: {words}"
 
-    def _row(self) -> Row:
+    def _row(self) -> ProducerRecord:
         chance, now_ms = self.chance, self.disk.clock.now_ms()
         draw = chance.random()
         value = None if draw < 0.2 else b"%d:" % now_ms + b"x" * chance.randint(0, 90)
-        return Row(b"k%d" % chance.randrange(self.keys), value, now_ms - chance.randint(0, 5))
+        return ProducerRecord(b"k%d" % chance.randrange(self.keys), value, now_ms - chance.randint(0, 5))
 
     def _new_producer(self) -> tuple[int, Producer]:
         assert self.writer is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.client.producer import Producer, Row
+from cleanerd.client.producer import Producer, ProducerRecord
 from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile
@@ -191,7 +191,7 @@ def write_swap(log_dir: Path, **options: object) -> str:
     with LogWriter(str(log_dir), "t", 0, segment_bytes=1 << 30, start_offset=40) as writer:
         producer = Producer(writer, **options)  # type: ignore[arg-type]
         for n in range(20):
-            producer.send([Row(b"k%d" % n, b"v" * n * 50, n), Row(b"l", None, n)])
+            producer.send([ProducerRecord(b"k%d" % n, b"v" * n * 50, n), ProducerRecord(b"l", None, n)])
     path = log_dir / "t-0" / f"{40:020d}.log"
     swap = path.with_name(f"{path.name}.swap")
     path.rename(swap)

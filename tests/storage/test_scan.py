@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.client.producer import Producer, Row
+from cleanerd.client.producer import Producer, ProducerRecord
 from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import FileStat, RealFiles
 from cleanerd.errors import CorruptFile, SourceChanged
@@ -211,7 +211,7 @@ def test_1_19_first_batch_timestamps_are_read_on_demand(log_dir: Path) -> None:
 @pytest.mark.parametrize(("magic", "expected"), [(0, None), (1, 1234), (2, 1234)])
 def test_1_19_first_batch_timestamp_by_magic(tmp_path: Path, magic: int, expected: int | None) -> None:
     with LogWriter(str(tmp_path), "t", 0, segment_bytes=1 << 20) as writer:
-        Producer(writer, magic=magic, codec=Codec.GZIP).send([Row(b"k", b"v", 1234)])
+        Producer(writer, magic=magic, codec=Codec.GZIP).send([ProducerRecord(b"k", b"v", 1234)])
     (segment,) = scan(tmp_path, first_batch_timestamps=True).segments
     assert segment.facts.first_batch_timestamp_ms == expected
 

@@ -15,6 +15,7 @@ from cleanerd.daemon.values.severity import STATES
 from cleanerd.units import duration, instant, reasons, size
 
 Row = Mapping[str, Any]
+"""An object of an answer of the control API, as it was parsed from JSON."""
 Cell = Callable[[Row], str]
 
 _RED, _GREEN, _YELLOW, _CYAN = "31", "32", "33", "36"

@@ -11,11 +11,9 @@ from typing import Any
 
 from rich.text import Text
 
-from cleanerd.cli.ctl.tables import printable, rate, shortened
+from cleanerd.cli.ctl.tables import Row, printable, rate, shortened
 from cleanerd.daemon.values.severity import STATES
 from cleanerd.units import clock_time, duration, reasons, size
-
-Row = Mapping[str, Any]
 
 _STYLES = {
     **dict.fromkeys(("uncleanable", "offline", "failed", "dropped"), "bold red"),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from cleanerd.client.producer import Producer, Row
+from cleanerd.client.producer import Producer, ProducerRecord
 from cleanerd.client.writer import LogWriter
 from cleanerd.format.batch import NO_PRODUCER_ID, Record
 from cleanerd.format.codecs import Codec
@@ -31,39 +31,39 @@ class Topic:
     is_transactional: bool
     batches: int
     batch_records: int
-    row: Callable[[Random, int], Row]
+    row: Callable[[Random, int], ProducerRecord]
 
 
-def _profile(random: Random, now_ms: int) -> Row:
+def _profile(random: Random, now_ms: int) -> ProducerRecord:
     number = random.randrange(_PROFILES)
     key = b"user-%05d" % number
     if random.random() < _DELETED_SHARE:
-        return Row(key, None, now_ms)
+        return ProducerRecord(key, None, now_ms)
     city, plan = random.choice(_CITIES), random.choice(("free", "team", "pro"))
     value = (
         f'{{"id": {number}, "name": "User {number}", "mail": "user{number}@example.org", "city": "{city}", '
         f'"plan": "{plan}", "about": "{_ABOUT[: random.randrange(len(_ABOUT))]}", "seen_ms": {now_ms}}}'
     )
-    return Row(key, value.encode(), now_ms)
+    return ProducerRecord(key, value.encode(), now_ms)
 
 
-def _order(random: Random, now_ms: int) -> Row:
+def _order(random: Random, now_ms: int) -> ProducerRecord:
     number = random.randrange(_ORDERS)
     key = b"order-%05d" % number
     if random.random() < _DELETED_SHARE:
-        return Row(key, None, now_ms)
+        return ProducerRecord(key, None, now_ms)
     state, cents = random.choice(_STATES), random.randrange(100, 50_000)
     value = f'{{"order": {number}, "state": "{state}", "cents": {cents}, "items": {cents % 7 + 1}, "at_ms": {now_ms}}}'
-    return Row(key, value.encode(), now_ms)
+    return ProducerRecord(key, value.encode(), now_ms)
 
 
-def _page_view(random: Random, now_ms: int) -> Row:
+def _page_view(random: Random, now_ms: int) -> ProducerRecord:
     number = random.randrange(_PAGES)
     value = (
         f'{{"page": "/articles/{number}", "views": {random.randrange(10**6)}, "seconds": {random.random():.6f}, '
         f'"last_visitor": "{random.getrandbits(64):016x}", "until_ms": {now_ms}}}'
     )
-    return Row(b"/articles/%d" % number, value.encode(), now_ms)
+    return ProducerRecord(b"/articles/%d" % number, value.encode(), now_ms)
 
 
 PROFILES = Topic("user-profiles", "JSON profiles, some deleted", Codec.NONE, False, 800, 100, _profile)
@@ -144,7 +144,9 @@ class Feed:
             self._producer.send(rows)
             self.truth.settle(records)
 
-    def _send_in_transaction(self, rows: Sequence[Row], records: Sequence[Record], now_ms: int) -> None:
+    def _send_in_transaction(
+        self, rows: Sequence[ProducerRecord], records: Sequence[Record], now_ms: int
+    ) -> None:
         if not self._open:
             self._producer.begin()
             self._batches_to_come = self._random.randint(1, _TRANSACTION_BATCHES_MAX)

@@ -35,7 +35,7 @@ Tp = Annotated[
 ]
 Pattern = Annotated[str, Field(min_length=1, max_length=300, examples=_PATTERN_EXAMPLES)]
 Owner = Annotated[str, Field(min_length=1, max_length=200)]
-Text = Annotated[str, Field(max_length=1000)]
+ShortText = Annotated[str, Field(max_length=1000)]
 WaitMs = Annotated[int, Field(ge=0, le=MAX_WAIT_MS)]
 Ttl = Annotated[int, Field(gt=0)]
 Offset = Annotated[int, Field(ge=0, lt=2**63)]
@@ -114,7 +114,7 @@ class Pause(Parameters):
 
     pattern: Pattern
     owner: Owner
-    reason: Text = ""
+    reason: ShortText = ""
     ttl_ms: Ttl | None = None
     timeout_ms: WaitMs = DEFAULT_WAIT_MS
 

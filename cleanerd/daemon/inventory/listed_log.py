@@ -53,7 +53,7 @@ class ClosedSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedResult:
     """The result that waits in a partition directory. `freed_bytes`: by which its commit makes the log smaller.
 
     `round_end`: up to where the log is clean then; None where that cannot be read.
@@ -72,7 +72,7 @@ class Contents:
     closed: tuple[ClosedSegment, ...]  # ascending
     active_base_offset: int
     active_bytes: int = field(compare=False)  # when it was last looked at
-    staged: Staged | None  # what waits for its commit
+    staged: StagedResult | None  # what waits for its commit
     in_transition: (
         bool  # segments are being exchanged (`.cleaned`, `.swap`): the log must not be looked at now
     )
@@ -232,7 +232,7 @@ def with_active_size(partition: PartitionDir, contents: Contents) -> Contents:
     return contents if size_bytes == contents.active_bytes else replace(contents, active_bytes=size_bytes)
 
 
-def _staged(partition: PartitionDir, names: list[SegmentFileName]) -> Staged | None:
+def _staged(partition: PartitionDir, names: list[SegmentFileName]) -> StagedResult | None:
     stats = {name: partition.stat(name) for name in names}
     manifests = [name for name in names if name.kind is FileKind.MANIFEST]
     if not manifests:
@@ -243,7 +243,7 @@ def _staged(partition: PartitionDir, names: list[SegmentFileName]) -> Staged | N
             groups.append(read_manifest(partition, name))
     before = sum(source.size_bytes for group in groups for source in group.sources)
     after = sum(group.sizes[FileKind.LOG] for group in groups)
-    return Staged(
+    return StagedResult(
         bytes=sum(stat.size_bytes for stat in stats.values()),
         freed_bytes=before - after,
         round_end=max((group.round_end for group in groups), default=None),
