@@ -10,8 +10,8 @@ import sys
 import time
 from collections import Counter
 
-from tests.simulation.judge import Violation
 from tests.simulation.play import play
+from tests.simulation.violation import Violation
 
 
 def main() -> int:

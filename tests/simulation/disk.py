@@ -42,6 +42,7 @@ class _File:
     synced: bytes | None = None  # None: never
     synced_mtime_ns: int = 0
     whole: int = 0
+    size: int = 0  # when it was changed last
 
 
 @dataclass
@@ -352,7 +353,8 @@ class Disk:
         with _OPEN(self._pin(inode), "wb") as opened:
             opened.write(content)
         REAL.utime(self._pin(inode), ns=(mtime_ns, mtime_ns))
-        file.synced, file.synced_mtime_ns, file.whole = content, mtime_ns, len(content)
+        file.synced, file.synced_mtime_ns = content, mtime_ns
+        file.whole = file.size = len(content)
 
     def _forget_unreachable(self) -> None:
         reachable = {inode for place in self._dirs.values() for inode in place.names.values()}
@@ -364,10 +366,8 @@ class Disk:
 
     def used_bytes(self) -> int:
         """Of the files that have a name."""
-        reachable = {
-            inode for place in self._dirs.values() for inode in place.names.values()
-        } & self._files.keys()
-        sizes = (REAL.stat(self._pin(inode)).st_size for inode in reachable)
+        reachable = {inode for place in self._dirs.values() for inode in place.names.values()}
+        sizes = (self._files[inode].size for inode in reachable if inode in self._files)
         return sum(-(-size // _BLOCK_BYTES) * _BLOCK_BYTES for size in sizes)
 
     def close_all_of(self, opener: str) -> None:
@@ -402,6 +402,7 @@ class Disk:
     def _touch(self, inode: int) -> None:
         self.clock.ns += 1_000
         REAL.utime(self._pin(inode), ns=(self.clock.ns, self.clock.ns))
+        self._files[inode].size = REAL.stat(self._pin(inode)).st_size
 
     def _change(self, directory: str, change: _Change) -> None:
         place = self._dirs[REAL.stat(directory).st_ino]

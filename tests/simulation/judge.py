@@ -2,9 +2,9 @@
 
 What a cleaning may have taken from a log, and nothing else
     a record whose key has a newer committed record below the bound          superseded
-    a tombstone that is the newest of its key there, older than delete.retention.ms, nothing older of its key left
+    a tombstone that is the newest of its key there, past its delete horizon (`horizons`), nothing older of its key left
     data of aborted transactions, records without a key
-    a marker of which no data is left
+    a marker of which no data is left, past its delete horizon
     everything below the log start
 The bound is the lowest of active segment and first open transaction: from there on every byte is as it was written. Below
 it offsets rise and no record is another one. The newest data batch of each active producer is there, if need be empty. What
@@ -20,12 +20,10 @@ from cleanerd.client.reader import read_records
 from cleanerd.format.batch import BatchHeader, Record, checksum, decode_batch, iterate_batches, parse_header
 from cleanerd.format.control import ControlType, parse_control_key
 from tests.simulation.disk import REAL
+from tests.simulation.horizons import Horizons
+from tests.simulation.violation import Violation
 
 TRANSITIONAL = (".swap", ".cleaned")
-
-
-class Violation(AssertionError):
-    """Something that must hold does not."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +73,7 @@ class Rules:
     """What the configuration allows."""
 
     delete_retention_ms: int
+    compaction_lag_ms: int = 0
     retention_ms: int = -1  # -1: nothing goes for its age
     producer_expiration_ms: int = 86_400_000
 
@@ -89,24 +88,25 @@ class Model:
     bound: int = 0  # the highest that the bound ever was
     perhaps: Batch | None = None  # appended by a writer that died before it was told
     soft: int | None = None  # a batch that is there, but nobody was told so: a power cut may take it
-    now_of: dict[int, int] = field(default_factory=dict)  # first offset -> when it was appended, ms
+    horizons: Horizons = field(default_factory=Horizons)
 
-    def append(self, raw: bytes, now_ms: int) -> None:
+    def append(self, raw: bytes) -> None:
+        """Its writer was told that a batch is there."""
         batch = Batch.of(raw)
         self.soft = None  # what was before is on stable storage with it
         self.sent.append(batch)
-        self.now_of[batch.first] = now_ms
 
     def truncate(self, offset: int) -> None:
         self.sent = [batch for batch in self.sent if batch.last < offset]
         self.gone = {one for one in self.gone if one < offset}
         self.bound = min(self.bound, offset)
+        self.horizons.truncate(offset)
 
-    def reopened(self, end: int, now_ms: int) -> None:
+    def reopened(self, end: int) -> None:
         """A writer has found the end of the log: it tells what became of the batch of which nobody was told."""
         perhaps, self.perhaps = self.perhaps, None
         if perhaps is not None and perhaps.last + 1 == end and self.end <= perhaps.first:
-            self.append(perhaps.raw, now_ms)
+            self.append(perhaps.raw)
             self.soft = perhaps.first
         elif self.soft is not None and end <= self.soft:
             self.truncate(self.soft)
@@ -203,6 +203,8 @@ def _judged(model: Model, found: Lying, rules: Rules, now_ms: int) -> Iterator[i
         if sent.get(offset) != record:
             raise Violation(f"at {offset} lies {record}, written was {sent.get(offset)}")
     model.bound = max(bound, model.bound)
+    for batch in found.batches:
+        model.horizons.see(batch.header)
     for batch in model.sent:
         if batch.last >= model.bound and batch.first not in by_first:
             raise Violation(f"the batch {batch.first} to {batch.last} is gone, the bound is {model.bound}")
@@ -226,8 +228,9 @@ def _judged(model: Model, found: Lying, rules: Rules, now_ms: int) -> Iterator[i
                 left = [r.offset for one in ended[batch.first] for r in one.records if r.offset in lying]
                 if left:
                     raise Violation(f"the marker at {batch.first} is gone, of its data {left} is there")
+                model.horizons.check_gone(batch.first, f"the marker at {batch.first}")
             elif record.key is not None and record.offset not in aborted and newest[record.key] is record:
-                _check_tombstone(model, batch, record, lying.values(), aborted, rules, now_ms)
+                _check_tombstone(model, batch, record, lying.values(), aborted)
     _check_producers(model, found, rules, now_ms)
 
 
@@ -241,19 +244,12 @@ def _is_old(model: Model, batch: Batch, record: Record, found: Lying, rules: Rul
 
 
 def _check_tombstone(
-    model: Model,
-    batch: Batch,
-    record: Record,
-    lying: Iterable[Record],
-    aborted: set[int],
-    rules: Rules,
-    now_ms: int,
+    model: Model, batch: Batch, record: Record, lying: Iterable[Record], aborted: set[int]
 ) -> None:
     """The newest record of a key is gone."""
     if record.value is not None:
         raise Violation(f"{record} is lost")
-    if now_ms - model.now_of[batch.first] <= rules.delete_retention_ms:
-        raise Violation(f"tombstone {record} went before delete.retention.ms was over")
+    model.horizons.check_gone(batch.first, f"tombstone {record}")
     older = [r.offset for r in lying if r.key == record.key and r.offset < record.offset]
     if older := [offset for offset in older if offset not in aborted]:
         raise Violation(f"tombstone {record} is gone, values at {older} are there")

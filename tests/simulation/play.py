@@ -1,12 +1,14 @@
 """One seed from beginning to end."""
 
+import itertools
 import os
 import tempfile
 from collections.abc import Callable
 
-from tests.simulation.judge import Violation
+from tests.simulation.violation import Violation
 from tests.simulation.world import World
 
+_NUMBER = itertools.count()
 TOLD = 60
 """Lines of its end that a failure prints."""
 
@@ -14,7 +16,7 @@ TOLD = 60
 def disk_path() -> str:
     """Where no other run has its files: in memory, if there is such a place."""
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
-    return os.path.join(place, f"cleanerd-simulation-{os.getpid()}")
+    return os.path.join(place, f"cleanerd-simulation-{os.getpid()}-{next(_NUMBER)}")
 
 
 def play(seed: int, steps: int, change: Callable[[World], object] = lambda _: None) -> World:

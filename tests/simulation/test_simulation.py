@@ -6,20 +6,14 @@ Thousands of them run at night (CONTRIBUTING).
 import os
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cleanerd.cleaning import choose
-from cleanerd.daemon.work.holds import Holds
 from cleanerd.env.files import RealFiles
-from cleanerd.storage.stability import read_stability
 from tests.simulation.disk import Disk, Tick
-from tests.simulation.judge import Violation
 from tests.simulation.play import disk_path, play
-from tests.simulation.world import START_NS, World
+from tests.simulation.world import START_NS
 
 SEEDS = range(4)
 STEPS = 80
@@ -97,42 +91,3 @@ def test_a_file_keeps_its_identity_over_a_power_cut(disk: Disk) -> None:
     before = FILES.stat(path)
     disk.power_cut(random.Random(1))
     assert FILES.stat(path) == before
-
-
-def found_after(change: Callable[[World], object] = lambda _: None, *, seeds: int = 60) -> int:
-    """How many seeds it takes until a mutation of the code shows."""
-    for seed in range(seeds):
-        try:
-            play(seed, 150, change)
-        except Violation as violation:
-            print(f"{seed + 1} seeds: {str(violation).splitlines()[-1]}")
-            return seed + 1
-    pytest.fail(f"not found in {seeds} seeds")
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("ending", [".log.cleanerd", ".txnindex", "-0"])
-def test_it_finds_a_forgotten_sync(ending: str) -> None:
-    """Of a staged segment, of a transaction index, of the directory of a log."""
-
-    def forget(world: World) -> None:
-        world.disk.forgets_fsync = lambda path: path.endswith(ending)
-
-    assert found_after(forget)
-
-
-@pytest.mark.soak
-def test_it_finds_a_cleaner_that_knows_no_open_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = read_stability
-
-    def careless(files: Any, snapshot: Any, **options: Any) -> Any:
-        return replace(real(files, snapshot, **options), last_stable_offset=snapshot.high_watermark)
-
-    monkeypatch.setattr(choose, "read_stability", careless)
-    assert found_after()
-
-
-@pytest.mark.soak
-def test_it_finds_a_hold_that_is_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Holds, "count", lambda *_: 0)
-    assert found_after()

@@ -29,7 +29,8 @@ from tests.sim.disk import SwitchedOff
 from tests.simulation import judge
 from tests.simulation.cleaner import Cleanerd, EngineKilled, Locks, instead_of_the_machine
 from tests.simulation.disk import Disk, Tick
-from tests.simulation.judge import Rules, Violation
+from tests.simulation.judge import Rules
+from tests.simulation.violation import Violation
 from tests.simulation.writer import Log
 
 START_NS = 1_790_000_000 * 10**9
@@ -262,7 +263,7 @@ class World:
     def _open(self, log: Log) -> None:
         log.open()
         assert log.writer is not None
-        log.model.reopened(log.writer.log_end_offset, self.clock.now_ms())
+        log.model.reopened(log.writer.log_end_offset)
         if log.cut is not None:  # its writer died in a truncation: the log is a beginning of what it was
             end = log.writer.log_end_offset
             if end < log.cut:
@@ -408,17 +409,21 @@ class World:
                 continue
             if judge.in_transition(log.directory) or log.writer is None:
                 continue
-            seen = {
-                (entry.name, entry.inode(), entry.stat().st_mtime_ns) for entry in os.scandir(log.directory)
-            }
-            if seen == self._seen.get(log.tp):
-                continue
+            self._judge_log(log)
+
+    def _judge_log(self, log: Log) -> None:
+        now_ms, retention_ms = self.clock.now_ms(), self.rules.delete_retention_ms
+        log.model.horizons.hear(now_ms, retention_ms)
+        seen = {(entry.name, entry.inode(), entry.stat().st_mtime_ns) for entry in os.scandir(log.directory)}
+        if seen != self._seen.get(log.tp):
             self._seen[log.tp] = seen
             judge.check(
-                log.model, log.directory, self.rules, self.clock.now_ms(),
+                log.model, log.directory, self.rules, now_ms,
                 is_durable=True, reads=self.chance.random() < 0.2,
             )  # fmt: skip
             self.counts["judgements"] += 1
+        if not any(name.endswith(".cleanerd") for name, _, _ in seen):
+            log.model.horizons.settle(now_ms, retention_ms)
 
     def end(self) -> None:
         """Everybody behaves: what is to be done gets done, and nothing is left behind. Raises Violation."""

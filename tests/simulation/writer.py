@@ -50,7 +50,7 @@ class Log:
             except BaseException:
                 self.model.perhaps = Batch.of(raw)
                 raise
-            self.model.append(raw, self.disk.clock.now_ms())
+            self.model.append(raw)
 
         writer.append = append  # type: ignore[method-assign]
 

@@ -1,0 +1,5 @@
+"""What a judge raises."""
+
+
+class Violation(AssertionError):
+    """Something that must hold does not."""
