@@ -146,9 +146,15 @@ def finished(process: "subprocess.Popen[str]") -> str:
     return out.strip()
 
 
+def given_up(process: "subprocess.Popen[str]") -> str:
+    """What a child said that is not waited for any longer."""
+    process.kill()
+    return "".join(process.communicate())
+
+
 def partition_of(admin: AdminClient, topic: str, partition: int = 0) -> tuple[list[int], list[int]]:
-    """Replicas in their order, and those in sync."""
-    found = admin.list_topics(topic, timeout=30).topics[topic].partitions[partition]
+    """Replicas in their order, and those in sync; asked again while the client has only a dead broker to ask."""
+    found = retried(lambda: admin.list_topics(topic, timeout=10)).topics[topic].partitions[partition]
     return list(found.replicas), sorted(found.isrs)
 
 

@@ -16,6 +16,7 @@ from tests.broker.installing import (
     committed,
     create,
     finished,
+    given_up,
     partition_of,
     replica,
     stage,
@@ -187,7 +188,11 @@ def test_another_replica_dies_while_ours_is_out(cluster: KafkaCluster, admin: Ad
     child.killed_at("moving")
     cluster.brokers[3].kill()
     process: subprocess.Popen[str] = child.spawn()
-    wait_until(lambda: partition_of(admin, "another-dies") == (LIST, [1, 2]), 90)
+    wait_until(
+        lambda: partition_of(admin, "another-dies") == (LIST, [1, 2]),
+        90,
+        lambda: f"{partition_of(admin, 'another-dies')}\n{given_up(process)}",
+    )
     cluster.brokers[3].start()
     assert finished(process).startswith(("installed", "returned"))
     check_back(admin, cluster, "another-dies", LIST)
