@@ -37,6 +37,7 @@ class KafkaAdmin:
             bootstrap_timeout_ms=_TIMEOUT_MS,
             **settings,
         )
+        self._is_stale = False
         self._client = self._ask(self._connect)
 
     def __enter__(self) -> Self:
@@ -86,13 +87,17 @@ class KafkaAdmin:
 
     def _reconnect(self) -> None:
         """Forget what the client library has learned of the cluster. Raises what the library raises."""
-        client, self._client = self._client, self._connect()
+        client, self._client, self._is_stale = self._client, self._connect(), False
         client.close()
 
     def _ask(self, call: Callable[[], Any]) -> Any:
+        """After a failure the next call begins with a new client: the library goes on asking a controller that is dead."""
         try:
+            if self._is_stale:
+                self._reconnect()
             return call()
         except self._errors as error:
+            self._is_stale = True
             raise ClusterRefused(f"the cluster cannot be asked: {type(error).__name__}: {error}") from None
 
 
