@@ -21,7 +21,7 @@ from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.cli import output
 from cleanerd.cli.clean import request_from
 from cleanerd.cli.tables import side_by_side, write_table
-from cleanerd.env.clock import FixedNow, SystemClock
+from cleanerd.env.clock import Clock, FixedNow, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import unpaced
 from cleanerd.errors import CleanerdError
@@ -51,9 +51,10 @@ def run(arguments: Namespace) -> int:
     request = request_from(arguments)
     rows: list[LogRow] = []
     failed = 0
-    for found in _examined(request, arguments.now_ms):
+    clock = SystemClock() if arguments.now_ms is None else FixedNow(arguments.now_ms)
+    for found in _examined(request, clock):
         try:
-            row = _row(found, exact=arguments.exact)
+            row = _row(found, clock.now_ms(), exact=arguments.exact)
         except (CleanerdError, OSError) as error:
             output.say(f"{_name(found)}: {error}")
             failed += 1
@@ -67,8 +68,8 @@ def run(arguments: Namespace) -> int:
     return 1 if failed else 0
 
 
-def _examined(request: CleanRequest, now_ms: int | None) -> Iterator[Candidate | LogResult]:
-    files, clock = RealFiles(), SystemClock() if now_ms is None else FixedNow(now_ms)
+def _examined(request: CleanRequest, clock: Clock) -> Iterator[Candidate | LogResult]:
+    files = RealFiles()
     for log_dir in request.log_dirs:
         yield from examine_all(
             files, log_dir, partitions(files, log_dir, request), request, clock, lambda _: unpaced
@@ -83,7 +84,7 @@ def _name(found: Candidate | LogResult) -> str:
     )
 
 
-def _row(found: Candidate | LogResult, *, exact: bool) -> LogRow | None:
+def _row(found: Candidate | LogResult, now_ms: int, *, exact: bool) -> LogRow | None:
     """None for a log that is not compacted. Raises `CleanerdError`, `OSError`."""
     if isinstance(found, LogResult):
         if found.outcome == "failed":
@@ -100,9 +101,8 @@ def _row(found: Candidate | LogResult, *, exact: bool) -> LogRow | None:
     snapshot, bound, config = found.snapshot, found.range, found.config
     tp, end = snapshot.topic_partition, bound.first_uncleanable_offset
     offsets = max(end - snapshot.log_start_offset, 1)
-    gone = removable(
-        os.path.join(snapshot.log_dir, str(tp)), end, offsets if exact else min(offsets, _KEYS_MAX)
-    )
+    keys_max = offsets if exact else min(offsets, _KEYS_MAX)
+    gone = removable(os.path.join(snapshot.log_dir, str(tp)), end, keys_max, now_ms)
     thresholds = CompactionConfig(
         config.min_cleanable_dirty_ratio, config.min_compaction_lag_ms, config.max_compaction_lag_ms
     )

@@ -53,7 +53,7 @@ def add_forecast_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--exact",
         action="store_true",
-        help="count every key, not a sample; takes 80 bytes of memory per offset",
+        help="count every key, not a sample; takes 80 bytes of memory for each offset of a log",
     )
     parser.add_argument("--now-ms", metavar="MS", type=number, help="use this as the current time")
     parser.set_defaults(force=True, dry_run=True)

@@ -181,9 +181,9 @@ def new_key() -> tuple[int, int]:
     return secrets.randbits(64), secrets.randbits(64)
 
 
-def tally_log(view: LogRange, keys_max: int, key: tuple[int, int] | None = None) -> Tally:
+def tally_log(view: LogRange, keys_max: int, key: tuple[int, int] | None = None, now_ms: int = -1) -> Tally:
     """The counts of a log alone; `key`: of the fingerprints, a new one by default. Raises as `read_slices`."""
-    tally = Tally(keys_max, key or new_key())
+    tally = Tally(keys_max, key or new_key(), now_ms=now_ms)
     for sound in read_slices(view):
         add_sound(tally, view, sound)
     return tally
@@ -219,7 +219,7 @@ def _inspect(view: LogRange, now_ms: int, tally: Tally) -> Inspection:
         batches=batches.count,
         records=int(totals[Total.RECORDS]),
         keys=count_estimate(len(newest), tally.level),
-        live_bytes=_estimate(_by_group(newest) * weight, tally.level),
+        live_bytes=_estimate(_by_group(newest)[:, 1] * weight, tally.level),
         superseded_records=records,
         superseded_bytes=size,
         superseded_ages=_superseded_ages(tally, today),
@@ -248,6 +248,13 @@ def _inspect(view: LogRange, now_ms: int, tally: Tally) -> Inspection:
 def superseded(tally: Tally) -> tuple[Estimate, Estimate]:
     """Superseded records, and their bytes."""
     return _estimate(tally.waste[:, 0], tally.level), _estimate(tally.waste[:, 1], tally.level)
+
+
+def compactable(tally: Tally) -> tuple[Estimate, Estimate]:
+    """Records that are superseded or tombstones past their delete horizon, and their bytes."""
+    newest = tally.newest()
+    groups = tally.waste + (_by_group(newest[newest["is_expired"] != 0]) << tally.level)
+    return _estimate(groups[:, 0], tally.level), _estimate(groups[:, 1], tally.level)
 
 
 class _Batches:
@@ -292,8 +299,11 @@ def _estimate(groups: npt.NDArray[np.int64], level: int) -> Estimate:
 
 
 def _by_group(newest: Table) -> npt.NDArray[np.int64]:
+    """Records and bytes, as the columns, of each of the `GROUPS`."""
     groups = (newest["high"] >> np.uint64(40) & np.uint64(GROUPS - 1)).astype(np.int64)
-    return np.bincount(groups, weights=newest["bytes"], minlength=GROUPS).astype(np.int64)
+    columns = (np.ones(len(newest)), newest["bytes"])
+    sums = [np.bincount(groups, weights=column, minlength=GROUPS) for column in columns]
+    return np.stack(sums, axis=1).astype(np.int64)
 
 
 def _ages(

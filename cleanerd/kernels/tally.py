@@ -26,6 +26,7 @@ from cleanerd.format.head import CONTROL
 from cleanerd.policy.winner import SET_LOAD
 
 from .fingerprint import competes, siphash128
+from .horizons import delete_horizon
 from .native import INLINE, JIT
 from .tables import Bytes, Table
 
@@ -38,7 +39,8 @@ KEY = np.dtype(
         ("bytes", "i4"),  # of the newest record
         ("records", "i4"),
         ("day", "i4"),  # of the newest record
-        ("is_tombstone", "i4"),  # the newest record
+        ("is_tombstone", "i2"),  # the newest record
+        ("is_expired", "i2"),  # it is a tombstone, and its delete horizon has passed
     ]
 )
 TOP = np.dtype(
@@ -98,7 +100,7 @@ class Total(IntEnum):
 _RECORDS, _BYTES, _EXPANDED, _TOMBSTONES, _NO_KEY, _NO_KEY_BYTES, _MARKERS, _MARKER_BYTES, _ABORTED, _ABORTED_BYTES = (
     int(total) for total in Total
 )  # fmt: skip
-_KEYS_FILLED, _HOT_FILLED, _PREFIXES_FILLED, _LEVEL, _PREFIX_LENGTH = range(5)
+_KEYS_FILLED, _HOT_FILLED, _PREFIXES_FILLED, _LEVEL, _PREFIX_LENGTH, _NOW_MS = range(6)
 
 
 @njit(**INLINE)
@@ -190,7 +192,7 @@ def _day(timestamp):
 
 
 @njit(**JIT)
-def _add_key(keys, prefixes, prefix, days, waste, counters, low, high, record, size, day):
+def _add_key(keys, prefixes, prefix, days, waste, counters, low, high, record, size, day, horizon):
     """Let a record be the newest of its key, which supersedes the one before."""
     level = counters[_LEVEL]
     if high & ((_U(1) << _U(level)) - _U(1)):
@@ -219,6 +221,7 @@ def _add_key(keys, prefixes, prefix, days, waste, counters, low, high, record, s
     row.bytes = size
     row.records += 1
     row.is_tombstone = record.value_is_null
+    row.is_expired = (record.value_is_null != 0) & (horizon >= 0) & (horizon <= counters[_NOW_MS])
 
 
 @njit(**JIT)
@@ -272,7 +275,8 @@ def _tally(
             prefixes, prefix_names, prefix_low, prefix_high, buffer, start, length, size
         )
         counters[_PREFIXES_FILLED] += is_new
-        _add_key(keys, prefixes, prefix, days, waste, counters, low, high, record, size, day)
+        horizon = delete_horizon(batch)
+        _add_key(keys, prefixes, prefix, days, waste, counters, low, high, record, size, day, horizon)
     return len(records)
 
 
@@ -331,9 +335,12 @@ class TopTable:
 
 
 class Tally:
-    """Counts of one log. `keys_max`: from here on the keys are a sample. `prefix_bytes`: 0, up to a separator."""
+    """Counts of one log. `keys_max`: from here on the keys are a sample. `prefix_bytes`: 0, up to a separator.
 
-    def __init__(self, keys_max: int, key: tuple[int, int], prefix_bytes: int = 0) -> None:
+    `now_ms`: a tombstone whose delete horizon is not later is expired.
+    """
+
+    def __init__(self, keys_max: int, key: tuple[int, int], prefix_bytes: int = 0, now_ms: int = -1) -> None:
         self._key = key
         self.keys = np.zeros(int(keys_max / SET_LOAD) + 2, KEY)
         self.hot = TopTable(np.zeros(_HOT_SLOTS, TOP))
@@ -343,8 +350,9 @@ class Tally:
         self.largest_names = _names(_LARGEST)
         self.totals = np.zeros(len(Total), np.int64)
         self.waste = np.zeros((GROUPS, 2), np.int64)
-        self._counters = np.zeros(5, np.int64)
+        self._counters = np.zeros(6, np.int64)
         self._counters[_PREFIX_LENGTH] = prefix_bytes
+        self._counters[_NOW_MS] = now_ms
 
     @property
     def level(self) -> int:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from cleanerd.client.writer import LogWriter
+from cleanerd.format.batch import Record, encode_batch
 from cleanerd.kernels.reference import Facts, Segment, clean
 from cleanerd.policy.verdicts import RecordVerdict
 from tests.cli.conftest import Run
@@ -36,6 +38,28 @@ def test_what_the_rules_remove(run: Run, tmp_path: Path) -> None:
     assert found["bytes_to_read"] == sum(path.stat().st_size for path in paths)
     left = sum(len(data) for data in done.segments)
     assert abs(found["peak_extra_bytes"] - left) < 0.2 * found["bytes_to_read"]  # headers of batches stay
+
+
+def test_tombstones_go_when_their_horizon_has_passed(run: Run, tmp_path: Path) -> None:
+    """Not those without a horizon, or with a later one; of what superseded them it does not matter."""
+    horizons = {b"old": NOW_MS, b"gone": NOW_MS, b"later": NOW_MS + 1, b"new": None}
+    records = [Record(n, NOW_MS - 10, key, b"v") for n, key in enumerate(horizons)]
+    batches = [encode_batch(records, base_offset=0)]
+    for n, (key, horizon_ms) in enumerate(horizons.items(), len(records)):
+        tombstones = [Record(n, NOW_MS - 5, key, None)]
+        batches.append(encode_batch(tombstones, base_offset=n, delete_horizon_ms=horizon_ms))
+    batches.append(encode_batch([Record(8, NOW_MS, b"gone", b"back")], base_offset=8))
+    with LogWriter(str(tmp_path), "t", 0, segment_bytes=100) as writer:
+        for batch in (*batches, encode_batch([Record(9, NOW_MS, b"old", b"active")], base_offset=9)):
+            writer.append(batch)
+    for now_ms, expired in ((NOW_MS - 1, 0), (NOW_MS, 1), (NOW_MS + 1, 2)):
+        facts = Facts(now_ms, None, first_dirty_offset=0, round_end=9, producers={}, aborted=())
+        done = clean([Segment(batch, retain_legacy_deletes=True) for batch in batches], facts)
+        assert done.counts[RecordVerdict.TOMBSTONE] == expired
+        (found,) = logs(run, tmp_path, "--now-ms", str(now_ms))
+        assert found["end_offset"] == 9
+        removed = done.counts[RecordVerdict.SUPERSEDED] + expired
+        assert found["removable_records"] == {"value": removed, "error": 0}
 
 
 def test_a_sample_of_keys_has_an_error_and_exact_has_none(run: Run, tmp_path: Path, monkeypatch) -> None:
