@@ -174,6 +174,12 @@ def test_lost_events_mean_that_everything_has_to_be_looked_at(heard: Heard) -> N
     assert found == {("one", "None"), ("two", "None")}
 
 
+def test_what_watchdog_says_of_a_watch_that_ends_is_no_lost_event(heard: Heard) -> None:
+    """Every observer of the process logs it, also that of the configuration, which stops first."""
+    text = "InotifyEmitter.queue_events() called when the thread is inactive"
+    assert heard.of(lambda: logging.getLogger("watchdog.observers.inotify").error(text)) == set()
+
+
 def test_log_directory_that_is_exchanged_is_watched_again(root: Path) -> None:
     heard = Heard()
     watcher = LogDirWatcher([str(root)], heard.changed, heard.lock_changed)

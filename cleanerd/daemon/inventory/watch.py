@@ -39,6 +39,7 @@ _EVENTS: list[type[FileSystemEvent]] = [
     DirMovedEvent,
     DirDeletedEvent,
 ]
+_ENDED = "called when the thread is inactive"  # watchdog, of a watch that was ended while it was read
 _CHECKPOINTS = {  # not that of the high watermarks: a broker writes it every 5 s, and flushes far more rarely
     names.CLEANER_OFFSET_CHECKPOINT,
     names.RECOVERY_POINT_CHECKPOINT,
@@ -79,7 +80,7 @@ class LogDirWatcher:
         """Begin; where that is not possible there are scans and a warning."""
         library = logging.getLogger("watchdog")
         library.addHandler(self._complaints)
-        library.propagate = False  # what it says is told as `events_lost`, and once is enough
+        library.propagate = False  # what it says is logged as `events_lost`, and once is enough
         try:
             observer = self._make_observer()
             observer.start()
@@ -178,8 +179,9 @@ class _Complaints(logging.Handler):
         self._lost = lost
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Any warning of watchdog's means that something may have been missed."""
-        self._lost(record.getMessage())
+        """Any warning of watchdog's means that something may have been missed, but for that of a watch that was ended."""
+        if _ENDED not in record.getMessage():
+            self._lost(record.getMessage())
 
 
 def _is_about_segments(inside: list[str]) -> bool:
