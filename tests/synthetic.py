@@ -12,7 +12,7 @@ from cleanerd.format.batch import encode_batch
 from cleanerd.format.codecs import Codec, compress
 from cleanerd.format.head import HEADER_SIZE, LOG_OVERHEAD
 from cleanerd.format.names import FileKind, SegmentFileName
-from cleanerd.format.offset_index import OffsetIndex, render_offset_index
+from cleanerd.format.offset_index import INDEX_INTERVAL_BYTES, OffsetIndex, render_offset_index
 from cleanerd.format.producer_snapshot import render_producer_snapshot
 from cleanerd.format.record import Record
 from cleanerd.format.time_index import TimeIndex, render_time_index
@@ -21,7 +21,6 @@ from cleanerd.kernels.native import crc32c
 _KEY_DIGITS = 9
 _TIMESTAMP_MS = 1_700_000_000_000
 _BATCHES_AT_ONCE = 2000
-_INDEX_INTERVAL_BYTES = 4096
 _KEY_MARK, _VALUE_MARK = 0xFF, 0xFE  # in the template: what each record has of its own
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 _COPRIME = 1_000_003  # a prime: counting in its steps meets every number once
@@ -182,7 +181,7 @@ class _Segment:
         base, path = self._base, self._path
         sizes = np.concatenate(self._sizes)
         positions = np.cumsum(sizes) - sizes
-        rows = 1 + np.flatnonzero(np.diff(positions // _INDEX_INTERVAL_BYTES))
+        rows = 1 + np.flatnonzero(np.diff(positions // INDEX_INTERVAL_BYTES))
         last_offsets = base + (rows + 1) * shape.records_per_batch - 1
         index = OffsetIndex(last_offsets, positions[rows])
         path.with_suffix(FileKind.OFFSET_INDEX.value).write_bytes(render_offset_index(index, base))

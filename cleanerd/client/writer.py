@@ -31,7 +31,9 @@ from cleanerd.client.active_segment import (
 from cleanerd.client.control import CleanerControl, NoDaemon
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.format.names import LOCK, FileKind, TopicPartition, segment_path
+from cleanerd.format.offset_index import INDEX_INTERVAL_BYTES
 from cleanerd.format.producer_snapshot import ProducerEntry, render_producer_snapshot
+from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 from cleanerd.storage.checkpoints import forget_partition
 from cleanerd.storage.delete import retire_segments, unlink_all
 from cleanerd.storage.generation import begin_log, end_truncation
@@ -49,10 +51,8 @@ from cleanerd.storage.truncate import (
     truncate_log,
 )
 
-INDEX_INTERVAL_BYTES = 4096
 LOCK_WAIT_S = 10.0
 CONTROL_TIMEOUT_MS = 30_000
-_RELATIVE_OFFSET_MAX = 2**31 - 1
 _REAL_FILES = RealFiles()
 _NO_DAEMON = NoDaemon()
 
@@ -269,7 +269,7 @@ class LogWriter:
         if self._segment.size_bytes == 0:
             return False
         relative = facts.last_offset - self._segment.base_offset
-        return self._segment.size_bytes + batch_bytes > self._segment_bytes or relative > _RELATIVE_OFFSET_MAX
+        return self._segment.size_bytes + batch_bytes > self._segment_bytes or relative > MAX_RELATIVE_OFFSET
 
     def _empty(self, base_offset: int) -> SegmentScan:
         return SegmentScan(base_offset, base_offset, IndexPacer(base_offset, self._index_interval_bytes))

@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 
 from cleanerd.format.errors import FormatError
 
+INDEX_INTERVAL_BYTES = 4096
+"""Of log between two entries: Kafka's default of index.interval.bytes."""
+
 ENTRY = struct.Struct(">ii")
 """One entry, for who writes them one at a time."""
 

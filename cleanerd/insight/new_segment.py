@@ -4,13 +4,16 @@ import os
 
 import numpy as np
 
-from cleanerd.env.files import Files
-from cleanerd.format.names import FileKind, Suffix, segment_path
+from cleanerd.env.files import Files, open_regular
+from cleanerd.format.names import MAX_OFFSET, FileKind, Suffix, segment_path
 from cleanerd.format.offset_index import OffsetIndex, render_offset_index
 from cleanerd.format.time_index import TimeIndex, render_time_index
 from cleanerd.format.txn_index import AbortedTxn, render_txn_index
 from cleanerd.kernels.tables import WRITTEN, Bytes, Table
 from cleanerd.pipeline.segment_indexes import index_entries
+from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
+
+from .walk import Bounds, Damage, walk_log
 
 
 class NewSegment:
@@ -30,6 +33,13 @@ class NewSegment:
         self._rows: list[Table] = []
         self._kinds = [FileKind.OFFSET_INDEX, FileKind.TIME_INDEX]
         self._log = open(self._staged(FileKind.LOG), "xb", buffering=0)  # noqa: SIM115 - closed by close or abandon
+
+    def fitting(self, rows: Table, bytes_max: int) -> int:
+        """How many of the rows fit into `bytes_max` and below the last offset that indexes can hold; one, if it is empty."""
+        sizes = self.size_bytes + np.cumsum(rows["size"], dtype=np.int64)
+        fits = (rows["last_offset"] - self.base_offset <= MAX_RELATIVE_OFFSET) & (sizes <= bytes_max)
+        count = len(fits) if fits.all() else int(np.argmin(fits))
+        return max(count, int(self.size_bytes == 0))
 
     def append(self, raw: Bytes, rows: Table) -> None:
         """Copy batches of `raw`, byte for byte."""
@@ -59,6 +69,18 @@ class NewSegment:
         self._write(FileKind.OFFSET_INDEX, render_offset_index(offsets, self.base_offset))
         self._write(FileKind.TIME_INDEX, render_time_index(times, self.base_offset))
         self._settle(FileKind.LOG)
+
+    def read_back(self) -> int:
+        """How many records are in the closed `.log`; every batch is sound. Raises `CorruptFile`, `OSError`."""
+        path, records = self._staged(FileKind.LOG), 0
+        with open_regular(path) as fd:
+            for found in walk_log(
+                fd, path, Bounds(self.base_offset, MAX_OFFSET, MAX_OFFSET, 0, self.size_bytes)
+            ):
+                if isinstance(found, Damage):
+                    raise found.error(path)
+                records += len(found.part.records)
+        return records
 
     def abandon(self) -> None:
         """Let go of the file as it is."""

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanerd.env.files import Files, open_regular
-from cleanerd.errors import BadUsage, CorruptFile, SourceChanged
+from cleanerd.errors import BadUsage, SourceChanged
 from cleanerd.format.errors import FormatError
 from cleanerd.format.head import CONTROL, LOG_APPEND_TIME
 from cleanerd.format.names import MAX_OFFSET, FileKind, parse_partition_dir, segment_path
@@ -44,7 +44,7 @@ from cleanerd.storage.scan import PartitionSnapshot, is_kafka_dir, read_aborted_
 from cleanerd.storage.stability import read_stability
 
 from .regular_files import CarefulFiles
-from .walk import Bounds, Damage, Sound, walk_log
+from .walk import Bounds, Sound, walk_log
 
 OnCorrupt = Literal["fail", "skip"]
 
@@ -329,13 +329,9 @@ def read_slices(log: LogRange, *, on_corrupt: OnCorrupt = "fail") -> Iterator[So
                             return
                         yield found
                     elif on_corrupt == "fail":
-                        raise _corrupt(part, found)
+                        raise found.error(part.path)
         except FileNotFoundError:
             raise SourceChanged(f"{part.path}: is gone since it was listed") from None
-
-
-def _corrupt(part: SegmentRange, damage: Damage) -> CorruptFile:
-    return CorruptFile(part.path, damage.start, damage.expected, damage.found)
 
 
 def read_columns(

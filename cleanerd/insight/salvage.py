@@ -3,7 +3,7 @@
     report = salvage("/data/kafka-logs/orders-3", "/restore/orders-3")
     for lost in report.damage: ...
 
-Batches are copied byte for byte. A batch that is damaged, and bytes that are none, are left out and listed, range by range.
+Batches are copied byte for byte. Damaged batches, and bytes that are no batch, are left out and listed, range by range.
 Segments keep their base offsets; one whose offsets or size do not fit its indexes is split. Offset, time and transaction
 indexes are built from the batches, and a transaction index that can be read adds the aborts whose markers are lost. The
 leader epochs and the topic id come along; producer snapshots are written for the last segment and the end of the log, so
@@ -28,6 +28,7 @@ from cleanerd.format.checkpoint import EpochEntry, parse_leader_epochs, render_l
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import (
     MAX_OFFSET,
+    SEGMENT_MAX_BYTES,
     FileKind,
     SegmentFileName,
     Suffix,
@@ -35,19 +36,18 @@ from cleanerd.format.names import (
     parse_segment_file,
     segment_path,
 )
+from cleanerd.format.offset_index import INDEX_INTERVAL_BYTES
 from cleanerd.format.partition_metadata import parse_partition_metadata
 from cleanerd.format.producer_snapshot import render_producer_snapshot
 from cleanerd.format.txn_index import AbortedTxn, parse_txn_index
 from cleanerd.kernels.tables import Bytes, Table
+from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 from cleanerd.storage.lock import probe
 from cleanerd.storage.producer_state import ProducerState
 
 from .new_segment import NewSegment
 from .regular_files import CarefulFiles, file_size, read_around_bad_sectors
-from .walk import RELATIVE_OFFSET_MAX, Bounds, Damage, Sound, walk_log
-
-INDEX_INTERVAL_BYTES = 4096
-SEGMENT_BYTES_MAX = 2**31 - 1
+from .walk import Bounds, Damage, Sound, walk_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +90,12 @@ def salvage(
     output: str,
     *,
     index_interval_bytes: int = INDEX_INTERVAL_BYTES,
-    segment_bytes_max: int = SEGMENT_BYTES_MAX,
+    segment_bytes_max: int = SEGMENT_MAX_BYTES,
     files: Files | None = None,
 ) -> SalvageReport:
     """Write what is sound in the partition directory `source` to the new directory `output`.
 
-    Raises: `BadUsage` for directories that make no sense; `LockHeld` while a process holds the log directory of `source`;
+    Raises: `BadUsage` for directories that cannot be meant; `LockHeld` while a process holds the log directory of `source`;
     `OSError` when `output` cannot be written, and nothing of it is left then.
     """
     source, output = os.path.abspath(source), os.path.abspath(output)
@@ -185,7 +185,7 @@ class _Salvage:
         path = segment_path(self._source, base, FileKind.LOG)
         try:
             with open_regular(path, follow_links=True) as fd:
-                limit = min(base + RELATIVE_OFFSET_MAX + 1, MAX_OFFSET) if next_base is None else next_base
+                limit = min(base + MAX_RELATIVE_OFFSET + 1, MAX_OFFSET) if next_base is None else next_base
                 bounds = Bounds(base, limit, MAX_OFFSET, 0, file_size(fd))
                 for found in walk_log(fd, path, bounds, read=read_around_bad_sectors):
                     if isinstance(found, Damage):
@@ -210,11 +210,11 @@ class _Salvage:
         """Copy sound batches; where the next one does not fit the open segment, another one begins."""
         rows, begin = found.batches, 0
         if self._segment is None:
-            fits = int(rows["last_offset"][0]) - base <= RELATIVE_OFFSET_MAX
+            fits = int(rows["last_offset"][0]) - base <= MAX_RELATIVE_OFFSET
             self._open_segment(base if fits else int(rows["base_offset"][0]), path)
         while begin < len(rows):
             assert self._segment is not None
-            end = begin + self._fitting(rows[begin:], self._segment)
+            end = begin + self._segment.fitting(rows[begin:], self._segment_bytes_max)
             if end == begin:
                 self._close_segment()
                 self._open_segment(int(rows["base_offset"][begin]), path)
@@ -225,15 +225,6 @@ class _Salvage:
         self._covered.append(np.column_stack([rows["base_offset"], rows["last_offset"]]))
         self._report.batches += len(rows)
         self._report.records += len(found.part.records)
-
-    def _fitting(self, rows: Table, segment: NewSegment) -> int:
-        """How many of the rows fit the segment; an empty one takes any batch."""
-        sizes = segment.size_bytes + np.cumsum(rows["size"], dtype=np.int64)
-        fits = (rows["last_offset"] - segment.base_offset <= RELATIVE_OFFSET_MAX) & (
-            sizes <= self._segment_bytes_max
-        )
-        count = len(fits) if fits.all() else int(np.argmin(fits))
-        return max(count, int(segment.size_bytes == 0))
 
     def _open_segment(self, base_offset: int, like: str) -> None:
         self._last_snapshot = render_producer_snapshot(self._producers.entries)

@@ -9,23 +9,23 @@ import numpy as np
 
 from cleanerd.env.files import FileStat, NotRegular, open_regular
 from cleanerd.format.errors import FormatError
-from cleanerd.format.names import MAX_OFFSET, FileKind, TopicPartition, segment_path
+from cleanerd.format.names import MAX_OFFSET, SEGMENT_MAX_BYTES, FileKind, TopicPartition, segment_path
 from cleanerd.format.txn_index import ENTRY_BYTES as TXN_ENTRY_BYTES
 from cleanerd.format.txn_index import AbortedTxn, parse_txn_index
 from cleanerd.kernels.judge import Context
 from cleanerd.kernels.tables import Producers, Table
 from cleanerd.kernels.transactions import collect_events
+from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 
 from .findings import Finding
 from .index_check import OffsetIndexCheck, TimeIndexCheck
 from .regular_files import file_size, read_small, read_to_hole
-from .walk import RELATIVE_OFFSET_MAX, Bounds, Damage, Sound, walk_log
+from .walk import Bounds, Damage, Sound, walk_log
 
 FINDINGS_MAX = 100
 """Listed per segment; a ruined one has as many as batches."""
 
 INDEX_BYTES_MAX = 256 << 20
-LOG_BYTES_MAX = 2**31 - 1
 _ATTEMPTS_MAX = 3
 _NOTHING = np.empty(0, np.int64)
 _CONTEXT = Context(0, -1, MAX_OFFSET, Producers(_NOTHING, _NOTHING, _NOTHING), _NOTHING)
@@ -168,8 +168,10 @@ def _check(report: SegmentReport) -> None:
     path = task.path(FileKind.LOG)
     with open_regular(path, follow_links=True) as fd:
         size = min(task.size_bytes, file_size(fd))
-        if size > LOG_BYTES_MAX:
-            report.add("segment_too_large", path, LOG_BYTES_MAX, f"at most {LOG_BYTES_MAX} bytes", size)
+        if size > SEGMENT_MAX_BYTES:
+            report.add(
+                "segment_too_large", path, SEGMENT_MAX_BYTES, f"at most {SEGMENT_MAX_BYTES} bytes", size
+            )
         offsets = _offset_index(report)
         times = _time_index(report)
         for found in walk_log(fd, path, _bounds(task, size)):
@@ -188,7 +190,7 @@ def _check(report: SegmentReport) -> None:
 
 def _bounds(task: SegmentTask, size: int) -> Bounds:
     """A broker never lets the active segment overflow; closed ones did, in versions with a fault."""
-    limit = task.base_offset + RELATIVE_OFFSET_MAX + 1 if task.next_base is None else task.next_base
+    limit = task.base_offset + MAX_RELATIVE_OFFSET + 1 if task.next_base is None else task.next_base
     stop = task.high_watermark if task.is_active and task.is_live else MAX_OFFSET
     return Bounds(task.base_offset, min(limit, MAX_OFFSET), stop, 0, size)
 
@@ -255,7 +257,7 @@ def _note_batches(report: SegmentReport, found: Sound) -> None:
     if report.first_offset < 0:
         report.first_offset = max(int(rows["base_offset"][0]), task.base_offset)
     last_offset = int(rows["last_offset"][-1])
-    overflow = task.base_offset + RELATIVE_OFFSET_MAX
+    overflow = task.base_offset + MAX_RELATIVE_OFFSET
     if last_offset > overflow >= report.last_offset:
         row = int(np.argmax(rows["last_offset"] > overflow))
         at = found.piece.file_position + int(rows["position"][row])

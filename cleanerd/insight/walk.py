@@ -41,7 +41,6 @@ from .regular_files import next_data
 BATCH_BYTES_MAX = 512 << 20
 """A larger batch counts as damage: no broker takes one, and it would have to be held in memory."""
 
-RELATIVE_OFFSET_MAX = 2**31 - 1
 ReadAt = Callable[[int, int, int], Bytes]
 """Called with (descriptor, position, size): that many bytes, fewer at the end of the file."""
 
@@ -87,6 +86,10 @@ class Damage:
     expected: str
     found: str
     at_end: bool = False
+
+    def error(self, path: str) -> CorruptFile:
+        """The same as an error of the file at `path`."""
+        return CorruptFile(path, self.start, self.expected, self.found)
 
 
 def walk_log(fd: int, path: str, bounds: Bounds, read: ReadAt = read_at) -> Iterator[Sound | Damage]:

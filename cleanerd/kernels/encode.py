@@ -8,6 +8,7 @@ from numba import njit
 
 from cleanerd.format.codecs import Codec
 from cleanerd.format.head import HEADER_SIZE
+from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 
 from .compressed import Spans, pack, pack_singly
 from .native import JIT
@@ -16,7 +17,6 @@ from .tables import BATCH, JUDGED, Action, Bytes, Table
 
 _RECORD_GROWTH = 1 + 4 + 10 + 5 + 3 * 5  # attributes, length, deltas, lengths and number of headers
 _HEADER_GROWTH = 2 * 5
-_OFFSET_SPAN_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +47,7 @@ def _cut(sizes, offsets, batch_bytes, firsts):
     count = 0
     filled = np.int64(0)
     for i in range(len(sizes)):
-        is_far = count > 0 and offsets[i] - offsets[firsts[count - 1]] > _OFFSET_SPAN_MAX
+        is_far = count > 0 and offsets[i] - offsets[firsts[count - 1]] > MAX_RELATIVE_OFFSET
         if count == 0 or filled + sizes[i] > batch_bytes or is_far:
             firsts[count] = i
             count += 1

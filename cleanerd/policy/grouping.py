@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from .cleanable import SegmentFacts
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
+"""How far above the base of its segment an offset can lie: index entries and record deltas have 32 bits (rule 4.7)."""
 
 
 def group_segments(

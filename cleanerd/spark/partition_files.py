@@ -2,7 +2,7 @@
 
 A task stages each partition in a directory of its own beside the final one, named as a broker names a log that it deletes
 (`orders-3.<32 digits>-delete`): whatever dies, the next start of a broker removes what was left. The digits begin with those
-of the job. Everything in there is synced before the task tells that it is done.
+of the job. Every segment is read back, and everything in there is synced, before the task says that it is done.
 
 Commit, by the driver, under `.lock`:
 
@@ -23,13 +23,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-import numpy as np
-
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.errors import BadUsage, LockHeld
+from cleanerd.errors import BadUsage, CorruptFile, LockHeld
 from cleanerd.format import names
 from cleanerd.format.checkpoint import render_leader_epochs
 from cleanerd.format.names import TopicPartition, deleted_dir_name
+from cleanerd.format.offset_index import INDEX_INTERVAL_BYTES
 from cleanerd.format.partition_metadata import render_partition_metadata
 from cleanerd.insight.new_segment import NewSegment
 from cleanerd.kernels.encode import RecordColumns, encode_columns
@@ -40,9 +39,6 @@ from cleanerd.storage.lock import LogDirLock, probe
 from cleanerd.storage.partition_dir import PartitionDir
 
 from .write_options import WriteOptions
-
-INDEX_INTERVAL_BYTES = 4096
-_RELATIVE_OFFSET_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -70,43 +66,42 @@ class StagedPartition:
         self._written: list[NewSegment] = []
         self.end_offset = 0
         self._first_offset = -1
+        self._appended = self._read_back = 0
 
     def append(self, records: RecordColumns) -> None:
-        """Encode and write records that follow the last ones. Raises `OSError`."""
+        """Encode and write records that follow the last ones. Raises as `close_segment`."""
         if self._first_offset < 0:
             self._first_offset = int(records.offsets[0])
         raw, rows = encode_columns(records, self._options.codec, self._options.batch_bytes)
         begin = 0
         while begin < len(rows):
-            count = self._fitting(rows[begin:])
-            if self._segment is None or count == 0:
+            segment = self._segment
+            count = 0 if segment is None else segment.fitting(rows[begin:], self._options.segment_bytes)
+            if segment is None or count == 0:
                 self.close_segment()
                 self._segment = NewSegment(self._files, self.directory, _base_offset(raw, rows[begin]), "")
                 continue
-            self._segment.append(raw, rows[begin : begin + count])
+            segment.append(raw, rows[begin : begin + count])
             begin += count
         self.end_offset = int(records.offsets[-1]) + 1
-
-    def _fitting(self, rows: Table) -> int:
-        """How many of the rows fit the open segment; an empty one takes any batch."""
-        if self._segment is None:
-            return 0
-        sizes = self._segment.size_bytes + np.cumsum(rows["size"])
-        fits = (sizes <= self._options.segment_bytes) & (
-            rows["last_offset"] - self._segment.base_offset <= _RELATIVE_OFFSET_MAX
-        )
-        return max(len(fits) if fits.all() else int(np.argmin(fits)), int(self._segment.size_bytes == 0))
+        self._appended += len(records.offsets)
 
     def close_segment(self) -> None:
-        """Finish the open segment, if there is one; the next records begin another."""
+        """Finish the open segment, if there is one; the next records begin another.
+
+        Raises: `CorruptFile` when it does not read back as it was written; `OSError`.
+        """
         if self._segment is not None:
             self._segment.close(INDEX_INTERVAL_BYTES)
+            self._read_back += self._segment.read_back()
             self._segment.publish()
             self._segment = None
 
     def finish(self) -> StagedPart:
-        """Everything that goes with the segments; all of it is synced. Raises `OSError`."""
+        """Everything that goes with the segments; all of it is synced. Raises as `close_segment`."""
         self.close_segment()
+        if self._read_back != self._appended:
+            raise CorruptFile(self.directory, 0, f"{self._appended} records", self._read_back)
         self._write(names.LEADER_EPOCH_CHECKPOINT, render_leader_epochs([(0, self._first_offset)]))
         topic_id = self._options.topic_ids.get(self._tp.topic)
         if topic_id is not None:

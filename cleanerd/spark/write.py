@@ -41,7 +41,7 @@ class SegmentsWriter(DataSourceArrowWriter):
         check_stopped(options.path)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Stage the rows of one task; nothing is left when it fails. Raises `BadUsage`, `OSError`."""
+        """Stage the rows of one task; nothing is left when it fails. Raises `BadUsage`, `CorruptFile`, `OSError`."""
         partitions: dict[TopicPartition, StagedPartition] = {}
         now_ms = SystemClock().now_ms()
         try:

@@ -16,7 +16,8 @@ option            default        meaning
 Columns: `value`; optional `key`, `headers`, `topic`, `partition` (else 0), `timestamp` (else now) and `offset`. Times become
 CreateTime, so `timestampType` is ignored. Other columns are refused.
 
-The only mode is `append`: it adds partition directories. Where one of them holds something already, none is added. The rows
+The only mode is `append`: it adds partition directories. Where one of them holds something already, none is added. They get
+their names one after the other: a commit that fails in between leaves some partitions whole, and the others absent. The rows
 of a partition must come from one task, in order: `repartition("topic", "partition").sortWithinPartitions("offset")`; with
 `keep` also from several tasks whose offsets do not overlap.
 """

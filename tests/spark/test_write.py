@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from cleanerd.client.reader import read_records
-from cleanerd.errors import BadUsage, LockHeld
+from cleanerd.errors import BadUsage, CorruptFile, LockHeld
 from cleanerd.format import names
 from cleanerd.format.checkpoint import parse_leader_epochs
 from cleanerd.format.partition_metadata import parse_partition_metadata
 from cleanerd.format.record import Record
 from cleanerd.format.uuid_text import render_uuid
 from cleanerd.insight.verify import verify
+from cleanerd.kernels.reference import read_batches
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.lock import LogDirLock
 from tests.insight.logdirs import GOLDEN, broker_log_dir
@@ -210,6 +211,33 @@ def test_a_task_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert list(read_records(str(tmp_path / "t-0"))) == some(9)
     other.commit([other_done])  # what another job has staged is its own
     assert listing(tmp_path) == ["t-0", "u-0"]
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_what_was_written_is_read_back(torn: bool, tmp_path: Path) -> None:
+    """Bytes that the disk lost or changed: the task fails, and nothing gets a name."""
+    one = writer(tmp_path, batchBytes="500")
+
+    def rows() -> Iterator[Any]:
+        yield batch([row("t", 0, r) for r in some(100)])
+        (log,) = tmp_path.glob("t-0.*-delete/*.log.cleanerd")
+        if torn:
+            log.write_bytes(log.read_bytes()[: find_last_batch(log)])
+        else:
+            data = bytearray(log.read_bytes())
+            data[-1] ^= 1
+            log.write_bytes(data)
+        yield batch([])
+
+    with pytest.raises(CorruptFile, match="expected 100 records, found 9" if torn else "expected CRC"):
+        one.write(rows())
+    assert listing(tmp_path) == []
+
+
+def find_last_batch(log: Path) -> int:
+    """Where the last batch of a `.log` begins."""
+    batches = list(read_batches(log.read_bytes()))
+    return sum(len(found.data) for found in batches[:-1])
 
 
 @pytest.mark.parametrize("fails_at", [0, 1, 2])
