@@ -73,22 +73,10 @@ def shared_type_names(files: Sources) -> dict[str, list[str]]:
     homes: dict[str, list[str]] = defaultdict(list)
     for path, text in files.items():
         for node in parsed(text).body:
-            name = node.name if isinstance(node, ast.ClassDef) else _alias(node)
-            if name[:1].isupper() and not name.isupper():
-                homes[name].append(path)
+            for name in _defined(node):
+                if name[:1].isupper() and not name.isupper():
+                    homes[name].append(path)
     return {name: paths for name, paths in homes.items() if len(paths) > 1}
-
-
-def _alias(node: ast.stmt) -> str:
-    """The name that an assignment in a module binds, "" for other statements."""
-    targets = (
-        node.targets
-        if isinstance(node, ast.Assign)
-        else [node.target]
-        if isinstance(node, ast.AnnAssign)
-        else []
-    )
-    return "".join(target.id for target in targets if isinstance(target, ast.Name))
 
 
 def unused_names(files: Sources) -> list[str]:

@@ -68,7 +68,7 @@ class Cleaner:
         reservations: Reservations | None = None,
         pace_of: PaceOf | None = None,
     ) -> None:
-        """`pace_of`: who is told what the planning of a log reads; without, it obeys the limits of the configuration."""
+        """`pace_of`: what the planning of a log reads at; by default, at the limits of the configuration."""
         self._reservations = reservations or Reservations(files)
         self._throttle = Throttle(clock)
         self._throttle.set_configured(request.config)
@@ -95,7 +95,7 @@ class Cleaner:
         watch = Stopwatch(self._clock)
         try:
             with watch.phase("plan"):
-                logs, results = self._plan(candidates, partial(self._plan_anew, is_owned=is_owned), watch)
+                logs, results = self._plan(candidates, partial(self._drop_and_plan, is_owned=is_owned), watch)
             self._run_pipeline(logs, reporter, watch, partial(self._write, is_owned=is_owned))
             with watch.phase("stage"):
                 self._stage_all(logs)
@@ -178,8 +178,8 @@ class Cleaner:
     def _pay(self, read_bytes: int) -> None:
         self._throttle.charge(read_bytes, 0, lambda: False)
 
-    def _plan_anew(self, candidate: Candidate, *, is_owned: bool) -> CleaningPlan:
-        # What an earlier run staged: this one is newer.
+    def _drop_and_plan(self, candidate: Candidate, *, is_owned: bool) -> CleaningPlan:
+        """The plan, once what an earlier run staged is dropped: this run is newer."""
         discard_staged(PartitionDir(self._files, candidate.snapshot.directory))
         return self._plan_one(candidate, is_owned=is_owned)
 

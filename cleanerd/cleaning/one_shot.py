@@ -57,7 +57,9 @@ def clean_once(
     if session is None:
         place = spark_place(request.config)
         session = LazySpark(place.master, dict(place.conf), makes_archive=True)
-    run = _Run(request, progress, clock, files or RealFiles(), session, entropy)
+    files = files or RealFiles()
+    cleaner = Cleaner(request, progress, clock, files, session, entropy)
+    run = _Run(request, cleaner, progress, clock, files)
     try:
         for log_dir in request.log_dirs:
             run.clean_log_dir(log_dir)
@@ -73,11 +75,10 @@ class _Run:
     def __init__(
         self,
         request: CleanRequest,
+        cleaner: Cleaner,
         progress: Progress,
         clock: Clock,
         files: Files,
-        session: LazySpark,
-        entropy: Callable[[int], bytes],
     ) -> None:
         self._results: dict[tuple[str, int, str], LogResult] = {}
         self._request = request
@@ -85,7 +86,7 @@ class _Run:
         self._clock = clock
         self._files = files
         self._space = ForeseenSpace()
-        self._cleaner = Cleaner(request, progress, clock, files, session, entropy)
+        self._cleaner = cleaner
 
     @property
     def results(self) -> list[LogResult]:
@@ -209,9 +210,10 @@ class _Run:
     def _commit_waiting(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> None:
         """Commit what earlier cleanings left staged, so that nothing is done twice.
 
-        What no longer fits has been dropped then: its log is cleaned again, and that is told. Log by log: the daemon commits
-        hundreds beside a broker that is starting and waits for the lock, so it sizes slices of many logs that share their
-        syncs (`daemon.work.slices`). Here no hold is longer than the commit of one log, and nothing waits for the last.
+        What no longer fits has been dropped then: its log is cleaned again, and its result says so. Log by log: the daemon
+        commits hundreds beside a broker that is starting and waits for the lock, so it sizes slices of many logs that share
+        their syncs (`daemon.work.slices`). Here no hold is longer than the commit of one log, and nothing waits for the
+        last.
         """
         for tp in found:
             partition = PartitionDir.of(self._files, log_dir, tp)

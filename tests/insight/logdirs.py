@@ -1,13 +1,16 @@
 """Directories to look at: what a real broker left (`tests/golden`), without the entries of logs that are not kept there."""
 
+import random
 import shutil
 from collections import Counter
 from pathlib import Path
 
 from cleanerd.format.checkpoint import parse_offset_checkpoint, render_offset_checkpoint
 from cleanerd.format.names import FileKind
+from cleanerd.format.txn_index import render_txn_index
 from cleanerd.insight.findings import Finding
 from cleanerd.insight.verify import verify
+from tests.kernels.random_log import RandomLog
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "logs"
 
@@ -35,3 +38,13 @@ def codes(*log_dirs: Path) -> Counter[str]:
 def segment(partition: Path, base_offset: int, kind: FileKind = FileKind.LOG) -> Path:
     """A file of a segment."""
     return partition / f"{base_offset:020d}{kind.value}"
+
+
+def random_partition(directory: Path, seed: int) -> Path:
+    """A partition directory with one segment of 40 random batches and the index of its aborted transactions."""
+    log = RandomLog(random.Random(seed)).append(40)
+    directory.mkdir()
+    segment(directory, 0).write_bytes(b"".join(placed.data for placed in log.batches))
+    txns = sorted(log.aborted, key=lambda txn: txn.last_offset)
+    segment(directory, 0, FileKind.TXN_INDEX).write_bytes(render_txn_index(txns))
+    return directory

@@ -1,6 +1,5 @@
 """What `inspect` counts, against plain Python over the same batches."""
 
-import random
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -8,14 +7,12 @@ import numpy as np
 import pytest
 
 from cleanerd.errors import CorruptFile
-from cleanerd.format.names import FileKind
 from cleanerd.format.record import encode_records
-from cleanerd.format.txn_index import parse_txn_index, render_txn_index
+from cleanerd.format.txn_index import parse_txn_index
 from cleanerd.insight.inspect import Inspection, inspect_partition
 from cleanerd.kernels.reference import Batch, read_batches
 from tests.insight import damage
-from tests.insight.logdirs import GOLDEN, broker_log_dir, segment
-from tests.kernels.random_log import RandomLog
+from tests.insight.logdirs import GOLDEN, broker_log_dir, random_partition
 from tests.synthetic import Shape, write_log
 
 LOGS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir() and not path.name.startswith("__"))
@@ -92,12 +89,7 @@ def test_what_a_broker_wrote(name: str) -> None:
 def test_random_logs(tmp_path: Path) -> None:
     """Magic 0 and 1, wrappers, empty and missing keys, transactions, batches without records."""
     for seed in range(40):
-        partition = tmp_path / f"t-{seed}"
-        partition.mkdir()
-        log = RandomLog(random.Random(seed)).append(40)
-        segment(partition, 0).write_bytes(b"".join(placed.data for placed in log.batches))
-        txns = sorted(log.aborted, key=lambda txn: txn.last_offset)
-        segment(partition, 0, FileKind.TXN_INDEX).write_bytes(render_txn_index(txns))
+        partition = random_partition(tmp_path / f"t-{seed}", seed)
         compare(inspect_partition(str(partition), now_ms=NOW_MS), partition, days=False)
 
 

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +11,8 @@ from cleanerd.client.reader import read_records
 from cleanerd.errors import BadUsage, CorruptFile, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.legacy import encode_message
-from cleanerd.format.names import MAX_OFFSET, FileKind
+from cleanerd.format.names import MAX_OFFSET
 from cleanerd.format.record import Record
-from cleanerd.format.txn_index import render_txn_index
 from cleanerd.insight.records import (
     HEADERS,
     KEY,
@@ -27,8 +25,7 @@ from cleanerd.insight.records import (
     split,
 )
 from tests.insight import damage
-from tests.insight.logdirs import GOLDEN, broker_log_dir, segment
-from tests.kernels.random_log import RandomLog
+from tests.insight.logdirs import GOLDEN, broker_log_dir, random_partition, segment
 
 LOGS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir() and not path.name.startswith("__"))
 ISOLATIONS = ("read_uncommitted", "read_committed")
@@ -76,12 +73,7 @@ def test_random_logs(isolation: str, tmp_path: Path) -> None:
     """Magic 0 and 1, wrappers, empty keys and values, batches without records."""
     total = 0
     for seed in range(60):
-        partition = tmp_path / f"t-{seed}"
-        partition.mkdir()
-        log = RandomLog(random.Random(seed)).append(40)
-        segment(partition, 0).write_bytes(b"".join(placed.data for placed in log.batches))
-        txns = sorted(log.aborted, key=lambda txn: txn.last_offset)
-        segment(partition, 0, FileKind.TXN_INDEX).write_bytes(render_txn_index(txns))
+        partition = random_partition(tmp_path / f"t-{seed}", seed)
         expected = list(read_records(str(partition), isolation=isolation))
         found = records(open_log(str(partition), isolation=isolation))
         assert len(found) == len(expected), seed

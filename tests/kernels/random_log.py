@@ -51,6 +51,20 @@ class Placed:
     data: bytes
 
 
+def with_horizon(data: bytes, horizon_ms: int) -> bytes:
+    """A marker that got a delete horizon."""
+    header, records = decode_batch(data)
+    return encode_batch(
+        records,
+        base_offset=header.base_offset,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        transactional=True,
+        control=True,
+        delete_horizon_ms=horizon_ms,
+    )
+
+
 @dataclass
 class RandomLog:
     """Appends random batches. `kinds` restricts them by name."""
@@ -187,18 +201,9 @@ class RandomLog:
 
     def _worn(self, data: bytes) -> bytes:
         """A marker with a delete horizon, or its empty header."""
-        header, records = decode_batch(data)
         if self.rng.random() < 0.4:
-            return encode_empty_batch(header)
-        return encode_batch(
-            records,
-            base_offset=header.base_offset,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            transactional=True,
-            control=True,
-            delete_horizon_ms=self.rng.choice((NOW_MS - 1, NOW_MS, NOW_MS + 1)),
-        )
+            return encode_empty_batch(decode_batch(data)[0])
+        return with_horizon(data, self.rng.choice((NOW_MS - 1, NOW_MS, NOW_MS + 1)))
 
     def _other_control(self) -> None:
         """What KRaft writes, and types that nobody knows yet."""

@@ -22,7 +22,7 @@ from cleanerd.kernels.transactions import (
     empty_transactions,
     replay,
 )
-from tests.kernels.random_log import NOW_MS, RandomLog
+from tests.kernels.random_log import NOW_MS, RandomLog, with_horizon
 from tests.kernels.real_path import aborted_columns, producer_columns
 
 TRANSACTIONAL = ("transactional", "marker", "other", "idempotent", "plain")
@@ -94,20 +94,6 @@ def marker(kind: ControlType, offset: int, *, producer_id: int = 1, epoch: int =
     """The end of a transaction."""
     return encode_end_txn_marker(
         kind, offset=offset, timestamp_ms=NOW_MS, producer_id=producer_id, producer_epoch=epoch
-    )
-
-
-def with_horizon(data: bytes, horizon_ms: int) -> bytes:
-    """A marker that got a delete horizon."""
-    header, records = decode_batch(data)
-    return encode_batch(
-        records,
-        base_offset=header.base_offset,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        transactional=True,
-        control=True,
-        delete_horizon_ms=horizon_ms,
     )
 
 
