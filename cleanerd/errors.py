@@ -109,7 +109,7 @@ class BadConfiguration(Fatal):
 
 
 class BadUsage(Fatal):
-    """Command line that makes no sense."""
+    """A command line, or options, that cannot be meant."""
 
     exit_code = 2
 

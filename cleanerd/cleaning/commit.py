@@ -54,7 +54,7 @@ class Waiting:
     """A log with a staged result.
 
     `check` says whether the result is still wanted: SourceChanged drops it, everything else leaves it waiting. `swapped`
-    hears of every group that has taken the place of its sources; it must not raise.
+    is called with every group that has taken the place of its sources; it must not raise.
     """
 
     topic_partition: TopicPartition
@@ -161,7 +161,7 @@ def commit_waiting(
 ) -> Turn:
     """Commit what waits in logs of a directory under one hold of its lock, and take back what went wrong in one of them.
 
-    `acted` is told what that took, as by `recover`. Raises LockHeld, DirOffline: nothing was done.
+    `acted` is called with what that took, as by `recover`. Raises LockHeld, DirOffline: nothing was done.
     """
     turn = hold(files, log_dir, waiting, clock, is_kafka=is_kafka, log_dirs=log_dirs)
     left = {}

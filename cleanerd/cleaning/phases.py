@@ -11,7 +11,7 @@ index       keys are read, and the newest record of each is found
 rewrite     records are copied and the copy is verified; counted beforehand where disk space is short
 stage       the parts of each log are joined and synced, those of several logs side by side
 commit      its segments are swapped, its checkpoint is written; several logs of a `clean` do so side by side,
-            and each is told its share of the seconds
+            and each reports its share of the seconds
 checkpoint  that is written alone, where nothing had to go
 ==========  ==========================================================================================
 """
@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from cleanerd.env.clock import Clock
 
 JOB_PHASES = ("examine", "plan", "start", "index", "rewrite", "stage")
-"""Phases of a whole job: each of its logs is told the same seconds."""
+"""Phases of a whole job: each of its logs reports the same seconds."""
 LOG_PHASES = ("commit", "checkpoint")
 
 

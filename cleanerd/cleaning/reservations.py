@@ -1,4 +1,4 @@
-"""Disk space that cleanings side by side have been granted: each is told of what is free but for the others' share."""
+"""Disk space granted to cleanings that run side by side: each sees what is free, less what the others were granted."""
 
 import os
 import threading

@@ -48,8 +48,8 @@ class LogResult:
 
     The cleaned range is [`first_dirty_offset`, `end_offset`). Bytes and segments before and after are those
     of the whole log; `bytes_read` and records are those that the run went through. `removed` counts records
-    by reason. `error` is the class of what went wrong; with `is_retryable` the same work may succeed later without
-    anybody's doing. `next_horizon_ms`: when the earliest tombstone or marker that stays may go.
+    by reason. `error` is the class of what went wrong; with `is_retryable` the same work may succeed later by
+    itself. `next_horizon_ms`: when the earliest tombstone or marker that stays may go.
     `peak_extra_bytes` is the disk space that new files need while the old ones are still there, `peak_group_bytes` that
     of the group that needs most: with less than the former, but no less than the latter, a cleaning commits group by
     group. `groups_left`: of groups that there was no room for beside those that are staged. `basis` is what the

@@ -74,7 +74,7 @@ def settle_together(
 ) -> list[LogResult]:
     """`settle` for logs of one directory, those that are staged under the same holds of its lock: they share their syncs.
 
-    Each is told its share of the seconds.
+    Each reports its share of the seconds.
     """
     staged = [result for result in results if result.outcome == "staged"]
     waiting = [Waiting(result.topic_partition) for result in staged]

@@ -4,7 +4,7 @@
 exit      when
 ========  ====================================================================
 0         every log was read
-1         some log could not be read; the others are told
+1         some log could not be read; the others are shown
 2, 78     the command line or the configuration is wrong
 ========  ====================================================================
 

@@ -41,7 +41,7 @@ exit codes:
   78   the configuration is not valid
   130  interrupted (Ctrl-C)
 
-`cleanerd COMMAND --help` explains a command. `cleanerctl` talks to a daemon that runs.
+`cleanerd COMMAND --help` explains a command. `cleanerctl` talks to a running daemon.
 """
 
 
@@ -109,7 +109,7 @@ def _run(arguments: argparse.Namespace, clean_once: "CleanOnce | None") -> int:
 
 
 def make_parser() -> Parser:
-    """The parser of everything but what is not read yet: configuration keys."""
+    """The parser of the command line; configuration keys are checked later, when the files have been read."""
     parser = Parser(
         prog="cleanerd",
         description="Log cleaner for Kafka-format log directories: compaction and retention.",
@@ -223,7 +223,7 @@ def _add_demo(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _add_config(commands: "argparse._SubParsersAction[Parser]") -> None:
-    config = _add(commands, "config", "show, check or explain the configuration")
+    config = _add(commands, "config", "show, check or document the configuration")
     verbs = config.add_subparsers(dest="verb", metavar="VERB", required=True)
     show = _add(
         verbs,

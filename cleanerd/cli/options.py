@@ -23,7 +23,7 @@ def add_log_dir_options(parser: _ActionsContainer) -> None:
 
 
 def add_clean_options(parser: ArgumentParser) -> None:
-    """What `clean` takes besides."""
+    """What `clean` takes as well."""
     add_selection_options(parser)
     parser.add_argument(
         "--force", action="store_true", help="ignore the dirty ratio (never the safety bounds)"
@@ -48,7 +48,7 @@ def add_verify_options(parser: ArgumentParser) -> None:
 
 
 def add_forecast_options(parser: ArgumentParser) -> None:
-    """What `forecast` takes besides."""
+    """What `forecast` takes as well."""
     add_selection_options(parser)
     parser.add_argument(
         "--exact",
@@ -108,7 +108,7 @@ def add_salvage_options(parser: ArgumentParser) -> None:
 
 
 def add_show_options(parser: ArgumentParser) -> None:
-    """What `config show` takes besides."""
+    """What `config show` takes as well."""
     _add_repeated(parser, "--topic", "T", str, "all values of this topic; default: overrides of all")
     parser.add_argument("--origin", action="store_true", help="also show where each value comes from")
     add_output_option(parser)

@@ -86,7 +86,7 @@ def _result(result: "LogResult") -> dict[str, object]:
 
 
 def open_missing_streams() -> None:
-    """Give a program that was started without standard streams (`>&-`) some, lest its own files take their place."""
+    """Open standard streams that the program was started without (`>&-`), or its own files would take their place."""
     if None in (sys.stdin, sys.stdout, sys.stderr):
         while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
             pass

@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Not wider than anybody wants to read."""
+    """Not wider than is comfortable to read."""
 
     def __init__(self, prog: str) -> None:
         import shutil  # noqa: PLC0415 - brings all compressions along, and most starts show no help

@@ -1,7 +1,7 @@
 """How a writer keeps the cleaner away from a log while it truncates or deletes it (rules 2.7, 2.9).
 
-A courtesy that saves a cleaning in vain, not what makes it safe: whatever is committed is compared with the log as it is,
-with `.lock` held, and the writer holds `.lock` while it changes the log. So the default is not to ask anybody (2.11).
+A courtesy that avoids useless work, not what makes it safe: whatever is committed is compared with the log as it is,
+with `.lock` held, and the writer holds `.lock` while it changes the log. So by default no daemon is asked (2.11).
 """
 
 import http.client

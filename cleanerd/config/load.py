@@ -100,7 +100,7 @@ class Configuration:
         return resolve(replace(self._sources, muted=muted), self.metadata)
 
     def topic(self, topic: str) -> TopicConfig:
-        """Values of one topic, whether anybody mentions it or not."""
+        """Values of one topic, also of one that no layer mentions."""
         known = self._resolved.get(topic)
         if known is None:
             known = self._resolved[topic] = self._resolve(topic)

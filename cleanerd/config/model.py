@@ -51,7 +51,7 @@ class CleanerdConfig:
     metadata_log_dir: str  # as configured, else the first of log_dirs (spec disk A1)
     log_cleaner_enable: bool  # of cleanerd: its own key wins over the broker's
     log_cleaner_threads: int
-    log_cleaner_threads_is_set: bool  # False: no number was chosen, cleanerd may take the machine's cores
+    log_cleaner_threads_is_set: bool  # False: no number was chosen, cleanerd may use all cores
     dedupe_buffer_size_bytes: int
     io_buffer_load_factor: float
     io_max_bytes_per_second: float

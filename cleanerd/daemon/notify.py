@@ -1,4 +1,4 @@
-"""What the service manager hears of the daemon: sd_notify(3), one datagram for each message.
+"""What the service manager is told about the daemon: sd_notify(3), one datagram for each message.
 
 ==============================  ==================================================================================
 message                         when
@@ -42,7 +42,7 @@ class ServiceManager:
 
     @property
     def listens(self) -> bool:
-        """Whether there is anybody to tell."""
+        """Whether a service manager listens."""
         return self._address is not None
 
     def ready(self, status: str) -> None:

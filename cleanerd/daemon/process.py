@@ -6,7 +6,7 @@ signal   what it does
 TERM     stop; every cleaning is aborted at its next buffer, nothing is half committed
 INT      the same
 TERM or INT again   leave at once; the next start recovers what was interrupted
-HUP      reload; the service manager hears when it begins and ends (`notify`)
+HUP      reload; the service manager is told when it begins and ends (`notify`)
 USR1     stacks of all threads to stderr
 =======  ==========================================================================
 """
@@ -54,7 +54,7 @@ _log = structlog.get_logger("cleanerd")
 _LEFT_AT_ONCE = 130
 _CUT_OFF = 1
 _HUNG_S = 600.0
-"""A worker that reports nothing for so long hangs: a slow fsync, a scan of a large disk or a shuffle does not take it."""
+"""A worker that reports nothing for so long hangs: no slow fsync, scan of a large disk or shuffle takes that long."""
 _STOP_MARGIN_S = 15.0
 """What a stop may need beside cleanerd.shutdown.timeout.ms: the engine, the keepers, open requests."""
 
@@ -119,7 +119,7 @@ class Daemon:
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGHUP, lambda *_: self._reload_wanted.set())
         config = self._reloader.current.broker
-        # Before ports and sockets: a second daemon is told of the first, not of the port that it has taken.
+        # Before ports and sockets: the error of a second daemon names the first one, not a port that is taken.
         self._parts.ownership.take_at_start(self._parts.log_dirs)
         served = pages(
             self._parts.metrics,
@@ -200,7 +200,7 @@ class Daemon:
         return connection(config.kafka_bootstrap_servers, config.kafka_client_config)
 
     def _reload(self, trigger: ReloadTrigger) -> bool:
-        """Reload, wake what the new configuration is about, tell it; whether it was adopted."""
+        """Reload, wake whatever the new configuration concerns, report it; whether it was adopted."""
         outcome = self._reloader.reload(trigger)
         self._supervisor.reloaded(outcome)
         self._warn(self._reloader.current.warnings)

@@ -1,6 +1,6 @@
 """The offset index and the time index of a segment against its batches, as these are walked (spec disk B2, B3, B5).
 
-Of an index only the first wrong entry is told: after it nothing in the file can be trusted, and one remedy helps it all.
+Only the first wrong entry of an index is reported: nothing after it can be trusted, and one remedy fixes all of it.
 What is not settled (the active segment of a live or killed broker) may be longer than its log was when it was listed, and
 ends at the first entry that is not used.
 """
@@ -21,7 +21,7 @@ _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
 class _IndexCheck:
-    """What both have in common: the entries that are used, and the one wrong entry that is told."""
+    """What both have in common: the entries that are used, and the one wrong entry that is reported."""
 
     def __init__(
         self, entry: np.dtype[np.void], content: bytes, size_bytes: int, wrong: Wrong, is_settled: bool

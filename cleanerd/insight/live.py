@@ -1,6 +1,6 @@
 """Reading a log in use: its segments are exchanged by cleanings and deleted by retention, and it grows.
 
-Nothing is locked for that. Who is in the middle of an exchange is waited for; `wait` is called with the seconds to pause.
+Nothing is locked for that. An exchange under way is waited for; `wait` is called with the seconds to pause.
 """
 
 import os

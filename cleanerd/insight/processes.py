@@ -44,7 +44,7 @@ def answers(
                 yield running[future], future.result()
             except BrokenProcessPool:
                 lost.append(running[future])
-    for task in lost:  # a process was killed, and the pool with it; the other tasks are none the worse
+    for task in lost:  # a process was killed, and the pool with it; the other tasks are not affected
         try:
             with _pool(function, 1) as pool:
                 yield task, pool.submit(function, task).result()

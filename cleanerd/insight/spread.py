@@ -1,8 +1,8 @@
 """The same key on several partitions of a topic, which is what a topic with more partitions than before leaves behind.
 
-Compaction cannot help: it looks at each partition alone, so the old value stays for ever, and who reads the whole topic
-may take it for the newer one. What repairs it is written by a producer: `plan` says what. Keys of which a partition has
-only a tombstone left do not count.
+Compaction cannot help: it looks at each partition alone, so the old value stays for ever, and a consumer of the whole
+topic may take it for the newer one. A producer has to write the repair: `SpreadKey.steps` says what. Keys of which a
+partition has only a tombstone left do not count.
 """
 
 from collections.abc import Iterator, Mapping

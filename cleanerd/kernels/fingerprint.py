@@ -3,7 +3,7 @@
 A new key is drawn for every cleaning, so that no choice of record keys makes two of them meet; Kafka's MD5 lets one key
 delete another (rule 3.2). The all-zero fingerprint means "empty slot" in the set and is moved aside.
 
-Which bucket a record belongs to is told by a second, cheaper hash: the rewrite asks for the bucket only.
+A second, cheaper hash says which bucket a record belongs to: the rewrite asks for the bucket only.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Where the next batch begins after bytes that are none: a head that can be one, and a CRC that is right."""
+"""Where the next batch begins after bytes that are no batch: a plausible head, and a CRC that is right."""
 
 import numpy as np
 from numba import njit

@@ -231,7 +231,7 @@ def replay(
     """Producer state after `batches` (those ending at or after `from_offset`), as the broker's replay gives it (A.3, A.4).
 
     `first_unstable_offset` collects the first offset of every transaction that ended at or after the high watermark;
-    the ones still open are in `producers`. `aborts` are those that the transaction indexes must tell of.
+    the ones still open are in `producers`. `aborts` are those that the transaction indexes must hold.
     """
     room = np.count_nonzero(batches["producer_id"] >= 0) + len(state.producers)
     ids = np.full(2 * int(room) + 1, _NONE, np.int64)

@@ -1,4 +1,4 @@
-"""The one channel from tasks to the driver: a task reports what it moved and is told to go on or to stop.
+"""The one channel from tasks to the driver: a task reports what it moved and is answered whether to go on.
 
 A message is `<log, phase, read bytes, written bytes, records>`; the answer is one byte, sent when the task may go on, so
 that an answer held back is a brake. Tasks run in other processes, on a cluster on other machines, hence TCP; a random
@@ -217,7 +217,7 @@ class Reporter:
             say()
 
     def live(self, log: int, phase: Phase) -> None:
-        """A sign of life of work that moves no bytes of the log; whether it is to stop it hears with its next report."""
+        """A sign of life of work that moves no bytes of the log; its next report is answered whether it is to stop."""
         with contextlib.suppress(OSError):
             self._ask(_MESSAGE.pack(log, phase, 0, 0, 0))
 

@@ -4,7 +4,7 @@ A chunk is a run of whole batches of one `.log` file (some tens of MiB); it is w
 what one read brings in; a slice is a run of batches of a piece whose records, decompressed, take a few MiB. So memory
 depends on the size of a batch, not on the size of a chunk or on how well it compresses. A batch may stand for half a
 gigabyte, and its records for a multiple of that: of such batches, one at a time is taken on a machine. (Only by cleanings:
-who reads records with `slices` may keep a slice for as long as he likes, and must keep no cleaning waiting.)
+other readers of `slices` may keep a slice for as long as they like, and must not hold up a cleaning.)
 """
 
 import os

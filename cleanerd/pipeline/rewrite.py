@@ -60,7 +60,7 @@ def rewrite_chunk(
 ) -> Part:
     """Write what stays of a chunk to `part_path` and prove it; with None nothing is written (dry run).
 
-    `advance` hears of the rewriting, `verified` of the reading back; `least_free_bytes` stay free on the file system.
+    `advance` is called for the rewriting, `verified` for the reading back; `least_free_bytes` stay free on the file system.
 
     Raises CorruptFile, SourceChanged, VerificationFailed, NoSpace, Aborted, OSError.
     """

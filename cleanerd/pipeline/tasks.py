@@ -79,7 +79,7 @@ def each(step: Callable[..., _T]) -> Callable[..., Iterator[_T]]:
 def index_together(
     tasks: Iterable[IndexTask], contexts: list[LogContext], reporter: Reporter
 ) -> Iterator[Indexed]:
-    """The chunks of one Spark task, in order; what they tell about each other is told here."""
+    """The chunks of one Spark task, in order; duplicates between them are resolved here."""
     held: list[tuple[int, Indexed]] = []
     competing = 0
     for task in tasks:

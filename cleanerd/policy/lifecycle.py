@@ -11,7 +11,7 @@ done_deleting          error         none           paused(1)    error
 pause_non_compacted    paused(1)     skipped        skipped      skipped
 =====================  ============  =============  ===========  ===========
 
-paused(0) is none. "error" is `IllegalTransition`, "skipped" leaves the state alone and tells so.
+paused(0) is none. "error" is `IllegalTransition`, "skipped" leaves the state alone.
 """
 
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ def paused(pauses: int) -> CleaningState:
 
 
 class IllegalTransition(ValueError):
-    """A call that makes no sense in this state; the state stays as it is."""
+    """A call that this state does not allow; the state stays as it is."""
 
     def __init__(self, state: CleaningState, call: Call, name: str = "partition") -> None:
         super().__init__(f"{name}: {call.value} is not allowed in state {state}")

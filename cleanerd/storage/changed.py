@@ -1,6 +1,6 @@
-"""Damage, or a file that was exchanged under our reading? A broker that swaps segments does so without a lock that we see.
+"""Damage, or a file that was exchanged while we read it? A broker that swaps segments takes no lock that we see.
 
-Who reads the index of a new segment beside the log of the old one finds positions that do not fit; both are sound. So a
+A reader with the index of the new segment and the log of the old one finds positions that do not fit; both are sound. So a
 `CorruptFile` is believed only while the files of its segment are those that were read.
 """
 

@@ -4,7 +4,7 @@ A malformed checkpoint takes the whole directory of a broker offline (spec disk 
 only written while `.lock` is held. One that cannot be read is an error that says where and why (7.16b), and is not touched.
 
 Log directories of one broker may not contradict each other in `cleaner-offset-checkpoint`: its cleaner reads all of them
-into one map, and dies of a partition that has two entries. So every write drops entries of partitions that do not lie in
+into one map, and dies if a partition has two entries. So every write drops entries of partitions that do not lie in
 the directory, and `cleaning.checkpoint` keeps the other directories free of what is added. The other three are read for each
 directory by itself, for the partitions that lie there, and a broker writes them whole, from what it has in memory: an entry
 that is left over says nothing. In them entries of `-future` directories count as well, so none is dropped.

@@ -54,7 +54,7 @@ def recover(
 
     `is_kafka`: a broker owns the directory. `next_offset`: of the `.log.swap` at a path, the offset after its last batch,
     its base if it is empty; raises CorruptFile. Raises LogUncleanable when a source changed in the middle of a commit.
-    `acted` hears roll_forward or roll_back for every commit that was completed or undone, and delete_leftover.
+    `acted` is called with roll_forward or roll_back for every commit that was completed or undone, and with delete_leftover.
     """
     end_truncation(partition)
     listed = partition.list_names()

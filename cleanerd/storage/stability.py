@@ -66,7 +66,7 @@ def read_stability(
 
 
 def check_aborted(snapshot: PartitionSnapshot, stability: Stability, aborted: Iterable[AbortedTxn]) -> None:
-    """Raise CorruptFile unless the transaction indexes tell of every aborted transaction that the log was seen to hold.
+    """Raise CorruptFile unless the transaction indexes hold every aborted transaction that the log was seen to hold.
 
     A power cut can take the entry and leave the marker, until the broker or the writer of the log has started again.
     """

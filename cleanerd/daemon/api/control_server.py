@@ -71,7 +71,7 @@ class AuditEntry:
 
 Audit = Callable[[AuditEntry], None]
 Observe = Callable[[str, int, float], None]
-"""Hears of every answer: the verb, `other` where there was none, the status, seconds from the connection on."""
+"""Called with every answer: the verb, `other` where there was none, the status, seconds from the connection on."""
 
 
 class ControlServer:
@@ -286,7 +286,7 @@ class _Server(socketserver.ThreadingUnixStreamServer):
             self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Log what a connection died of."""
+        """Log the error that ended a connection."""
         _log.exception("control_connection_failed")
 
     def drain(self, timeout_s: float) -> None:
@@ -341,7 +341,7 @@ class _Connection(BaseHTTPRequestHandler):
             self.answer = _error(500, "internal", "internal error; the daemon's log says more")
 
     def finish(self) -> None:
-        """Send the answer, if anybody is there to take it."""
+        """Send the answer, if the client is still there."""
         if self.answer is not None:
             if self.server.observe is not None:
                 seconds = self.server.clock.monotonic_s() - self.began_s

@@ -159,7 +159,7 @@ def main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with Connection(int(sys.argv[1])) as connection:
         EngineProcess(connection, connection.recv()).serve()
-    os._exit(0)  # whatever still runs stages nothing that anybody will commit; the JVM ends with us
+    os._exit(0)  # nothing that still runs will be committed; the JVM ends with us
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 The set of closed segments of a log changes only together with the modification time of its directory, so a directory is
 listed again only when that time, or the directory itself, is another one. Two writes in one tick of the file system's
-clock have one time: who was changed a moment before it was listed is listed once more by the next scan. The second `stat`
+clock have one time: what was changed a moment before it was listed is listed once more by the next scan. The second `stat`
 is that of the active segment, whose growth changes no directory.
 
 Everything here may be lost at any time; a scan brings it back. Every method may be called by any thread; scans exclude each

@@ -54,7 +54,7 @@ class Cleaners:
             cleanings.run(job)
         finally:
             self._workers_of.pop(job.id, None)
-        unbind_contextvars(*job.fields())  # not of a thread that dies of it: that tells its job
+        unbind_contextvars(*job.fields())  # not after an error: the line about the dead thread names its job
         self._scanner.refresh()
         return not parts.life.stopping.is_set()
 

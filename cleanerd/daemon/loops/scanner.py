@@ -1,4 +1,4 @@
-"""Keeps the picture of the log directories true: scans them when the watcher saw something, and now and then all of them."""
+"""Keeps the inventory up to date: scans what the watcher saw change, and now and then everything."""
 
 import math
 import os

@@ -77,7 +77,7 @@ def _environment() -> "jinja2.Environment":
 
 @functools.cache
 def headers() -> Mapping[str, str]:
-    """What a browser is told with each page."""
+    """The headers of every page."""
     digest = hashlib.sha256(str(_environment().globals["style"]).encode()).digest()
     return {
         "Content-Security-Policy": (

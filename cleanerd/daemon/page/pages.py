@@ -267,7 +267,7 @@ def dirtiest(views: Iterable[LogView], q: str) -> list[LogView]:
 
 
 def forecast(found: Forecast, q: str, matching: int, now_ms: int) -> bytes:
-    """What is to come, the soonest first; `matching`: how many logs there are, of which some are told."""
+    """What is to come, the soonest first; `matching`: how many logs match, of which some are shown."""
     return render(
         "forecast.html",
         here="forecast",

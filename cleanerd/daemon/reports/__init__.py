@@ -1,1 +1,1 @@
-"""What the daemon tells of its logs: views, explanations, the metrics of a scrape, the line for systemd."""
+"""What the daemon reports about its logs: views, explanations, the metrics of a scrape, the line for systemd."""

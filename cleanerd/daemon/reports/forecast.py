@@ -1,7 +1,8 @@
 """What is to come: when each log becomes due, how long its cleaning takes, and whether all meet max.compaction.lag.ms.
 
 A log is late when its cleaning ends after its deadline, the time that its cleaning takes, and a grace: it had to wait for
-others. All rests on upper bounds of what is dirty, on the rate of past cleanings, and on writing going on as it did.
+others. All of this rests on upper bounds of what is dirty and on the rate of past cleanings, and assumes that writing
+goes on as before.
 """
 
 import functools
@@ -40,7 +41,7 @@ Estimates = dict[LogId, DirtyEstimate]
 
 
 def forecast(parts: Parts, logs: Collection[LogId]) -> Forecast:
-    """For all logs together; `logs` are those to tell in detail."""
+    """For all logs together; `logs` are those to list in detail."""
     now_ms, rate, is_measured = parts.clock.now_ms(), *_rate(parts)
     workers = parts.configuration().broker.log_cleaner_threads
     waiting = _waiting(parts, now_ms, parts.conditions.all(parts.inventory.logs()))
@@ -74,7 +75,7 @@ def misses(parts: Parts, conditions: Iterable[tuple[LogId, Condition]]) -> int:
 
 
 def _waiting(parts: Parts, now_ms: int, conditions: Iterable[tuple[LogId, Condition]]) -> Estimates:
-    """Compacted logs with something to clean that nothing stands against."""
+    """Compacted logs with something to clean that nothing prevents."""
     config_of = functools.cache(parts.configuration().topic)
     found: Estimates = {}
     for log, condition in conditions:

@@ -79,8 +79,8 @@ _row("cleaning", "info",
      loud="failed, uncleanable")
 _row("kafka_summary", "info", ("message", *_LOG),
      "When a cleaning takes effect, with `cleanerd.log.kafka.summary`: `message` is the summary in the words of Kafka's "
-     "cleaner, of several lines. On a terminal it is printed as it is. A result that was staged before the daemon started "
-     "has none.")
+     "cleaner, of several lines. On a terminal it is printed as it is. Not for a result that was staged before the daemon "
+     "started.")
 _row("commit", "info", ("outcome", "reason", *_LOG),
      "What became of a result that was staged because a broker owned the log directory.",
      "dropped: nothing, the log has changed and will be cleaned again. failed: look at the disk.",
@@ -96,7 +96,7 @@ _row("install", "info", ("outcome", "reason", *_LOG, "step", "replicas", "freed_
      outcomes="running, installed, returned, abandoned, dropped, foreign", loud="returned, foreign")
 _row("install_waits", "warning", (*_LOG, "step", "reason"),
      "An install cannot continue and will try again: the cluster or the disk is in the way.",
-     "While its step is removing, moving, adding or evicting the partition has a replica less: see to the reason soon. "
+     "While its step is removing, moving, adding or evicting the partition has one replica fewer: see to the reason soon. "
      "prepared: another install has the claim of the cluster for ten minutes; if its cleanerd is gone for good, delete the "
      "consumer group `cleanerd-install`.")
 _row("install_unreadable", "warning", ("log_dir", "reason"), "The journal of an install cannot be read.",
@@ -193,6 +193,6 @@ _row("control_accept_failed", "error", ("reason",), "The control socket cannot a
 _row("control_connection_failed", "error", ("exception",), "An internal error in a connection.", "Report it.")
 _row("control_request_failed", "error", ("request", "exception"), "An internal error in a request.", "Report it.")
 _row("control_answer_lost", "info", ("reason",), "A client left before its answer was ready.")
-_row("metrics_page_failed", "error", ("path", "exception"), "An internal error in the metrics.", "Report it.")
+_row("metrics_page_failed", "error", ("path", "exception"), "An internal error while a page was made.", "Report it.")
 _row("metrics_request_failed", "debug", ("client", "error"), "A client went away or did not speak HTTP.")
 # fmt: on

@@ -137,7 +137,7 @@ class HistoryFile:
         )
 
     def all(self, kind: str, make: Callable[[dict[str, Any]], _T]) -> dict[str, _T]:
-        """All state of a kind by key. What `make` refuses with ValueError, TypeError or KeyError is told and left out."""
+        """All state of a kind by key. What `make` refuses with ValueError, TypeError or KeyError is logged and left out."""
         with self._lock:
             texts = {key: text for (of_kind, key), text in self._state.items() if of_kind == kind}
         found = {}

@@ -137,7 +137,7 @@ class LogRef(View):
 
 
 class Fact(View):
-    """One thing that the decision on a log rests on; `blocks` where it stands against a cleaning."""
+    """One thing that the decision on a log rests on; `blocks` where it prevents a cleaning."""
 
     name: str
     value: str
@@ -236,7 +236,7 @@ class StatusView(View):
 
 
 class InstallView(View):
-    """An install of a staged result into its running broker, or what stands against it.
+    """An install of a staged result into its running broker, or what prevents it.
 
     `outcome`: possible and refused answer a dry run; waiting and running go on; the others are ends. `step`, while it runs,
     is that of the journal. `freed_bytes`: by which the log gets smaller; `tail_bytes`: what the replica fetches again.
@@ -305,7 +305,7 @@ class WhatIf(View):
 
 
 class LogForecast(View):
-    """What is to come for a log. `due_ms`: from when on it is worth a cleaning, None for as far as can be told never.
+    """What is to come for a log. `due_ms`: from when on it is worth a cleaning, None for never as far as is known.
 
     `removable_bytes`: what a cleaning removes if it leaves as much as the last one did; None if there was none.
     `start_ms` to `end_ms`: when a worker is expected to be at it. `deadline_ms`: that of max.compaction.lag.ms;

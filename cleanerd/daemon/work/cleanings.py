@@ -1,4 +1,4 @@
-"""One cleaning job of the daemon: the engine stages, the daemon commits, everybody who has to know is told.
+"""One cleaning job of the daemon: the engine stages, the daemon commits, and everything that has to know is notified.
 
 The logs of a job are in progress (`PartitionStates.try_start_all`) when `run` is called, and given back when it returns,
 whatever happened (2.13).
@@ -39,7 +39,7 @@ from cleanerd.storage.staged import discard_staged
 
 @dataclass(frozen=True, slots=True)
 class Cleanings:
-    """Runs jobs; thread-safe. `done` hears of every log what became of it, while the log is still in progress."""
+    """Runs jobs; thread-safe. `done` is called with what became of each log, while that log is still in progress."""
 
     engine: Engine
     states: PartitionStates
@@ -158,14 +158,14 @@ class Cleanings:
         written_bytes: int,
         records: int,
     ) -> bool:
-        """Work on a log reports: count it, let it wait for its I/O to be paid, tell it whether to go on. Must not raise."""
+        """Work on a log reports: count it, make it wait for the throttle, say whether to go on. Must not raise."""
         if phase in (Phase.INDEX, Phase.REWRITE):  # what a job is known to have to read and write
             self.jobs.advance(job, phase.name.lower(), read_bytes, written_bytes, records)
         self._live(job)
         self.metrics.moved(log.log_dir, phase.name.lower(), read_bytes, written_bytes)
 
         def is_to_stop() -> bool:
-            self._live(job)  # who waits for its I/O to be paid hangs no more than who does it
+            self._live(job)  # a task that waits for the throttle does not hang
             return self.states.is_aborted(log)
 
         with self.metrics.throttled(job.id, log.log_dir):

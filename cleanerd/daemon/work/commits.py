@@ -172,7 +172,7 @@ class Commits:
         return _view(log, "committed", None)
 
     def _already(self, log: LogId) -> CommitView:
-        """Another commit was quicker: a client that waits is told its outcome all the same."""
+        """Another commit was quicker: a waiting client learns its outcome all the same."""
         last = self.events.last(log)
         if last is None or last.outcome not in ("committed", "dropped"):
             return _view(log, "nothing", None)

@@ -1,4 +1,4 @@
-"""The condition of a log: the one place that says what state it is in, why, and what stands against a cleaning.
+"""The condition of a log: the one place that says what state it is in, why, and what prevents a cleaning.
 
 What comes first in this order decides.
 
@@ -43,7 +43,7 @@ _BUSY: dict[Status, LogState] = {Status.IN_PROGRESS: "cleaning", Status.ABORTED:
 class Condition:
     """What a log is in one word, and why where that is not plain.
 
-    `obstacle`: what stands against cleaning it now, None for nothing. One that `yields_to_requests` keeps only the schedule
+    `obstacle`: what prevents a cleaning now, None for nothing. One that `yields_to_requests` keeps only the schedule
     away: a request for a cleaning is granted.
     """
 
@@ -64,7 +64,7 @@ class Obstacles:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Tells the condition of every log; thread-safe."""
+    """The condition of every log; thread-safe."""
 
     inventory: Inventory
     due_logs: DueLogs
@@ -151,7 +151,7 @@ class Conditions:
     def _until(self, found: DirtyEstimate, config_of: TopicConfigs) -> int | None:
         """Until when a log is left to the cleaner of the broker that owns its directory; None: it is not.
 
-        That is one that this cleaner takes by its own ratio, but only for a while: it may have given the log up.
+        It is left if that cleaner takes it by its own ratio, but only for a while: it may have given up on the log.
         """
         log, now_ms = found.known.log, self.clock.now_ms()
         config = config_of(log.topic_partition.topic)

@@ -1,8 +1,8 @@
 """Logs whose cleaning failed: when to try again, and from when on to leave them alone (rules 7.14, 1.33).
 
-Kafka gives a partition up at its first error until the broker restarts. Here it is tried again after a pause that doubles;
+Kafka gives up on a partition at its first error, until the broker restarts. Here it is retried after a pause that doubles;
 after `retry_max` failures in a row it is *uncleanable*, with its reason, until `cleanerctl retry`, or until its files or
-its configuration are others. What may pass by itself (no space, a changed source, a dead JVM) is tried for ever.
+its configuration change. What may pass by itself (no space, a changed source, a dead JVM) is tried for ever.
 """
 
 import threading
@@ -107,7 +107,7 @@ class Failures:
             return [log for log in logs if self._forget(log)]
 
     def changed(self, log: LogId, stamp: str) -> bool:
-        """Forget an uncleanable log whose files or configuration are others; whether it was."""
+        """Forget an uncleanable log whose files or configuration have changed; whether it was one."""
         with self._mutex:
             failure = self._failures.get(log)
             if failure is None or not failure.is_uncleanable or failure.stamp == stamp:

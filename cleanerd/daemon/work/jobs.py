@@ -115,7 +115,7 @@ class Jobs:
             return self._view(self._jobs[job_id])
 
     def views(self) -> tuple[JobView, ...]:
-        """All jobs that are remembered, the youngest last."""
+        """All jobs that are remembered, newest last."""
         with self._changed:
             return tuple(map(self._view, self._jobs.values()))
 

@@ -65,7 +65,7 @@ def _needs_pass(known: ListedLog, config: TopicConfig, *, is_time: bool) -> bool
 class RetentionPasses:
     """Carries out passes; thread-safe.
 
-    `dispose` gets `.deleted` files and when they may go; `done` hears of every log that lost segments or failed.
+    `dispose` gets `.deleted` files and when they may go; `done` is called with every log that lost segments or failed.
     """
 
     states: PartitionStates

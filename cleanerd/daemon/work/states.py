@@ -76,7 +76,7 @@ class PartitionStates:
             return [log for log in logs if self._move(log, Call.START)]
 
     def is_aborted(self, log: LogId) -> bool:
-        """Whether the one who works on this log is to stop (2.4). Takes no lock: ask as often as you like."""
+        """Whether the worker of this log is to stop (2.4). Takes no lock: ask as often as you like."""
         return self._states.get(log) is ABORTED
 
     def begin_commit(self, log: LogId) -> None:
@@ -127,7 +127,7 @@ class PartitionStates:
             self._move(log, Call.RESUME)
 
     def stop(self, log: LogId) -> None:
-        """Tell the one who works on a log to stop, and wait for nothing (C)."""
+        """Ask the worker of a log to stop, and wait for nothing (C)."""
         with self._changed:
             self._stop(log)
 
@@ -178,7 +178,7 @@ class PartitionStates:
             return self._holds.all()
 
     def forget(self, log: LogId) -> None:
-        """The log has vanished: drop its pauses and send its waiters away; a worker is told to stop (D)."""
+        """The log has vanished: drop its pauses and send its waiters away; a worker is asked to stop (D)."""
         with self._changed:
             self._stop(log)
             self._send_away(log, LogVanished(f"{log}: vanished from {log.log_dir}"))
