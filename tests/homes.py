@@ -70,6 +70,7 @@ HOMES = {
     "cleanerd/insight/index_check.py": "insight/test_verify.py",
     "cleanerd/insight/coordinators.py": "broker/test_coordinators.py",
     "cleanerd/insight/log_dir_check.py": "insight/test_verify.py",
+    "cleanerd/insight/new_segment.py": "insight/test_salvage.py",
     "cleanerd/insight/partition_check.py": "insight/test_verify.py",
     "cleanerd/insight/segment_check.py": "insight/test_verify.py",
     "cleanerd/insight/walk.py": "insight/test_verify.py",

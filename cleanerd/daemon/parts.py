@@ -117,11 +117,8 @@ def build_parts(
     `connect` opens a connection to the cluster, or raises ClusterRefused.
     """
     life = Life(clock.monotonic_s())
-    metrics, inventory, deletions = (
-        Metrics(log_dirs, clock),
-        Inventory(files, clock),
-        PendingDeletions(files, clock),
-    )
+    metrics, inventory = Metrics(log_dirs, clock), Inventory(files, clock)
+    deletions = PendingDeletions(files, clock)
     due_logs = DueLogs(inventory, clock)
     events = EventLog(history, clock, partial(_recorded, metrics, inventory))
     ownership = Ownership(files, clock, partial(_recovered, events, deletions, recovering), metrics.recovered)

@@ -24,7 +24,7 @@ import structlog
 
 from cleanerd import __version__
 from cleanerd.config.load import Configuration
-from cleanerd.config.model import KraftMetadata
+from cleanerd.config.model import CleanerdConfig, KraftMetadata
 from cleanerd.config.reload import ReloadPlan
 from cleanerd.daemon.api.control_server import AuditEntry, ControlServer
 from cleanerd.daemon.api.control_socket import listen
@@ -121,30 +121,7 @@ class Daemon:
         config = self._reloader.current.broker
         # Before ports and sockets: the error of a second daemon names the first one, not a port that is taken.
         self._parts.ownership.take_at_start(self._parts.log_dirs)
-        served = pages(
-            self._parts.metrics,
-            lambda: self._supervisor.trouble(_HUNG_S),
-            lambda: self._parts.life.is_ready,
-        )
-        service = Service(
-            self._parts,
-            self._crew,
-            self._reloader,
-            self._supervisor.reloaded,
-            self._mutes,
-        )
-        status = StatusPage(service, self._parts).by_path() if config.page else {"/": landing_page}
-        on_port = {**served, **status}
-        metrics = MetricsServer(config.metrics_listen, on_port) if config.metrics_listen else None
-        listening = listen(config.control_socket, os.environ)
-        server = ControlServer(
-            listening,
-            service,
-            audit=self._audit,
-            pages=served,
-            observe=self._parts.metrics.requested,
-            own_uid=os.geteuid(),
-        )
+        server, metrics = self._servers(config)
         server.start()
         if metrics is not None:
             metrics.start()
@@ -166,6 +143,24 @@ class Daemon:
             metrics.stop()
         _log.info("stopped", drained=is_drained)
         return 0 if is_drained else _CUT_OFF
+
+    def _servers(self, config: CleanerdConfig) -> tuple[ControlServer, MetricsServer | None]:
+        """The control API and the metrics port, which are listened on and not served yet. Raises Fatal."""
+        parts = self._parts
+        service = Service(parts, self._crew, self._reloader, self._supervisor.reloaded, self._mutes)
+        served = pages(parts.metrics, lambda: self._supervisor.trouble(_HUNG_S), lambda: parts.life.is_ready)
+        status = StatusPage(service, parts).by_path() if config.page else {"/": landing_page}
+        on_port = {**served, **status}
+        metrics = MetricsServer(config.metrics_listen, on_port) if config.metrics_listen else None
+        server = ControlServer(
+            listen(config.control_socket, os.environ),
+            service,
+            audit=self._audit,
+            pages=served,
+            observe=parts.metrics.requested,
+            own_uid=os.geteuid(),
+        )
+        return server, metrics
 
     def _wait(self) -> None:
         while not self._stopping.is_set():

@@ -1,8 +1,8 @@
 """Where compiled kernels are kept; settled before numba is imported.
 
-Kernels inline each other, `format.head` and `policy.winner`, but numba compiles a kept one again only when the file of its
-outermost function changed. So the directory is named by the content of all these files: another version never runs the
-code of this one.
+Kernels have each other's code in them, and numbers of other modules (`_BAKED_IN`), but numba compiles a kept one again only
+when the file of its outermost function changed. So the directory is named by the content of all these files: another
+version never runs the code of this one.
 """
 
 import atexit
@@ -15,10 +15,11 @@ import tempfile
 from collections.abc import MutableMapping
 
 from cleanerd.env.cache import cache_directory, why_untrusted
-from cleanerd.format import head
-from cleanerd.policy import winner
+from cleanerd.format import codecs, head
+from cleanerd.policy import grouping, verdicts, winner
 
 VARIABLE = "NUMBA_CACHE_DIR"
+_BAKED_IN = (codecs, head, grouping, verdicts, winner)
 
 
 def settle_cache(environment: MutableMapping[str, str]) -> None:
@@ -42,7 +43,7 @@ def _version() -> str:
     digest = hashlib.sha256()
     package = os.path.dirname(os.path.abspath(__file__))
     kernels = [os.path.join(package, name) for name in sorted(os.listdir(package)) if name.endswith(".py")]
-    for path in [*kernels, head.__file__, winner.__file__]:
+    for path in [*kernels, *(str(module.__file__) for module in _BAKED_IN)]:
         with open(path, "rb") as file:
             digest.update(hashlib.sha256(file.read()).digest())
     return digest.hexdigest()[:16]

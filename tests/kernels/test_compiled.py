@@ -1,6 +1,7 @@
 """Where compiled kernels are kept."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import cleanerd
-from cleanerd.format import head
 from cleanerd.kernels import compiled
 from cleanerd.kernels.compiled import VARIABLE, settle_cache
 
@@ -37,7 +37,7 @@ def test_the_cache_directory_of_the_service_or_the_user(tmp_path: Path, variable
 
 
 def test_another_version_has_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any change of any kernel, which has the code of others in it, and of the positions of fields."""
+    """Any change of any kernel, which has the code of others in it, and of the modules whose numbers are in it."""
     environment = {"CACHE_DIRECTORY": str(tmp_path)}
     (tmp_path / "native.py").write_text("1")
     monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
@@ -45,9 +45,23 @@ def test_another_version_has_another_directory(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "native.py").write_text("2")
     after = settled(dict(environment))
     assert after != before
-    (tmp_path / "head").write_text("LENGTH_AT = 9")
-    monkeypatch.setattr(head, "__file__", str(tmp_path / "head"))
-    assert settled(dict(environment)) not in {before, after}
+    seen = {before, after}
+    for module in compiled._BAKED_IN:
+        (tmp_path / module.__name__).write_text("LENGTH_AT = 9")
+        monkeypatch.setattr(module, "__file__", str(tmp_path / module.__name__))
+        found = settled(dict(environment))
+        assert found not in seen
+        seen.add(found)
+
+
+def test_modules_whose_numbers_kernels_use_are_part_of_the_version() -> None:
+    """Numbers of `format` and `policy` become part of the compiled code."""
+    package = Path(compiled.__file__).parent
+    compiled_files = {path for path in package.glob("*.py") if "@njit" in path.read_text()}
+    text = "\n".join(path.read_text() for path in compiled_files)
+    imported = set(re.findall(r"(?m)^from cleanerd\.((?:format|policy)\.\w+) import", text))
+    imported |= {f"policy.{name}" for name in re.findall(r"(?m)^from cleanerd\.policy import (\w+)$", text)}
+    assert imported == {module.__name__.removeprefix("cleanerd.") for module in compiled._BAKED_IN}
 
 
 def test_without_a_writable_directory_it_is_a_temporary_one() -> None:

@@ -57,6 +57,7 @@ def make_parser() -> Parser:
     _add_overviews(verbs)
     _add_looking(verbs)
     _add_waiting(verbs)
+    _add_holding(verbs)
     _add_changing(verbs)
     _add_completion(verbs, parser)
     return parser
@@ -233,7 +234,7 @@ def _add_waiting(verbs: _Verbs) -> None:
     )
 
 
-def _add_changing(verbs: _Verbs) -> None:
+def _add_holding(verbs: _Verbs) -> None:
     pause = verbs.add(
         "pause",
         ctl_verbs.pause,
@@ -270,6 +271,9 @@ def _add_changing(verbs: _Verbs) -> None:
         "topics",
         examples=("unmute orders", "unmute '*'"),
     )
+
+
+def _add_changing(verbs: _Verbs) -> None:
     _add_throttle(verbs)
     verbs.add(
         "reload", ctl_verbs.reload, "reload the configuration, all of it or nothing", examples=("reload",)
