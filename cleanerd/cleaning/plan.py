@@ -97,6 +97,7 @@ def plan_cleaning(
         aborted=_columns(aborted),
         aborted_txns=aborted,
         least_free_bytes=least_free_bytes,
+        log_start_offset=snapshot.log_start_offset,
     )
     return CleaningPlan(candidate, tuple(groups), work)
 

@@ -134,10 +134,10 @@ def empty_transactions(events: Table) -> npt.NDArray[np.bool_]:
 
 
 @njit(**JIT)
-def _find_unlisted(events, dense, committed):
+def _find_unlisted(events, dense, committed, from_offset):
     for i in range(len(events)):
         kind = events[i].kind
-        if kind == _ABORT and committed[dense[i]]:
+        if kind == _ABORT and committed[dense[i]] and events[i].offset >= from_offset:
             return i
         if kind == _DATA:
             committed[dense[i]] = True
@@ -146,13 +146,14 @@ def _find_unlisted(events, dense, committed):
     return _NONE
 
 
-def unlisted_abort(events: Table) -> int | None:
-    """Offset of the first ABORT marker whose data was taken for committed; None without. `events` of a whole log, in order.
+def unlisted_abort(events: Table, from_offset: int) -> int | None:
+    """Offset of the first ABORT marker from `from_offset` on whose data was taken for committed; None without.
 
-    The transaction index that should tell was lost (spec disk B6).
+    The transaction index that should tell was lost (spec disk B6). `events` of a whole log, in order.
     """
     ids, dense = np.unique(events["producer_id"], return_inverse=True)
-    found = int(_find_unlisted(events, dense.astype(np.int64), np.zeros(len(ids), np.bool_)))
+    committed = np.zeros(len(ids), np.bool_)
+    found = int(_find_unlisted(events, dense.astype(np.int64), committed, from_offset))
     return None if found == _NONE else int(events["offset"][found])
 
 

@@ -62,6 +62,7 @@ class LogWork:
     aborted: AbortedTxns
     aborted_txns: tuple[AbortedTxn, ...]  # the same, as written to a transaction index
     least_free_bytes: int = 0  # of the file system: new files leave it free
+    log_start_offset: int = 0  # no transaction that ends below it is among the aborted ones (rule 4.22)
 
     @property
     def records_max(self) -> int:

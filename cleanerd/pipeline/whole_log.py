@@ -43,8 +43,11 @@ def join_chunks(
 
 
 def _unlisted_abort(log: IndexedLog, events: Sequence[Table]) -> CorruptFile | None:
-    """A transaction that ends with ABORT, and whose data was taken for committed: its transaction index was lost."""
-    marker = unlisted_abort(np.concatenate([*events, np.zeros(0, EVENT)]))
+    """A transaction that ends with ABORT, and whose data was taken for committed: its transaction index was lost.
+
+    Below the log start all data counts as committed (rule 4.22), and no consumer gets any of that.
+    """
+    marker = unlisted_abort(np.concatenate([*events, np.zeros(0, EVENT)]), log.work.log_start_offset)
     if marker is None:
         return None
     chunk = [

@@ -68,9 +68,11 @@ def read_stability(
 def check_aborted(snapshot: PartitionSnapshot, stability: Stability, aborted: Iterable[AbortedTxn]) -> None:
     """Raise CorruptFile unless the transaction indexes hold every aborted transaction that the log was seen to hold.
 
-    A power cut can take the entry and leave the marker, until the broker or the writer of the log has started again.
+    Those that end below the log start are not among `aborted` (rule 4.22). A power cut can take the entry and leave the
+    marker, until the broker or the writer of the log has started again.
     """
-    missing = stability.aborts - {(txn.producer_id, txn.last_offset) for txn in aborted}
+    seen = {one for one in stability.aborts if one[1] >= snapshot.log_start_offset}
+    missing = seen - {(txn.producer_id, txn.last_offset) for txn in aborted}
     if missing:
         producer, marker = min(missing, key=lambda one: one[1])
         holding = [segment for segment in snapshot.segments if segment.base_offset <= marker][-1]
