@@ -108,3 +108,12 @@ def test_only_a_request_that_is_granted_forgets_failures(world: World) -> None:
     (job,) = service.clean("failing", force=False)
     assert job.logs == ("failing-0",)
     assert daemon.parts.failures.of(failing) is None
+
+
+def test_a_clock_that_was_set_back_ends_the_pause_after_a_failure(world: World) -> None:
+    """The time of the next try is one of the wall clock: a day back would be a day of waiting."""
+    failing, failures = world.log("failing"), world.daemon.parts.failures
+    fail(world, failing, is_retryable=True)
+    now_ms = world.clock.now_ms()
+    assert failures.blocks(failing, now_ms)
+    assert not failures.blocks(failing, now_ms - 1)

@@ -50,6 +50,7 @@ class Failure:
     since_ms: int
     retry_at_ms: int | None  # None: uncleanable
     stamp: str
+    failed_ms: int = 0  # the last time
 
     @property
     def log(self) -> LogId:
@@ -91,6 +92,7 @@ class Failures:
                 since_ms=before.since_ms if before is not None else now_ms,
                 retry_at_ms=None if gives_up else now_ms + pause_ms,
                 stamp=stamp,
+                failed_ms=now_ms,
             )
             self._failures[log] = failure
             self._store.put(KIND, _key(log), asdict(failure))
@@ -124,9 +126,11 @@ class Failures:
             return list(self._failures.values())
 
     def blocks(self, log: LogId, now_ms: int) -> bool:
-        """Whether the log is not to be tried now."""
+        """Whether the log is not to be tried now. A clock that was set back ends a pause."""
         failure = self._failures.get(log)
-        return failure is not None and (failure.retry_at_ms is None or failure.retry_at_ms > now_ms)
+        if failure is None or failure.retry_at_ms is None:
+            return failure is not None
+        return failure.failed_ms <= now_ms < failure.retry_at_ms
 
     def _forget(self, log: LogId) -> bool:
         if self._failures.pop(log, None) is None:
