@@ -14,7 +14,7 @@ from cleanerd.format.names import FileKind, segment_path
 from tests.sim.disk import SwitchedOff
 from tests.simulation.disk import Disk, Tick
 from tests.simulation.play import disk_path
-from tests.simulation.world import START_NS
+from tests.simulation.stage import START_NS
 
 SEEDS = range(20)
 

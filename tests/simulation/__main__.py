@@ -11,7 +11,7 @@ import time
 from collections import Counter
 
 from tests.simulation.play import play
-from tests.simulation.violation import Violation
+from tests.simulation.rules import Violation
 
 
 def main() -> int:

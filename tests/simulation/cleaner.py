@@ -56,7 +56,7 @@ class EngineKilled(BaseException):
 class Locks:
     """`fcntl` as `cleanerd.storage.lock` sees it. `held`: lock files that the broker has. `has_leases`: no NFS."""
 
-    unlocked: Callable[[], None] = lambda: None
+    unlocked: Callable[[str], None] = lambda _: None
     has_leases: bool = True
     is_broker: bool = False  # who is asking now
     held: set[str] = field(default_factory=set)
@@ -76,7 +76,7 @@ class Locks:
 
     def lockf(self, fd: int, command: int) -> None:
         if command == fcntl.LOCK_UN:
-            self.unlocked()
+            self.unlocked(os.readlink(f"/proc/self/fd/{fd}"))
         elif self._is_held(fd):
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 

@@ -32,6 +32,7 @@ from tests.sim.disk import SwitchedOff, _apply, _Change, _Directory
 
 REAL = types.SimpleNamespace(**{name: getattr(os, name) for name in dir(os) if not name.startswith("__")})
 _BLOCK_BYTES = 4096
+_ENDLESS = 1 << 40
 _WRITES = os.O_WRONLY | os.O_RDWR
 
 
@@ -47,12 +48,17 @@ class _File:
 
 @dataclass
 class Tick:
-    """A clock that moves when it is told to, or when something is done."""
+    """A clock that moves when it is told to, or when something is done. `ahead_ns`: of what it says, as somebody set it."""
 
     ns: int
+    ahead_ns: int = 0
+
+    def wall_ns(self) -> int:
+        """The time of day."""
+        return self.ns + self.ahead_ns
 
     def now_ms(self) -> int:
-        return self.ns // 1_000_000
+        return self.wall_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
         return self.ns / 1e9
@@ -70,7 +76,8 @@ class Disk:
     root: str
     clock: Tick
     before: Callable[[str, str], None] = lambda *_: None
-    capacity_bytes: int = 1 << 40
+    capacity_bytes: int = _ENDLESS
+    others_bytes: int = 0  # what others have on this file system
     is_off: bool = False  # the process was killed: nothing that it still does reaches the disk
     forgets_fsync: Callable[[str], bool] = lambda _: (
         False
@@ -102,7 +109,10 @@ class Disk:
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """The functions of `os` go here."""
-        names = "open write fsync rename replace unlink remove rmdir mkdir truncate ftruncate utime copy_file_range statvfs"
+        names = (
+            "open write read pread preadv fsync rename replace unlink remove rmdir mkdir truncate ftruncate utime "
+            "copy_file_range statvfs"
+        )
         with contextlib.ExitStack() as stack:
             for name in names.split():
                 stack.enter_context(mock.patch.object(os, name, getattr(self, f"_os_{name}")))
@@ -172,14 +182,32 @@ class Disk:
             return REAL.write(fd, data)
         self._do("write", self._name_of(fd))
         size = len(memoryview(data).cast("B"))
-        room = self.capacity_bytes - self.used_bytes() if size else 0
-        if size > room:
+        room = self.capacity_bytes - self.used_bytes() if size and self.is_small else size
+        if size > room + _BLOCK_BYTES:  # what is left of the last block is not counted
             if room <= 0:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             data = memoryview(data).cast("B")[:room]
         count = REAL.write(fd, data)
         self._touch(inode)
         return count
+
+    def _before_read(self, fd: int) -> None:
+        if self._tracked(fd) is not None:
+            if self.is_off:
+                raise SwitchedOff
+            self.before("read", self._name_of(fd))
+
+    def _os_read(self, fd: int, count: int) -> bytes:
+        self._before_read(fd)
+        return REAL.read(fd, count)
+
+    def _os_pread(self, fd: int, count: int, position: int) -> bytes:
+        self._before_read(fd)
+        return REAL.pread(fd, count, position)
+
+    def _os_preadv(self, fd: int, buffers: Any, position: int) -> int:
+        self._before_read(fd)
+        return REAL.preadv(fd, buffers, position)
 
     def _os_copy_file_range(self, source: int, target: int, count: int) -> int:
         if self._tracked(target) is None:
@@ -248,7 +276,7 @@ class Disk:
         inode = REAL.stat(path).st_ino
         self._dirs[inode] = _Directory()
         self.number(inode)
-        REAL.utime(path, ns=(self.clock.ns, self.clock.ns))
+        REAL.utime(path, ns=(self.clock.wall_ns(), self.clock.wall_ns()))
         self._change(os.path.dirname(path), _Change(inode, None, os.path.basename(path)))
 
     def _os_truncate(self, path: Any, length: int) -> None:
@@ -272,7 +300,7 @@ class Disk:
     def _os_statvfs(self, path: Any) -> Any:
         if not self._is_inside(path):
             return REAL.statvfs(path)
-        free = max(self.capacity_bytes - self.used_bytes(), 0) // _BLOCK_BYTES
+        free = self.free_bytes() // _BLOCK_BYTES
         blocks = self.capacity_bytes // _BLOCK_BYTES
         return types.SimpleNamespace(f_blocks=blocks, f_frsize=_BLOCK_BYTES, f_bavail=free, f_bfree=free)
 
@@ -337,7 +365,7 @@ class Disk:
             else:
                 REAL.link(self._pin(member), f"{path}/{name}")
                 living.add(member)
-        REAL.utime(path, ns=(self.clock.ns, self.clock.ns))
+        REAL.utime(path, ns=(self.clock.wall_ns(), self.clock.wall_ns()))
 
     def _settle(self, inode: int, chance: random.Random) -> None:
         """The content of a file after a power cut."""
@@ -368,7 +396,16 @@ class Disk:
         """Of the files that have a name."""
         reachable = {inode for place in self._dirs.values() for inode in place.names.values()}
         sizes = (self._files[inode].size for inode in reachable if inode in self._files)
-        return sum(-(-size // _BLOCK_BYTES) * _BLOCK_BYTES for size in sizes)
+        return sum(-(-size // _BLOCK_BYTES) * _BLOCK_BYTES for size in sizes) + self.others_bytes
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it can be full."""
+        return self.capacity_bytes < _ENDLESS
+
+    def free_bytes(self) -> int:
+        """For all who write."""
+        return max(self.capacity_bytes - self.used_bytes(), 0)
 
     def close_all_of(self, opener: str) -> None:
         """The end of a process. It must hold its descriptors as numbers: objects would close them once more."""
@@ -401,14 +438,14 @@ class Disk:
 
     def _touch(self, inode: int) -> None:
         self.clock.ns += 1_000
-        REAL.utime(self._pin(inode), ns=(self.clock.ns, self.clock.ns))
+        REAL.utime(self._pin(inode), ns=(self.clock.wall_ns(), self.clock.wall_ns()))
         self._files[inode].size = REAL.stat(self._pin(inode)).st_size
 
     def _change(self, directory: str, change: _Change) -> None:
         place = self._dirs[REAL.stat(directory).st_ino]
         _apply(place.names, change)
         place.changes.append(change)
-        REAL.utime(directory, ns=(self.clock.ns, self.clock.ns))
+        REAL.utime(directory, ns=(self.clock.wall_ns(), self.clock.wall_ns()))
 
 
 _OPEN = builtins.open

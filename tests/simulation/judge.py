@@ -5,9 +5,11 @@ What a cleaning may have taken from a log, and nothing else
     a tombstone that is the newest of its key there, past its delete horizon (`horizons`), nothing older of its key left
     data of aborted transactions, records without a key
     a marker of which no data is left, past its delete horizon
-    everything below the log start
-The bound is the lowest of active segment and first open transaction: from there on every byte is as it was written. Below
-it offsets rise and no record is another one. The newest data batch of each active producer is there, if need be empty. What
+    everything below the log start; with cleanup.policy=delete what is too old, or behind retention.bytes
+Without cleanup.policy=compact nothing goes but from the beginning, and nothing that is younger than min.compaction.lag.ms.
+The bound is the lowest of active segment and first open transaction, where a broker will come back also of what it said to
+be replicated and on its disk: from there on every byte is as it was written. Below it offsets rise and no record is another
+one. The newest data batch of each active producer is there, if need be empty. What
 a reader with isolation.level=read_committed gets contains nothing that was aborted. What once was gone for good stays so.
 """
 
@@ -21,7 +23,7 @@ from cleanerd.format.batch import BatchHeader, Record, checksum, decode_batch, i
 from cleanerd.format.control import ControlType, parse_control_key
 from tests.simulation.disk import REAL
 from tests.simulation.horizons import Horizons
-from tests.simulation.violation import Violation
+from tests.simulation.rules import Rules, Violation, Window
 
 TRANSITIONAL = (".swap", ".cleaned")
 
@@ -68,14 +70,7 @@ def _decoded(raw: bytes) -> Batch:
     return Batch.decoded(raw)
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What the configuration allows."""
-
-    delete_retention_ms: int
-    compaction_lag_ms: int = 0
-    retention_ms: int = -1  # -1: nothing goes for its age
-    producer_expiration_ms: int = 86_400_000
+PRODUCER_EXPIRATION_MS = 86_400_000
 
 
 @dataclass
@@ -88,7 +83,12 @@ class Model:
     bound: int = 0  # the highest that the bound ever was
     perhaps: Batch | None = None  # appended by a writer that died before it was told
     soft: int | None = None  # a batch that is there, but nobody was told so: a power cut may take it
-    horizons: Horizons = field(default_factory=Horizons)
+    dropped: set[int] = field(default_factory=set)  # batches that were gone when a later one was truncated
+    limit: int | None = None  # offset up to which its broker has said that it is replicated and on its disk
+    window: Window = field(default_factory=Window)
+
+    def __post_init__(self) -> None:
+        self.horizons = Horizons(self.window)
 
     def append(self, raw: bytes) -> None:
         """Its writer was told that a batch is there."""
@@ -99,7 +99,7 @@ class Model:
     def truncate(self, offset: int) -> None:
         self.sent = [batch for batch in self.sent if batch.last < offset]
         self.gone = {one for one in self.gone if one < offset}
-        self.bound = min(self.bound, offset)
+        self.bound, self.start = min(self.bound, offset), min(self.start, offset)
         self.horizons.truncate(offset)
 
     def reopened(self, end: int) -> None:
@@ -171,49 +171,34 @@ def read(directory: str) -> Lying:
     return Lying(tuple(bases), tuple(batches))
 
 
-def check(
-    model: Model, directory: str, rules: Rules, now_ms: int, *, is_durable: bool, reads: bool = True
-) -> Lying:
-    """Judge a log that is not in transition. With `is_durable` what is gone now is gone for good. Raises Violation.
+def check(model: Model, directory: str, *, reads: bool = True) -> Lying:
+    """Judge a log that is not in transition; what is gone now is gone for good. Raises Violation.
 
     `reads`: as its readers see it, too.
     """
     found = read(directory)
-    present = found.offsets
-    gone = list(_judged(model, found, rules, now_ms))
-    back = present & model.gone
+    gone = list(_judged(model, found))
+    back = found.offsets & model.gone
     if back:
         raise Violation(f"records {sorted(back)} came back")
-    if is_durable:
-        model.gone.update(gone)
+    model.gone.update(gone)
     if reads:
         _check_readers(model, directory)
     return found
 
 
-def _judged(model: Model, found: Lying, rules: Rules, now_ms: int) -> Iterator[int]:
+def _judged(model: Model, found: Lying) -> Iterator[int]:
     """Offsets of what is gone, and may be. Raises Violation."""
     aborted, open_first, ended = model.transactions()
     active = found.bases[-1] if found.bases else 0
-    bound = min(active, open_first if open_first is not None else active)
+    bounds = (active, open_first, model.limit)
+    model.bound = max(min(bound for bound in bounds if bound is not None), model.bound)
     lying = {record.offset: record for batch in found.batches for record in batch.records}
-    by_first = {batch.first: batch for batch in found.batches}
-    sent = {r.offset: r for b in model.sent for r in b.records}
-    for offset, record in lying.items():
-        if sent.get(offset) != record:
-            raise Violation(f"at {offset} lies {record}, written was {sent.get(offset)}")
-    model.bound = max(bound, model.bound)
-    for batch in found.batches:
-        model.horizons.see(batch.header)
-    for batch in model.sent:
-        if batch.last >= model.bound and batch.first not in by_first:
-            raise Violation(f"the batch {batch.first} to {batch.last} is gone, the bound is {model.bound}")
-        if batch.last >= model.bound and by_first[batch.first].raw != batch.raw:
-            raise Violation(f"the batch at {batch.first} was changed, the bound is {model.bound}")
+    _check_what_lies(model, found, lying)
     newest = {
         r.key: r
         for b in model.sent
-        if not b.header.is_control and b.last < bound
+        if not b.header.is_control and b.last < model.bound
         for r in b.records
         if r.key is not None and r.offset not in aborted
     }
@@ -222,8 +207,9 @@ def _judged(model: Model, found: Lying, rules: Rules, now_ms: int) -> Iterator[i
             if record.offset in lying:
                 continue
             yield record.offset
-            if record.offset in model.gone or _is_old(model, batch, record, found, rules, now_ms):
+            if record.offset in model.gone or _is_old(model, batch, record, found):
                 continue
+            _check_compacted(model, record)
             if batch.header.is_control:
                 left = [r.offset for one in ended[batch.first] for r in one.records if r.offset in lying]
                 if left:
@@ -231,16 +217,54 @@ def _judged(model: Model, found: Lying, rules: Rules, now_ms: int) -> Iterator[i
                 model.horizons.check_gone(batch.first, f"the marker at {batch.first}")
             elif record.key is not None and record.offset not in aborted and newest[record.key] is record:
                 _check_tombstone(model, batch, record, lying.values(), aborted)
-    _check_producers(model, found, rules, now_ms)
+    _check_producers(model, found)
 
 
-def _is_old(model: Model, batch: Batch, record: Record, found: Lying, rules: Rules, now_ms: int) -> bool:
+def _check_what_lies(model: Model, found: Lying, lying: dict[int, Record]) -> None:
+    """It is what was written, and from the bound on it is all."""
+    by_first = {batch.first: batch for batch in found.batches}
+    sent = {r.offset: r for b in model.sent for r in b.records}
+    for offset, record in lying.items():
+        if sent.get(offset) != record:
+            raise Violation(f"at {offset} lies {record}, written was {sent.get(offset)}")
+    for batch in found.batches:
+        model.horizons.see(batch.header)
+    for batch in model.sent:
+        last = batch.records[-1]
+        if batch.last < model.bound or last.offset in model.gone or _is_old(model, batch, last, found):
+            continue
+        if batch.first not in by_first:
+            raise Violation(f"the batch {batch.first} to {batch.last} is gone, the bound is {model.bound}")
+        if by_first[batch.first].raw != batch.raw:
+            raise Violation(f"the batch at {batch.first} was changed, the bound is {model.bound}")
+
+
+def _check_compacted(model: Model, record: Record) -> None:
+    """A record is gone from where only compaction takes some."""
+    now_ms = model.window.now_ms[1]
+
+    def allows(rules: Rules) -> bool:
+        lag_ms = rules.compaction_lag_ms
+        return rules.compacts and (lag_ms == 0 or now_ms - record.timestamp_ms >= lag_ms)
+
+    if not model.window.any(allows):
+        raise Violation(f"{record} is gone, though it is too young or nothing compacts its log")
+
+
+def _is_old(model: Model, batch: Batch, record: Record, found: Lying) -> bool:
     """Whether a record may be gone because of the log start, or of retention."""
     if record.offset < model.start:
         return True
-    first = found.bases[0] if found.bases else 0
-    is_aged = rules.retention_ms >= 0 and now_ms - batch.header.max_timestamp_ms > rules.retention_ms
-    return record.offset < first and is_aged
+    first, now_ms = found.bases[0] if found.bases else 0, model.window.now_ms[1]
+    if record.offset >= first:
+        return False
+    size_bytes = sum(len(one.raw) for one in model.sent if one.first >= first)  # or less, if it was cleaned
+
+    def allows(rules: Rules) -> bool:
+        is_aged = rules.retention_ms >= 0 and now_ms - batch.header.max_timestamp_ms > rules.retention_ms
+        return rules.deletes and (is_aged or 0 <= rules.retention_bytes <= size_bytes)
+
+    return model.window.any(allows)
 
 
 def _check_tombstone(
@@ -255,7 +279,7 @@ def _check_tombstone(
         raise Violation(f"tombstone {record} is gone, values at {older} are there")
 
 
-def _check_producers(model: Model, found: Lying, rules: Rules, now_ms: int) -> None:
+def _check_producers(model: Model, found: Lying) -> None:
     """Rule 4.17: the last data batch of each active producer, if need be without records."""
     last: dict[int, Batch] = {}
     for batch in model.sent:
@@ -265,8 +289,8 @@ def _check_producers(model: Model, found: Lying, rules: Rules, now_ms: int) -> N
     first = found.bases[0] if found.bases else 0
     for producer, batch in last.items():
         header = there.get(batch.last)
-        is_active = now_ms - batch.header.max_timestamp_ms < rules.producer_expiration_ms
-        if not is_active or batch.last < max(model.start, first):
+        is_active = model.window.latest_ms - batch.header.max_timestamp_ms < PRODUCER_EXPIRATION_MS
+        if not is_active or batch.last < max(model.start, first) or batch.first in model.dropped:
             continue
         known = header and (header.producer_id, header.producer_epoch, header.last_sequence)
         if known != (producer, batch.header.producer_epoch, batch.header.last_sequence):

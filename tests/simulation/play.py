@@ -5,7 +5,7 @@ import os
 import tempfile
 from collections.abc import Callable
 
-from tests.simulation.violation import Violation
+from tests.simulation.rules import Violation
 from tests.simulation.world import World
 
 _NUMBER = itertools.count()

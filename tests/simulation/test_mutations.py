@@ -23,7 +23,7 @@ from cleanerd.storage.stability import read_stability
 from cleanerd.storage.staged import unlink_staged
 from tests.simulation.disk import REAL
 from tests.simulation.play import play
-from tests.simulation.violation import Violation
+from tests.simulation.rules import Violation
 from tests.simulation.world import World
 
 pytestmark = pytest.mark.soak

@@ -13,7 +13,7 @@ import pytest
 from cleanerd.env.files import RealFiles
 from tests.simulation.disk import Disk, Tick
 from tests.simulation.play import disk_path, play
-from tests.simulation.world import START_NS
+from tests.simulation.stage import START_NS
 
 SEEDS = range(4)
 STEPS = 80

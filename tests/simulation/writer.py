@@ -27,6 +27,7 @@ class Log:
     writer: LogWriter | None = None
     producers: dict[int, Producer] = field(default_factory=dict)
     _sequences: dict[int, int] = field(default_factory=dict)
+    is_whole: bool = False  # nobody writes, and the last one who did came to a clean end
     cut: int | None = None  # where a truncation is under way, or was interrupted
     _next_producer: int = 1
 
@@ -36,6 +37,7 @@ class Log:
 
     def open(self) -> None:
         """Another writer; its producers have ids of their own, as after a crash of theirs."""
+        self.is_whole = False
         writer = LogWriter(
             self.log_dir, self.tp.topic, self.tp.partition, segment_bytes=SEGMENT_BYTES, index_interval_bytes=120,
             fsync=True, repair=True, start_offset=self.model.end,
@@ -56,7 +58,7 @@ class Log:
 
     def die(self) -> None:
         """kill -9."""
-        self.writer = None
+        self.writer, self.is_whole = None, False
         self.producers.clear()
         self.disk.close_all_of(str(self.tp))
 

@@ -1,0 +1,181 @@
+"""What one seed's world stands on: its disk, clock and locks, and what is heard of every operation.
+
+Every step is drawn from the seed. `trace` is what happened; the same seed gives the same trace to the last byte, and
+`digest` is its hash, file operations included.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import random
+import shutil
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import structlog
+
+from cleanerd.env.space import Space, floor_bytes
+from tests.sim.disk import SwitchedOff
+from tests.simulation.cleaner import Cleanerd, Locks, instead_of_the_machine
+from tests.simulation.disk import Disk, Tick
+from tests.simulation.rules import Rules
+from tests.simulation.writer import Log
+
+if TYPE_CHECKING:
+    from tests.simulation.broker import Broker
+
+START_NS = 1_790_000_000 * 10**9
+FAULTS = (errno.EIO, errno.ENOSPC, errno.EACCES)
+KAFKA_SHARE = 0.4
+"""Of the worlds whose log directory belongs to a broker."""
+
+
+class Stage(ABC):
+    """See the head of this module. `path`: where its files may be."""
+
+    def __init__(self, seed: int, path: str) -> None:
+        self.seed = seed
+        self.chance = random.Random(seed)
+        self.clock = Tick(START_NS)
+        self.disk = Disk(path, self.clock, self._before)
+        self.locks = Locks()
+        self.trace: deque[str] = deque(maxlen=400)
+        self.counts: Counter[str] = Counter()
+        self.digest = hashlib.sha256()
+        self.state = f"{path}.state"
+        self.log_dir = f"{path}/logs"
+        self.daemon: Cleanerd | None = None
+        self.actor = ""
+        self.kill_in: int | None = None  # operations until who acts is killed, or the power goes
+        self.fault_rate = 0.0
+        self.held: dict[str, str] = {}  # hold -> directory that it keeps the cleaner from
+        self.problems: list[str] = []  # told by code that could not raise
+        self.is_calm = False
+        self.rules = Rules(delete_retention_ms=0)
+        self.is_kafka = self.chance.random() < KAFKA_SHARE
+        self.broker: Broker | None = None
+        self.aborted: set[str] = set()  # directories whose cleaning was told to stop, in this step
+        self.logs: list[Log] = []
+
+    # -- around -----------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """The world instead of this process's; everything is put back afterwards."""
+        os.makedirs(f"{self.state}/topics.d")
+        configured = structlog.get_config()
+        structlog.configure(processors=[self._told])
+        try:
+            with (
+                instead_of_the_machine(
+                    self.clock, self.locks, self.seed, self._interlude, self.problems.append
+                ),
+                self.disk.installed(),
+            ):
+                self._begin()
+                yield
+        finally:
+            structlog.configure(**configured)
+            if self.daemon is not None:
+                self.daemon.close()
+            for log in self.logs:
+                log.die()
+            self.disk.remove()
+            shutil.rmtree(self.state)
+
+    def _told(self, _: object, __: str, event: dict[str, object]) -> dict[str, object]:
+        self.note(f"  log {event.get('event')} {event.get('reason', '')}")
+        raise structlog.DropEvent
+
+    def note(self, text: str) -> None:
+        """One more line of the trace."""
+        text = text.replace(self.disk.root, "")
+        self.trace.append(text)
+        self.digest.update(text.encode() + b"\n")
+
+    # -- what is heard of every operation -----------------------------------------------------------------------
+
+    def _before(self, operation: str, path: str) -> None:
+        if not self.actor:
+            return
+        if operation in ("open", "read"):
+            if self.actor == "daemon" and path.startswith(f"{self.log_dir}/t"):  # of a partition
+                self._maybe_fail(operation, path, (errno.EIO,))
+            return
+        self.digest.update(f"{operation} {path.replace(self.disk.root, '')}\n".encode())
+        self.counts["operations"] += 1
+        if self.kill_in is not None:
+            self.kill_in -= 1
+            if self.kill_in < 0:
+                self.disk.is_off = True
+                self.note(f"  killed before {operation} {path}")
+                raise SwitchedOff
+        if self.actor == "daemon":
+            self._check(operation, path)
+            self._maybe_fail(operation, path, FAULTS)
+
+    def _maybe_fail(self, operation: str, path: str, numbers: tuple[int, ...]) -> None:
+        if self.fault_rate and self.chance.random() < self.fault_rate:
+            number = self.chance.choice(numbers)
+            self.counts["faults"] += 1
+            self.note(f"  {errno.errorcode[number]} at {operation} {path}")
+            raise OSError(number, os.strerror(number), path)
+
+    def _check(self, operation: str, path: str) -> None:
+        """What the daemon must not do."""
+        for hold, directory in self.held.items():
+            if path.startswith(f"{directory}/") and ".deleted" not in path:
+                self.problems.append(f"{operation} {path} under hold {hold}")
+        if operation == "rename" and os.path.dirname(path.partition(" -> ")[0]) in self.aborted:
+            self.problems.append(f"{operation} {path} after its cleaning was aborted")
+        if self.disk.is_small and operation == "write" and path.endswith((".part.cleanerd", ".log.cleanerd")):
+            free_bytes = self.disk.free_bytes()
+            least_bytes = floor_bytes(Space(self.disk.capacity_bytes, free_bytes), 0.0)
+            if free_bytes < least_bytes // 2:  # meanwhile others may have written a little
+                self.problems.append(
+                    f"{operation} {path} with {free_bytes} bytes free, the floor is {least_bytes}"
+                )
+        if self.broker is not None:
+            self.broker.before(operation, path)
+
+    # -- acting -------------------------------------------------------------------------------------------------
+
+    def act(self, actor: str, work: Callable[[], object]) -> bool:
+        """Do something as somebody who may be killed; whether he lives."""
+        self.actor = actor
+        try:
+            work()
+        except SwitchedOff:
+            self.disk.is_off = False
+            return False
+        finally:
+            self.actor, self.kill_in = "", None
+        return True
+
+    def aside(self, work: Callable[[], object]) -> None:
+        """In the middle of somebody's step somebody else does something."""
+        actor, kill_in = self.actor, self.kill_in
+        self.actor, self.kill_in = "", None
+        try:
+            work()
+        finally:
+            self.actor, self.kill_in = actor, kill_in
+
+    def maybe_killed(self, share: float, most: int) -> None:
+        """Who acts next is killed before one of so many operations."""
+        if not self.is_calm and self.chance.random() < share:
+            self.kill_in = self.chance.randint(0, most)
+
+    def hear(self) -> None:
+        """Clock or configuration were set."""
+        for log in self.logs:
+            log.model.window.hear(self.clock.now_ms(), self.rules)
+
+    @abstractmethod
+    def _begin(self) -> None: ...
+
+    @abstractmethod
+    def _interlude(self) -> None: ...
