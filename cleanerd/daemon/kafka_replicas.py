@@ -79,12 +79,20 @@ class KafkaReplicas(KafkaAdmin):
 
     def ask_for_replicas(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
         """Ask for a list of replicas. Whether it comes to be shows later."""
+        self._reassign(topic, partition, list(replicas))
+
+    def cancel_reassignment(self, topic: str, partition: int) -> None:
+        """End the reassignment that is under way: what was to be added goes, and nothing else."""
+        self._reassign(topic, partition, None)
+
+    def _reassign(self, topic: str, partition: int, replicas: list[int] | None) -> None:
         from kafka import TopicPartition  # noqa: PLC0415
 
         tp = TopicPartition(topic, partition)
-        refused = self._ask(lambda: self._client.alter_partition_reassignments({tp: list(replicas)}))
+        refused = self._ask(lambda: self._client.alter_partition_reassignments({tp: replicas}))
         if refused.get(tp) is not None:
-            raise ClusterRefused(f"the cluster refuses {list(replicas)}: {refused[tp].__name__}")
+            wanted = "to cancel a reassignment" if replicas is None else str(replicas)
+            raise ClusterRefused(f"the cluster refuses {wanted}: {refused[tp].__name__}")
 
     def prefer_log_dir(self, topic: str, partition: int, broker: int, log_dir: str) -> None:
         """Tell a broker without a replica of a partition where to put one. It remembers that, and answers with an error."""

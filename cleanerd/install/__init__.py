@@ -9,8 +9,9 @@ REMOVING   the cluster is asked to take this broker out of the   the list is the
            partition's list of replicas                          directory away
 MOVING     the prepared directory takes the free name            it has it
 ADDING     the cluster is asked for the old list                 the list is the old one, the replica is in sync
-EVICTING   as REMOVING, for a prepared directory that the        it is away again; then ADDING, without it
-           broker does not load
+EVICTING   the reassignment that adds the replica is cancelled,  it is away again; then ADDING, without it
+           or, where that is over, as REMOVING; for a prepared
+           directory that the broker does not load
 ELECTING   a preferred election, if this broker was leader       this broker leads
 CLEARING   what is left goes, the journal last                   at once
 ---------  ----------------------------------------------------  ----------------------------------------------------
@@ -37,6 +38,10 @@ What could go wrong, and what stands against it
 - The topic is deleted or recreated: its id is in the journal and in the directory, so that a broker refuses it for another.
 - Several log directories: the broker is told which one to take just before it gets the replica, and what it took is looked
   up: a directory of the same partition in a second log directory would keep it from starting.
+- The replica cannot get in sync, because the broker is down or has taken the log directory offline (a disk that is full):
+  the old list stays asked for, and Kafka ends the reassignment when the broker is able again. A request for a list without a
+  replica that is still being added would never end (`machine.is_added_and_removed`): it is cancelled instead.
+- A broker that does not answer may be stopped with its files open: nothing is taken from under it.
 - Two installs of one partition at a time would each take the other's list for the old one: one claim in the cluster.
 - A request that timed out may still be carried out: the cluster gives it up after its time limit, and one that takes back
   waits for that before the journal goes.

@@ -36,6 +36,10 @@ class Cluster(Protocol):
         """Ask for a list of replicas. Whether it comes to be shows later."""
         ...
 
+    def cancel_reassignment(self, topic: str, partition: int) -> None:
+        """End the reassignment that is under way: what was to be added goes, and nothing else."""
+        ...
+
     def prefer_log_dir(self, topic: str, partition: int, broker: int, log_dir: str) -> None:
         """Tell a broker that has no replica of a partition where to put one."""
         ...

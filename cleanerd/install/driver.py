@@ -11,7 +11,7 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.format.uuid_text import parse_uuid
 from cleanerd.install.area import Area, NotInstallable
 from cleanerd.install.cluster import Claimed, Cluster, free_claim, take_claim
-from cleanerd.install.machine import Limits, advance, why_not
+from cleanerd.install.machine import Limits, advance, is_added_and_removed, is_free, why_not
 from cleanerd.install.prepare import Prepared, plan, prepare
 from cleanerd.install.values import ClusterView, Install, Observation, PlaceContent, Step
 
@@ -187,14 +187,19 @@ class Driver:
                 view = cluster.view(*partition, install.broker)
                 if view.hosted_in not in (None, install.log_dir) and area.place(install) is PlaceContent.OURS:
                     area.take_away(install)
+                if is_added_and_removed(install, view):
+                    cluster.cancel_reassignment(*partition)
+                    return
                 if view.log_dirs > 1 and view.hosted_in is None:
                     cluster.prefer_log_dir(*partition, install.broker, install.log_dir)
                 cluster.ask_for_replicas(*partition, install.replicas)
             case Step.EVICTING:
                 view = cluster.view(*partition, install.broker)
-                if view.replicas != install.rest:
+                if view.adding == (install.broker,):
+                    cluster.cancel_reassignment(*partition)
+                elif view.replicas != install.rest:
                     cluster.ask_for_replicas(*partition, install.rest)
-                elif view.hosted_in is None and area.place(install) is PlaceContent.OURS:
+                elif is_free(install, view) and area.place(install) is PlaceContent.OURS:
                     area.take_away(install)  # else the broker renames it, as any log whose replica goes
             case Step.ELECTING:
                 cluster.elect_preferred(*partition)

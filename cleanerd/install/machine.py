@@ -100,6 +100,20 @@ def _is_back(install: Install, cluster: ClusterView) -> bool:
     return cluster.replicas == install.replicas and not _is_reassigning(cluster)
 
 
+def is_added_and_removed(install: Install, cluster: ClusterView) -> bool:
+    """Whether a reassignment both adds and removes this broker, which can only be cancelled.
+
+    Kafka's controller (4.3.0) comes to that when it is asked for a list without a replica that it has not added yet. It then
+    waits for ever: for the replica to be in sync among those that stay, and it is none of them.
+    """
+    return install.broker in cluster.adding and install.broker in cluster.removing
+
+
+def is_free(install: Install, cluster: ClusterView) -> bool:
+    """Whether a broker that runs says that it has no log of the partition open, so that what lies there is not in use."""
+    return install.broker in cluster.alive and cluster.hosted_in is None
+
+
 def _again(seen: Observation) -> bool:
     return seen.asked_ago_ms is None or seen.asked_ago_ms >= _ASK_AGAIN_MS
 
@@ -153,11 +167,12 @@ def _adding(install: Install, seen: Observation, now_ms: int, limits: Limits) ->
     ):  # a broker that started meanwhile has made it a stray one
         reason = "the prepared directory is not under the name of the partition any more"
         return install.to(Step.ADDING, now_ms, is_moved=False, reason=reason)
-    elsewhere = cluster.hosted_in not in (None, install.log_dir)
-    if seen.place is PlaceContent.OURS and elsewhere:
-        reason = f"the broker has put the replica into {cluster.hosted_in}"
-        return install.to(Step.ADDING, now_ms, is_moved=False, reason=reason)
-    if _is_out(install, cluster):
+    if seen.place is PlaceContent.OURS and cluster.hosted_in not in (None, install.log_dir):
+        if install.is_moved:
+            reason = f"the broker has put the replica into {cluster.hosted_in}"
+            return install.to(Step.ADDING, now_ms, is_moved=False, reason=reason)
+        return install if _again(seen) else None  # a broker does not start beside two of a partition
+    if _is_out(install, cluster) or is_added_and_removed(install, cluster):
         return install if _again(seen) else None
     if seen.asked_ago_ms is None:
         return install  # an older request may still be on its way: this one comes after it
@@ -188,7 +203,7 @@ def _evicting(install: Install, seen: Observation, now_ms: int, limits: Limits) 
     if now_ms - install.step_ms > limits.step_ms:
         reason = f"{install.reason}; the broker keeps it open until its next start"
         return install.to(Step.ADDING, now_ms, is_moved=False, reason=reason)
-    return install if _is_out(install, seen.cluster) or _again(seen) else None
+    return install if _again(seen) else None
 
 
 def _electing(install: Install, seen: Observation, now_ms: int, _: Limits) -> Install | None:

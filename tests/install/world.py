@@ -42,12 +42,16 @@ class Clock:
 
 @dataclass
 class World:
-    """Truth about the partition: `replicas` and `adding` of the controller, `lists` as brokers saw them in turn."""
+    """Truth about the partition: `replicas`, `adding` and `removing` of the controller, `lists` as brokers saw them in turn.
+
+    `asked`: the lists that were asked for; an empty one is a reassignment that was to be cancelled.
+    """
 
     chance: Callable[[int], int] = lambda _: 0
     clock: Clock = field(default_factory=Clock)
     replicas: tuple[int, ...] = REPLICAS
     adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
     isr: set[int] = field(default_factory=lambda: set(REPLICAS))
     leader: int = REPLICAS[0]
     topic_id: str | None = TOPIC_ID
@@ -56,6 +60,7 @@ class World:
     place: PlaceContent = PlaceContent.OTHER
     is_loaded: bool = True
     loaded_ours: bool = False
+    hosted_in: str = "/logs"
     refuses: bool = False
     is_calm: bool = False
     prepared_id: str = TOPIC_ID
@@ -83,8 +88,7 @@ class World:
                 self.apply(wanted)
         self._broker()
         self.isr &= set(self.replicas)
-        if self.adding and set(self.adding) <= self.isr:
-            self.adding = ()
+        self._complete()
         if self.leader not in self.isr and self.isr:
             self.leader = min(self.isr)
         self.lists.append(self.replicas)
@@ -113,25 +117,42 @@ class World:
             self.place, self.is_loaded = PlaceContent.NOTHING, False
 
     def apply(self, wanted: tuple[int, ...]) -> None:
-        """The controller carries out a request."""
+        """The controller carries out a request as Kafka's does: what is new replaces what was asked for before only where it
+        adds or removes anything itself.
+        """
         if self.topic_id is None:
             return
-        self.adding = tuple(one for one in wanted if one not in self.replicas) + tuple(
-            one for one in self.adding if one in wanted
-        )
-        self.replicas = wanted
+        if not wanted:  # cancelled
+            self.replicas = tuple(one for one in self.replicas if one not in self.adding)
+            self.isr &= set(self.replicas)
+            self.adding = self.removing = ()
+            return
+        adding = tuple(one for one in wanted if one not in self.replicas)
+        removing = tuple(one for one in self.replicas if one not in wanted)
+        self.replicas = wanted + removing
+        self.adding, self.removing = adding or self.adding, removing or self.removing
+        self._complete()
+
+    def _complete(self) -> None:
+        """The reassignment is over when all that is added is in sync among those that stay."""
+        staying = self.isr - set(self.removing)
+        if staying and set(self.adding) <= staying:
+            self.replicas = tuple(one for one in self.replicas if one not in self.removing)
+            self.isr = staying
+            self.adding = self.removing = ()
 
     # -- Cluster
 
     def view(self, topic: str, partition: int, broker: int) -> ClusterView:
         self._trouble()
-        is_moving = bool(self.adding or self.rival_adding)
+        is_moving = bool(self.adding or self.removing or self.rival_adding)
+        is_told = self.is_loaded and broker in self.alive
         lag = 0 if self.is_calm or is_moving else self.chance(3)
         replicas = self.lists[-1 - min(lag, len(self.lists) - 1)] if lag else self.replicas
         topic_id = self.topic_id if self.is_calm or self.chance(20) != 19 else None
         return ClusterView(
-            topic_id, replicas, frozenset(self.isr), self.leader, self.adding + self.rival_adding, (),
-            frozenset(self.alive), self.controller, "/logs" if self.is_loaded else None, 1,
+            topic_id, replicas, frozenset(self.isr), self.leader, self.adding + self.rival_adding,
+            self.removing, frozenset(self.alive), self.controller, self.hosted_in if is_told else None, 1,
         )  # fmt: skip
 
     def min_isr(self, topic: str) -> int:
@@ -141,13 +162,17 @@ class World:
         assert not self.rival_adding, "a foreign reassignment was touched"
         assert self.rival is None or self.replicas != self.rival, "a foreign list was touched"
         self.asked.append(tuple(replicas))
-        outcome = 0 if self.is_calm else self.chance(6)
+        outcome = 0 if self.is_calm or not replicas else self.chance(6)
         if outcome == 5 and self.rival is None:
             self.delayed.append((self.clock.ms, tuple(replicas)))
             raise ClusterRefused("timed out")
         self._trouble()
         self.apply(tuple(replicas))
         self._trouble()
+
+    def cancel_reassignment(self, topic: str, partition: int) -> None:
+        assert self.adding or self.removing, "there is nothing to be cancelled"
+        self.ask_for_replicas(topic, partition, ())
 
     def prefer_log_dir(self, topic: str, partition: int, broker: int, log_dir: str) -> None: ...
 
@@ -224,7 +249,8 @@ class SimArea:
     def take_away(self, _: Install) -> None:
         world = self.world
         world._trouble()
-        assert not world.is_loaded, "a directory was taken from under a broker"
+        is_open = world.is_loaded and world.hosted_in == "/logs"
+        assert not is_open, "a directory was taken from under a broker"
         world.place = PlaceContent.NOTHING
         world._trouble()
 
