@@ -30,7 +30,7 @@ from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.daemon.work.wanted import Wanted
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, ClusterRefused, CorruptFile
+from cleanerd.errors import CleanerdError, CorruptFile
 from cleanerd.format.errors import FormatError
 from cleanerd.format.meta_properties import parse_meta_properties
 from cleanerd.format.names import META_PROPERTIES, PARTITION_METADATA
@@ -48,6 +48,7 @@ _BEATEN_FOR_S = 2.0
 _RIVAL_MAX_S = 600.0
 """A claim that is held for longer is told: its cleanerd may be gone for good."""
 _UNDER_WAY_S, _IDLE_S = 0.05, 1.0
+_LONG_STEP_MS = 10_000
 _CATCH_UP_MS = 3_600_000
 _OUT = (Step.REMOVING, Step.MOVING, Step.ADDING, Step.EVICTING)
 _log = structlog.get_logger("cleanerd")
@@ -112,8 +113,12 @@ class Installs:
         return False
 
     def pause_s(self) -> float:
-        """How long until the next step."""
-        return _UNDER_WAY_S if self._driver is not None and self._waits is None else _IDLE_S
+        """How long until the next step: a step that takes long waits for a broker, which is not asked all the time."""
+        driver = self._driver
+        if driver is None or self._waits is not None:
+            return _IDLE_S
+        in_step_ms = self.clock.now_ms() - driver.install.step_ms
+        return _UNDER_WAY_S if in_step_ms < _LONG_STEP_MS else _IDLE_S
 
     def close(self, timeout_s: float) -> None:
         """The thread has ended: bring what is under way to its end, or leave it to the next process in its journal."""
@@ -231,8 +236,6 @@ class Installs:
             driver.cluster = self._connected()
             done = driver.step()
         except (CleanerdError, OSError) as error:
-            if isinstance(error, ClusterRefused):
-                self._disconnect()
             if self._waits != str(error):
                 self._waits = str(error)
                 log = _log_of(driver.install)
