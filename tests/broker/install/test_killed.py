@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.broker.cluster import KafkaCluster
-from tests.broker.installing import check_back, create
+from tests.broker.install.installing import check_back, clear
 from tests.daemon.processes import ROOT, DaemonProcess, environment, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.soak, pytest.mark.timeout(900)]
@@ -22,18 +22,6 @@ NODE = 2
 STEPS = ("prepared", "removing", "moving", "adding", "electing", "clearing")
 TOPICS = {step: [[2, 1, 3]] for step in STEPS}
 SEEN_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    with KafkaCluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def admin(cluster: KafkaCluster) -> AdminClient:
-    """All topics are there."""
-    return create(cluster, TOPICS)
 
 
 @pytest.fixture(scope="module")
@@ -57,19 +45,32 @@ def daemon(
         daemon.process.wait()
 
 
+@pytest.fixture(autouse=True)
+def cleared(cluster: KafkaCluster, daemon: DaemonProcess) -> None:
+    """Nothing is left of the test before, and the daemon runs."""
+    if daemon.process is None or daemon.process.poll() is not None or area(cluster).exists():
+        daemon.stop(signal.SIGKILL)
+        clear(cluster)
+        daemon.start()
+
+
+def area(cluster: KafkaCluster) -> Path:
+    """Where the daemon keeps what it needs for an install."""
+    return cluster.log_dir(NODE).parent / ".cleanerd-install-logs"
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_the_daemon_is_killed_at_a_step(
     cluster: KafkaCluster, admin: AdminClient, daemon: DaemonProcess, step: str
 ) -> None:
-    area = cluster.log_dir(NODE).parent / ".cleanerd-install-logs"
     asked = ask(daemon, step)
     try:
-        left = killed_at(daemon, area / "journal", step)
+        left = killed_at(daemon, area(cluster) / "journal", step)
     finally:
         asked.kill()
         asked.wait()
     daemon.start()
-    wait_until(lambda: not area.exists(), 120, daemon.output)
+    wait_until(lambda: not area(cluster).exists(), 120, daemon.output)
     wait_until(lambda: ended(daemon, step), 30, daemon.output)
     outcome = ended(daemon, step)[-1]
     print(step, left, outcome)

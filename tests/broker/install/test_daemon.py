@@ -7,33 +7,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from cleanerd.daemon.kafka_replicas import KafkaReplicas
 from tests.broker.cluster import KafkaCluster
-from tests.broker.installing import check_back, create, partition_of
+from tests.broker.install.installing import check_back, connected, partition_of
 from tests.daemon.processes import DaemonProcess, wait_until
 
-pytestmark = [
-    pytest.mark.broker,
-    pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore:.*_text is deprecated"),  # in the client library
-]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
 NODE = 2
 TOPICS = {"asked": [[1, 2, 3]], "itself": [[2, 1, 3]], "other": [[1, 2, 3]], "single": [[2]]}
 SECRET = "correct horse"
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """With a single log directory each."""
-    with KafkaCluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def admin(cluster: KafkaCluster) -> AdminClient:
-    """All topics are there."""
-    return create(cluster, TOPICS)
 
 
 @pytest.fixture
@@ -82,7 +64,7 @@ def test_results_reach_the_running_broker_when_asked_and_by_themselves(
     assert "single replica" in refusal(daemon, "single")
     assert installs(daemon, "asked") == installs(daemon, "itself") == [], "off unless it is asked for"
 
-    with KafkaReplicas(cluster.bootstrap.split(","), "") as other:
+    with connected(cluster) as other:
         other.write_claim('{"id": "of another"}')
         ran = daemon.ctl("install", "asked-0", "--wait", "--timeout", "4s", check=False)
         (row,) = json.loads(ran.stdout)["installs"]

@@ -3,9 +3,13 @@
 import contextlib
 import io
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cli.main import main
 from cleanerd.client.reader import read_records
+from cleanerd.daemon.kafka_replicas import KafkaReplicas
 from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.broker.cluster import KafkaCluster
 from tests.broker.traffic import retried
@@ -96,6 +101,40 @@ def truth() -> dict[bytes, bytes]:
     return {b"h-%d" % (number % KEYS): value(number) for number in range(HISTORY)}
 
 
+SPAWNED: list["subprocess.Popen[str]"] = []
+"""By the tests of this process."""
+
+
+def clear(cluster: KafkaCluster) -> None:
+    """What a test that has failed may have left: processes, brokers that are stopped or dead, things of ours, the claim."""
+    while SPAWNED:
+        process = SPAWNED.pop()
+        process.kill()
+        process.communicate()
+    for broker in cluster.brokers.values():
+        if broker.pid is not None:
+            os.kill(broker.pid, signal.SIGCONT)
+            with contextlib.suppress(RuntimeError):
+                broker.poll()
+        if broker.pid is None:
+            broker.start()
+        for log_dir in broker.log_dirs:
+            (log_dir.parent / "filler").unlink(missing_ok=True)
+            for area in log_dir.parent.glob(".cleanerd-install-*"):
+                shutil.rmtree(area)
+            for mark in log_dir.glob("*/cleanerd-install"):
+                mark.unlink()
+    with connected(cluster) as replicas:
+        if replicas.read_claim():
+            replicas.write_claim("")
+
+
+def connected(cluster: KafkaCluster) -> KafkaReplicas:
+    """As cleanerd asks a cluster."""
+    warnings.filterwarnings("ignore", ".*_text is deprecated")  # in the client library
+    return KafkaReplicas(cluster.bootstrap.split(","), "")
+
+
 @dataclass
 class Child:
     """Installs of one replica, each in a process of its own."""
@@ -117,13 +156,15 @@ class Child:
             self.topic,
             str(self.partition),
         ]
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.broker.install_child", *arguments, *event],
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.broker.install.child", *arguments, *event],
             cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
+        SPAWNED.append(process)
+        return process
 
     def run(self, *event: str) -> str:
-        """To its end; outcome and reason. `event`: what befalls it, see `install_child`."""
+        """To its end; outcome and reason. `event`: what befalls it, see `child`."""
         return finished(self.spawn(*event))
 
     def killed_at(self, step: str) -> None:
@@ -137,6 +178,14 @@ class Child:
         """Whether nothing of ours is left."""
         left = list(self.log_dir.parent.glob(".cleanerd-install-*"))
         return not left and not list(self.log_dir.glob("*/cleanerd-install"))
+
+
+def journalled(child: Child) -> dict[str, Any]:
+    """What its journal has; an empty step without one."""
+    for path in child.log_dir.parent.glob(f".cleanerd-install-{child.log_dir.name}/journal"):
+        with contextlib.suppress(FileNotFoundError):
+            return dict(json.loads(path.read_text())["install"])
+    return {"step": "", "reason": None}
 
 
 def finished(process: "subprocess.Popen[str]") -> str:

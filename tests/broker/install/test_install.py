@@ -1,25 +1,26 @@
 """Installs into running brokers: three of them, clients that go on, and everything that can go wrong."""
 
 import subprocess
-from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.errors import ClusterRefused
+from cleanerd.install.values import ClusterView
 from tests.broker.cluster import NODES, KafkaCluster
-from tests.broker.installing import (
+from tests.broker.install.installing import (
     HISTORY,
     Child,
     Clients,
     check_back,
     committed,
+    connected,
     create,
     finished,
     given_up,
     partition_of,
     replica,
-    stage,
     truth,
 )
 from tests.daemon.processes import wait_until
@@ -41,23 +42,8 @@ TOPICS = {
     "refused": [LIST],
     "single": [[1]],
 }
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Each broker has two log directories."""
-    with KafkaCluster(tmp_path_factory.mktemp("cluster"), log_dirs=("logs", "logs1")) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def admin(cluster: KafkaCluster, spark: LazySpark) -> AdminClient:
-    """All topics are there, with results staged."""
-    admin = create(cluster, TOPICS)
-    stage(spark, cluster, NODE, list(TOPICS))
-    for node in NODES[1:]:
-        stage(spark, cluster, node, ["busy"])
-    return admin
+STAGED = {NODE: list(TOPICS), **{node: ["busy"] for node in NODES[1:]}}
+LOG_DIRS = ("logs", "logs1")
 
 
 def size_of(cluster: KafkaCluster, node: int, topic: str, partition: int = 0) -> int:
@@ -180,6 +166,27 @@ def test_the_broker_is_killed_while_its_replica_is_out(cluster: KafkaCluster, ad
     check_back(admin, cluster, "broker-dies", LIST)
     assert child.is_clear()
     assert not list(child.log_dir.glob("broker-dies-0.*-stray"))
+
+
+@pytest.mark.soak
+def test_a_broker_that_was_away_is_asked_again(cluster: KafkaCluster, admin: AdminClient) -> None:
+    """The client library remembers for five minutes that it was."""
+    with connected(cluster) as asked:
+
+        def view() -> ClusterView | None:
+            with suppress(ClusterRefused):
+                return asked.view("busy", 0, NODE)
+            return None
+
+        def is_hosted(*, wanted: bool) -> bool:
+            found = view()
+            return found is not None and wanted == (NODE in found.alive) == (found.hosted_in is not None)
+
+        assert is_hosted(wanted=True)
+        cluster.brokers[NODE].kill()
+        wait_until(lambda: is_hosted(wanted=False), 30)
+        cluster.brokers[NODE].start()
+        wait_until(lambda: is_hosted(wanted=True), 30)
 
 
 @pytest.mark.soak

@@ -1,21 +1,16 @@
 """What can go wrong with brokers in the middle of an install, and transactions that are open meanwhile."""
 
-from collections.abc import Iterator
-
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.broker.cluster import NODES, KafkaCluster
-from tests.broker.installing import (
+from tests.broker.install.installing import (
     Child,
     check_back,
     committed,
-    create,
     partition_of,
     producer,
     replica,
-    stage,
     truth,
     value,
 )
@@ -31,22 +26,7 @@ TOPICS = {
     "open": [[1, 2, 3]],
     **{f"killed-{step}": [LIST] for step in STEPS},
 }
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    with KafkaCluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def admin(cluster: KafkaCluster, spark: LazySpark) -> AdminClient:
-    """All topics are there, with results staged."""
-    admin = create(cluster, TOPICS)
-    stage(spark, cluster, NODE, list(TOPICS))
-    for node in NODES[1:]:
-        stage(spark, cluster, node, ["open"])
-    return admin
+STAGED = {NODE: list(TOPICS), **{node: ["open"] for node in NODES[1:]}}
 
 
 def test_transactions_that_are_open_across_an_install_of_every_replica_end_well(

@@ -1,8 +1,8 @@
 """An install in a process of its own, and what befalls it when a step is in the journal.
 
-`python -m tests.broker.install_child BOOTSTRAP NODE LOG_DIR TOPIC PARTITION [WHAT=STEP[=PID]]` prints the outcome and the
-reason. WHAT: `kill` this process, `fill` the file system (STEP may be `offer`: nothing is prepared yet), `stop` the broker,
-whose process is PID.
+`python -m tests.broker.install.child BOOTSTRAP NODE LOG_DIR TOPIC PARTITION [WHAT=STEP[=NUMBER[=LIMIT]]]` prints the outcome
+and the reason. WHAT: `kill` this process, `fill` the file system (STEP may be `offer`: nothing is prepared yet) and wait for
+NUMBER seconds, `stop` the broker, whose process is NUMBER. LIMIT: time limit of a step in ms.
 """
 
 import os
@@ -23,23 +23,29 @@ from cleanerd.install.driver import Driver, offer
 from cleanerd.install.machine import Limits
 from cleanerd.install.values import Install
 
-LIMITS = Limits(step_ms=10_000, catch_up_ms=30_000)
 GIVEN_UP_S = 150.0
 
 
 def befalls(event: list[str], step: str, log_dir: str) -> None:
     """What was asked for, if it was for this step."""
-    what, wanted, *pid = (event[0] if event else "=").split("=")
+    what, wanted, *number = (event[0] if event else "=").split("=")
     if wanted != step:
         return
     if what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "stop":
-        os.kill(int(pid[0]), signal.SIGSTOP)
+        os.kill(int(number[0]), signal.SIGSTOP)
     if what == "fill":
         parent = Path(log_dir).parent
         with (parent / "filler").open("wb") as filler:
             os.posix_fallocate(filler.fileno(), 0, space_of(str(parent)).free_bytes)
+        threading.Event().wait(int(number[0]) if number else 0)
+
+
+def limits(event: list[str]) -> Limits:
+    """How long a step may take."""
+    limit = event[0].split("=")[3:] if event else []
+    return Limits(step_ms=int(limit[0]) if limit else 10_000, catch_up_ms=30_000)
 
 
 def main() -> int:
@@ -64,7 +70,7 @@ def main() -> int:
                 return 1
             install = offered.install
             befalls(event, "offer", log_dir)
-        driver = Driver(area, cluster, clock, LIMITS, install, told)
+        driver = Driver(area, cluster, clock, limits(event), install, told)
         if offered is not None:
             try:
                 driver.begin(offered.prepared, threading.Event().wait)

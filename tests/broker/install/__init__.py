@@ -1,0 +1,1 @@
+"""Installs into running brokers."""
