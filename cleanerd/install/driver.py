@@ -66,7 +66,10 @@ def offer(files: Files, cluster: Cluster, area: Area, tp: TopicPartition, broker
 
 @dataclass(slots=True)
 class Driver:
-    """One install, from PREPARED on. Not thread-safe. `told` hears of each step when it is in the journal."""
+    """One install, from PREPARED on. Not thread-safe. `told` hears of each step when it is in the journal.
+
+    `failure`: what the last action of this step ended with, None where that went well.
+    """
 
     area: Area
     cluster: Cluster
@@ -75,9 +78,9 @@ class Driver:
     install: Install
     told: Callable[[Install], None] = lambda _: None
     is_abort_asked: bool = False
+    failure: str | None = field(default=None, init=False)
     _asked_s: float | None = field(default=None, init=False)
     _absent_since_s: float | None = field(default=None, init=False)
-    _failure: str | None = field(default=None, init=False)
 
     def begin(
         self,
@@ -133,7 +136,7 @@ class Driver:
             None if self._asked_s is None else int((now_s - self._asked_s) * 1000),
             self.area.topic_id(install),
             0 if self._absent_since_s is None else int((now_s - self._absent_since_s) * 1000),
-            self._failure,
+            self.failure,
             self.is_abort_asked,
         )
 
@@ -146,9 +149,9 @@ class Driver:
         self._asked_s = self.clock.monotonic_s()
         try:
             self._act()
-            self._failure = None
+            self.failure = None
         except (ClusterRefused, OSError) as error:
-            self._failure = str(error)
+            self.failure = str(error)
         return None
 
     def _enter(self, install: Install) -> None:
@@ -170,7 +173,7 @@ class Driver:
 
     def _be(self, install: Install) -> None:
         if install.step is not self.install.step:
-            self._asked_s = self._failure = None
+            self._asked_s = self.failure = None
         self.install = install
         self.told(install)
 

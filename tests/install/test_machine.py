@@ -32,7 +32,7 @@ def run(world: World, *, happens: object = lambda: None, calm_after: int = 300) 
         driver._act()
         driver._asked_s = world.clock.monotonic_s()
     except ClusterRefused as error:
-        driver._failure = str(error)
+        driver.failure = str(error)
         driver._asked_s = world.clock.monotonic_s()
     except Killed:
         driver = world.drive(world.journal_text)  # type: ignore[arg-type]

@@ -373,7 +373,7 @@ class Installs:
     def _now(self, log: LogId) -> InstallView:
         if (driver := self._driver_of(log)) is not None:
             view = _view(driver.install, "running")
-            return view.model_copy(update={"reason": self._waits or view.reason})
+            return view.model_copy(update={"reason": self._waits or view.reason or driver.failure})
         if log not in self._asked:
             return _state(log, "abandoned")
         return _state(
