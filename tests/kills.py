@@ -15,36 +15,28 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from cleanerd.cleaning.delete_records import delete_records
 from cleanerd.cleaning.retain import retain_log
-from cleanerd.client.reader import read_records
 from cleanerd.client.writer import LogWriter
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError
 from cleanerd.storage.checkpoints import read_checkpoints
+from tests import kill_protocols
+from tests.kill_protocols import SEGMENT_BYTES, Protocol, Records, records
 from tests.storage import kill9_child
 from tests.storage.kill9_child import FILES, TP, Suicidal, write_log
 from tests.storage.test_kill9 import REPAIRS, Truth, killed, recovers_alone
 
 CUT = 60
 """Offset of the truncations, and of the deletions of records: inside of a segment."""
-SEGMENT_BYTES = 2200
 NOW_MS, RETENTION_MS = 330, 250
 RANDOM_SHARE = 0.2
-Records = Mapping[int, tuple[bytes | None, bytes | None]]
-"""Key and value by offset."""
-
-
-def records(log_dir: Path) -> Records:
-    found = read_records(str(log_dir / str(TP)))
-    return {record.offset: (record.key, record.value) for record in found}
 
 
 def _truncate(log_dir: str, files: Files) -> None:
@@ -92,18 +84,18 @@ def _is_all_there(log_dir: Path, before: Records) -> None:
     assert records(log_dir) == before
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """`run` is what is killed; `check` looks at what is left, and what was there before."""
-
-    run: Callable[[str, Files], None]
-    check: Callable[[Path, Records], None]
+def _recovers(log_dir: Path, _: Records) -> None:
+    recovers_alone(log_dir)
 
 
 PROTOCOLS = {
     "truncation": Protocol(_truncate, _reopen),
     "retention": Protocol(_retain, _is_an_end),
     "deletion of records": Protocol(_delete_records, _is_all_there),
+    "recovery": Protocol(
+        kill_protocols.recover_log, _recovers, kill_protocols.begin_commit, is_cleaning=True
+    ),
+    **kill_protocols.MORE,
 }
 
 
@@ -130,11 +122,15 @@ class Place:
         return self._copy
 
 
-def _measured(target: Callable[..., None], place: Place) -> tuple[int, float]:
+def _measured(
+    target: Callable[..., None], place: Place, prepare: Callable[[Path, int], None] = lambda *_: None
+) -> tuple[int, float]:
     """Operations, and seconds of the fastest of some runs: others may be busy on this machine."""
     took_s, operations = [], 0
-    for _ in range(5):
-        log_dir, began_s = place.fresh(), time.monotonic()
+    for turn in range(5):
+        log_dir = place.fresh()
+        prepare(log_dir, turn)
+        began_s = time.monotonic()
         operations = killed(target, log_dir, -1) or 0
         took_s.append(time.monotonic() - began_s)
     assert operations
@@ -166,12 +162,19 @@ def kill_commits(place: Place, count: int) -> int:
 def kill(name: str, place: Place, count: int) -> int:
     """Kill one of the other protocols; how often it died."""
     chance, kills, target = random.Random(name), 0, functools.partial(_run, name)
-    for own, delay_s in _moments(*_measured(target, place), chance):
+    protocol = PROTOCOLS[name]
+    moments = _moments(*_measured(target, place, protocol.prepare), chance)
+    for turn, (own, delay_s) in enumerate(moments):
+        if delay_s is not None and not protocol.is_at_random:
+            continue
         log_dir = place.fresh()
+        protocol.prepare(log_dir, turn)
         kills += killed(target, log_dir, own, delay_s) is None
-        PROTOCOLS[name].check(log_dir, place.before)
+        protocol.check(log_dir, place.before)
+        if protocol.is_cleaning:
+            place.truth.check(log_dir)
         if chance.random() < 0.1:
-            PROTOCOLS[name].run(str(log_dir), FILES)  # it can be done again
+            protocol.run(str(log_dir), FILES)  # it can be done again
         if kills >= count:
             return kills
     raise AssertionError
@@ -181,15 +184,19 @@ def main() -> int:
     """Kill until there were enough; the first thing that is wrong ends it."""
     parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__)
     parser.add_argument("--count", type=int, default=10_000, help="kills in all (default: %(default)s)")
-    count = -(-parser.parse_args().count // (len(PROTOCOLS) + 1))
+    parser.add_argument("--only", choices=PROTOCOLS, help="one protocol instead of all")
+    options = parser.parse_args()
+    names = [options.only] if options.only else list(PROTOCOLS)
+    count = -(-options.count // (len(names) + (not options.only)))
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     kills: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(dir=memory, prefix="cleanerd-kills-") as root:
         place = Place(Path(root))
-        for name in PROTOCOLS:
+        for name in names:
             kills[name] = kill(name, place, count)
             print(f"{name}: {kills[name]}", flush=True)
-        kills["commit and recovery"] = kill_commits(place, count)
+        if not options.only:
+            kills["staging and commit"] = kill_commits(place, count)
     print(f"{kills.total()} kills: {dict(kills)}")
     return 0
 
