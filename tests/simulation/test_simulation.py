@@ -12,6 +12,7 @@ import pytest
 
 from cleanerd.env.files import RealFiles
 from tests.simulation.disk import Disk, Tick
+from tests.simulation.long_life import live
 from tests.simulation.play import disk_path, play
 from tests.simulation.stage import START_NS
 
@@ -91,3 +92,14 @@ def test_a_file_keeps_its_identity_over_a_power_cut(disk: Disk) -> None:
     before = FILES.stat(path)
     disk.power_cut(random.Random(1))
     assert FILES.stat(path) == before
+
+
+@pytest.mark.soak
+def test_a_week_leaves_nothing_behind() -> None:
+    """Descriptors, threads and the history are at its end what they were after a day or two (a week, seed 1)."""
+    days = live(1, 7)
+    assert days[-1].judgements > days[0].judgements
+    assert max(day.fds for day in days) <= days[0].fds + 3 * 3, "a writer has three files open"
+    assert {day.threads for day in days} == {days[0].threads}
+    assert max(day.history_bytes for day in days) < 1 << 20
+    assert days[-1].rss_bytes < days[0].rss_bytes + (64 << 20)
