@@ -53,10 +53,11 @@ def plan_cleaning(
     chunk_bytes: int,
     pace: Pace,
     least_free_bytes: int = 0,
+    in_place: bool = False,
 ) -> CleaningPlan:
     """Plan one log. Reads its batch headers, offset and transaction indexes. Raises CorruptFile, OSError, Aborted.
 
-    `least_free_bytes` of the file system are left free by what is written.
+    `least_free_bytes` of the file system are left free by what is written; `in_place`: see `LogWork`.
     """
     snapshot, found, config = candidate.snapshot, candidate.range, candidate.config
     end = found.first_uncleanable_offset
@@ -98,6 +99,7 @@ def plan_cleaning(
         aborted_txns=aborted,
         least_free_bytes=least_free_bytes,
         log_start_offset=snapshot.log_start_offset,
+        in_place=in_place,
     )
     return CleaningPlan(candidate, tuple(groups), work)
 

@@ -1,7 +1,7 @@
 """What a cleaning takes of the disk beside the segments that it replaces, to the block, before any of it is written.
 
 The parts of all groups are written first. Then, group by group, each part but the first is appended to the new `.log` and
-goes, and indexes and the manifest come.
+goes, unless it has been written there, and indexes and the manifest come.
 """
 
 import os
@@ -152,7 +152,7 @@ def _group(plan: CleaningPlan, indexed: IndexedLog, number: int, parts: Sequence
         txn_index.ENTRY_BYTES * len(aborted),
         _MANIFEST_BYTES + _SOURCE_BYTES * len(group.sources) + _EPOCH_BYTES * epochs,
     )
-    sizes = [_blocks(part.size_bytes) for part in parts]
+    sizes = [_blocks(staged[0])] if plan.work.in_place else [_blocks(part.size_bytes) for part in parts]
     replaced = sum(_blocks(source.size_bytes) for source in group.sources)
     return _Group(sum(sizes), max(sizes[1:], default=0), sum(map(_blocks, staged)), replaced)
 

@@ -2,6 +2,8 @@
 
 from cleanerd.cleaning.plan import CleaningPlan
 from cleanerd.env.files import Files
+from cleanerd.format.names import FileKind
+from cleanerd.pipeline.rewrite import VerificationFailed
 from cleanerd.pipeline.segment_indexes import aborted_in, join_entries
 from cleanerd.pipeline.values import RewrittenLog
 from cleanerd.storage.assemble import Assembly, assemble
@@ -50,7 +52,7 @@ def _stage_group(
         PartitionDir(files, snapshot.directory),
         Assembly(
             base_offset=first.base_offset,
-            parts=tuple(written.path for written in parts if written.path is not None),
+            parts=tuple(dict.fromkeys(written.path for written in parts if written.path is not None)),
             offset_index=offset_index,
             time_index=time_index,
             aborted_txns=tuple(aborted_in(rewritten.indexed, first.base_offset, group.next_base_offset)),
@@ -59,6 +61,11 @@ def _stage_group(
             least_free_bytes=plan.work.least_free_bytes,
         ),
     )
+    expected = sum(written.part.size_bytes for written in parts)
+    if sizes[FileKind.LOG] != expected:
+        raise VerificationFailed(
+            f"{last.path}: {expected} bytes stay of its group, {sizes[FileKind.LOG]} are staged"
+        )
     basis = plan.candidate.basis
     staged = StagedGroup(
         sources=tuple(SourceSegment(s.base_offset, s.identity) for s in group.sources),

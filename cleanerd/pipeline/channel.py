@@ -1,8 +1,8 @@
 """The one channel from tasks to the driver: a task reports what it moved and is answered whether to go on.
 
-A message is `<log, phase, read bytes, written bytes, records>`; the answer is one byte, sent when the task may go on, so
-that an answer held back is a brake. Tasks run in other processes, on a cluster on other machines, hence TCP; a random
-token keeps others out.
+A message is `<log, phase, read bytes, written bytes, records>`; the answer is a number, sent when the task may go on, so
+that an answer held back is a brake; a negative one means stop. Tasks run in other processes, on a cluster on other machines,
+hence TCP; a random token keeps others out.
 """
 
 import contextlib
@@ -21,13 +21,15 @@ from cleanerd.errors import Aborted
 
 _MESSAGE = struct.Struct(">IBqqq")
 _TOKEN_BYTES = 16
-_GO, _STOP = b"g", b"s"
+_ANSWER = struct.Struct(">q")
+STOP = -1
 _TIMEOUT_S = 60.0
 _TOKEN_TIMEOUT_S = 10.0  # in which a task shows its token
 _STRANGERS_MAX = 64  # connections that have not shown one
 _ACCEPT_PAUSE_S = 0.1  # until descriptors may have come free
 _LEAVE_S = 1.0  # for a task that is being answered
 _REPORT_BYTES = 4 << 20  # a message costs two processes some 100 us
+_OPEN_MAX = 2  # a cleaning has one channel for progress and one for places
 
 
 class Phase(IntEnum):
@@ -37,13 +39,16 @@ class Phase(IntEnum):
     REWRITE = 1
     VERIFY = 2  # reads what the rewrite wrote
     EXAMINE = 3  # what is read before there are tasks; logs are numbered as they were asked for
+    SIZE = 4  # of a part: (group, number, bytes), on a channel of `place`
+    PLACE = 5  # asks where a part begins: (group, number, 0), likewise
 
 
 Advance = Callable[[int, int, int], None]
 """Called with (read bytes, written bytes, records) since the last call; raises Aborted when the work is to stop."""
 
-OnReport = Callable[[int, Phase, int, int, int], bool]
-"""`(log number, phase, read bytes, written bytes, records)` since the task's last report -> whether to go on.
+OnReport = Callable[[int, Phase, int, int, int], int]
+"""`(log number, phase, read bytes, written bytes, records)` since the task's last report -> whether to go on (False, or a
+negative number: not), or the number that was asked for.
 
 Called from several threads.
 """
@@ -139,7 +144,8 @@ class Channel:
     def _answer_all(self, connection: socket.socket) -> None:
         while (message := _receive(connection, _MESSAGE.size)) is not None:
             log, phase, *done = _MESSAGE.unpack(message)
-            connection.sendall(_GO if self._answer(log, Phase(phase), *done) else _STOP)
+            answer = self._answer(log, Phase(phase), *done)
+            connection.sendall(_ANSWER.pack(STOP if answer is False else answer))
 
     def _forget(self, connection: socket.socket) -> None:
         with self._mutex:
@@ -164,23 +170,24 @@ def _receive(connection: socket.socket, size: int) -> bytes | None:
     return data
 
 
-def _ask(connection: socket.socket, message: bytes) -> bytes:
+def _ask(connection: socket.socket, message: bytes) -> int:
     """The answer to a report. Raises OSError."""
     connection.sendall(message)
-    answer = _receive(connection, 1)
+    answer = _receive(connection, _ANSWER.size)
     if answer is None:
         raise ConnectionResetError("connection closed")
-    return answer
+    return int(_ANSWER.unpack(answer)[0])
 
 
-def _go_on(ask: Callable[[], bytes]) -> None:
-    """Return when a report is answered. Raises Aborted when told to stop or when the driver is gone."""
+def _go_on(ask: Callable[[], int]) -> int:
+    """The answer to a report. Raises Aborted when told to stop or when the driver is gone."""
     try:
         answer = ask()
     except OSError as error:
         raise Aborted(f"the driver does not answer: {error}") from error
-    if answer != _GO:
+    if answer < 0:
         raise Aborted("told to stop")
+    return answer
 
 
 _open: dict["Reporter", socket.socket] = {}  # connections of this worker process
@@ -216,6 +223,11 @@ class Reporter:
         if any(unsaid):
             say()
 
+    def ask(self, log: int, phase: Phase, *numbers: int) -> int:
+        """The number that a message of three numbers is answered with. Raises Aborted when told to stop."""
+        message = _MESSAGE.pack(log, phase, *numbers)
+        return _go_on(lambda: self._ask(message))
+
     def live(self, log: int, phase: Phase) -> None:
         """A sign of life of work that moves no bytes of the log; its next report is answered whether it is to stop."""
         with contextlib.suppress(OSError):
@@ -236,13 +248,12 @@ class Reporter:
 
             yield tell
 
-    def _ask(self, message: bytes) -> bytes:
+    def _ask(self, message: bytes) -> int:
         """The answer. Raises OSError, after which the next task of this process connects again."""
         connection = _open.pop(self, None)
         if connection is None:
-            for stale in _open.values():
-                stale.close()
-            _open.clear()
+            while len(_open) >= _OPEN_MAX:
+                _open.pop(next(iter(_open))).close()  # the one that was used longest ago
             connection = self._connect()
         answer = _ask(connection, message)
         _open[self] = connection

@@ -93,26 +93,31 @@ def read_pieces(source: Source) -> Iterator[Piece]:
     """Read a source and check structure, CRC of every batch and order of offsets. Raises CorruptFile, SourceChanged."""
     fd = _open_unchanged(source)
     try:
-        position, size, previous_offset = source.start, PIECE_BYTES, source.min_offset - 1
-        while position < source.end:
-            wanted = min(size, source.end - position)
-            raw = read_at(fd, position, wanted)
-            if len(raw) < wanted:
-                raise SourceChanged(f"{source.path}: ends at byte {position + len(raw)}, before {source.end}")
-            batches, stop, status = scan_batches(raw, 0, wanted)
-            at_end = position + wanted == source.end
-            if status is not ReadStatus.OK and (status is not ReadStatus.TORN or at_end):
-                raise corrupt(source.path, position + stop, status)
-            if not len(batches):
-                size *= 2  # one batch that is larger than the piece
-                continue
-            piece = Piece(source, position, previous_offset, raw[:stop], batches)
-            _check(piece)
-            yield piece
-            size, previous_offset = PIECE_BYTES, int(batches["last_offset"][-1])
-            position += stop
+        yield from pieces_of(fd, source)
     finally:
         os.close(fd)
+
+
+def pieces_of(fd: int, source: Source) -> Iterator[Piece]:
+    """`read_pieces` of a file that is open already, and may change elsewhere: its identity is not compared."""
+    position, size, previous_offset = source.start, PIECE_BYTES, source.min_offset - 1
+    while position < source.end:
+        wanted = min(size, source.end - position)
+        raw = read_at(fd, position, wanted)
+        if len(raw) < wanted:
+            raise SourceChanged(f"{source.path}: ends at byte {position + len(raw)}, before {source.end}")
+        batches, stop, status = scan_batches(raw, 0, wanted)
+        at_end = position + wanted == source.end
+        if status is not ReadStatus.OK and (status is not ReadStatus.TORN or at_end):
+            raise corrupt(source.path, position + stop, status)
+        if not len(batches):
+            size *= 2  # one batch that is larger than the piece
+            continue
+        piece = Piece(source, position, previous_offset, raw[:stop], batches)
+        _check(piece)
+        yield piece
+        size, previous_offset = PIECE_BYTES, int(batches["last_offset"][-1])
+        position += stop
 
 
 def _check(piece: Piece) -> None:

@@ -14,6 +14,7 @@ chunk or failing disk is an answer, not an exception: other logs of the job go o
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +27,10 @@ from cleanerd.kernels.fingerprint import MAX_BUCKETS, Fingerprints
 from cleanerd.kernels.judge import Context
 from cleanerd.policy.winner import FINGERPRINT_BYTES, KEY_BYTES
 
-from .channel import Reporter
+from .channel import Reporter, driver_host
 from .index import Blocks, LogContext, holders_of_buckets, resolve
 from .lazy_spark import LazySpark
+from .place import Place, places
 from .tasks import (
     IndexTask,
     Layout,
@@ -49,8 +51,11 @@ _INDEX_TASKS_PER_CORE = 2  # what a task can tell by itself need not be shuffled
 _REWRITE_TASKS_PER_CORE = 4  # the newest chunks have most to write: smaller tasks end together
 _TASK_BYTES_MIN = 4 << 20  # a task costs some tens of ms, whatever it does
 _TASK_BYTES_MAX = 256 << 20  # of log; a broken task is done again
+_ALONE_BYTES = (
+    16 << 20
+)  # of log: from here on a chunk whose part has its place in a segment is a task of its own
 
-Place = tuple[int, int]
+ChunkOf = tuple[int, int]
 """(log number, chunk number)"""
 
 
@@ -81,17 +86,18 @@ class Pipeline:
         return self._index_by_shuffle(logs, keys)
 
     def rewrite(self, logs: Sequence[IndexedLog], *, write: bool) -> list[RewrittenLog]:
-        """Rewrite the changed groups to part files and verify them; with `write` False only count (dry run)."""
+        """Rewrite the changed groups and verify what was written; with `write` False only count (dry run)."""
         tasks = [
-            _rewrite_task(log, number, chunk, write)
+            task
             for number, log in enumerate(logs)
             if log.error is None
-            for chunk in range(len(log.work.chunks))
-            if log.work.chunks[chunk].group in log.changed_groups
+            for task in _rewrite_tasks(log, number, write)
         ]
         contexts = [_context(log, log.discardable_markers) for log in logs]
         result = [RewrittenLog(log, log.error) for log in logs]
-        for task, part in self._run(tasks, contexts, _REWRITE_TASKS_PER_CORE, each(RewriteTask.run)):
+        is_placed = any(task.place is not None for task in tasks)
+        shared = self._places if is_placed else lambda: nullcontext(None)
+        for task, part in self._run(tasks, contexts, _REWRITE_TASKS_PER_CORE, each(RewriteTask.run), shared):
             log = result[task.log]
             if isinstance(part, CleanerdError):
                 log.error = log.error or part
@@ -108,9 +114,9 @@ class Pipeline:
             for log, key in zip(logs, keys, strict=True)
         ]
         contexts = [_context(log, ()) for log in indexed]
-        summaries: dict[Place, ChunkSummary | CleanerdError] = {}
-        bits: dict[Place, dict[int, Bits]] = defaultdict(dict)
-        blocks: dict[Place, Blocks] = {}
+        summaries: dict[ChunkOf, ChunkSummary | CleanerdError] = {}
+        bits: dict[ChunkOf, dict[int, Bits]] = defaultdict(dict)
+        blocks: dict[ChunkOf, Blocks] = {}
         dirty = _index_tasks(indexed, dirty=True)
         for task, found in self._run(dirty, contexts, _INDEX_TASKS_PER_CORE, index_together):
             if isinstance(found, CleanerdError):
@@ -119,7 +125,9 @@ class Pipeline:
                 summaries[task.log, task.chunk], blocks[task.log, task.chunk] = found
         tables = _resolve_here(indexed, blocks, bits)
         clean = _index_tasks(indexed, dirty=False)
-        for task, found in self._run(clean, contexts, _INDEX_TASKS_PER_CORE, each(IndexTask.look_up), tables):
+        for task, found in self._run(
+            clean, contexts, _INDEX_TASKS_PER_CORE, each(IndexTask.look_up), lambda: nullcontext(tables)
+        ):
             if isinstance(found, CleanerdError):
                 summaries[task.log, task.chunk] = found
             else:
@@ -143,8 +151,8 @@ class Pipeline:
             buckets = blocks.partitionBy(layout.partitions, lambda partition: partition)
             return list(buckets.mapPartitions(lambda some: resolve_partition(some, reporter)).collect())
 
-        summaries: dict[Place, ChunkSummary | CleanerdError] = {}
-        bits: dict[Place, dict[int, Bits]] = defaultdict(dict)
+        summaries: dict[ChunkOf, ChunkSummary | CleanerdError] = {}
+        bits: dict[ChunkOf, dict[int, Bits]] = defaultdict(dict)
         for log, chunk, value in self._session.run(job) if tasks else ():
             if isinstance(value, Resolved):
                 bits[log, chunk][value.bucket] = value.superseded.unpack()
@@ -159,27 +167,34 @@ class Pipeline:
         fitting = -(-size // max(self._budget.bytes // 2, _PARTITION_BYTES))
         return Layout(buckets, min(max(fitting, 2 * self._session.cores()), buckets))
 
+    def _places(self) -> AbstractContextManager[Reporter]:
+        return places(driver_host(self._session.master))
+
     def _run(
         self,
         tasks: list[Any],
         contexts: list[LogContext],
         per_core: int,
         step: Callable[..., Any],
-        *more: Any,
+        more: Callable[[], AbstractContextManager[Any]] | None = None,
     ) -> Iterator[tuple[Any, Any]]:
-        """`step(tasks, contexts, reporter, *more)` in one Spark job; (task, answer) in order."""
+        """`step(tasks, contexts, reporter, more)` in one Spark job; (task, answer) in order.
+
+        `more` makes, for each try, what tasks share beside that as long as it lasts.
+        """
         if not tasks:
             return
         reporter = self._reporter
 
         def job(spark: SparkContext) -> list[Any]:
-            shared = spark.broadcast((contexts, *more))
+            with nullcontext() if more is None else more() as made:
+                shared = spark.broadcast((contexts, *(() if more is None else (made,))))
 
-            def run(some: Any) -> Any:
-                contexts, *extra = shared.value
-                return step(some, contexts, reporter, *extra)
+                def run(some: Any) -> Any:
+                    contexts, *extra = shared.value
+                    return step(some, contexts, reporter, *extra)
 
-            return list(_spread(spark, tasks, per_core).mapPartitions(run).collect())
+                return list(_spread(spark, tasks, per_core).mapPartitions(run).collect())
 
         yield from zip(tasks, self._session.run(job), strict=True)
 
@@ -189,6 +204,8 @@ def _spread(spark: SparkContext, tasks: list[Any], per_core: int) -> Any:
     size = sum(task.work.source.end - task.work.source.start for task in tasks)
     cores = spark.defaultParallelism
     wanted = max(min(per_core * cores, -(-size // _TASK_BYTES_MIN)), -(-size // _TASK_BYTES_MAX), 1)
+    if size >= len(tasks) * _ALONE_BYTES and any(getattr(task, "place", None) is not None for task in tasks):
+        wanted = len(tasks)  # a part is waited for by those behind it: nothing else before them
     if wanted > cores:
         wanted = -(-wanted // cores) * cores  # else the last round leaves cores idle
     return spark.parallelize(tasks, max(min(len(tasks), wanted), 1))
@@ -230,13 +247,23 @@ def _index_tasks(logs: Sequence[IndexedLog], *, dirty: bool | None) -> list[Inde
     return tasks
 
 
-def _rewrite_task(log: IndexedLog, number: int, chunk: int, write: bool) -> RewriteTask:
-    work, first_offset = log.work, log.summaries[chunk].first_offset
-    path = segment_path(work.directory, first_offset, FileKind.PART, Suffix.STAGED) if write else None
-    return RewriteTask(
-        number, chunk, work.chunks[chunk], log.verdicts[chunk], path, work.index_interval_bytes,
-        work.least_free_bytes,
-    )  # fmt: skip
+def _rewrite_tasks(log: IndexedLog, number: int, write: bool) -> Iterator[RewriteTask]:
+    """One for each chunk of a group that changes."""
+    work = log.work
+    groups: dict[int, list[int]] = defaultdict(list)
+    for chunk, one in enumerate(work.chunks):
+        if one.group in log.changed_groups:
+            groups[one.group].append(chunk)
+    for group, chunks in groups.items():
+        together = work.in_place and len(chunks) > 1 and write
+        for at, chunk in enumerate(chunks):
+            first_offset = log.summaries[chunks[0] if together else chunk].first_offset
+            path = segment_path(work.directory, first_offset, FileKind.PART, Suffix.STAGED)
+            yield RewriteTask(
+                number, chunk, work.chunks[chunk], log.verdicts[chunk], path if write else None,
+                work.index_interval_bytes, work.least_free_bytes,
+                Place(number, group, at) if together else None,
+            )  # fmt: skip
 
 
 def _too_large(log: RewrittenLog) -> LogUncleanable | None:
@@ -252,10 +279,10 @@ def _too_large(log: RewrittenLog) -> LogUncleanable | None:
 
 
 def _resolve_here(
-    logs: Sequence[IndexedLog], blocks: dict[Place, Blocks], bits: dict[Place, dict[int, Bits]]
-) -> dict[Place, Fingerprints]:
+    logs: Sequence[IndexedLog], blocks: dict[ChunkOf, Blocks], bits: dict[ChunkOf, dict[int, Bits]]
+) -> dict[ChunkOf, Fingerprints]:
     """Resolve every bucket in this process; fills `bits`, frees `blocks`; returns the set of (log, bucket)."""
-    tables: dict[Place, Fingerprints] = {}
+    tables: dict[ChunkOf, Fingerprints] = {}
     for number in range(len(logs)):
         places = sorted(place for place in blocks if place[0] == number)
         for bucket, holders in holders_of_buckets([blocks[place] for place in places]).items():
@@ -269,8 +296,8 @@ def _resolve_here(
 
 def _join_all(
     logs: Sequence[IndexedLog],
-    summaries: dict[Place, ChunkSummary | CleanerdError],
-    bits: dict[Place, dict[int, Bits]],
+    summaries: dict[ChunkOf, ChunkSummary | CleanerdError],
+    bits: dict[ChunkOf, dict[int, Bits]],
 ) -> list[IndexedLog]:
     return [
         join_chunks(

@@ -1,19 +1,19 @@
-"""Steps 6 and 7 of a cleaning, rewrite and verify: a chunk and its verdicts to a part file, read back and proved.
+"""Steps 6 and 7 of a cleaning, rewrite and verify: a chunk and its verdicts to a part, written, read back and proved.
 
-A part file holds what stays of one chunk; the parts of a segment group, put one behind the other, are its new segment.
+A part is what stays of one chunk; the parts of a segment group, one behind the other, are its new segment.
 Every record that the verdicts keep must be met again, in order and with equal timestamp, key, value and headers, in batches
 with equal offsets, producers and epochs, when the part is read back from the file; otherwise the part is worth nothing and
 `VerificationFailed` says so.
 """
 
+import contextlib
 import os
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from cleanerd.env.files import FileStat
-from cleanerd.env.space import room
+from cleanerd.env.files import FileStat, open_regular
 from cleanerd.errors import LogUncleanable
 from cleanerd.format.head import CODEC_MASK
 from cleanerd.kernels.compressed import pack, pack_singly
@@ -26,8 +26,10 @@ from cleanerd.kernels.tables import WRITTEN, Action, Bytes, Table
 from cleanerd.policy.verdicts import RecordVerdict
 
 from .channel import Advance
-from .chunks import Piece, Slice, map_slices, read_pieces, size_bytes
+from .chunks import Piece, Slice, map_slices, pieces_of, read_pieces, size_bytes
 from .index import LogContext
+from .part_file import PartFile
+from .place import Asked
 from .segment_indexes import index_entries
 from .values import Bits, ChunkWork, IndexEntries, Part, Source, Verdicts
 
@@ -38,7 +40,7 @@ class VerificationFailed(LogUncleanable):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a part file must turn out to hold when it is read back."""
+    """What a part must turn out to hold when it is read back."""
 
     size_bytes: int
     batches: int
@@ -57,44 +59,27 @@ def rewrite_chunk(
     advance: Advance,
     verified: Advance,
     least_free_bytes: int = 0,
+    asked: Asked | None = None,
 ) -> Part:
     """Write what stays of a chunk to `part_path` and prove it; with None nothing is written (dry run).
 
-    `advance` is called for the rewriting, `verified` for the reading back; `least_free_bytes` stay free on the file system.
+    With `asked` it is written to its place among the parts of its group. `advance` is called for
+    the rewriting, `verified` for the reading back; `least_free_bytes` stay free on the file system.
 
     Raises CorruptFile, SourceChanged, VerificationFailed, NoSpace, Aborted, OSError.
     """
-    superseded = _Superseded(verdicts, log)
-    removed = np.zeros(len(RecordVerdict), np.int64)
-    tally = _PartTally()
-    fd = None if part_path is None else _create_like(part_path, work.source.path)
-    try:
-        for piece in read_pieces(work.source):
-            aborted = mark_aborted(piece.batches, log.aborted)
-
-            def take(part: Slice, piece: Piece = piece, aborted: Bits = aborted) -> tuple[int, int, int]:
-                judged, kept, _ = judge(
-                    piece.batches, part.begin, part.end, part.records, superseded.of(piece, part, aborted), aborted,
-                    log.context, work.retain_legacy_deletes, removed,
-                )  # fmt: skip
-                out, rows = _encode(piece, part, judged, kept)
-                tally.add(piece, part, judged, kept, rows)
-                if fd is not None and part_path is not None:
-                    with room(part_path, len(out), least_free_bytes):
-                        _write_all(fd, out)
-                return size_bytes(piece, part), 0 if fd is None else len(out), len(part.records)
-
-            for read_bytes, written_bytes, records in map_slices(piece, take):
-                advance(read_bytes, written_bytes, records)
-        superseded.check_exhausted(work.source)
-    finally:
-        if fd is not None:
-            os.close(fd)
-    rows = tally.written()
-    proof = tally.proof(rows, int(removed[RecordVerdict.KEEP]))
-    entries = index_entries(rows, index_interval_bytes)
-    if part_path is not None:
-        verify_part(part_path, work.source, proof, entries, verified)
+    with contextlib.ExitStack() as stack:
+        out = None
+        if part_path is not None:
+            out = stack.enter_context(PartFile(part_path, work.source.path, least_free_bytes, asked))
+        removed, tally = _rewrite(work, log, verdicts, out, advance)
+        rows = tally.written()
+        proof = tally.proof(rows, int(removed[RecordVerdict.KEEP]))
+        entries = index_entries(rows, index_interval_bytes)
+        if out is not None:
+            out.finish()
+            end = None if asked is None else out.start + out.size_bytes
+            verify_part(out.path, work.source, proof, entries, verified, out.start, end)
     return Part(
         size_bytes=proof.size_bytes,
         records_read=tally.records_read,
@@ -106,6 +91,33 @@ def rewrite_chunk(
         entries=entries,
         next_horizon_ms=tally.next_horizon_ms,
     )
+
+
+def _rewrite(
+    work: ChunkWork, log: LogContext, verdicts: Verdicts, out: PartFile | None, advance: Advance
+) -> "tuple[npt.NDArray[np.int64], _PartTally]":
+    """Encode what stays into `out`; returns (records per `RecordVerdict`, what adds up)."""
+    superseded = _Superseded(verdicts, log)
+    removed = np.zeros(len(RecordVerdict), np.int64)
+    tally = _PartTally()
+    for piece in read_pieces(work.source):
+        aborted = mark_aborted(piece.batches, log.aborted)
+
+        def take(part: Slice, piece: Piece = piece, aborted: Bits = aborted) -> tuple[int, int, int]:
+            judged, kept, _ = judge(
+                piece.batches, part.begin, part.end, part.records, superseded.of(piece, part, aborted), aborted,
+                log.context, work.retain_legacy_deletes, removed,
+            )  # fmt: skip
+            encoded, rows = _encode(piece, part, judged, kept)
+            tally.add(piece, part, judged, kept, rows)
+            if out is not None:
+                out.write(encoded)
+            return size_bytes(piece, part), 0 if out is None else len(encoded), len(part.records)
+
+        for read_bytes, written_bytes, records in map_slices(piece, take):
+            advance(read_bytes, written_bytes, records)
+    superseded.check_exhausted(work.source)
+    return removed, tally
 
 
 class _PartTally:
@@ -184,28 +196,20 @@ def _encode(piece: Piece, part: Slice, judged: Table, kept: npt.NDArray[np.uint8
     return write_batches(piece.raw, bodies, packed, batches, begin, judged, spans, is_packed)
 
 
-def _create_like(path: str, source: str) -> int:
-    """An empty file that the owner of the source can read from its first moment: a broker looks at every file (D2)."""
-    like = os.stat(source)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    os.fchmod(fd, like.st_mode & 0o7777)
-    if os.geteuid() == 0:
-        os.fchown(fd, like.st_uid, like.st_gid)
-    return fd
+def verify_part(
+    path: str,
+    source: Source,
+    expected: Proof,
+    entries: IndexEntries,
+    verified: Advance,
+    start: int = 0,
+    end: int | None = None,
+) -> None:
+    """Read a part, bytes [start, end) of a file, as a reader would, and compare with what the verdicts ask for.
 
-
-def _write_all(fd: int, data: Bytes) -> None:
-    view = data.data
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def verify_part(path: str, source: Source, expected: Proof, entries: IndexEntries, verified: Advance) -> None:
-    """Read a part file as a reader would and compare with what the verdicts ask for.
-
-    Raises: VerificationFailed; CorruptFile for bytes that are no log at all; Aborted.
+    Raises: VerificationFailed; CorruptFile for bytes that are no log at all; SourceChanged for a shorter file; Aborted.
     """
-    found, starts, last_offsets = read_back(path, source, verified)
+    found, starts, last_offsets = read_back(path, source, verified, start, end)
     if found != expected:
         raise VerificationFailed(f"{path}: should be {expected}, read back {found}")
     rows = np.minimum(np.searchsorted(starts, entries.positions), len(starts) - 1)
@@ -215,31 +219,32 @@ def verify_part(path: str, source: Source, expected: Proof, entries: IndexEntrie
 
 
 def read_back(
-    path: str, source: Source, verified: Advance
+    path: str, source: Source, verified: Advance, start: int = 0, end: int | None = None
 ) -> tuple[Proof, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """What a part of `source` holds, with the position and the last offset of every batch."""
-    written = FileStat.of(os.stat(path))
-    whole = Source(path, written, 0, written.size_bytes, source.min_offset)
+    """What bytes [start, end) of a file hold of `source`, with position (from `start`) and last offset of every batch."""
     records, records_digest, batches_digest = 0, 0, 0
     starts, last_offsets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for piece in read_pieces(whole):
-        batches = piece.batches
+    with open_regular(path) as fd:
+        written = FileStat.of(os.fstat(fd))
+        end = written.size_bytes if end is None else end
+        for piece in pieces_of(fd, Source(path, written, start, end, source.min_offset)):
+            batches = piece.batches
 
-        def take(part: Slice, piece: Piece = piece) -> tuple[int, int]:
-            nonlocal records_digest
-            all_kept = np.zeros(len(part.records), np.uint8)
-            records_digest = digest_records(
-                records_digest, piece.raw, part.expanded, piece.batches, part.records, all_kept
-            )
-            return size_bytes(piece, part), len(part.records)
+            def take(part: Slice, piece: Piece = piece) -> tuple[int, int]:
+                nonlocal records_digest
+                all_kept = np.zeros(len(part.records), np.uint8)
+                records_digest = digest_records(
+                    records_digest, piece.raw, part.expanded, piece.batches, part.records, all_kept
+                )
+                return size_bytes(piece, part), len(part.records)
 
-        for read_bytes, found in map_slices(piece, take):
-            records += found
-            verified(read_bytes, 0, found)
-        batches_digest = digest_batches(batches_digest, batches)
-        starts.append(batches["position"] + piece.file_position)
-        last_offsets.append(batches["last_offset"].copy())
+            for read_bytes, found in map_slices(piece, take):
+                records += found
+                verified(read_bytes, 0, found)
+            batches_digest = digest_batches(batches_digest, batches)
+            starts.append(batches["position"] + (piece.file_position - start))
+            last_offsets.append(batches["last_offset"].copy())
     all_starts, all_last_offsets = np.concatenate(starts), np.concatenate(last_offsets)
     last_offset = int(all_last_offsets[-1]) if len(all_last_offsets) else -1
-    proof = Proof(written.size_bytes, len(all_starts), records, last_offset, records_digest, batches_digest)
+    proof = Proof(end - start, len(all_starts), records, last_offset, records_digest, batches_digest)
     return proof, all_starts, all_last_offsets

@@ -14,6 +14,7 @@ from cleanerd.kernels.fingerprint import Fingerprints
 
 from .channel import Phase, Reporter
 from .index import Block, Blocks, LogContext, combine, holders_of_buckets, index_chunk, resolve
+from .place import Asked, Place
 from .rewrite import rewrite_chunk
 from .values import ChunkSummary, ChunkWork, PackedBits, Part, Verdicts
 
@@ -154,7 +155,7 @@ def resolve_partition(rows: Iterable[tuple[int, TaskAnswer]], reporter: Reporter
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """Rewrite one chunk to `part_path`, or only count with None."""
+    """Rewrite one chunk to `part_path`, or only count with None. `place`: where in the file, if others write to it, too."""
 
     log: int
     chunk: int
@@ -163,9 +164,13 @@ class RewriteTask:
     part_path: str | None
     index_interval_bytes: int
     least_free_bytes: int
+    place: Place | None = None
 
-    def run(self, contexts: list[LogContext], reporter: Reporter) -> Part | CleanerdError:
-        """The part."""
+    def run(
+        self, contexts: list[LogContext], reporter: Reporter, places: Reporter | None = None
+    ) -> Part | CleanerdError:
+        """The part; `places` is asked for its place."""
+        asked = None if self.place is None or places is None else Asked(self.place, places)
 
         def rewrite() -> Part:
             with (
@@ -174,7 +179,7 @@ class RewriteTask:
             ):
                 return rewrite_chunk(
                     self.work, contexts[self.log], self.verdicts, self.part_path, self.index_interval_bytes,
-                    advance, verified, self.least_free_bytes,
+                    advance, verified, self.least_free_bytes, asked,
                 )  # fmt: skip
 
         return _guarded(rewrite, self.work.source.path)

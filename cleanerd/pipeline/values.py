@@ -63,6 +63,7 @@ class LogWork:
     aborted_txns: tuple[AbortedTxn, ...]  # the same, as written to a transaction index
     least_free_bytes: int = 0  # of the file system: new files leave it free
     log_start_offset: int = 0  # no transaction that ends below it is among the aborted ones (rule 4.22)
+    in_place: bool = False  # tasks write the parts of a group into one file; else each is a file of its own
 
     @property
     def records_max(self) -> int:
@@ -165,7 +166,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class WrittenPart:
-    """A part file (None on a dry run) and what is in it."""
+    """A part and the file it lies in (None on a dry run), alone or behind the parts of its group before it."""
 
     path: str | None
     part: Part

@@ -110,7 +110,7 @@ def call(reporter: Reporter, *, token: bool = True) -> socket.socket:
 def is_answered(connection: socket.socket) -> bool:
     """Whether a report over it is heard."""
     connection.sendall(struct.pack(">IBqqq", 0, Phase.INDEX, 1, 0, 1))
-    return connection.recv(1) == b"g"
+    return connection.recv(8) == bytes(7) + b"\x01"
 
 
 def is_closed(connection: socket.socket) -> bool:

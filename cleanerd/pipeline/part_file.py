@@ -1,0 +1,93 @@
+"""What stays of a chunk on its way into a file: one of its own, or its place in the new segment of its group."""
+
+import contextlib
+import os
+
+from cleanerd.env.space import room
+from cleanerd.kernels.tables import Bytes
+
+from .place import Asked
+
+HELD_BYTES = 80 << 20
+"""What is held of a part until its position is known; more than a chunk of the usual size keeps."""
+
+
+class PartFile:
+    """Written from its start to its end, in a `with`. Without an `asked` it is the file; the first part makes it.
+
+    Every method raises OSError, NoSpace; Aborted when a part before it has failed.
+    """
+
+    def __init__(self, path: str, like: str, least_free_bytes: int, asked: Asked | None = None) -> None:
+        """`like`: the file whose owner and mode the new one gets."""
+        self.path = path
+        self.start = 0
+        """Where the part begins, when `finish` has returned."""
+        self.size_bytes = 0
+        self._least_free_bytes = least_free_bytes
+        self._asked = asked
+        self._held: list[Bytes] = []
+        self._fd: int | None = None
+        if asked is None or asked.is_first:
+            self._fd = _create_like(path, like)
+
+    def __enter__(self) -> "PartFile":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._asked is not None:
+            self._asked.give_up()
+        self._close()
+
+    def write(self, data: Bytes) -> None:
+        """Append; `data` may be kept, and is not to be changed."""
+        self.size_bytes += len(data)
+        if self._fd is not None:
+            self._write(self._fd, data)
+            return
+        self._held.append(data)
+        if self.size_bytes > HELD_BYTES:
+            self._begin()
+
+    def finish(self) -> None:
+        """All is written: it lies in the file when this returns, and can be read back."""
+        if self._asked is not None:
+            self._asked.tell(self.size_bytes)
+        if self._fd is None:
+            self._begin()
+        self._close()
+
+    def _begin(self) -> None:
+        assert self._asked is not None
+        self.start = self._asked.position()
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        os.lseek(self._fd, self.start, os.SEEK_SET)
+        for data in self._held:
+            self._write(self._fd, data)
+        self._held.clear()
+
+    def _write(self, fd: int, data: Bytes) -> None:
+        with room(self.path, len(data), self._least_free_bytes):
+            view = data.data
+            while view:
+                view = view[os.write(fd, view) :]
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
+def _create_like(path: str, source: str) -> int:
+    """An empty file that the owner of the source can read from its first moment: a broker looks at every file (D2).
+
+    It is always a new one: what is left of a session that died may still write to the one of before.
+    """
+    like = os.stat(source)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    os.fchmod(fd, like.st_mode & 0o7777)
+    if os.geteuid() == 0:
+        os.fchown(fd, like.st_uid, like.st_gid)
+    return fd
