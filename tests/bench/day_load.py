@@ -1,5 +1,7 @@
 """The clients of a busy day: `python -m tests.bench.day_load produce|consume` as processes of their own, until SIGTERM.
 
+The producer pauses, as it does at first, until SIGUSR2, and again after SIGUSR1.
+
 Traffic is the same whenever the seed is: skewed updates of a window of keys for each partition, which moves on: a new key
 comes, and the oldest goes with a tombstone. The loop is open: each record has a time at which it is due, whatever became of
 those before it, and its latency counts from then (acks=all).
@@ -41,9 +43,15 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=1000, help="records a second")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    stopping = threading.Event()
+    stopping, working = threading.Event(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    {"produce": produce, "consume": consume}[options.what](options, stopping)
+    signal.signal(signal.SIGUSR1, lambda *_: working.clear())
+    signal.signal(signal.SIGUSR2, lambda *_: working.set())
+    options.output.with_suffix(".ready").touch()
+    if options.what == "produce":
+        produce(options, stopping, working)
+    else:
+        consume(options, stopping)
 
 
 def records(seed: int) -> Iterator[tuple[str, int, bytes, bool]]:
@@ -61,7 +69,7 @@ def records(seed: int) -> Iterator[tuple[str, int, bytes, bool]]:
             yield *place, b"key-%d" % (first[place] + int(KEYS * rng.random() ** 2)), False
 
 
-def produce(options: argparse.Namespace, stopping: threading.Event) -> None:
+def produce(options: argparse.Namespace, stopping: threading.Event, working: threading.Event) -> None:
     """Write `<output>.npy`: when each record was due (monotonic, s) and how long it took (ms); `<output>.json`."""
     client = Producer(
         {"bootstrap.servers": options.bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 10, "log_level": 0}
@@ -75,8 +83,13 @@ def produce(options: argparse.Namespace, stopping: threading.Event) -> None:
         if error is not None:
             errors.append(str(error))
 
-    began_s = time.monotonic()
+    began_s = time.monotonic()  # later by all pauses so far
     for number, (topic, partition, key, is_tombstone) in enumerate(records(options.seed)):
+        paused_s = time.monotonic()
+        if not working.is_set():
+            while not working.is_set() and not stopping.is_set():
+                client.poll(0.05)
+            began_s += time.monotonic() - max(paused_s, began_s + number / options.rate)
         due = began_s + number / options.rate
         while time.monotonic() < due:
             client.poll(0)

@@ -19,6 +19,7 @@ def table(found: Sequence[dict[str, Any]]) -> str:
         ("CPU of cleanerd, cores", lambda s: f"{s['cleanerd_cores']:.2f}" if s["cleanerd_cores"] else "-"),
         ("produce p50, ms", lambda s: f"{s['p50_ms']:.1f}"),
         ("produce p99, ms", lambda s: f"{s['p99_ms']:.1f}"),
+        ("the same by round, least / median / most, ms", lambda s: " / ".join(f"{p:.0f}" for p in s["p99_of_rounds_ms"])),
         ("produce p99.9, ms", lambda s: f"{s['p999_ms']:.0f}"),
         ("longest, ms", lambda s: f"{s['max_ms']:.0f}"),
         ("installs", lambda s: str(s["installs"]) if s["installs"] else "-"),
