@@ -82,6 +82,14 @@ def test_5_8_nothing_goes_before_its_time(pending: PendingDeletions, partition: 
     assert (left(partition), pending.next_due_ms) == ([], None)
 
 
+def test_a_clock_that_was_set_back_keeps_no_file(pending: PendingDeletions, partition: Path) -> None:
+    """Due times are those of the wall clock: a day back would be a day of space that does not come back."""
+    pending.add([deleted_file(partition)], NOW_MS + 10)
+    assert pending.run_due(NOW_MS).files == 0
+    assert pending.run_due(NOW_MS - 1).files == 1
+    assert left(partition) == []
+
+
 def test_5_8_all_are_attempted_even_if_one_fails(partition: Path) -> None:
     """What failed is told, and tried again later."""
     files = RefusingFiles(".index.deleted")

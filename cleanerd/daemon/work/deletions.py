@@ -54,6 +54,11 @@ class _Waiting:
     due_ms: int
     inode: int
     size_bytes: int
+    since_ms: int
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether its time has come; also when the clock was set back, which would make it wait as much longer."""
+        return not self.since_ms <= now_ms < self.due_ms
 
 
 class PendingDeletions:
@@ -113,7 +118,7 @@ class PendingDeletions:
     def due(self, now_ms: int) -> tuple[str, ...]:
         """Files whose time has come, those included that a lock keeps."""
         with self._mutex:
-            return tuple(sorted(path for path, waiting in self._waiting.items() if waiting.due_ms <= now_ms))
+            return tuple(sorted(path for path, waiting in self._waiting.items() if waiting.is_due(now_ms)))
 
     def run_due(self, now_ms: int) -> Deleted:
         """Delete what is due and may be deleted; every file is attempted even if others fail (5.8).
@@ -131,7 +136,7 @@ class PendingDeletions:
         for directory, paths in by_directory.items():
             total = _sum(total, self._delete_in(directory, paths, now_ms))
         with self._mutex:
-            logs = [path for path, waiting in self._deleted_logs.items() if waiting.due_ms <= now_ms]
+            logs = [path for path, waiting in self._deleted_logs.items() if waiting.is_due(now_ms)]
         for path in logs:
             total = _sum(total, self._delete_log(path, now_ms))
         return total
@@ -155,7 +160,7 @@ class PendingDeletions:
             return total
         except (OSError, DirOffline) as error:
             with self._mutex:
-                self._deleted_logs[directory] = replace(waiting, due_ms=now_ms + RETRY_MS)
+                self._deleted_logs[directory] = replace(waiting, due_ms=now_ms + RETRY_MS, since_ms=now_ms)
             return _sum(total, Deleted(failures={directory: error}))
         with self._mutex:
             self._deleted_logs.pop(directory, None)
@@ -169,7 +174,7 @@ class PendingDeletions:
         except LockHeld:
             return Deleted()
         except (OSError, DirOffline) as error:
-            self._postpone(paths, now_ms + RETRY_MS)
+            self._postpone(paths, now_ms)
             return Deleted(failures=dict.fromkeys(paths, error))
 
     def _is_settled(self, directory: str) -> bool:
@@ -179,7 +184,7 @@ class PendingDeletions:
     def _delete(self, paths: list[str], now_ms: int) -> Deleted:
         mine = [path for path in paths if self._is_same(path)]
         failures = unlink_all(self._files, mine)
-        self._postpone(failures, now_ms + RETRY_MS)
+        self._postpone(failures, now_ms)
         gone = {path: self._forget(path) for path in paths if path not in failures}
         sizes = [waiting.size_bytes for path, waiting in gone.items() if path in mine and waiting is not None]
         return Deleted(len(sizes), sum(sizes), len(paths) - len(mine), dict(failures))
@@ -195,17 +200,18 @@ class PendingDeletions:
             found = self._files.stat(path)
         except FileNotFoundError:
             return None
-        return _Waiting(due_ms, found.inode, found.size_bytes)
+        return _Waiting(due_ms, found.inode, found.size_bytes, self._clock.now_ms())
 
     def _forget(self, path: str) -> _Waiting | None:
         with self._mutex:
             return self._waiting.pop(path, None)
 
-    def _postpone(self, paths: Iterable[str], due_ms: int) -> None:
+    def _postpone(self, paths: Iterable[str], now_ms: int) -> None:
         with self._mutex:
             for path in paths:
                 if path in self._waiting:
-                    self._waiting[path] = replace(self._waiting[path], due_ms=due_ms)
+                    waiting = self._waiting[path]
+                    self._waiting[path] = replace(waiting, due_ms=now_ms + RETRY_MS, since_ms=now_ms)
 
 
 def _sum(one: Deleted, other: Deleted) -> Deleted:
