@@ -19,9 +19,6 @@ from cleanerd.env.cache import cache_directory, why_untrusted
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 
-_QUIET = "-Xlog:disable -Xlog:all=warning:stderr"
-"""A JVM says on its standard output what is wrong with an archive, and that is the output of the command."""
-
 _UNFINISHED = re.compile(r"spark-[0-9a-f]{16}\.jsa\.\d+")
 _UNFINISHED_MS = 3_600_000
 """No JVM takes that long to end."""
@@ -60,8 +57,8 @@ class ClassArchive:
         """For the JVM: to use the archive; with `makes` to write one where there is none."""
         self._forget_old_ones()
         if self.is_missing():
-            return f"{_QUIET} -XX:ArchiveClassesAtExit={self.unfinished}" if makes else ""
-        return f"{_QUIET} -XX:SharedArchiveFile={self.path}" if os.path.getsize(self.path) else ""
+            return f"-XX:ArchiveClassesAtExit={self.unfinished}" if makes else ""
+        return f"-XX:SharedArchiveFile={self.path}" if os.path.getsize(self.path) else ""
 
     def keep(self) -> None:
         """Take over what a JVM that has ended by itself has written: whole or not at all."""

@@ -235,7 +235,8 @@ class LazySpark:
         for name, value in self._settings.items():
             conf.set(name, value)
         self._use_archive(conf, os.environ["JAVA_HOME"])
-        said = tempfile.TemporaryFile()  # noqa: SIM115  # the JVM's standard error, as long as it lives
+        # What the JVM says, as long as it lives: our standard output is that of a command, JSON perhaps.
+        said = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             context = self._launch(conf, said)
         except BaseException:
@@ -252,7 +253,7 @@ class LazySpark:
             self._unfinished = archive if self._makes_archive and archive.is_missing() else None
 
     def _launch(self, conf: SparkConf, said: IO[bytes]) -> SparkContext:
-        """A JVM that writes its standard error to `said`, with its context; PySpark itself waits for it without end."""
+        """A JVM that says to `said` what it has to say, with its context; PySpark itself waits for it without end."""
         starting = _begin(lambda: _new_context(conf, said))
         try:
             return starting.result(self._start_limit_s)
@@ -286,7 +287,7 @@ def _new_context(conf: SparkConf, said: IO[bytes]) -> SparkContext:
         0o077
     )  # what Spark writes, and its sockets, are for this user alone; the JVM inherits it
     try:
-        gateway = launch_gateway(launched, popen_kwargs={"stderr": said})  # type: ignore[no-untyped-call]
+        gateway = launch_gateway(launched, popen_kwargs={"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
         return SparkContext(conf=conf, gateway=gateway)
     finally:
         os.umask(before)

@@ -1,6 +1,8 @@
 """The archive of the JVM's classes: one session writes it, later ones map it, and what cannot be made is not tried again."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,16 @@ import pytest
 from cleanerd.pipeline.class_archive import ClassArchive
 from cleanerd.pipeline.java import find_java_home
 from cleanerd.pipeline.lazy_spark import LazySpark
+from tests.daemon.processes import environment
 
+LIMITED = """
+import resource
+from cleanerd.pipeline.lazy_spark import LazySpark
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+session = LazySpark("local[1]", makes_archive=True)
+print(session.run(lambda context: context.parallelize([1, 2], 1).sum()))
+session.stop()
+"""
 OPTIONS = "-XX:+UseSerialGC"
 
 
@@ -90,3 +101,15 @@ def test_the_first_session_writes_it_and_the_next_one_maps_it(
         session.stop()
         (archive,) = [name for name in os.listdir(tmp_path) if ".jsa" in name]
         assert (tmp_path / archive).stat().st_size > 1 << 20
+
+
+@pytest.mark.soak
+def test_a_jvm_that_cannot_write_it_says_so_to_nobody(tmp_path: Path) -> None:
+    """A full disk, or a limit: it complains on its standard output, which is not that of `cleanerd clean -o json`."""
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED],
+        env=environment() | {"CACHE_DIRECTORY": str(tmp_path)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
+    assert not list(tmp_path.glob("*.jsa*"))
