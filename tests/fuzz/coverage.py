@@ -8,8 +8,16 @@ import pkgutil
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
+from cleanerd import format as decoders
 from cleanerd import kernels
+
+
+def _import_all(package: ModuleType, but: str = "") -> None:
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.name != but:
+            importlib.import_module(f"{package.__name__}.{module.name}")
 
 
 def main() -> None:
@@ -19,9 +27,11 @@ def main() -> None:
     except ImportError:
         sys.exit("atheris is missing: pip install 'cleanerd[fuzz]'")
     name, *options = sys.argv[1:]
-    for module in pkgutil.iter_modules(kernels.__path__):  # numba cannot compile what is instrumented
-        if module.name != "reference":
-            importlib.import_module(f"cleanerd.kernels.{module.name}")
+    with atheris.instrument_imports(
+        include=["cleanerd.format"]
+    ):  # before the kernels import them as they are
+        _import_all(decoders)
+    _import_all(kernels, but="reference")  # numba cannot compile what is instrumented
     with atheris.instrument_imports(include=["cleanerd"]):
         from tests.fuzz.targets import all_targets
 
