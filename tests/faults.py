@@ -47,6 +47,12 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "storage/test_kill9.py::test_whole_runs_of_cleanerd_clean_killed_with_spark_and_all",
         "daemon/test_soak.py::test_nothing_is_lost_whatever_happens",
     ),
+    "the power fails": (
+        "storage/test_power_cut.py::test_commits_and_recoveries_cut_before_every_operation",
+        "storage/test_power_cut.py::test_other_protocols_cut_before_every_operation",
+        "storage/test_delete.py::test_power_cut_anywhere_leaves_the_end_of_the_log",
+        "storage/test_roll.py::test_a_roll_killed_anywhere_and_done_again_survives_a_power_cut_anywhere",
+    ),
     "the broker is killed": (
         "broker/test_start_beside_commits.py::test_a_killed_broker_starts_again_whatever_is_being_committed",
         "broker/test_live_broker.py::test_a_killed_broker_finds_its_logs_in_order",

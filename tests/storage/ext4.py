@@ -1,0 +1,79 @@
+"""A real ext4 whose power can be cut: an image behind a loop device, and the ioctl by which file systems test their crashes.
+
+After `cut` every call fails with EIO, and what was not synced is gone: all of it, or contents alone, where the journal was
+written just before. `tests.sim.disk` plays every order of events; here it is what a kernel does.
+"""
+
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.operate.tools import missing, need
+
+_EXT4_IOC_SHUTDOWN, _LOG_FLUSH, _NO_LOG_FLUSH = 0x8004587D, 1, 2
+IMAGE_BYTES = 32 << 20
+
+
+class Ext4:
+    """A file system in the file `image`, to be mounted at `place`."""
+
+    def __init__(self, image: Path, place: Path) -> None:
+        self._image, self.place = image, place
+        place.mkdir(exist_ok=True)
+
+    @classmethod
+    def made(cls, directory: Path) -> "Ext4":
+        """A new one, with files for it below `directory`. Skips where it cannot be had."""
+        if os.geteuid() != 0:
+            missing("a file system of its own needs root")
+        image = directory / "ext4.img"
+        with image.open("wb") as file:
+            file.truncate(IMAGE_BYTES)
+        subprocess.run([need("mkfs.ext4", "e2fsprogs"), "-q", "-m0", str(image)], check=True)
+        return cls(image, directory / "ext4")
+
+    def copied(self, directory: Path) -> "Ext4":
+        """Another one that holds the same; this one is not mounted."""
+        directory.mkdir(exist_ok=True)
+        shutil.copy(self._image, directory / "ext4.img")
+        return Ext4(directory / "ext4.img", directory / "ext4")
+
+    @contextmanager
+    def mounted(self) -> Iterator[Path]:
+        """Mount it; at the end nothing may be open in it."""
+        self.mount()
+        try:
+            yield self.place
+        finally:
+            self.unmount()
+
+    def mount(self) -> None:
+        """Mount it; skips where that is not permitted."""
+        done = subprocess.run(
+            ["mount", "-o", "loop", str(self._image), str(self.place)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            missing(f"mount is not permitted: {done.stderr.strip()}")
+
+    def unmount(self, *, at_once: bool = False) -> None:
+        """`at_once`: it is out of sight, although files in it are open."""
+        subprocess.run(["umount", *(["--lazy"] if at_once else []), str(self.place)], check=True)
+
+    def remount(self, how: str) -> bool:
+        """Remount with an option, such as `ro`; whether that was possible: not while files are open for writing."""
+        options = ["mount", "-o", f"remount,{how}", str(self.place)]
+        return subprocess.run(options, capture_output=True, check=False).returncode == 0
+
+    def cut(self, *, keeps_names: bool = False) -> None:
+        """The power is gone. With `keeps_names` the journal was written before: names are new, contents may not be."""
+        root = os.open(self.place, os.O_RDONLY)
+        fcntl.ioctl(root, _EXT4_IOC_SHUTDOWN, struct.pack("I", _LOG_FLUSH if keeps_names else _NO_LOG_FLUSH))
+        os.close(root)

@@ -1,0 +1,140 @@
+"""The power fails on a real ext4 before every operation of a commit, a recovery, a retention: what is left is a whole log.
+
+It is looked at when the journal was replayed and cleanerd recovered or a broker started, in every order.
+"""
+
+import itertools
+import os
+import signal
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from cleanerd.env.files import Files
+from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.recover import recover
+from tests.kill_protocols import records
+from tests.kills import PROTOCOLS
+from tests.sim.counted import CountedFiles
+from tests.storage import kill9_child
+from tests.storage.ext4 import Ext4
+from tests.storage.kill9_child import TP, write_log
+from tests.storage.test_kill9 import PROCESSES, REPAIRS, TIMEOUT_S, Truth, recovers_alone, recovery_is_killed
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
+
+LOGS = "logs"
+REPAIRS_AFTER_A_CUT = tuple(repairs for repairs in REPAIRS if recovery_is_killed not in repairs)
+Run = Callable[[str, Files], object]
+
+
+class Powered(CountedFiles):
+    """Real files; instead of the operation after so many the power fails. -1: never."""
+
+    def __init__(self, disk: Ext4, operations: int, *, keeps_names: bool) -> None:
+        self.done = 0
+        self._disk, self._last, self._keeps_names = disk, operations, keeps_names
+
+    def count(self) -> None:
+        if self.done == self._last:
+            self._disk.cut(keeps_names=self._keeps_names)
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.done += 1
+
+
+class Forgetful(Powered):
+    """The same with a disk that syncs nothing."""
+
+    def fsync(self, path: str) -> None:
+        del path
+        self.count()
+
+
+def _child(files: Powered, log_dir: str, run: Run, pipe: Connection) -> None:
+    run(log_dir, files)
+    pipe.send(files.done)
+
+
+def cut_in(files: Powered, log_dir: Path, run: Run) -> int | None:
+    """Run it in a process until the power fails; operations that it did if it came to its end."""
+    ours, theirs = PROCESSES.Pipe()
+    process = PROCESSES.Process(target=_child, args=(files, str(log_dir), run, theirs))
+    process.start()
+    theirs.close()
+    process.join(TIMEOUT_S)
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return int(ours.recv()) if process.exitcode == 0 else None
+
+
+def cut_everywhere(
+    original: Ext4, directory: Path, run: Run, kind: type[Powered] = Powered, first: int = 0
+) -> Iterator[tuple[int, Ext4]]:
+    """Number of the operation before which the power failed, and the disk as it is then; not mounted."""
+    for operation in itertools.count(first):
+        for keeps_names in (False, True):
+            disk = original.copied(directory)
+            with disk.mounted() as place:
+                done = cut_in(kind(disk, operation, keeps_names=keeps_names), place / LOGS, run)
+            if done is not None:
+                return
+            yield operation, disk
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> Ext4:
+    """A log on a disk of its own; not mounted."""
+    disk = Ext4.made(tmp_path)
+    with disk.mounted() as place:
+        (place / LOGS).mkdir()
+        write_log(place / LOGS, seed=7)
+    return disk
+
+
+def _recover(log_dir: str, files: Files) -> None:
+    recover(PartitionDir.of(files, log_dir, TP), is_kafka=False)
+
+
+def test_commits_and_recoveries_cut_before_every_operation(original: Ext4, tmp_path: Path) -> None:
+    with original.mounted() as place:
+        truth = Truth(place / LOGS)
+    repairs, cuts = itertools.cycle(REPAIRS_AFTER_A_CUT), 0
+    for operation, disk in cut_everywhere(original, tmp_path / "copy", kill9_child.clean):
+        cuts += 1
+        if operation % 5 == 0:
+            with disk.mounted() as place:
+                files = Powered(disk, operation // 5 % 8, keeps_names=operation % 2 == 0)
+                cuts += cut_in(files, place / LOGS, _recover) is None
+        with disk.mounted() as place:
+            for repair in next(repairs):
+                repair(place / LOGS)
+            truth.check(place / LOGS)
+    assert cuts >= 350
+
+
+@pytest.mark.parametrize("name", ["retention", "deletion of records"])
+def test_other_protocols_cut_before_every_operation(name: str, original: Ext4, tmp_path: Path) -> None:
+    protocol, cuts = PROTOCOLS[name], 0
+    with original.mounted() as place:
+        before = records(place / LOGS)
+    for _, disk in cut_everywhere(original, tmp_path / "copy", protocol.run):
+        cuts += 1
+        with disk.mounted() as place:
+            protocol.check(place / LOGS, before)
+            recovers_alone(place / LOGS)
+    assert cuts > 5
+
+
+def test_syncs_that_do_nothing_would_be_found(original: Ext4, tmp_path: Path) -> None:
+    with original.mounted() as place:
+        truth = Truth(place / LOGS)
+    late = 150  # the beginning of the commits: what was staged is relied on
+    for _, disk in cut_everywhere(original, tmp_path / "copy", kill9_child.clean, Forgetful, late):
+        with disk.mounted() as place:
+            try:
+                recovers_alone(place / LOGS)
+                truth.check(place / LOGS)
+            except Exception:  # noqa: BLE001  # whatever a torn log raises
+                return
+    pytest.fail("nothing was lost")
