@@ -70,6 +70,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "daemon/test_due_logs.py::test_clock_that_goes_back_is_believed",
     ),
     "several daemons and one-shots at once": (
+        "daemon/test_several.py::test_of_three_daemons_that_start_at_once_one_works",
+        "daemon/test_several.py::test_a_one_shot_beside_a_daemon_is_refused_and_disturbs_nothing",
         "cleaning/test_bad_input.py::test_second_cleanerd_in_the_same_directory",
     ),
     "files that change or grow while they are read": (

@@ -14,8 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,63 +29,52 @@ from tests.daemon.processes import ROOT, DaemonProcess, running, wait_until
 from tests.daemon.test_at_work import in_the_middle
 from tests.daemon.test_process import committed, descendants
 from tests.daemon.test_standalone_cluster import CLEANED_S, WORKERS, standalone
-from tests.operate.tools import need
+from tests.daemon.tracing import (
+    PATIENCE_S,
+    RENAMES,
+    SYNCS,
+    committed_files,
+    failing,
+    injecting,
+    lasting,
+    staged_files,
+    traced,
+)
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
-PATIENCE_S = 300
 big = test_at_work.log_dir
-STAGED_KINDS = (".log", ".index", ".timeindex", ".part")
 
 
 @dataclass(frozen=True)
 class Injected:
-    """An error of system calls on files of a log: on `.log` files themselves, or on what is staged."""
+    """An error of system calls on files of a log."""
 
     calls: str
     error: int
-    is_staged: bool
+    files: Callable[[Path], list[Path]]
+
+
+def logs_of(partition: Path) -> list[Path]:
+    """The `.log` files themselves."""
+    return sorted(partition.glob("*.log"))
+
+
+def itself(partition: Path) -> list[Path]:
+    """The directory."""
+    return [partition]
 
 
 INJECTED = {
-    "source cannot be opened": Injected("openat", errno.EACCES, is_staged=False),
-    "source cannot be read": Injected("read,pread64,preadv", errno.EIO, is_staged=False),
-    "disk full": Injected("openat", errno.ENOSPC, is_staged=True),
-    "sync fails": Injected("fsync,fdatasync", errno.EIO, is_staged=True),
-    "read-only when it is named": Injected("rename,renameat,renameat2", errno.EROFS, is_staged=True),
+    "source cannot be opened": Injected("openat", errno.EACCES, logs_of),
+    "source cannot be read": Injected("read,pread64,preadv", errno.EIO, logs_of),
+    "directory cannot be listed": Injected("getdents64", errno.EIO, itself),
+    "disk full": Injected("openat", errno.ENOSPC, staged_files),
+    "sync fails": Injected(SYNCS, errno.EIO, staged_files),
+    "read-only when it is named": Injected(RENAMES, errno.EROFS, staged_files),
+    "directory cannot be synced": Injected(SYNCS, errno.EIO, itself),
+    "not named in the commit": Injected(RENAMES, errno.EIO, committed_files),
 }
-
-
-def names_of(partition: Path, *, is_staged: bool) -> list[Path]:
-    """Files of a log, or those that its cleaning stages."""
-    logs = sorted(partition.glob("*.log"))
-    if not is_staged:
-        return logs
-    bases = {int(log.stem) + one for log in logs for one in range(3)}
-    return [partition / f"{base:020d}{kind}.cleanerd" for base in sorted(bases) for kind in STAGED_KINDS]
-
-
-class Traced(DaemonProcess):
-    """A daemon below strace; its pid is its own."""
-
-    tracing: tuple[str, ...] = ()
-    start_s = PATIENCE_S
-
-    def arguments(self) -> list[str]:
-        return [*self.tracing, *super().arguments()]
-
-
-@contextmanager
-def traced(directory: Path, tracing: tuple[str, ...], *log_dirs: Path) -> Iterator[DaemonProcess]:
-    directory.mkdir()
-    daemon = Traced(directory, list(log_dirs), {"cleanerd.retry.max": 100})
-    daemon.tracing = tracing
-    try:
-        yield daemon.start()
-    finally:
-        if daemon.process is not None and daemon.process.poll() is None:
-            daemon.process.kill()
-            daemon.process.wait()
 
 
 def failures(daemon: DaemonProcess, name: str) -> list[str]:
@@ -98,19 +86,7 @@ def failures(daemon: DaemonProcess, name: str) -> list[str]:
 def test_a_failing_call_is_the_trouble_of_its_log_and_passes(fault: str, tmp_path: Path) -> None:
     injected = INJECTED[fault]
     good, bad = write_logs(tmp_path / "good", "one"), write_logs(tmp_path / "bad", "two")
-    paths = names_of(bad / "two-0", is_staged=injected.is_staged)
-    inject = f"inject={injected.calls}:error={errno.errorcode[injected.error]}"
-    tracing = (
-        need("strace", "strace"),
-        "-f",
-        "-D",
-        "--seccomp-bpf",
-        "-o",
-        "/dev/null",
-        "-e",
-        f"trace={injected.calls}",
-    )
-    tracing += ("-e", inject, *(word for path in paths for word in ("-P", str(path))))
+    tracing = injecting(injected.calls, failing(injected.error), injected.files(bad / "two-0"))
     with traced(tmp_path / "d", tracing, good, bad) as daemon:
         wait_until(lambda: committed(daemon, "one-0") and _complaints(daemon, bad), PATIENCE_S, daemon.output)
         assert any(os.strerror(injected.error) in told for told in _complaints(daemon, bad)), daemon.output()
@@ -134,18 +110,7 @@ def _complaints(daemon: DaemonProcess, place: Path) -> list[str]:
 def test_a_slow_disk_costs_time_only(tmp_path: Path) -> None:
     """Each sync of a staged file takes half a second."""
     log = write_logs(tmp_path / "logs", "one")
-    paths = names_of(log / "one-0", is_staged=True)
-    tracing = (
-        need("strace", "strace"),
-        "-f",
-        "-D",
-        "--seccomp-bpf",
-        "-o",
-        "/dev/null",
-        "-e",
-        "trace=fsync,fdatasync",
-    )
-    tracing += ("-e", "inject=fsync,fdatasync:delay_exit=500000", *(w for p in paths for w in ("-P", str(p))))
+    tracing = injecting(SYNCS, lasting(0.5), staged_files(log / "one-0"))
     with traced(tmp_path / "d", tracing, log) as daemon:
         wait_until(lambda: committed(daemon, "one-0"), PATIENCE_S, daemon.output)
         assert failures(daemon, "one-0") == []

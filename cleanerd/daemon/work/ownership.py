@@ -59,13 +59,19 @@ class Ownership:
         return {log_dir: str(reason) for log_dir, reason in refused.items() if reason is not None}
 
     def take_at_start(self, log_dirs: Sequence[str]) -> dict[str, str]:
-        """As `take`; raises Fatal with the pid when another cleanerd works in one of them."""
+        """As `take`; raises Fatal with the pid when another cleanerd works in one of them.
+
+        In the same order by all, and no further than that: of several that start at once one gets what it wants.
+        """
+        offline: dict[str, str] = {}
         with self._mutex:
-            refused = {log_dir: self._take(log_dir) for log_dir in log_dirs}
-            for reason in refused.values():
+            for log_dir in sorted(log_dirs, key=os.path.realpath):
+                reason = self._take(log_dir)
                 if isinstance(reason, LockHeld):
                     raise Fatal(str(reason)) from reason
-        return {log_dir: str(reason) for log_dir, reason in refused.items() if reason is not None}
+                if reason is not None:
+                    offline[log_dir] = str(reason)
+        return offline
 
     def recover(self, log_dir: str) -> bool:
         """Recover every partition directory unless that was done; False while another process owns the log directory."""

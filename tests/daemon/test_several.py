@@ -1,0 +1,102 @@
+"""Several cleanerds in the same log directories: one works, the others say who does, and nothing is harmed."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from cleanerd.daemon.work.ownership import Ownership
+from cleanerd.env.clock import SystemClock
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import Fatal
+from cleanerd.format import names
+from cleanerd.storage.lock import probe
+from tests.cleaning.logs import TRUTH, assert_settled, contents, lock_of_another, newest, write_logs
+from tests.daemon.processes import DaemonProcess, running, wait_until
+from tests.daemon.test_at_work import in_the_middle
+from tests.daemon.test_at_work import log_dir as big
+from tests.daemon.test_faults import clean, results
+from tests.daemon.test_process import committed
+from tests.daemon.tracing import PATIENCE_S
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
+__all__ = ["big"]
+
+REFUSED_S = 60
+
+
+def test_the_lock_of_a_second_directory_is_not_taken_while_the_first_is_refused(tmp_path: Path) -> None:
+    """Whatever their order in the configuration: else two daemons that name them differently would refuse each other."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    ownership = Ownership(RealFiles(), SystemClock(), lambda *_: None, lambda *_: None)
+    with (
+        lock_of_another(tmp_path / "a" / names.CLEANERD_LOCK) as pid,
+        pytest.raises(Fatal, match=f"process {pid}"),
+    ):
+        ownership.take_at_start([str(tmp_path / "b"), str(tmp_path / "a")])
+    assert probe(str(tmp_path / "b"), names.CLEANERD_LOCK) is None
+
+
+def test_of_three_daemons_that_start_at_once_one_works(tmp_path: Path) -> None:
+    """In two directories, named in a different order by each. When it is killed another one takes its place."""
+    logs = [write_logs(tmp_path / "a", "one"), write_logs(tmp_path / "b", "two")]
+    daemons = []
+    for number in range(3):
+        (tmp_path / f"d{number}").mkdir()
+        daemons.append(DaemonProcess(tmp_path / f"d{number}", logs[number % 2 :] + logs[: number % 2], {}))
+    try:
+        processes = [daemon.spawn() for daemon in daemons]
+        wait_until(lambda: sum(one.poll() is None for one in processes) == 1, REFUSED_S)
+        (works,) = (one for one in daemons if one.process is not None and one.process.poll() is None)
+        assert works.process is not None
+        wait_until(lambda: committed(works, "one-0") and committed(works, "two-0"), PATIENCE_S, works.output)
+        for other in daemons:
+            if other is not works:
+                assert other.process is not None
+                assert other.process.returncode == 1
+                assert f"(process {works.process.pid})" in other.output()
+                assert "Traceback" not in other.output()
+        works.stop(signal.SIGKILL)
+        heir = next(one for one in daemons if one is not works)
+        heir.start()
+        assert heir.stop() == 0
+    finally:
+        for daemon in daemons:
+            if daemon.process is not None and daemon.process.poll() is None:
+                daemon.process.kill()
+                daemon.process.wait()
+    for log_dir, topic in zip(logs, ("one", "two"), strict=True):
+        assert_settled(log_dir / f"{topic}-0")
+        assert newest(log_dir / f"{topic}-0") == TRUTH
+
+
+def test_a_one_shot_beside_a_daemon_is_refused_and_disturbs_nothing(tmp_path: Path, big: Path) -> None:
+    """In the middle of a cleaning; a directory that no daemon has is cleaned all the same."""
+    free = write_logs(tmp_path / "free", "one")
+    before = newest(big / "big-0")
+    with in_the_middle(tmp_path, big) as daemon:
+        assert daemon.process is not None
+        process = clean(big, f"--log-dir={free}")
+        found = results(process)
+        assert process.returncode == 1
+        assert (found["big"]["outcome"], found["one"]["outcome"]) == ("failed", "committed")
+        assert f"(process {daemon.process.pid})" in found["big"]["reason"]
+        assert newest(big / "big-0") == before
+        daemon.configure(log_cleaner_io_max_bytes_per_second=1e12)
+        wait_until(lambda: committed(daemon, "big-0"), PATIENCE_S, daemon.output)
+        assert daemon.outcomes("big-0") == ["committed"]
+    assert newest(big / "big-0") == before
+    assert newest(free / "one-0") == TRUTH
+
+
+def test_a_daemon_that_cannot_have_all_its_directories_ends_and_has_changed_nothing(tmp_path: Path) -> None:
+    shared, own = write_logs(tmp_path / "shared", "one"), write_logs(tmp_path / "own", "two")
+    before = contents(own / "two-0")
+    with running(tmp_path / "first", shared) as first:
+        (tmp_path / "second").mkdir()
+        second = DaemonProcess(tmp_path / "second", [own, shared], {})
+        assert second.spawn().wait(REFUSED_S) == 1
+        assert f"another cleanerd works in {shared}" in second.output()
+        assert contents(own / "two-0") == before
+        wait_until(lambda: committed(first, "one-0"), PATIENCE_S, first.output)
