@@ -1,0 +1,63 @@
+"""What the number of logs costs: 20,000 partitions with 100,000 empty segments are looked through in time that is linear."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cleanerd.daemon.inventory.inventory import Inventory
+from cleanerd.env.clock import SystemClock
+from cleanerd.env.files import RealFiles
+from cleanerd.format.names import FileKind, SegmentFileName
+
+pytestmark = pytest.mark.soak
+
+SMALL, LARGE = 2_500, 20_000
+SEGMENTS = 5
+LINEAR_MAX = 2 * LARGE // SMALL
+"""What is linear takes 8 times as long for LARGE as for SMALL, what is quadratic 64 times."""
+BYTES_A_LOG_MAX = 16 << 10
+
+
+def empty_logs(log_dir: Path, count: int) -> Path:
+    """Partitions of a hundred topics; all segments are empty."""
+    for number in range(count):
+        partition = log_dir / f"topic{number % 100}-{number // 100}"
+        partition.mkdir(parents=True)
+        for base in range(SEGMENTS):
+            path = partition / str(SegmentFileName(base * 10, FileKind.LOG))
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+    return log_dir
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    began_s = time.process_time()
+    work()
+    return time.process_time() - began_s
+
+
+def test_twenty_thousand_partitions_cost_eight_times_what_2500_do(tmp_path: Path) -> None:
+    """The first scan reads everything, the next one two stats for each log."""
+    spent: dict[int, tuple[float, float]] = {}
+    for count in (SMALL, LARGE):
+        log_dir, inventory = (
+            str(empty_logs(tmp_path / str(count), count)),
+            Inventory(RealFiles(), SystemClock()),
+        )
+        before_bytes = psutil.Process().memory_info().rss
+        first_s = cpu_seconds(lambda inventory=inventory, log_dir=log_dir: inventory.scan([log_dir]))  # type: ignore[misc]
+        assert len(inventory.logs()) == count
+        assert inventory.errors() == {}
+        grown_bytes = psutil.Process().memory_info().rss - before_bytes
+        assert grown_bytes < count * BYTES_A_LOG_MAX + (16 << 20), grown_bytes / count
+        inventory.scan([log_dir])  # whatever changed a moment before the first is listed once more
+        again_s = cpu_seconds(lambda inventory=inventory, log_dir=log_dir: inventory.scan([log_dir]))  # type: ignore[misc]
+        spent[count] = (first_s, again_s)
+        print(
+            f"{count} logs: first scan {first_s:.2f} s, next {again_s:.2f} s, {grown_bytes / count:.0f} bytes a log"
+        )
+    for small_s, large_s in zip(spent[SMALL], spent[LARGE], strict=True):
+        assert large_s < max(small_s, 0.05) * LINEAR_MAX, spent
