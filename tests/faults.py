@@ -48,6 +48,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "daemon/test_soak.py::test_nothing_is_lost_whatever_happens",
     ),
     "the power fails": (
+        "daemon/test_ends.py::test_the_power_fails_at_any_moment_of_a_daemon",
         "storage/test_power_cut.py::test_commits_and_recoveries_cut_before_every_operation",
         "storage/test_power_cut.py::test_other_protocols_cut_before_every_operation",
         "storage/test_delete.py::test_power_cut_anywhere_leaves_the_end_of_the_log",
@@ -58,6 +59,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "broker/test_live_broker.py::test_a_killed_broker_finds_its_logs_in_order",
     ),
     "SIGTERM and SIGINT at any moment": (
+        "daemon/test_ends.py::test_a_daemon_that_is_asked_to_end_at_any_moment_loses_nothing",
+        "daemon/test_ends.py::test_a_daemon_that_is_asked_to_end_in_the_middle_of_a_commit",
         "daemon/test_faults.py::test_a_run_that_is_asked_to_end_at_any_moment_loses_nothing",
     ),
     "a client that is slow, or vanishes": (

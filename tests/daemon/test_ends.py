@@ -1,0 +1,169 @@
+"""A real daemon that is asked to end at any moment, or does not get to: while it starts, cleans, commits, deletes, waits.
+
+Nothing is half done, no traceback is told, no process stays behind. `CLEANERD_TEST_MOMENTS` says how many moments.
+"""
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cleanerd.client.producer import Producer
+from cleanerd.client.writer import LogWriter
+from cleanerd.format import names
+from tests.cleaning.logs import SEGMENT_BYTES, TRUTH, assert_settled, newest, write_logs
+from tests.daemon.processes import DaemonProcess, running, wait_until
+from tests.daemon.tracing import PATIENCE_S, RENAMES, committed_files, injecting, lasting, traced
+from tests.kills import RETENTION_MS
+from tests.storage.ext4 import Ext4
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
+
+MOMENTS = int(os.environ.get("CLEANERD_TEST_MOMENTS", "6"))
+ENDED_S = 40
+TOPICS = {"one": "compact", "two": "compact", "old": "delete"}
+SETTINGS = {
+    "cleanerd.spark.master": "local[1]",
+    "log.retention.ms": RETENTION_MS,
+    "log.retention.check.interval.ms": 200,
+    "log.segment.delete.delay.ms": 300,
+}
+INTERRUPTED = 130
+
+
+def dirty_logs(log_dir: Path) -> Path:
+    """Two logs to clean, and one of which all but the last segment has expired. No broker lives there."""
+    write_logs(log_dir, *TOPICS)
+    for name in (names.META_PROPERTIES, names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
+        (log_dir / name).unlink()
+    return log_dir
+
+
+def make_dirty(log_dir: Path) -> None:
+    """The same records once more, so that there is everything to be done again."""
+    for topic in TOPICS:
+        with LogWriter(str(log_dir), topic, 0, segment_bytes=SEGMENT_BYTES) as writer:
+            producer = Producer(writer)
+            for key, value in TRUTH.items():
+                for again in (b"once more", value):
+                    producer.put(key, again, 2000)
+            writer.roll()
+
+
+def check(log_dir: Path) -> None:
+    for topic in ("one", "two"):
+        assert newest(log_dir / f"{topic}-0") == TRUTH
+    list(newest(log_dir / "old-0"))
+
+
+def daemon_of(directory: Path, log_dir: Path) -> DaemonProcess:
+    directory.mkdir()
+    return DaemonProcess(directory, [log_dir], SETTINGS, TOPICS)
+
+
+def all_done(daemon: DaemonProcess, log_dir: Path) -> bool:
+    is_cleaned = all("committed" in daemon.outcomes(f"{topic}-0") for topic in ("one", "two"))
+    return is_cleaned and not list((log_dir / "old-0").glob("*.deleted"))
+
+
+def measured_s(tmp_path: Path) -> float:
+    """Seconds from the start of the process until everything is done."""
+    logs, began = dirty_logs(tmp_path / "aside"), time.monotonic()
+    daemon = daemon_of(tmp_path / "first", logs)
+    daemon.start()
+    wait_until(lambda: all_done(daemon, logs), PATIENCE_S, daemon.output)
+    took_s = time.monotonic() - began
+    assert daemon.stop() == 0
+    return took_s
+
+
+def family(daemon: DaemonProcess) -> list[psutil.Process]:
+    assert daemon.process is not None
+    root = psutil.Process(daemon.process.pid)
+    return [root, *root.children(recursive=True)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_daemon_that_is_asked_to_end_at_any_moment_loses_nothing(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    chance, took_s = random.Random(int(number)), measured_s(tmp_path)
+    logs = dirty_logs(tmp_path / "logs")
+    daemon = daemon_of(tmp_path / "d", logs)
+    for _ in range(MOMENTS):
+        daemon.told.write_text("")
+        process = daemon.spawn()
+        time.sleep(0.4 + chance.random() * took_s)  # noqa: TID251  # a random moment; Python needs some to begin
+        living = family(daemon)
+        assert daemon.stop(number, ENDED_S) in (0, -number if number is signal.SIGTERM else INTERRUPTED)
+        assert process.returncode == 0 or '"ready"' not in daemon.output()
+        assert psutil.wait_procs(living[1:], 20)[1] == []
+        assert "Traceback" not in daemon.output(), daemon.output()
+        check(logs)
+        make_dirty(logs)
+    daemon.start()
+    wait_until(lambda: all_done(daemon, logs), PATIENCE_S, daemon.output)
+    assert daemon.stop() == 0
+    check(logs)
+    for topic in TOPICS:
+        assert_settled(logs / f"{topic}-0")
+
+
+@pytest.mark.parametrize("is_impatient", [False, True], ids=["once", "twice"])
+def test_a_daemon_that_is_asked_to_end_in_the_middle_of_a_commit(
+    tmp_path: Path, *, is_impatient: bool
+) -> None:
+    """Every rename lasts: it ends the commit first. The second signal ends the process at once, and the next start mends."""
+    logs = dirty_logs(tmp_path / "logs")
+    tracing = injecting(RENAMES, lasting(0.5), committed_files(logs / "one-0"))
+    with traced(tmp_path / "d", tracing, logs, cleanerd_spark_master="local[1]") as daemon:
+        wait_until(lambda: list((logs / "one-0").glob("*.swap")), PATIENCE_S, daemon.output)
+        assert daemon.process is not None
+        if is_impatient:
+            daemon.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: '"stopping"' in daemon.output(), ENDED_S)
+            assert daemon.stop() == INTERRUPTED
+        else:
+            assert daemon.stop(timeout_s=ENDED_S) == 0
+            assert not list((logs / "one-0").glob("*.swap"))
+        assert "Traceback" not in daemon.output()
+    with running(tmp_path / "d", logs) as daemon:
+        wait_until(lambda: daemon.log("one-0")["state"] == "clean", PATIENCE_S, daemon.output)
+        assert_settled(logs / "one-0")
+        check(logs)
+
+
+def test_the_power_fails_at_any_moment_of_a_daemon(tmp_path: Path) -> None:
+    """Logs and state on an ext4 that forgets what was not synced: no record is lost, and the daemon starts again."""
+    chance, took_s = random.Random(9), measured_s(tmp_path)
+    disk = Ext4.made(tmp_path)
+    with disk.mounted() as place:
+        logs = dirty_logs(place / "logs")
+    daemon = daemon_of(tmp_path / "d", logs)
+    daemon.settings["cleanerd.state.dir"] = disk.place / "state"
+    for number in range(MOMENTS):
+        disk.mount()
+        daemon.spawn()
+        time.sleep(0.4 + chance.random() * took_s)  # noqa: TID251  # a random moment
+        disk.cut(keeps_names=number % 2 == 0)
+        living = family(daemon)
+        for one in living:
+            one.kill()
+        assert daemon.process is not None
+        daemon.process.wait()
+        psutil.wait_procs(living, 20)
+        disk.unmount()
+        with disk.mounted():
+            check(logs)
+            make_dirty(logs)
+    with disk.mounted():
+        daemon.start()
+        wait_until(lambda: all_done(daemon, logs), PATIENCE_S, daemon.output)
+        assert daemon.stop() == 0
+        check(logs)
+        for topic in TOPICS:
+            assert_settled(logs / f"{topic}-0")
