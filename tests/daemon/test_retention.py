@@ -3,6 +3,7 @@
 Which logs a pass is for, C037 among it, is `whose_turn`, which the daemon asks.
 """
 
+import errno
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -178,3 +179,27 @@ def known_log(log_dir: Path, policy: str) -> tuple[ListedLog, TopicConfig]:
     known = inventory.facts(LogId(str(log_dir), TP))
     assert known is not None
     return known, configuration.topic("t")
+
+
+class _Unsynced(RealFiles):
+    """Once a file was renamed no directory can be synced."""
+
+    is_broken = False
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        self.is_broken = True
+
+    def fsync_dir(self, directory: str) -> None:
+        if self.is_broken:
+            raise OSError(errno.EIO, "Input/output error", directory)
+        super().fsync_dir(directory)
+
+
+def test_what_a_pass_renamed_before_it_failed_goes_in_time(tmp_path: Path) -> None:
+    """Else its space came back when the daemon was started again."""
+    write_log(tmp_path)
+    passes = Passes(tmp_path, "delete")
+    passes.retention = replace(passes.retention, files=_Unsynced())
+    assert passes.run() == 0
+    assert passes.pending.next_due_ms == NOW_MS + 500

@@ -27,6 +27,7 @@ from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable
 from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.delete import deleted_files
 from cleanerd.storage.generation import end_left_truncation
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, is_kafka_dir, scan_partition
@@ -177,6 +178,9 @@ class RetentionPasses:
         if done is None or isinstance(done, LockHeld):
             return done
         if isinstance(done, CleanerdError):
+            left = attempt(partial(deleted_files, PartitionDir(self.files, log.directory)), log.directory)
+            if not isinstance(left, CleanerdError):
+                dispose(left)  # what it had renamed when it failed
             self.done(log, None, str(done))
             return done
         self.done(log, done[1], None)
