@@ -25,6 +25,7 @@ LIST = [2, 1, 3]
 REASONS = (
     f"replicas [{OTHER}] are not in sync any more",
     "the controller was",
+    "the broker has not closed the log within",
     "the cluster cannot be asked: RequestTimedOutError",
 )
 DAMAGES = ("topic-id", "epochs")
