@@ -33,12 +33,17 @@ class Window:
     now_ms: tuple[int, int] = (NEVER, -1)  # least, most
     rules: set[Rules] = field(default_factory=set)
     latest_ms: int = -1  # that the clock ever said
+    cleanable_ms: int = (
+        -1
+    )  # records up to this time could be cleaned at some time, whatever clock and lag say today
 
     def hear(self, now_ms: int, rules: Rules) -> None:
         """Whenever one of them is set, and when a judge looks."""
         self.now_ms = min(self.now_ms[0], now_ms), max(self.now_ms[1], now_ms)
         self.latest_ms = max(self.latest_ms, now_ms)
         self.rules.add(rules)
+        lags = [one.compaction_lag_ms for one in self.rules if one.compacts]
+        self.cleanable_ms = max(self.cleanable_ms, *(self.now_ms[1] - lag_ms for lag_ms in lags), -1)
 
     def settle(self, now_ms: int, rules: Rules) -> None:
         """Everything was seen, and no cleaning is under way."""

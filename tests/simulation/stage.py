@@ -146,6 +146,8 @@ class Stage(ABC):
     def act(self, actor: str, work: Callable[[], object]) -> bool:
         """Do something as somebody who may be killed; whether he lives."""
         self.actor = actor
+        if actor == "daemon":
+            self.aborted.clear()  # what was told to stop ends with the step in which it was told
         try:
             work()
         except SwitchedOff:

@@ -18,7 +18,7 @@ from cleanerd.client import reader
 from cleanerd.daemon.work.holds import Holds
 from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.kernels.tables import Producers
-from cleanerd.pipeline import index, job, rewrite
+from cleanerd.pipeline import index, job, rewrite, whole_log
 from cleanerd.storage.stability import read_stability
 from cleanerd.storage.staged import unlink_staged
 from tests.simulation.disk import REAL
@@ -27,7 +27,7 @@ from tests.simulation.rules import Violation
 from tests.simulation.world import World
 
 pytestmark = pytest.mark.soak
-SEEDS = 60
+SEEDS = 120
 Patch = pytest.MonkeyPatch
 
 
@@ -72,8 +72,8 @@ def test_it_finds_a_horizon_that_is_too_early(monkeypatch: Patch) -> None:
 
 
 def test_it_finds_what_goes_before_its_horizon(monkeypatch: Patch) -> None:
-    """Rules 4.15 and 4.19, with a clock that is half a minute fast."""
-    _plans(monkeypatch, now_ms=lambda work, _: work.now_ms + 30_000)
+    """Rules 4.15 and 4.19, with a clock that is a quarter of an hour fast."""
+    _plans(monkeypatch, now_ms=lambda work, _: work.now_ms + 900_000)
     found("(tombstone|marker) .* before its delete horizon")
 
 
@@ -146,12 +146,13 @@ def test_it_finds_lost_state_of_producers(monkeypatch: Patch) -> None:
 
 
 def test_it_finds_a_cleaner_that_knows_no_aborted_transactions(monkeypatch: Patch) -> None:
-    """Their records supersede what was committed."""
+    """Their records supersede what was committed. Nor does it notice that their transactions end with ABORT."""
+    monkeypatch.setattr(whole_log, "unlisted_abort", lambda *_: None)
     for module in (index, rewrite):
         monkeypatch.setattr(
             module, "mark_aborted", lambda batches, *_: np.zeros(len(getattr(batches, "rows", batches)), bool)
         )
-    found("is lost|was aborted")
+    found("is lost|was aborted|tombstone .* before its delete horizon")
 
 
 def test_it_finds_a_reader_that_sees_aborted_records(monkeypatch: Patch) -> None:

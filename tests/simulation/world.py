@@ -138,7 +138,6 @@ class World(Stage):
             return
         name = self.chance.choice(STEPS)
         self.note(f"daemon {name}")
-        self.aborted.clear()
         if not self.act("daemon", self.daemon.steps[name]):
             self.counts["daemons killed"] += 1
             self._kill_daemon()

@@ -89,7 +89,12 @@ class Log:
         chance, now_ms = self.chance, self.disk.clock.now_ms()
         draw = chance.random()
         value = None if draw < 0.2 else b"%d:" % now_ms + b"x" * chance.randint(0, 90)
-        return ProducerRecord(b"k%d" % chance.randrange(self.keys), value, now_ms - chance.randint(0, 5))
+        if chance.random() < 0.15:  # a key that seldom comes again: its tombstone stays until its horizon
+            key = b"once-%d" % chance.randrange(300)
+            value = None if chance.random() < 0.6 else value
+        else:
+            key = b"k%d" % chance.randrange(self.keys)
+        return ProducerRecord(key, value, now_ms - chance.randint(0, 5))
 
     def _new_producer(self) -> tuple[int, Producer]:
         assert self.writer is not None
