@@ -17,6 +17,10 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "broker/test_no_room.py::test_a_directory_that_fills_up_in_mid_write_costs_its_log_the_cleaning_and_the_broker_nothing",
         "daemon/test_at_work.py::test_a_log_without_room_for_all_its_groups_is_committed_group_by_group",
     ),
+    "a file system that becomes read-only": (
+        "daemon/test_read_only.py::test_an_error_of_the_file_system_harms_only_its_directory",
+        "pipeline/test_place.py::test_a_file_that_cannot_be_made_stops_all_parts",
+    ),
     "a slow disk": ("daemon/test_faults.py::test_a_slow_disk_costs_time_only",),
     "a log directory that goes away": (
         "daemon/test_at_work.py::test_d14_log_dir_that_fails_is_offline_alone_and_comes_back",

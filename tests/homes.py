@@ -22,6 +22,7 @@ HOMES = {
     "cleanerd/cleaning/plan.py": "pipeline/test_job.py",
     "cleanerd/cleaning/result.py": "cleaning/test_one_shot.py",
     "cleanerd/cleaning/room.py": "cleaning/test_group_by_group.py",
+    "cleanerd/pipeline/part_file.py": "pipeline/test_place.py",
     "cleanerd/pipeline/index.py": "pipeline/test_chunks.py",
     "cleanerd/pipeline/rewrite.py": "pipeline/test_chunks.py",
     "cleanerd/pipeline/values.py": "pipeline/test_tasks.py",

@@ -15,7 +15,7 @@ HELD_BYTES = 80 << 20
 class PartFile:
     """Written from its start to its end, in a `with`. Without an `asked` it is the file; the first part makes it.
 
-    Every method raises OSError, NoSpace; Aborted when a part before it has failed.
+    Every method, and entering, raises OSError, NoSpace; Aborted when a part before it has failed.
     """
 
     def __init__(self, path: str, like: str, least_free_bytes: int, asked: Asked | None = None) -> None:
@@ -27,16 +27,21 @@ class PartFile:
         self._least_free_bytes = least_free_bytes
         self._asked = asked
         self._held: list[Bytes] = []
+        self._like = like
         self._fd: int | None = None
-        if asked is None or asked.is_first:
-            self._fd = _create_like(path, like)
 
     def __enter__(self) -> "PartFile":
+        try:
+            if self._asked is None or self._asked.is_first:
+                self._fd = _create_like(self.path, self._like)
+        except BaseException:
+            self._give_up()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and self._asked is not None:
-            self._asked.give_up()
+        if kind is not None:
+            self._give_up()
         self._close()
 
     def write(self, data: Bytes) -> None:
@@ -56,6 +61,10 @@ class PartFile:
         if self._fd is None:
             self._begin()
         self._close()
+
+    def _give_up(self) -> None:
+        if self._asked is not None:
+            self._asked.give_up()
 
     def _begin(self) -> None:
         assert self._asked is not None

@@ -107,6 +107,19 @@ def test_a_part_that_fails_stops_those_behind_it_and_no_other(tmp_path: Path) ->
     assert [type(error) for error in group.errors.values()] == [Aborted]
 
 
+def test_a_file_that_cannot_be_made_stops_all_parts(tmp_path: Path) -> None:
+    """As on a file system that has become read-only."""
+    with places("127.0.0.1") as reporter:
+        group = Group(tmp_path, reporter)
+        group.path.mkdir()  # cannot be unlinked, and no file made in its place
+        for number in (2, 1, 0):
+            group.begin(number, [b"data"])
+        group.end()
+    assert isinstance(group.errors.pop(0), OSError)
+    assert sorted(group.errors) == [1, 2]
+    assert {type(error) for error in group.errors.values()} == {Aborted}
+
+
 def test_when_the_job_ends_nobody_waits(tmp_path: Path) -> None:
     """A task whose predecessor died without a word."""
     waits = threading.Event()

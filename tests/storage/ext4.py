@@ -68,9 +68,15 @@ class Ext4:
         subprocess.run(["umount", *(["--lazy"] if at_once else []), str(self.place)], check=True)
 
     def remount(self, how: str) -> bool:
-        """Remount with an option, such as `ro`; whether that was possible: not while files are open for writing."""
+        """Remount with an option; whether that was possible."""
         options = ["mount", "-o", f"remount,{how}", str(self.place)]
         return subprocess.run(options, capture_output=True, check=False).returncode == 0
+
+    def fail(self) -> None:
+        """The kernel meets an error in it, and does what the option `errors` says."""
+        mounts = Path("/proc/mounts").read_text().splitlines()
+        device = next(line.split()[0] for line in mounts if f" {self.place} " in line)
+        Path(f"/sys/fs/ext4/{os.path.basename(device)}/trigger_fs_error").write_text("test")
 
     def cut(self, *, keeps_names: bool = False) -> None:
         """The power is gone. With `keeps_names` the journal was written before: names are new, contents may not be."""
