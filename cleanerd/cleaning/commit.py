@@ -195,7 +195,13 @@ def commit_together(
     done: dict[TopicPartition, Committed] = {one.topic_partition: None for one in waiting}
     ends: dict[TopicPartition, int] = {}
     under_way = {
-        one.topic_partition: _steps(files, log_dir, one, lock, lambda: clock.monotonic_s() >= ends_s)
+        one.topic_partition: _steps(
+            files,
+            log_dir,
+            one,
+            lambda: _make_way(lock, is_kafka=is_kafka),
+            lambda: clock.monotonic_s() >= ends_s,
+        )
         for one in waiting
     }
 
@@ -229,11 +235,11 @@ class _Ended:
 
 
 def _steps(
-    files: Files, log_dir: str, one: Waiting, lock: LogDirLock, is_time_up: Callable[[], bool]
+    files: Files, log_dir: str, one: Waiting, make_way: Callable[[], None], is_time_up: Callable[[], bool]
 ) -> Iterator[_Ended | None]:
     """The commit of a log; at every yield of None its directory has to be synced."""
     tp, directory = one.topic_partition, f"{log_dir}/{one.topic_partition}"
-    _make_way(lock)
+    make_way()
     try:
         groups, live = waiting_groups(files, log_dir, tp, one.check)
     except (SourceChanged, CorruptFile):
@@ -242,7 +248,7 @@ def _steps(
     if not groups:
         return
     for group in groups:
-        _make_way(lock)
+        make_way()
         if group is not groups[0] and is_time_up():
             raise TimeUp("the rest of its groups is committed in a moment", None)
         try:
@@ -275,12 +281,15 @@ def waiting_groups(
     return groups, live
 
 
-def _make_way(lock: LogDirLock) -> None:
+def _make_way(lock: LogDirLock, *, is_kafka: bool) -> None:
     """Raise LockHeld when another process has taken the lock file away or waits for it: a broker that starts.
 
-    Between two groups a commit may end: the rest of the cleaning goes on waiting.
+    Between two groups a commit may end: the rest of the cleaning goes on waiting. Where no broker is, a writer wants the
+    lock for the moment of a roll: TimeUp, and the rest is committed in a moment.
     """
     lock.check()
+    if lock.is_wanted and not is_kafka:
+        raise TimeUp("a writer waits for the lock: it is committed in a moment", None)
     if lock.is_wanted:
         raise LockHeld("another process waits for the lock, a broker may be starting", None)
 

@@ -4,6 +4,9 @@ A broker that is told so by an unclean leader election leaves no token of its tr
 there is to see are the segments that are gone and the leader epochs.
 """
 
+import subprocess
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,8 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.segments import live_bases
 from cleanerd.storage.staged import manifest_names, read_manifests, staged_names
 from tests.client.cleaning import TP, Cleaning
+from tests.daemon.processes import wait_until
+from tests.storage.test_lock import starting_broker
 
 FILES = RealFiles()
 
@@ -52,6 +57,30 @@ def test_it_is_committed_when_nothing_has_happened(staged: Cleaning) -> None:
     epochs = render_leader_epochs([(0, 0), (4, 76)])
     (Path(staged.directory) / names.LEADER_EPOCH_CHECKPOINT).write_bytes(epochs)
     assert staged.commit() == live_bases(staged.directory)[-1]
+
+
+def test_a_writer_that_wants_the_lock_gets_its_turn_and_the_commit_goes_on(staged: Cleaning) -> None:
+    """Spec disk A3: it opens the file in the middle of the commit, and waits for the moment of a roll."""
+    turns: list[str] = []
+
+    def roll(writer: "subprocess.Popen[str]") -> None:
+        assert writer.stdout is not None
+        assert writer.stdin is not None
+        turns.append(writer.stdout.readline().split()[0])
+        print(file=writer.stdin, flush=True)
+
+    path, writers = Path(staged.directory).parent / names.LOCK, list[subprocess.Popen[str]]()
+    with ExitStack() as stack:
+
+        def check(_: int) -> None:
+            if not writers:
+                writers.append(stack.enter_context(starting_broker(path)))
+                wait_until(lambda: "BREAKING" in Path("/proc/locks").read_text(), 30)
+                threading.Thread(target=roll, args=(writers[0],)).start()
+
+        done = commit_staged(FILES, str(path.parent), TP, SystemClock(), is_kafka=False, check=check)
+    assert turns == ["locked"]
+    assert done == live_bases(staged.directory)[-1]
 
 
 @pytest.mark.parametrize("epochs", [[(0, 0), (4, 20)], [(4, 0)]], ids=["one more", "another"])
