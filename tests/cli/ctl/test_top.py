@@ -225,9 +225,14 @@ class Screen:
         self.resize(24, 80)
         self.modes = termios.tcgetattr(self.theirs)
         self.received = ""
+        sizes = (
+            "LINES",
+            "COLUMNS",
+        )  # as a runner of tests may have set them: they would win over the terminal's
+        inherited = {name: value for name, value in ENVIRONMENT.items() if name not in sizes}
         self.process = subprocess.Popen(
             [*CTL, *arguments],
-            env=ENVIRONMENT | {"TERM": "xterm", "LC_ALL": "C.UTF-8", "NO_COLOR": ""} | environment,
+            env=inherited | {"TERM": "xterm", "LC_ALL": "C.UTF-8", "NO_COLOR": ""} | environment,
             stdin=self.theirs, stdout=self.theirs, stderr=self.theirs,
         )  # fmt: skip
 
