@@ -6,9 +6,8 @@ of the key only; those of values and headers cost cleaning time, which does not 
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
-from .native import JIT, be32, copy_bytes
+from .native import JIT, be32, copy_bytes, njit
 from .records import read_varint
 from .tables import Bytes, Table
 

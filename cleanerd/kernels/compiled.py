@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import MutableMapping
+from functools import cache
 
 from cleanerd.env.cache import cache_directory, why_untrusted
 from cleanerd.format import codecs, head
@@ -29,7 +30,7 @@ def settle_cache(environment: MutableMapping[str, str]) -> None:
     if another user could have written there, or it is not writable at all. Processes started later inherit it.
     """
     named = environment.get(VARIABLE)
-    directory = named or os.path.join(cache_directory(environment), "numba", _version())
+    directory = named or os.path.join(cache_directory(environment), "numba", version())
     wrong = why_untrusted(directory)
     if wrong is not None:
         sys.stderr.write(f"cleanerd: compiled kernels are not taken from {directory}: {wrong}\n")
@@ -39,7 +40,9 @@ def settle_cache(environment: MutableMapping[str, str]) -> None:
     environment[VARIABLE] = directory
 
 
-def _version() -> str:
+@cache
+def version() -> str:
+    """Of the kernels: another one whenever code or a number that is compiled in changes."""
     digest = hashlib.sha256()
     package = os.path.dirname(os.path.abspath(__file__))
     kernels = [os.path.join(package, name) for name in sorted(os.listdir(package)) if name.endswith(".py")]

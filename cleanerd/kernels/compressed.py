@@ -6,13 +6,12 @@ else, and all that is broken, is left to `cleanerd.format.codecs`, which knows e
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from cleanerd.format.codecs import Codec, compress
 from cleanerd.format.head import CODEC_MASK
 
 from .libraries import addresses
-from .native import JIT, call_lz4, call_zstd, copy_bytes, le32
+from .native import JIT, call_lz4, call_zstd, copy_bytes, le32, njit
 from .tables import Bytes, Table
 
 Spans = npt.NDArray[np.int64]

@@ -6,12 +6,11 @@ that are not taken from the rewrite, which has to prove itself, but put together
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from cleanerd.format.head import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
 
 from .horizons import delete_horizon
-from .native import INLINE, JIT, be32, crc_step8, last_bytes, le64
+from .native import INLINE, JIT, be32, crc_step8, last_bytes, le64, njit
 from .tables import Action, Bytes, Table
 
 _DROP, _EMPTY, _REBUILD = int(Action.DROP), int(Action.EMPTY), int(Action.REBUILD)

@@ -4,14 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from cleanerd.format.codecs import Codec
 from cleanerd.format.head import HEADER_SIZE
 from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 
 from .compressed import Spans, pack, pack_singly
-from .native import JIT
+from .native import JIT, njit
 from .rebuild import varint_size, write_batches, write_field, write_varint
 from .tables import BATCH, JUDGED, Action, Bytes, Table
 

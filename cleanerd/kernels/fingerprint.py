@@ -8,12 +8,11 @@ A second, cheaper hash says which bucket a record belongs to: the rewrite asks f
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from cleanerd.format.head import CONTROL
 from cleanerd.policy import winner
 
-from .native import INLINE, JIT, last_bytes, le64
+from .native import INLINE, JIT, last_bytes, le64, njit
 from .tables import Bytes, Table
 
 Fingerprints = npt.NDArray[np.uint64]

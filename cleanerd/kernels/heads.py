@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, types
+from numba import types
 
 from cleanerd.env.pace import Pace
 from cleanerd.format.codecs import MAX_EXPANDED_BYTES
@@ -25,7 +25,7 @@ from cleanerd.format.head import (
 )
 
 from .fingerprint import may_supersede
-from .native import JIT, be32, be64
+from .native import JIT, be32, be64, njit
 from .records import RECORD_BYTES_MIN
 from .scan import next_size
 from .tables import ReadStatus

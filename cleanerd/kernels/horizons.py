@@ -1,11 +1,10 @@
 """Delete horizons of batches (rule 0.6; spec disk C1: a horizon takes the place of the base timestamp)."""
 
 import numpy as np
-from numba import njit
 
 from cleanerd.format.head import DELETE_HORIZON
 
-from .native import JIT
+from .native import JIT, njit
 from .tables import Action, Table
 
 _DROP, _EMPTY = int(Action.DROP), int(Action.EMPTY)

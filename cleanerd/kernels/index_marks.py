@@ -2,9 +2,8 @@
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
-from .native import JIT
+from .native import JIT, njit
 from .tables import Table
 
 

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from cleanerd.format.head import CONTROL, TRANSACTIONAL
 from cleanerd.policy.verdicts import RecordVerdict
 
 from .horizons import delete_horizon
-from .native import JIT
+from .native import JIT, njit
 from .tables import JUDGED, AbortedTxns, Action, Producers, Table
 
 _KEEP, _SUPERSEDED, _TOMBSTONE, _ABORTED, _CONTROL, _NO_KEY = (

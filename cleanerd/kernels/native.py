@@ -5,18 +5,21 @@ CRC-32C uses the instruction of x86-64 (SSE 4.2) or AArch64; elsewhere a table, 
 """
 
 import platform
+from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding as llvm
+import numba
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from .kernel_cache import KernelCache
+
 JIT: dict[str, Any] = {
     "nogil": True,
-    "cache": True,
     "error_model": "numpy",
     "boundscheck": False,
     # Kernels allocate nothing, so references need not be counted. numba counts, with an atomic instruction, at every
@@ -25,6 +28,17 @@ JIT: dict[str, Any] = {
 }
 INLINE: dict[str, Any] = {**JIT, "forceinline": True}
 """For what is called once or more a record: LLVM alone gives up on it when its caller grows."""
+
+
+def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """numba's, whose compiled code is kept in `kernel_cache`."""
+
+    def compiled(function):
+        dispatcher = numba.njit(**options)(function)
+        dispatcher._cache = KernelCache(function)
+        return dispatcher
+
+    return compiled
 
 
 def _load(bits, swap):

@@ -7,12 +7,11 @@ first time a fingerprint is met it survives, every further time it is superseded
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from cleanerd.policy.winner import SET_LOAD
 
 from .fingerprint import Fingerprints
-from .native import INLINE, JIT
+from .native import INLINE, JIT, njit
 
 _U = np.uint64
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from cleanerd.format.head import (
     ATTRIBUTES_AT,
@@ -26,7 +25,7 @@ from cleanerd.format.head import (
     TRANSACTIONAL,
 )
 
-from .native import JIT, copy_bytes, crc32c, store_be16, store_be32, store_be64
+from .native import JIT, copy_bytes, crc32c, njit, store_be16, store_be32, store_be64
 from .tables import WRITTEN, Action, Bytes, Table
 
 _DROP, _COPY, _EMPTY, _REBUILD = int(Action.DROP), int(Action.COPY), int(Action.EMPTY), int(Action.REBUILD)

@@ -1,7 +1,6 @@
 """Walk the records of batches into `RECORD` rows (spec disk C1, C3), whatever their format."""
 
 import numpy as np
-from numba import njit
 
 from cleanerd.format.head import (
     CODEC_MASK,
@@ -18,7 +17,7 @@ from cleanerd.format.head import (
     V1_KEY_AT,
 )
 
-from .native import INLINE, JIT, be32, be64, u8
+from .native import INLINE, JIT, be32, be64, njit, u8
 from .tables import RECORD, Bytes, ReadStatus, Table
 
 _OK, _BAD_RECORD, _BAD_COUNT, _BAD_OFFSET, _BAD_CONTROL = (

@@ -1,7 +1,6 @@
 """Where the next batch begins after bytes that are no batch: a plausible head, and a CRC that is right."""
 
 import numpy as np
-from numba import njit
 
 from cleanerd.format.head import (
     ATTRIBUTES_AT,
@@ -19,7 +18,7 @@ from cleanerd.format.head import (
     V1_SIZE_MIN,
 )
 
-from .native import JIT, be16, be32, be64, crc32c
+from .native import JIT, be16, be32, be64, crc32c, njit
 from .scan import IEEE_TABLE, crc32_ieee
 from .tables import Bytes
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from cleanerd.format.head import (
     ATTRIBUTES_AT,
@@ -29,7 +28,7 @@ from cleanerd.format.head import (
     RECORD_COUNT_AT,
 )
 
-from .native import JIT, be16, be32, be64, crc32c, crc32c_of_three
+from .native import JIT, be16, be32, be64, crc32c, crc32c_of_three, njit
 from .tables import BATCH, Bytes, ReadStatus, Table
 
 _OK, _TORN, _BAD_SIZE, _BAD_MAGIC = (

@@ -20,14 +20,13 @@ from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from cleanerd.format.head import CONTROL
 from cleanerd.policy.winner import SET_LOAD
 
 from .fingerprint import competes, siphash128
 from .horizons import delete_horizon
-from .native import INLINE, JIT
+from .native import INLINE, JIT, njit
 from .tables import Bytes, Table
 
 KEY = np.dtype(

@@ -4,13 +4,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from cleanerd.format.head import CODEC_MASK, CONTROL, TRANSACTIONAL
 
 from .horizons import delete_horizon
 from .judge import Context
-from .native import JIT, be16
+from .native import JIT, be16, njit
 from .records import read_varint
 from .tables import EVENT, Bytes, EventKind, Table
 

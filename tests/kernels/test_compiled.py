@@ -10,12 +10,14 @@ import pytest
 
 import cleanerd
 from cleanerd.kernels import compiled
-from cleanerd.kernels.compiled import VARIABLE, settle_cache
+from cleanerd.kernels.compiled import VARIABLE, settle_cache, version
 
 
 def settled(environment: dict[str, str]) -> str:
     """The directory that is named."""
+    version.cache_clear()
     settle_cache(environment)
+    version.cache_clear()
     return environment[VARIABLE]
 
 

@@ -1,0 +1,64 @@
+"""Compiled kernels on disk: a file for each signature, which is used only when it is whole.
+
+numba's own files are made for one process at a time: it numbers the signatures of a function in an index that it reads,
+changes and writes, so two processes that compile at the same time (tasks of one job do) may give two signatures one
+number, and each then finds the code of the other. And a file that lost its end when the power failed makes every later
+call raise until somebody deletes it. Here the name of a file follows from its signature, and what is not whole is compiled
+again.
+"""
+
+import contextlib
+import hashlib
+import os
+import pickle
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.serialize import dumps
+
+from .compiled import version
+
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+class KernelCache(FunctionCache):
+    """What numba asks for the compiled code of one function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = _Files(self.cache_path, self._impl.filename_base, version())
+
+
+class _Files(IndexDataCacheFile):
+    """Without an index. A key is a signature together with the processor that its code is for."""
+
+    def load(self, key: Any) -> Any:
+        """The compiled code, or None where there is none, or none that is whole and for this key."""
+        try:
+            with open(self._path_of(key), "rb") as file:
+                digest, content = file.read(_DIGEST_BYTES), file.read()
+        except OSError:
+            return None
+        if hashlib.sha256(content).digest() != digest:
+            return None
+        found_key, code = pickle.loads(content)  # noqa: S301  # written by this user alone: `settle_cache`
+        return code if found_key == key else None
+
+    def save(self, key: Any, code: Any) -> None:
+        """Put a whole file in place of what is there. A disk that is full only costs the next process a compilation."""
+        content = dumps((key, code))
+        path = self._path_of(key)
+        with contextlib.suppress(OSError):
+            handle, unfinished = tempfile.mkstemp(prefix=".", dir=self._cache_path)
+            try:
+                with open(handle, "wb") as file:
+                    file.write(hashlib.sha256(content).digest() + content)
+                os.replace(unfinished, path)
+            except OSError:
+                os.unlink(unfinished)
+
+    def _path_of(self, key: Any) -> str:
+        name = hashlib.sha256(repr((self._version, self._source_stamp, key)).encode()).hexdigest()[:16]
+        return f"{os.path.splitext(self._index_path)[0]}.{name}.nbc"

@@ -1,0 +1,98 @@
+"""Compiled kernels on disk: what is not whole, or is another's, is compiled again."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numba.core import config
+
+from cleanerd.kernels import kernel_cache
+from cleanerd.kernels.native import JIT, njit
+
+
+def twice(number: Any) -> Any:
+    """What is compiled here."""
+    return number * 2
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where compiled code goes."""
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def loaded_by_a_new_process(argument: Any = 21) -> int:
+    """How often a new dispatcher, which has compiled nothing yet, takes its code from a file."""
+    dispatcher = njit(**JIT)(twice)
+    assert dispatcher(argument) == argument * 2
+    return sum(dispatcher.stats.cache_hits.values())
+
+
+def files(directory: Path) -> list[Path]:
+    """All of them, in order of their age."""
+    found = [path for path in directory.rglob("*") if path.is_file()]
+    return sorted(found, key=lambda path: path.stat().st_mtime_ns)
+
+
+def test_code_is_kept_for_each_signature(directory: Path) -> None:
+    """One file each, and nothing beside."""
+    assert [loaded_by_a_new_process() for _ in range(2)] == [0, 1]
+    assert [loaded_by_a_new_process(np.float64(0.5)) for _ in range(2)] == [0, 1]
+    assert loaded_by_a_new_process() == 1
+    assert [path.suffix for path in files(directory)] == [".nbc", ".nbc"]
+
+
+def flipped(content: bytes) -> bytes:
+    """With another bit in the middle, where the machine code is."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "within the digest": lambda content: content[:20],
+    "its end lost": lambda content: content[:-1],
+    "zeros": lambda content: bytes(len(content)),
+    "a bit": flipped,
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_what_is_not_whole_is_compiled_again(directory: Path, kind: str) -> None:
+    """As the power failed while it was written."""
+    loaded_by_a_new_process()
+    (file,) = files(directory)
+    file.write_bytes(DAMAGE[kind](file.read_bytes()))
+    assert [loaded_by_a_new_process() for _ in range(2)] == [0, 1]
+
+
+def test_the_code_of_another_signature_is_not_run(directory: Path) -> None:
+    """Whatever its file is called."""
+    loaded_by_a_new_process()
+    loaded_by_a_new_process(np.float64(0.5))
+    older, newer = files(directory)
+    older.write_bytes(newer.read_bytes())
+    assert [loaded_by_a_new_process() for _ in range(2)] == [0, 1]
+
+
+def test_another_version_of_the_kernels_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code may be in what is called, or a number that changed."""
+    loaded_by_a_new_process()
+    monkeypatch.setattr(kernel_cache, "version", lambda: "another")
+    assert loaded_by_a_new_process() == 0
+
+
+def test_a_full_disk_costs_no_result(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the time to compile; nothing unfinished stays behind."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert [loaded_by_a_new_process() for _ in range(2)] == [0, 0]
+    assert files(directory) == []
