@@ -69,7 +69,6 @@ HOMES = {
     "cleanerd/storage/segments.py": "client/test_reader.py",
     # `verify`, `salvage` and `inspect` are judged by what they find.
     "cleanerd/insight/findings.py": "insight/test_verify.py",
-    "cleanerd/insight/index_check.py": "insight/test_verify.py",
     "cleanerd/insight/coordinators.py": "broker/test_coordinators.py",
     "cleanerd/insight/log_dir_check.py": "insight/test_verify.py",
     "cleanerd/insight/new_segment.py": "insight/test_salvage.py",

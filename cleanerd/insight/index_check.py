@@ -1,8 +1,8 @@
 """The offset index and the time index of a segment against its batches, as these are walked (spec disk B2, B3, B5).
 
 Only the first wrong entry of an index is reported: nothing after it can be trusted, and one remedy fixes all of it.
-What is not settled (the active segment of a live or killed broker) may be longer than its log was when it was listed, and
-ends at the first entry that is not used.
+What is not settled (the active segment of a live or killed broker) may be longer than its log was when it was listed, ends
+at the first entry that is not used, and may have half of its last one.
 """
 
 from collections.abc import Callable
@@ -55,6 +55,8 @@ class OffsetIndexCheck(_IndexCheck):
         positions = self._entries["position"].astype(np.int64)
         unused = np.flatnonzero((relative == 0) & (positions == 0))
         used = int(unused[0]) if len(unused) else len(relative)
+        if not is_settled and used and positions[used - 1] == 0:
+            used -= 1  # being written: the offset comes first
         good = (relative[:used] >= 0) & (positions[:used] > 0)
         good[1:] &= (np.diff(relative[:used]) > 0) & (np.diff(positions[:used]) > 0)
         if not good.all():

@@ -3,7 +3,7 @@
 numba's own files are made for one process at a time: it numbers the signatures of a function in an index that it reads,
 changes and writes, so two processes that compile at the same time (tasks of one job do) may give two signatures one
 number, and each then finds the code of the other. And a file that lost its end when the power failed makes every later
-call raise until somebody deletes it. Here the name of a file follows from its signature, and what is not whole is compiled
+call raise until it is deleted. Here the name of a file follows from its signature, and what is not whole is compiled
 again.
 """
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -403,12 +404,16 @@ def test_producers_write_over_three_restarts(place: Place) -> None:
     """End to end: one idempotent producer, a daemon, and a broker that is restarted, once, each time."""
     compacted, topics = ("accounts", "sessions"), ("accounts", "sessions", "events")
     place.create({"accounts": COMPACT, "sessions": COMPACT | {"delete.retention.ms": "1"}, "events": EVENTS})
+    committed: Counter[str] = Counter()
     with Writing(place, topics) as writing:
         for _ in range(RESTARTS):
             place.wait_staged(compacted)
             place.broker.stop()
             told, _ = start_waiting_commit(place, "*").communicate(timeout=PATIENCE_S)
-            assert {row["outcome"] for row in json.loads(told)["commits"]} <= {"committed", "nothing"}
+            rows = json.loads(told)["commits"]
+            # nothing: the log has become dirty again meanwhile, and is being cleaned
+            assert {row["outcome"] for row in rows} <= {"committed", "nothing"}
+            committed.update(row["topic"] for row in rows if row["outcome"] == "committed")
             place.start_broker()
             assert troubles(place.broker) == []
     written, seen = writing.journal.written, place.visible(topics)
@@ -416,7 +421,7 @@ def test_producers_write_over_three_restarts(place: Place) -> None:
         assert [written[topic][offset] for offset in sorted(written[topic])] == writing.sent[topic]
         check_nothing_is_lost(written[topic], seen[topic], why=topic)
     for topic in compacted:
-        assert [outcome for outcome, _ in place.commits(topic)].count("committed") >= RESTARTS
+        assert [outcome for outcome, _ in place.commits(topic)].count("committed") >= committed[topic] > 0
         assert len(seen[topic]) < len(written[topic])
     assert len(seen["events"]) == len(written["events"])
     assert "uncleanable" not in place.states().values()
