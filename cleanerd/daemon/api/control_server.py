@@ -393,7 +393,7 @@ class _Connection(BaseHTTPRequestHandler):
             route,
             peer_of(self.connection),
             group_of(self.server.socket),
-            lambda: _parsed(lambda: route.parameters.model_validate_json(self._body() or b"{}")),
+            lambda: _parsed(lambda: route.parameters.model_validate_json(self._body() or b"{}", strict=True)),
         )
 
     def _body(self) -> bytes:

@@ -62,7 +62,8 @@ def _operation(route: Route, parameters: dict[str, Any], answer: dict[str, Any])
         "responses": {"200": {"description": "Done.", "content": _json(body)}, "default": error},
     }
     if route.changes:
-        operation["requestBody"] = {"content": _json(parameters)}
+        is_needed = any(field.is_required() for field in route.parameters.model_fields.values())
+        operation["requestBody"] = {"required": is_needed, "content": _json(parameters)}
     else:
         operation["parameters"] = _path_and_query(route)
     return operation

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -28,7 +28,16 @@ def _topic_partition(name: object) -> TopicPartition:
     return parsed[0]
 
 
-_TP_SCHEMA = {"type": "string", "pattern": "^.+-[0-9]+$", "examples": ["orders-3"]}
+def _whole(number: object) -> object:
+    """In JSON 5.0 is a whole number."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+_TP_SCHEMA = {
+    "type": "string",
+    "pattern": r"^(?!\.{1,2}-)[a-zA-Z0-9._-]{1,249}-(0|[1-9][0-9]{0,8})$",
+    "examples": ["orders-3"],
+}
 _PATTERN_EXAMPLES = ["orders-3", "orders", "orders-*"]
 Tp = Annotated[
     TopicPartition, BeforeValidator(_topic_partition), PlainSerializer(str), WithJsonSchema(_TP_SCHEMA)
@@ -36,14 +45,17 @@ Tp = Annotated[
 Pattern = Annotated[str, Field(min_length=1, max_length=300, examples=_PATTERN_EXAMPLES)]
 Owner = Annotated[str, Field(min_length=1, max_length=200)]
 ShortText = Annotated[str, Field(max_length=1000)]
-WaitMs = Annotated[int, Field(ge=0, le=MAX_WAIT_MS)]
-Ttl = Annotated[int, Field(gt=0)]
-Offset = Annotated[int, Field(ge=0, lt=2**63)]
+_WHOLE = BeforeValidator(_whole)
+WaitMs = Annotated[int, Field(ge=0, le=MAX_WAIT_MS), _WHOLE]
+Ttl = Annotated[int, Field(gt=0, le=2**53), _WHOLE]
+Offset = Annotated[int, Field(ge=0, lt=2**63), _WHOLE]
+TimeMs = Annotated[int, Field(ge=0, le=2**53)]
 Limit = Annotated[int, Field(ge=1, le=10_000)]
+_KIND = f"({'|'.join(get_args(HistoryEventKind))})"
 Kinds = Annotated[
     tuple[HistoryEventKind, ...],
     BeforeValidator(lambda text: text.split(",") if isinstance(text, str) else text),
-    WithJsonSchema({"type": "string", "examples": ["cleaning,commit"]}),
+    WithJsonSchema({"type": "string", "pattern": f"^{_KIND}(,{_KIND})*$", "examples": ["cleaning,commit"]}),
 ]
 
 
@@ -98,7 +110,7 @@ class History(Parameters):
 
     pattern: Pattern | None = None
     limit: Limit = 100
-    since_ms: int | None = None
+    since_ms: TimeMs | None = None
     kinds: Kinds | None = None
 
 
