@@ -268,6 +268,7 @@ def cleanerd(cluster: KafkaCluster, node: int, mode: str, root: Path) -> Iterato
         "log.cleaner.threads": "1",
         "log.cleaner.backoff.ms": "1000",
         "cleanerd.scan.interval.ms": "1000",
+        "cleanerd.staged.min.free.ratio": "0.01",  # a disk that is fuller for other reasons: nothing would be cleaned
     }
     directory = root / f"cleanerd-{node}"
     directory.mkdir()
