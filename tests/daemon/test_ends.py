@@ -87,6 +87,16 @@ def family(daemon: DaemonProcess) -> list[psutil.Process]:
     return [root, *root.children(recursive=True)]
 
 
+def check_end(daemon: DaemonProcess, logs: Path) -> None:
+    """The next start cleans everything, and nothing is lost or left over."""
+    daemon.start()
+    wait_until(lambda: all_done(daemon, logs), PATIENCE_S, daemon.output)
+    assert daemon.stop() == 0
+    check(logs)
+    for topic in TOPICS:
+        assert_settled(logs / f"{topic}-0")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_daemon_that_is_asked_to_end_at_any_moment_loses_nothing(
     number: signal.Signals, tmp_path: Path
@@ -105,12 +115,7 @@ def test_a_daemon_that_is_asked_to_end_at_any_moment_loses_nothing(
         assert "Traceback" not in daemon.output(), daemon.output()
         check(logs)
         make_dirty(logs)
-    daemon.start()
-    wait_until(lambda: all_done(daemon, logs), PATIENCE_S, daemon.output)
-    assert daemon.stop() == 0
-    check(logs)
-    for topic in TOPICS:
-        assert_settled(logs / f"{topic}-0")
+    check_end(daemon, logs)
 
 
 @pytest.mark.parametrize("is_impatient", [False, True], ids=["once", "twice"])
@@ -161,9 +166,4 @@ def test_the_power_fails_at_any_moment_of_a_daemon(tmp_path: Path) -> None:
             check(logs)
             make_dirty(logs)
     with disk.mounted():
-        daemon.start()
-        wait_until(lambda: all_done(daemon, logs), PATIENCE_S, daemon.output)
-        assert daemon.stop() == 0
-        check(logs)
-        for topic in TOPICS:
-            assert_settled(logs / f"{topic}-0")
+        check_end(daemon, logs)

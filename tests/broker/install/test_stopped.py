@@ -54,11 +54,11 @@ def test_another_replica_falls_behind_while_the_broker_does_not_close_the_log(
         os.kill(pid or 0, signal.SIGCONT)
         throttle(admin, "behind", "")
     assert writer.flush(120) == 0
-    print(reason)
-    assert reason.startswith(REASONS), reason
-    assert finished(process) == f"returned: {reason}"
+    outcome = finished(process)
     check_back(admin, cluster, "behind", LIST)
     assert child.is_clear()
+    assert outcome == f"returned: {reason}"
+    assert reason.startswith(REASONS), reason
 
 
 def throttle(admin: AdminClient, topic: str, bytes_a_second: str) -> None:
