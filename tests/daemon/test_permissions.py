@@ -3,8 +3,13 @@
 The daemon runs with umask 000, so that every mode that nobody has thought of shows.
 """
 
+import json
 import os
+import shutil
 import stat
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,8 +64,9 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    root = tmp_path_factory.mktemp("careless")
+def place() -> Iterator[Place]:
+    root = Path(tempfile.mkdtemp(prefix="careless-"))  # pytest's own directories let nobody in
+    root.chmod(0o755)
     logs = write_logs(root / "logs", "one")
     for path in logs.rglob("*"):
         os.chmod(path, 0o750 if path.is_dir() else MODE)
@@ -86,6 +92,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             if daemon.process is not None:
                 daemon.process.terminate()
                 daemon.process.wait(60)
+            shutil.rmtree(root)
 
 
 OURS = ("d/server.properties", "d/topics.d", "d/stderr.log")
@@ -146,3 +153,58 @@ def test_nobody_else_may_connect_to_another_socket_than_that_of_the_control_api(
     assert str(place.daemon.socket) in named
     modes = {path: oct(stat.S_IMODE(os.stat(path).st_mode)) for path in named - {str(place.daemon.socket)}}
     assert set(modes.values()) <= {oct(0o700), oct(0o600)}, modes
+
+
+TRY_ALL = """
+import json, os, socket, sys
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+call = b"c\\nz:java.lang.System\\ngetProperties\\ne\\n"
+said = {}
+for place in json.loads(sys.argv[1]):
+    family = socket.AF_UNIX if isinstance(place, str) else socket.AF_INET
+    for request in (call, b"GET / HTTP/1.0\\r\\n\\r\\n", b"\\x80\\x05N.", bytes(4096)):
+        with socket.socket(family) as client:
+            client.settimeout(2)
+            try:
+                client.connect(place if isinstance(place, str) else tuple(place))
+                client.sendall(request)
+                answer = client.recv(4096).decode("latin-1")
+            except OSError as error:
+                answer = type(error).__name__
+        said.setdefault(str(place), []).append(answer)
+print(json.dumps(said))
+"""
+
+
+def told_to_nobody(places: list[object]) -> dict[str, list[str]]:
+    """What another user hears at sockets, for a call of the JVM, a page, a pickle and zeros; or the name of an error."""
+    command = [sys.executable, "-I", "-c", TRY_ALL, json.dumps(places)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_another_user_gets_nothing_out_of_any_port_or_socket(place: Place) -> None:
+    """The port of the JVM asks for a secret, those of the workers too; only metrics answer. Nothing ends of it."""
+    daemon, *children = place.tree
+    sockets = {
+        str(connection.laddr)
+        for process in place.tree
+        for connection in process.net_connections("unix")
+        if connection.laddr
+    }
+    ports = [
+        ("127.0.0.1", connection.laddr.port)
+        for process in children
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert ports
+    assert str(place.daemon.socket) in sockets
+    said = told_to_nobody([*sorted(path for path in sockets if path.startswith("/")), *ports])
+    for path in sockets & said.keys():
+        assert set(said[path]) == {"PermissionError"}, path
+    heard = {answer for where, answers in said.items() if where not in sockets for answer in answers}
+    assert not any(answer.startswith(("!y", "HTTP/1.0 200", "HTTP/1.1 200")) for answer in heard), said
+    assert all(process.is_running() for process in (daemon, *children))
+    assert place.daemon.log("one-0")["state"] == "clean"
