@@ -15,7 +15,6 @@ from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
 from cleanerd.cleaning.reservations import Reservations
 from cleanerd.cleaning.result import CleaningOutcome, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.room import ForeseenSpace, Room
-from cleanerd.cleaning.spark_master import is_one_machine
 from cleanerd.cleaning.stage import stage_log
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.env.clock import Clock
@@ -174,7 +173,7 @@ class Cleaner:
             chunk_bytes=config.chunk_bytes,
             pace=self.pace_of(candidate.snapshot.topic_partition),
             least_free_bytes=floor_bytes(space_of(candidate.snapshot.directory), ratio),
-            in_place=is_one_machine(self._session.master),
+            in_place=self._session.is_one_machine,
         )
 
     def _pay(self, read_bytes: int) -> None:

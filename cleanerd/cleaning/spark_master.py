@@ -1,7 +1,6 @@
 """Where cleanings run."""
 
 import os
-import re
 from dataclasses import dataclass, field, replace
 
 from cleanerd.config.model import CleanerdConfig
@@ -22,11 +21,6 @@ def spark_master(config: CleanerdConfig) -> str:
     if config.log_cleaner_threads_is_set:
         return f"local[{config.log_cleaner_threads}]"
     return f"local[{len(os.sched_getaffinity(0))}]"
-
-
-def is_one_machine(master: str) -> bool:
-    """Whether all tasks are processes of this machine, started in order and never repeated (`pipeline.place`)."""
-    return re.fullmatch(r"local(\[[^,\]]+\])?", master) is not None
 
 
 def spark_place(config: CleanerdConfig) -> SparkPlace:

@@ -50,6 +50,10 @@ class Block:
         """How many there are."""
         return len(self.fingerprints) if self.superseded is None else self.superseded.count
 
+    def load(self) -> "Block":
+        """Itself: one that lies in a file is a `StoredBlock`."""
+        return self
+
     def answered(self, answers: Bits) -> Bits:
         """Superseded or not, one entry per record, from the answers for its `fingerprints`."""
         if self.superseded is None:

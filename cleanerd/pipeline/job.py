@@ -27,6 +27,7 @@ from cleanerd.kernels.fingerprint import MAX_BUCKETS, Fingerprints
 from cleanerd.kernels.judge import Context
 from cleanerd.policy.winner import FINGERPRINT_BYTES, KEY_BYTES
 
+from .block_store import scratch_directory
 from .channel import Reporter, driver_host
 from .index import Blocks, LogContext, holders_of_buckets, resolve
 from .lazy_spark import LazySpark
@@ -38,6 +39,7 @@ from .tasks import (
     RewriteTask,
     each,
     index_together,
+    loaded,
     resolve_partition,
     rows,
 )
@@ -96,7 +98,7 @@ class Pipeline:
         contexts = [_context(log, log.discardable_markers) for log in logs]
         result = [RewrittenLog(log, log.error) for log in logs]
         is_placed = any(task.place is not None for task in tasks)
-        shared = self._places if is_placed else lambda: nullcontext(None)
+        shared = self._places if is_placed else None
         for task, part in self._run(tasks, contexts, _REWRITE_TASKS_PER_CORE, each(RewriteTask.run), shared):
             log = result[task.log]
             if isinstance(part, CleanerdError):
@@ -118,7 +120,9 @@ class Pipeline:
         bits: dict[ChunkOf, dict[int, Bits]] = defaultdict(dict)
         blocks: dict[ChunkOf, Blocks] = {}
         dirty = _index_tasks(indexed, dirty=True)
-        for task, found in self._run(dirty, contexts, _INDEX_TASKS_PER_CORE, index_together):
+        for task, found in self._run(
+            dirty, contexts, _INDEX_TASKS_PER_CORE, index_together, self._scratch, loaded
+        ):
             if isinstance(found, CleanerdError):
                 summaries[task.log, task.chunk] = found
             else:
@@ -126,7 +130,7 @@ class Pipeline:
         tables = _resolve_here(indexed, blocks, bits)
         clean = _index_tasks(indexed, dirty=False)
         for task, found in self._run(
-            clean, contexts, _INDEX_TASKS_PER_CORE, each(IndexTask.look_up), lambda: nullcontext(tables)
+            clean, contexts, _INDEX_TASKS_PER_CORE, each(IndexTask.look_up), lambda _: nullcontext(tables)
         ):
             if isinstance(found, CleanerdError):
                 summaries[task.log, task.chunk] = found
@@ -145,11 +149,14 @@ class Pipeline:
         layout, reporter = self._layout(indexed), self._reporter
 
         def job(spark: SparkContext) -> list[tuple[int, int, Any]]:
-            shared = spark.broadcast(contexts)
-            chunks = _spread(spark, tasks, _INDEX_TASKS_PER_CORE)
-            blocks = chunks.mapPartitions(lambda some: rows(some, shared.value, reporter, layout))
-            buckets = blocks.partitionBy(layout.partitions, lambda partition: partition)
-            return list(buckets.mapPartitions(lambda some: resolve_partition(some, reporter)).collect())
+            with self._scratch(spark) as directory:
+                shared = spark.broadcast(contexts)
+                chunks = _spread(spark, tasks, _INDEX_TASKS_PER_CORE)
+                blocks = chunks.mapPartitions(
+                    lambda some: rows(some, shared.value, reporter, layout, directory)
+                )
+                buckets = blocks.partitionBy(layout.partitions, lambda partition: partition)
+                return list(buckets.mapPartitions(lambda some: resolve_partition(some, reporter)).collect())
 
         summaries: dict[ChunkOf, ChunkSummary | CleanerdError] = {}
         bits: dict[ChunkOf, dict[int, Bits]] = defaultdict(dict)
@@ -167,8 +174,11 @@ class Pipeline:
         fitting = -(-size // max(self._budget.bytes // 2, _PARTITION_BYTES))
         return Layout(buckets, min(max(fitting, 2 * self._session.cores()), buckets))
 
-    def _places(self) -> AbstractContextManager[Reporter]:
+    def _places(self, _: SparkContext) -> AbstractContextManager[Reporter]:
         return places(driver_host(self._session.master))
+
+    def _scratch(self, spark: SparkContext) -> AbstractContextManager[str | None]:
+        return scratch_directory(spark, is_one_machine=self._session.is_one_machine)
 
     def _run(
         self,
@@ -176,25 +186,28 @@ class Pipeline:
         contexts: list[LogContext],
         per_core: int,
         step: Callable[..., Any],
-        more: Callable[[], AbstractContextManager[Any]] | None = None,
+        more: Callable[[SparkContext], AbstractContextManager[Any]] | None = None,
+        take: Callable[[Any], Any] = lambda answer: answer,
     ) -> Iterator[tuple[Any, Any]]:
         """`step(tasks, contexts, reporter, more)` in one Spark job; (task, answer) in order.
 
-        `more` makes, for each try, what tasks share beside that as long as it lasts.
+        `more` makes, for each try, what tasks share beside that; `take` gets every answer before it is left.
         """
         if not tasks:
             return
         reporter = self._reporter
 
         def job(spark: SparkContext) -> list[Any]:
-            with nullcontext() if more is None else more() as made:
+            with nullcontext() if more is None else more(spark) as made:
                 shared = spark.broadcast((contexts, *(() if more is None else (made,))))
 
                 def run(some: Any) -> Any:
                     contexts, *extra = shared.value
                     return step(some, contexts, reporter, *extra)
 
-                return list(_spread(spark, tasks, per_core).mapPartitions(run).collect())
+                return [
+                    take(answer) for answer in _spread(spark, tasks, per_core).mapPartitions(run).collect()
+                ]
 
         yield from zip(tasks, self._session.run(job), strict=True)
 

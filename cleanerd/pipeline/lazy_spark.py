@@ -141,6 +141,11 @@ class LazySpark:
         """Whether a context has been started and not been stopped."""
         return self._context is not None
 
+    @property
+    def is_one_machine(self) -> bool:
+        """Whether all tasks are processes of this machine, started in order and never repeated (`place`, `block_store`)."""
+        return re.fullmatch(r"local(\[[^,\]]+\])?", self.master) is not None
+
     def cores(self) -> int:
         """How many tasks run at a time."""
         return max(int(self.context().defaultParallelism), 1)

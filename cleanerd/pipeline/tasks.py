@@ -12,13 +12,17 @@ from typing import TypeVar
 from cleanerd.errors import CleanerdError, guarded
 from cleanerd.kernels.fingerprint import Fingerprints
 
+from .block_store import Shipped, block_writer
 from .channel import Phase, Reporter
-from .index import Block, Blocks, LogContext, combine, holders_of_buckets, index_chunk, resolve
+from .index import Blocks, LogContext, combine, holders_of_buckets, index_chunk, resolve
 from .place import Asked, Place
 from .rewrite import rewrite_chunk
 from .values import ChunkSummary, ChunkWork, PackedBits, Part, Verdicts
 
 _T = TypeVar("_T")
+
+_WORTH_COMBINING = 0.5
+"""If a larger share of a bucket is left, to write the rest and read it again costs less than to find what may go."""
 
 _COMBINED_RECORDS = 1 << 22  # 64 MiB of fingerprints that one task holds until it ships what is left of them
 
@@ -36,6 +40,8 @@ class Resolved:
 
 Indexed = tuple[ChunkSummary, Blocks] | CleanerdError
 """An indexed chunk: its summary and its blocks."""
+Told = tuple[ChunkSummary, dict[int, Shipped]] | CleanerdError
+"""The same, with what travels for its blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +84,32 @@ def each(step: Callable[..., _T]) -> Callable[..., Iterator[_T]]:
 
 
 def index_together(
+    tasks: Iterable[IndexTask], contexts: list[LogContext], reporter: Reporter, directory: str | None
+) -> Iterator[Told]:
+    """The chunks of one Spark task, in order; duplicates between them are resolved here. `directory`: see `block_store`."""
+    with block_writer(directory) as put:
+        for chunks in _held(tasks, contexts, reporter):
+            _combine(chunks)
+            for _, found in chunks:
+                if isinstance(found, CleanerdError):
+                    yield found
+                else:
+                    summary, blocks = found
+                    yield summary, {bucket: put(block) for bucket, block in blocks.items()}
+
+
+def loaded(told: Told) -> Indexed:
+    """With the blocks themselves. Raises OSError."""
+    if isinstance(told, CleanerdError):
+        return told
+    summary, blocks = told
+    return summary, {bucket: block.load() for bucket, block in blocks.items()}
+
+
+def _held(
     tasks: Iterable[IndexTask], contexts: list[LogContext], reporter: Reporter
-) -> Iterator[Indexed]:
-    """The chunks of one Spark task, in order; duplicates between them are resolved here."""
+) -> Iterator[list[tuple[int, Indexed]]]:
+    """Log and answer of as many chunks in a row as are held together."""
     held: list[tuple[int, Indexed]] = []
     competing = 0
     for task in tasks:
@@ -88,36 +117,50 @@ def index_together(
         held.append((task.log, found))
         competing += 0 if isinstance(found, CleanerdError) else found[0].competing
         if competing >= _COMBINED_RECORDS:
-            yield from _combined(held)
+            yield held
             held, competing = [], 0
-    yield from _combined(held)
+    yield held
 
 
-def _combined(held: list[tuple[int, Indexed]]) -> Iterator[Indexed]:
-    """Each chunk's answer, by log and chunk, without the fingerprints that are known to be superseded."""
+def _combine(held: list[tuple[int, Indexed]]) -> None:
+    """Leave out fingerprints that are known to be superseded, where that is many of them.
+
+    The fullest buckets of a log come first, so one that a hot key fills is always looked at.
+    """
     logs: dict[int, list[Blocks]] = defaultdict(list)
     for log, found in held:
         if not isinstance(found, CleanerdError):
             logs[log].append(found[1])
     for chunks in logs.values():
-        for bucket, holders in holders_of_buckets(chunks).items():
-            for i, block in zip(holders, combine([chunks[i][bucket] for i in holders]), strict=True):
+        buckets = holders_of_buckets(chunks)
+        sizes = {
+            bucket: sum(chunks[i][bucket].records for i in holders) for bucket, holders in buckets.items()
+        }
+        for bucket in sorted(sizes, key=lambda bucket: sizes[bucket], reverse=True):
+            combined = combine([chunks[i][bucket] for i in buckets[bucket]])
+            for i, block in zip(buckets[bucket], combined, strict=True):
                 chunks[i][bucket] = block
-    return (found for _, found in held)
+            left = sum(len(block.fingerprints) for block in combined)
+            if left > _WORTH_COMBINING * sizes[bucket]:
+                break
 
 
 def rows(
-    tasks: Iterable[IndexTask], contexts: list[LogContext], reporter: Reporter, layout: "Layout"
+    tasks: Iterable[IndexTask],
+    contexts: list[LogContext],
+    reporter: Reporter,
+    layout: "Layout",
+    directory: str | None,
 ) -> Iterator[tuple[int, TaskAnswer]]:
     """`index_together` for the shuffle: a row per partition with all its blocks; the summaries travel with the first."""
     tasks = list(tasks)
-    for task, found in zip(tasks, index_together(tasks, contexts, reporter), strict=True):
+    for task, found in zip(tasks, index_together(tasks, contexts, reporter, directory), strict=True):
         if isinstance(found, CleanerdError):
             yield 0, (task.log, task.chunk, found)
             continue
         summary, blocks = found
         yield 0, (task.log, task.chunk, summary)
-        members: dict[int, list[tuple[int, Block]]] = defaultdict(list)
+        members: dict[int, list[tuple[int, Shipped]]] = defaultdict(list)
         for bucket, block in blocks.items():
             members[layout.partition_of(task.first_bucket + bucket)].append((bucket, block))
         for partition, mine in members.items():
@@ -138,7 +181,7 @@ class Layout:
 
 def resolve_partition(rows: Iterable[tuple[int, TaskAnswer]], reporter: Reporter) -> Iterator[TaskAnswer]:
     """All blocks of some buckets -> their bits, bucket by bucket; summaries pass through."""
-    buckets: dict[tuple[int, int], list[tuple[int, Block]]] = defaultdict(list)
+    buckets: dict[tuple[int, int], list[tuple[int, Shipped]]] = defaultdict(list)
     for _, (log, chunk, value) in rows:
         if isinstance(value, list):
             for bucket, block in value:
@@ -147,7 +190,7 @@ def resolve_partition(rows: Iterable[tuple[int, TaskAnswer]], reporter: Reporter
             yield log, chunk, value
     for log, bucket in list(buckets):
         members = sorted(buckets.pop((log, bucket)), key=lambda member: member[0])
-        bits, _ = resolve([block for _, block in members])
+        bits, _ = resolve([block.load() for _, block in members])
         reporter.live(log, Phase.INDEX)
         for (chunk, _), superseded in zip(members, bits, strict=True):
             yield log, chunk, Resolved(bucket, PackedBits.of(superseded))

@@ -1,7 +1,7 @@
 """`python -m tests.bench`: Kafka's own cleaner, cleanerd and the floor, in turns on the same bytes.
 
-Prints tables; writes `bench.json` and `bench.png` to the directory of `--output`. The first round of each side, of a smaller
-workload of the same kind, warms it up and does not count. What Kafka and cleanerd leave is compared after every round.
+Prints tables; writes `bench.json` and `bench.png` to the directory of `--output`. The first round of each side
+warms it up and does not count. What Kafka and cleanerd leave is compared after every round.
 """
 
 import argparse
@@ -30,7 +30,6 @@ from tests.bench.sides import ROOT, WARM_UP, Cleanerd, Floor, Round, Side, archi
 from tests.bench.workloads import Built, Workload, build, chosen
 
 _QUICK_SCALE, _QUICK_ROUNDS = Fraction(1, 16), 2
-_WARM_UP_SCALE = 1 / 16
 _DEDUPE_BYTES = 128 << 20
 _DEDUPE_BYTES_MIN = 8 << 20
 _PAGE = ROOT / "etc" / "reference" / "performance.md"
@@ -126,20 +125,18 @@ def _write(rows: Sequence[Row], machine: dict[str, str], given: argparse.Namespa
 def _measure(workload: Workload, given: argparse.Namespace) -> Row:
     """All rounds of a workload."""
     built = build(workload.scaled(given.scale), given.seed, given.cache)
-    warm_up = build(workload.scaled(min(given.scale, _WARM_UP_SCALE)), given.seed, given.cache)
     work = given.cache / f"work-{os.getpid()}"
     dedupe_bytes = max(int(_DEDUPE_BYTES * given.scale), _DEDUPE_BYTES_MIN)
-    _warm_memory(3 * built.bytes)
     try:
         with contextlib.ExitStack() as stack:
             enter = stack.enter_context
             sides: list[Side] = []
             if given.against:
                 tree = archived(given.against, given.cache)
-                sides.append(enter(Cleanerd(tree.name[:7], tree, built, warm_up, work, dedupe_bytes)))
+                sides.append(enter(Cleanerd(tree.name[:7], tree, built, work, dedupe_bytes)))
             elif not given.alone and not workload.is_cold:
-                sides.append(enter(Kafka(built, warm_up, work, given.cache, given.rounds, dedupe_bytes)))
-            ours = enter(Cleanerd(OURS, ROOT, built, warm_up, work, dedupe_bytes))
+                sides.append(enter(Kafka(built, work, given.cache, given.rounds, dedupe_bytes)))
+            ours = enter(Cleanerd(OURS, ROOT, built, work, dedupe_bytes))
             floor = enter(Floor(built, work))
             rounds = measured_rounds([*sides, ours], floor, built, given.rounds)
             more = _more(ours, given) if not workload.is_cold else {}
@@ -152,20 +149,22 @@ def measured_rounds(
     cleaners: Sequence[Side], floor: Floor, built: Built, count: int
 ) -> dict[str, list[Round]]:
     """Sides in turns; every other round in the opposite order. Raises RuntimeError when two do not leave the same."""
+    memory_bytes = 2 * built.bytes
     for side in cleaners:
         side.prepare(WARM_UP)
+        _warm_memory(memory_bytes)
         side.run(WARM_UP)
         side.drop(WARM_UP)
     rounds: dict[str, list[Round]] = defaultdict(list)
     for number in range(count):
         left: dict[str, Contents] = {}
         for side in cleaners if number % 2 == 0 else cleaners[::-1]:
-            rounds[side.name].append(_timed(side, number))
+            rounds[side.name].append(_timed(side, number, memory_bytes))
             left[side.name] = contents(side.cleaned(number))
             if side.name == OURS:
                 floor.measure(side.cleaned(number))
             side.drop(number)
-        rounds[FLOOR].append(_timed(floor, number))
+        rounds[FLOOR].append(_timed(floor, number, memory_bytes))
         floor.drop(number)
         if len(set(left.values())) > 1 or left[OURS].records != built.survivors:
             raise RuntimeError(
@@ -176,9 +175,10 @@ def measured_rounds(
     return {name: rounds[name] for name in [*(side.name for side in cleaners), FLOOR]}
 
 
-def _timed(side: Side, number: int) -> Round:
+def _timed(side: Side, number: int, memory_bytes: int) -> Round:
     """The round, and what the machine computed beside it."""
     side.prepare(number)
+    _warm_memory(memory_bytes)
     tree = ProcessTree(os.getpid())
     began = busy_seconds() - tree.cpu_seconds()
     done = side.run(number)
@@ -202,7 +202,10 @@ def _more(ours: Cleanerd, given: argparse.Namespace) -> dict[str, object]:
 
 
 def _warm_memory(size_bytes: int) -> None:
-    """Touch memory once: where a page that a virtual machine has never used costs microseconds, nobody should pay here."""
+    """Touch free memory: where a page costs a virtual machine tens of microseconds at its first use, no side pays for that.
+
+    Right before a round, because what is free for a few seconds may go back to the hypervisor.
+    """
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     np.ones(min(size_bytes, free // 2), np.uint8)
 

@@ -71,10 +71,8 @@ class Kafka:
 
     name = "Kafka"
 
-    def __init__(
-        self, built: Built, warm_up: Built, work: Path, cache: Path, rounds: int, dedupe_bytes: int
-    ) -> None:
-        self._built, self._warm_up = built, warm_up
+    def __init__(self, built: Built, work: Path, cache: Path, rounds: int, dedupe_bytes: int) -> None:
+        self._built = built
         self._work, self._cache = work / "kafka", cache
         self._log_dir = self._work / "logs"
         self._numbers = [WARM_UP, *range(rounds)]
@@ -87,7 +85,7 @@ class Kafka:
         self._create_topics()
         for number in self._numbers:
             self._fill(number)
-        write_checkpoint(self._log_dir, {_topic(number): self._built_of(number) for number in self._numbers})
+        write_checkpoint(self._log_dir, {_topic(number): self._built for number in self._numbers})
         self._broker.start()
         self._signal(signal.SIGSTOP)
         return self
@@ -104,7 +102,7 @@ class Kafka:
     def run(self, number: int) -> Round:
         """Let the topic of the round go and wait for its end."""
         assert self._broker.pid is not None
-        ends = {f"{_topic(number)}-{i}": log.end for i, log in enumerate(self._built_of(number).logs)}
+        ends = {f"{_topic(number)}-{i}": log.end for i, log in enumerate(self._built.logs)}
         self._signal(signal.SIGCONT)
         with Meter(self._broker.pid) as meter:
             alter_config(self._broker.admin(), _topic(number), {"min.cleanable.dirty.ratio": "0.0"})
@@ -115,7 +113,7 @@ class Kafka:
 
     def cleaned(self, number: int) -> list[Path]:
         """In the broker's log directory."""
-        return [self._log_dir / f"{_topic(number)}-{i}" for i in range(len(self._built_of(number).logs))]
+        return [self._log_dir / f"{_topic(number)}-{i}" for i in range(len(self._built.logs))]
 
     def drop(self, number: int) -> None:
         """The bytes; the names stay, because the broker lives."""
@@ -132,12 +130,9 @@ class Kafka:
             time.sleep(_POLL_S)  # noqa: TID251  # real time is what is measured
         return span
 
-    def _built_of(self, number: int) -> Built:
-        return self._warm_up if number == WARM_UP else self._built
-
     def _create_topics(self) -> None:
         """A log directory of a broker that knows the topics; made once, then copied. Its partitions are to be replaced."""
-        logs = [len(self._built_of(number).logs) for number in self._numbers]
+        logs = [len(self._built.logs)] * len(self._numbers)
         origin = self._cache / f"kafka-{kafka_version()}" / "-".join(map(str, logs))
         if not origin.exists():
             unfinished = origin.with_name(f"{origin.name}.{os.getpid()}")
@@ -158,7 +153,7 @@ class Kafka:
         for directory in self.cleaned(number):
             shutil.rmtree(directory)
         for directory, content in zip(
-            copy_logs(self._built_of(number), self._log_dir, _topic(number)), metadata, strict=True
+            copy_logs(self._built, self._log_dir, _topic(number)), metadata, strict=True
         ):
             (directory / "partition.metadata").write_bytes(content)
 

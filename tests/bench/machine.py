@@ -21,7 +21,7 @@ def describe(given: argparse.Namespace) -> dict[str, str]:
         "memory": f"{memory.total / 2**30:.0f} GiB, {memory.available / 2**30:.0f} GiB available at the beginning",
         "system": f"Linux {platform.release().split('-')[0]}, Python {platform.python_version()}, {_java()}",
         "file system": _file_system(given.cache),
-        "pages": "input in the page cache; as much memory as three times the input was touched before each workload",
+        "pages": "input in the page cache; as much memory as twice the input was touched right before each round",
         "cleanerd": _git("rev-parse", "--short", "HEAD")
         + (" with changes" if _git("status", "--porcelain") else ""),
         "rounds": f"{given.rounds}, after a warm-up; seed {given.seed}; scale {Fraction(given.scale)}",

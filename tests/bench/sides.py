@@ -97,11 +97,9 @@ def read_through(paths: Iterable[Path]) -> None:
 class Cleanerd:
     """A version of cleanerd, its session warm; of a cold workload the command, from its start to its end."""
 
-    def __init__(
-        self, name: str, tree: Path, built: Built, warm_up: Built, work: Path, dedupe_bytes: int
-    ) -> None:
+    def __init__(self, name: str, tree: Path, built: Built, work: Path, dedupe_bytes: int) -> None:
         self.name = name
-        self._built, self._warm_up = built, warm_up
+        self._built = built
         self._work = work / name
         self._dedupe_bytes = dedupe_bytes
         path = os.pathsep.join([str(tree), str(ROOT)])
@@ -131,7 +129,7 @@ class Cleanerd:
 
     def prepare(self, number: int) -> None:
         """A log directory of its own."""
-        built = self._built_of(number)
+        built = self._built
         log_dir = self._log_dir(number)
         copied = copy_logs(built, log_dir, TOPIC)
         write_checkpoint(log_dir, {TOPIC: built})
@@ -148,14 +146,11 @@ class Cleanerd:
 
     def cleaned(self, number: int) -> list[Path]:
         """Of a log directory of its own."""
-        return [self._log_dir(number) / f"{TOPIC}-{i}" for i in range(len(self._built_of(number).logs))]
+        return [self._log_dir(number) / f"{TOPIC}-{i}" for i in range(len(self._built.logs))]
 
     def drop(self, number: int) -> None:
         """The log directory."""
         shutil.rmtree(self._log_dir(number))
-
-    def _built_of(self, number: int) -> Built:
-        return self._warm_up if number == WARM_UP else self._built
 
     def _log_dir(self, number: int) -> Path:
         return self._work / str(number)

@@ -150,6 +150,19 @@ def test_dry_run_writes_nothing_and_counts_the_same(spark: LazySpark, tmp_path: 
             )
 
 
+def test_nothing_is_left_among_the_scratch_files(spark: LazySpark, tmp_path: Path) -> None:
+    """With either plan: the files of blocks end with their job."""
+    write_log(tmp_path / "scratch-0", 20_000, SMALL)
+    before = set(os.listdir(spark.context()._temp_dir))
+    for budget in (TIGHT, AMPLE):
+        run(spark, [plan(tmp_path, "scratch")], budget)
+    assert not [
+        name
+        for name in set(os.listdir(spark.context()._temp_dir)) - before
+        if os.path.isdir(os.path.join(spark.context()._temp_dir, name))
+    ]
+
+
 def test_a_task_that_is_told_to_stop_aborts_its_log(spark: LazySpark, tmp_path: Path) -> None:
     """An abort is noticed at the next report of a task."""
     write_log(tmp_path / "stop-0", 20_000, SMALL)

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cleanerd.cleaning.spark_master import is_one_machine
 from cleanerd.errors import Aborted, NoSpace
 from cleanerd.pipeline import part_file
 from cleanerd.pipeline.channel import Reporter
+from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.pipeline.part_file import PartFile
 from cleanerd.pipeline.place import Asked, Place, places
 
@@ -154,4 +154,4 @@ def test_the_first_part_makes_a_new_file_that_looks_like_its_source(tmp_path: Pa
 )
 def test_only_on_one_machine_without_repeated_tasks(master: str, expected: bool) -> None:
     """`local[2,4]` tries each task four times: one could wait for another that has no core."""
-    assert is_one_machine(master) is expected
+    assert LazySpark(master).is_one_machine is expected

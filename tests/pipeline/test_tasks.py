@@ -11,9 +11,9 @@ import pytest
 from cleanerd.errors import CorruptFile
 from cleanerd.pipeline import tasks
 from cleanerd.pipeline.channel import Reporter
-from cleanerd.pipeline.index import resolve
-from cleanerd.pipeline.tasks import Indexed, IndexTask, index_together
-from cleanerd.pipeline.values import ChunkWork
+from cleanerd.pipeline.index import Block, Blocks, resolve
+from cleanerd.pipeline.tasks import Indexed, IndexTask, index_together, loaded
+from cleanerd.pipeline.values import ChunkSummary, ChunkWork
 from tests.client.cleaning import Silent
 from tests.kernels.random_log import LogSegment, RandomLog, random_facts
 from tests.kernels.real_path import Layout, RealPath
@@ -39,7 +39,7 @@ def logs(tmp_path: Path) -> tuple[list[IndexTask], list[Any]]:
 
 
 def run(work: list[IndexTask], contexts: list[Any]) -> list[Indexed]:
-    return list(index_together(work, contexts, cast(Reporter, Silent())))
+    return [loaded(told) for told in index_together(work, contexts, cast(Reporter, Silent()), None)]
 
 
 def bits(work: list[IndexTask], found: list[Indexed], log: int) -> list[list[bool]]:
@@ -82,6 +82,22 @@ def test_answers_are_those_of_each_chunk_alone(
         assert (
             shipped(together) <= 2 * 4 * 2
         )  # the keys of two logs; at most one clean and one dirty record of each
+
+
+def block(records: int, keys: int, first_key: int) -> Block:
+    """So many records of so many keys, evenly."""
+    numbers = np.arange(records, dtype=np.uint64) % np.uint64(keys) + np.uint64(first_key)
+    return Block(None, np.stack([numbers << np.uint64(40), numbers], axis=1), 0)
+
+
+def test_duplicates_are_looked_for_where_there_are_many() -> None:
+    """A hot key fills its bucket, which is always looked at; where most keys differ, no time is spent on them."""
+    hot, warm = {0: block(900, 1, 1)}, {1: block(300, 3, 10)}
+    cold = {2: block(200, 200, 100), 3: block(199, 198, 1000)}
+    chunks: Blocks = {**cold, **warm, **hot}
+    tasks._combine([(0, (cast(ChunkSummary, None), chunks))])
+    assert {bucket: len(one.fingerprints) for bucket, one in chunks.items()} == {0: 1, 1: 3, 2: 200, 3: 199}
+    assert chunks[3].superseded is None, "the bucket before it was not worth it"
 
 
 def test_a_damaged_chunk_is_an_answer_among_the_others(tmp_path: Path) -> None:

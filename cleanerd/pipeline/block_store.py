@@ -1,0 +1,77 @@
+"""Where blocks lie between the index step and the resolve step when all tasks run on one machine: in files.
+
+Otherwise each fingerprint passes through the JVM: from one Python worker into it, through a file of Spark's shuffle, and out
+of it to the next worker, which takes three times as long as to compute it. So a task writes its fingerprints to a file of
+its own, and its answer only says where in it they are. The files live as long as the job, among the session's scratch files.
+On a cluster the answer holds the fingerprints themselves.
+"""
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from pyspark import SparkContext
+
+from .index import Block
+from .values import PackedBits
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlock:
+    """A `Block` whose fingerprints, so many, begin at byte `position` of a file."""
+
+    path: str
+    position: int
+    fingerprints: int
+    superseded: PackedBits | None
+    clean: int
+
+    def load(self) -> Block:
+        """The block. Raises OSError, EOFError for a file that ends before it."""
+        fingerprints = np.empty((self.fingerprints, 2), np.uint64)
+        with open(self.path, "rb", buffering=0) as file:
+            file.seek(self.position)
+            missing = fingerprints.reshape(-1).view(np.uint8).data
+            while missing:
+                read = file.readinto(missing)
+                if not read:
+                    raise EOFError(f"{self.path}: ends {len(missing)} bytes before the end of a block")
+                missing = missing[read:]
+        return Block(self.superseded, fingerprints, self.clean)
+
+
+Shipped = Block | StoredBlock
+"""What travels for a block; `load` makes it one."""
+
+
+@contextlib.contextmanager
+def scratch_directory(spark: SparkContext, *, is_one_machine: bool) -> Iterator[str | None]:
+    """For the blocks of one job; None where tasks have no directory in common."""
+    if not is_one_machine:
+        yield None
+        return
+    directory = tempfile.mkdtemp(dir=spark._temp_dir)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def block_writer(directory: str | None) -> Iterator[Callable[[Block], Shipped]]:
+    """What one task ships its blocks with; all of them can be loaded when it is left. Raises OSError."""
+    if directory is None:
+        yield lambda block: block
+        return
+    fd, path = tempfile.mkstemp(dir=directory)
+    with open(fd, "wb") as file:
+
+        def put(block: Block) -> Shipped:
+            position = file.tell()
+            file.write(block.fingerprints.reshape(-1).view(np.uint8).data)
+            return StoredBlock(path, position, len(block.fingerprints), block.superseded, block.clean)
+
+        yield put
