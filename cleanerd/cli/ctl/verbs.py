@@ -162,10 +162,9 @@ def commit(client: Client, options: argparse.Namespace) -> Reply:
     """Commit staged results; with --wait, until none waits for a lock any more; one that is held is not waited for."""
     deadline = _Deadline(options.timeout if options.wait else 0.0)
     commits: dict[tuple[str, str, int], dict[str, Any]] = {}
+    ask = lambda ms: client.send("POST", "/v1/commit", {"pattern": options.pattern, "wait_ms": ms}, ms / 1000)  # noqa: E731
     while True:
-        slice_ms = deadline.slice_ms()
-        body = {"pattern": options.pattern, "wait_ms": slice_ms}
-        answer = client.send("POST", "/v1/commit", body, slice_ms / 1000)
+        answer = _again(deadline, ask)  # a daemon that has just been started may not be ready
         unheard = {key for key, row in commits.items() if row["outcome"] in ("waiting", "held")}
         for row in answer["commits"]:
             key = (row["log_dir"], row["topic"], row["partition"])

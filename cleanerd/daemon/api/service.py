@@ -229,8 +229,9 @@ class Service(Operations):
         """Commit staged results. Who waits for all is about to start a broker: everything else makes way for that."""
         parts, now = self._parts, self._parts.clock.monotonic_s
         deadline_s, is_start = now() + wait_ms / 1000, wait_ms > 0 and pattern is None
-        logs = self._matching(pattern) if pattern is None else self._some(pattern)
+        self._wait_until_ready(deadline_s)
         self._crew.scanner.scan()
+        logs = self._matching(pattern) if pattern is None else self._some(pattern)
         staged = set(parts.inventory.staged())
         views: dict[tuple[str, int, str], CommitView] = {}
         waiting = [log for log in logs if log in staged]
@@ -246,6 +247,18 @@ class Service(Operations):
             self._make_way()
         self._crew.scanner.scan()
         return tuple(views.values())
+
+    def _wait_until_ready(self, deadline_s: float) -> None:
+        """Before that, staged results are not known, and there would be nothing to commit."""
+        life = self._parts.life
+        while not life.is_ready:
+            if life.stopping.is_set():
+                raise Unavailable("the daemon is stopping")
+            if self._parts.clock.monotonic_s() >= deadline_s:
+                raise Timeout(
+                    "the daemon is not ready yet: it recovers what was interrupted and looks for logs"
+                )
+            life.stopping.wait(_POLL_S)
 
     def _make_way(self) -> None:
         """A broker is about to start: until it has come, nothing of ours begins."""
