@@ -18,7 +18,7 @@ from tests.operate.tools import ROOT, need
 RULES = ROOT / "etc/prometheus/cleanerd.rules.yml"
 DASHBOARD = ROOT / "etc/grafana/cleanerd.json"
 EVERY_S = 0.5
-_VARIABLES = {"$instance": ".*", "$log_dir": ".*", "$__rate_interval": "15s"}
+_VARIABLES = {"$instance": ".+", "$log_dir": ".+", "$__rate_interval": "15s"}
 _CONFIG = """
 global: {{scrape_interval: {every}, evaluation_interval: {every}}}
 rule_files: [{rules}]

@@ -127,6 +127,10 @@ def test_dashboard_shows_every_metric_that_is_always_there() -> None:
     assert always - shown == {"cleanerd_partition_metrics_dropped"}, "which is about what no dashboard shows"
 
 
+def test_every_panel_says_what_it_shows() -> None:
+    assert [panel["title"] for panel in panels() if not panel["description"]] == []
+
+
 def test_panels_do_not_overlap() -> None:
     taken: dict[tuple[int, int], str] = {}
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
