@@ -70,6 +70,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "a client that is slow, or vanishes": (
         "daemon/test_service.py::test_slow_client_is_cut_off_in_total",
         "daemon/test_service.py::test_a_client_that_vanishes_costs_nothing",
+        "daemon/test_faults.py::test_clients_that_are_killed_while_they_wait_cost_nothing",
         "daemon/test_states.py::test_a_client_that_comes_back_takes_the_abort_over",
     ),
     "a wall clock that jumps": (
@@ -88,6 +89,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "no HOME, and a cache that cannot be written": (
         "daemon/test_faults.py::test_without_home_and_with_a_cache_that_cannot_be_written",
+        "daemon/test_faults.py::test_a_daemon_without_home_and_with_a_cache_that_cannot_be_written",
         "kernels/test_compiled.py::test_without_a_writable_directory_it_is_a_temporary_one",
     ),
 }

@@ -291,6 +291,48 @@ def test_without_home_and_with_a_cache_that_cannot_be_written(tmp_path: Path) ->
     assert newest(logs / "one-0") == TRUTH
 
 
+def test_a_daemon_without_home_and_with_a_cache_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = write_logs(tmp_path / "logs", "one")
+    (tmp_path / "file").touch()
+    keep = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "LANG") if name in os.environ}
+    bare = {**keep, "XDG_CACHE_HOME": str(tmp_path / "file" / "below"), "PYTHONPATH": str(ROOT)}
+    monkeypatch.setattr(processes, "environment", lambda: bare)
+    with running(tmp_path / "d", logs) as daemon:
+        wait_until(lambda: committed(daemon, "one-0"), PATIENCE_S, daemon.output)
+        assert failures(daemon, "one-0") == []
+        assert daemon.stop() == 0
+        assert "Traceback" not in daemon.output()
+    assert newest(logs / "one-0") == TRUTH
+
+
+def test_clients_that_are_killed_while_they_wait_cost_nothing(tmp_path: Path, big: Path) -> None:
+    """The job that one of them asked for goes on; the daemon hears others, and has no more descriptors than before."""
+    before = newest(big / "big-0")
+    waits = (["clean", "big-0", "--force", "--wait"], ["await", "big-0", "39000"], ["commit", "--wait"])
+    with in_the_middle(tmp_path, big) as daemon:
+        assert daemon.process is not None
+        opened = f"/proc/{daemon.process.pid}/fd"
+        descriptors = len(os.listdir(opened))
+        program = [sys.executable, "-m", "cleanerd.cli.ctl.main", "--socket", str(daemon.socket)]
+        clients = [
+            subprocess.Popen([*program, *words], cwd=ROOT, stderr=subprocess.DEVNULL) for words in waits
+        ]
+        wait_until(lambda: len(os.listdir(opened)) > descriptors, 30, daemon.output)
+        for client in clients:
+            client.kill()
+            client.wait()
+        assert daemon.ask("status")["status"]["ready"]
+        daemon.configure(log_cleaner_io_max_bytes_per_second=1e12)
+        wait_until(lambda: committed(daemon, "big-0"), PATIENCE_S, daemon.output)
+        wait_until(lambda: len(os.listdir(opened)) <= descriptors, PATIENCE_S, daemon.output)
+        assert "Traceback" not in daemon.output()
+        assert daemon.stop() == 0
+    assert newest(big / "big-0") == before
+    assert_settled(big / "big-0")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_run_that_is_asked_to_end_at_any_moment_loses_nothing(
     number: signal.Signals, tmp_path: Path
