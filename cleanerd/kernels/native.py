@@ -1,19 +1,18 @@
 """Unaligned loads and CRC steps as single machine instructions, for use inside kernels.
 
 numba has no way to say "eight bytes at this index" or "the CRC instruction", so these few intrinsics say it in LLVM.
-CRC-32C uses the instruction of x86-64 (SSE 4.2) or AArch64; elsewhere a table, eight bytes a step.
+CRC-32C uses the instruction of x86-64 or AArch64; where there is none, a table, eight bytes a step.
 """
 
-import platform
 from collections.abc import Callable
 from typing import Any
 
-import llvmlite.binding as llvm
 import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from .kernel_cache import KernelCache
@@ -193,10 +192,12 @@ def _instruction(name, crc_bits):
 
 
 def _choose_step8():
-    machine, features = platform.machine(), llvm.get_host_cpu_features()
-    if machine in ("x86_64", "AMD64") and features.get("sse4.2"):
+    """By the processor that numba compiles for: `NUMBA_CPU_NAME` may say another one than this."""
+    triple, _, features = cpu_target.target_context.codegen().magic_tuple()
+    machine, has = triple.partition("-")[0], features.split(",")
+    if machine == "x86_64" and "+crc32" in has:
         return _instruction("llvm.x86.sse42.crc32.64.64", 64)
-    if machine in ("aarch64", "arm64") and features.get("crc"):
+    if machine in ("aarch64", "arm64") and "+crc" in has:
         return _instruction("llvm.aarch64.crc32cx", 32)
     return crc_step8_table
 
