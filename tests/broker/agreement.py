@@ -274,7 +274,8 @@ def check_with_broker(work_dir: Path, place: Path, before: Mapping[str, LogDump]
     with KafkaBroker(work_dir, log_dirs_in(place)) as broker:
         uncommitted = read_all(broker, list(after), READ_UNCOMMITTED)
         of_committed = read_all(broker, list(after), READ_COMMITTED)
-        assert broker.troubles() == []
+        troubles = broker.troubles()
+    assert troubles == [], troubles  # of a run without pytest, too
     for topic, log in after.items():
         start = log_start_offset(place, log)
         visible = [record for record in log.records if record.offset >= start]
