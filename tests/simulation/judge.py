@@ -71,6 +71,8 @@ def _decoded(raw: bytes) -> Batch:
 
 
 PRODUCER_EXPIRATION_MS = 86_400_000
+TAIL = 20
+"""The newest batches are always remembered: a truncation may begin there."""
 
 
 @dataclass
@@ -111,6 +113,23 @@ class Model:
         elif self.soft is not None and end <= self.soft:
             self.truncate(self.soft)
             self.soft = None
+
+    def forget(self) -> None:
+        """Let go of batches that are gone for good and decide nothing any more: a long life has many.
+
+        The newest of a producer stays, and a marker while data of its transaction does.
+        """
+        _, open_first, ended = self.transactions()
+        newest = {b.header.producer_id: b for b in self.sent if not b.header.is_control}
+
+        def is_over(batch: Batch) -> bool:
+            is_gone = all(record.offset in self.gone for record in batch.records)
+            is_open = open_first is not None and batch.last >= open_first
+            is_newest = newest.get(batch.header.producer_id) is batch
+            return is_gone and not is_open and not is_newest and all(map(is_over, ended.get(batch.first, ())))
+
+        self.sent = [batch for batch in self.sent[:-TAIL] if not is_over(batch)] + self.sent[-TAIL:]
+        _decoded.cache_clear()
 
     @property
     def end(self) -> int:
