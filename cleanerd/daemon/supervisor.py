@@ -68,9 +68,11 @@ class Supervisor:
             return max(deadline_s - parts.clock.monotonic_s(), 0.0)
 
         crew.installer.finish(left_s())  # a replica that is out comes first; the workers end meanwhile
-        is_drained = crew.cleaners.workers.join(left_s())
+        workers = crew.cleaners.workers
+        is_drained = workers.join(left_s() / 2)
         for engine in (parts.engine, parts.express_engine):
-            engine.stop(max(min(left_s(), 5.0), 0.5))
+            engine.stop(max(min(left_s() / 2, 5.0), 0.5))  # a Spark that is starting hears of no abort
+        is_drained = is_drained or workers.join(left_s())
         is_drained &= crew.join_keepers(deadline_s)
         parts.events.record("daemon", "stopped" if is_drained else "cut off")
         parts.history.close()

@@ -15,6 +15,7 @@ import pytest
 from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
 from cleanerd.format import names
+from cleanerd.pipeline.java import VECTOR_MODULE
 from tests.cleaning.logs import SEGMENT_BYTES, TRUTH, assert_settled, newest, write_logs
 from tests.daemon.processes import DaemonProcess, running, wait_until
 from tests.daemon.tracing import PATIENCE_S, RENAMES, committed_files, injecting, lasting, traced
@@ -116,6 +117,35 @@ def test_a_daemon_that_is_asked_to_end_at_any_moment_loses_nothing(
         check(logs)
         make_dirty(logs)
     check_end(daemon, logs)
+
+
+NEVER_READY = """#!/bin/sh
+case "$*" in
+  *--list-modules*) echo "    java.home = {home}" >&2; echo java.base@17; echo {module}@17 ;;
+  *) touch {home}/began; exec cat >/dev/null ;;
+esac
+"""
+"""A Java that starts, and ends with the process that started it, as that of Spark does."""
+
+
+def test_a_daemon_whose_spark_is_still_starting_ends_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow machine that takes longer than the daemon may take to end; there is nothing to cut off."""
+    home, logs = tmp_path / "java", dirty_logs(tmp_path / "logs")
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text(NEVER_READY.format(home=home, module=VECTOR_MODULE))
+    (home / "bin" / "java").chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    daemon = daemon_of(tmp_path / "d", logs)
+    daemon.configure(cleanerd_shutdown_timeout_ms=8000)
+    daemon.start()
+    wait_until((home / "began").exists, PATIENCE_S, daemon.output)
+    living = family(daemon)
+    assert daemon.stop() == 0
+    assert daemon.events()[-1]["drained"], daemon.output()
+    assert psutil.wait_procs(living[1:], 20)[1] == []
+    check(logs)
 
 
 @pytest.mark.parametrize("is_impatient", [False, True], ids=["once", "twice"])
