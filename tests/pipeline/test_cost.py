@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from cleanerd.format.batch import Record, encode_batch
@@ -22,6 +23,7 @@ from tests.pipeline.test_job import AMPLE, SMALL, offsets_in, plan, run
 from tests.synthetic import newest_offsets, write_log
 
 RECORDS, KEYS, SEGMENTS = 1366, 300, 21
+JOBS = int(os.environ.get("CLEANERD_TEST_JOBS", "3000"))
 SPREAD_MAX = 2**31 - 1  # offsets of a segment
 SMALL_BUDGET = Budget(int((2 << 20) * 0.9))  # log.cleaner.dedupe.buffer.size=2097152
 
@@ -148,9 +150,27 @@ def test_jobs_leave_nothing_behind(spark: LazySpark, tmp_path: Path) -> None:
     assert run_jobs(spark, work, 3) == run_jobs(spark, work, 27)
 
 
+def held_by_family() -> np.ndarray:
+    """Rows of this process, the JVM, and all its Python workers together: threads, descriptors, MiB."""
+    me = psutil.Process()
+    held = {"": np.zeros(3, np.int64), "java": np.zeros(3, np.int64), "workers": np.zeros(3, np.int64)}
+    for one in (me, *me.children(recursive=True)):
+        kind = "" if one == me else "java" if one.name() == "java" else "workers"
+        held[kind] += (one.num_threads(), one.num_fds(), one.memory_info().rss >> 20)
+    return np.array(list(held.values()))
+
+
 @pytest.mark.soak
-def test_three_thousand_jobs_leave_nothing_behind(spark: LazySpark, tmp_path: Path) -> None:
-    """What the TasksMax of a unit would end some day."""
+@pytest.mark.timeout(3600)
+def test_thousands_of_jobs_leave_nothing_behind(spark: LazySpark, tmp_path: Path) -> None:
+    """What the limits of a unit, on tasks, descriptors and memory, would end some day; in any of the processes."""
     write_spread(tmp_path / "small-0", 8, 1, segments=1)
     work = plan(tmp_path, "small")
-    assert run_jobs(spark, work, 3) == run_jobs(spark, work, 2997)
+    own = run_jobs(spark, work, 3)
+    assert run_jobs(spark, work, JOBS // 3 - 3) == own
+    before = held_by_family()  # the JVM has compiled what it will, and its heap was full once
+    assert run_jobs(spark, work, JOBS - JOBS // 3) == own
+    after = held_by_family()
+    print(f"{JOBS} jobs: {own}; {before.tolist()} after a third, then {after.tolist()}")
+    # The JVM ends idle threads after a minute: how many there are follows the pace of the jobs.
+    assert (after - before <= (100, 16, 64)).all(), (before, after)
