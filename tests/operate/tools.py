@@ -31,16 +31,20 @@ def missing(what: str) -> NoReturn:
 
 
 def run(
-    *command: object, env: Mapping[str, str] | None = None, timeout_s: float = 60, check: bool = True
+    *command: object,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 60,
+    check: bool = True,
+    given: str | None = None,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command in the source tree; what it says is in the failure, if it fails."""
+    """Run a command in the source tree, with nothing to read but what is given; a failure shows what it says."""
     done = subprocess.run(
         [str(word) for word in command],
         cwd=ROOT,
         env={**os.environ, **(env or {})},
         capture_output=True,
         text=True,
-        stdin=subprocess.DEVNULL,
+        input=given or "",
         timeout=timeout_s,
         check=False,
     )

