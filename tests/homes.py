@@ -54,7 +54,6 @@ HOMES = {
     "cleanerd/daemon/work/jobs.py": "daemon/test_supervisor.py",
     "cleanerd/daemon/work/ownership.py": "daemon/test_process.py",
     "cleanerd/daemon/work/schedule.py": "daemon/test_supervisor.py",
-    "cleanerd/install/area.py": "install/test_machine.py",
     "cleanerd/install/driver.py": "install/test_machine.py",
     "cleanerd/install/cluster.py": "install/test_claim.py",
     "cleanerd/install/prepare.py": "broker/install/test_install.py",

@@ -25,7 +25,8 @@ from cleanerd.spark import partition_files
 from cleanerd.storage.checkpoints import read_checkpoints, update_cleaner_checkpoint
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
-from tests.install.world import LIMITS, REPLICAS, TOPIC_ID, World, fresh_install
+from tests.install.cluster import REPLICAS, TOPIC_ID
+from tests.install.world import LIMITS, World, fresh_install
 from tests.sim.counted import CountedFiles
 from tests.spark.test_write import batch, row, some
 from tests.spark.test_write import writer as segments_writer

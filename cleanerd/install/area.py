@@ -148,14 +148,24 @@ class Area:
         if self.place(install) is PlaceContent.OURS:
             if is_brokers:
                 self.files.unlink(os.path.join(directory, _MARK))
+                self.files.fsync_dir(directory)
             else:
                 self.take_away(install)
         for stray in self._strays(install):
             shutil.rmtree(stray)
+            self.files.fsync_dir(self.log_dir)
         for name in (self.prepared, os.path.join(self.path, "rejected")):
             shutil.rmtree(name, ignore_errors=True)
         self.journal.remove()
         shutil.rmtree(self.path, ignore_errors=True)  # a journal that had no room may have left a part
+
+    def sweep(self) -> None:
+        """Without a journal what lies here is of an install that was killed before it had one, or when it had none any more.
+
+        Its links would keep the disk space of segments that are deleted. Raises OSError.
+        """
+        if self.files.exists(self.path) and not self.files.exists(self.journal.path):
+            shutil.rmtree(self.path)
 
     def _strays(self, install: Install) -> list[str]:
         """Our directory under the name that a broker gave it when it started while the replica was out."""

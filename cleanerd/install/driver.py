@@ -80,7 +80,16 @@ class Driver:
     is_abort_asked: bool = False
     failure: str | None = field(default=None, init=False)
     _asked_s: float | None = field(default=None, init=False)
+    _entered_s: float = field(init=False)
     _absent_since_s: float | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._entered_s = self.clock.monotonic_s()
+
+    @property
+    def in_step_s(self) -> float:
+        """Since this process entered the step, or found it in the journal."""
+        return self.clock.monotonic_s() - self._entered_s
 
     def begin(
         self,
@@ -138,6 +147,7 @@ class Driver:
             0 if self._absent_since_s is None else int((now_s - self._absent_since_s) * 1000),
             self.failure,
             self.is_abort_asked,
+            round(self.in_step_s * 1000),
         )
 
     def _go(self, install: Install) -> Install | None:
@@ -174,6 +184,8 @@ class Driver:
     def _be(self, install: Install) -> None:
         if install.step is not self.install.step:
             self._asked_s = self.failure = None
+        if (install.step, install.step_ms) != (self.install.step, self.install.step_ms):
+            self._entered_s = self.clock.monotonic_s()
         self.install = install
         self.told(install)
 
@@ -212,5 +224,7 @@ class Driver:
         free_claim(self.cluster, install)
         view = self.cluster.view(install.topic, install.partition, install.broker)
         is_assigned = view.topic_id == install.topic_id and install.broker in view.replicas
-        self.area.clear(install, is_brokers=is_assigned or view.hosted_in == install.log_dir)
+        # One that does not answer may be stopped with its files open; at its start it makes a stray of what it has no more.
+        is_open = view.hosted_in == install.log_dir or install.broker not in view.alive
+        self.area.clear(install, is_brokers=is_assigned or is_open)
         return install

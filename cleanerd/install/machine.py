@@ -118,7 +118,7 @@ def _again(seen: Observation) -> bool:
     return seen.asked_ago_ms is None or seen.asked_ago_ms >= _ASK_AGAIN_MS
 
 
-def _trouble(install: Install, seen: Observation, now_ms: int, limits: Limits) -> str | None:
+def _trouble(install: Install, seen: Observation, limits: Limits) -> str | None:
     """What makes us put the replica back at once."""
     cluster = seen.cluster
     gone = sorted(set(install.rest) - cluster.isr)
@@ -128,7 +128,7 @@ def _trouble(install: Install, seen: Observation, now_ms: int, limits: Limits) -
         return f"the controller was {install.controller}, is {cluster.controller}"
     if seen.is_abort_asked:
         return "aborted on request"
-    if now_ms - install.step_ms > limits.step_ms:
+    if seen.in_step_ms > limits.step_ms:
         return f"the broker has not closed the log within {limits.step_ms} ms"
     return None
 
@@ -140,7 +140,7 @@ def _removing(install: Install, seen: Observation, now_ms: int, limits: Limits) 
         return install.to(Step.ADDING, now_ms, reason="the prepared directory is not there any more")
     if seen.place is PlaceContent.OURS:  # it was moved in while the journal could not be written
         return install.to(Step.ADDING, now_ms, is_moved=True)
-    reason = _trouble(install, seen, now_ms, limits) or seen.failure
+    reason = _trouble(install, seen, limits) or seen.failure
     if reason is None and seen.asked_ago_ms is None and _is_back(install, seen.cluster):
         reason = "the daemon was restarted"  # what was prepared may be out of date
     if reason is not None:
@@ -161,7 +161,7 @@ def _moving(install: Install, seen: Observation, now_ms: int, _: Limits) -> Inst
 
 def _adding(install: Install, seen: Observation, now_ms: int, limits: Limits) -> Install | None:
     cluster = seen.cluster
-    in_step_ms = now_ms - install.step_ms
+    in_step_ms = seen.in_step_ms
     if (
         install.is_moved and seen.place is not PlaceContent.OURS
     ):  # a broker that started meanwhile has made it a stray one
@@ -200,14 +200,14 @@ def _adding(install: Install, seen: Observation, now_ms: int, limits: Limits) ->
 def _evicting(install: Install, seen: Observation, now_ms: int, limits: Limits) -> Install | None:
     if _is_out(install, seen.cluster) and seen.place is not PlaceContent.OURS:
         return install.to(Step.ADDING, now_ms, is_moved=False)
-    if now_ms - install.step_ms > limits.step_ms:
+    if seen.in_step_ms > limits.step_ms:
         reason = f"{install.reason}; the broker keeps it open until its next start"
         return install.to(Step.ADDING, now_ms, is_moved=False, reason=reason)
     return install if _again(seen) else None
 
 
 def _electing(install: Install, seen: Observation, now_ms: int, _: Limits) -> Install | None:
-    if seen.cluster.leader == install.broker or now_ms - install.step_ms > _ELECTION_MS:
+    if seen.cluster.leader == install.broker or seen.in_step_ms > _ELECTION_MS:
         return _clear(install, now_ms)
     return install if _again(seen) else None
 

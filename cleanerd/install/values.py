@@ -119,7 +119,8 @@ class ClusterView:
 class Observation:
     """All that decides about the next step. Times in ms, None for never in this process.
 
-    `asked_ago_ms`: since the action of this step was last carried out. `absent_for_ms`: how long the topic has been unknown
+    `asked_ago_ms`: since the action of this step was last carried out. `in_step_ms`: since this process entered the step, or
+    found it in the journal; both by a monotonic clock. `absent_for_ms`: how long the topic has been unknown
     each time it was looked for. `topic_id_in_place`: in our directory under the partition's name.
     `failure`: what the last action of this step ended with.
     """
@@ -132,3 +133,4 @@ class Observation:
     absent_for_ms: int = 0
     failure: str | None = None
     is_abort_asked: bool = False
+    in_step_ms: int = 0

@@ -12,7 +12,8 @@ from cleanerd.errors import ClusterRefused
 from cleanerd.install.driver import Driver
 from cleanerd.install.machine import why_not
 from cleanerd.install.values import ClusterView, Install, Observation, Outcome, PlaceContent, Step
-from tests.install.world import BROKER, REPLICAS, TOPIC_ID, Killed, World, fresh_install
+from tests.install.cluster import BROKER, REPLICAS, TOPIC_ID, Killed
+from tests.install.world import World, fresh_install
 
 STEPS_MAX = 2_000
 
@@ -191,6 +192,18 @@ def test_nothing_is_taken_from_under_a_broker_that_does_not_answer() -> None:
     assert (world.asked, world.adding) == ([REPLICAS], (BROKER,))
 
 
+def test_nothing_is_taken_from_under_it_when_an_install_is_over_either() -> None:
+    """Somebody has given the partition another list meanwhile."""
+    world = World(is_calm=True)
+    driver = in_step(world, Step.ADDING)
+    world.is_loaded = True
+    world.alive.discard(BROKER)
+    world.replicas, world.lists = (4, 2), [(4, 2)]
+    done = driver.step()
+    assert done is not None
+    assert (done.outcome, world.place) == (Outcome.FOREIGN, PlaceContent.OURS)
+
+
 def test_a_directory_that_cannot_be_taken_away_is_told_once_and_tried_again_once_a_second() -> None:
     """The broker has put the replica into another log directory: it would not start beside both."""
     world = World(hosted_in="/other")
@@ -217,6 +230,28 @@ def test_a_directory_that_cannot_be_taken_away_is_told_once_and_tried_again_once
         world.tick()
     assert done is not None
     assert (done.outcome, world.place) == (Outcome.RETURNED, PlaceContent.NOTHING)
+
+
+def test_a_clock_that_is_set_back_or_forward_changes_nothing() -> None:
+    """A late request is waited for, no longer and no less; and the broker gets its time to close the log."""
+    for ahead_ms in (-5_000_000, 5_000_000):
+        world = World(is_calm=True)
+        driver = world.drive(begun(world))
+        world.clock.ahead_ms = ahead_ms
+        driver._act()
+        driver._asked_s = world.clock.monotonic_s()
+        world._broker = lambda: None  # type: ignore[method-assign]
+        driver.step()
+        assert driver.install.step is Step.REMOVING
+        del world._broker  # type: ignore[method-assign]
+        driver._enter(driver.install.to(Step.ADDING, world.clock.now_ms(), reason="timed out"))
+        began_s, done = world.clock.monotonic_s(), None
+        world.clock.ahead_ms = 0
+        while done is None:
+            world.tick()
+            done = driver.step()
+            assert world.clock.monotonic_s() < began_s + 20
+        assert world.clock.monotonic_s() > began_s + 14
 
 
 def test_somebody_elses_list_stays_and_their_reassignment_is_waited_for() -> None:

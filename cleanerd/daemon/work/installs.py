@@ -48,7 +48,7 @@ _BEATEN_FOR_S = 2.0
 _RIVAL_MAX_S = 600.0
 """A claim that is held for longer is told: its cleanerd may be gone for good."""
 _UNDER_WAY_S, _IDLE_S = 0.05, 1.0
-_LONG_STEP_MS = 10_000
+_LONG_STEP_S = 10.0
 _CATCH_UP_MS = 3_600_000
 _OUT = (Step.REMOVING, Step.MOVING, Step.ADDING, Step.EVICTING)
 _log = structlog.get_logger("cleanerd")
@@ -117,8 +117,7 @@ class Installs:
         driver = self._driver
         if driver is None or self._waits is not None:
             return _IDLE_S
-        in_step_ms = self.clock.now_ms() - driver.install.step_ms
-        return _UNDER_WAY_S if in_step_ms < _LONG_STEP_MS else _IDLE_S
+        return _UNDER_WAY_S if driver.in_step_s < _LONG_STEP_S else _IDLE_S
 
     def close(self, timeout_s: float) -> None:
         """The thread has ended: bring what is under way to its end, or leave it to the next process in its journal."""
@@ -135,6 +134,8 @@ class Installs:
             area = Area(self.files, log_dir)
             try:
                 found = area.journal.read()
+                if found is None:
+                    area.sweep()
             except (CorruptFile, OSError) as error:
                 if self._unreadable.get(log_dir) != str(error):
                     _log.warning("install_unreadable", log_dir=log_dir, reason=str(error))
