@@ -9,42 +9,44 @@ real broker would leave to recovery. High watermark and recovery point lie behin
 
 import os
 from collections.abc import Callable
+from functools import partial
 
-from cleanerd.env.files import RealFiles
 from cleanerd.format import names
 from cleanerd.format.batch import iterate_batches, parse_header
 from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.storage import lock as storage_lock
 from cleanerd.storage.checkpoints import lower_checkpoint
 from cleanerd.storage.replace import replace_file
+from tests.install.cluster import BROKER
 from tests.sim import kafka_startup
+from tests.simulation import judge
+from tests.simulation.hosting import Hosting
+from tests.simulation.replicas import Replicas
 from tests.simulation.rules import Violation
-from tests.simulation.stage import Stage
+from tests.simulation.stage import FILES, MARK, Stage, next_offset
 from tests.simulation.writer import Log
 from tests.simulation.writing import Writing
 
-FILES = RealFiles()
-OURS = (".cleanerd", names.CLEANERD_LOCK)
+CLUSTER_ID = b"AAAAAAAAAAAAAAAAAAAAAg"
+OURS = (".cleanerd", names.CLEANERD_LOCK, f"/{MARK}")
 """Ends of the names that cleanerd may touch beside a live broker."""
-
-
-def next_offset(content: bytes, base: int) -> int:
-    """The offset after the last batch of a `.log`."""
-    starts = [position for position, _, _ in iterate_batches(content)]
-    return parse_header(content, starts[-1]).next_offset if starts else base
 
 
 class Broker:
     """Of one log directory. `lives`: it has the lock; `is_starting`: it has done nothing else yet."""
 
-    def __init__(self, stage: Stage, writing: Writing) -> None:
+    def __init__(self, stage: Stage, writing: Writing, replicas: Replicas | None) -> None:
         self._stage = stage
         self._writing = writing
+        self._replicas = replicas
+        self._hosting = None if replicas is None else Hosting(stage, writing, replicas)
         self._lock = f"{stage.log_dir}/{names.LOCK}"
         self.lives = self.is_starting = False
-        self._after_wanted: set[str] = set()  # directories that a commit touched while we wait
+        self._after_wanted: set[str] = set()  # directories in which a commit began while we wait
         stage.locks.unlocked = self._unlocked
-        FILES.write(f"{stage.log_dir}/{names.META_PROPERTIES}", b"version=1\nbroker.id=1\n")
+        properties = f"{stage.log_dir}/{names.META_PROPERTIES}"
+        FILES.write(properties, b"version=1\nnode.id=%d\ncluster.id=%s\n" % (BROKER, CLUSTER_ID))
+        FILES.fsync(properties)
 
     # -- beside the daemon --------------------------------------------------------------------------------------
 
@@ -55,15 +57,28 @@ class Broker:
         if self.is_starting and not is_lock:
             stage.aside(self.load)
         is_ours = operation == "fsync" or path.partition(" -> ")[0].endswith(OURS)
-        if self.lives and path.startswith(stage.log_dir) and not is_ours:
+        if self.lives and not is_ours and not self._is_of_install(operation, path):
             stage.problems.append(f"{operation} {path} beside a live broker")
-        if stage.locks.is_wanted and operation == "rename":
-            self._after_wanted.add(os.path.dirname(path.partition(" -> ")[0]))
+        if stage.locks.is_wanted and operation == "rename" and path.startswith(stage.log_dir):
+            directory = os.path.dirname(path.partition(" -> ")[0])
+            if not judge.in_transition(directory):  # what has begun is finished, of all logs of a slice
+                self._after_wanted.add(directory)
             if len(self._after_wanted - {stage.log_dir}) > 1:
                 stage.problems.append(f"{operation} {path} while a broker waits to start")
         may_wait = not self.lives and stage.locks.has_leases and not stage.is_calm
         if may_wait and not is_lock and stage.chance.random() < 0.003:
             stage.locks.is_wanted = stage.locks.is_wanted or self._is_locked()
+
+    def _is_of_install(self, operation: str, path: str) -> bool:
+        """Whether it is outside of the log directory, or what only an install does: not with what the broker has open."""
+        source, _, target = path.partition(" -> ")
+        opened = {log.directory for log in self._stage.logs if log.hosted is not None}
+        if f"{self._stage.log_dir}/{target}" in opened and os.path.basename(source) == "prepared":
+            return False
+        if not path.startswith(f"{self._stage.log_dir}/"):
+            return True
+        is_taken_away = operation == "rename" and target == "rejected" and source not in opened
+        return is_taken_away or "-stray" in source
 
     def _is_locked(self) -> bool:
         return any(
@@ -95,20 +110,37 @@ class Broker:
         if self.is_starting:
             self.load()
             return
+        self.follow()
+        if not self.lives:
+            return
         stage.maybe_killed(0.02, 12)
         if draw < 0.78:
             count = stage.chance.choice([1, 3, 8])
             self._act(log, lambda told: told.extend(log.append() for _ in range(count)))
         elif draw < 0.86:
-            self._act(log, lambda told: log.writer.roll())  # type: ignore[union-attr]
+            self._act(log, lambda told: log.writer.roll() if log.writer is not None else None)
         elif draw < 0.90:
             self._act(log, lambda told: self._truncate(log, told))
-        elif draw < 0.95:
+        elif draw < 0.95 or stage.chance.random() > stage.roughness:
             self._act(log, lambda _: self.write_down())
         elif draw < 0.98:
             self.stop()
         else:
             self.die()
+
+    def follow(self) -> None:
+        """What the controller says, and the replicas that lead."""
+        for log in self._stage.logs:
+            if self._hosting is not None and self.lives and self._hosting.is_due(log):
+                self._stage.maybe_killed(0.01, 25)
+                self._act(log, partial(self._hosting.follow, log))
+        if self.lives and self._hosting is not None and self._stage.chance.random() < 0.3:
+            self._act(self._stage.logs[0], lambda _: self.write_down())
+
+    def check_nothing_left(self) -> None:
+        """Of any install. Raises Violation."""
+        if self._hosting is not None:
+            self._hosting.check_nothing_left()
 
     def start(self) -> None:
         """Where nobody has the lock."""
@@ -132,7 +164,7 @@ class Broker:
         if self._act(stage.logs[0], work):
             self._release()
             for log in stage.logs:
-                log.is_whole = True
+                log.is_whole = log.is_used
 
     def die(self) -> None:
         """kill -9."""
@@ -145,6 +177,8 @@ class Broker:
     def _release(self) -> None:
         self.lives = self.is_starting = False
         self._stage.locks.held.discard(self._lock)
+        if self._replicas is not None:
+            self._replicas.alive.discard(BROKER)
 
     def _act(self, log: Log, work: Callable[[list[str]], object]) -> bool:
         locks = self._stage.locks
@@ -166,9 +200,14 @@ class Broker:
             FILES.unlink(marker)
         for log in self._stage.logs:
             if self.lives:
-                self._act(log, lambda told, log=log: self._load_log(log))  # type: ignore[misc]
+                self._act(log, partial(self._load_log, log))
+        if self.lives and self._replicas is not None:
+            self._replicas.alive.add(BROKER)
 
-    def _load_log(self, log: Log) -> None:
+    def _load_log(self, log: Log, told: list[str]) -> None:
+        if self._hosting is not None:
+            self._hosting.load(log, told)
+            return
         if os.path.isdir(log.directory):
             report = kafka_startup.start(FILES, log.directory, next_offset)
             if report.zero_indexes:
@@ -179,7 +218,7 @@ class Broker:
         """Everything is replicated, and on the disk: high watermark and recovery point follow."""
         stage, ends = self._stage, {}
         for log in stage.logs:
-            if log.model.sent:
+            if log.model.sent and log.is_used:
                 ends[log.tp] = log.model.end
                 log.model.limit = max(log.model.limit or 0, log.model.end)
         content = render_offset_checkpoint(ends)
@@ -188,9 +227,14 @@ class Broker:
 
     def _truncate(self, log: Log, told: list[str]) -> None:
         """A follower's: never below the high watermark. It knows nothing of generations."""
+        if log.writer is None or (log.leader and log.leader.log_end_offset != log.writer.log_end_offset):
+            return
         offset = self._writing.cut_offset(log, (log.model.limit or 0) + 1)
         if offset is None:
             return
+        if log.leader is not None:
+            log.leader.truncate(offset)
+            log.producers.clear()
         told.append(f"truncated to {offset}")
         log.cut = offset
         log.close()

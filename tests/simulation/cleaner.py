@@ -32,7 +32,7 @@ from cleanerd.daemon.configuration.reload import Reloader
 from cleanerd.daemon.engine.calls import CleanCall, EngineCall, EngineReply, PlannedBytes
 from cleanerd.daemon.engine.client import EngineDied
 from cleanerd.daemon.engine.process import EngineProcess
-from cleanerd.daemon.parts import Parts, build_parts
+from cleanerd.daemon.parts import Parts, build_parts, no_cluster
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.history import HistoryFile
 from cleanerd.daemon.work import cleanings
@@ -201,7 +201,14 @@ class InlineEngine:
 class Cleanerd:
     """A daemon that has started; `steps` are what its threads would repeat."""
 
-    def __init__(self, state: str, log_dirs: tuple[str, ...], clock: Tick) -> None:
+    def __init__(
+        self,
+        state: str,
+        log_dirs: tuple[str, ...],
+        clock: Tick,
+        connect: Callable[[], Any] = no_cluster,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
         config_file = f"{state}/server.properties"
 
         def load() -> Configuration:
@@ -209,7 +216,10 @@ class Cleanerd:
 
         self.reloader = Reloader(load(), load, lambda: None, lambda plan: self.supervisor.apply(plan), clock)
         history = HistoryFile(f"{state}/history.sqlite", max_age_ms=10**12, max_bytes=1 << 26)
-        parts = build_parts(lambda: self.reloader.current, log_dirs, history, RealFiles(), clock)
+        parts = build_parts(
+            lambda: self.reloader.current, log_dirs, history, RealFiles(), clock, connect=connect
+        )
+        parts.installs.pause = pause or clock.pass_s
         throttle = Throttle(clock, lambda _, seconds: clock.pass_s(seconds))
         self.parts: Parts = replace(
             parts,

@@ -6,7 +6,7 @@ disk is `installed`. What a power cut leaves is the same model:
 
     1. Content of a file: what its last `fsync` saw; of later writes all, a beginning, a beginning and zeros, or nothing.
     2. Names of a directory: those of its last `fsync`, changed by any subset of the operations since then.
-    3. Each rename within a directory is atomic.
+    3. Each rename is atomic. One to another directory is there when either directory was synced, and then all before it.
 A process that is killed loses nothing.
 
 Every inode that was ever made here has a second link outside of the tree until nothing can bring it back, so that a file
@@ -20,7 +20,6 @@ import io
 import os
 import random
 import shutil
-import stat
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from unittest import mock
 
 from cleanerd.env import files as env_files
 from tests.sim.disk import SwitchedOff, _apply, _Change, _Directory
+from tests.simulation.raw_file import RawFile
 
 REAL = types.SimpleNamespace(**{name: getattr(os, name) for name in dir(os) if not name.startswith("__")})
 _BLOCK_BYTES = 4096
@@ -44,6 +44,14 @@ class _File:
     synced_mtime_ns: int = 0
     whole: int = 0
     size: int = 0  # when it was changed last
+
+
+@dataclass(frozen=True)
+class _Move(_Change):
+    """Half of a rename to or from another directory. `number`: of both halves."""
+
+    other: int
+    number: int
 
 
 @dataclass
@@ -89,6 +97,7 @@ class Disk:
     opener: str = ""  # who opens files now
     _openers: dict[int, str] = field(default_factory=dict)
     _device: int = 0
+    _moves: int = 0
 
     def __post_init__(self) -> None:
         self._pins = f"{self.root}.pins"
@@ -110,8 +119,8 @@ class Disk:
     def installed(self) -> Iterator[None]:
         """The functions of `os` go here."""
         names = (
-            "open write read pread preadv fsync rename replace unlink remove rmdir mkdir truncate ftruncate utime "
-            "copy_file_range statvfs"
+            "open write read pread preadv fsync rename replace link unlink remove rmdir mkdir truncate ftruncate "
+            "utime copy_file_range statvfs"
         )
         with contextlib.ExitStack() as stack:
             for name in names.split():
@@ -137,6 +146,11 @@ class Disk:
     def _is_inside(self, path: object) -> bool:
         return isinstance(path, str) and (path == self.root or path.startswith(f"{self.root}/"))
 
+    @staticmethod
+    def _at(path: Any, dir_fd: int | None) -> Any:
+        """The whole path."""
+        return path if dir_fd is None else f"{os.readlink(f'/proc/self/fd/{dir_fd}')}/{path}"
+
     def _tracked(self, fd: object) -> int | None:
         """Inode behind a descriptor of this disk. C code may have closed it, and the number be another file's."""
         if not isinstance(fd, int) or fd not in self._fds:
@@ -155,8 +169,9 @@ class Disk:
         self.before(operation, path)
 
     def _os_open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        path = self._at(path, dir_fd)
         if not self._is_inside(path) or flags & os.O_TMPFILE == os.O_TMPFILE:
-            return REAL.open(path, flags, mode, dir_fd=dir_fd)
+            return REAL.open(path, flags, mode)
         is_new = bool(flags & os.O_CREAT) and not os.path.lexists(path)
         self._do("create" if is_new else "write" if flags & os.O_TRUNC else "open", path)
         fd = REAL.open(path, flags, mode)
@@ -223,13 +238,19 @@ class Disk:
         if self.forgets_fsync(path):
             return None
         if inode in self._dirs:
-            place = self._dirs[inode]
-            place.synced, place.changes = dict(place.names), []
+            self._sync_names(inode)
         else:
             file = self._files[inode]
             file.synced, file.synced_mtime_ns = self._content(inode), REAL.stat(self._pin(inode)).st_mtime_ns
             file.whole = len(file.synced)
         return None
+
+    def _sync_names(self, directory: int) -> None:
+        place = self._dirs[directory]
+        moves = [change for change in place.changes if isinstance(change, _Move)]
+        place.synced, place.changes = dict(place.names), []
+        for move in moves:
+            self._sync_names(move.other)
 
     def _os_rename(self, source: Any, target: Any, **more: Any) -> None:
         if not self._is_inside(source):
@@ -242,14 +263,26 @@ class Disk:
         if old[0] == new[0]:
             self._change(old[0], _Change(inode, old[1], new[1]))
         else:
-            self._change(new[0], _Change(inode, None, new[1]))
-            self._change(old[0], _Change(inode, old[1], None))
+            self._moves += 1
+            places = [REAL.stat(place).st_ino for place in (old[0], new[0])]
+            self._change(new[0], _Move(inode, None, new[1], places[0], self._moves))
+            self._change(old[0], _Move(inode, old[1], None, places[1], self._moves))
 
     _os_replace = _os_rename
 
-    def _os_unlink(self, path: Any, **more: Any) -> None:
+    def _os_link(self, source: Any, target: Any, **more: Any) -> None:
+        if not self._is_inside(target):
+            REAL.link(source, target, **more)
+            return
+        self._do("link", target)
+        REAL.link(source, target)
+        directory, name = os.path.split(target)
+        self._change(directory, _Change(REAL.stat(target).st_ino, None, name))
+
+    def _os_unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
+        path = self._at(path, dir_fd)
         if not self._is_inside(path):
-            REAL.unlink(path, **more)
+            REAL.unlink(path)
             return
         self._do("unlink", path)
         inode = REAL.lstat(path).st_ino
@@ -258,9 +291,10 @@ class Disk:
 
     _os_remove = _os_unlink
 
-    def _os_rmdir(self, path: Any, **more: Any) -> None:
+    def _os_rmdir(self, path: Any, *, dir_fd: int | None = None) -> None:
+        path = self._at(path, dir_fd)
         if not self._is_inside(path):
-            REAL.rmdir(path, **more)
+            REAL.rmdir(path)
             return
         self._do("rmdir", path)
         inode = REAL.lstat(path).st_ino
@@ -314,7 +348,7 @@ class Disk:
         flags = {"w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC, "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL}.get(
             mode[0]
         )
-        raw = _Raw(self._os_open(file, flags or os.O_RDWR, 0o666))
+        raw = RawFile(self._os_open(file, flags or os.O_RDWR, 0o666))
         return raw if buffering == 0 else io.BufferedWriter(raw)
 
     # -- power ----------------------------------------------------------------------------------------------
@@ -322,11 +356,14 @@ class Disk:
     def power_cut(self, chance: random.Random) -> None:
         """What was not synced is left to chance. No descriptor of this disk may be used afterwards."""
         self.is_off = False
-        keeps = chance.choice([0.0, 0.5, 0.9, 1.0])
+        keeps, moved = chance.choice([0.0, 0.5, 0.9, 1.0]), dict[int, bool]()
         for place in self._dirs.values():
             names = dict(place.synced)
             for change in place.changes:
-                if chance.random() < keeps:
+                is_kept = chance.random() < keeps
+                if isinstance(change, _Move):
+                    is_kept = moved.setdefault(change.number, is_kept)
+                if is_kept:
                     _apply(names, change)
             place.names, place.synced, place.changes = names, dict(names), []
         aside = f"{self.root}.aside"
@@ -344,13 +381,14 @@ class Disk:
         for name in os.listdir(kept):
             REAL.rmdir(f"{kept}/{name}")
         REAL.rmdir(kept)
-        for file in sorted(living, key=self.number):
+        self._dirs = {number: place for number, place in self._dirs.items() if number in living}
+        for file in sorted(living & self._files.keys(), key=self.number):
             self._settle(file, chance)
         self._fds.clear()
         self._openers.clear()
         self._forget_unreachable()
 
-    def _build(self, kept: str, inode: int, path: str, living: set[int]) -> None:
+    def _build(self, kept: str, inode: int, path: str, living: set[int]) -> int:
         if os.path.exists(f"{kept}/{inode}"):
             REAL.rename(f"{kept}/{inode}", path)
         else:  # it had been removed, and that is what was lost
@@ -359,13 +397,15 @@ class Disk:
             self._dirs[made], self._numbers[made] = self._dirs[inode], self._numbers[inode]
             inode = made
         place = self._dirs[inode]
+        living.add(inode)
         for name, member in place.names.items():
             if member in self._dirs:
-                self._build(kept, member, f"{path}/{name}", living)
+                place.names[name] = place.synced[name] = self._build(kept, member, f"{path}/{name}", living)
             else:
                 REAL.link(self._pin(member), f"{path}/{name}")
                 living.add(member)
         REAL.utime(path, ns=(self.clock.wall_ns(), self.clock.wall_ns()))
+        return inode
 
     def _settle(self, inode: int, chance: random.Random) -> None:
         """The content of a file after a power cut."""
@@ -449,30 +489,3 @@ class Disk:
 
 
 _OPEN = builtins.open
-
-
-class _Raw(io.RawIOBase):
-    """A file that is written through `os`, so that the disk hears of it."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def fileno(self) -> int:
-        return self._fd
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return stat.S_ISREG(os.fstat(self._fd).st_mode)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return os.lseek(self._fd, offset, whence)
-
-    def write(self, data: Any) -> int:
-        return os.write(self._fd, data)
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            os.close(self._fd)

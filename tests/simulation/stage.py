@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from cleanerd.env.files import RealFiles
 from cleanerd.env.space import Space, floor_bytes
+from cleanerd.errors import ClusterRefused
+from cleanerd.format.batch import iterate_batches, parse_header
 from tests.sim.disk import SwitchedOff
 from tests.simulation.cleaner import Cleanerd, Locks, instead_of_the_machine
 from tests.simulation.disk import Disk, Tick
@@ -26,11 +29,21 @@ from tests.simulation.writer import Log
 
 if TYPE_CHECKING:
     from tests.simulation.broker import Broker
+    from tests.simulation.replicas import Replicas
 
 START_NS = 1_790_000_000 * 10**9
 FAULTS = (errno.EIO, errno.ENOSPC, errno.EACCES)
-KAFKA_SHARE = 0.4
-"""Of the worlds whose log directory belongs to a broker."""
+KAFKA_SHARE, CLUSTER_SHARE = 0.5, 0.6
+"""Of the worlds whose log directory belongs to a broker, and of those that are in a cluster."""
+FILES = RealFiles()
+MARK = "cleanerd-install"
+"""A file that an install takes out of the directory that a broker has opened, whoever holds the log."""
+
+
+def next_offset(content: bytes, base: int) -> int:
+    """The offset after the last batch of a `.log`."""
+    starts = [position for position, _, _ in iterate_batches(content)]
+    return parse_header(content, starts[-1]).next_offset if starts else base
 
 
 class Stage(ABC):
@@ -55,8 +68,10 @@ class Stage(ABC):
         self.problems: list[str] = []  # told by code that could not raise
         self.is_calm = False
         self.rules = Rules(delete_retention_ms=0)
+        self.roughness = 1.0  # of this world: how much of what goes wrong in others
         self.is_kafka = self.chance.random() < KAFKA_SHARE
         self.broker: Broker | None = None
+        self.replicas: Replicas | None = None  # of the cluster that the broker is in
         self.aborted: set[str] = set()  # directories whose cleaning was told to stop, in this step
         self.logs: list[Log] = []
 
@@ -107,15 +122,32 @@ class Stage(ABC):
             return
         self.digest.update(f"{operation} {path.replace(self.disk.root, '')}\n".encode())
         self.counts["operations"] += 1
+        self._die_if_due(f"{operation} {path}")
+        if self.actor == "daemon":
+            self._check(operation, path)
+            self._maybe_fail(operation, path, FAULTS)
+
+    def _die_if_due(self, what: str) -> None:
         if self.kill_in is not None:
             self.kill_in -= 1
             if self.kill_in < 0:
                 self.disk.is_off = True
-                self.note(f"  killed before {operation} {path}")
+                self.note(f"  killed before {what}")
                 raise SwitchedOff
-        if self.actor == "daemon":
-            self._check(operation, path)
-            self._maybe_fail(operation, path, FAULTS)
+
+    def asks(self, what: str) -> None:
+        """The daemon asks the cluster: it may be killed or get no answer, and others go on. Raises ClusterRefused."""
+        if self.actor != "daemon":
+            return
+        self.digest.update(f"asks {what}\n".encode())
+        self._die_if_due(f"it asks {what}")
+        if self.is_calm:
+            return
+        if self.chance.random() < max(0.03, self.fault_rate):
+            self.note(f"  no answer when it asks {what}")
+            raise ClusterRefused("no answer")
+        if self.chance.random() < 0.1:
+            self.aside(self._meanwhile)
 
     def _maybe_fail(self, operation: str, path: str, numbers: tuple[int, ...]) -> None:
         if self.fault_rate and self.chance.random() < self.fault_rate:
@@ -127,7 +159,7 @@ class Stage(ABC):
     def _check(self, operation: str, path: str) -> None:
         """What the daemon must not do."""
         for hold, directory in self.held.items():
-            if path.startswith(f"{directory}/") and ".deleted" not in path:
+            if path.startswith(f"{directory}/") and ".deleted" not in path and not path.endswith(MARK):
                 self.problems.append(f"{operation} {path} under hold {hold}")
         if operation == "rename" and os.path.dirname(path.partition(" -> ")[0]) in self.aborted:
             self.problems.append(f"{operation} {path} after its cleaning was aborted")
@@ -168,7 +200,7 @@ class Stage(ABC):
 
     def maybe_killed(self, share: float, most: int) -> None:
         """Who acts next is killed before one of so many operations."""
-        if not self.is_calm and self.chance.random() < share:
+        if not self.is_calm and self.chance.random() < share * self.roughness:
             self.kill_in = self.chance.randint(0, most)
 
     def hear(self) -> None:
@@ -181,3 +213,6 @@ class Stage(ABC):
 
     @abstractmethod
     def _interlude(self) -> None: ...
+
+    @abstractmethod
+    def _meanwhile(self) -> None: ...

@@ -1,13 +1,15 @@
 """One seed's world: a log directory, its writers or its broker, its cleaner, and everything that can happen to them.
 
-`stage` is what it stands on, `writing`, `broker` and `clients` are the others in it.
+`stage` is what it stands on, `writing`, `broker` with `hosting`, `replicas` and `clients` are the others in it.
 """
 
 import os
 
 from cleanerd.cleaning.lock import commit_lock
+from cleanerd.daemon.parts import no_cluster
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import TopicPartition
+from cleanerd.install.area import Area
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
@@ -15,12 +17,14 @@ from tests.simulation import judge
 from tests.simulation.broker import Broker
 from tests.simulation.cleaner import Cleanerd, EngineKilled
 from tests.simulation.clients import Clients
+from tests.simulation.replicas import Replicas
 from tests.simulation.rules import Violation
-from tests.simulation.stage import Stage
+from tests.simulation.stage import CLUSTER_SHARE, Stage
 from tests.simulation.writer import Log
 from tests.simulation.writing import Writing
 
 STEPS = ("worker", "worker", "worker", "committer", "retention", "housekeeper", "scanner", "scan", "express")
+STEPS_IN_CLUSTER = (*STEPS, "worker", "worker", "scan", "scan", *["installer"] * 4)
 CAPACITY_BYTES = 64 << 20
 """Of a disk that can be full; cleanerd leaves 1 % of one that small."""
 LEFTOVERS = (".cleanerd", ".swap", ".cleaned", ".deleted")
@@ -42,12 +46,15 @@ class World(Stage):
             log = Log(self.log_dir, TopicPartition(f"t{number}", 0), self.disk, self.chance, keys)
             self.logs.append(log)
             log.model.limit = 0 if self.is_kafka else None
-        self.clients.write_configuration()
-        self.hear()
         os.close(os.open(f"{self.log_dir}/.lock", os.O_CREAT | os.O_RDWR))
         self.locks.has_leases = self.chance.random() < 0.8
         if self.is_kafka:
-            self.broker = Broker(self, self.writing)
+            if self.chance.random() < CLUSTER_SHARE:
+                self.replicas = Replicas(self)
+                self.roughness = self.chance.choice([0.2, 0.2, 1.0])
+            self.broker = Broker(self, self.writing, self.replicas)
+        self.clients.write_configuration()
+        self.hear()
         for path in (self.log_dir, self.disk.root):
             RealFiles().fsync_dir(path)
 
@@ -56,16 +63,29 @@ class World(Stage):
         draw = self.chance.random()
         if self.is_calm or draw > 0.25:
             return
-        if draw < 0.02:
+        if draw < 0.02 * self.roughness**2:
             self.counts["engine kills"] += 1
             self.note("  the engine is killed")
             raise EngineKilled
-        if draw < 0.05 and self.daemon is not None:
-            self.aside(self.clients.control)
-        elif draw < 0.06:
-            self.aside(self.clients.reload)
+        self.aside(self._meanwhile)
+
+    def _meanwhile(self) -> None:
+        """Others do something."""
+        draw = self.chance.random()
+        if draw < 0.12 * self.roughness and self.daemon is not None:
+            self.clients.control()
+        elif draw < 0.16 * self.roughness:
+            self.clients.reload()
         else:
-            self.aside(self.writing.step)
+            self.writing.step()
+            if self.replicas is not None:
+                self.replicas.go_on()
+
+    def _pause(self, seconds: float) -> None:
+        """Of an install: meanwhile others go on."""
+        self.clock.pass_s(seconds)
+        if not self.is_calm:
+            self.aside(self._meanwhile)
 
     # -- steps --------------------------------------------------------------------------------------------------
 
@@ -75,6 +95,10 @@ class World(Stage):
         self.clock.pass_s(self.chance.choice([0, 0.01, 0.5, 3]))
         draw = self.chance.random()
         self.note(f"step {self.counts['steps']}")
+        if self.replicas is not None:
+            self.replicas.go_on()
+            if self.chance.random() < (0.12 if self._is_installing() else 0.03):
+                self.replicas.something()
         if draw < 0.45:
             self.writing.step()
         elif draw < 0.84:
@@ -86,10 +110,12 @@ class World(Stage):
             self.note(f"faults at {self.fault_rate}")
         elif draw < 0.93:
             self._jump()
-        elif draw < 0.94:
+        elif draw < 0.93 + 0.01 * self.roughness:
             self._fill()
         elif draw < 0.96:
             self.clients.reload()
+        elif self.chance.random() > self.roughness:
+            self.writing.step()
         elif draw < 0.98:
             self._die()
         else:
@@ -122,7 +148,8 @@ class World(Stage):
             made: list[Cleanerd] = []
 
             def start() -> None:
-                made.append(Cleanerd(self.state, (self.log_dir,), self.clock))
+                connect = no_cluster if self.replicas is None else self.replicas.connect
+                made.append(Cleanerd(self.state, (self.log_dir,), self.clock, connect, self._pause))
                 made[0].start()
 
             self.note("the daemon starts")
@@ -136,11 +163,18 @@ class World(Stage):
             elif made:
                 made[0].close()
             return
-        name = self.chance.choice(STEPS)
-        self.note(f"daemon {name}")
-        if not self.act("daemon", self.daemon.steps[name]):
-            self.counts["daemons killed"] += 1
-            self._kill_daemon()
+        name = self.chance.choice(STEPS if self.replicas is None else STEPS_IN_CLUSTER)
+        if self._is_installing() and self.chance.random() < 0.7:
+            name = "installer"
+        names = ["scan", "worker", "scan"] if name == "worker" and self.replicas is not None else [name]
+        for name in names:
+            self.note(f"daemon {name}")
+            if self.daemon is not None and not self.act("daemon", self.daemon.steps[name]):
+                self.counts["daemons killed"] += 1
+                self._kill_daemon()
+
+    def _is_installing(self) -> bool:
+        return os.path.exists(Area(RealFiles(), self.log_dir).path)
 
     def _kill_daemon(self) -> None:
         daemon, self.daemon = self.daemon, None
@@ -176,7 +210,8 @@ class World(Stage):
             self.kill_in = self.chance.randint(0, 80)
             kill = self.kill_in
             if self.daemon is not None:
-                name = self.chance.choice(["worker", "worker", "committer"])
+                more = ["installer"] * 6 if self._is_installing() else []
+                name = self.chance.choice(["worker", "worker", "committer", *more])
                 self.note(f"daemon {name}, and after {kill} operations the power goes")
                 self.act("daemon", self.daemon.steps[name])
         self.counts["power cuts"] += 1
@@ -195,6 +230,8 @@ class World(Stage):
         if self.problems:
             raise Violation("; ".join(self.problems))
         for log in self.logs:
+            if self.replicas is not None and not self.replicas.has(log):
+                continue
             if not os.path.isdir(log.directory):
                 if log.model.sent:
                     raise Violation(f"{log.tp} is gone")
@@ -211,7 +248,8 @@ class World(Stage):
             self._seen[log.tp] = seen
             judge.check(log.model, log.directory, reads=self.chance.random() < 0.2)
             self.counts["judgements"] += 1
-        if not any(name.endswith(".cleanerd") for name, _, _ in seen):
+        is_staged = any(name.endswith(".cleanerd") for name, _, _ in seen)
+        if not is_staged and not self._is_installing():
             window.settle(now_ms, self.rules)
 
     def end(self) -> None:
@@ -226,6 +264,8 @@ class World(Stage):
             self.broker.start()
         elif self.broker is not None and self.broker.is_starting:
             self.broker.load()
+        if self.replicas is not None:
+            self._end_installs(self.replicas)
         self.locks.is_broker = self.is_kafka
         for log in self.logs:
             if log.writer is None:
@@ -235,6 +275,8 @@ class World(Stage):
             log.writer.roll()
             log.append()
             log.end_all()
+            if log.leader is not None:
+                log.fetch(1 << 30)
         if self.broker is not None:
             self.broker.stop()
         self.locks.is_broker = False
@@ -257,6 +299,35 @@ class World(Stage):
         self._kill_daemon()
         if left := self.disk.open_fds():
             raise Violation(f"descriptors left open: {left}")
+
+    def _end_installs(self, replicas: Replicas) -> None:
+        """All of them come to their end, and broker 1 has a replica of everything again. Raises Violation."""
+        broker = self.broker
+        assert broker is not None
+        replicas.calm()
+        is_brought_back, quiet = False, 0
+        for _ in range(400):
+            self.clock.pass_s(1)
+            replicas.go_on()
+            broker.follow()
+            if self.daemon is None:
+                self._clean()
+            elif not self.act("daemon", self.daemon.steps["installer"]):
+                raise Violation("a daemon that nobody kills ends")
+            self.judge()
+            quiet = quiet + 1 if not self._is_installing() and replicas.is_quiet() else 0
+            if quiet == 5 and not is_brought_back:
+                is_brought_back, quiet = True, 0
+                replicas.judge()
+                replicas.bring_back()
+            elif quiet == 5:
+                break
+        else:
+            raise Violation(f"an install waits for ever: {[vars(p) for p in replicas.partitions.values()]}")
+        replicas.judge()
+        broker.check_nothing_left()
+        for log in self.logs:
+            log.check_complete()
 
     def _what_waits(self) -> list[str]:
         offsets = read_checkpoints(RealFiles(), self.log_dir).cleaner
