@@ -47,6 +47,8 @@ class InProcess:
     """What the pipeline asks of a Spark session and its context."""
 
     defaultParallelism = 1
+    is_one_machine = True
+    _temp_dir = None
 
     def run(self, work: Callable[[Any], Any]) -> Any:
         return work(self)

@@ -155,9 +155,15 @@ class Log:
     def check_complete(self) -> None:
         """Its broker has all that the leader has. Raises Violation."""
         assert self.leader is not None
-        ours, theirs = ([batch.raw for batch in one] for one in (self.model.sent, self.leader.batches))
-        if ours != theirs:
-            raise Violation(f"{self.tp} has {len(ours)} batches, its leader {len(theirs)}")
+        ours = {batch.first: batch.raw for batch in self.model.sent}
+        for batch in self.leader.batches:
+            is_gone = all(
+                record.offset in self.model.gone for record in batch.records
+            )  # and may be forgotten
+            if ours.pop(batch.first, batch.raw if is_gone else None) != batch.raw:
+                raise Violation(f"{self.tp} has another batch at {batch.first} than its leader, or none")
+        if ours:
+            raise Violation(f"{self.tp} has batches at {sorted(ours)}, its leader has none there")
 
     def end_all(self) -> None:
         """No transaction stays open."""
