@@ -14,9 +14,11 @@ exit   meaning
 """
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from cleanerd import __version__
 from cleanerd.cli import options
@@ -65,6 +67,12 @@ def main(argv: Sequence[str] | None = None, *, clean_once: "CleanOnce | None" = 
         return error.exit_code if isinstance(error, Fatal) else 1
 
 
+def _leave(*_: object) -> NoReturn:
+    """End while there is nothing to end yet; a KeyboardInterrupt in a callback of the import system would be ignored."""
+    os.write(2, b"cleanerd: interrupted\n")
+    os._exit(INTERRUPTED)
+
+
 def _run(arguments: argparse.Namespace, clean_once: "CleanOnce | None") -> int:
     match arguments.command:
         case "clean":
@@ -72,6 +80,7 @@ def _run(arguments: argparse.Namespace, clean_once: "CleanOnce | None") -> int:
 
             return clean.run(arguments, clean_once)
         case "run":
+            signal.signal(signal.SIGINT, _leave)  # until the daemon has a handler of its own
             from cleanerd.cli import run  # noqa: PLC0415
 
             return run.run(arguments)

@@ -224,3 +224,29 @@ def test_config_check_of_a_missing_file_names_that_file_alone(run: Run, tmp_path
     assert "/tmp/kafka-logs" not in ran.err
     ran = run("config", "check", "--config", "missing", "--set", "log.dirs=/nowhere/a")
     assert "/nowhere/a: expected a readable directory" in ran.err
+
+
+_INTERRUPTED_IN_A_CALLBACK = """
+import os, signal, sys, weakref
+from cleanerd.cli.main import main
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "cleanerd.cli.run":
+            class Short: ...
+            short = Short()
+            watched = weakref.ref(short, lambda _: os.kill(os.getpid(), signal.SIGINT))
+            del short
+
+sys.meta_path.insert(0, Finder())
+sys.exit(main(["run", "--config", sys.argv[1]]))
+"""
+
+
+def test_a_daemon_that_is_interrupted_while_it_imports_ends(tmp_path: Path) -> None:
+    """Where Python ignores an exception, too: in a callback, as the import system has them."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_IN_A_CALLBACK, str(tmp_path / "none")],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (130, "cleanerd: interrupted\n")
