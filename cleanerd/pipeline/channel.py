@@ -13,6 +13,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -29,6 +30,8 @@ _STRANGERS_MAX = 64  # connections that have not shown one
 _ACCEPT_PAUSE_S = 0.1  # until descriptors may have come free
 _LEAVE_S = 1.0  # for a task that is being answered
 _REPORT_BYTES = 4 << 20  # a message costs two processes some 100 us
+_REPORT_S = 0.02  # one that was held back is followed by the next after as few bytes
+_REPORT_BYTES_MAX = 32 << 20
 _OPEN_MAX = 2  # a cleaning has one channel for progress and one for places
 
 
@@ -207,16 +210,20 @@ class Reporter:
 
         It, and the end, raise Aborted when told to stop or when the driver is gone.
         """
-        unsaid = [0, 0, 0]
+        unsaid, said_s = [0, 0, 0], time.monotonic()
 
         def say() -> None:
+            nonlocal said_s
+            said_s = time.monotonic()
             message = _MESSAGE.pack(log, phase, *unsaid)
             unsaid[:] = 0, 0, 0
             _go_on(lambda: self._ask(message))
 
         def advance(read_bytes: int, written_bytes: int, records: int) -> None:
             unsaid[:] = unsaid[0] + read_bytes, unsaid[1] + written_bytes, unsaid[2] + records
-            if unsaid[0] + unsaid[1] >= _REPORT_BYTES:
+            moved = unsaid[0] + unsaid[1]
+            is_time = moved >= _REPORT_BYTES_MAX or time.monotonic() - said_s >= _REPORT_S
+            if moved >= _REPORT_BYTES and is_time:
                 say()
 
         yield advance

@@ -226,3 +226,22 @@ def test_tasks_of_a_cluster_are_given_an_address_that_they_reach() -> None:
     assert driver_host("local[2]") == driver_host("local-cluster[2,1,1024]") == "127.0.0.1"
     assert driver_host("spark://127.0.0.1:7077") == "127.0.0.1"
     assert driver_host("spark://[::1]:7077") == "::1"
+
+
+def test_bytes_that_pass_fast_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 MiB at least and 32 MiB at most in a report; one that was held back is followed by one of 4 MiB."""
+    told: list[int] = []
+
+    def answer(log: int, phase: Phase, read_bytes: int, written_bytes: int, records: int) -> bool:
+        told.append(read_bytes)
+        threading.Event().wait(0.1)
+        return True
+
+    with Channel(answer) as channel, channel.reporter.advance(0, Phase.INDEX) as advance:
+        with monkeypatch.context() as patched:
+            patched.setattr(channel_module, "_REPORT_S", 3600.0)
+            for _ in range(32):
+                advance(1 << 20, 0, 1)
+        for _ in range(4):
+            advance(1 << 20, 0, 1)
+    assert told == [32 << 20, 4 << 20]
