@@ -285,17 +285,22 @@ def _check_compacted(model: Model, record: Record) -> None:
 
 
 def _is_old(model: Model, batch: Batch, record: Record, found: Lying) -> bool:
-    """Whether a record may be gone because of the log start, or of retention."""
+    """Whether a record may be gone because of the log start, or of retention.
+
+    What its size allows goes first (rule 6.1), then perhaps aged segments behind it, which may leave less than the limit.
+    """
     if record.offset < model.start:
         return True
     first, now_ms = found.bases[0] if found.bases else 0, model.window.now_ms[1]
     if record.offset >= first:
         return False
-    size_bytes = sum(len(one.raw) for one in model.sent if one.first >= first)  # or less, if it was cleaned
+    behind_bytes = sum(
+        len(one.raw) for one in model.sent if one.first > batch.last
+    )  # or less, if it was cleaned
 
     def allows(rules: Rules) -> bool:
         is_aged = rules.retention_ms >= 0 and now_ms - batch.header.max_timestamp_ms > rules.retention_ms
-        return rules.deletes and (is_aged or 0 <= rules.retention_bytes <= size_bytes)
+        return rules.deletes and (is_aged or 0 <= rules.retention_bytes <= behind_bytes)
 
     return model.window.any(allows)
 
