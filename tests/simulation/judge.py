@@ -134,10 +134,14 @@ class Model:
         newest = {b.header.producer_id: b for b in self.sent if not b.header.is_control}
 
         def is_over(batch: Batch) -> bool:
-            is_gone = all(record.offset in self.gone for record in batch.records)
             is_open = open_first is not None and batch.last >= open_first
             is_newest = newest.get(batch.header.producer_id) is batch
-            return is_gone and not is_open and not is_newest and all(map(is_over, ended.get(batch.first, ())))
+            return (
+                self._is_gone(batch)
+                and not is_open
+                and not is_newest
+                and all(map(is_over, ended.get(batch.first, ())))
+            )
 
         self.sent = [batch for batch in self.sent[:-TAIL] if not is_over(batch)] + self.sent[-TAIL:]
         _decoded.cache_clear()
@@ -159,7 +163,12 @@ class Model:
                     aborted |= {r.offset for one in ended[batch.first] for r in one.records}
             elif batch.header.is_transactional:
                 data.setdefault(producer, []).append(batch)
-        return aborted, min((one[0].first for one in data.values()), default=None), ended
+        open_first = [b.first for batches in data.values() for b in batches if not self._is_gone(b)]
+        return aborted, min(open_first, default=None), ended
+
+    def _is_gone(self, batch: Batch) -> bool:
+        """Taken as aborted perhaps, before its marker was truncated: it opens no transaction again."""
+        return all(record.offset in self.gone for record in batch.records)
 
 
 @dataclass(frozen=True)
@@ -320,14 +329,18 @@ def _check_tombstone(
 def _check_producers(model: Model, found: Lying) -> None:
     """Rule 4.17: the last data batch of each active producer, if need be without records."""
     last: dict[int, Batch] = {}
+    heard_ms: dict[
+        int, int
+    ] = {}  # a marker tells the time as well, an earlier one where the clock was set back
     for batch in model.sent:
+        heard_ms[batch.header.producer_id] = batch.header.max_timestamp_ms
         if batch.header.producer_id >= 0 and not batch.header.is_control:
             last[batch.header.producer_id] = batch
     there = {batch.last: batch.header for batch in found.batches}
     first = found.bases[0] if found.bases else 0
     for producer, batch in last.items():
         header = there.get(batch.last)
-        is_active = model.window.latest_ms - batch.header.max_timestamp_ms < PRODUCER_EXPIRATION_MS
+        is_active = model.window.latest_ms - heard_ms[producer] < PRODUCER_EXPIRATION_MS
         if not is_active or batch.last < max(model.start, first) or batch.first in model.dropped:
             continue
         known = header and (header.producer_id, header.producer_epoch, header.last_sequence)

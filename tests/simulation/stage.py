@@ -21,6 +21,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.env.space import Space, floor_bytes
 from cleanerd.errors import ClusterRefused
 from cleanerd.format.batch import iterate_batches, parse_header
+from cleanerd.format.names import Suffix
 from tests.sim.disk import SwitchedOff
 from tests.simulation.cleaner import Cleanerd, Locks, instead_of_the_machine
 from tests.simulation.disk import Disk, Tick
@@ -37,6 +38,7 @@ KAFKA_SHARE, CLUSTER_SHARE = 0.5, 0.6
 """Of the worlds whose log directory belongs to a broker, and of those that are in a cluster."""
 FILES = RealFiles()
 MARK = "cleanerd-install"
+STAGED = Suffix.STAGED.value
 """A file that an install takes out of the directory that a broker has opened, whoever holds the log."""
 
 
@@ -158,10 +160,15 @@ class Stage(ABC):
 
     def _check(self, operation: str, path: str) -> None:
         """What the daemon must not do."""
+        is_leftover = operation == "unlink" and path.endswith(
+            STAGED
+        )  # which is always safe to delete (architecture 2)
         for hold, directory in self.held.items():
-            if path.startswith(f"{directory}/") and ".deleted" not in path and not path.endswith(MARK):
+            spared = is_leftover or ".deleted" in path or path.endswith(MARK)
+            if path.startswith(f"{directory}/") and not spared:
                 self.problems.append(f"{operation} {path} under hold {hold}")
-        if operation == "rename" and os.path.dirname(path.partition(" -> ")[0]) in self.aborted:
+        is_commit = operation == "rename" and not path.endswith(STAGED)
+        if is_commit and os.path.dirname(path.partition(" -> ")[0]) in self.aborted:
             self.problems.append(f"{operation} {path} after its cleaning was aborted")
         if self.disk.is_small and operation == "write" and path.endswith((".part.cleanerd", ".log.cleanerd")):
             free_bytes = self.disk.free_bytes()
