@@ -57,9 +57,12 @@ COMPLAINT = re.compile(r"ERROR |FATAL |.*(Exception|Error)\b")
 ALLOWED = re.compile(
     r"ERROR org\.apache\.kafka\.controller\.ReplicationControlManager .* controller event queue overloaded"
     r"|java\.nio\.file\.NoSuchFileException: .*-future/\d{20}\.snapshot"
+    r"|ERROR org\.apache\.kafka\.server\.AssignmentsManager .* handleResponse: unexpected callback exception"
+    r"|java\.lang\.NullPointerException: Cannot invoke .*get\(Object\)\" is null"
 )
 """The controller says that the machine is too slow for its heartbeats: nothing about logs. And a flush that a broker had
-scheduled for the future replica finds the directory renamed, by the broker itself, once the replica has moved (WARN)."""
+scheduled for the future replica finds the directory renamed, by the broker itself, once the replica has moved (WARN). A
+broker that told the controller in which directory a topic lies looks for a topic that was deleted meanwhile."""
 
 
 class World:
