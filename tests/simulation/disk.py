@@ -432,6 +432,11 @@ class Disk:
 
     # -- looking --------------------------------------------------------------------------------------------
 
+    def retired(self, directory: str) -> set[int]:
+        """Inodes of files that became `.deleted` ones since the directory was synced: a power cut may undo that."""
+        changes = self._dirs[REAL.stat(directory).st_ino].changes if os.path.isdir(directory) else []
+        return {one.inode for one in changes if one.source and one.target == f"{one.source}.deleted"}
+
     def used_bytes(self) -> int:
         """Of the files that have a name."""
         reachable = {inode for place in self._dirs.values() for inode in place.names.values()}

@@ -86,6 +86,7 @@ class Model:
     perhaps: Batch | None = None  # appended by a writer that died before it was told
     soft: int | None = None  # a batch that is there, but nobody was told so: a power cut may take it
     dropped: set[int] = field(default_factory=set)  # batches that were gone when a later one was truncated
+    unsettled: set[int] = field(default_factory=set)  # inodes of segments that a failed retention has taken
     limit: int | None = None  # offset up to which its broker has said that it is replicated and on its disk
     window: Window = field(default_factory=Window)
 
@@ -124,6 +125,10 @@ class Model:
         elif self.soft is not None and end <= self.soft:
             self.truncate(self.soft)
             self.soft = None
+
+    def brought_back(self, offsets: set[int]) -> None:
+        """A power cut has undone what nobody was told to be done."""
+        self.gone -= offsets
 
     def forget(self) -> None:
         """Let go of batches that are gone for good and decide nothing any more: a long life has many.
@@ -195,10 +200,7 @@ def read(directory: str) -> Lying:
     batches: list[Batch] = []
     end = 0
     for name, base, limit in zip(names, bases, [*bases[1:], 1 << 62], strict=True):
-        fd = REAL.open(os.path.join(directory, name), os.O_RDONLY)
-        data = REAL.read(fd, 1 << 24)
-        REAL.close(fd)
-        whole = 0
+        data, whole = _content(os.path.join(directory, name)), 0
         for position, size, _ in iterate_batches(data):
             header = parse_header(data, position)
             if not max(end, base) <= header.base_offset <= header.last_offset < limit:
@@ -208,6 +210,20 @@ def read(directory: str) -> Lying:
         if whole != len(data):
             raise Violation(f"{name}: {len(data) - whole} bytes behind its last batch")
     return Lying(tuple(bases), tuple(batches))
+
+
+def _content(path: str) -> bytes:
+    fd = REAL.open(path, os.O_RDONLY)
+    data = REAL.read(fd, 1 << 24)
+    REAL.close(fd)
+    return bytes(data)
+
+
+def offsets_of(path: str) -> set[int]:
+    """Of the records of a segment that is whole."""
+    data = _content(path)
+    batches = [Batch.of(data[at : at + size]) for at, size, _ in iterate_batches(data)]
+    return {record.offset for batch in batches for record in batch.records}
 
 
 def check(model: Model, directory: str, *, reads: bool = True) -> Lying:

@@ -64,6 +64,7 @@ class Stage(ABC):
         self.log_dir = f"{path}/logs"
         self.daemon: Cleanerd | None = None
         self.actor = ""
+        self.doing = ""  # the step of the daemon that is taken
         self.kill_in: int | None = None  # operations until who acts is killed, or the power goes
         self.fault_rate = 0.0
         self.held: dict[str, str] = {}  # hold -> directory that it keeps the cleaner from
@@ -156,7 +157,17 @@ class Stage(ABC):
             number = self.chance.choice(numbers)
             self.counts["faults"] += 1
             self.note(f"  {errno.errorcode[number]} at {operation} {path}")
+            if self.doing == "retention":
+                self._unsettle(path)
             raise OSError(number, os.strerror(number), path)
+
+    def _unsettle(self, path: str) -> None:
+        """Retention could not sync the directory of a log, and says so: what it has renamed is not gone for good before a
+        later sync, which a power cut may come before.
+        """
+        for log in self.logs:
+            if log.directory == path:
+                log.model.unsettled |= self.disk.retired(path)
 
     def _check(self, operation: str, path: str) -> None:
         """What the daemon must not do."""

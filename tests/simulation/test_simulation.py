@@ -14,7 +14,9 @@ from cleanerd.env.files import RealFiles
 from tests.simulation.disk import Disk, Tick
 from tests.simulation.long_life import live
 from tests.simulation.play import disk_path, play
+from tests.simulation.rules import Rules
 from tests.simulation.stage import START_NS
+from tests.simulation.world import World
 
 SEEDS = range(4)
 STEPS = 80
@@ -92,6 +94,43 @@ def test_a_file_keeps_its_identity_over_a_power_cut(disk: Disk) -> None:
     before = FILES.stat(path)
     disk.power_cut(random.Random(1))
     assert FILES.stat(path) == before
+
+
+def after_a_failed_retention(seed: int, *, is_synced: bool) -> int:
+    """How many segments a power cut brings back that retention took; whether it could sync the directory later."""
+    world = World(seed, disk_path())
+    world.is_kafka = False
+    with world.running():
+        log = world.logs[0]
+        world.rules = Rules(delete_retention_ms=0, deletes=True, retention_bytes=0)
+        for _ in range(3):
+            world.writing.open(log)
+            log.append()
+            log.end_all()
+            assert log.writer is not None
+            log.writer.roll()
+            log.close()
+        first = f"{log.directory}/{0:020}.log"
+        os.rename(first, f"{first}.deleted")
+        world.actor, world.doing, world.fault_rate = "daemon", "retention", 1.0
+        with pytest.raises(OSError, match="t0-0"):
+            FILES.fsync_dir(log.directory)
+        world.actor, world.fault_rate, log.is_whole = "", 0.0, True
+        world.judge()
+        assert 0 in log.model.gone
+        if is_synced:
+            FILES.fsync_dir(log.directory)
+        world._power_cut()
+        log.is_whole = True
+        world.judge()
+        assert (0 in log.model.gone) != bool(world.counts["segments back"])
+        return world.counts["segments back"]
+
+
+def test_what_retention_could_not_sync_may_come_back() -> None:
+    """After a power cut, and not once a sync has succeeded (`storage.delete`, step 0)."""
+    assert sum(after_a_failed_retention(seed, is_synced=False) for seed in range(10))
+    assert not sum(after_a_failed_retention(seed, is_synced=True) for seed in range(10))
 
 
 @pytest.mark.soak

@@ -169,9 +169,15 @@ class World(Stage):
         names = ["scan", "worker", "scan"] if name == "worker" and self.replicas is not None else [name]
         for name in names:
             self.note(f"daemon {name}")
-            if self.daemon is not None and not self.act("daemon", self.daemon.steps[name]):
+            if self.daemon is not None and not self._take(name):
                 self.counts["daemons killed"] += 1
                 self._kill_daemon()
+
+    def _take(self, name: str) -> bool:
+        """A step of the daemon; whether it lives."""
+        assert self.daemon is not None
+        self.doing = name
+        return self.act("daemon", self.daemon.steps[name])
 
     def _is_installing(self) -> bool:
         return os.path.exists(Area(RealFiles(), self.log_dir).path)
@@ -213,7 +219,7 @@ class World(Stage):
                 more = ["installer"] * 6 if self._is_installing() else []
                 name = self.chance.choice(["worker", "worker", "committer", *more])
                 self.note(f"daemon {name}, and after {kill} operations the power goes")
-                self.act("daemon", self.daemon.steps[name])
+                self._take(name)
         self.counts["power cuts"] += 1
         self.note("the power goes")
         self._kill_daemon()
@@ -221,7 +227,20 @@ class World(Stage):
             self.broker.die()
         for log in self.logs:
             log.die()
+        unsettled = {log.tp: log.model.unsettled & self.disk.retired(log.directory) for log in self.logs}
         self.disk.power_cut(self.chance)
+        for log in self.logs:
+            log.model.unsettled.clear()
+            if unsettled[log.tp]:
+                self._bring_back(log, unsettled[log.tp])
+
+    def _bring_back(self, log: Log, inodes: set[int]) -> None:
+        """Segments of which retention has said that it could not take them may be there again, after a power cut."""
+        for entry in os.scandir(log.directory):
+            if entry.name.endswith(".log") and entry.inode() in inodes:
+                self.note(f"{log.tp} {entry.name} is back")
+                self.counts["segments back"] += 1
+                log.model.brought_back(judge.offsets_of(entry.path))
 
     # -- judgement ----------------------------------------------------------------------------------------------
 
@@ -288,7 +307,7 @@ class World(Stage):
             self.clients.release_all()
             for name in ("scan", "worker", "committer", "retention", "housekeeper"):
                 self.note(f"daemon {name}")
-                self.act("daemon", self.daemon.steps[name])
+                self._take(name)
                 self.judge()
             if self._is_done():
                 break
@@ -312,7 +331,7 @@ class World(Stage):
             broker.follow()
             if self.daemon is None:
                 self._clean()
-            elif not self.act("daemon", self.daemon.steps["installer"]):
+            elif not self._take("installer"):
                 raise Violation("a daemon that nobody kills ends")
             self.judge()
             quiet = quiet + 1 if not self._is_installing() and replicas.is_quiet() else 0
