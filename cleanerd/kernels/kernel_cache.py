@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.registry import cpu_target
 from numba.core.serialize import dumps
 
 from .compiled import version
@@ -28,11 +29,12 @@ class KernelCache(FunctionCache):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        self._cache_file = _Files(self.cache_path, self._impl.filename_base, version())
+        stamp = f"{version()} checked" if cpu_target.target_context.enable_boundscheck else version()
+        self._cache_file = _Files(self.cache_path, self._impl.filename_base, stamp)
 
 
 class _Files(IndexDataCacheFile):
-    """Without an index. A key is a signature together with the processor that its code is for."""
+    """Without an index. A key is a signature together with the processor that its code is for; the version says the rest."""
 
     def load(self, key: Any) -> Any:
         """The compiled code, or None where there is none, or none that is whole and for this key."""

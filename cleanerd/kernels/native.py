@@ -40,15 +40,29 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     return compiled
 
 
+def _address(context, builder, array, value, start, size):
+    """Of `size` bytes in an array of bytes from `start`. With NUMBA_BOUNDSCHECK=1 an IndexError if they leave it."""
+    view = cgutils.create_struct_proxy(array)(context, builder, value=value)
+    if context.enable_boundscheck:  # asked while the kernel is compiled; else there is no check in it
+        zero = start.type(0)
+        is_outside = builder.or_(
+            builder.or_(builder.icmp_signed("<", start, zero), builder.icmp_signed("<", size, zero)),
+            builder.icmp_signed(">", start, builder.sub(view.nitems, size)),
+        )
+        with cgutils.if_unlikely(builder, is_outside):
+            context.call_conv.return_user_exc(builder, IndexError, ("bytes outside of an array",))
+    return builder.gep(view.data, [start])
+
+
 def _load(bits, swap):
     @intrinsic
     def load(typing_context, array, index):
         signature = types.Integer.from_bitwidth(bits, signed=False)(array, types.int64)
 
         def codegen(context, builder, signature, args):
-            view = cgutils.create_struct_proxy(signature.args[0])(context, builder, value=args[0])
-            integer = ir.IntType(bits)
-            address = builder.bitcast(builder.gep(view.data, [args[1]]), integer.as_pointer())
+            integer, size = ir.IntType(bits), args[1].type(bits // 8)
+            start = _address(context, builder, signature.args[0], args[0], args[1], size)
+            address = builder.bitcast(start, integer.as_pointer())
             word = builder.load(address)
             word.align = 1
             return builder.bswap(word) if swap else word
@@ -72,9 +86,9 @@ def _store(bits):
         signature = types.void(array, types.int64, types.Integer.from_bitwidth(bits, signed=True))
 
         def codegen(context, builder, signature, args):
-            view = cgutils.create_struct_proxy(signature.args[0])(context, builder, value=args[0])
-            integer = ir.IntType(bits)
-            address = builder.bitcast(builder.gep(view.data, [args[1]]), integer.as_pointer())
+            integer, size = ir.IntType(bits), args[1].type(bits // 8)
+            start = _address(context, builder, signature.args[0], args[0], args[1], size)
+            address = builder.bitcast(start, integer.as_pointer())
             builder.store(builder.bswap(args[2]), address).align = 1
             return context.get_dummy_value()
 
@@ -94,15 +108,9 @@ def copy_bytes(typing_context, target, target_start, source, source_start, lengt
     signature = types.void(target, types.int64, source, types.int64, types.int64)
 
     def codegen(context, builder, signature, args):
-        target_view = cgutils.create_struct_proxy(signature.args[0])(context, builder, value=args[0])
-        source_view = cgutils.create_struct_proxy(signature.args[2])(context, builder, value=args[2])
-        cgutils.raw_memcpy(
-            builder,
-            builder.gep(target_view.data, [args[1]]),
-            builder.gep(source_view.data, [args[3]]),
-            args[4],
-            1,
-        )
+        to = _address(context, builder, signature.args[0], args[0], args[1], args[4])
+        origin = _address(context, builder, signature.args[2], args[2], args[3], args[4])
+        cgutils.raw_memcpy(builder, to, origin, args[4], 1)
         return context.get_dummy_value()
 
     return signature, codegen
@@ -118,11 +126,10 @@ def _call(size_bits, *, with_context):
 
         def codegen(code, builder, signature, args):
             size_type, pointer = ir.IntType(size_bits), ir.IntType(8).as_pointer()
-            views = [
-                cgutils.create_struct_proxy(signature.args[i])(code, builder, value=args[i]) for i in (2, 5)
-            ]
-            read = builder.bitcast(builder.gep(views[0].data, [args[3]]), pointer)
-            written = builder.bitcast(builder.gep(views[1].data, [args[6]]), pointer)
+            read, written = (
+                builder.bitcast(_address(code, builder, signature.args[i], *args[i : i + 3]), pointer)
+                for i in (2, 5)
+            )
             sizes = [builder.trunc(args[i], size_type) if size_bits < 64 else args[i] for i in (4, 7)]
             if with_context:
                 given = [builder.inttoptr(args[1], pointer), written, sizes[1], read, sizes[0]]

@@ -20,7 +20,9 @@ def _parsed() -> argparse.Namespace:
         "--seed", type=int, default=0, help="number of the first input (default: %(default)s)"
     )
     parser.add_argument("--seconds", type=float, default=Limits.seconds, help="limit for one input")
-    parser.add_argument("--bounds", action="store_true", help="with kernels that check every index")
+    parser.add_argument(
+        "--bounds", action="store_true", help="with kernels that check every index and raw access"
+    )
     return parser.parse_args()
 
 

@@ -53,9 +53,9 @@ def test_fifty_thousand_inputs() -> None:
 
 @pytest.mark.soak
 def test_kernels_keep_within_their_arrays() -> None:
-    """Compiled anew, with a check at every index, which takes half a minute of a processor."""
+    """Compiled anew, with a check at every index, load, store and copy, which takes half a minute of a processor."""
     targets = [f"--target={name}" for name in ("kernels", "kernels on expanded", "cleaning")]
-    arguments = [sys.executable, "-m", "tests.fuzz", "--bounds", "--inputs=1000", *targets]
+    arguments = [sys.executable, "-m", "tests.fuzz", "--bounds", "--inputs=3000", *targets]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert ", 0 failed" in done.stdout
