@@ -80,11 +80,19 @@ class Driver:
     is_abort_asked: bool = False
     failure: str | None = field(default=None, init=False)
     _asked_s: float | None = field(default=None, init=False)
+    _began_s: float = field(init=False)
     _entered_s: float = field(init=False)
     _absent_since_s: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._entered_s = self.clock.monotonic_s()
+        before_ms = max(self.clock.now_ms() - self.install.began_ms, 0)  # in the process that has left it
+        self._began_s = self._entered_s - before_ms / 1000
+
+    @property
+    def age_s(self) -> float:
+        """Since the install began; by the monotonic clock from when this process began it, or found it in the journal."""
+        return self.clock.monotonic_s() - self._began_s
 
     @property
     def in_step_s(self) -> float:

@@ -431,3 +431,21 @@ def test_whatever_happens_the_list_comes_back_or_is_somebody_elses(
     if event not in {"again", "topic"}:
         check_end(world, done)
     assert world.journal_text is None
+
+
+def test_the_age_of_an_install_knows_no_jumps_of_the_clock() -> None:
+    """In one process; of what another one has left, the time of day says when it began, if that is not in the future."""
+    world = World()
+    install = replace(fresh_install(), began_ms=world.clock.now_ms())
+    driver = world.drive(install)
+    for ahead_ms in (-5_000_000, 5_000_000, 0):
+        world.clock.ahead_ms = ahead_ms
+        before_s = driver.age_s
+        world.tick(3_000)
+        assert driver.age_s == pytest.approx(before_s + 3)
+    assert driver.age_s == pytest.approx(9)
+    assert world.drive(install).age_s == pytest.approx(9)
+    world.clock.ahead_ms = -5_000_000
+    later = world.drive(install)
+    world.tick(3_000)
+    assert later.age_s == pytest.approx(3)

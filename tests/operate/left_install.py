@@ -19,7 +19,14 @@ def an_install_of_another_process_is_found(world: World) -> None:
     installs = world.parts.installs
     installs.step()
     installs.step()
-    assert world.scrape().total("cleanerd_install_replica_out_seconds") == 60
+    for set_ms, out_s in (
+        (0, 60),
+        (-3_600_000, 65),
+        (10**10, 70),
+    ):  # somebody sets the clock: no time has gone by
+        world.clock.wall_ms += set_ms
+        assert world.scrape().total("cleanerd_install_replica_out_seconds") == out_s
+        world.clock.advance(5_000)
     log = world.parts.inventory.logs()[0]
     world.parts.events.record_log("install", "returned", log, None)
     assert world.scrape().total("cleanerd_installs_total", outcome="returned") == 1

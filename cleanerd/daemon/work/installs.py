@@ -334,8 +334,7 @@ class Installs:
         """For the metrics."""
         driver = self._driver
         is_out = driver is not None and driver.install.step in _OUT
-        since_ms = self.clock.now_ms() - driver.install.began_ms if driver is not None and is_out else 0
-        yield table.INSTALL_OUT, (), since_ms / 1000
+        yield table.INSTALL_OUT, (), driver.age_s if driver is not None and is_out else 0.0
 
     def look(self, log: LogId) -> InstallView:
         """Whether an install of this log could begin now, or how far it is. Changes nothing."""
