@@ -17,6 +17,7 @@ from cleanerd.config.reload import plan_reload
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus, ReloadTrigger
 from cleanerd.daemon.engine.calls import CleanCall
+from cleanerd.daemon.loops.installer import Installer
 from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.history import HistoryFile
@@ -29,6 +30,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from tests.cleaning.logs import lock_of_another, write_logs
+from tests.daemon.inventories import HandClock
 from tests.daemon.processes import wait_until
 
 Make = Callable[..., Supervisor]
@@ -240,3 +242,20 @@ def test_a_keeper_that_dies_is_counted_and_started_again_by_a_change(
     assert worked.wait(20)
     daemon.crew.stop()
     assert daemon.crew.join_keepers(daemon.parts.clock.monotonic_s() + 20)
+
+
+def test_a_stop_gives_an_install_no_more_than_the_time_there_is(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cleanerd.shutdown.timeout.ms: the step that is under way has taken a part of it."""
+    clock, left_s = HandClock(), list[float]()
+
+    def join(_: Worker, __: float) -> bool:
+        clock.advance(15_000)
+        return True
+
+    monkeypatch.setattr(Worker, "join", join)
+    monkeypatch.setattr(Installs, "close", lambda _, timeout_s: left_s.append(timeout_s))
+    parts = make(write_logs(tmp_path / "logs"), {}).parts
+    Installer(replace(parts, clock=clock)).finish(20.0)
+    assert left_s == [5.0]

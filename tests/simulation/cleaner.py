@@ -16,6 +16,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -198,6 +199,24 @@ class InlineEngine:
         return False
 
 
+class Passing(threading.Condition):
+    """A condition: who waits for it lets time go by."""
+
+    def __init__(self, pause: Callable[[float], object]) -> None:
+        super().__init__()
+        self._pause = pause
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._pause(timeout or 0.0)
+        return False
+
+
+def _half(clock: Tick, timeout_s: float) -> bool:
+    """The step that is under way when a daemon is told to stop takes half of the time there is."""
+    clock.pass_s(timeout_s / 2)
+    return True
+
+
 class Cleanerd:
     """A daemon that has started; `steps` are what its threads would repeat."""
 
@@ -220,6 +239,7 @@ class Cleanerd:
             lambda: self.reloader.current, log_dirs, history, RealFiles(), clock, connect=connect
         )
         parts.installs.pause = pause or clock.pass_s
+        parts.installs._changed = Passing(parts.installs.pause)
         throttle = Throttle(clock, lambda _, seconds: clock.pass_s(seconds))
         self.parts: Parts = replace(
             parts,
@@ -229,6 +249,7 @@ class Cleanerd:
         self.supervisor = Supervisor(self.parts)
         crew = self.supervisor.crew
         crew.start = lambda _: None  # type: ignore[method-assign]  # no threads
+        crew.installer.worker.join = partial(_half, clock)  # type: ignore[method-assign]
         workers = crew.cleaners.workers
         self.steps: dict[str, Callable[[], object]] = {
             "worker": workers._step,
@@ -240,6 +261,10 @@ class Cleanerd:
     def start(self) -> None:
         """Everything but its threads."""
         self.supervisor.start()
+
+    def held_locks(self) -> list[str]:
+        """Names of the lock files that this process holds."""
+        return [name for (_, _, name), slot in storage_lock._slots.items() if slot.fd is not None]
 
     def close(self) -> None:
         """The end of the process, however it came."""

@@ -91,12 +91,15 @@ class Clients:
             retention_bytes=chance.choice([-1, -1, 4_000]),
             compaction_lag_ms=0 if is_eager else chance.choice([0, 0, 5_000]),
         )
+        install = chance.choice(["reassign", "reassign", "reassign", "restart"])
+        patience_ms = chance.choice([1_000, 10_000])
         lines = {
             "log.dirs": stage.log_dir,
-            "cleanerd.install": chance.choice(["reassign", "reassign", "reassign", "restart"]),
+            "cleanerd.install": install,
             "cleanerd.install.min.reclaim.bytes": 0,
             "cleanerd.install.min.reclaim.ratio": 0.0,
-            "cleanerd.install.step.timeout.ms": chance.choice([1_000, 10_000]),
+            "cleanerd.install.step.timeout.ms": patience_ms,
+            "cleanerd.shutdown.timeout.ms": patience_ms,
             "log.cleanup.policy": policy,
             "log.retention.ms": rules.retention_ms,
             "log.retention.bytes": rules.retention_bytes,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cleanerd.daemon.work.installs import Installs
 from cleanerd.install import driver, machine, prepare
 from cleanerd.install.area import Area
 from cleanerd.install.machine import advance
@@ -110,6 +111,17 @@ def test_it_finds_a_directory_that_is_taken_from_under_a_broker(monkeypatch: Pat
 
     monkeypatch.setattr(driver.Driver, "step", step)
     found("beside a live broker")
+
+
+def test_it_finds_a_stop_that_forgets_an_install(monkeypatch: Patch) -> None:
+    """Neither brought to its end nor left for the next process."""
+
+    def close(installs: Installs, _: float) -> None:
+        if installs._driver is not None:
+            installs._driver.area.journal.remove()
+
+    monkeypatch.setattr(Installs, "close", close)
+    found("the replicas of .* must be|waits for ever|claim was not given back|has left")
 
 
 def test_it_finds_what_an_install_leaves(monkeypatch: Patch) -> None:

@@ -27,6 +27,8 @@ STEPS = ("worker", "worker", "worker", "committer", "retention", "housekeeper", 
 STEPS_IN_CLUSTER = (*STEPS, "worker", "worker", "scan", "scan", *["installer"] * 4)
 CAPACITY_BYTES = 64 << 20
 """Of a disk that can be full; cleanerd leaves 1 % of one that small."""
+STOP_MARGIN_S = 2
+"""One more step, and the pause after it."""
 LEFTOVERS = (".cleanerd", ".swap", ".cleaned", ".deleted")
 
 
@@ -116,6 +118,8 @@ class World(Stage):
             self.clients.reload()
         elif self.chance.random() > self.roughness:
             self.writing.step()
+        elif draw < 0.97:
+            self._stop()
         elif draw < 0.98:
             self._die()
         else:
@@ -164,7 +168,11 @@ class World(Stage):
                 made[0].close()
             return
         name = self.chance.choice(STEPS if self.replicas is None else STEPS_IN_CLUSTER)
-        if self._is_installing() and self.chance.random() < 0.7:
+        draw = self.chance.random() if self._is_installing() else 1.0
+        if draw < 0.07:
+            self._stop()
+            return
+        if draw < 0.7:
             name = "installer"
         names = ["scan", "worker", "scan"] if name == "worker" and self.replicas is not None else [name]
         for name in names:
@@ -204,6 +212,24 @@ class World(Stage):
     def _contents(directory: str) -> set[tuple[str, int, int]]:
         found = ((name, os.stat(f"{directory}/{name}")) for name in os.listdir(directory))
         return {(name, stat.st_ino, stat.st_size) for name, stat in found}
+
+    def _stop(self) -> None:
+        """SIGTERM. An install that is under way is brought to its end, or left in its journal. Raises Violation."""
+        daemon, began_s, was_installing = self.daemon, self.clock.monotonic_s(), self._is_installing()
+        if daemon is None:
+            return
+        limit_s = daemon.parts.configuration().broker.shutdown_timeout_ms / 1000 + STOP_MARGIN_S
+        self.note("the daemon is told to stop")
+        self.doing = "stop"
+        self.counts["stops"] += 1
+        if self.act("daemon", daemon.supervisor.stop):
+            took_s, kept = self.clock.monotonic_s() - began_s, daemon.held_locks()
+            self.note(f"it has stopped within {took_s} s")
+            if took_s > limit_s or kept:
+                raise Violation(f"a daemon that was told to stop took {took_s} s and kept {kept}")
+            if was_installing:
+                self.counts["installs left" if self._is_installing() else "installs finished"] += 1
+        self._kill_daemon()
 
     def _die(self) -> None:
         self.note("the daemon is killed")
