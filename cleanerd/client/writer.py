@@ -29,6 +29,7 @@ from cleanerd.client.active_segment import (
     scan_segment,
 )
 from cleanerd.client.control import CleanerControl, NoDaemon
+from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.format.names import LOCK, FileKind, TopicPartition, segment_path
 from cleanerd.format.offset_index import INDEX_INTERVAL_BYTES
@@ -54,6 +55,7 @@ from cleanerd.storage.truncate import (
 LOCK_WAIT_S = 10.0
 CONTROL_TIMEOUT_MS = 30_000
 _REAL_FILES = RealFiles()
+_SYSTEM_CLOCK = SystemClock()
 _NO_DAEMON = NoDaemon()
 
 
@@ -77,7 +79,8 @@ class LogWriter:
     `start_offset` is where a new log starts. `fsync` makes every append and roll durable before it returns.
     `repair` cuts off the active segment at the first byte that belongs to no whole and undamaged batch. The
     `.lock` is waited for `lock_wait_s` seconds at most. `control` stops the cleaner when closed segments are to
-    be truncated, and has `control_timeout_ms` for it.
+    be truncated, and has `control_timeout_ms` for it. Producers that are idle by `clock` for `producer_expiration_ms`
+    (`producer.id.expiration.ms` of a broker, which has a day) leave the state when a snapshot of it is written; None: never.
 
     Raises: `CorruptFile` for a damaged tail without `repair`, and for a checkpoint that may say something of an
     earlier log of this name; `LockHeld`; before anything was changed. After an `OSError` the writer takes nothing
@@ -98,6 +101,8 @@ class LogWriter:
         lock_wait_s: float = LOCK_WAIT_S,
         control: CleanerControl = _NO_DAEMON,
         control_timeout_ms: int = CONTROL_TIMEOUT_MS,
+        producer_expiration_ms: int | None = None,
+        clock: Clock = _SYSTEM_CLOCK,
         files: Files = _REAL_FILES,
     ) -> None:
         self._topic_partition = TopicPartition(topic, partition)
@@ -105,6 +110,8 @@ class LogWriter:
         self.directory = self._partition.path
         self._control = control
         self._control_timeout_ms = control_timeout_ms
+        self._producer_expiration_ms = producer_expiration_ms
+        self._clock = clock
         self._log_dir = log_dir
         self._segment_bytes = segment_bytes
         self._index_interval_bytes = index_interval_bytes
@@ -275,6 +282,8 @@ class LogWriter:
         return SegmentScan(base_offset, base_offset, IndexPacer(base_offset, self._index_interval_bytes))
 
     def _write_snapshot(self) -> None:
+        if self._producer_expiration_ms is not None:
+            self._producers.forget_idle(self._clock.now_ms() - self._producer_expiration_ms)
         path = self._snapshot_path(self.log_end_offset)
         self._files.write(path, render_producer_snapshot(self._producers.entries))
         if self._fsync:

@@ -44,6 +44,14 @@ class ProducerState:
         """First offset of the earliest open transaction; it bounds the last stable offset."""
         return min(self._open.values(), default=None)
 
+    def forget_idle(self, since_ms: int) -> None:
+        """Forget producers whose last batch is of `since_ms` or earlier; one with an open transaction stays (rule 4.17)."""
+        self._entries = {
+            producer_id: entry
+            for producer_id, entry in self._entries.items()
+            if producer_id in self._open or entry.timestamp_ms > since_ms
+        }
+
     def apply(self, header: BatchHeader, batch: bytes) -> AbortedTxn | None:
         """Take in the next batch; returns the transaction that it aborts, if it does.
 

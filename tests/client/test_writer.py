@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleanerd.client.producer import Producer, ProducerRecord
+from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import LockHeld
 from cleanerd.format.batch import Record, encode_batch, encode_empty_batch, parse_header
@@ -227,6 +228,25 @@ def test_new_epoch_forgets_the_last_sequence(tmp_path):
         fenced.begin()
         fenced.abort(5)
         assert writer.producers == (ProducerEntry(1, 4, -1, -1, 0, 5, 0, -1),)
+
+
+@pytest.mark.parametrize(("expiration_ms", "left"), [(100, [2, 3]), (None, [1, 2, 3])])
+def test_idle_producers_leave_with_the_next_snapshot(tmp_path, expiration_ms, left):
+    """Rule 4.17: after that time exactly, and none that has a transaction open. Else snapshots would grow for ever."""
+    options = {"producer_expiration_ms": expiration_ms, "clock": FixedNow(1100)}
+    with open_writer(tmp_path, **options) as writer:
+        Producer(writer, producer_id=1).put(b"a", b"1", 1000)
+        Producer(writer, producer_id=2).put(b"a", b"2", 1001)
+        owner = Producer(writer, producer_id=3)
+        owner.begin()
+        owner.put(b"a", b"3", 5)
+        assert [entry.producer_id for entry in writer.producers] == [1, 2, 3]
+        writer.roll()
+        assert [entry.producer_id for entry in writer.producers] == left
+    snapshot = parse_producer_snapshot(contents(tmp_path)["00000000000000000003.snapshot"])
+    assert [entry.producer_id for entry in snapshot] == left
+    with open_writer(tmp_path) as writer:
+        assert [entry.producer_id for entry in writer.producers] == left
 
 
 def test_sequences_wrap(tmp_path):

@@ -9,7 +9,7 @@ from cleanerd.client.writer import LogWriter
 from cleanerd.format.codecs import Codec
 from cleanerd.format.names import TopicPartition
 from tests.simulation.disk import Disk
-from tests.simulation.judge import Batch, Model, read
+from tests.simulation.judge import PRODUCER_EXPIRATION_MS, Batch, Model, read
 from tests.simulation.rules import Violation
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Log:
         writer = LogWriter(
             self.log_dir, self.tp.topic, self.tp.partition, segment_bytes=SEGMENT_BYTES, index_interval_bytes=120,
             fsync=True, repair=True, start_offset=0 if self.is_exchanged else self.model.end,
+            producer_expiration_ms=PRODUCER_EXPIRATION_MS, clock=self.disk.clock,
         )  # fmt: skip
         self.writer = writer
         take = writer.append
