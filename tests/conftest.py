@@ -15,6 +15,7 @@ Property tests draw the same examples in every run; `--hypothesis-seed=N` draws 
 """
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -42,6 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """One option per switch: `--broker`, `--soak`, `--bench`."""
     for name, text in SWITCHES.items():
         parser.addoption(f"--{name}", action="store_true", help=text)
+
+
+def pytest_configure() -> None:
+    """A script that starts us in the background has SIGINT ignored, and so would the processes of tests that send it one."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def is_on(config: pytest.Config, name: str) -> bool:
