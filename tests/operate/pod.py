@@ -14,6 +14,9 @@ from tests.operate.side_by_side import QUICK, SOON_S, SideBySide
 from tests.operate.store import Store
 
 POD = "kafka-0"
+COMMIT_S = 90.0
+GRACE_S = 90
+"""terminationGracePeriodSeconds of the sample"""
 
 
 def manifest(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -53,11 +56,15 @@ class Pod(SideBySide):
     def start(self, *, with_cleanerd: bool = True) -> None:
         """As the kubelet does. `with_cleanerd`: whether its image could be had, say."""
         if with_cleanerd:
-            self.run(self.cleanerd)
-            self.run(self.commit)
-            wait_until(lambda: not self.is_running(self.commit), 90, self.say)
+            self.start_cleanerd()
         self.run(self.kafka)
         self.wait_for_the_broker()
+
+    def start_cleanerd(self) -> None:
+        """And wait for the end of what commits."""
+        self.run(self.cleanerd)
+        self.run(self.commit)
+        wait_until(lambda: not self.is_running(self.commit), COMMIT_S, self.say)
 
     def run(self, container: str) -> None:
         """Start one; podman, which ends a pod with its last container, refuses while it does that."""
@@ -65,5 +72,22 @@ class Pod(SideBySide):
 
     def stop(self) -> None:
         """The broker first."""
-        for container, grace_s in ((self.kafka, 90), (self.cleanerd, 45)):
-            self.store.podman("stop", f"--time={grace_s}", container)
+        for container in (self.kafka, self.cleanerd):
+            self.store.podman("stop", f"--time={GRACE_S}", container)
+
+    def kill_all(self) -> None:
+        """The whole node; cleanerd first, so that it has no gap to use."""
+        for container in (self.cleanerd, self.kafka):
+            self.kill(container)
+        wait_until(lambda: not (self.is_running(self.kafka) or self.is_running(self.cleanerd)), SOON_S)
+
+    def assert_ended_in_order(self) -> None:
+        """The broker, then cleanerd, each because it was asked to, and in the time that it had."""
+        assert self.ended(self.kafka) < self.ended(self.cleanerd)
+        codes = [self.store.inspect(name, ".State.ExitCode") for name in (self.kafka, self.cleanerd)]
+        assert codes == ["143", "0"], self.say()
+
+    def remove(self) -> None:
+        """With all that was written."""
+        self.store.podman("pod", "rm", "--force", "--time=0", POD)
+        self.store.podman("volume", "rm", "--all", "--force")

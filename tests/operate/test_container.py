@@ -112,12 +112,19 @@ def with_broker(store: Store) -> Store:
     return store
 
 
+@pytest.fixture
+def pod(with_broker: Store, tmp_path: Path) -> Iterator[Pod]:
+    """Its containers, made and not started."""
+    pod = Pod(with_broker, tmp_path, documents(STATEFULSET))
+    yield pod
+    pod.remove()
+
+
 @needs_operate
 @pytest.mark.timeout(900)
 def test_a_pod_commits_before_its_broker_starts_and_loses_nothing_when_parts_of_it_are_killed(
-    with_broker: Store, tmp_path: Path
+    pod: Pod,
 ) -> None:
-    pod = Pod(with_broker, tmp_path, documents(STATEFULSET))
     pod.start()  # the directory of the logs is not there yet
     pod.assert_order_of_start()
     pod.create()
@@ -134,9 +141,40 @@ def test_a_pod_commits_before_its_broker_starts_and_loses_nothing_when_parts_of_
     pod.write(10)
     pod.run(pod.cleanerd)
     wait_until(lambda: pod.state() == "staged", SOON_S, pod.say)
-    pod.kill(pod.cleanerd)
-    pod.kill(pod.kafka)  # the whole node
-    wait_until(lambda: not (pod.is_running(pod.kafka) or pod.is_running(pod.cleanerd)), SOON_S)
+    pod.kill_all()
+    pod.start()
+    pod.assert_order_of_start()
+    pod.assert_in_place()
+    pod.assert_nothing_is_lost()
+
+
+@needs_operate
+@pytest.mark.timeout(900)
+def test_a_pod_whose_broker_is_first_commits_in_the_next_gap_and_ends_in_order(pod: Pod) -> None:
+    """As where a kubelet knows no sidecars: nothing is put in place below a broker that lives, and nothing is lost."""
+    pod.start()
+    pod.create()
+    pod.write_until_staged()
+    pod.kill_all()
+    pod.start(with_cleanerd=False)
+    began = pod.began(pod.kafka)
+    pod.start_cleanerd()
+    assert pod.store.inspect(pod.commit, ".State.ExitCode") == "0", "whatever comes of it, the broker starts"
+    wait_until(lambda: pod.state() == "staged", SOON_S, pod.say)
+    assert pod.outcomes() == []
+    assert pod.is_running(pod.kafka)
+    assert pod.began(pod.kafka) == began
+    pod.assert_nothing_is_lost()
+
+    pod.kill(pod.kafka)
+    wait_until(lambda: pod.outcomes() == ["committed"], SOON_S, pod.say)
+    pod.start(with_cleanerd=False)
+    pod.assert_in_place()
+    pod.assert_nothing_is_lost()
+
+    pod.write_until_staged()
+    pod.stop()
+    pod.assert_ended_in_order()
     pod.start()
     pod.assert_order_of_start()
     pod.assert_in_place()
