@@ -22,7 +22,6 @@ from cleanerd.cleaning.result import CleaningOutcome, CleanRequest, LogResult, P
 from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.room import ForeseenSpace
 from cleanerd.cleaning.settle import in_rounds, settle_together
-from cleanerd.cleaning.spark_master import spark_place
 from cleanerd.cleaning.staging_limits import why_full
 from cleanerd.cleaning.wanted import check_wanted
 from cleanerd.env.clock import Clock
@@ -48,25 +47,17 @@ def clean_once(
     progress: Progress,
     clock: Clock,
     *,
+    session: LazySpark,
     files: Files | None = None,
-    session: LazySpark | None = None,
     entropy: Callable[[int], bytes] = os.urandom,
 ) -> list[LogResult]:
-    """Clean once and return a result per log. A given `session` stays open; otherwise one is made and stopped."""
-    own_session = session is None
-    if session is None:
-        place = spark_place(request.config)
-        session = LazySpark(place.master, dict(place.conf), makes_archive=True)
+    """Clean once and return a result per log. The session stays open; it is used only if there is something to clean."""
     files = files or RealFiles()
     cleaner = Cleaner(request, progress, clock, files, session, entropy)
     run = _Run(request, cleaner, progress, clock, files)
-    try:
-        for log_dir in request.log_dirs:
-            run.clean_log_dir(log_dir)
-        return run.results
-    finally:
-        if own_session:
-            session.stop()
+    for log_dir in request.log_dirs:
+        run.clean_log_dir(log_dir)
+    return run.results
 
 
 class _Run:

@@ -40,17 +40,27 @@ def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
     request = request_from(arguments)
     clock = SystemClock() if arguments.now_ms is None else FixedNow(arguments.now_ms)
     with progress_on(sys.stderr) as progress:
-        results = (clean_once or _clean_once())(request, progress=progress, clock=clock)
+        results = (clean_once or _clean_once)(request, progress=progress, clock=clock)
     _report(results, arguments)
     for topic in sorted((request.topics or set()) - {result.topic for result in results}):
         output.say(f"no log of topic {topic} was found{did_you_mean(topic, _topics(request.log_dirs))}")
     return 1 if any(result.outcome in NOT_DONE for result in results) else 0
 
 
-def _clean_once() -> CleanOnce:
-    from cleanerd.cleaning.one_shot import clean_once  # noqa: PLC0415 - pulls in Spark
+def _clean_once(request: CleanRequest, *, progress: Progress, clock: Clock) -> list[LogResult]:
+    """The work, in a session of its own. Its JVM starts while the rest is imported and the logs are looked at."""
+    from cleanerd.cleaning.spark_master import spark_place  # noqa: PLC0415
+    from cleanerd.pipeline.lazy_spark import LazySpark  # noqa: PLC0415 - pulls in Spark
 
-    return clean_once
+    place = spark_place(request.config)
+    session = LazySpark(place.master, dict(place.conf), makes_archive=True)
+    try:
+        session.begin()
+        from cleanerd.cleaning.one_shot import clean_once  # noqa: PLC0415 - pulls in kernels
+
+        return clean_once(request, progress, clock, session=session)
+    finally:
+        session.stop()
 
 
 def request_from(arguments: Namespace) -> CleanRequest:

@@ -15,6 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from pyspark import SparkContext
 
+from cleanerd.env.files import open_regular
+from cleanerd.policy.winner import FINGERPRINT_BYTES
+from cleanerd.storage.file_bytes import read_at
+
 from .index import Block
 from .values import PackedBits
 
@@ -31,15 +35,12 @@ class StoredBlock:
 
     def load(self) -> Block:
         """The block. Raises OSError, EOFError for a file that ends before it."""
-        fingerprints = np.empty((self.fingerprints, 2), np.uint64)
-        with open(self.path, "rb", buffering=0) as file:
-            file.seek(self.position)
-            missing = fingerprints.reshape(-1).view(np.uint8).data
-            while missing:
-                read = file.readinto(missing)
-                if not read:
-                    raise EOFError(f"{self.path}: ends {len(missing)} bytes before the end of a block")
-                missing = missing[read:]
+        size_bytes = self.fingerprints * FINGERPRINT_BYTES
+        with open_regular(self.path) as fd:
+            stored = read_at(fd, self.position, size_bytes)
+        if len(stored) < size_bytes:
+            raise EOFError(f"{self.path}: ends {size_bytes - len(stored)} bytes before the end of a block")
+        fingerprints = stored.view(np.uint64).reshape(-1, 2)
         return Block(self.superseded, fingerprints, self.clean)
 
 

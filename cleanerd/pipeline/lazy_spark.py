@@ -21,7 +21,8 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import IO, TypeVar
+from dataclasses import dataclass
+from typing import IO, Any, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -68,6 +69,7 @@ _KEPT_FROM_SIGHT = re.compile(r"^spark\.authenticate|secret|password|token|acces
 _SAID_BYTES = 64 << 10
 _START_LIMIT_S = 180.0  # a minute for a master that does not answer, twice that for a machine under load
 _KILLED_S = 10.0
+_FOR_US_ALONE = 0o077  # the umask of the JVM and its children: what they write, and their sockets
 _ARCHIVED_S = 60.0  # a JVM that ends takes seconds to write its classes
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 _REASONS_MAX = 3
@@ -98,6 +100,29 @@ def _text(cause: object) -> str:
         return f"{type(cause).__name__} of a JVM that has ended"
 
 
+@dataclass(frozen=True, slots=True)
+class _Jvm:
+    """A JVM that starts, or has: what its context is made of, what it says as long as it lives, and how to call it."""
+
+    conf: SparkConf
+    said: IO[bytes]
+    archive: ClassArchive | None  # which it writes when it ends
+    gateway: "Future[Any]"
+
+    def kill(self) -> None:
+        """End it, and forget what it leaves."""
+        _kill_writers(self.said)
+        with contextlib.suppress(Exception):
+            _end(self.gateway.result(_KILLED_S))
+        self.forget()
+
+    def forget(self) -> None:
+        """It has ended before it was of use."""
+        if self.archive is not None:
+            self.archive.drop()
+        self.said.close()
+
+
 class LazySpark:
     """A lazily built SparkContext for `master`; `settings` are added to (and win over) the built-in ones.
 
@@ -117,14 +142,19 @@ class LazySpark:
     ) -> None:
         self.master = master
         self._makes_archive = makes_archive
-        self._unfinished: ClassArchive | None = None  # which the JVM of the context writes when it ends
         self._start_limit_s = start_limit_s
         self._settings = {**_SETTINGS, **_authentication(master, settings or {}), **(settings or {})}
         self._observe = observe
         self._stops = 0  # a job whose session was stopped under it does not start another one
         self._context: SparkContext | None = None
-        self._said: IO[bytes] | None = None  # what the JVM of the context wrote
+        self._jvm: _Jvm | None = None  # that of the context, or of the one to come
         self._mutex = threading.Lock()
+
+    def begin(self) -> None:
+        """Let a JVM start in the background, so that `context` has less to wait for; what goes wrong shows there."""
+        with self._mutex, contextlib.suppress(Fatal):
+            if self._jvm is None:
+                self._jvm = self._new_jvm()
 
     def context(self) -> SparkContext:
         """The context, started if need be.
@@ -191,16 +221,18 @@ class LazySpark:
         with self._mutex:
             self._stops += 1
             context, self._context = self._context, None
-            said, self._said = self._said, None
-            archive, self._unfinished = self._unfinished, None
-        if context is not None:
-            with contextlib.suppress(*_LOST):
-                context.stop()
-            if archive is not None:
-                _take_over(archive)
-            _forget_gateway()
-        if said is not None:
-            said.close()
+            jvm, self._jvm = self._jvm, None
+        if jvm is None:
+            return
+        if context is None:
+            jvm.kill()
+            return
+        with contextlib.suppress(*_LOST):
+            _stop(context)
+        if jvm.archive is not None:
+            _take_over(jvm.archive)
+        _forget_gateway()
+        jvm.said.close()
 
     def _is_alive(self) -> bool:
         """Whether the JVM answers and its context takes jobs."""
@@ -213,17 +245,44 @@ class LazySpark:
         """Drop a session that has ended; returns why, as far as Spark said so."""
         with self._mutex:
             self._context = None
-            said, self._said = self._said, None
-            archive, self._unfinished = self._unfinished, None
+            jvm, self._jvm = self._jvm, None
         _forget_gateway()
-        if archive is not None:
-            archive.drop()
-        if said is None:
+        if jvm is None:
             return []
-        with said:
-            return _reasons(said)
+        reasons = _reasons(jvm.said)
+        jvm.forget()
+        return reasons
 
     def _start(self) -> SparkContext:
+        """The context of the JVM that was begun, or of a new one; PySpark itself waits for it without end."""
+        jvm = self._jvm or self._new_jvm()
+        self._jvm = None
+        starting = _begin(lambda: _new_context(jvm))
+        try:
+            context = starting.result(self._start_limit_s)
+        except TimeoutError:
+            jvm.kill()
+            with contextlib.suppress(Exception):  # its end, so that the next start finds nothing of it
+                starting.result(_KILLED_S)
+            _forget_gateway()
+            raise SparkFailed(
+                f"it did not start within {self._start_limit_s:.0f} s with master {self.master!r}; its JVM was killed"
+            ) from None
+        except Exception as error:
+            _forget_gateway()
+            jvm.said.seek(0)
+            lines = jvm.said.read().decode(errors="replace").strip().splitlines()
+            jvm.forget()
+            reason = "; ".join(lines[-3:]) or str(error).strip() or type(error).__name__
+            raise Fatal(f"Spark did not start with master {self.master!r}: {reason}") from error
+        except BaseException:
+            jvm.kill()
+            raise
+        self._jvm = jvm
+        return context
+
+    def _new_jvm(self) -> _Jvm:
+        """One that starts. Raises Fatal when Java is missing."""
         os.environ["JAVA_HOME"] = find_java_home()
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -239,43 +298,20 @@ class LazySpark:
             conf.set("spark.driver.bindAddress", "127.0.0.1").set("spark.driver.host", "127.0.0.1")
         for name, value in self._settings.items():
             conf.set(name, value)
-        self._use_archive(conf, os.environ["JAVA_HOME"])
+        archive = self._use_archive(conf, os.environ["JAVA_HOME"])
         # What the JVM says, as long as it lives: our standard output is that of a command, JSON perhaps.
         said = tempfile.TemporaryFile()  # noqa: SIM115
-        try:
-            context = self._launch(conf, said)
-        except BaseException:
-            said.close()
-            raise
-        self._said = said
-        return context
+        return _Jvm(conf, said, archive, _begin(lambda: _new_gateway(conf, said)))
 
-    def _use_archive(self, conf: SparkConf, java_home: str) -> None:
+    def _use_archive(self, conf: SparkConf, java_home: str) -> ClassArchive | None:
+        """Let the JVM use the archive of its classes; returns the one that it will write."""
         options = conf.get(_JVM_OPTIONS, "") or ""
         archive = ClassArchive.of(java_home, options, os.environ)
-        if archive is not None:
-            conf.set(_JVM_OPTIONS, f"{options} {archive.options(makes=self._makes_archive)}".strip())
-            self._unfinished = archive if self._makes_archive and archive.is_missing() else None
-
-    def _launch(self, conf: SparkConf, said: IO[bytes]) -> SparkContext:
-        """A JVM that says to `said` what it has to say, with its context; PySpark itself waits for it without end."""
-        starting = _begin(lambda: _new_context(conf, said))
-        try:
-            return starting.result(self._start_limit_s)
-        except TimeoutError:
-            _kill_writers(said)
-            with contextlib.suppress(Exception):  # its end, so that the next start finds nothing of it
-                starting.result(_KILLED_S)
-            _forget_gateway()
-            raise SparkFailed(
-                f"it did not start within {self._start_limit_s:.0f} s with master {self.master!r}; its JVM was killed"
-            ) from None
-        except Exception as error:
-            _forget_gateway()
-            said.seek(0)
-            lines = said.read().decode(errors="replace").strip().splitlines()
-            reason = "; ".join(lines[-3:]) or str(error).strip() or type(error).__name__
-            raise Fatal(f"Spark did not start with master {self.master!r}: {reason}") from error
+        if archive is None:
+            return None
+        is_made = self._makes_archive and archive.is_missing()
+        conf.set(_JVM_OPTIONS, f"{options} {archive.options(makes=self._makes_archive)}".strip())
+        return archive if is_made else None
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
@@ -283,19 +319,31 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
     return "KeyboardInterrupt while sending command" not in record.getMessage()
 
 
-def _new_context(conf: SparkConf, said: IO[bytes]) -> SparkContext:
+def _new_gateway(conf: SparkConf, said: IO[bytes]) -> Any:
+    """Start the JVM, and wait until it can be called."""
     launched = SparkConf(loadDefaults=False).setAll(
         [(name, value) for name, value in conf.getAll() if not _KEPT_FROM_SIGHT.search(name)]
     )
     logging.getLogger().addFilter(_is_no_interrupt)
-    before = os.umask(
-        0o077
-    )  # what Spark writes, and its sockets, are for this user alone; the JVM inherits it
+    settings = {"stdout": said, "stderr": said, "umask": _FOR_US_ALONE}
+    return launch_gateway(launched, popen_kwargs=settings)  # type: ignore[no-untyped-call]
+
+
+def _new_context(jvm: _Jvm) -> SparkContext:
+    gateway = jvm.gateway.result()
+    before = os.umask(_FOR_US_ALONE)  # for a socket that PySpark makes here
     try:
-        gateway = launch_gateway(launched, popen_kwargs={"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
-        return SparkContext(conf=conf, gateway=gateway)
+        return SparkContext(conf=jvm.conf, gateway=gateway)
     finally:
         os.umask(before)
+
+
+def _stop(context: SparkContext) -> None:
+    """Stop it without the second for which its server of accumulators, which nobody uses, looks at nothing else."""
+    server, context._accumulatorServer = context._accumulatorServer, None  # type: ignore[assignment]
+    server.handle_error = lambda *_: None  # type: ignore[method-assign] # that the JVM is gone
+    context.stop()
+    _begin(server.shutdown)
 
 
 def _begin(work: Callable[[], _T]) -> "Future[_T]":
@@ -363,10 +411,15 @@ def _forget_gateway() -> None:
     SparkContext._gateway = None
     SparkContext._jvm = None
     if gateway is not None:
-        process = getattr(gateway, "proc", None)
-        with contextlib.suppress(Py4JError, OSError):
-            gateway.shutdown()
-        if process is not None:
-            process.kill()
-            process.wait()
-            process.stdin.close()
+        _end(gateway)
+
+
+def _end(gateway: Any) -> None:
+    """Kill its JVM."""
+    process = getattr(gateway, "proc", None)
+    with contextlib.suppress(Py4JError, OSError):
+        gateway.shutdown()
+    if process is not None:
+        process.kill()
+        process.wait()
+        process.stdin.close()

@@ -4,6 +4,7 @@ import contextlib
 import os
 
 from cleanerd.env.space import room
+from cleanerd.env.writeback import begin_writeback
 from cleanerd.kernels.tables import Bytes
 
 from .place import Asked
@@ -58,22 +59,23 @@ class PartFile:
         """All is written: it lies in the file when this returns, and can be read back."""
         if self._asked is not None:
             self._asked.tell(self.size_bytes)
-        if self._fd is None:
-            self._begin()
+        fd = self._begin() if self._fd is None else self._fd
+        begin_writeback(fd, self.start, self.size_bytes)
         self._close()
 
     def _give_up(self) -> None:
         if self._asked is not None:
             self._asked.give_up()
 
-    def _begin(self) -> None:
+    def _begin(self) -> int:
         assert self._asked is not None
         self.start = self._asked.position()
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        os.lseek(self._fd, self.start, os.SEEK_SET)
+        self._fd = fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        os.lseek(fd, self.start, os.SEEK_SET)
         for data in self._held:
-            self._write(self._fd, data)
+            self._write(fd, data)
         self._held.clear()
+        return fd
 
     def _write(self, fd: int, data: Bytes) -> None:
         with room(self.path, len(data), self._least_free_bytes):

@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 
 from cleanerd.env.space import room
+from cleanerd.env.writeback import begin_writeback
 from cleanerd.errors import SourceChanged
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix
 from cleanerd.format.offset_index import OffsetIndex, render_offset_index
@@ -76,8 +77,8 @@ def _staged(base_offset: int, kind: FileKind) -> SegmentFileName:
 def _append(target: str, source: str) -> None:
     """Append one file to another inside the kernel where it can."""
     with open(source, "rb") as reader, open(target, "r+b") as writer:
-        writer.seek(0, os.SEEK_END)
-        left = os.fstat(reader.fileno()).st_size
+        start = writer.seek(0, os.SEEK_END)
+        left = size_bytes = os.fstat(reader.fileno()).st_size
         while left:
             moved = _copy_in_kernel(reader.fileno(), writer.fileno(), left)
             if not moved:
@@ -85,8 +86,7 @@ def _append(target: str, source: str) -> None:
             if not moved:
                 raise SourceChanged(f"{source}: ends {left} bytes before it should")
             left -= moved
-        # Dirty pages asked to leave start on their way to the disk: the sync at the end then has less to wait for.
-        os.posix_fadvise(writer.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        begin_writeback(writer.fileno(), start, size_bytes)
 
 
 def _copy_in_kernel(source: int, target: int, size: int) -> int:

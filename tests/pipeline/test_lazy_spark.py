@@ -10,9 +10,12 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+import psutil
 import pytest
 
+from cleanerd.errors import Fatal
 from cleanerd.pipeline.lazy_spark import LazySpark, SparkFailed
+from tests.daemon.processes import wait_until
 
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 LISTENING = "0A"
@@ -107,6 +110,56 @@ def test_a_message_of_another_user_is_not_heard(alone: None, settings: dict[str,
             )
     finally:
         session.stop()
+
+
+def jvms() -> set[int]:
+    """JVMs of Spark that this process has started."""
+    children = psutil.Process().children(recursive=True)
+    return {child.pid for child in children if "org.apache.spark.deploy.SparkSubmit" in child.cmdline()}
+
+
+def test_a_session_that_was_begun_uses_its_jvm(alone: None) -> None:
+    before = jvms()
+    session = LazySpark("local[1]")
+    try:
+        session.begin()
+        wait_until(lambda: len(jvms() - before) == 1, 60, lambda: "no JVM")
+        (begun,) = jvms() - before
+        session.begin()
+        assert jvm_pid(session) == begun
+        session.begin()
+        assert jvms() - before == {begun}
+    finally:
+        session.stop()
+    assert jvms() <= before
+
+
+def test_a_session_that_was_begun_in_vain_ends_at_once(alone: None) -> None:
+    """Its JVM, which may not have answered yet, is gone; the session can be used again."""
+    before = jvms()
+    session = LazySpark("local[1]")
+    session.begin()
+    wait_until(lambda: bool(jvms() - before), 60, lambda: "no JVM")
+    session.stop()
+    assert jvms() <= before
+    found: list[int] = []
+    try:
+        count(session, found)
+    finally:
+        session.stop()
+    assert found == [3]
+
+
+def test_without_java_a_session_fails_where_it_is_used(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise Fatal("no Java")
+
+    monkeypatch.setattr("cleanerd.pipeline.lazy_spark.find_java_home", none)
+    session = LazySpark("local[1]")
+    session.begin()
+    with pytest.raises(Fatal, match="no Java"):
+        session.context()
+    session.stop()
 
 
 def test_a_local_session_listens_on_loopback_only_and_tells_no_secret(spark: LazySpark) -> None:
