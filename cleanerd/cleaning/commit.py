@@ -24,6 +24,7 @@ from cleanerd.errors import (
     LockHeld,
     LogUncleanable,
     SourceChanged,
+    from_os_error,
     guarded,
 )
 from cleanerd.format import names
@@ -205,9 +206,6 @@ def commit_together(
         for one in waiting
     }
 
-    def sync(tp: TopicPartition) -> None:
-        files.fsync_dir(f"{log_dir}/{tp}")
-
     while under_way:
         for tp, steps in list(under_way.items()):
             found = guarded(functools.partial(next, steps, _Ended(None)), f"{log_dir}/{tp}")
@@ -216,10 +214,10 @@ def commit_together(
                 if isinstance(found, _Ended) and found.round_end is not None and found.moves_checkpoint:
                     ends[tp] = found.round_end
                 del under_way[tp]
-        for tp in list(under_way):
-            error = guarded(functools.partial(sync, tp), f"{log_dir}/{tp}")
-            if error is not None:
-                done[tp] = error
+        synced = [f"{log_dir}/{tp}" for tp in under_way]
+        for tp, directory, failure in zip(list(under_way), synced, files.fsync_dirs(synced), strict=True):
+            if failure is not None:
+                done[tp] = from_os_error(failure, directory)
                 del under_way[tp]
     record = functools.partial(record_cleaned, files, log_dir, ends, log_dirs=log_dirs, is_kafka=is_kafka)
     error = guarded(record, log_dir)

@@ -11,7 +11,7 @@ A process that is killed loses nothing: everything that it did is seen by the ne
 
 import os
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from cleanerd.env.files import READ_MAX_BYTES, FileStat
@@ -193,6 +193,16 @@ class SimDisk:
         self._record("fsync_dir", directory)
         place = self._directory(directory)
         place.synced, place.changes = dict(place.names), []
+
+    def fsync_dirs(self, directories: Sequence[str]) -> list[OSError | None]:
+        found: list[OSError | None] = []
+        for directory in directories:
+            try:
+                self.fsync_dir(directory)
+                found.append(None)
+            except OSError as error:
+                found.append(error)
+        return found
 
     def rename(self, source: str, target: str) -> None:
         self._record("rename", source, target)

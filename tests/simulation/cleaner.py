@@ -37,6 +37,7 @@ from cleanerd.daemon.parts import Parts, build_parts, no_cluster
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.history import HistoryFile
 from cleanerd.daemon.work import cleanings
+from cleanerd.env import files as env_files
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import Aborted
 from cleanerd.pipeline.channel import Phase
@@ -303,7 +304,9 @@ def instead_of_the_machine(
     ]
     waiting = (commit, cleaning_lock, recovery, storage_lock, segments, writer)
     patches += [mock.patch.object(module, "threading", without_waiting(clock)) for module in waiting]
-    patches += [mock.patch.object(module, "ThreadPoolExecutor", InlinePool) for module in (clean, plan)]
+    patches += [
+        mock.patch.object(module, "ThreadPoolExecutor", InlinePool) for module in (clean, plan, env_files)
+    ]
     with contextlib.ExitStack() as stack:
         for patch in patches:
             stack.enter_context(patch)
