@@ -1,4 +1,4 @@
-"""Bytes on their way to the disk before anybody waits for them."""
+"""Bytes on their way to the disk before anyone waits for them."""
 
 import ctypes
 

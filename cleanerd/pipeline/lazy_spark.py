@@ -339,7 +339,7 @@ def _new_context(jvm: _Jvm) -> SparkContext:
 
 
 def _stop(context: SparkContext) -> None:
-    """Stop it without the second for which its server of accumulators, which nobody uses, looks at nothing else."""
+    """Stop it, and do not wait for its server of accumulators, which looks up once a second and is never used."""
     server, context._accumulatorServer = context._accumulatorServer, None  # type: ignore[assignment]
     server.handle_error = lambda *_: None  # type: ignore[method-assign] # that the JVM is gone
     context.stop()
