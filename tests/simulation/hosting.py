@@ -89,9 +89,10 @@ class Hosting:
     def _drop(self, log: Log) -> None:
         log.is_exchanged, log.is_whole = True, False
         log.close()
-        if log.hosted is not None:
+        was_open = log.hosted is not None
+        log.known = log.hosted = None  # a broker that is killed in the middle of it has no replica any more
+        if was_open:
             self._due[self._rename(log, "-delete")] = self._stage.clock.ns + DELETE_DELAY_NS
-        log.known = log.hosted = None
         forget_partition(FILES, self._stage.log_dir, log.tp)
 
     def _rename(self, log: Log, ending: str) -> str:
