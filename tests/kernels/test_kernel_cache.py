@@ -89,6 +89,7 @@ def test_another_version_of_the_kernels_is_not_run(monkeypatch: pytest.MonkeyPat
 
 def test_code_that_checks_indexes_is_not_run_where_none_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor the other way round: a search for reads outside would find nothing in what checks nothing."""
+    monkeypatch.setattr(config, "BOUNDSCHECK", None)
     loaded_by_a_new_process()
     monkeypatch.setattr(config, "BOUNDSCHECK", 1)
     assert [loaded_by_a_new_process() for _ in range(2)] == [0, 1]
