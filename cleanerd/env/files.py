@@ -45,7 +45,7 @@ def check_unchanged(path: str, planned: FileStat, found: FileStat) -> None:
         raise SourceChanged(f"{path}: was planned for as {planned}, and is {found}")
 
 
-_SYNCS_AT_ONCE = 4
+_sync_threads = ThreadPoolExecutor(4, thread_name_prefix="cleanerd-sync")
 
 READ_MAX_BYTES = 256 << 20
 """What may be read as a whole unless more is asked for: the index of a segment of 1 GiB with an entry a batch."""
@@ -235,8 +235,7 @@ class RealFiles:
 
         if len(directories) == 1:
             return [sync(directories[0])]
-        with ThreadPoolExecutor(_SYNCS_AT_ONCE, "cleanerd-sync") as pool:
-            return list(pool.map(sync, directories))
+        return list(_sync_threads.map(sync, directories))
 
     def rename(self, source: str, target: str) -> None:
         """Atomic move within one file system, replacing `target`."""

@@ -304,9 +304,8 @@ def instead_of_the_machine(
     ]
     waiting = (commit, cleaning_lock, recovery, storage_lock, segments, writer)
     patches += [mock.patch.object(module, "threading", without_waiting(clock)) for module in waiting]
-    patches += [
-        mock.patch.object(module, "ThreadPoolExecutor", InlinePool) for module in (clean, plan, env_files)
-    ]
+    patches += [mock.patch.object(module, "ThreadPoolExecutor", InlinePool) for module in (clean, plan)]
+    patches += [mock.patch.object(env_files, "_sync_threads", InlinePool())]
     with contextlib.ExitStack() as stack:
         for patch in patches:
             stack.enter_context(patch)
