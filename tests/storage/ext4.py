@@ -66,6 +66,14 @@ class Ext4:
     def unmount(self, *, at_once: bool = False) -> None:
         """`at_once`: it is out of sight, although files in it are open."""
         subprocess.run(["umount", *(["--lazy"] if at_once else []), str(self.place)], check=True)
+        if not at_once:
+            self._leave_it_to_others()
+
+    def _leave_it_to_others(self) -> None:
+        """A container that began meanwhile has it mounted, too: to mount this file again would show what has no power."""
+        copy = self._image.with_suffix(".next")
+        shutil.copy(self._image, copy)
+        copy.replace(self._image)
 
     def remount(self, how: str) -> bool:
         """Remount with an option; whether that was possible."""
