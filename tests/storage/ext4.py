@@ -65,12 +65,17 @@ class Ext4:
 
     def unmount(self, *, at_once: bool = False) -> None:
         """`at_once`: it is out of sight, although files in it are open."""
+        if not at_once:
+            subprocess.run(["sync", "--file-system", str(self.place)], capture_output=True, check=False)
         subprocess.run(["umount", *(["--lazy"] if at_once else []), str(self.place)], check=True)
         if not at_once:
             self._leave_it_to_others()
 
     def _leave_it_to_others(self) -> None:
-        """A container that began meanwhile has it mounted, too: to mount this file again would show what has no power."""
+        """A container that began meanwhile has it mounted, too: to mount this file again would show what has no power.
+
+        It is as it was synced just before: the end of a mount that others have, too, writes nothing.
+        """
         copy = self._image.with_suffix(".next")
         shutil.copy(self._image, copy)
         copy.replace(self._image)
