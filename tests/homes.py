@@ -58,8 +58,6 @@ HOMES = {
     "cleanerd/install/cluster.py": "install/test_claim.py",
     "cleanerd/install/prepare.py": "broker/install/test_install.py",
     "cleanerd/install/values.py": "install/test_machine.py",
-    # Files are tested through all that reads and writes them; the simulated disk stands for the same calls.
-    "cleanerd/env/files.py": "storage/test_staged.py",
     "cleanerd/format/checkpoint.py": "format/test_text_files.py",
     "cleanerd/format/head.py": "format/test_batch.py",
     "cleanerd/format/metadata_records.py": "storage/test_metadata_log.py",

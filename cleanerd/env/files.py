@@ -235,7 +235,10 @@ class RealFiles:
 
         if len(directories) == 1:
             return [sync(directories[0])]
-        return list(_sync_threads.map(sync, directories))
+        try:
+            return list(_sync_threads.map(sync, directories))
+        except RuntimeError:  # the process is ending, and its threads take nothing more
+            return [sync(directory) for directory in directories]
 
     def rename(self, source: str, target: str) -> None:
         """Atomic move within one file system, replacing `target`."""

@@ -341,9 +341,13 @@ def _new_context(jvm: _Jvm) -> SparkContext:
 def _stop(context: SparkContext) -> None:
     """Stop it, and do not wait for its server of accumulators, which looks up once a second and is never used."""
     server, context._accumulatorServer = context._accumulatorServer, None  # type: ignore[assignment]
-    server.handle_error = lambda *_: None  # type: ignore[method-assign] # that the JVM is gone
-    context.stop()
-    _begin(server.shutdown)
+    if server is not None:
+        server.handle_error = lambda *_: None  # type: ignore[method-assign] # that the JVM is gone
+    try:
+        context.stop()
+    finally:
+        if server is not None:
+            _begin(server.shutdown)
 
 
 def _begin(work: Callable[[], _T]) -> "Future[_T]":
