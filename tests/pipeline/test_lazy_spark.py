@@ -114,8 +114,12 @@ def test_a_message_of_another_user_is_not_heard(alone: None, settings: dict[str,
 
 def jvms() -> set[int]:
     """JVMs of Spark that this process has started."""
-    children = psutil.Process().children(recursive=True)
-    return {child.pid for child in children if "org.apache.spark.deploy.SparkSubmit" in child.cmdline()}
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it ends while it is looked at
+            if "org.apache.spark.deploy.SparkSubmit" in child.cmdline():
+                found.add(child.pid)
+    return found
 
 
 def test_a_session_that_was_begun_uses_its_jvm(alone: None) -> None:
