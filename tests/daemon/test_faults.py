@@ -4,6 +4,7 @@ Nothing is lost, the right log is blamed, the rest goes on. Errors of system cal
 log alone. What else can fail is listed in `tests/faults.py`.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -22,6 +23,7 @@ import pytest
 
 from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
+from cleanerd.errors import SourceChanged
 from cleanerd.format import names
 from tests.cleaning.logs import SEGMENT_BYTES, TRUTH, assert_settled, newest, write_logs
 from tests.daemon import processes, test_at_work
@@ -351,7 +353,8 @@ def test_a_run_that_is_asked_to_end_at_any_moment_loses_nothing(
             process.send_signal(number)
         _, err = process.communicate(timeout=60)
         assert "Traceback" not in err, err
-        assert newest(logs / "one-0") == TRUTH
+        with contextlib.suppress(SourceChanged):  # in the middle of a commit, which the next run ends
+            assert newest(logs / "one-0") == TRUTH
     assert results(clean(logs))["one"]["outcome"] in ("committed", "unchanged", "skipped")
     assert_settled(logs / "one-0")
     assert newest(logs / "one-0") == TRUTH

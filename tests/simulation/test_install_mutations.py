@@ -3,6 +3,7 @@
 As `test_mutations`, in worlds that all are in a cluster.
 """
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -126,6 +127,19 @@ def test_it_finds_a_stop_that_forgets_an_install(monkeypatch: Patch) -> None:
 
 
 def test_it_finds_what_an_install_leaves(monkeypatch: Patch) -> None:
+    """As one that is killed when its journal is gone, and what it leaves is not looked for."""
+    real_clear, real_rmtree = Area.clear, shutil.rmtree
+
+    def clear(area: Area, install: Install, **more: Any) -> None:
+        def rmtree(path: str, **how: Any) -> None:
+            if path != area.path:
+                real_rmtree(path, **how)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "rmtree", rmtree)
+            real_clear(area, install, **more)
+
+    monkeypatch.setattr(Area, "clear", clear)
     monkeypatch.setattr(Area, "sweep", lambda _: None)
     found("waits for ever|has left")
 
