@@ -32,6 +32,7 @@ import cleanerd
 from cleanerd.errors import Fatal, JobFailed
 
 from .class_archive import ClassArchive
+from .forked_daemon import ADDRESS, ForkedDaemon
 from .java import find_java_home
 
 _T = TypeVar("_T")
@@ -108,6 +109,7 @@ class _Jvm:
     said: IO[bytes]
     archive: ClassArchive | None  # which it writes when it ends
     gateway: "Future[Any]"
+    daemon: ForkedDaemon | None
 
     def kill(self) -> None:
         """End it, and forget what it leaves."""
@@ -120,6 +122,12 @@ class _Jvm:
         """It has ended before it was of use."""
         if self.archive is not None:
             self.archive.drop()
+        self.close()
+
+    def close(self) -> None:
+        """It has ended."""
+        if self.daemon is not None:
+            self.daemon.stop()
         self.said.close()
 
 
@@ -151,10 +159,13 @@ class LazySpark:
         self._mutex = threading.Lock()
 
     def begin(self) -> None:
-        """Let a JVM start in the background, so that `context` has less to wait for; what goes wrong shows there."""
+        """Let a JVM start in the background, so that `context` has less to wait for; what goes wrong shows there.
+
+        Then `context` forks the daemon of its workers from this process: for a process that has little memory of its own.
+        """
         with self._mutex, contextlib.suppress(Fatal):
             if self._jvm is None:
-                self._jvm = self._new_jvm()
+                self._jvm = self._new_jvm(ForkedDaemon() if self.is_one_machine else None)
 
     def context(self) -> SparkContext:
         """The context, started if need be.
@@ -232,7 +243,7 @@ class LazySpark:
         if jvm.archive is not None:
             _take_over(jvm.archive)
         _forget_gateway()
-        jvm.said.close()
+        jvm.close()
 
     def _is_alive(self) -> bool:
         """Whether the JVM answers and its context takes jobs."""
@@ -257,6 +268,9 @@ class LazySpark:
         """The context of the JVM that was begun, or of a new one; PySpark itself waits for it without end."""
         jvm = self._jvm or self._new_jvm()
         self._jvm = None
+        if jvm.daemon is not None:
+            with contextlib.suppress(OSError):  # Spark's own takes longer to start
+                jvm.daemon.fork()
         starting = _begin(lambda: _new_context(jvm))
         try:
             context = starting.result(self._start_limit_s)
@@ -281,7 +295,7 @@ class LazySpark:
         self._jvm = jvm
         return context
 
-    def _new_jvm(self) -> _Jvm:
+    def _new_jvm(self, daemon: ForkedDaemon | None = None) -> _Jvm:
         """One that starts. Raises Fatal when Java is missing."""
         os.environ["JAVA_HOME"] = find_java_home()
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -298,10 +312,12 @@ class LazySpark:
             conf.set("spark.driver.bindAddress", "127.0.0.1").set("spark.driver.host", "127.0.0.1")
         for name, value in self._settings.items():
             conf.set(name, value)
+        if daemon is not None:
+            conf.set(f"spark.executorEnv.{ADDRESS}", daemon.address)
         archive = self._use_archive(conf, os.environ["JAVA_HOME"])
         # What the JVM says, as long as it lives: our standard output is that of a command, JSON perhaps.
         said = tempfile.TemporaryFile()  # noqa: SIM115
-        return _Jvm(conf, said, archive, _begin(lambda: _new_gateway(conf, said)))
+        return _Jvm(conf, said, archive, _begin(lambda: _new_gateway(conf, said)), daemon)
 
     def _use_archive(self, conf: SparkConf, java_home: str) -> ClassArchive | None:
         """Let the JVM use the archive of its classes; returns the one that it will write."""
