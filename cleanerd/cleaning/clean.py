@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -54,6 +54,16 @@ class _Log:
         return self.error is None
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Logs of one job whose new segments are written, and have to be staged; results of those that have ended before."""
+
+    candidates: Sequence[Candidate]
+    results: list[LogResult]
+    logs: list[_Log] = field(default_factory=list)
+    watch: Stopwatch | None = None  # none without logs
+
+
 class Cleaner:
     """Cleans candidates with one Spark session, up to the commit; every failure of a log ends in its result."""
 
@@ -83,12 +93,24 @@ class Cleaner:
     def stage(
         self, candidates: Sequence[Candidate], reporter: Reporter | None = None, *, is_owned: bool = False
     ) -> list[LogResult]:
-        """Clean candidates of one log directory as common Spark jobs and stage the results.
+        """Clean candidates of one log directory as common Spark jobs and stage the results: `write` and `end`."""
+        return self.end(self.write(candidates, reporter, is_owned=is_owned))
+
+    def write(
+        self,
+        candidates: Sequence[Candidate],
+        reporter: Reporter | None = None,
+        *,
+        is_owned: bool = False,
+        make_room: Callable[[], object] = lambda: None,
+    ) -> Written:
+        """Clean candidates of one log directory as common Spark jobs. What they have written waits for `end`.
 
         Tasks report to `reporter`, with the place of their log among those that `Progress.planned` was told of; without
         one they report to the progress of this object and obey the limits of the configuration. What an earlier cleaning
         left staged is dropped. `is_owned`: a broker lives in the log directory, and cleanerd.staged.min.free.ratio holds.
         Without a broker, a log that has no room as a whole is cleaned as far as there is room: `LogResult.groups_left`.
+        `make_room` is called before that, or a refusal: it waits for what will free room.
 
         Raises JobFailed when the jobs of several logs failed and none of them is known to be at fault; Fatal without Java.
         """
@@ -96,18 +118,38 @@ class Cleaner:
         try:
             with watch.phase("plan"):
                 logs, results = self._plan(candidates, partial(self._drop_and_plan, is_owned=is_owned), watch)
-            self._run_pipeline(logs, reporter, watch, partial(self._write, is_owned=is_owned))
+            write = partial(self._write, is_owned=is_owned, make_room=make_room)
+            self._run_pipeline(logs, reporter, watch, write)
+        except BaseException:
+            self.give_up(candidates)
+            raise
+        return Written(candidates, results, logs, watch)
+
+    def end(self, written: Written) -> list[LogResult]:
+        """Stage what was written; while the next job is written, if the caller likes."""
+        logs, watch = written.logs, written.watch
+        if watch is None:
+            return written.results
+        try:
             with watch.phase("stage"):
                 self._stage_all(logs)
-            return results + [
+            return written.results + [
                 self._outcome(log, "staged" if log.staged else "unchanged", watch) for log in logs
             ]
         except BaseException:
-            for candidate in candidates:
-                self._discard(candidate)
+            self.give_up(written.candidates)
             raise
         finally:
-            self._reservations.release(candidate.snapshot.directory for candidate in candidates)
+            self._release(written.candidates)
+
+    def give_up(self, candidates: Sequence[Candidate]) -> None:
+        """Drop what has been written of them."""
+        for candidate in candidates:
+            self._discard(candidate)
+        self._release(candidates)
+
+    def _release(self, candidates: Sequence[Candidate]) -> None:
+        self._reservations.release(candidate.snapshot.directory for candidate in candidates)
 
     def count(
         self, candidates: Sequence[Candidate], space: ForeseenSpace, *, is_owned: bool = False
@@ -235,20 +277,27 @@ class Cleaner:
             for log, rewritten in zip(logs, rewrite(logs, pipeline), strict=True):
                 log.rewritten, log.error = rewritten, log.error or rewritten.error
 
-    def _write(self, logs: list[_Log], pipeline: Pipeline, *, is_owned: bool) -> list[RewrittenLog]:
-        self._check_space(logs, pipeline, is_owned=is_owned)
+    def _write(
+        self, logs: list[_Log], pipeline: Pipeline, *, is_owned: bool, make_room: Callable[[], object]
+    ) -> list[RewrittenLog]:
+        self._check_space(logs, pipeline, is_owned=is_owned, make_room=make_room)
         return pipeline.rewrite(_indexed(logs), write=True)
 
     def _count(self, logs: list[_Log], pipeline: Pipeline) -> list[RewrittenLog]:
         return pipeline.rewrite(_indexed(logs), write=False)
 
-    def _check_space(self, logs: list[_Log], pipeline: Pipeline, *, is_owned: bool) -> None:
+    def _check_space(
+        self, logs: list[_Log], pipeline: Pipeline, *, is_owned: bool, make_room: Callable[[], object]
+    ) -> None:
         """Reserve room for new files; refuse logs whose do not fit. They are measured exactly only when it is tight."""
         alive = [log for log in logs if log.is_alive]
         if not alive:
             return
         least_free_bytes = max(log.plan.work.least_free_bytes for log in alive)
         wanted = {log.candidate.snapshot.directory: _bound(log).peak_bytes for log in alive}
+        if self._reservations.take(wanted, least_free_bytes) is None:
+            return
+        make_room()
         if self._reservations.take(wanted, least_free_bytes) is None:
             return
         for log, counted in zip(alive, pipeline.rewrite(_indexed(alive), write=False), strict=True):

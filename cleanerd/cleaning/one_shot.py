@@ -8,13 +8,14 @@ one log becomes its result; the others go on.
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 
 from cleanerd.cleaning.batching import in_jobs
 from cleanerd.cleaning.boundary import attempt, one_by_one
 from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk, in_order, log_size, partitions
-from cleanerd.cleaning.clean import Cleaner
+from cleanerd.cleaning.clean import Cleaner, Written
 from cleanerd.cleaning.commit import Turn, Waiting, commit_waiting, turns, waiting_groups
 from cleanerd.cleaning.recovery import recover_dir
 from cleanerd.cleaning.reset import reset_checkpoint
@@ -26,7 +27,7 @@ from cleanerd.cleaning.staging_limits import why_full
 from cleanerd.cleaning.wanted import check_wanted
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.errors import CleanerdError, DirOffline, JobFailed, LockHeld
+from cleanerd.errors import CleanerdError, DirOffline, JobFailed, LockHeld, guarded
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.pipeline.lazy_spark import LazySpark
@@ -102,15 +103,45 @@ class _Run:
             found = self._recover(log_dir, found, is_kafka=is_kafka)
             self._commit_waiting(log_dir, found, is_kafka=is_kafka)
             self._reset_checkpoints(log_dir, found, is_kafka=is_kafka)
-            for job in self._jobs(log_dir, found, {}):
-                stage = partial(self._cleaner.stage, is_owned=_is_owned(log_dir))
-                staged = one_by_one(stage, job, _job_failed)
-                for first in range(0, len(staged), _COMMITTED_TOGETHER):
-                    some = staged[first : first + _COMMITTED_TOGETHER]
-                    for settled in self._settle(some, is_kafka=is_kafka):
-                        again = partial(self._clean_again, settled, is_kafka=is_kafka)
-                        self._add(in_rounds(settled, again))
+            self._clean_jobs(log_dir, self._jobs(log_dir, found, {}), is_kafka=is_kafka)
             self._retain(log_dir, found, is_kafka=is_kafka)
+
+    def _clean_jobs(self, log_dir: str, jobs: Iterable[list[Candidate]], *, is_kafka: bool) -> None:
+        """Job by job: while one is staged and committed, which is waiting for the disk, the next one is written."""
+        end, take = partial(self._end, is_kafka=is_kafka), partial(self._take, is_kafka=is_kafka)
+        with ThreadPoolExecutor(1, "cleanerd-commit") as pool:
+            ending = pool.submit(end, [])
+            for job in jobs:
+                written = guarded(partial(self._write, log_dir, job, partial(wait, [ending])), log_dir)
+                try:
+                    take(ending.result())
+                except BaseException:
+                    self._cleaner.give_up(job)
+                    raise
+                if isinstance(written, CleanerdError):
+                    raise written
+                ending = pool.submit(end, written)
+            take(ending.result())
+
+    def _write(
+        self, log_dir: str, job: list[Candidate], wait_for_others: Callable[[], object]
+    ) -> list[Written]:
+        is_owned = _is_owned(log_dir)
+        if is_owned:  # what others have staged counts against a limit
+            wait_for_others()
+        write = partial(self._cleaner.write, is_owned=is_owned, make_room=wait_for_others)
+        return one_by_one(lambda some: [write(some)], job, _unwritten)
+
+    def _end(self, written: list[Written], *, is_kafka: bool) -> list[LogResult]:
+        """Stage and commit what a job has written."""
+        staged = [result for one in written for result in self._cleaner.end(one)]
+        slices = range(0, len(staged), _COMMITTED_TOGETHER)
+        some = (staged[first : first + _COMMITTED_TOGETHER] for first in slices)
+        return [settled for one in some for settled in self._settle(one, is_kafka=is_kafka)]
+
+    def _take(self, settled: list[LogResult], *, is_kafka: bool) -> None:
+        for result in settled:
+            self._add(in_rounds(result, partial(self._clean_again, result, is_kafka=is_kafka)))
 
     def _clean_again(self, before: LogResult, *, is_kafka: bool) -> LogResult:
         """A log of which only some groups could be cleaned, whatever its dirty ratio is now."""
@@ -363,6 +394,10 @@ def _waited(
         end_offset=end,
         bytes_before=before[0], segments_before=before[1], bytes_after=after[0], segments_after=after[1],
     )  # fmt: skip
+
+
+def _unwritten(candidate: Candidate, error: JobFailed) -> Written:
+    return Written([candidate], [_job_failed(candidate, error)])
 
 
 def _job_failed(candidate: Candidate, error: JobFailed) -> LogResult:

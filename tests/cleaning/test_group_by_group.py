@@ -1,13 +1,17 @@
 """A log that has no room beside its old segments as a whole is committed group by group, as Kafka swaps groups."""
 
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cleanerd.cleaning.clean import Cleaner
+from cleanerd.cleaning.choose import Candidate
+from cleanerd.cleaning.clean import Cleaner, Written
 from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
 from cleanerd.env.space import space_of
@@ -29,20 +33,25 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def tight(log_dir: Path) -> Iterator[Path]:
-    """A log of twelve segments, half of whose records are superseded, that nearly fills its file system."""
+def tight(log_dir: Path, topics: str = "t", size: str = "14m") -> Iterator[Path]:
+    """Logs of twelve segments together, half of whose records are superseded, that nearly fill their file system."""
     log_dir.mkdir()
-    with mounted(log_dir, "-t", "tmpfs", "-o", "size=14m", "none"):
-        with LogWriter(str(log_dir), "t", 0, segment_bytes=SEGMENT_BYTES) as writer:
-            producer = Producer(writer)
-            for number in range(RECORDS):
-                key = b"hot" if number % 2 else b"key %d" % number
-                producer.put(key, os.urandom(900), 1000 + number)
-            end = writer.log_end_offset
+    with mounted(log_dir, "-t", "tmpfs", "-o", f"size={size}", "none"):
+        lines = [f"{topic} 0 {fill(log_dir, topic, RECORDS // len(topics))}\n" for topic in topics]
         for name in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
-            (log_dir / name).write_text(f"0\n1\nt 0 {end}\n")
+            (log_dir / name).write_text("".join(["0\n", f"{len(lines)}\n", *lines]))
         (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
         yield log_dir
+
+
+def fill(log_dir: Path, topic: str, records: int) -> int:
+    """Returns the log end offset."""
+    with LogWriter(str(log_dir), topic, 0, segment_bytes=SEGMENT_BYTES) as writer:
+        producer = Producer(writer)
+        for number in range(records):
+            key = b"hot" if number % 2 else b"key %d" % number
+            producer.put(key, os.urandom(900), 1000 + number)
+        return writer.log_end_offset
 
 
 def test_what_does_not_fit_at_once_is_committed_group_by_group(
@@ -50,14 +59,14 @@ def test_what_does_not_fit_at_once_is_committed_group_by_group(
 ) -> None:
     """The checkpoint moves when all is done; a dry run tells what the whole takes, and what a group does."""
     rounds: list[int | None] = []
-    stage = Cleaner.stage
+    write = Cleaner.write
 
     def counting(self: Cleaner, *args: object, **more: object) -> object:
         path = small / names.CLEANER_OFFSET_CHECKPOINT
         rounds.append(len(path.read_text().splitlines()) if path.exists() else None)
-        return stage(self, *args, **more)  # type: ignore[arg-type]
+        return write(self, *args, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Cleaner, "stage", counting)
+    monkeypatch.setattr(Cleaner, "write", counting)
     free, before = space_of(str(small)).free_bytes, newest(small / "t-0")
     plan = clean(spark, small, options=[*OPTIONS, "--dry-run"]).results["small", "t"]
     assert plan["peak_group_bytes"] < free < plan["peak_extra_bytes"]
@@ -72,6 +81,35 @@ def test_what_does_not_fit_at_once_is_committed_group_by_group(
     assert result["removed"] == plan["removed"]
     assert (result["records_read"], result["records_kept"]) == (plan["records_read"], plan["records_kept"])
     assert (result["bytes_before"], result["bytes_after"]) == (plan["bytes_before"], plan["bytes_after"])
+
+
+def test_a_log_waits_for_the_room_that_the_commit_before_it_frees(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job is written while the one before it is staged and committed; what it has no room for is not cut by that."""
+    asked, written = threading.Event(), list[int]()
+    end, write = Cleaner.end, Cleaner.write
+
+    def ending(self: Cleaner, of: Written) -> object:
+        assert asked.wait(60), "the second log had room"
+        return end(self, of)
+
+    def counting(self: Cleaner, job: Sequence[Candidate], **more: Any) -> Written:
+        written.append(len(job))
+        return write(self, job, **more)
+
+    def waiting(futures: list[Future[Any]]) -> object:
+        asked.set()
+        return wait(futures)
+
+    monkeypatch.setattr(Cleaner, "end", ending)
+    monkeypatch.setattr(Cleaner, "write", counting)
+    monkeypatch.setattr("cleanerd.cleaning.one_shot.wait", waiting)
+    with tight(tmp_path / "small", "tu", "17m") as log_dir:
+        options = [*OPTIONS, OPTIONS[0].replace("=t:", "=u:"), "--set=cleanerd.job.max.logs=1"]
+        ran = clean(spark, log_dir, options=options)
+        assert {ran.outcome(topic, "small") for topic in "tu"} == {"committed"}
+        assert written == [1, 1], "neither needed a second round"
 
 
 def test_a_run_that_ends_between_two_groups_is_taken_up_by_the_next(

@@ -43,9 +43,9 @@ def test_logs_share_jobs_within_the_limits(
     options: list[str], jobs: list[int], spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[int] = []
-    stage = Cleaner.stage
+    write = Cleaner.write
     monkeypatch.setattr(
-        Cleaner, "stage", lambda self, logs, **more: found.append(len(logs)) or stage(self, logs, **more)
+        Cleaner, "write", lambda self, logs, **more: found.append(len(logs)) or write(self, logs, **more)
     )
     log_dir = write_logs(tmp_path / "logs", "a", "b", "c")
     assert clean(spark, log_dir, options=options).code == 0
