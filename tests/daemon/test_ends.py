@@ -68,7 +68,8 @@ def daemon_of(directory: Path, log_dir: Path) -> DaemonProcess:
 
 def all_done(daemon: DaemonProcess, log_dir: Path) -> bool:
     is_cleaned = all("committed" in daemon.outcomes(f"{topic}-0") for topic in ("one", "two"))
-    return is_cleaned and not list((log_dir / "old-0").glob("*.deleted"))
+    segments = [path.name for path in (log_dir / "old-0").glob("*.log*")]
+    return is_cleaned and len(segments) == 1 and segments[0].endswith(".log")
 
 
 def measured_s(tmp_path: Path) -> float:
