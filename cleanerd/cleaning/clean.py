@@ -55,7 +55,7 @@ class _Log:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenJob:
     """Logs of one job whose new segments are written, and have to be staged; results of those that have ended before."""
 
     candidates: Sequence[Candidate]
@@ -103,7 +103,7 @@ class Cleaner:
         *,
         is_owned: bool = False,
         make_room: Callable[[], object] = lambda: None,
-    ) -> Written:
+    ) -> WrittenJob:
         """Clean candidates of one log directory as common Spark jobs. What they have written waits for `end`.
 
         Tasks report to `reporter`, with the place of their log among those that `Progress.planned` was told of; without
@@ -123,9 +123,9 @@ class Cleaner:
         except BaseException:
             self.give_up(candidates)
             raise
-        return Written(candidates, results, logs, watch)
+        return WrittenJob(candidates, results, logs, watch)
 
-    def end(self, written: Written) -> list[LogResult]:
+    def end(self, written: WrittenJob) -> list[LogResult]:
         """Stage what was written; while the next job is written, if the caller likes."""
         logs, watch = written.logs, written.watch
         if watch is None:

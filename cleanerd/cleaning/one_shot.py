@@ -15,7 +15,7 @@ from functools import partial
 from cleanerd.cleaning.batching import in_jobs
 from cleanerd.cleaning.boundary import attempt, one_by_one
 from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk, in_order, log_size, partitions
-from cleanerd.cleaning.clean import Cleaner, Written
+from cleanerd.cleaning.clean import Cleaner, WrittenJob
 from cleanerd.cleaning.commit import Turn, Waiting, commit_waiting, turns, waiting_groups
 from cleanerd.cleaning.recovery import recover_dir
 from cleanerd.cleaning.reset import reset_checkpoint
@@ -125,14 +125,14 @@ class _Run:
 
     def _write(
         self, log_dir: str, job: list[Candidate], wait_for_others: Callable[[], object]
-    ) -> list[Written]:
+    ) -> list[WrittenJob]:
         is_owned = _is_owned(log_dir)
         if is_owned:  # what others have staged counts against a limit
             wait_for_others()
         write = partial(self._cleaner.write, is_owned=is_owned, make_room=wait_for_others)
         return one_by_one(lambda some: [write(some)], job, _unwritten)
 
-    def _end(self, written: list[Written], *, is_kafka: bool) -> list[LogResult]:
+    def _end(self, written: list[WrittenJob], *, is_kafka: bool) -> list[LogResult]:
         """Stage and commit what a job has written."""
         staged = [result for one in written for result in self._cleaner.end(one)]
         slices = range(0, len(staged), _COMMITTED_TOGETHER)
@@ -396,8 +396,8 @@ def _waited(
     )  # fmt: skip
 
 
-def _unwritten(candidate: Candidate, error: JobFailed) -> Written:
-    return Written([candidate], [_job_failed(candidate, error)])
+def _unwritten(candidate: Candidate, error: JobFailed) -> WrittenJob:
+    return WrittenJob([candidate], [_job_failed(candidate, error)])
 
 
 def _job_failed(candidate: Candidate, error: JobFailed) -> LogResult:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cleanerd.cleaning.choose import Candidate
-from cleanerd.cleaning.clean import Cleaner, Written
+from cleanerd.cleaning.clean import Cleaner, WrittenJob
 from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
 from cleanerd.env.space import space_of
@@ -90,11 +90,11 @@ def test_a_log_waits_for_the_room_that_the_commit_before_it_frees(
     asked, written = threading.Event(), list[int]()
     end, write = Cleaner.end, Cleaner.write
 
-    def ending(self: Cleaner, of: Written) -> object:
+    def ending(self: Cleaner, of: WrittenJob) -> object:
         assert asked.wait(60), "the second log had room"
         return end(self, of)
 
-    def counting(self: Cleaner, job: Sequence[Candidate], **more: Any) -> Written:
+    def counting(self: Cleaner, job: Sequence[Candidate], **more: Any) -> WrittenJob:
         written.append(len(job))
         return write(self, job, **more)
 
