@@ -1,14 +1,13 @@
 """Step 9 of a cleaning: the first dirty offset, once for all log directories of a broker."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from cleanerd.cleaning.lock import commit_lock
+from cleanerd.cleaning.siblings import siblings
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, LockHeld, guarded
+from cleanerd.errors import CleanerdError, DirOffline, LockHeld, guarded
 from cleanerd.format import names
-from cleanerd.format.errors import FormatError
-from cleanerd.format.meta_properties import parse_meta_properties
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.checkpoints import read_offsets, update_cleaner_checkpoint
 
@@ -20,27 +19,20 @@ def record_cleaned(
 
     A partition whose topic was created again, or whose replica was moved, leaves an entry in the directory where it was,
     and a broker's cleaner dies of two. The old one goes first: a crash in between costs the entry, so that the log is
-    cleaned from its start. Where it cannot go, because another process has that directory, no new one is written.
+    cleaned from its start. Where it cannot go, because another process has that directory or it fails, no new one is
+    written. What else is wrong with another directory is no reason not to write in this one: a broker reads none that fails.
 
     Needs `.lock` of `log_dir`. Raises CorruptFile, before anything is written if it is about `log_dir`; OSError.
     """
     read_offsets(files, os.path.join(log_dir, names.CLEANER_OFFSET_CHECKPOINT))
     kept: set[TopicPartition] = set()
-    for other in _siblings(files, log_dir, log_dirs) if is_kafka else ():
+    for other in siblings(files, log_dir, log_dirs) if is_kafka else ():
         stale = _entries(files, other) & ends.keys()
         if stale and not _forget(files, other, stale):
             kept |= stale
     ours = {tp: end for tp, end in ends.items() if tp not in kept}
     if ours:
         update_cleaner_checkpoint(files, log_dir, ours)
-
-
-def _siblings(files: Files, log_dir: str, log_dirs: Sequence[str]) -> Iterator[str]:
-    """Other log directories of the same broker."""
-    broker, inode = _broker(files, log_dir), files.stat(log_dir).inode
-    for other in log_dirs:
-        if files.exists(other) and files.stat(other).inode != inode and _broker(files, other) == broker:
-            yield other
 
 
 def _entries(files: Files, log_dir: str) -> set[TopicPartition]:
@@ -50,19 +42,10 @@ def _entries(files: Files, log_dir: str) -> set[TopicPartition]:
     return set() if isinstance(found, CleanerdError) else set(found)
 
 
-def _broker(files: Files, log_dir: str) -> tuple[str | None, int | None] | None:
-    path = os.path.join(log_dir, names.META_PROPERTIES)
-    try:
-        found = parse_meta_properties(files.read(path))
-    except (FileNotFoundError, FormatError):
-        return None
-    return found.cluster_id, found.node_id
-
-
 def _forget(files: Files, log_dir: str, stale: set[TopicPartition]) -> bool:
     try:
         with commit_lock(log_dir, is_kafka=True):
             update_cleaner_checkpoint(files, log_dir, dict.fromkeys(stale))
-    except LockHeld:
+    except (LockHeld, DirOffline, OSError):
         return False
     return True

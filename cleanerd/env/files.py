@@ -135,7 +135,7 @@ class Files(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether the path exists."""
+        """Whether the path exists. What cannot be looked up is no answer: it raises."""
         ...
 
     def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
@@ -183,6 +183,10 @@ class Files(Protocol):
         ...
 
 
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+"""With these nothing can be there; any other error says that it is not known."""
+
+
 class RealFiles:
     """The operating system's files."""
 
@@ -195,8 +199,14 @@ class RealFiles:
         return FileStat.of(os.stat(path))
 
     def exists(self, path: str) -> bool:
-        """Whether the path exists."""
-        return os.path.exists(path)
+        """Whether the path exists. `os.path.exists` would say that nothing is there when a disk fails."""
+        try:
+            os.stat(path)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return False
+            raise
+        return True
 
     def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         """Whole content of a regular file, as `read_regular`."""

@@ -57,9 +57,16 @@ _Batch = tuple[int, BatchHeader, list[Record]]  # position in the file first
 def find_metadata(files: Files, log_dirs: Iterable[str], metadata_log_dir: str) -> KraftMetadata | None:
     """The metadata that `log_dirs` live by: in one of them, else in a `metadata_log_dir` of the same cluster.
 
-    None where there is none. Raises: `BadUsage` for directories of different nodes; as `read_metadata` else.
+    None where there is none. Raises: `BadUsage` for directories of different nodes; as `read_metadata` else. A directory
+    that cannot be read is passed over, unless what is looked for may lie there.
     """
-    owners = {log_dir: _owner(files, log_dir) for log_dir in log_dirs}
+    owners: dict[str, MetaProperties | None] = {}
+    failures: dict[str, DirOffline] = {}
+    for log_dir in log_dirs:
+        try:
+            owners[log_dir] = _owner(files, log_dir)
+        except DirOffline as error:
+            failures[log_dir] = error
     nodes = {(owner.cluster_id, owner.node_id) for owner in owners.values() if owner}
     if len(nodes) > 1:
         raise BadUsage(f"log directories of different nodes in one run: {', '.join(sorted(owners))}")
@@ -70,7 +77,20 @@ def find_metadata(files: Files, log_dirs: Iterable[str], metadata_log_dir: str) 
         directory = os.path.join(log_dir, f"{CLUSTER_METADATA_TOPIC}-0")
         if files.exists(directory):
             return read_metadata(files, directory, owner.node_id if owner else None)
+    for log_dir, failure in failures.items():
+        if _may_hide_metadata(files, log_dir, is_brokers=bool(nodes)):
+            raise failure
     return None
+
+
+def _may_hide_metadata(files: Files, log_dir: str, *, is_brokers: bool) -> bool:
+    """Whether a directory that cannot be read may have the metadata, or say whose it is; `is_brokers`: others say that."""
+    try:
+        return files.exists(
+            os.path.join(log_dir, f"{CLUSTER_METADATA_TOPIC}-0" if is_brokers else META_PROPERTIES)
+        )
+    except OSError:
+        return is_brokers
 
 
 def read_metadata(files: Files, directory: str, node_id: int | None = None) -> KraftMetadata:
@@ -244,9 +264,9 @@ def _replay_batch(image: _Image, path: str, batch: _Batch, offset: int) -> None:
 def _owner(files: Files, log_dir: str) -> MetaProperties | None:
     """Whose log directory it is, if it is a Kafka node's."""
     path = os.path.join(log_dir, META_PROPERTIES)
-    if not files.exists(path):
-        return None
     try:
+        if not files.exists(path):
+            return None
         with corruption_in(path):
             return parse_meta_properties(files.read(path))
     except OSError as error:

@@ -1,11 +1,13 @@
 """A partition has one first dirty offset in all log directories of a broker."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from cleanerd.cleaning.checkpoint import record_cleaned
-from cleanerd.env.files import RealFiles
+from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.checkpoints import read_offsets
@@ -27,9 +29,9 @@ def log_dirs(tmp_path: Path) -> tuple[Path, Path]:
     return a, b
 
 
-def record(log_dirs: tuple[Path, Path], *, is_kafka: bool = True) -> None:
+def record(log_dirs: tuple[Path, Path], *, is_kafka: bool = True, files: RealFiles = FILES) -> None:
     everywhere = [str(log_dir) for log_dir in log_dirs]
-    record_cleaned(FILES, everywhere[1], {TP: 5}, log_dirs=everywhere, is_kafka=is_kafka)
+    record_cleaned(files, everywhere[1], {TP: 5}, log_dirs=everywhere, is_kafka=is_kafka)
 
 
 def entries(log_dir: Path) -> dict[TopicPartition, int]:
@@ -45,6 +47,38 @@ def test_the_entry_of_the_directory_where_it_was_goes(log_dirs: tuple[Path, Path
 def test_where_the_old_entry_cannot_go_there_is_no_new_one(log_dirs: tuple[Path, Path]) -> None:
     with lock_of_another(log_dirs[0] / names.LOCK):
         record(log_dirs)
+    assert [entries(log_dir) for log_dir in log_dirs] == [{TP: 99, OTHER: 7}, {}]
+
+
+class Failing(RealFiles):
+    """A file system below `directory` that fails."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = str(directory)
+
+    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
+        if path.startswith(self._directory):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return super().read(path, max_bytes)
+
+
+def test_another_directory_that_fails_is_no_reason_not_to_write_in_this_one(
+    log_dirs: tuple[Path, Path],
+) -> None:
+    """Else nothing would be recorded in any directory of a broker with one bad disk, and all its logs be cleaned again and
+    again. A broker reads no checkpoint there.
+    """
+    record(log_dirs, files=Failing(log_dirs[0]))
+    assert [entries(log_dir) for log_dir in log_dirs] == [{TP: 99, OTHER: 7}, {TP: 5}]
+
+
+def test_where_an_old_entry_can_be_read_and_not_taken_out_there_is_no_new_one(
+    log_dirs: tuple[Path, Path],
+) -> None:
+    """As in a file system that has become a read-only one."""
+    (log_dirs[0] / names.LOCK).unlink()
+    (log_dirs[0] / names.LOCK).mkdir()
+    record(log_dirs)
     assert [entries(log_dir) for log_dir in log_dirs] == [{TP: 99, OTHER: 7}, {}]
 
 

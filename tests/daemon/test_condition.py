@@ -71,6 +71,24 @@ def test_every_reader_says_the_same(world: World) -> None:
     assert "; 2 uncleanable" in StatusLine(daemon.parts, world.reloader).text()
 
 
+def test_a_log_dir_that_fails_leaves_the_others_alone_and_is_recovered_when_it_is_back(world: World) -> None:
+    """It may have failed in the middle of a commit."""
+    parts, aside = world.parts, world.root / "aside"
+    (world.b / "moved-0").mkdir()
+    leftover = world.b / "moved-0" / f"{0:020}.log.cleanerd"
+    world.b.rename(aside)
+    world.b.write_text("not a directory")
+    world.scan()
+    assert list(parts.obstacles.offline) == [str(world.b)]
+    assert parts.conditions.of(world.log("few")).state == "dirty"
+    world.b.unlink()
+    aside.rename(world.b)
+    leftover.write_text("half a segment")
+    world.scan()
+    assert not parts.obstacles.offline
+    assert not leftover.exists()
+
+
 def test_what_cannot_be_read_is_not_offered_for_cleaning(world: World) -> None:
     bring_about(world)
     log = world.log("unreadable")

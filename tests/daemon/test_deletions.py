@@ -1,5 +1,6 @@
 """Files that wait for their deletion (rules 5.8-5.10): on time, all of them, and never one that is not ours to delete."""
 
+import errno
 import os
 import shutil
 import threading
@@ -187,6 +188,25 @@ def test_a_file_that_waits_already_keeps_the_earlier_time(pending: PendingDeleti
     for due_ms in (NOW_MS + 10, NOW_MS + 5, NOW_MS + 20):
         pending.add([path], due_ms)
     assert pending.next_due_ms == NOW_MS + 5
+
+
+def test_a_file_that_cannot_be_looked_up_is_not_gone(partition: Path) -> None:
+    """A disk that fails for a while must not have it lie there until the daemon is started again."""
+
+    class Failing(RealFiles):
+        is_broken = True
+
+        def exists(self, path: str) -> bool:
+            if self.is_broken:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            return super().exists(path)
+
+    files = Failing()
+    pending, path = PendingDeletions(files, StoppedClock()), deleted_file(partition)
+    pending.add([path], NOW_MS)
+    assert list(pending.run_due(NOW_MS).failures) == [path]
+    files.is_broken = False
+    assert pending.run_due(NOW_MS + RETRY_MS).files == 1
 
 
 def test_a_directory_that_cannot_be_locked_is_told_and_tried_again(

@@ -67,6 +67,11 @@ def itself(partition: Path) -> list[Path]:
     return [partition]
 
 
+def beside(name: str) -> Callable[[Path], list[Path]]:
+    """A file of its log directory."""
+    return lambda partition: [partition.parent / name]
+
+
 INJECTED = {
     "source cannot be opened": Injected("openat", errno.EACCES, logs_of),
     "source cannot be read": Injected("read,pread64,preadv", errno.EIO, logs_of),
@@ -76,6 +81,8 @@ INJECTED = {
     "read-only when it is named": Injected(RENAMES, errno.EROFS, staged_files),
     "directory cannot be synced": Injected(SYNCS, errno.EIO, itself),
     "not named in the commit": Injected(RENAMES, errno.EIO, committed_files),
+    "log directory cannot be looked up": Injected("newfstatat,statx", errno.EIO, beside(names.CLEANERD_LOCK)),
+    "log directory cannot be read": Injected("openat", errno.EIO, beside(names.META_PROPERTIES)),
 }
 
 

@@ -1,5 +1,7 @@
-"""Directories that are synced side by side."""
+"""What is asked of the file system: directories that are synced side by side, and what is not there."""
 
+import errno
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,3 +30,19 @@ def test_a_process_that_is_ending_syncs_one_after_the_other(
     ended.shutdown()
     monkeypatch.setattr(files, "_sync_threads", ended)
     assert RealFiles().fsync_dirs([str(tmp_path)] * 3) == [None] * 3
+
+
+def test_what_cannot_be_looked_up_is_not_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a broker's directory whose `meta.properties` cannot be reached for a moment would pass for nobody's."""
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").touch()
+    absent = ("none", "file/none", "loop", "x" * 300)
+    assert not any(RealFiles().exists(str(tmp_path / name)) for name in absent)
+    assert RealFiles().exists(str(tmp_path / "file"))
+
+    def stat(path: str) -> os.stat_result:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    monkeypatch.setattr(os, "stat", stat)
+    with pytest.raises(OSError, match="Input/output"):
+        RealFiles().exists("file")

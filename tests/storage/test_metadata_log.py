@@ -1,5 +1,7 @@
 """The metadata log: spec disk F1 to F5, with the sample frames that a real controller wrote (F3)."""
 
+import errno
+import os
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -374,6 +376,41 @@ def test_unreadable_meta_properties_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").mkdir()
     with pytest.raises(DirOffline, match=r"meta\.properties"):
         find_metadata(RealFiles(), [str(tmp_path)], "/nowhere")
+
+
+def test_a_log_dir_that_fails_keeps_nobody_from_metadata_that_lies_elsewhere(tmp_path: Path) -> None:
+    """A daemon over several directories starts, and reloads, although one of them is broken."""
+    bad, good = tmp_path / "bad", node(tmp_path / "good", node_id=4, metadata=True)
+    (bad / "meta.properties").mkdir(parents=True)
+    found = find_metadata(RealFiles(), [str(bad), good], good)
+    assert found is not None
+    assert found.node_id == 4
+
+
+def test_a_log_dir_that_fails_is_an_error_where_the_metadata_may_be_there(tmp_path: Path) -> None:
+    """Without what the cluster overrides, a compacted topic could pass for one that is deleted after a week."""
+    bad, good = tmp_path / "bad", node(tmp_path / "good")
+    (bad / "meta.properties").mkdir(parents=True)
+    assert find_metadata(RealFiles(), [str(bad), good], good) is None
+    (bad / "__cluster_metadata-0").mkdir()
+    with pytest.raises(DirOffline, match=r"meta\.properties"):
+        find_metadata(RealFiles(), [str(bad), good], good)
+
+
+def test_of_a_dead_log_dir_nothing_is_known(tmp_path: Path) -> None:
+    """Beside a broker's it may have the metadata; alone, or beside a writer's, it is nobody's."""
+    good, writers = node(tmp_path / "good"), str(tmp_path)
+
+    class Dead(RealFiles):
+        def exists(self, path: str) -> bool:
+            if "/dead/" in path:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            return super().exists(path)
+
+    assert find_metadata(Dead(), ["/dead/logs"], "/nowhere") is None
+    assert find_metadata(Dead(), ["/dead/logs", writers], "/nowhere") is None
+    with pytest.raises(DirOffline, match="/dead/logs"):
+        find_metadata(Dead(), ["/dead/logs", good], "/nowhere")
 
 
 def test_damaged_meta_properties_is_an_error(tmp_path: Path) -> None:

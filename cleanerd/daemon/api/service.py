@@ -58,7 +58,6 @@ from cleanerd.daemon.work.states import StillRunning
 from cleanerd.errors import CleanerdError, LockHeld
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.lifecycle import Status
-from cleanerd.storage.scan import is_kafka_dir
 
 _T = TypeVar("_T")
 _POLL_S = 0.1
@@ -264,7 +263,7 @@ class Service(Operations):
         """A broker is about to start: until it has come, nothing of ours begins."""
         parts = self._parts
         for log_dir in parts.log_dirs:
-            if is_kafka_dir(parts.files, log_dir) and parts.ownership.owner_of(log_dir) is None:
+            if parts.ownership.is_kafka(log_dir) and parts.ownership.owner_of(log_dir) is None:
                 parts.ownership.yield_to_broker(log_dir)
 
     def mute(self, pattern: str) -> tuple[MuteView, ...]:

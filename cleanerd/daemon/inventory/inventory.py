@@ -28,7 +28,7 @@ from cleanerd.daemon.inventory.listed_log import (
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, FileStat
-from cleanerd.errors import CleanerdError, CorruptFile
+from cleanerd.errors import CleanerdError, CorruptFile, guarded
 from cleanerd.format import names
 from cleanerd.format.names import (
     DirKind,
@@ -239,7 +239,7 @@ class Inventory:
         except FileNotFoundError:
             # The directory went away, or a file in it did while we looked. Then the next scan sees what that meant.
             entry.is_settled = False
-            if not self._files.exists(entry.log.directory):
+            if guarded(lambda: self._files.exists(entry.log.directory), entry.log.directory) is False:
                 self._drop(place, name, found)
             return
         except NotADirectoryError:

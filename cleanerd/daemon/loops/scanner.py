@@ -15,8 +15,8 @@ from cleanerd.daemon.inventory.watch import LogDirWatcher
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.workers import Bell, Worker
+from cleanerd.errors import guarded
 from cleanerd.format import names
-from cleanerd.storage.scan import is_kafka_dir
 
 _NEW_FOR_S = 60.0
 """A broker creates a partition before it writes its topic id, and before we have read of the topic: for so long that is
@@ -46,7 +46,11 @@ class Scanner:
         """A full scan."""
         parts = self._parts
         self._scanned_s = parts.clock.monotonic_s()
-        parts.obstacles.offline = parts.ownership.take(parts.log_dirs)
+        ownership, offline = parts.ownership, parts.ownership.take(parts.log_dirs)
+        for log_dir in (one for one in parts.log_dirs if one not in offline):
+            if ownership.owner_of(log_dir) is None and not ownership.is_yielding(log_dir):
+                ownership.recover(log_dir)  # it may have failed in the middle of a commit, and work again
+        parts.obstacles.offline = offline
         usable = self._online()
         with parts.metrics.phase("scan"):
             self._took(parts.inventory.scan(usable))
@@ -81,7 +85,8 @@ class Scanner:
     def _may_be_new(self, log: LogId, configuration: Configuration) -> bool:
         """Whether its broker may still be about to say which topic a log that is ignored belongs to."""
         metadata, now_s = configuration.metadata, self._parts.clock.monotonic_s()
-        is_named = self._parts.files.exists(os.path.join(log.directory, names.PARTITION_METADATA))
+        path = os.path.join(log.directory, names.PARTITION_METADATA)
+        is_named = guarded(partial(self._parts.files.exists, path), path) is True
         if metadata is None or (is_named and log.topic_partition.topic in metadata.topic_ids):
             self._new_since_s.pop(log, None)
             return False
@@ -104,8 +109,9 @@ class Scanner:
             parts.obstacles.ignored.pop(log, None)
             self._new_since_s.pop(log, None)
         self.judge({*report.appeared, *report.changed, *self._new_since_s})
-        for log_dir in filter(partial(is_kafka_dir, parts.files), parts.log_dirs):
-            parts.conditions.brokers_cleaner.look(log_dir, parts.ownership.owner_of(log_dir))
+        for log_dir in self._online():
+            if parts.ownership.is_kafka(log_dir):
+                parts.conditions.brokers_cleaner.look(log_dir, parts.ownership.owner_of(log_dir))
         parts.obstacles.full = parts.commits.full_dirs(parts.log_dirs, parts.configuration().broker)
         with parts.progressed:
             parts.progressed.notify_all()

@@ -11,7 +11,6 @@ from cleanerd.daemon.work.condition import utc
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.errors import CleanerdError
 from cleanerd.policy.lifecycle import Status
-from cleanerd.storage.scan import is_kafka_dir
 
 _EXAMINATION = "examination"
 _STATES = {
@@ -69,7 +68,7 @@ def _about_daemon(parts: Parts, log: LogId) -> list[Fact]:
     if obstacle is not None and not any(fact.blocks for fact in facts):
         facts.append(Fact(name="in the way", value=obstacle, blocks=True))
     owner = parts.ownership.owner_of(log.log_dir)
-    if owner is not None and is_kafka_dir(parts.files, log.log_dir):
+    if owner is not None and parts.ownership.is_kafka(log.log_dir):
         text = f"process {owner or 'unknown'} holds .lock: results wait staged until it stops"
         facts.append(Fact(name="owner of the log directory", value=text))
     return facts

@@ -6,7 +6,6 @@ from cleanerd.daemon.values.models import HoldView, LogDirView, MuteView, Reload
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.mutes import Mute
 from cleanerd.env.space import space_of
-from cleanerd.storage.scan import is_kafka_dir
 
 
 def hold_view(parts: Parts, hold: Hold) -> HoldView:
@@ -41,7 +40,7 @@ def log_dir_view(parts: Parts, log_dir: str) -> LogDirView:
         free_bytes=free_bytes,
         staged_bytes=staged,
         lock_owner_pid=owner or None,
-        broker_is_live=owner is not None and is_kafka_dir(parts.files, log_dir),
+        broker_is_live=owner is not None and parts.ownership.is_kafka(log_dir),
     )
 
 

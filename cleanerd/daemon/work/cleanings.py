@@ -84,7 +84,7 @@ class Cleanings:
 
     def _has_live_broker(self, job: Job) -> bool:
         log_dir = job.logs[0].log_dir
-        return self._is_owned(log_dir) and is_kafka_dir(self.files, log_dir)
+        return self._is_owned(log_dir) and self.ownership.is_kafka(log_dir)
 
     def _is_owned(self, log_dir: str) -> bool:
         return self.ownership.owner_of(log_dir) is not None
@@ -184,11 +184,14 @@ class Cleanings:
         if self.ownership.is_yielding(log.log_dir):
             return replace(result, reason="waits for a broker that is about to start")
         self.wanted.refresh()
+        is_kafka = attempt(functools.partial(is_kafka_dir, self.files, log.log_dir), log.directory)
+        if isinstance(is_kafka, CleanerdError):
+            return result.failed(is_kafka)
         settled = settle(
             self.files,
             result,
             self.clock,
-            is_kafka=is_kafka_dir(self.files, log.log_dir),
+            is_kafka=is_kafka,
             log_dirs=self.log_dirs,
             check=functools.partial(self.wanted.check, log),
             swapped=lambda group: self.metrics.swapped(log.log_dir, group),

@@ -104,7 +104,7 @@ class Commits:
             batch = size.next_slice(rest)
             try:
                 done, unfinished, seconds = self._slice(log_dir, [one.log for one in batch])
-            except (LockHeld, DirOffline) as error:
+            except (LockHeld, DirOffline, OSError) as error:
                 pid = error.pid if isinstance(error, LockHeld) else None
                 return views + _waiting(rest, str(error), pid)
             views += done
@@ -118,7 +118,7 @@ class Commits:
         """Commit these under one hold of the lock, and leave it alone afterwards.
 
         Also returns those that have groups left, because time was up, and how long the lock was held, in seconds.
-        Raises LockHeld, DirOffline: nothing was done.
+        Raises LockHeld, DirOffline, OSError: nothing was done.
         """
         is_kafka, taken = is_kafka_dir(self.files, log_dir), self.states.try_start_all(logs)
         views = [

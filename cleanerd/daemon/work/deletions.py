@@ -128,7 +128,13 @@ class PendingDeletions:
         total = Deleted()
         by_directory: dict[str, list[str]] = defaultdict(list)
         for path in self.due(now_ms):
-            if self._files.exists(path):
+            try:
+                is_there = self._files.exists(path)
+            except OSError as error:
+                self._postpone([path], now_ms)
+                total = _sum(total, Deleted(failures={path: error}))
+                continue
+            if is_there:
                 by_directory[os.path.dirname(path)].append(path)
             else:
                 self._forget(path)

@@ -15,7 +15,7 @@ import structlog
 from cleanerd.cleaning.recovery import recover_dir
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, DirOffline, Fatal, LockHeld
+from cleanerd.errors import CleanerdError, DirOffline, Fatal, LockHeld, guarded
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, parse_partition_dir
 from cleanerd.storage.lock import LogDirLock, may_lease, probe
@@ -78,9 +78,8 @@ class Ownership:
         with self._mutex:
             if log_dir not in self._unrecovered:
                 return log_dir in self._locks
-        is_kafka = is_kafka_dir(self._files, log_dir)
         try:
-            self._recover_all(log_dir, is_kafka=is_kafka)
+            self._recover_all(log_dir, is_kafka=is_kafka_dir(self._files, log_dir))
         except LockHeld:
             return False
         except (CleanerdError, OSError) as error:
@@ -105,6 +104,10 @@ class Ownership:
         self._yielding.pop(log_dir, None)  # the broker that was waited for has come
         return pid
 
+    def is_kafka(self, log_dir: str) -> bool:
+        """Whether a directory is known to be a broker's, for those who look and touch nothing: one that fails is not."""
+        return guarded(functools.partial(is_kafka_dir, self._files, log_dir), log_dir) is True
+
     def yield_to_broker(self, log_dir: str, seconds: float = BROKER_START_S) -> None:
         """A broker is about to start: until it has `.lock`, or for so long, nothing of ours begins there."""
         self._yielding[log_dir] = self._clock.monotonic_s() + seconds
@@ -120,7 +123,7 @@ class Ownership:
 
     def _let_restart(self, log_dir: str) -> None:
         """A broker has ended. Where its restart would not wait for our lock, it gets the time for one."""
-        if is_kafka_dir(self._files, log_dir) and not may_lease(log_dir):
+        if self.is_kafka(log_dir) and not may_lease(log_dir):
             self.yield_to_broker(log_dir)
 
     def release(self) -> None:
@@ -137,6 +140,9 @@ class Ownership:
                 return None
         except LockHeld:  # the directory is another one: a disk was exchanged
             self._release(log_dir)
+        except DirOffline as error:
+            self._unrecovered.add(log_dir)  # whatever was under way there has failed
+            return error
         lock = LogDirLock(log_dir, names.CLEANERD_LOCK)
         try:
             lock.__enter__()

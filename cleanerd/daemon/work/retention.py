@@ -103,10 +103,7 @@ class RetentionPasses:
         config, now_ms = self.configuration().topic(log.topic_partition.topic), self.clock.now_ms()
 
         def look() -> Preview:
-            checkpoints, is_kafka = (
-                read_checkpoints(self.files, log.log_dir),
-                is_kafka_dir(self.files, log.log_dir),
-            )
+            is_kafka, checkpoints = self._read(log.log_dir)
             snapshot = scan_partition(
                 self.files, log.log_dir, log.topic_partition, checkpoints, is_kafka=is_kafka
             )
@@ -133,11 +130,11 @@ class RetentionPasses:
             self.states.done_deleting(taken)
 
     def _reset_checkpoint(self, log: LogId) -> None:
-        tp, is_kafka = log.topic_partition, is_kafka_dir(self.files, log.log_dir)
-
         def reset() -> int | None:
-            checkpoints = read_checkpoints(self.files, log.log_dir)
-            return reset_checkpoint(self.files, log.log_dir, tp, checkpoints, is_kafka=is_kafka)
+            is_kafka, checkpoints = self._read(log.log_dir)
+            return reset_checkpoint(
+                self.files, log.log_dir, log.topic_partition, checkpoints, is_kafka=is_kafka
+            )
 
         start = attempt(reset, log.directory)
         if isinstance(start, int):  # else the next round tries again; whatever is wrong, a cleaning names it
@@ -149,17 +146,21 @@ class RetentionPasses:
         for log in logs:
             by_dir.setdefault(log.log_dir, []).append(log)
         for log_dir, members in by_dir.items():
-            checkpoints = attempt(partial(read_checkpoints, self.files, log_dir), log_dir)
-            if isinstance(checkpoints, CleanerdError):
-                _log.warning("retention_skipped", log_dir=log_dir, reason=str(checkpoints))
+            found = attempt(partial(self._read, log_dir), log_dir)
+            if isinstance(found, CleanerdError):
+                _log.warning("retention_skipped", log_dir=log_dir, reason=str(found))
                 continue
-            is_kafka = is_kafka_dir(self.files, log_dir)
+            is_kafka, checkpoints = found
             for log in members:
                 outcome = self._one(log, configuration, checkpoints, is_kafka=is_kafka)
                 if isinstance(outcome, LockHeld):
                     break
                 outcomes[log] = outcome
         return outcomes
+
+    def _read(self, log_dir: str) -> tuple[bool, Checkpoints]:
+        """Whether a log directory is a broker's, and its checkpoints. Raises CorruptFile, OSError."""
+        return is_kafka_dir(self.files, log_dir), read_checkpoints(self.files, log_dir)
 
     def _one(
         self, log: LogId, configuration: Configuration, checkpoints: Checkpoints, *, is_kafka: bool
@@ -178,9 +179,9 @@ class RetentionPasses:
         if done is None or isinstance(done, LockHeld):
             return done
         if isinstance(done, CleanerdError):
-            left = attempt(partial(deleted_files, PartitionDir(self.files, log.directory)), log.directory)
-            if not isinstance(left, CleanerdError):
-                dispose(left)  # what it had renamed when it failed
+            attempt(
+                lambda: dispose(deleted_files(PartitionDir(self.files, log.directory))), log.directory
+            )  # what it had renamed when it failed
             self.done(log, None, str(done))
             return done
         self.done(log, done[1], None)
