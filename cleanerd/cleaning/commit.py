@@ -14,6 +14,7 @@ from cleanerd.cleaning.checkpoint import record_cleaned
 from cleanerd.cleaning.lock import AIM_S, commit_lock, pause_after
 from cleanerd.cleaning.recovery import recover_log
 from cleanerd.cleaning.result import Basis
+from cleanerd.cleaning.siblings import moving
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import (
@@ -23,6 +24,7 @@ from cleanerd.errors import (
     InternalError,
     LockHeld,
     LogUncleanable,
+    PolicyChanged,
     SourceChanged,
     from_os_error,
     guarded,
@@ -193,13 +195,14 @@ def commit_together(
     waits, and its result is TimeUp. What goes wrong with one log is its own. Never raises for a log.
     """
     ends_s = clock.monotonic_s() + AIM_S
+    unless_moved = _unless_moved(files, log_dir, log_dirs, is_kafka=is_kafka)
     done: dict[TopicPartition, Committed] = {one.topic_partition: None for one in waiting}
     ends: dict[TopicPartition, int] = {}
     under_way = {
         one.topic_partition: _steps(
             files,
             log_dir,
-            one,
+            replace(one, check=unless_moved(one.check, one.topic_partition)),
             lambda: _make_way(lock, is_kafka=is_kafka),
             lambda: clock.monotonic_s() >= ends_s,
         )
@@ -222,6 +225,25 @@ def commit_together(
     record = functools.partial(record_cleaned, files, log_dir, ends, log_dirs=log_dirs, is_kafka=is_kafka)
     error = guarded(record, log_dir)
     return done if error is None else done | dict.fromkeys(ends, error)
+
+
+def _unless_moved(
+    files: Files, log_dir: str, log_dirs: Sequence[str], *, is_kafka: bool
+) -> Callable[[CommitCheck, TopicPartition], CommitCheck]:
+    """Adds to the check of a log that it is not on its way to another log directory (rule 2.10)."""
+    found = guarded(functools.partial(moving, files, log_dir, log_dirs, is_kafka=is_kafka), log_dir)
+
+    def check_of(check: CommitCheck, tp: TopicPartition) -> CommitCheck:
+        def both(round_end: int) -> None:
+            if isinstance(found, CleanerdError):
+                raise found
+            if tp in found:
+                raise PolicyChanged(f"{log_dir}/{tp}: its broker moves it to {found[tp]}")
+            check(round_end)
+
+        return both
+
+    return check_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +332,7 @@ def record_unchanged(
     with commit_lock(log_dir, is_kafka=is_kafka):
         _check_basis(files, log_dir, tp, basis)
         _check_reach(files, f"{log_dir}/{tp}", basis, round_end)
-        check(round_end)
+        _unless_moved(files, log_dir, log_dirs, is_kafka=is_kafka)(check, tp)(round_end)
         record_cleaned(files, log_dir, {tp: round_end}, log_dirs=log_dirs, is_kafka=is_kafka)
 
 

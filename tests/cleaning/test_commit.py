@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.commit import commit_staged
+from cleanerd.cleaning.commit import commit_staged, record_unchanged
 from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
 from cleanerd.env.clock import SystemClock
@@ -19,9 +19,11 @@ from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.format import names
 from cleanerd.format.checkpoint import render_leader_epochs
+from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.segments import live_bases
 from cleanerd.storage.staged import manifest_names, read_manifests, staged_names
+from tests.cleaning.logs import META_PROPERTIES
 from tests.client.cleaning import TP, Cleaning
 from tests.daemon.processes import wait_until
 from tests.storage.test_lock import starting_broker
@@ -99,10 +101,39 @@ def test_it_is_dropped_when_the_log_no_longer_reaches_its_end(staged: Cleaning) 
     check_dropped(staged, "which follows the cleaned range, is gone")
 
 
-def check_dropped(staged: Cleaning, reason: str) -> None:
+@pytest.fixture
+def moved(staged: Cleaning, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The log directories of a broker that moves the log from the first to the second."""
+    there = tmp_path_factory.mktemp("there")
+    (there / f"{TP}.{'0' * 32}-future").mkdir()
+    for log_dir in (Path(staged.log_dir), there):
+        (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
+    return staged.log_dir, str(there)
+
+
+def test_2_10_it_is_dropped_while_its_broker_moves_the_log(staged: Cleaning, moved: tuple[str, str]) -> None:
+    """What has been copied already would be read on with what is left afterwards: values whose tombstones are gone."""
+    check_dropped(staged, f"moves it to {moved[1]}", moved)
+
+
+def test_2_10_nor_is_a_log_recorded_as_clean_meanwhile(staged: Cleaning, moved: tuple[str, str]) -> None:
+    """The first dirty offset goes along with the move, to a log that has not been cleaned."""
+    assert staged.plan is not None
+    basis, end = staged.plan.candidate.basis, staged.plan.work.round_end
+    with pytest.raises(SourceChanged, match="moves it"):
+        record_unchanged(FILES, staged.log_dir, TP, end, is_kafka=True, basis=basis, log_dirs=moved)
+    assert not read_checkpoints(FILES, staged.log_dir).cleaner
+
+
+def test_a_log_that_another_broker_moves_is_not_meant(staged: Cleaning, moved: tuple[str, str]) -> None:
+    (Path(moved[1]) / names.META_PROPERTIES).write_text(META_PROPERTIES.replace("node.id=", "node.id=9"))
+    assert commit_staged(FILES, staged.log_dir, TP, SystemClock(), is_kafka=True, log_dirs=moved)
+
+
+def check_dropped(staged: Cleaning, reason: str, log_dirs: tuple[str, ...] = ()) -> None:
     """With the reason, and nothing of the log is touched."""
     before = files_of(staged)
     with pytest.raises(SourceChanged, match=reason):
-        commit_staged(FILES, staged.log_dir, TP, SystemClock(), is_kafka=False)
+        commit_staged(FILES, staged.log_dir, TP, SystemClock(), is_kafka=bool(log_dirs), log_dirs=log_dirs)
     assert files_of(staged) == before
     assert manifest_names(PartitionDir(FILES, staged.directory)) == []

@@ -71,6 +71,18 @@ def test_every_reader_says_the_same(world: World) -> None:
     assert "; 2 uncleanable" in StatusLine(daemon.parts, world.reloader).text()
 
 
+def test_2_10_a_log_that_its_broker_moves_is_left_alone(world: World) -> None:
+    """From when the future replica is there until it is the log."""
+    log, future = world.log("few"), world.b / f"few-0.{'0' * 32}-future"
+    future.mkdir()
+    world.scan()
+    found = world.parts.conditions.of(log)
+    assert (found.state, found.obstacle) == ("paused", f"its broker moves it to {world.b}")
+    future.rmdir()
+    world.scan()
+    assert world.parts.conditions.of(log).state == "dirty"
+
+
 def test_a_log_dir_that_fails_leaves_the_others_alone_and_is_recovered_when_it_is_back(world: World) -> None:
     """It may have failed in the middle of a commit."""
     parts, aside = world.parts, world.root / "aside"

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cleanerd.cleaning.siblings import futures
 from cleanerd.daemon.inventory.entry import Entry
 from cleanerd.daemon.inventory.installed import InstalledLogs
 from cleanerd.daemon.inventory.listed_log import (
@@ -69,6 +70,7 @@ class _LogDir:
     offsets: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     checkpoints_read: int = 0  # how often the files above were found to be others
     entries: dict[str, Entry] = field(default_factory=dict)
+    futures: frozenset[TopicPartition] = frozenset()  # replicas on their way here
 
     def checkpoints(self) -> Checkpoints:
         """As they were last read."""
@@ -146,6 +148,17 @@ class Inventory:
         entry = self.entry(log)
         return entry.error if entry else None
 
+    def moving_to(self, log: LogId) -> str | None:
+        """The log directory to which a broker moves a log, None for none; as the last full scan found it."""
+        tp = log.topic_partition
+        with self._mutex:
+            found = (
+                place.path
+                for place in self._dirs.values()
+                if place.path != log.log_dir and tp in place.futures
+            )
+            return next(found, None)
+
     def entries(self) -> list[Entry]:
         """All that is remembered."""
         with self._mutex:
@@ -203,6 +216,7 @@ class Inventory:
             if entry is not None:
                 self._look(place, name, entry, found)
         if marked is None:
+            place.futures = frozenset(futures(present))
             for name in place.entries.keys() - present:
                 self._drop(place, name, found)
         elif marked.intersection(LOG_DIR_CHECKPOINTS):

@@ -7,7 +7,7 @@ state                       what decides it
 ==========================  ==================================================================================
 offline                     its log directory does not work
 ignored                     it is not known to be ours to clean (`inventory.ignored`)
-cleaning, aborted, paused   a worker has it, or a hold or a client keeps it (rule 2A)
+cleaning, aborted, paused   a worker has it, or a hold or a client keeps it (rule 2A), or its broker moves it (2.10)
 uncleanable                 it is compacted and cannot be read, or failed too often
 staged                      a result waits for its commit
 ignored                     it is not compacted: retention only
@@ -118,6 +118,10 @@ class Conditions:
         known, error, failure = self.inventory.facts(log), self.inventory.error(log), self.failures.of(log)
         if is_compacted and error is not None:
             return Condition("uncleanable", error, error)
+        target = self.inventory.moving_to(log) if is_compacted else None
+        if target is not None:
+            reason = f"its broker moves it to {target}"
+            return Condition("paused", reason, reason)
         if failure is not None and failure.is_uncleanable:
             return Condition("uncleanable", failure.reason, f"uncleanable: {failure.reason}", True)
         if known is not None and known.contents.staged is not None:

@@ -198,6 +198,8 @@ class Installs:
             )
         if self.configuration().topic(log.topic_partition.topic).remote_storage_enable:
             raise NotInstallable(f"{log}: its topic is tiered")
+        if (target := self.inventory.moving_to(log)) is not None:
+            raise NotInstallable(f"{log}: its broker moves it to {target}")
         area = Area(self.files, log.log_dir)
         area.check_place(self.log_dirs)
         node_id = self._node_id(log.log_dir)
