@@ -55,6 +55,7 @@ TRAPS: dict[str, tuple[str, ...]] = {
     "checkpoint entries of another directory": (
         "storage/test_checkpoints.py::test_c045_directories_know_nothing_of_each_other",
         "cleaning/test_checkpoint.py::test_the_entry_of_the_directory_where_it_was_goes",
+        "simulation/test_directory_mutations.py::test_it_finds_a_checkpoint_with_entries_of_all_directories",
     ),
     "a policy that changes between plan and commit": (
         "cleaning/test_wanted.py::test_a_policy_or_a_lag_that_forbids_the_cleaning_forbids_the_commit",

@@ -12,9 +12,10 @@ from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import FileKind, segment_path
 from tests.sim.disk import SwitchedOff
-from tests.simulation.disk import Disk, Tick
+from tests.simulation.disk import Disk
 from tests.simulation.play import disk_path
 from tests.simulation.stage import START_NS
+from tests.simulation.tick import Tick
 
 SEEDS = range(20)
 

@@ -3,12 +3,14 @@
 What it makes of a directory at its start is `tests.sim.kafka_startup`; it appends as `LogWriter` does, which syncs what a
 real broker would leave to recovery. High watermark and recovery point lie behind the log end until it writes them down.
 
-    starts    when it finds the lock free, or at the end of a commit that it waits for in `open` (a lease)
+    starts    with the locks of all log directories that work, one after the other: those that it finds free at once, others
+              at the end of a commit, for which it waits in `open` (a lease)
+    loses     a directory that fails, and what lies there, until its next start
     ends      cleanly: everything written down, `.kafka_cleanshutdown`, no `.lock` any more; or killed
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from cleanerd.format import names
@@ -20,10 +22,13 @@ from cleanerd.storage.replace import replace_file
 from tests.install.cluster import BROKER
 from tests.sim import kafka_startup
 from tests.simulation import judge
+from tests.simulation.directories import MARK
+from tests.simulation.disk import REAL
 from tests.simulation.hosting import Hosting
+from tests.simulation.moving import Moving
 from tests.simulation.replicas import Replicas
 from tests.simulation.rules import Violation
-from tests.simulation.stage import FILES, MARK, Stage, next_offset
+from tests.simulation.stage import FILES, Stage, next_offset
 from tests.simulation.writer import Log
 from tests.simulation.writing import Writing
 
@@ -33,20 +38,23 @@ OURS = (".cleanerd", names.CLEANERD_LOCK, f"/{MARK}")
 
 
 class Broker:
-    """Of one log directory. `lives`: it has the lock; `is_starting`: it has done nothing else yet."""
+    """`log_dirs`: of which it has the lock. `lives`: of all that it needs; `is_starting`: it has done nothing else yet."""
 
     def __init__(self, stage: Stage, writing: Writing, replicas: Replicas | None) -> None:
         self._stage = stage
         self._writing = writing
         self._replicas = replicas
-        self._hosting = None if replicas is None else Hosting(stage, writing, replicas)
-        self._lock = f"{stage.log_dir}/{names.LOCK}"
+        self.log_dirs: list[str] = []
+        self._hosting = None if replicas is None else Hosting(stage, writing, replicas, lambda: self.log_dirs)
+        self._moving = Moving(stage, writing, lambda: self.log_dirs)
+        self._opening: list[str] = []  # log directories of which it needs the lock
         self.lives = self.is_starting = False
         self._after_wanted: set[str] = set()  # directories in which a commit began while we wait
         stage.locks.unlocked = self._unlocked
-        properties = f"{stage.log_dir}/{names.META_PROPERTIES}"
-        FILES.write(properties, b"version=1\nnode.id=%d\ncluster.id=%s\n" % (BROKER, CLUSTER_ID))
-        FILES.fsync(properties)
+        for log_dir in stage.log_dirs:
+            properties = f"{log_dir}/{names.META_PROPERTIES}"
+            FILES.write(properties, b"version=1\nnode.id=%d\ncluster.id=%s\n" % (BROKER, CLUSTER_ID))
+            FILES.fsync(properties)
 
     # -- beside the daemon --------------------------------------------------------------------------------------
 
@@ -57,45 +65,51 @@ class Broker:
         if self.is_starting and not is_lock:
             stage.aside(self.load)
         is_ours = operation == "fsync" or path.partition(" -> ")[0].endswith(OURS)
-        if self.lives and not is_ours and not self._is_of_install(operation, path):
+        log_dir = stage.directories.of(path.partition(" -> ")[0])
+        if log_dir in self.log_dirs and not is_ours and not self._is_of_install(operation, path):
             stage.problems.append(f"{operation} {path} beside a live broker")
-        if stage.locks.is_wanted and operation == "rename" and path.startswith(stage.log_dir):
+        if stage.locks.wanted == f"{log_dir}/{names.LOCK}" and operation == "rename":
             directory = os.path.dirname(path.partition(" -> ")[0])
             if not judge.in_transition(directory):  # what has begun is finished, of all logs of a slice
                 self._after_wanted.add(directory)
-            if len(self._after_wanted - {stage.log_dir}) > 1:
+            if len(self._after_wanted - {log_dir}) > 1:
                 stage.problems.append(f"{operation} {path} while a broker waits to start")
-        may_wait = not self.lives and stage.locks.has_leases and not stage.is_calm
-        if may_wait and not is_lock and stage.chance.random() < 0.003:
-            stage.locks.is_wanted = stage.locks.is_wanted or self._is_locked()
+        may_wait = not self.lives and not self._opening and stage.locks.has_leases and not stage.is_calm
+        if may_wait and not is_lock and stage.chance.random() < 0.003 and self._locked():
+            stage.aside(self.start)
 
     def _is_of_install(self, operation: str, path: str) -> bool:
-        """Whether it is outside of the log directory, or what only an install does: not with what the broker has open."""
+        """What only an install does: not with what the broker has open."""
         source, _, target = path.partition(" -> ")
         opened = {log.directory for log in self._stage.logs if log.hosted is not None}
-        if f"{self._stage.log_dir}/{target}" in opened and os.path.basename(source) == "prepared":
-            return False
-        if not path.startswith(f"{self._stage.log_dir}/"):
-            return True
-        is_taken_away = operation == "rename" and target == "rejected" and source not in opened
-        return is_taken_away or "-stray" in source
+        is_rejected = os.path.basename(target) == "rejected" and source not in opened
+        return (operation == "rename" and is_rejected) or "-stray" in source
 
-    def _is_locked(self) -> bool:
-        return any(
-            slot.fd is not None for (_, _, name), slot in storage_lock._slots.items() if name == names.LOCK
-        )
+    def _locked(self) -> set[str]:
+        """Log directories of which cleanerd has the lock."""
+        held = {key for key, slot in storage_lock._slots.items() if slot.fd is not None}
+        found = ((log_dir, REAL.stat(log_dir)) for log_dir in self._stage.log_dirs)
+        return {log_dir for log_dir, stat in found if (stat.st_dev, stat.st_ino, names.LOCK) in held}
 
     def _unlocked(self, path: str) -> None:
-        if self._stage.locks.is_wanted and path == self._lock:
+        if self._stage.locks.wanted == path:
             self._stage.note("  a broker that waited gets the lock")
-            self._take()
+            locked = self._locked() - {os.path.dirname(path)}
+            self._take(locked)
 
-    def _take(self) -> None:
+    def _take(self, locked: set[str]) -> None:
+        """Lock after lock, until it has to wait for one of those that cleanerd has."""
         locks = self._stage.locks
-        locks.held.add(self._lock)
-        locks.is_wanted = False
         self._after_wanted.clear()
-        self.lives = self.is_starting = True
+        while self._opening:
+            log_dir = self._opening[0]
+            if log_dir in locked:
+                locks.wanted = f"{log_dir}/{names.LOCK}"
+                return
+            locks.held.add(f"{log_dir}/{names.LOCK}")
+            self.log_dirs.append(self._opening.pop(0))
+        locks.wanted = None
+        self.lives = self.is_starting = bool(self.log_dirs)
         self._stage.counts["broker starts"] += 1
 
     # -- its life -----------------------------------------------------------------------------------------------
@@ -104,7 +118,9 @@ class Broker:
         """A step of it."""
         stage = self._stage
         if not self.lives:
-            if draw < 0.3 and not self._is_locked():
+            if self._opening and not self._locked():  # who had the lock was killed
+                self._take(set())
+            elif draw < 0.3 and not self._locked():
                 self.start()
             return
         if self.is_starting:
@@ -113,8 +129,12 @@ class Broker:
         self.follow()
         if not self.lives:
             return
+        if log.log_dir not in self.log_dirs:
+            return
         stage.maybe_killed(0.02, 12)
-        if draw < 0.78:
+        if self._hosting is None and stage.chance.random() < (0.25 if log.future else 0.12):
+            self._act(log, lambda told: self._moving.step(log, told))
+        elif draw < 0.78:
             count = stage.chance.choice([1, 3, 8])
             self._act(log, lambda told: told.extend(log.append() for _ in range(count)))
         elif draw < 0.86:
@@ -131,23 +151,55 @@ class Broker:
     def follow(self) -> None:
         """What the controller says, and the replicas that lead."""
         for log in self._stage.logs:
-            if self._hosting is not None and self.lives and self._hosting.is_due(log):
+            if self._hosting is not None and self.lives and self._is_here(log) and self._hosting.is_due(log):
                 self._stage.maybe_killed(0.01, 25)
                 self._act(log, partial(self._hosting.follow, log))
         if self.lives and self._hosting is not None and self._stage.chance.random() < 0.3:
             self._act(self._stage.logs[0], lambda _: self.write_down())
+
+    def settle(self, log_dirs: Sequence[str] = ()) -> None:
+        """What is on its way gets there. With `log_dirs` all replicas move."""
+        for log in self._stage.logs:
+            if log.future is None and len(log_dirs) > 1:
+                self._act(log, partial(self._moving.step, log))
+            if log.future is not None:
+                self._act(log, partial(self._moving.finish, log))
 
     def check_nothing_left(self) -> None:
         """Of any install. Raises Violation."""
         if self._hosting is not None:
             self._hosting.check_nothing_left()
 
+    def _is_here(self, log: Log) -> bool:
+        """Whether a log lies, or may be made, in a directory that the broker has."""
+        is_new = self._hosting is not None and log.known is None and not os.path.isdir(log.directory)
+        return is_new or log.log_dir in self.log_dirs
+
     def start(self) -> None:
-        """Where nobody has the lock."""
-        if not os.path.exists(self._lock):
-            FILES.write(self._lock, b"")
-        self._take()
-        self.load()
+        """With all log directories that work."""
+        self._opening = self._stage.directories.online()
+        for log_dir in self._opening:
+            if not os.path.exists(f"{log_dir}/{names.LOCK}"):
+                FILES.write(f"{log_dir}/{names.LOCK}", b"")
+        if self._opening:
+            self._take(self._locked())
+        if self.lives:
+            self.load()
+
+    def lose(self, log_dir: str) -> None:
+        """A directory fails."""
+        was_opening = log_dir in self._opening
+        for known in (self.log_dirs, self._opening):
+            if log_dir in known:
+                known.remove(log_dir)
+        self._stage.locks.held.discard(f"{log_dir}/{names.LOCK}")
+        for log in self._stage.logs:
+            if log.log_dir == log_dir:
+                log.die()
+        if self.lives and not self.log_dirs:
+            self.die()
+        elif was_opening:
+            self._take(self._locked())
 
     def stop(self) -> None:
         """A clean end, unless it is killed in the middle of it."""
@@ -155,15 +207,17 @@ class Broker:
         stage.note("the broker stops")
 
         def work(_: list[str]) -> None:
-            for log in stage.logs:
+            for log in here:
                 log.close()
             self.write_down()
-            FILES.write(f"{stage.log_dir}/{names.CLEAN_SHUTDOWN}", b"")
-            FILES.unlink(self._lock)
+            for log_dir in self.log_dirs:
+                FILES.write(f"{log_dir}/{names.CLEAN_SHUTDOWN}", b"")
+                FILES.unlink(f"{log_dir}/{names.LOCK}")
 
+        here = [log for log in stage.logs if log.log_dir in self.log_dirs]
         if self._act(stage.logs[0], work):
             self._release()
-            for log in stage.logs:
+            for log in here:
                 log.is_whole = log.is_used
 
     def die(self) -> None:
@@ -176,7 +230,10 @@ class Broker:
 
     def _release(self) -> None:
         self.lives = self.is_starting = False
-        self._stage.locks.held.discard(self._lock)
+        self._stage.locks.held.clear()
+        self._stage.locks.wanted = None
+        self.log_dirs.clear()
+        self._opening.clear()
         if self._replicas is not None:
             self._replicas.alive.discard(BROKER)
 
@@ -195,12 +252,14 @@ class Broker:
         """Bring the logs into order, and open them."""
         self._stage.note("the broker starts")
         self.is_starting = False
-        marker = f"{self._stage.log_dir}/{names.CLEAN_SHUTDOWN}"
-        if os.path.exists(marker):
-            FILES.unlink(marker)
+        for log_dir in self.log_dirs:
+            if os.path.exists(f"{log_dir}/{names.CLEAN_SHUTDOWN}"):
+                FILES.unlink(f"{log_dir}/{names.CLEAN_SHUTDOWN}")
         for log in self._stage.logs:
-            if self.lives:
+            if self.lives and self._is_here(log):
                 self._act(log, partial(self._load_log, log))
+            elif self.lives:
+                log.known = log.hosted = None
         if self.lives and self._replicas is not None:
             self._replicas.alive.add(BROKER)
 
@@ -208,6 +267,7 @@ class Broker:
         if self._hosting is not None:
             self._hosting.load(log, told)
             return
+        self._moving.load(log)
         if os.path.isdir(log.directory):
             report = kafka_startup.start(FILES, log.directory, next_offset)
             if report.zero_indexes:
@@ -216,14 +276,15 @@ class Broker:
 
     def write_down(self) -> None:
         """Everything is replicated, and on the disk: high watermark and recovery point follow."""
-        stage, ends = self._stage, {}
-        for log in stage.logs:
-            if log.model.sent and log.is_used:
-                ends[log.tp] = log.model.end
-                log.model.limit = max(log.model.limit or 0, log.model.end)
-        content = render_offset_checkpoint(ends)
-        for name in (names.RECOVERY_POINT_CHECKPOINT, names.REPLICATION_CHECKPOINT):
-            replace_file(FILES, f"{stage.log_dir}/{name}", content, like=None)
+        for log_dir in self.log_dirs:
+            ends = {}
+            for log in self._stage.logs:
+                if log.model.sent and log.is_used and log.log_dir == log_dir:
+                    ends[log.tp] = log.model.end
+                    log.model.limit = max(log.model.limit or 0, log.model.end)
+            content = render_offset_checkpoint(ends)
+            for name in (names.RECOVERY_POINT_CHECKPOINT, names.REPLICATION_CHECKPOINT):
+                replace_file(FILES, f"{log_dir}/{name}", content, like=None)
 
     def _truncate(self, log: Log, told: list[str]) -> None:
         """A follower's: never below the high watermark. It knows nothing of generations."""
@@ -244,6 +305,7 @@ class Broker:
         for name in files:
             if name[:20].isdigit() and int(name[:20]) > keeper:
                 FILES.unlink(f"{log.directory}/{name}")
+        self._moving.truncated(log, keeper)
         path = f"{log.directory}/{keeper:020}.log"
         content = FILES.read(path)
         at = [position for position, _, _ in iterate_batches(content)]
@@ -252,5 +314,5 @@ class Broker:
             FILES.truncate(path, cut[0])
             FILES.fsync(path)
         FILES.fsync_dir(log.directory)
-        lower_checkpoint(FILES, self._stage.log_dir, names.CLEANER_OFFSET_CHECKPOINT, log.tp, offset)
+        lower_checkpoint(FILES, log.log_dir, names.CLEANER_OFFSET_CHECKPOINT, log.tp, offset)
         self._writing.open(log)

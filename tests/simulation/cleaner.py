@@ -44,7 +44,8 @@ from cleanerd.pipeline.channel import Phase
 from cleanerd.storage import lock as storage_lock
 from cleanerd.storage import segments
 from tests.client.cleaning import InProcess
-from tests.simulation.disk import REAL, Tick
+from tests.simulation.disk import REAL
+from tests.simulation.tick import Tick
 
 BROKER_PID = 4242
 _FLOCK = struct.Struct("hhqqi0q")
@@ -62,7 +63,7 @@ class Locks:
     has_leases: bool = True
     is_broker: bool = False  # who is asking now
     held: set[str] = field(default_factory=set)
-    is_wanted: bool = False  # a broker waits in `open`
+    wanted: str | None = None  # a broker waits in `open` of this one
 
     LOCK_EX, LOCK_NB, LOCK_UN = fcntl.LOCK_EX, fcntl.LOCK_NB, fcntl.LOCK_UN
     F_SETSIG, F_SETLEASE, F_GETLEASE, F_GETLK = (
@@ -89,7 +90,8 @@ class Locks:
             if self._is_held(fd):
                 raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         if command == fcntl.F_GETLEASE:
-            return fcntl.F_UNLCK if self.is_wanted else fcntl.F_WRLCK
+            is_wanted = self.wanted == os.readlink(f"/proc/self/fd/{fd}")
+            return fcntl.F_UNLCK if is_wanted else fcntl.F_WRLCK
         if command == fcntl.F_GETLK:
             kind, pid = (fcntl.F_WRLCK, BROKER_PID) if self._is_held(fd) else (fcntl.F_UNLCK, 0)
             return _FLOCK.pack(kind, 0, 0, 0, pid)

@@ -28,11 +28,15 @@ class Clients:
                 stage.note(
                     f"install of {pattern}: {[(one.outcome, one.step, one.reason) for one in installs]}"
                 )
+            elif stage.chance.random() < 0.2:
+                told = [view.state for view in service.logs(None, None)]
+                goes = [view.outcome for view in service.retention("*", dry_run=True)]
+                stage.note(f"the logs are {told}, retention: {goes}")
             elif stage.held and draw < 0.6:
                 self._resume(service, stage.chance.choice(sorted(stage.held)))
             elif draw < 0.4:
                 view = service.pause(pattern, "me", "because", None, 0)
-                stage.held[view.id] = log.directory
+                stage.held[view.id] = log
                 stage.note(f"paused {pattern} with {view.id}")
             elif draw < 0.7:
                 self._abort(service, pattern, log.directory)
@@ -94,7 +98,7 @@ class Clients:
         install = chance.choice(["reassign", "reassign", "reassign", "restart"])
         patience_ms = chance.choice([1_000, 10_000])
         lines = {
-            "log.dirs": stage.log_dir,
+            "log.dirs": ",".join(stage.log_dirs),
             "cleanerd.install": install,
             "cleanerd.install.min.reclaim.bytes": 0,
             "cleanerd.install.min.reclaim.ratio": 0.0,

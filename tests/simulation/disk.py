@@ -9,6 +9,8 @@ disk is `installed`. What a power cut leaves is the same model:
     3. Each rename is atomic. One to another directory is there when either directory was synced, and then all before it.
 A process that is killed loses nothing.
 
+Each directory below the root is a file system of its own (`inodes`). A power cut is the same for all.
+
 Every inode that was ever made here has a second link outside of the tree until nothing can bring it back, so that a file
 keeps its identity over a power cut. Numbers of inodes and all times are of this disk, so that a run repeats itself.
 """
@@ -28,51 +30,13 @@ from unittest import mock
 
 from cleanerd.env import files as env_files
 from tests.sim.disk import SwitchedOff, _apply, _Change, _Directory
+from tests.simulation.inodes import File, FileSystems, Move
 from tests.simulation.raw_file import RawFile
+from tests.simulation.tick import Tick
 
 REAL = types.SimpleNamespace(**{name: getattr(os, name) for name in dir(os) if not name.startswith("__")})
 _BLOCK_BYTES = 4096
-_ENDLESS = 1 << 40
 _WRITES = os.O_WRONLY | os.O_RDWR
-
-
-@dataclass
-class _File:
-    """Durable state of an inode; `whole`: bytes at the beginning of the content that no power cut takes."""
-
-    synced: bytes | None = None  # None: never
-    synced_mtime_ns: int = 0
-    whole: int = 0
-    size: int = 0  # when it was changed last
-
-
-@dataclass(frozen=True)
-class _Move(_Change):
-    """Half of a rename to or from another directory. `number`: of both halves."""
-
-    other: int
-    number: int
-
-
-@dataclass
-class Tick:
-    """A clock that moves when it is told to, or when something is done. `ahead_ns`: of what it says, as somebody set it."""
-
-    ns: int
-    ahead_ns: int = 0
-
-    def wall_ns(self) -> int:
-        """The time of day."""
-        return self.ns + self.ahead_ns
-
-    def now_ms(self) -> int:
-        return self.wall_ns() // 1_000_000
-
-    def monotonic_s(self) -> float:
-        return self.ns / 1e9
-
-    def pass_s(self, seconds: float) -> None:
-        self.ns += max(int(seconds * 1e9), 0)
 
 
 @dataclass
@@ -84,14 +48,13 @@ class Disk:
     root: str
     clock: Tick
     before: Callable[[str, str], None] = lambda *_: None
-    capacity_bytes: int = _ENDLESS
-    others_bytes: int = 0  # what others have on this file system
     is_off: bool = False  # the process was killed: nothing that it still does reaches the disk
     forgets_fsync: Callable[[str], bool] = lambda _: (
         False
     )  # a mutation of the code under test, for tests of the tests
-    _files: dict[int, _File] = field(default_factory=dict)
+    _files: dict[int, File] = field(default_factory=dict)
     _dirs: dict[int, _Directory] = field(default_factory=dict)
+    _homes: dict[int, str] = field(default_factory=dict)  # directory -> its file system
     _numbers: dict[int, int] = field(default_factory=dict)
     _fds: dict[int, int] = field(default_factory=dict)
     opener: str = ""  # who opens files now
@@ -100,12 +63,12 @@ class Disk:
     _moves: int = 0
 
     def __post_init__(self) -> None:
-        self._pins = f"{self.root}.pins"
+        self._pins, self.systems = f"{self.root}.pins", FileSystems(self.root)
         for path in (self.root, self._pins):
             REAL.mkdir(path)
         found = REAL.stat(self.root)
         self._device = found.st_dev
-        self._dirs[found.st_ino] = _Directory()
+        self._dirs[found.st_ino], self._homes[found.st_ino] = _Directory(), ""
         self.number(found.st_ino)
 
     def remove(self) -> None:
@@ -120,7 +83,7 @@ class Disk:
         """The functions of `os` go here."""
         names = (
             "open write read pread preadv fsync rename replace link unlink remove rmdir mkdir truncate ftruncate "
-            "utime copy_file_range statvfs"
+            "utime copy_file_range statvfs stat lstat listdir scandir"
         )
         with contextlib.ExitStack() as stack:
             for name in names.split():
@@ -173,7 +136,8 @@ class Disk:
         if not self._is_inside(path) or flags & os.O_TMPFILE == os.O_TMPFILE:
             return REAL.open(path, flags, mode)
         is_new = bool(flags & os.O_CREAT) and not os.path.lexists(path)
-        self._do("create" if is_new else "write" if flags & os.O_TRUNC else "open", path)
+        opens = "update" if flags & _WRITES else "open"
+        self._do("create" if is_new else "write" if flags & os.O_TRUNC else opens, path)
         fd = REAL.open(path, flags, mode)
         inode = self._fds[fd] = REAL.fstat(fd).st_ino
         self._openers[fd] = self.opener
@@ -185,7 +149,7 @@ class Disk:
         return fd
 
     def _made(self, path: str, inode: int) -> None:
-        self._files[inode] = _File()
+        self._files[inode] = File()
         self.number(inode)
         REAL.link(path, self._pin(inode))
         self._touch(inode)
@@ -195,13 +159,14 @@ class Disk:
         inode = self._tracked(fd)
         if inode is None:
             return REAL.write(fd, data)
-        self._do("write", self._name_of(fd))
-        size = len(memoryview(data).cast("B"))
-        room = self.capacity_bytes - self.used_bytes() if size and self.is_small else size
-        if size > room + _BLOCK_BYTES:  # what is left of the last block is not counted
-            if room <= 0:
+        path = self._name_of(fd)
+        self._do("write", path)
+        size, room = len(memoryview(data).cast("B")), self.systems.room(path)
+        left = room.capacity_bytes - self.used_bytes(path) if size and room.is_small else size
+        if size > left + _BLOCK_BYTES:  # what is left of the last block is not counted
+            if left <= 0:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            data = memoryview(data).cast("B")[:room]
+            data = memoryview(data).cast("B")[:left]
         count = REAL.write(fd, data)
         self._touch(inode)
         return count
@@ -247,7 +212,7 @@ class Disk:
 
     def _sync_names(self, directory: int) -> None:
         place = self._dirs[directory]
-        moves = [change for change in place.changes if isinstance(change, _Move)]
+        moves = [change for change in place.changes if isinstance(change, Move)]
         place.synced, place.changes = dict(place.names), []
         for move in moves:
             self._sync_names(move.other)
@@ -256,17 +221,18 @@ class Disk:
         if not self._is_inside(source):
             REAL.rename(source, target, **more)
             return
-        self._do("rename", f"{source} -> {os.path.basename(target)}")
-        inode = REAL.lstat(source).st_ino
-        REAL.rename(source, target)
         old, new = os.path.split(source), os.path.split(target)
+        self._do("rename", f"{source} -> {new[1] if old[0] == new[0] else target}")
+        inode = REAL.lstat(source).st_ino
+        self.systems.check_same(source, target)
+        REAL.rename(source, target)
         if old[0] == new[0]:
             self._change(old[0], _Change(inode, old[1], new[1]))
         else:
             self._moves += 1
             places = [REAL.stat(place).st_ino for place in (old[0], new[0])]
-            self._change(new[0], _Move(inode, None, new[1], places[0], self._moves))
-            self._change(old[0], _Move(inode, old[1], None, places[1], self._moves))
+            self._change(new[0], Move(inode, None, new[1], places[0], self._moves))
+            self._change(old[0], Move(inode, old[1], None, places[1], self._moves))
 
     _os_replace = _os_rename
 
@@ -275,6 +241,7 @@ class Disk:
             REAL.link(source, target, **more)
             return
         self._do("link", target)
+        self.systems.check_same(source, target)
         REAL.link(source, target)
         directory, name = os.path.split(target)
         self._change(directory, _Change(REAL.stat(target).st_ino, None, name))
@@ -308,7 +275,7 @@ class Disk:
         self._do("mkdir", path)
         REAL.mkdir(path, mode)
         inode = REAL.stat(path).st_ino
-        self._dirs[inode] = _Directory()
+        self._dirs[inode], self._homes[inode] = _Directory(), self.systems.of(f"{path}/")
         self.number(inode)
         REAL.utime(path, ns=(self.clock.wall_ns(), self.clock.wall_ns()))
         self._change(os.path.dirname(path), _Change(inode, None, os.path.basename(path)))
@@ -334,9 +301,30 @@ class Disk:
     def _os_statvfs(self, path: Any) -> Any:
         if not self._is_inside(path):
             return REAL.statvfs(path)
-        free = self.free_bytes() // _BLOCK_BYTES
-        blocks = self.capacity_bytes // _BLOCK_BYTES
+        self.before("look", path)
+        free = self.free_bytes(path) // _BLOCK_BYTES
+        blocks = self.systems.room(path).capacity_bytes // _BLOCK_BYTES
         return types.SimpleNamespace(f_blocks=blocks, f_frsize=_BLOCK_BYTES, f_bavail=free, f_bfree=free)
+
+    def _os_stat(self, path: Any, **how: Any) -> os.stat_result:
+        self._before_look(path)
+        return REAL.stat(path, **how)  # type: ignore[no-any-return]
+
+    def _os_lstat(self, path: Any, **how: Any) -> os.stat_result:
+        self._before_look(path)
+        return REAL.lstat(path, **how)  # type: ignore[no-any-return]
+
+    def _os_listdir(self, path: Any = ".") -> list[str]:
+        self._before_look(path)
+        return REAL.listdir(path)  # type: ignore[no-any-return]
+
+    def _os_scandir(self, path: Any = ".") -> Any:
+        self._before_look(path)
+        return REAL.scandir(path)
+
+    def _before_look(self, path: object) -> None:
+        if isinstance(path, str) and self._is_inside(path):
+            self.before("look", path)
 
     def _open_file(self, file: Any, mode: str = "r", buffering: int = -1, *more: Any, **options: Any) -> Any:
         """`open`: what writes does so through the functions above."""
@@ -361,7 +349,7 @@ class Disk:
             names = dict(place.synced)
             for change in place.changes:
                 is_kept = chance.random() < keeps
-                if isinstance(change, _Move):
+                if isinstance(change, Move):
                     is_kept = moved.setdefault(change.number, is_kept)
                 if is_kept:
                     _apply(names, change)
@@ -395,6 +383,7 @@ class Disk:
             REAL.mkdir(path)
             made = REAL.stat(path).st_ino
             self._dirs[made], self._numbers[made] = self._dirs[inode], self._numbers[inode]
+            self._homes[made] = self._homes[inode]
             inode = made
         place = self._dirs[inode]
         living.add(inode)
@@ -434,23 +423,24 @@ class Disk:
 
     def retired(self, directory: str) -> set[int]:
         """Inodes of files that became `.deleted` ones since the directory was synced: a power cut may undo that."""
-        changes = self._dirs[REAL.stat(directory).st_ino].changes if os.path.isdir(directory) else []
-        return {one.inode for one in changes if one.source and one.target == f"{one.source}.deleted"}
+        with contextlib.suppress(FileNotFoundError):
+            changes = self._dirs[REAL.stat(directory).st_ino].changes
+            return {one.inode for one in changes if one.source and one.target == f"{one.source}.deleted"}
+        return set()
 
-    def used_bytes(self) -> int:
-        """Of the files that have a name."""
-        reachable = {inode for place in self._dirs.values() for inode in place.names.values()}
+    def used_bytes(self, path: str) -> int:
+        """Of the files that have a name on the file system of a path, and of others."""
+        places = (
+            place for inode, place in self._dirs.items() if self._homes.get(inode) == self.systems.of(path)
+        )
+        reachable = {inode for place in places for inode in place.names.values()}
         sizes = (self._files[inode].size for inode in reachable if inode in self._files)
-        return sum(-(-size // _BLOCK_BYTES) * _BLOCK_BYTES for size in sizes) + self.others_bytes
+        used_bytes = sum(-(-size // _BLOCK_BYTES) * _BLOCK_BYTES for size in sizes)
+        return used_bytes + self.systems.room(path).others_bytes
 
-    @property
-    def is_small(self) -> bool:
-        """Whether it can be full."""
-        return self.capacity_bytes < _ENDLESS
-
-    def free_bytes(self) -> int:
-        """For all who write."""
-        return max(self.capacity_bytes - self.used_bytes(), 0)
+    def free_bytes(self, path: str) -> int:
+        """For all who write on the file system of a path."""
+        return max(self.systems.room(path).capacity_bytes - self.used_bytes(path), 0)
 
     def close_all_of(self, opener: str) -> None:
         """The end of a process. It must hold its descriptors as numbers: objects would close them once more."""

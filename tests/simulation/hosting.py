@@ -1,13 +1,15 @@
 """What a broker does when the controller gives it a replica or takes it away (spec disk E6, D2).
 
-given    the directory under the partition's name is opened as it is, or an empty one is made; then it follows the leader.
-         One of another topic id is opened and not used
+given    in the log directory that was told to it for this replica, or in any: the directory under the partition's name is
+         opened as it is, or an empty one is made; then it follows the leader. One of another topic id is opened and not used
 gone     the directory is renamed to `-delete`, its checkpoint entries are dropped; a minute later it is deleted
-start    a directory of a replica that it has not, or of another topic id, or without one, becomes `-stray`
+start    a directory of a replica that it has not, or of another topic id, or without one, becomes `-stray`. It does not
+         start where two log directories have one of a partition
 """
 
 import os
 import shutil
+from collections.abc import Callable
 
 from cleanerd.format import names
 from cleanerd.format.checkpoint import render_leader_epochs
@@ -19,9 +21,10 @@ from cleanerd.storage.checkpoints import forget_partition
 from tests.install.cluster import BROKER
 from tests.sim import kafka_startup
 from tests.simulation import judge
+from tests.simulation.directories import MARK
 from tests.simulation.replicas import Replicas
 from tests.simulation.rules import Violation
-from tests.simulation.stage import FILES, MARK, Stage, next_offset
+from tests.simulation.stage import FILES, Stage, next_offset
 from tests.simulation.writer import Log
 from tests.simulation.writing import Writing
 
@@ -31,8 +34,10 @@ DELETE_DELAY_NS = 60 * 10**9
 class Hosting:
     """Of the broker of a stage."""
 
-    def __init__(self, stage: Stage, writing: Writing, replicas: Replicas) -> None:
-        self._stage, self._writing, self._replicas = stage, writing, replicas
+    def __init__(
+        self, stage: Stage, writing: Writing, replicas: Replicas, log_dirs: Callable[[], list[str]]
+    ) -> None:
+        self._stage, self._writing, self._replicas, self._log_dirs = stage, writing, replicas, log_dirs
         self._due: dict[str, int] = {}  # when a directory is deleted, ns
 
     def _topic(self, log: Log) -> str | None:
@@ -54,7 +59,8 @@ class Hosting:
         return [
             path
             for path, due_ns in self._due.items()
-            if due_ns < now_ns and path.startswith(f"{log.directory}.")
+            if due_ns < now_ns and os.path.basename(path).startswith(f"{log.tp}.")
+            if os.path.dirname(path) in self._log_dirs()
         ]
 
     def follow(self, log: Log, told: list[str]) -> None:
@@ -64,6 +70,7 @@ class Hosting:
             self._drop(log)
             told.append("replica gone")
         if topic is not None and log.known is None:
+            self._choose_dir(log, told)
             self._host(log, topic, told)
         if self._is_behind(log):
             most = 1000 if self._stage.is_calm else self._stage.chance.choice([2, 1000])
@@ -75,16 +82,37 @@ class Hosting:
     def load(self, log: Log, told: list[str]) -> None:
         """The broker starts."""
         log.known = log.hosted = None
-        if os.path.isdir(log.directory) and (
-            self._topic(log) is None or _id_in(log.directory) != self._topic(log)
-        ):
-            told.append("is a stray")
-            self._rename(log, "-stray")
-            log.is_exchanged = True
-        for name in FILES.list_names(self._stage.log_dir):
-            if name.startswith(f"{log.tp}.") and name.endswith("-delete"):
-                self._due.setdefault(f"{self._stage.log_dir}/{name}", self._stage.clock.ns + DELETE_DELAY_NS)
+        found, topic = [], self._topic(log)
+        for log_dir in self._log_dirs():
+            directory = f"{log_dir}/{log.tp}"
+            if os.path.isdir(directory) and topic is not None and _id_in(directory) == topic:
+                found.append(log_dir)
+            elif os.path.isdir(directory):
+                told.append(f"is a stray in {log_dir}")
+                self._rename(directory, "-stray")
+                log.is_exchanged |= log_dir == log.log_dir
+        if len(found) > 1:
+            raise Violation(f"a broker does not start: {log.tp} lies in {found}")
+        if found:
+            log.is_exchanged |= log.log_dir != found[0]
+            log.log_dir = found[0]
+        for log_dir in self._log_dirs():
+            for name in FILES.list_names(log_dir):
+                if name.startswith(f"{log.tp}.") and name.endswith("-delete"):
+                    self._due.setdefault(f"{log_dir}/{name}", self._stage.clock.ns + DELETE_DELAY_NS)
+        if found and topic is not None:
+            self._host(log, topic, told)
         self.follow(log, told)
+
+    def _choose_dir(self, log: Log, told: list[str]) -> None:
+        """Where a new replica goes."""
+        partition = self._replicas.partitions[log.tp.topic]
+        wanted, partition.preferred = partition.preferred, None
+        if wanted not in self._log_dirs():
+            wanted = self._stage.chance.choice(self._log_dirs())
+        if wanted != log.log_dir:
+            told.append(f"goes to {wanted}")
+            log.log_dir, log.is_exchanged = wanted, True
 
     def _drop(self, log: Log) -> None:
         log.is_exchanged, log.is_whole = True, False
@@ -92,15 +120,15 @@ class Hosting:
         was_open = log.hosted is not None
         log.known = log.hosted = None  # a broker that is killed in the middle of it has no replica any more
         if was_open:
-            self._due[self._rename(log, "-delete")] = self._stage.clock.ns + DELETE_DELAY_NS
-        forget_partition(FILES, self._stage.log_dir, log.tp)
+            self._due[self._rename(log.directory, "-delete")] = self._stage.clock.ns + DELETE_DELAY_NS
+        forget_partition(FILES, log.log_dir, log.tp)
 
-    def _rename(self, log: Log, ending: str) -> str:
+    def _rename(self, directory: str, ending: str) -> str:
         chance = self._stage.chance
-        path = f"{log.directory}.{chance.getrandbits(128):032x}{ending}"
-        os.rename(log.directory, path)
+        path = f"{directory}.{chance.getrandbits(128):032x}{ending}"
+        os.rename(directory, path)
         if chance.random() < 0.5:
-            FILES.fsync_dir(self._stage.log_dir)
+            FILES.fsync_dir(os.path.dirname(directory))
         return path
 
     def _host(self, log: Log, topic: str, told: list[str]) -> None:
@@ -126,7 +154,7 @@ class Hosting:
         told.append(f"opened up to {end}{', as prepared' if is_ours else ''}")
         if is_ours:
             self._stage.counts["prepared directories opened"] += 1
-            install = Area(FILES, self._stage.log_dir).journal.read()
+            install = Area(FILES, log.log_dir).journal.read()
             is_its = install is not None and install.topic_partition == log.tp
             if install is not None and is_its and is_exchanged and end != install.end_offset:
                 raise Violation(f"{log.tp} was prepared up to {end}, must be {install.end_offset}")
@@ -137,7 +165,7 @@ class Hosting:
     def _make(self, log: Log, topic: str) -> None:
         os.mkdir(log.directory)
         self._write(log, names.PARTITION_METADATA, render_partition_metadata(parse_uuid(topic)))
-        for path in (log.directory, self._stage.log_dir):
+        for path in (log.directory, log.log_dir):
             FILES.fsync_dir(path)
         log.model.exchanged(0, judge.Lying((), ()))
 
@@ -148,11 +176,11 @@ class Hosting:
 
     def check_nothing_left(self) -> None:
         """Of any install. Raises Violation."""
-        log_dir = self._stage.log_dir
-        area = Area(FILES, log_dir).path
-        left = [area] if os.path.exists(area) else []
+        areas = [Area(FILES, log_dir).path for log_dir in self._stage.log_dirs]
+        left = [area for area in areas if os.path.exists(area)]
         left += [
             f"{log_dir}/{name}/{MARK}"
+            for log_dir in self._stage.log_dirs
             for name in os.listdir(log_dir)
             if not name.endswith("-delete") and os.path.exists(f"{log_dir}/{name}/{MARK}")
         ]

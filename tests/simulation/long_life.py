@@ -39,10 +39,12 @@ def figures(world: World, day: int) -> Figures:
     ctypes.CDLL(None).malloc_trim(0)  # the judge's garbage is not the daemon's memory
     with open("/proc/self/statm", encoding="ascii") as file:
         rss_bytes = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    systems = world.disk.systems
+    used_bytes = sum(world.disk.used_bytes(one) - systems.room(one).others_bytes for one in world.log_dirs)
     state = [entry for entry in os.scandir(world.state) if entry.name.startswith("history")]
     return Figures(
         day, world.counts["steps"], world.counts["judgements"], len(os.listdir("/proc/self/fd")),
-        threading.active_count(), rss_bytes, world.disk.used_bytes() - world.disk.others_bytes,
+        threading.active_count(), rss_bytes, used_bytes,
         sum(entry.stat().st_size for entry in state),
     )  # fmt: skip
 

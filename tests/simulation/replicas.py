@@ -8,6 +8,7 @@ for what lies in its directory that makes no difference.
 import json
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cleanerd.errors import ClusterRefused
 from cleanerd.format.uuid_text import render_uuid
@@ -63,6 +64,7 @@ class Partition(SimCluster):
         )  # fmt: skip
         self._stage, self._log, self._behind = stage, log, behind
         self.expected = {replicas}
+        self.preferred: str | None = None  # log directory that broker 1 shall put its next replica into
         log.leader = Leader()
 
     # -- what happens by itself
@@ -81,7 +83,12 @@ class Partition(SimCluster):
         return is_open and log.writer.log_end_offset == log.leader.log_end_offset  # type: ignore[union-attr]
 
     def _hosted_in(self, broker: int) -> str | None:
-        return self._stage.log_dir if self._log.hosted is not None and broker in self.alive else None
+        log = self._log
+        is_open = log.hosted is not None and log.log_dir not in self._stage.directories.offline
+        return log.log_dir if is_open and broker in self.alive else None
+
+    def view(self, topic: str, partition: int, broker: int) -> ClusterView:
+        return replace(super().view(topic, partition, broker), log_dirs=len(self._stage.log_dirs))
 
     def delete(self) -> None:
         """No such topic any more."""
@@ -110,7 +117,7 @@ class Partition(SimCluster):
         self.apply(wanted)
 
     def _is_installing(self) -> bool:
-        found = Area(FILES, self._stage.log_dir).journal.read()
+        found = Area(FILES, self._log.log_dir).journal.read()
         return found is not None and found.topic_partition == self._log.tp
 
     # -- Cluster
@@ -259,7 +266,9 @@ class Replicas:
             raise ClusterRefused("no reassignment is under way")
         found.cancel_reassignment(topic, partition)
 
-    def prefer_log_dir(self, topic: str, partition: int, broker: int, log_dir: str) -> None: ...
+    def prefer_log_dir(self, topic: str, partition: int, broker: int, log_dir: str) -> None:
+        self._stage.asks(f"for {topic} in {log_dir}")
+        self.partitions[topic].preferred = log_dir
 
     def elect_preferred(self, topic: str, partition: int) -> None:
         self.partitions[topic].elect_preferred(topic, partition)

@@ -13,6 +13,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -21,11 +22,12 @@ from cleanerd.env.files import RealFiles
 from cleanerd.env.space import Space, floor_bytes
 from cleanerd.errors import ClusterRefused
 from cleanerd.format.batch import iterate_batches, parse_header
-from cleanerd.format.names import Suffix
 from tests.sim.disk import SwitchedOff
 from tests.simulation.cleaner import Cleanerd, Locks, instead_of_the_machine
-from tests.simulation.disk import Disk, Tick
+from tests.simulation.directories import LOOKS, MARK, STAGED, Directories
+from tests.simulation.disk import Disk
 from tests.simulation.rules import Rules
+from tests.simulation.tick import Tick
 from tests.simulation.writer import Log
 
 if TYPE_CHECKING:
@@ -36,10 +38,9 @@ START_NS = 1_790_000_000 * 10**9
 FAULTS = (errno.EIO, errno.ENOSPC, errno.EACCES)
 KAFKA_SHARE, CLUSTER_SHARE = 0.5, 0.6
 """Of the worlds whose log directory belongs to a broker, and of those that are in a cluster."""
+LOG_DIRS = (1, 1, 2, 2, 2, 3)
+"""How many log directories worlds have."""
 FILES = RealFiles()
-MARK = "cleanerd-install"
-STAGED = Suffix.STAGED.value
-"""A file that an install takes out of the directory that a broker has opened, whoever holds the log."""
 
 
 def next_offset(content: bytes, base: int) -> int:
@@ -61,13 +62,15 @@ class Stage(ABC):
         self.counts: Counter[str] = Counter()
         self.digest = hashlib.sha256()
         self.state = f"{path}.state"
-        self.log_dir = f"{path}/logs"
+        self.log_dirs = tuple(f"{path}/{number}/logs" for number in range(self.chance.choice(LOG_DIRS)))
+        self.directories = Directories(self)
         self.daemon: Cleanerd | None = None
         self.actor = ""
         self.doing = ""  # the step of the daemon that is taken
         self.kill_in: int | None = None  # operations until who acts is killed, or the power goes
         self.fault_rate = 0.0
-        self.held: dict[str, str] = {}  # hold -> directory that it keeps the cleaner from
+        self.faulty = ""  # where calls fail: a log directory, or all
+        self.held: dict[str, Log] = {}  # hold -> log that it keeps the cleaner from
         self.problems: list[str] = []  # told by code that could not raise
         self.is_calm = False
         self.rules = Rules(delete_retention_ms=0)
@@ -119,15 +122,16 @@ class Stage(ABC):
     def _before(self, operation: str, path: str) -> None:
         if not self.actor:
             return
-        if operation in ("open", "read"):
-            if self.actor == "daemon" and path.startswith(f"{self.log_dir}/t"):  # of a partition
+        self.directories.fail_if_offline(operation, path)
+        if operation in LOOKS:
+            if self.actor == "daemon" and (operation == "look" or self.directories.is_of_partition(path)):
                 self._maybe_fail(operation, path, (errno.EIO,))
             return
         self.digest.update(f"{operation} {path.replace(self.disk.root, '')}\n".encode())
         self.counts["operations"] += 1
         self._die_if_due(f"{operation} {path}")
         if self.actor == "daemon":
-            self._check(operation, path)
+            self.aside(partial(self._check, operation, path))
             self._maybe_fail(operation, path, FAULTS)
 
     def _die_if_due(self, what: str) -> None:
@@ -153,37 +157,41 @@ class Stage(ABC):
             self.aside(self._meanwhile)
 
     def _maybe_fail(self, operation: str, path: str, numbers: tuple[int, ...]) -> None:
-        if self.fault_rate and self.chance.random() < self.fault_rate:
+        if self.fault_rate and path.startswith(self.faulty) and self.chance.random() < self.fault_rate:
             number = self.chance.choice(numbers)
             self.counts["faults"] += 1
             self.note(f"  {errno.errorcode[number]} at {operation} {path}")
-            if self.doing == "retention":
-                self._unsettle(path)
             raise OSError(number, os.strerror(number), path)
 
-    def _unsettle(self, path: str) -> None:
-        """Retention could not sync the directory of a log, and says so: what it has renamed is not gone for good before a
-        later sync, which a power cut may come before.
+    @contextlib.contextmanager
+    def _unsettling(self) -> Iterator[None]:
+        """A step of retention that is killed, or could not sync the directory of a log and says so: what it has renamed is
+        not gone for good before a later sync, which a power cut may come before.
         """
-        for log in self.logs:
-            if log.directory == path:
-                log.model.unsettled |= self.disk.retired(path)
+        before = [self.disk.retired(log.directory) for log in self.logs]
+        try:
+            yield
+        finally:
+            for log, retired in zip(self.logs, before, strict=True):
+                log.model.unsettled |= self.disk.retired(log.directory) - retired
 
     def _check(self, operation: str, path: str) -> None:
         """What the daemon must not do."""
         is_leftover = operation == "unlink" and path.endswith(
             STAGED
         )  # which is always safe to delete (architecture 2)
-        for hold, directory in self.held.items():
+        self.directories.check(operation, path)
+        for hold, log in self.held.items():
             spared = is_leftover or ".deleted" in path or path.endswith(MARK)
-            if path.startswith(f"{directory}/") and not spared:
+            if path.startswith(f"{log.directory}/") and not spared:
                 self.problems.append(f"{operation} {path} under hold {hold}")
         is_commit = operation == "rename" and not path.endswith(STAGED)
         if is_commit and os.path.dirname(path.partition(" -> ")[0]) in self.aborted:
             self.problems.append(f"{operation} {path} after its cleaning was aborted")
-        if self.disk.is_small and operation == "write" and path.endswith((".part.cleanerd", ".log.cleanerd")):
-            free_bytes = self.disk.free_bytes()
-            least_bytes = floor_bytes(Space(self.disk.capacity_bytes, free_bytes), 0.0)
+        room = self.disk.systems.room(path)
+        if room.is_small and operation == "write" and path.endswith((".part.cleanerd", ".log.cleanerd")):
+            free_bytes = self.disk.free_bytes(path)
+            least_bytes = floor_bytes(Space(room.capacity_bytes, free_bytes), 0.0)
             if free_bytes < least_bytes // 2:  # meanwhile others may have written a little
                 self.problems.append(
                     f"{operation} {path} with {free_bytes} bytes free, the floor is {least_bytes}"
@@ -198,8 +206,10 @@ class Stage(ABC):
         self.actor = actor
         if actor == "daemon":
             self.aborted.clear()  # what was told to stop ends with the step in which it was told
+        is_retention = actor == "daemon" and self.doing == "retention"
         try:
-            work()
+            with self._unsettling() if is_retention else contextlib.nullcontext():
+                work()
         except SwitchedOff:
             self.disk.is_off = False
             return False

@@ -3,19 +3,22 @@
 Thousands of them run at night (CONTRIBUTING).
 """
 
+import contextlib
 import os
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from cleanerd.env.files import RealFiles
-from tests.simulation.disk import Disk, Tick
+from tests.simulation.disk import Disk
 from tests.simulation.long_life import live
 from tests.simulation.play import disk_path, play
 from tests.simulation.rules import Rules
 from tests.simulation.stage import START_NS
+from tests.simulation.tick import Tick
 from tests.simulation.world import World
 
 SEEDS = range(4)
@@ -96,8 +99,10 @@ def test_a_file_keeps_its_identity_over_a_power_cut(disk: Disk) -> None:
     assert FILES.stat(path) == before
 
 
-def after_a_failed_retention(seed: int, *, is_synced: bool) -> int:
-    """How many segments a power cut brings back that retention took; whether it could sync the directory later."""
+def after_a_failed_retention(seed: int, *, is_killed: bool, is_synced: bool) -> int:
+    """How many segments a power cut brings back that retention took, when it was killed or could not sync the directory;
+    whether somebody could later.
+    """
     world = World(seed, disk_path())
     world.is_kafka = False
     with world.running():
@@ -110,12 +115,17 @@ def after_a_failed_retention(seed: int, *, is_synced: bool) -> int:
             assert log.writer is not None
             log.writer.roll()
             log.close()
-        first = f"{log.directory}/{0:020}.log"
-        os.rename(first, f"{first}.deleted")
-        world.actor, world.doing, world.fault_rate = "daemon", "retention", 1.0
-        with pytest.raises(OSError, match="t0-0"):
+
+        def retain() -> None:
+            first = f"{log.directory}/{0:020}.log"
+            os.rename(first, f"{first}.deleted")
+            world.fault_rate = 0.0 if is_killed else 1.0
             FILES.fsync_dir(log.directory)
-        world.actor, world.fault_rate, log.is_whole = "", 0.0, True
+
+        world.doing, world.kill_in = "retention", 1 if is_killed else None
+        with contextlib.nullcontext() if is_killed else pytest.raises(OSError, match="t0-0"):
+            assert not world.act("daemon", retain)
+        world.fault_rate, log.is_whole = 0.0, True
         world.judge()
         assert 0 in log.model.gone
         if is_synced:
@@ -127,10 +137,12 @@ def after_a_failed_retention(seed: int, *, is_synced: bool) -> int:
         return world.counts["segments back"]
 
 
-def test_what_retention_could_not_sync_may_come_back() -> None:
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_retention_could_not_sync_may_come_back(is_killed: bool) -> None:
     """After a power cut, and not once a sync has succeeded (`storage.delete`, step 0)."""
-    assert sum(after_a_failed_retention(seed, is_synced=False) for seed in range(10))
-    assert not sum(after_a_failed_retention(seed, is_synced=True) for seed in range(10))
+    after = partial(after_a_failed_retention, is_killed=is_killed)
+    assert sum(after(seed, is_synced=False) for seed in range(10))
+    assert not sum(after(seed, is_synced=True) for seed in range(10))
 
 
 @pytest.mark.soak

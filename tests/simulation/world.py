@@ -1,4 +1,4 @@
-"""One seed's world: a log directory, its writers or its broker, its cleaner, and everything that can happen to them.
+"""One seed's world: log directories, their writers or their broker, their cleaner, and everything that can happen to them.
 
 `stage` is what it stands on, `writing`, `broker` with `hosting`, `replicas` and `clients` are the others in it.
 """
@@ -42,13 +42,14 @@ class World(Stage):
         self._seen: dict[TopicPartition, set[tuple[str, int, int]]] = {}
 
     def _begin(self) -> None:
-        os.mkdir(self.log_dir)
-        for number in range(self.chance.choice([1, 1, 2, 3])):
-            keys = self.chance.choice([2, 5, 12])
-            log = Log(self.log_dir, TopicPartition(f"t{number}", 0), self.disk, self.chance, keys)
+        for log_dir in self.log_dirs:
+            os.makedirs(log_dir)
+            os.close(os.open(f"{log_dir}/.lock", os.O_CREAT | os.O_RDWR))
+        for number in range(self.chance.choice([1, 1, 2, 3] if len(self.log_dirs) == 1 else [2, 2, 3])):
+            keys, log_dir = self.chance.choice([2, 5, 12]), self.log_dirs[number % len(self.log_dirs)]
+            log = Log(log_dir, TopicPartition(f"t{number}", 0), self.disk, self.chance, keys)
             self.logs.append(log)
             log.model.limit = 0 if self.is_kafka else None
-        os.close(os.open(f"{self.log_dir}/.lock", os.O_CREAT | os.O_RDWR))
         self.locks.has_leases = self.chance.random() < 0.8
         if self.is_kafka:
             if self.chance.random() < CLUSTER_SHARE:
@@ -57,8 +58,9 @@ class World(Stage):
             self.broker = Broker(self, self.writing, self.replicas)
         self.clients.write_configuration()
         self.hear()
-        for path in (self.log_dir, self.disk.root):
-            RealFiles().fsync_dir(path)
+        for log_dir in self.log_dirs:
+            for path in (log_dir, os.path.dirname(log_dir), self.disk.root):
+                RealFiles().fsync_dir(path)
 
     def _interlude(self) -> None:
         """Tasks of a cleaning report: meanwhile the others do something."""
@@ -74,6 +76,8 @@ class World(Stage):
     def _meanwhile(self) -> None:
         """Others do something."""
         draw = self.chance.random()
+        if self.chance.random() < 0.01 * self.roughness:
+            self.directories.something()
         if draw < 0.12 * self.roughness and self.daemon is not None:
             self.clients.control()
         elif draw < 0.16 * self.roughness:
@@ -101,6 +105,8 @@ class World(Stage):
             self.replicas.go_on()
             if self.chance.random() < (0.12 if self._is_installing() else 0.03):
                 self.replicas.something()
+        if self.chance.random() < (0.1 if self.directories.offline else 0.03) * self.roughness:
+            self.directories.something()
         if draw < 0.45:
             self.writing.step()
         elif draw < 0.84:
@@ -109,7 +115,8 @@ class World(Stage):
             self.clients.control()
         elif draw < 0.91:
             self.fault_rate = self.chance.choice([0, 0, 0.02, 0.2])
-            self.note(f"faults at {self.fault_rate}")
+            self.faulty = self.chance.choice([self.disk.root, *self.log_dirs])
+            self.note(f"faults at {self.fault_rate} in {self.faulty}")
         elif draw < 0.93:
             self._jump()
         elif draw < 0.93 + 0.01 * self.roughness:
@@ -138,12 +145,14 @@ class World(Stage):
         self.hear()
 
     def _fill(self) -> None:
-        """Others write on this disk, or delete: it is nearly full, a little above the floor or below it, or empty."""
-        self.disk.capacity_bytes, self.disk.others_bytes = CAPACITY_BYTES, 0
+        """Others write beside a log directory, or delete: little is free, about as much as the floor, or much."""
+        log_dir = self.chance.choice(self.log_dirs)
+        room = self.disk.systems.room(log_dir)
+        room.capacity_bytes, room.others_bytes = CAPACITY_BYTES, 0
         free_bytes = self.chance.choice([None, None, 0, 40_000, 500_000, 800_000])
         if free_bytes is not None:
-            self.disk.others_bytes = self.disk.free_bytes() - free_bytes
-        self.note(f"{free_bytes} bytes are free")
+            room.others_bytes = self.disk.free_bytes(log_dir) - free_bytes
+        self.note(f"{free_bytes} bytes are free in {log_dir}")
 
     def _clean(self) -> None:
         """A step of the daemon, or its start."""
@@ -153,7 +162,7 @@ class World(Stage):
 
             def start() -> None:
                 connect = no_cluster if self.replicas is None else self.replicas.connect
-                made.append(Cleanerd(self.state, (self.log_dir,), self.clock, connect, self._pause))
+                made.append(Cleanerd(self.state, self.log_dirs, self.clock, connect, self._pause))
                 made[0].start()
 
             self.note("the daemon starts")
@@ -188,7 +197,7 @@ class World(Stage):
         return self.act("daemon", self.daemon.steps[name])
 
     def _is_installing(self) -> bool:
-        return os.path.exists(Area(RealFiles(), self.log_dir).path)
+        return any(os.path.exists(Area(RealFiles(), log_dir).path) for log_dir in self.log_dirs)
 
     def _kill_daemon(self) -> None:
         daemon, self.daemon = self.daemon, None
@@ -196,13 +205,13 @@ class World(Stage):
             daemon.close()  # holds outlive it
 
     def _check_second_recovery(self) -> None:
-        if self.broker is not None and self.broker.lives:
-            return  # it has not been recovered
+        owned = self.broker.log_dirs if self.broker is not None else []
         for log in self.logs:
-            if not os.path.isdir(log.directory):
+            is_recovered = log.log_dir not in owned and log.log_dir not in self.directories.offline
+            if not is_recovered or not os.path.isdir(log.directory):
                 continue
             before = self._contents(log.directory)
-            with commit_lock(self.log_dir, is_kafka=self.is_kafka):
+            with commit_lock(log.log_dir, is_kafka=self.is_kafka):
                 recover(PartitionDir(RealFiles(), log.directory), is_kafka=self.is_kafka)
             after = self._contents(log.directory)
             if before != after:
@@ -300,17 +309,45 @@ class World(Stage):
     def end(self) -> None:
         """Everybody behaves: what is to be done gets done, and nothing is left behind. Raises Violation."""
         self.is_calm, self.fault_rate, self.kill_in = True, 0.0, None
-        self.disk.others_bytes = 0
+        for log_dir in self.log_dirs:
+            self.disk.systems.room(log_dir).others_bytes = 0
+        for log_dir in sorted(self.directories.offline):
+            self.directories.mend(log_dir)
         self.note("calm")
         if self.chance.random() < 0.5:
             self._kill_daemon()
         self.clients.reload()
+        if self.broker is not None and len(self.broker.log_dirs) < len(self.log_dirs):
+            self.broker.die()  # and starts again with what had failed
         if self.broker is not None and not self.broker.lives:
             self.broker.start()
         elif self.broker is not None and self.broker.is_starting:
             self.broker.load()
+        if self.broker is not None:
+            self.broker.settle()
         if self.replicas is not None:
             self._end_installs(self.replicas)
+        self._write_last()
+        if self.daemon is None:
+            self._clean()
+        if len(self.log_dirs) > 1:  # the others go on, whatever is wrong with one
+            self.directories.something()
+            self._get_done()
+            self.directories.something()
+        self._get_done()
+        if self.broker is not None and self.replicas is None:
+            self.broker.start()
+            self.broker.settle(self.log_dirs)
+            self._write_last()
+            self._get_done()
+        for log in self.logs:
+            log.close()
+        self._kill_daemon()
+        if left := self.disk.open_fds():
+            raise Violation(f"descriptors left open: {left}")
+
+    def _write_last(self) -> None:
+        """No transaction stays open, and no broker lives."""
         self.locks.is_broker = self.is_kafka
         for log in self.logs:
             if log.writer is None:
@@ -325,8 +362,9 @@ class World(Stage):
         if self.broker is not None:
             self.broker.stop()
         self.locks.is_broker = False
-        if self.daemon is None:
-            self._clean()
+
+    def _get_done(self) -> None:
+        """All that is to be done where nothing is wrong. Raises Violation."""
         for _ in range(60):
             assert self.daemon is not None
             self.clock.pass_s(61)
@@ -335,15 +373,9 @@ class World(Stage):
                 self.note(f"daemon {name}")
                 self._take(name)
                 self.judge()
-            if self._is_done():
-                break
-        else:
-            raise Violation(f"something waits for ever: {self._what_waits()}")
-        for log in self.logs:
-            log.close()
-        self._kill_daemon()
-        if left := self.disk.open_fds():
-            raise Violation(f"descriptors left open: {left}")
+            if not (waits := self._what_waits()):
+                return
+        raise Violation(f"something waits for ever: {waits}")
 
     def _end_installs(self, replicas: Replicas) -> None:
         """All of them come to their end, and broker 1 has a replica of everything again. Raises Violation."""
@@ -375,9 +407,13 @@ class World(Stage):
             log.check_complete()
 
     def _what_waits(self) -> list[str]:
-        offsets = read_checkpoints(RealFiles(), self.log_dir).cleaner
         waits = []
         for log in self.logs:
+            if log.log_dir in self.directories.offline:
+                continue
+            if self.directories.has_stale_entry(log):
+                continue  # it is not recorded as clean while that cannot go
+            offsets = read_checkpoints(RealFiles(), log.log_dir).cleaner
             left = [
                 name for name in os.listdir(log.directory) if name[0].isdigit() and name.endswith(LEFTOVERS)
             ]
@@ -385,6 +421,3 @@ class World(Stage):
             if left or offsets.get(log.tp, 0) != bases[-1]:
                 waits.append(f"{log.tp} {left} {offsets.get(log.tp)} of {bases}")
         return waits
-
-    def _is_done(self) -> bool:
-        return not self._what_waits()

@@ -38,6 +38,8 @@ class Log:
     known: str | None = None  # id of the topic of which its broker has a replica
     hosted: str | None = None  # topic id of the directory that its broker has open
     is_exchanged: bool = False  # its directory went, or there was none yet
+    future: str | None = None  # directory that its broker moves it to
+    copied: set[int] = field(default_factory=set)  # segments that are there
     _next_producer: int = 1
 
     @property

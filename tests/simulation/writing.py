@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from cleanerd.cleaning.delete_records import OffsetOutOfRange, delete_records
 from cleanerd.env.files import RealFiles
-from cleanerd.errors import CleanerdError, LockHeld
+from cleanerd.errors import CleanerdError, DirOffline, LockHeld
 from tests.simulation import judge
 from tests.simulation.rules import Violation
 from tests.simulation.stage import Stage
@@ -55,8 +55,8 @@ class Writing:
         except LockHeld:
             told.append("the lock is held")
             is_alive = True
-        except OSError as error:
-            told.append(str(error.strerror))
+        except (OSError, DirOffline) as error:
+            told.append(str(error))
             is_alive = False
         finally:
             stage.disk.opener = opener
@@ -119,7 +119,7 @@ class Writing:
         def work() -> None:
             try:
                 model.start = max(model.start, offset)
-                start = delete_records(RealFiles(), stage.log_dir, log.tp, offset)
+                start = delete_records(RealFiles(), log.log_dir, log.tp, offset)
                 told.append(f"starts at {start}")
                 stage.counts["records deleted"] += 1
             except OffsetOutOfRange as error:

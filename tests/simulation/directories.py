@@ -1,0 +1,168 @@
+"""The log directories of a world, each on a file system of its own: they fail alone, and nothing gets from one into another.
+
+What may be wrong with one
+    DEAD        every call fails: the disk is gone, or its file system was shut down
+    UNREADABLE  the disk fails; what was looked up before is known still
+    READ_ONLY   nothing can be changed, as where a file system has found damage in itself
+
+Heard of every change that a daemon makes (`check`)
+    a directory of a partition is changed only where the log lies: no `-future`, `-delete` or `-stray` one of a broker's
+    a checkpoint gets no entry of a partition that is not there, nor one that another directory has an entry of
+    the journal of an install lies beside the log directory that it is about
+"""
+
+import errno
+import json
+import os
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from cleanerd.env.files import RealFiles
+from cleanerd.format import names
+from cleanerd.format.checkpoint import parse_offset_checkpoint
+from cleanerd.format.errors import FormatError
+from cleanerd.format.names import Suffix, TopicPartition
+from cleanerd.install.area import Area
+from tests.simulation.disk import REAL
+
+if TYPE_CHECKING:
+    from tests.simulation.stage import Stage
+    from tests.simulation.writer import Log
+
+LOOKS = ("open", "read", "update", "look")
+"""Operations that change nothing; `update` opens a file so that it can be changed."""
+FILES = RealFiles()
+CHECKPOINTS = (names.CLEANER_OFFSET_CHECKPOINT, names.LOG_START_CHECKPOINT)
+"""Those that cleanerd writes."""
+STAGED = Suffix.STAGED.value
+MARK = "cleanerd-install"
+"""A file that an install takes out of the directory that a broker has opened, whoever holds the log."""
+
+
+class Trouble(Enum):
+    """See the head of this module."""
+
+    DEAD = errno.EIO, ("look", "open", "read")
+    UNREADABLE = errno.EIO, ("open", "read")
+    READ_ONLY = errno.EROFS, ()
+
+    def fails(self, operation: str) -> bool:
+        """Whether such an operation does."""
+        return operation not in LOOKS or operation == "update" or operation in self.value[1]
+
+
+class Directories:
+    """Those of a stage. `offline`: what is wrong with some of them."""
+
+    def __init__(self, stage: "Stage") -> None:
+        self._stage = stage
+        self.offline: dict[str, Trouble] = {}
+
+    def of(self, path: str) -> str | None:
+        """The log directory that a path leads into."""
+        for log_dir in self._stage.log_dirs:
+            if path == log_dir or path.startswith(f"{log_dir}/"):
+                return log_dir
+        return None
+
+    def is_of_partition(self, path: str) -> bool:
+        """Whether it lies in the directory of a partition."""
+        return any(path.startswith(f"{log_dir}/t") for log_dir in self._stage.log_dirs)
+
+    def online(self) -> list[str]:
+        """Those with which nothing is wrong."""
+        return [log_dir for log_dir in self._stage.log_dirs if log_dir not in self.offline]
+
+    def has_stale_entry(self, log: "Log") -> bool:
+        """Whether a directory where it lay before fails, and has an entry of it still."""
+        paths = (f"{log_dir}/{names.CLEANER_OFFSET_CHECKPOINT}" for log_dir in self.offline)
+        return any(log.tp in _entries(path) for path in paths)
+
+    def something(self) -> None:
+        """Something is wrong with one of them, or no longer."""
+        chance = self._stage.chance
+        if self.offline:
+            self.mend(chance.choice(sorted(self.offline)))
+        else:
+            self.fail(chance.choice(self._stage.log_dirs), chance.choice(list(Trouble)))
+
+    def fail(self, log_dir: str, trouble: Trouble) -> None:
+        """Something is wrong with a directory from now on: its broker lets go of what lies there."""
+        stage = self._stage
+        stage.note(f"{log_dir} is {trouble.name}")
+        stage.counts["directories offline"] += 1
+        self.offline[log_dir] = trouble
+        if stage.broker is not None:
+            stage.broker.lose(log_dir)
+
+    def mend(self, log_dir: str) -> None:
+        """It works again. A broker does not notice before its next start."""
+        self._stage.note(f"{log_dir} works again")
+        del self.offline[log_dir]
+
+    # -- what is heard of every operation
+
+    def fail_if_offline(self, operation: str, path: str) -> None:
+        """Raises OSError."""
+        if not self.offline:
+            return
+        log_dir = self.of(path)
+        trouble = self.offline.get(log_dir or "")
+        if trouble is not None and trouble.fails(operation):
+            number = trouble.value[0]
+            raise OSError(number, os.strerror(number), path)
+
+    def check(self, operation: str, path: str) -> None:
+        """A change that the daemon is about to make, as the head of this module says."""
+        source, _, target = path.partition(" -> ")
+        log_dir = self.of(source)
+        if log_dir is None:
+            if operation == "rename" and target == "journal":
+                self._check_journal(source)
+            return
+        name = source[len(log_dir) + 1 :].partition("/")[0]
+        if operation == "rename" and target in CHECKPOINTS:
+            self._check_checkpoint(log_dir, source, target)
+        is_staged = source.endswith(
+            STAGED
+        )  # by a descriptor that it has had since the directory had another name
+        if "-" in name and name[0] == "t" and not is_staged and operation != "fsync":
+            self._check_partition(operation, path, log_dir, name)
+
+    def _check_partition(self, operation: str, path: str, log_dir: str, name: str) -> None:
+        here = {str(log.tp) for log in self._stage.logs if log.log_dir == log_dir}
+        is_installs = name.endswith("-stray") or path.endswith(
+            ("/rejected", MARK)
+        )  # what it has prepared goes again
+        if self._stage.is_kafka and name not in here and not is_installs:
+            self._stage.problems.append(f"{operation} {path}: no log lies there, but in {sorted(here)}")
+
+    def _check_journal(self, path: str) -> None:
+        log_dir = json.loads(_content(path))["install"]["log_dir"]
+        if Area(FILES, log_dir).path != os.path.dirname(path):
+            self._stage.problems.append(f"{path} is about a log in {log_dir}")
+
+    def _check_checkpoint(self, log_dir: str, source: str, target: str) -> None:
+        new, old = _entries(source), _entries(f"{log_dir}/{target}")
+        for tp in sorted(new.keys() - old.keys()):
+            if not os.path.isdir(f"{log_dir}/{tp}"):
+                self._stage.problems.append(f"{log_dir}/{target} gets an entry of {tp}, which is not there")
+            for other in self._stage.log_dirs:
+                is_two = other != log_dir and tp in _entries(f"{other}/{target}")
+                if is_two and target == names.CLEANER_OFFSET_CHECKPOINT and other not in self.offline:
+                    self._stage.problems.append(f"{log_dir}/{target} gets an entry of {tp}, {other} has one")
+
+
+def _entries(path: str) -> dict[TopicPartition, int]:
+    try:
+        return dict(parse_offset_checkpoint(_content(path)))
+    except (FileNotFoundError, FormatError):
+        return {}
+
+
+def _content(path: str) -> bytes:
+    fd = REAL.open(path, os.O_RDONLY)
+    try:
+        return bytes(REAL.read(fd, 1 << 20))
+    finally:
+        REAL.close(fd)

@@ -1,0 +1,132 @@
+"""The judge finds what is there to find about several log directories: the product is broken on purpose, and the judge says
+which promise.
+
+As `test_mutations`, in worlds that all have two or three.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from cleanerd.cleaning import checkpoint, siblings
+from cleanerd.daemon.inventory.inventory import Inventory
+from cleanerd.daemon.loops.scanner import Scanner
+from cleanerd.daemon.work import deletions
+from cleanerd.daemon.work.ownership import Ownership
+from cleanerd.env.files import RealFiles
+from cleanerd.format import names
+from cleanerd.install.journal import Journal
+from cleanerd.storage.checkpoints import read_offsets, update_cleaner_checkpoint
+from tests.simulation import moving, stage
+from tests.simulation import world as worlds
+from tests.simulation.test_mutations import found
+
+pytestmark = pytest.mark.soak
+Patch = pytest.MonkeyPatch
+
+
+@pytest.fixture(autouse=True)
+def _all_with_several(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(stage, "LOG_DIRS", (2, 2, 3))
+
+
+@pytest.fixture
+def brokers(monkeypatch: Patch) -> None:
+    """All belong to a broker that is in no cluster, and moves its replicas."""
+    monkeypatch.setattr(stage, "KAFKA_SHARE", 1.0)
+    monkeypatch.setattr(worlds, "CLUSTER_SHARE", 0.0)
+
+
+def test_it_finds_a_checkpoint_with_entries_of_all_directories(monkeypatch: Patch) -> None:
+    def update(files: Any, log_dir: str, offsets: Mapping[Any, Any]) -> None:
+        disk = os.path.dirname(os.path.dirname(log_dir))
+        everywhere = (f"{disk}/{name}/logs/{names.CLEANER_OFFSET_CHECKPOINT}" for name in os.listdir(disk))
+        entries = [entry for path in everywhere for entry in read_offsets(files, path).items()]
+        update_cleaner_checkpoint(files, log_dir, {**dict(entries), **offsets})
+
+    monkeypatch.setattr(checkpoint, "update_cleaner_checkpoint", update)
+    found("gets an entry of .*, which is not there")
+
+
+def test_it_finds_a_second_entry(brokers: None, monkeypatch: Patch) -> None:
+    """Of a replica that a broker without a cleaner has moved."""
+    monkeypatch.setattr(moving, "CLEANER_SHARE", 0.0)
+    monkeypatch.setattr(checkpoint, "siblings", lambda *_: ())
+    found("gets an entry of .* has one")
+
+
+def test_it_finds_a_scan_that_ends_at_a_directory_that_fails(monkeypatch: Patch) -> None:
+    """As of a daemon whose thread dies of it."""
+    real = Ownership._take
+
+    def take(self: Ownership, log_dir: str) -> Any:
+        refused = real(self, log_dir)
+        if refused is not None:
+            raise refused
+        return None
+
+    monkeypatch.setattr(Ownership, "_take", take)
+    found("DirOffline")
+
+
+def test_it_finds_a_daemon_that_waits_until_all_directories_work(monkeypatch: Patch) -> None:
+    real = Scanner._online
+    monkeypatch.setattr(Scanner, "_online", lambda self: [] if self._parts.obstacles.offline else real(self))
+    found("something waits for ever")
+
+
+def test_it_finds_a_directory_that_keeps_others_from_being_recorded(monkeypatch: Patch) -> None:
+    def careless(files: Any, log_dir: str, log_dirs: Any) -> Iterator[str]:
+        for other in log_dirs:
+            siblings._broker(files, other)
+        return siblings.siblings(files, log_dir, log_dirs)
+
+    monkeypatch.setattr(checkpoint, "siblings", careless)
+    found("something waits for ever")
+
+
+def test_it_finds_a_directory_that_is_not_recovered_when_it_is_back(monkeypatch: Patch) -> None:
+    real = Scanner.scan
+
+    def scan(self: Scanner) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Ownership, "recover", lambda *_: True)
+            real(self)
+
+    monkeypatch.setattr(Scanner, "scan", scan)
+    found("something waits for ever")
+
+
+def test_it_finds_files_that_pass_for_gone_while_a_disk_fails(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(RealFiles, "exists", lambda _, path: os.path.exists(path))
+    found("something waits for ever")
+
+
+def test_it_finds_a_log_that_is_cleaned_while_its_broker_moves_it(brokers: None, monkeypatch: Patch) -> None:
+    """Rule 2.10."""
+    monkeypatch.setattr("cleanerd.cleaning.commit.moving", lambda *_, **__: {})
+    monkeypatch.setattr(Inventory, "moving_to", lambda *_: None)
+    found("came back|the delete horizon of the batch|tombstone|marker|the last batch of producer|is lost")
+
+
+def test_it_finds_a_cleaner_that_deletes_what_is_its_brokers(brokers: None, monkeypatch: Patch) -> None:
+    """What it has moved away."""
+    monkeypatch.setattr(deletions, "is_kafka_dir", lambda *_: False)
+    found("no log lies there")
+
+
+def test_it_finds_a_journal_that_lies_in_another_place(monkeypatch: Patch) -> None:
+    """On another file system than the log that it is about."""
+    monkeypatch.setattr(stage, "KAFKA_SHARE", 1.0)
+    monkeypatch.setattr(worlds, "CLUSTER_SHARE", 1.0)
+    real = Journal.write
+
+    def write(self: Journal, install: Any) -> None:
+        elsewhere = self.path.replace("/0/.", "/1/.")
+        os.makedirs(os.path.dirname(elsewhere), exist_ok=True)
+        real(Journal(self.files, elsewhere), install)
+
+    monkeypatch.setattr(Journal, "write", write)
+    found("is about")
