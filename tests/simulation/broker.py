@@ -45,8 +45,10 @@ class Broker:
         self._writing = writing
         self._replicas = replicas
         self.log_dirs: list[str] = []
-        self._hosting = None if replicas is None else Hosting(stage, writing, replicas, lambda: self.log_dirs)
         self._moving = Moving(stage, writing, lambda: self.log_dirs)
+        self._hosting = None
+        if replicas is not None:
+            self._hosting = Hosting(stage, writing, replicas, self._moving, lambda: self.log_dirs)
         self._opening: list[str] = []  # log directories of which it needs the lock
         self.lives = self.is_starting = False
         self._after_wanted: set[str] = set()  # directories in which a commit began while we wait
@@ -132,7 +134,8 @@ class Broker:
         if log.log_dir not in self.log_dirs:
             return
         stage.maybe_killed(0.02, 12)
-        if self._hosting is None and stage.chance.random() < (0.25 if log.future else 0.12):
+        may_move = log.is_used and log.writer is not None
+        if may_move and stage.chance.random() < (0.25 if log.future else 0.12):
             self._act(log, lambda told: self._moving.step(log, told))
         elif draw < 0.78:
             count = stage.chance.choice([1, 3, 8])
@@ -264,10 +267,10 @@ class Broker:
             self._replicas.alive.add(BROKER)
 
     def _load_log(self, log: Log, told: list[str]) -> None:
+        self._moving.load(log)
         if self._hosting is not None:
             self._hosting.load(log, told)
             return
-        self._moving.load(log)
         if os.path.isdir(log.directory):
             report = kafka_startup.start(FILES, log.directory, next_offset)
             if report.zero_indexes:

@@ -73,8 +73,12 @@ class Directories:
         """Those with which nothing is wrong."""
         return [log_dir for log_dir in self._stage.log_dirs if log_dir not in self.offline]
 
-    def has_stale_entry(self, log: "Log") -> bool:
-        """Whether a directory where it lay before fails, and has an entry of it still."""
+    def may_keep(self, log: "Log") -> bool:
+        """Whether one that fails may keep a log elsewhere from being clean: it has an entry of it that cannot go, or had a
+        future replica of it when it was seen last, with which its broker may go on.
+        """
+        if log.targets & self.offline.keys():
+            return True
         paths = (f"{log_dir}/{names.CLEANER_OFFSET_CHECKPOINT}" for log_dir in self.offline)
         return any(log.tp in _entries(path) for path in paths)
 

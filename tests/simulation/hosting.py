@@ -22,6 +22,7 @@ from tests.install.cluster import BROKER
 from tests.sim import kafka_startup
 from tests.simulation import judge
 from tests.simulation.directories import MARK
+from tests.simulation.moving import Moving
 from tests.simulation.replicas import Replicas
 from tests.simulation.rules import Violation
 from tests.simulation.stage import FILES, Stage, next_offset
@@ -35,9 +36,15 @@ class Hosting:
     """Of the broker of a stage."""
 
     def __init__(
-        self, stage: Stage, writing: Writing, replicas: Replicas, log_dirs: Callable[[], list[str]]
+        self,
+        stage: Stage,
+        writing: Writing,
+        replicas: Replicas,
+        moving: Moving,
+        log_dirs: Callable[[], list[str]],
     ) -> None:
         self._stage, self._writing, self._replicas, self._log_dirs = stage, writing, replicas, log_dirs
+        self._moving = moving
         self._due: dict[str, int] = {}  # when a directory is deleted, ns
 
     def _topic(self, log: Log) -> str | None:
@@ -76,7 +83,7 @@ class Hosting:
             most = 1000 if self._stage.is_calm else self._stage.chance.choice([2, 1000])
             told.append(f"follows to {log.fetch(most)}")
         for path in self._due_of(log):
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)
             del self._due[path]
 
     def load(self, log: Log, told: list[str]) -> None:
@@ -102,6 +109,8 @@ class Hosting:
                     self._due.setdefault(f"{log_dir}/{name}", self._stage.clock.ns + DELETE_DELAY_NS)
         if found and topic is not None:
             self._host(log, topic, told)
+        else:
+            self._moving.abandon(log)
         self.follow(log, told)
 
     def _choose_dir(self, log: Log, told: list[str]) -> None:
@@ -117,6 +126,7 @@ class Hosting:
     def _drop(self, log: Log) -> None:
         log.is_exchanged, log.is_whole = True, False
         log.close()
+        self._moving.abandon(log)
         was_open = log.hosted is not None
         log.known = log.hosted = None  # a broker that is killed in the middle of it has no replica any more
         if was_open:
@@ -159,6 +169,7 @@ class Hosting:
             if install is not None and is_its and is_exchanged and end != install.end_offset:
                 raise Violation(f"{log.tp} was prepared up to {end}, must be {install.end_offset}")
         if end > log.leader.log_end_offset:
+            self._moving.abandon(log)
             log.writer.truncate(log.leader.log_end_offset)
             self._writing.truncated(log, log.leader.log_end_offset)
 

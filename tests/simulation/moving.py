@@ -56,17 +56,23 @@ class Moving:
         if log.future is not None and not os.path.isdir(log.future):
             log.future = None
         for log_dir in self._log_dirs():
-            for name in os.listdir(log_dir):
+            for name in sorted(os.listdir(log_dir)):
                 path = f"{log_dir}/{name}"
                 if name.startswith(f"{log.tp}.") and name.endswith(DELETE):
                     self._due.setdefault(path, self._stage.clock.ns + DELETE_DELAY_NS)
                 elif name.startswith(f"{log.tp}.") and name.endswith(FUTURE) and path != log.future:
                     shutil.rmtree(path)
 
+    def abandon(self, log: Log) -> None:
+        """It does not move any more."""
+        if log.future is not None and os.path.isdir(log.future):
+            shutil.rmtree(log.future)
+        log.future = None
+
     def truncated(self, log: Log, keeper: int) -> None:
         """A log ends in the segment `keeper`: what was copied from there on goes."""
         if log.future is not None and os.path.dirname(log.future) in self._log_dirs():
-            for name in os.listdir(log.future):
+            for name in sorted(os.listdir(log.future)):
                 if int(name[:20]) >= keeper:
                     FILES.unlink(f"{log.future}/{name}")
             FILES.fsync_dir(log.future)
@@ -74,6 +80,7 @@ class Moving:
 
     def _begin(self, log: Log, target: str, told: list[str]) -> None:
         log.copied.clear()
+        log.targets.add(target)
         log.future = f"{target}/{log.tp}.{self._stage.chance.getrandbits(128):032x}{FUTURE}"
         os.mkdir(log.future)
         FILES.fsync_dir(target)
@@ -107,6 +114,11 @@ class Moving:
             log.close()
         self._copy(log, 1 << 30, with_active=True)
         self._copy_files(log, lambda name: name.endswith(".snapshot"))
+        for name in (names.PARTITION_METADATA, names.LEADER_EPOCH_CHECKPOINT):
+            if os.path.exists(f"{was}/{name}"):
+                FILES.write(f"{future}/{name}", FILES.read(f"{was}/{name}"))
+                FILES.fsync(f"{future}/{name}")
+        FILES.fsync_dir(future)
         first = live_bases(was)[0]
         os.rename(future, f"{target}/{log.tp}")
         FILES.fsync_dir(target)
@@ -136,5 +148,5 @@ class Moving:
     def _delete(self) -> None:
         for path, due_ns in list(self._due.items()):
             if due_ns < self._stage.clock.ns and os.path.dirname(path) in self._log_dirs():
-                shutil.rmtree(path)
+                shutil.rmtree(path, ignore_errors=True)
                 del self._due[path]

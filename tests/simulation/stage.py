@@ -146,7 +146,7 @@ class Stage(ABC):
         """The daemon asks the cluster: it may be killed or get no answer, and others go on. Raises ClusterRefused."""
         if self.actor != "daemon":
             return
-        self.digest.update(f"asks {what}\n".encode())
+        self.digest.update(f"asks {what.replace(self.disk.root, '')}\n".encode())
         self._die_if_due(f"it asks {what}")
         if self.is_calm:
             return

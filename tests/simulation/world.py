@@ -411,8 +411,8 @@ class World(Stage):
         for log in self.logs:
             if log.log_dir in self.directories.offline:
                 continue
-            if self.directories.has_stale_entry(log):
-                continue  # it is not recorded as clean while that cannot go
+            if self.directories.may_keep(log):
+                continue
             offsets = read_checkpoints(RealFiles(), log.log_dir).cleaner
             left = [
                 name for name in os.listdir(log.directory) if name[0].isdigit() and name.endswith(LEFTOVERS)

@@ -40,6 +40,7 @@ class Log:
     is_exchanged: bool = False  # its directory went, or there was none yet
     future: str | None = None  # directory that its broker moves it to
     copied: set[int] = field(default_factory=set)  # segments that are there
+    targets: set[str] = field(default_factory=set)  # log directories that it has been on its way to
     _next_producer: int = 1
 
     @property
