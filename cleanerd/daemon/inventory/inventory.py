@@ -149,7 +149,9 @@ class Inventory:
         return entry.error if entry else None
 
     def moving_to(self, log: LogId) -> str | None:
-        """The log directory to which a broker moves a log, None for none; as the last full scan found it."""
+        """The log directory to which a broker moves a log, None for none; as the last full scan found it, also of one that
+        has failed since: the broker may go on when that works again.
+        """
         tp = log.topic_partition
         with self._mutex:
             found = (
@@ -206,18 +208,18 @@ class Inventory:
         """Look at the `marked` names or at all; offsets before names, as in any scan (spec disk G)."""
         try:
             self._read_root(place)
-            present = marked if marked is not None else set(self._files.list_names(place.path))
+            listed = sorted(marked) if marked is not None else self._files.list_names(place.path)
         except (OSError, CorruptFile) as error:
             place.offline = _reason(error)
             return
         place.offline = None
-        for name in present:
+        for name in listed:
             entry = place.entries.get(name) or _new_entry(place.path, name)
             if entry is not None:
                 self._look(place, name, entry, found)
         if marked is None:
-            place.futures = frozenset(futures(present))
-            for name in place.entries.keys() - present:
+            place.futures = frozenset(futures(listed))
+            for name in sorted(place.entries.keys() - set(listed)):
                 self._drop(place, name, found)
         elif marked.intersection(LOG_DIR_CHECKPOINTS):
             for entry in place.entries.values():
