@@ -15,7 +15,6 @@ from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.work import deletions
 from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.env.files import RealFiles
 from cleanerd.format import names
 from cleanerd.install.journal import Journal
 from cleanerd.storage.checkpoints import read_offsets, update_cleaner_checkpoint
@@ -96,11 +95,6 @@ def test_it_finds_a_directory_that_is_not_recovered_when_it_is_back(monkeypatch:
             real(self)
 
     monkeypatch.setattr(Scanner, "scan", scan)
-    found("something waits for ever")
-
-
-def test_it_finds_files_that_pass_for_gone_while_a_disk_fails(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(RealFiles, "exists", lambda _, path: os.path.exists(path))
     found("something waits for ever")
 
 

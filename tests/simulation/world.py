@@ -331,7 +331,11 @@ class World(Stage):
         if self.daemon is None:
             self._clean()
         if len(self.log_dirs) > 1:  # the others go on, whatever is wrong with one
+            self._round()
             self.directories.something()
+            if self.chance.random() < 0.5:
+                self._kill_daemon()
+                self._clean()
             self._get_done()
             self.directories.something()
         self._get_done()
@@ -363,16 +367,19 @@ class World(Stage):
             self.broker.stop()
         self.locks.is_broker = False
 
+    def _round(self) -> None:
+        """A step of each of a daemon's threads, then judgement."""
+        self.clients.release_all()
+        for name in ("scan", "worker", "committer", "retention", "housekeeper"):
+            self.note(f"daemon {name}")
+            self._take(name)
+            self.judge()
+
     def _get_done(self) -> None:
         """All that is to be done where nothing is wrong. Raises Violation."""
         for _ in range(60):
-            assert self.daemon is not None
             self.clock.pass_s(61)
-            self.clients.release_all()
-            for name in ("scan", "worker", "committer", "retention", "housekeeper"):
-                self.note(f"daemon {name}")
-                self._take(name)
-                self.judge()
+            self._round()
             if not (waits := self._what_waits()):
                 return
         raise Violation(f"something waits for ever: {waits}")
