@@ -125,7 +125,7 @@ def whole(rows: Sequence[Row], machine: Mapping[str, str]) -> str:
         f"Cores that other processes of the machine kept busy meanwhile, on average: {loud}.",
         "CPU seconds and peak memory (resident pages of all processes, shared ones counted in each):",
         costs(rows),
-        "Phases of cleanerd, seconds / CPU seconds of all processes (several logs: sum over jobs and logs):",
+        "Phases of cleanerd, seconds / CPU seconds of all processes (several logs: sum over jobs and logs, which overlap):",
         phases(rows),
         *(profile(row) for row in rows if row.hot),
         f"The machine and the run:\n\n{about}",
