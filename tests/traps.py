@@ -45,6 +45,8 @@ TRAPS: dict[str, tuple[str, ...]] = {
     "a first dirty offset that is no longer there": (
         "daemon/test_due_logs.py::test_c018_checkpoint_below_the_log_start",
         "cleaning/test_reset.py::test_1_7_what_no_cleaning_can_have_written_becomes_the_log_start",
+        "cleaning/test_reset.py::test_2_11_a_checkpoint_goes_back_to_what_was_written_later",
+        "broker/test_created_again.py::test_what_is_deleted_in_a_topic_that_was_created_again_stays_deleted",
     ),
     "metrics that are lost when threads are reconfigured": (
         "operate/test_metrics.py::test_counters_outlive_a_reload_that_changes_the_number_of_threads",

@@ -17,7 +17,6 @@ from cleanerd.format.names import DirKind, FileKind, Suffix, TopicPartition, par
 from cleanerd.policy.cleanable import (
     CleanableRange,
     CompactionConfig,
-    LogFacts,
     clean_section_only,
     cleanable_range,
     is_filthy,
@@ -184,14 +183,7 @@ def _examine(
     stability = read_stability(
         files, snapshot, now_ms=now_ms, expiration_ms=request.config.producer_id_expiration_ms, pace=pace
     )
-    facts = LogFacts(
-        segments=tuple(segment.facts for segment in snapshot.segments),
-        log_start_offset=snapshot.log_start_offset,
-        log_end_offset=snapshot.log_end_offset,
-        last_stable_offset=stability.last_stable_offset,
-        recovery_point=snapshot.recovery_point,
-        checkpoint=snapshot.checkpoint,
-    )
+    facts = snapshot.facts(stability.last_stable_offset)
     compaction = CompactionConfig(
         config.min_cleanable_dirty_ratio, config.min_compaction_lag_ms, config.max_compaction_lag_ms
     )

@@ -266,7 +266,10 @@ class _Run:
         checkpoints = read_checkpoints(self._files, log_dir)
         for tp in found:
             if self._request.topic_config(tp.topic).compact:  # the examination tells what is wrong
-                reset = partial(reset_checkpoint, self._files, log_dir, tp, checkpoints, is_kafka=is_kafka)
+                reset = partial(
+                    reset_checkpoint, self._files, log_dir, tp, checkpoints,
+                    is_kafka=is_kafka, now_ms=self._clock.now_ms(),
+                )  # fmt: skip
                 attempt(reset, os.path.join(log_dir, str(tp)))
 
     def _jobs(

@@ -10,7 +10,7 @@ from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
 from cleanerd.errors import PolicyChanged, SourceChanged
 from cleanerd.format.names import TopicPartition
-from cleanerd.policy.cleanable import first_young, non_active_from
+from cleanerd.policy.cleanable import first_dirty_offset, first_young, non_active_from
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.scan import scan_partition
 
@@ -37,8 +37,8 @@ def check_wanted(
     snapshot = scan_partition(files, log_dir, tp, checkpoints, is_kafka=is_kafka)
     if snapshot is None:
         raise SourceChanged(f"{log_dir}/{tp}: is empty")
-    segments = [segment.facts for segment in snapshot.segments]
-    dirty = non_active_from(segments, checkpoints.cleaner.get(tp, segments[0].base_offset))
+    facts = snapshot.facts(snapshot.high_watermark)
+    dirty = non_active_from(facts.segments, first_dirty_offset(facts, now_ms)[0])
     young = first_young(dirty, config.min_compaction_lag_ms, now_ms)
     if young is not None and young < round_end:
         raise PolicyChanged(

@@ -123,7 +123,7 @@ def build_parts(
     events = EventLog(history, clock, partial(_recorded, metrics, inventory))
     ownership = Ownership(files, clock, partial(_recovered, events, deletions, recovering), metrics.recovered)
     states = PartitionStates(clock, history.all(HOLD, TypeAdapter(Hold).validate_python).values())
-    wanted = Wanted(states, files, clock, configuration, refresh)
+    wanted = Wanted(states, files, clock, configuration, refresh, inventory.moving_to)
     failures, obstacles, jobs = Failures(history), Obstacles(), Jobs(clock)
     conditions = Conditions(
         inventory=inventory, due_logs=due_logs, states=states, failures=failures, ownership=ownership,

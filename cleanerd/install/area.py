@@ -109,18 +109,25 @@ class Area:
         return PlaceContent.OURS if self._is_marked(directory, install) else PlaceContent.OTHER
 
     def topic_id(self, install: Install) -> str | None:
-        """The topic id that the directory under the partition's name has; None: no sound one."""
+        """The topic id that the directory under the partition's name has; None: no sound one. Raises OSError."""
         return self._topic_id(self._live(install))
 
     def _topic_id(self, directory: str) -> str | None:
         try:
             content = self.files.read(os.path.join(directory, PARTITION_METADATA))
             return render_uuid(parse_partition_metadata(content))
-        except (OSError, FormatError):
+        except (
+            FileNotFoundError,
+            NotADirectoryError,
+            FormatError,
+        ):  # what fails to be read says nothing: it raises
             return None
 
     def is_prepared(self, install: Install) -> bool:
-        """Whether the prepared directory is there, for this topic: a broker keeps one of another id open and unused."""
+        """Whether the prepared directory is there, for this topic: a broker keeps one of another id open and unused.
+
+        Raises OSError.
+        """
         return self._is_marked(self.prepared, install) and self._topic_id(self.prepared) == install.topic_id
 
     def move_in(self, install: Install) -> None:

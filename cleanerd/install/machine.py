@@ -176,7 +176,9 @@ def _adding(install: Install, seen: Observation, now_ms: int, limits: Limits) ->
         return install if _again(seen) else None
     if seen.asked_ago_ms is None:
         return install  # an older request may still be on its way: this one comes after it
-    if install.is_moved and install.broker in cluster.alive:
+    if (
+        install.is_moved and install.broker in cluster.alive - cluster.isr
+    ):  # else the broker uses what was prepared
         if seen.topic_id_in_place != install.topic_id:
             reason = f"the prepared directory has the topic id {seen.topic_id_in_place}"
             return install.to(Step.EVICTING, now_ms, reason=reason)

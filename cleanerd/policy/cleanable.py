@@ -5,11 +5,14 @@
     log start        first dirty        first uncleanable       log end
         |---- clean ------|---- cleanable -----|--- uncleanable ----|
 
+Below the first dirty offset each record was once judged by a cleaning. A checkpoint tells that of what there was when it was
+written, so a segment below it that was written later is dirty again, and all that follow it (`first_written_since`).
+
 The upper bound never passes the last stable offset, the active segment, the first segment that is younger than
 min.compaction.lag.ms, and, where a broker will recover the log, the recovery point; it is rounded down to a segment.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -24,6 +27,7 @@ class SegmentFacts:
     time_index_bytes: int
     largest_timestamp_ms: int  # rule 1.10: time index, else mtime
     first_batch_timestamp_ms: int | None  # rule 1.19: None counts as +infinity
+    modified_ms: int = 0  # when its `.log` was last written
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,7 @@ class LogFacts:
     last_stable_offset: int  # never above the high watermark
     recovery_point: int | None  # None: no broker will recover this log
     checkpoint: int | None  # cleaner-offset-checkpoint
+    checkpoint_written_ms: int | None = None  # when that file was; None: later than all segments
 
     @property
     def active(self) -> SegmentFacts:
@@ -68,7 +73,7 @@ class CleanableRange:
     first_dirty_offset: int
     first_uncleanable_offset: int
     limit: RangeLimit
-    checkpoint_reset: bool  # rule 1.5: the stored checkpoint is not usable
+    checkpoint_reset: bool  # rule 1.5: the stored checkpoint is not usable, or older than what lies below it
     clean_bytes: int
     cleanable_bytes: int
     compaction_delay_ms: int  # rule 1.18
@@ -102,12 +107,43 @@ def non_active_from(segments: Sequence[SegmentFacts], start: int) -> tuple[Segme
     return () if start > active_base else range_query(segments, start, active_base)
 
 
-def first_dirty_offset(log: LogFacts) -> tuple[int, bool]:
-    """(first dirty offset, whether the checkpoint has to be reset) by rule 1.5."""
+def first_dirty_offset(log: LogFacts, now_ms: int) -> tuple[int, bool]:
+    """(first dirty offset, whether the checkpoint has to be reset) by rule 1.5 and `first_written_since`."""
     checkpoint = log.log_start_offset if log.checkpoint is None else log.checkpoint
-    if usable_checkpoint(checkpoint, log.log_start_offset, log.log_end_offset):
+    if not usable_checkpoint(checkpoint, log.log_start_offset, log.log_end_offset):
+        return log.log_start_offset, True
+    if log.checkpoint is None or log.checkpoint_written_ms is None:
         return checkpoint, False
-    return log.log_start_offset, True
+    modified = ((s.base_offset, s.modified_ms) for s in log.segments if s.modified_ms <= now_ms)
+    base = first_written_since(log.checkpoint_written_ms, checkpoint, modified)
+    return (checkpoint, False) if base is None else (max(base, log.log_start_offset), True)
+
+
+def first_written_since(written_ms: int, checkpoint: int, modified: Iterable[tuple[int, int]]) -> int | None:
+    """Base offset of the first segment below a checkpoint that was written later than the checkpoint; None: none was.
+
+    `modified`: (base offset, when its `.log` was modified in ms), ascending. No cleaning has seen what is in there. A broker
+    whose cleaner is off keeps the entry of a topic that is deleted and created again, and does not lower that of a log that
+    it truncates (rules 2.7, 2.9, 2.11). Taken for clean, the tombstones of such a segment would go before the values that
+    they delete. So the checkpoint is lowered as a cleaner would have lowered it, to the base of a segment (2.14).
+
+    Files that are copied without their times count as written, which costs a cleaning. A segment of the future, by a clock
+    that was set back, should not be among `modified`: each cleaning would be the next one's reason.
+    """
+    for base, modified_ms in modified:
+        if base >= checkpoint:
+            return None
+        if is_written_since(written_ms, modified_ms):
+            return base
+    return None
+
+
+def is_written_since(written_ms: int, modified_ms: int) -> bool:
+    """Whether something was modified after a checkpoint was written, beyond doubt.
+
+    Some file systems know whole seconds only; and between a cleaning and what a broker takes next lies its start.
+    """
+    return modified_ms > written_ms + 1_000
 
 
 def usable_checkpoint(checkpoint: int, log_start_offset: int, log_end_offset: int) -> bool:
@@ -117,7 +153,7 @@ def usable_checkpoint(checkpoint: int, log_start_offset: int, log_end_offset: in
 
 def cleanable_range(log: LogFacts, config: CompactionConfig, now_ms: int) -> CleanableRange:
     """The cleanable range and its sizes (rules 1.5-1.20)."""
-    first_dirty, reset = first_dirty_offset(log)
+    first_dirty, reset = first_dirty_offset(log, now_ms)
     bounds = [
         (log.active.base_offset, RangeLimit.ACTIVE_SEGMENT),
         (log.last_stable_offset, RangeLimit.LAST_STABLE_OFFSET),

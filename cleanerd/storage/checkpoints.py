@@ -5,7 +5,9 @@ only written while `.lock` is held. One that cannot be read is an error that say
 
 Log directories of one broker may not contradict each other in `cleaner-offset-checkpoint`: its cleaner reads all of them
 into one map, and dies if a partition has two entries. So every write drops entries of partitions that do not lie in
-the directory, and `cleaning.checkpoint` keeps the other directories free of what is added. The other three are read for each
+the directory, and `cleaning.checkpoint` keeps the other directories free of what is added. And the time of this file says
+something: what is below an entry and was written later is not clean (`policy.cleanable.first_written_since`). So every write
+lowers such entries first. The other three are read for each
 directory by itself, for the partitions that lie there, and a broker writes them whole, from what it has in memory: an entry
 that is left over says nothing. In them entries of `-future` directories count as well, so none is dropped.
 """
@@ -24,7 +26,8 @@ from cleanerd.format.checkpoint import (
     render_offset_checkpoint,
 )
 from cleanerd.format.errors import corruption_in
-from cleanerd.format.names import TopicPartition
+from cleanerd.format.names import FileKind, Suffix, TopicPartition
+from cleanerd.policy.cleanable import first_written_since, is_written_since
 
 from .partition_dir import PartitionDir
 from .replace import replace_file
@@ -41,7 +44,18 @@ LOG_DIR_CHECKPOINTS = (
 
 def read_checkpoints(files: Files, log_dir: str) -> Checkpoints:
     """All four; a missing file is an empty one. Raises CorruptFile naming file, byte, expected and found."""
-    return Checkpoints(*(read_offsets(files, os.path.join(log_dir, name)) for name in LOG_DIR_CHECKPOINTS))
+    written_ms = _written_ms(
+        files, os.path.join(log_dir, names.CLEANER_OFFSET_CHECKPOINT)
+    )  # never too late a time
+    offsets = (read_offsets(files, os.path.join(log_dir, name)) for name in LOG_DIR_CHECKPOINTS)
+    return Checkpoints(*offsets, cleaner_written_ms=written_ms)
+
+
+def _written_ms(files: Files, path: str) -> int | None:
+    try:
+        return _modified_ms(files, path)
+    except FileNotFoundError:
+        return None
 
 
 def read_offsets(files: Files, path: str) -> dict[TopicPartition, int]:
@@ -74,7 +88,8 @@ def update_cleaner_checkpoint(
 ) -> None:
     """Set first dirty offsets, None drops an entry (rule 2.12). Needs `.lock`. Raises as `_update`.
 
-    Other entries stay if their partition lies in the directory. What is in `offsets` need not lie there.
+    Other entries stay if their partition lies in the directory, no higher than `first_written_since` allows. What is in
+    `offsets` need not lie there.
     """
     _update(files, log_dir, names.CLEANER_OFFSET_CHECKPOINT, offsets)
 
@@ -128,16 +143,52 @@ def _update(files: Files, log_dir: str, name: str, offsets: Mapping[TopicPartiti
     Raises CorruptFile before anything is written, OSError.
     """
     path = os.path.join(log_dir, name)
-    before = read_offsets(files, path)
+    entries: dict[TopicPartition, int | None] = {**read_offsets(files, path), **offsets}
     if name == names.CLEANER_OFFSET_CHECKPOINT:
-        before = {tp: offset for tp, offset in before.items() if _lies_in(files, log_dir, tp)}
-    entries = {tp: offset for tp, offset in {**before, **offsets}.items() if offset is not None}
-    replace_file(files, path, render_offset_checkpoint(entries), os.path.join(log_dir, names.LOCK))
+        written_ms = _written_ms(files, path)
+        for tp, offset in entries.items():
+            if offset is not None and tp not in offsets and written_ms is not None:
+                entries[tp] = _still_clean(files, log_dir, tp, offset, written_ms)
+    kept = {tp: offset for tp, offset in entries.items() if offset is not None}
+    replace_file(files, path, render_offset_checkpoint(kept), os.path.join(log_dir, names.LOCK))
 
 
-def _lies_in(files: Files, log_dir: str, topic_partition: TopicPartition) -> bool:
-    """Whether the log is in use there: `-future`, `-stray` and `-delete` directories have no first dirty offset."""
-    return files.exists(os.path.join(log_dir, str(topic_partition)))
+def _still_clean(files: Files, log_dir: str, tp: TopicPartition, offset: int, written_ms: int) -> int | None:
+    """`clean_up_to`; None for a log that is not in use there.
+
+    `-future`, `-stray` and `-delete` directories have no first dirty offset. What cannot be looked at is cleaned from its
+    start, when it can be.
+    """
+    partition = PartitionDir.of(files, log_dir, tp)
+    if not files.exists(partition.path):
+        return None
+    try:
+        return clean_up_to(partition, offset, written_ms)
+    except OSError:
+        return None
+
+
+def clean_up_to(
+    partition: PartitionDir, checkpoint: int, written_ms: int | None, *, now_ms: int | None = None
+) -> int:
+    """The checkpoint of a log, or less, if a segment was written later (`first_written_since`). Raises OSError.
+
+    Where no name in the directory is newer there is no new log, and none that was truncated: that deletes the segment which
+    begins at the checkpoint. `now_ms`: what was written later than that counts as old.
+    """
+    files = partition.files
+    if written_ms is None or not is_written_since(written_ms, _modified_ms(files, partition.path)):
+        return checkpoint
+    logs = [n for n in partition.names() if n.kind is FileKind.LOG and n.suffix is Suffix.LIVE]
+    logs.sort(key=lambda name: name.base_offset)
+    modified = ((name.base_offset, _modified_ms(files, partition.path_of(name))) for name in logs)
+    known = (one for one in modified if now_ms is None or one[1] <= now_ms)
+    lowered = first_written_since(written_ms, checkpoint, known)
+    return checkpoint if lowered is None else lowered
+
+
+def _modified_ms(files: Files, path: str) -> int:
+    return files.stat(path).mtime_ns // 1_000_000
 
 
 def replace_leader_epochs(partition: PartitionDir, epochs: Iterable[tuple[int, int]]) -> None:

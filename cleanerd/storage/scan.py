@@ -9,7 +9,7 @@ Kernels are imported by the first who walks many batches: a process that only wa
 import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cleanerd.env.files import Files, FileStat, NotRegular, open_regular, regular_file
@@ -37,7 +37,7 @@ from cleanerd.format.names import (
 from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
 from cleanerd.format.time_index import parse_time_index
 from cleanerd.format.txn_index import ENTRY_BYTES, AbortedTxn, parse_txn_index
-from cleanerd.policy.cleanable import SegmentFacts
+from cleanerd.policy.cleanable import LogFacts, SegmentFacts
 
 from .file_bytes import read_at
 from .generation import read_generation
@@ -79,12 +79,13 @@ class SegmentOnDisk:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """The four offset checkpoints of a log directory (spec disk A7)."""
+    """The four offset checkpoints of a log directory (spec disk A7); `cleaner_written_ms`: when the first was written."""
 
     cleaner: Mapping[TopicPartition, int]
     recovery_point: Mapping[TopicPartition, int]
     log_start: Mapping[TopicPartition, int]
     high_watermark: Mapping[TopicPartition, int]
+    cleaner_written_ms: int | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +103,25 @@ class PartitionSnapshot:
     high_watermark: int
     recovery_point: int | None
     checkpoint: int | None
+    checkpoint_written_ms: int | None = None  # None: it will be, when what is staged is committed
     generation: str = ""  # read before anything else: what is truncated since has another one
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all `.log` files."""
         return sum(segment.size_bytes for segment in self.segments)
+
+    def facts(self, last_stable_offset: int) -> LogFacts:
+        """For policy."""
+        return LogFacts(
+            segments=tuple(segment.facts for segment in self.segments),
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            last_stable_offset=last_stable_offset,
+            recovery_point=self.recovery_point,
+            checkpoint=self.checkpoint,
+            checkpoint_written_ms=self.checkpoint_written_ms,
+        )
 
 
 def scan_partition(
@@ -150,6 +164,7 @@ def scan_partition(
     )  # fmt: skip
     end = log_end_offset(files, segments[-1], pace)
     start = max(checkpoints.log_start.get(topic_partition, 0), bases[0])
+    is_moved = bool(staged) and staged[-1].moves_checkpoint
     return PartitionSnapshot(
         topic_partition=topic_partition,
         log_dir=log_dir,
@@ -163,7 +178,8 @@ def scan_partition(
         log_end_offset=end,
         high_watermark=high_watermark(checkpoints, topic_partition, start, end) if is_kafka else end,
         recovery_point=checkpoints.recovery_point.get(topic_partition, 0) if is_kafka else None,
-        checkpoint=_checkpoint(checkpoints.cleaner.get(topic_partition), staged),
+        checkpoint=staged[-1].round_end if is_moved else checkpoints.cleaner.get(topic_partition),
+        checkpoint_written_ms=None if is_moved else checkpoints.cleaner_written_ms,
         generation=generation,
     )
 
@@ -171,11 +187,6 @@ def scan_partition(
 def high_watermark(checkpoints: Checkpoints, topic_partition: TopicPartition, start: int, end: int) -> int:
     """Of a broker's log: never more than it checkpointed, never more than there is (rules A.1, 6.11)."""
     return min(max(checkpoints.high_watermark.get(topic_partition, 0), start), end)
-
-
-def _checkpoint(found: int | None, staged: Sequence[StagedGroup]) -> int | None:
-    """What it is, or will be after the commit of what is staged."""
-    return staged[-1].round_end if staged and staged[-1].moves_checkpoint else found
 
 
 def live_kinds(parsed: Iterable[SegmentFileName]) -> dict[int, set[FileKind]]:
@@ -245,6 +256,7 @@ def _segment(
         time_index_bytes=index_bytes.get(FileKind.TIME_INDEX, 0),
         largest_timestamp_ms=found.mtime_ns // 1_000_000 if largest is None else largest,
         first_batch_timestamp_ms=first_batch_timestamp_ms(path) if first_batch_timestamp else None,
+        modified_ms=found.mtime_ns // 1_000_000,
     )
     return SegmentOnDisk(path, found, kinds, facts, suffix)
 

@@ -1,11 +1,15 @@
 """Rule 1.7: a checkpoint that no cleaning can have written goes back to the log start before it can become valid."""
 
+import os
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from cleanerd.cleaning.reset import reset_checkpoint
 from cleanerd.client.producer import Producer
+from cleanerd.client.reader import read_records
 from cleanerd.client.writer import LogWriter
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
@@ -13,7 +17,7 @@ from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.retention import RetentionPasses
 from cleanerd.daemon.work.states import PartitionStates
-from cleanerd.env.clock import FixedNow
+from cleanerd.env.clock import FixedNow, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import LockHeld, SourceChanged
 from cleanerd.format import names
@@ -26,6 +30,7 @@ from tests.cleaning.logs import META_PROPERTIES, clean, lock_of_another
 
 FILES = RealFiles()
 TP = TopicPartition("t", 0)
+NOW_MS = SystemClock().now_ms() + 1_000_000
 CASES = pytest.mark.parametrize(
     ("checkpoint", "log_start", "expected"),
     [
@@ -61,7 +66,8 @@ def stored(log_dir: Path) -> int | None:
 
 
 def reset(log_dir: Path, *, is_kafka: bool = False) -> int | None:
-    return reset_checkpoint(FILES, str(log_dir), TP, read_checkpoints(FILES, str(log_dir)), is_kafka=is_kafka)
+    checkpoints = read_checkpoints(FILES, str(log_dir))
+    return reset_checkpoint(FILES, str(log_dir), TP, checkpoints, is_kafka=is_kafka, now_ms=NOW_MS)
 
 
 @CASES
@@ -132,6 +138,75 @@ def test_what_the_log_grows_past_is_dirty_all_the_same(tmp_path: Path, spark: La
     assert result["removed"] == {"superseded": 20}
 
 
+def age(path: Path, by_s: float) -> None:
+    """As if it had been written so much earlier."""
+    modified_ns = path.stat().st_mtime_ns - int(by_s * 1e9)
+    os.utime(path, ns=(modified_ns, modified_ns))
+
+
+def rolled(log_dir: Path, *parts: Sequence[tuple[bytes, bytes | None]]) -> Path:
+    """Write these records, each part to a closed segment; the checkpoint stays what it was."""
+    with LogWriter(str(log_dir), TP.topic, TP.partition, segment_bytes=1 << 20) as writer:
+        producer = Producer(writer)
+        for part in parts:
+            for key, value in part:
+                producer.put(key, value, 1000)
+            writer.roll()
+        return Path(writer.directory)
+
+
+ROWS = [(b"key %d" % number, b"value") for number in range(10)]
+
+
+@pytest.mark.parametrize(("newer", "expected"), [(0, 0), (10, 10), (20, None), (None, None)])
+def test_2_11_a_checkpoint_goes_back_to_what_was_written_later(
+    tmp_path: Path, spark: LazySpark, newer: int | None, expected: int | None
+) -> None:
+    """Alone, by the command, and by the daemon, to the base of a segment (2.14)."""
+    copies = [tmp_path / name for name in ("alone", "command", "daemon")]
+    for log_dir in copies:
+        log_dir.mkdir()
+        directory = rolled(log_dir, ROWS, ROWS, ROWS)
+        write(log_dir, 20, records=0)
+        for log in directory.glob("*.log"):
+            age(log, 5 if newer is not None and int(log.stem) >= newer else 90)
+        age(log_dir / names.CLEANER_OFFSET_CHECKPOINT, 30)
+    assert reset(copies[0]) == expected
+    assert stored(copies[0]) == (20 if expected is None else expected)
+    assert reset(copies[0]) is None, "once"
+    result = clean(spark, copies[1]).results["command", "t"]
+    assert result["first_dirty_offset"] == (20 if expected is None else expected)
+    clock = FixedNow(NOW_MS)
+    inventory = Inventory(FILES, clock)
+    inventory.scan([str(copies[2])])
+    known = inventory.facts(LogId(str(copies[2]), TP))
+    assert known is not None
+    assert known.may_need_reset == (expected is not None)
+    assert known.offsets.checkpoint == (20 if expected is None else expected)
+
+
+def test_2_9_what_is_deleted_in_a_topic_that_was_created_again_stays_deleted(
+    tmp_path: Path, spark: LazySpark
+) -> None:
+    """A broker without a cleaner leaves the entry of the old topic behind, and the new one grows past it (2.11)."""
+    old = rolled(tmp_path, ROWS, ROWS, ROWS)
+    write(tmp_path, None, records=0)
+    assert clean(spark, tmp_path).outcome("t", tmp_path.name) == "committed"
+    left = (tmp_path / names.CLEANER_OFFSET_CHECKPOINT).read_bytes()
+    assert stored(tmp_path) == 30
+    shutil.rmtree(old)
+    secret = [(b"secret", b"value"), *ROWS, (b"secret", None)]
+    rolled(tmp_path, secret, ROWS, ROWS, ROWS)
+    (tmp_path / names.CLEANER_OFFSET_CHECKPOINT).write_bytes(left)
+    age(tmp_path / names.CLEANER_OFFSET_CHECKPOINT, 60)
+    for day in range(3):
+        now_ms = NOW_MS + day * 172_800_000
+        result = clean(spark, tmp_path, options=[f"--now-ms={now_ms}"]).results[tmp_path.name, "t"]
+        assert day > 0 or result["first_dirty_offset"] == 0
+        rolled(tmp_path, ROWS)
+    assert not [r for r in read_records(old) if r.key == b"secret" and r.value is not None]
+
+
 def test_a_dry_run_writes_nothing(tmp_path: Path, spark: LazySpark) -> None:
     write(tmp_path, 25)
     clean(spark, tmp_path, options=["--dry-run"])
@@ -158,7 +233,7 @@ def test_nothing_is_written_when_the_log_has_changed_since(tmp_path: Path) -> No
     directory = write(tmp_path, 25)
     before = read_checkpoints(FILES, str(tmp_path))
     update_cleaner_checkpoint(FILES, str(tmp_path), {TP: 26})
-    assert reset_checkpoint(FILES, str(tmp_path), TP, before, is_kafka=False) is None
+    assert reset_checkpoint(FILES, str(tmp_path), TP, before, is_kafka=False, now_ms=NOW_MS) is None
     log = directory / str(SegmentFileName(0, FileKind.LOG))
     swap = directory / str(SegmentFileName(0, FileKind.TIME_INDEX, Suffix.SWAP))
     swap.touch()

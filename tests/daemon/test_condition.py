@@ -13,6 +13,8 @@ from cleanerd.daemon.reports.log_views import log_views
 from cleanerd.daemon.reports.status_line import StatusLine
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.holds import Hold
+from cleanerd.errors import PolicyChanged
+from tests.cleaning.logs import RECORDS
 from tests.operate.world import World
 
 
@@ -80,6 +82,25 @@ def test_2_10_a_log_that_its_broker_moves_is_left_alone(world: World) -> None:
     assert (found.state, found.obstacle) == ("paused", f"its broker moves it to {world.b}")
     future.rmdir()
     world.scan()
+    assert world.parts.conditions.of(log).state == "dirty"
+
+
+def test_2_10_a_log_that_its_broker_moves_is_left_alone_after_a_restart_too(world: World) -> None:
+    """Its future replica lies where nothing can be read now; the broker goes on with it when that works again."""
+    log, future, aside = world.log("few"), world.b / f"few-0.{'0' * 32}-future", world.root / "aside"
+    future.mkdir()
+    world.scan()
+    world.b.rename(aside)
+    world.b.write_text("not a directory")
+    world.restart()
+    found = world.parts.conditions.of(log)
+    assert (found.state, found.obstacle) == ("paused", f"its broker moves it to {world.b}")
+    with pytest.raises(PolicyChanged, match=f"its broker moves it to {world.b}"):
+        world.parts.wanted.check(log, RECORDS)
+    world.b.unlink()
+    aside.rename(world.b)
+    future.rmdir()
+    world.restart()
     assert world.parts.conditions.of(log).state == "dirty"
 
 

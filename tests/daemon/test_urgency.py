@@ -79,7 +79,7 @@ def disks(draw: st.DrawFn) -> tuple[ListedLog, LogFacts, dict[int, int | None]]:
     contents = Contents(closed, bases[-1], segments[-1].size_bytes, staged=None, in_transition=False)
     seen_end = draw(st.sampled_from([end, bases[-1]]))  # it may have grown, or nobody looked
     offsets_known = offsets_of(
-        TP, contents, checkpoints, is_kafka=is_kafka, reaches=lambda offset: offset <= seen_end
+        TP, contents, checkpoints, is_kafka=is_kafka, now_ms=NOW_MS, reaches=lambda offset: offset <= seen_end
     )
     known = ListedLog(LogId("/d", TP), contents, offsets_known)
     return known, truth, {s.base_offset: s.first_batch_timestamp_ms for s in segments[:-1]}

@@ -36,7 +36,15 @@ class World:
             "cleanerd.metrics.jmx.compat": str(jmx).lower(),
         }
         self._write()
-        self.history = HistoryFile(str(root / "history.sqlite"), max_age_ms=10**9, max_bytes=10**7)
+        self._start()
+
+    def restart(self) -> None:
+        """The daemon ends, and starts again."""
+        self.close()
+        self._start()
+
+    def _start(self) -> None:
+        self.history = HistoryFile(str(self.root / "history.sqlite"), max_age_ms=10**9, max_bytes=10**7)
         self.reloader = Reloader(
             self._load(), self._load, _no_metadata, lambda p: self.daemon.apply(p), self.clock
         )

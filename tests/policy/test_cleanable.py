@@ -123,8 +123,32 @@ def test_c012_to_c015_dirtiest_log_first() -> None:
 def test_first_dirty_offset(start: int, end: int, checkpoint: int | None, expected: tuple[int, bool]) -> None:
     """C017, C018, C022, C027: Rule 1.5: a checkpoint outside of the log is reset to its start."""
     log = log_of(segment(0), end=end, start=start, checkpoint=checkpoint)
-    assert first_dirty_offset(log) == expected
+    assert first_dirty_offset(log, NOW_MS) == expected
     assert cleanable_range(log, CONFIG, NOW_MS).checkpoint_reset is expected[1]
+
+
+@pytest.mark.parametrize(
+    ("modified_ms", "checkpoint", "start", "expected"),
+    [
+        ((-9, 0, 900), 20, 0, (20, False)),  # all were there when the checkpoint was written
+        ((0, 1_000, 9_999), 20, 0, (20, False)),  # the last is above it; a second tells nothing
+        ((0, 1_001, 0), 20, 0, (10, True)),  # truncated in the second, and filled up again
+        ((5_000, 5_000, 5_000), 20, 0, (0, True)),  # another log of that name
+        ((5_000, 5_000, 5_000), 20, 4, (4, True)),
+        ((0, 5_000, 5_000), 25, 0, (10, True)),
+        ((0, 0, 5_000), 25, 0, (20, True)),  # the active segment, too
+        ((0, HOUR_MS + 1, 0), 20, 0, (20, False)),  # of the future: the clock was set back
+        ((5_000, 5_000, 5_000), None, 0, (0, False)),  # never cleaned
+        ((5_000, 5_000, 5_000), 200, 0, (0, True)),  # C017, and no more than that
+    ],
+)
+def test_2_11_what_was_written_after_the_checkpoint_is_dirty(
+    modified_ms: tuple[int, ...], checkpoint: int | None, start: int, expected: tuple[int, bool]
+) -> None:
+    """A broker without a cleaner leaves the first dirty offset of a log that it truncates or deletes as it is."""
+    segments = [replace(s, modified_ms=NOW_MS + ms) for s, ms in zip(THREE, modified_ms, strict=True)]
+    log = replace(log_of(*segments, end=30, start=start, checkpoint=checkpoint), checkpoint_written_ms=NOW_MS)
+    assert first_dirty_offset(log, NOW_MS + HOUR_MS) == expected
 
 
 def test_c019_log_start_above_the_active_base() -> None:

@@ -17,13 +17,14 @@ from cleanerd.format import names
 from cleanerd.format.batch import iterate_batches, parse_header
 from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.storage import lock as storage_lock
-from cleanerd.storage.checkpoints import lower_checkpoint
+from cleanerd.storage.checkpoints import read_offsets
 from cleanerd.storage.replace import replace_file
 from tests.install.cluster import BROKER
 from tests.sim import kafka_startup
 from tests.simulation import judge
 from tests.simulation.directories import MARK
 from tests.simulation.disk import REAL
+from tests.simulation.entries import set_entry
 from tests.simulation.hosting import Hosting
 from tests.simulation.moving import Moving
 from tests.simulation.replicas import Replicas
@@ -254,6 +255,7 @@ class Broker:
     def load(self) -> None:
         """Bring the logs into order, and open them."""
         self._stage.note("the broker starts")
+        self._stage.pass_aside_s(2)  # no broker starts at once
         self.is_starting = False
         for log_dir in self.log_dirs:
             if os.path.exists(f"{log_dir}/{names.CLEAN_SHUTDOWN}"):
@@ -317,5 +319,8 @@ class Broker:
             FILES.truncate(path, cut[0])
             FILES.fsync(path)
         FILES.fsync_dir(log.directory)
-        lower_checkpoint(FILES, log.log_dir, names.CLEANER_OFFSET_CHECKPOINT, log.tp, offset)
+        if self._moving.has_cleaner:
+            path = f"{log.log_dir}/{names.CLEANER_OFFSET_CHECKPOINT}"
+            if read_offsets(FILES, path).get(log.tp, 0) > keeper:
+                set_entry(path, log.tp, keeper)
         self._writing.open(log)

@@ -2,7 +2,8 @@
 
 given    in the log directory that was told to it for this replica, or in any: the directory under the partition's name is
          opened as it is, or an empty one is made; then it follows the leader. One of another topic id is opened and not used
-gone     the directory is renamed to `-delete`, its checkpoint entries are dropped; a minute later it is deleted
+gone     the directory is renamed to `-delete`, its checkpoint entries are dropped, where the broker has no cleaner all but
+         the first dirty offset (2.11); a minute later it is deleted
 start    a directory of a replica that it has not, or of another topic id, or without one, becomes `-stray`. It does not
          start where two log directories have one of a partition
 """
@@ -17,11 +18,12 @@ from cleanerd.format.errors import FormatError
 from cleanerd.format.partition_metadata import parse_partition_metadata, render_partition_metadata
 from cleanerd.format.uuid_text import parse_uuid, render_uuid
 from cleanerd.install.area import Area
-from cleanerd.storage.checkpoints import forget_partition
+from cleanerd.storage.checkpoints import LOG_DIR_CHECKPOINTS
 from tests.install.cluster import BROKER
 from tests.sim import kafka_startup
 from tests.simulation import judge
 from tests.simulation.directories import MARK
+from tests.simulation.entries import set_entry
 from tests.simulation.moving import Moving
 from tests.simulation.replicas import Replicas
 from tests.simulation.rules import Violation
@@ -131,7 +133,9 @@ class Hosting:
         log.known = log.hosted = None  # a broker that is killed in the middle of it has no replica any more
         if was_open:
             self._due[self._rename(log.directory, "-delete")] = self._stage.clock.ns + DELETE_DELAY_NS
-        forget_partition(FILES, log.log_dir, log.tp)
+        for name in LOG_DIR_CHECKPOINTS:
+            if name != names.CLEANER_OFFSET_CHECKPOINT or self._moving.has_cleaner:
+                set_entry(f"{log.log_dir}/{name}", log.tp, None)
 
     def _rename(self, directory: str, ending: str) -> str:
         chance = self._stage.chance

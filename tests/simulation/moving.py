@@ -13,11 +13,10 @@ import shutil
 from collections.abc import Callable
 
 from cleanerd.format import names
-from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.storage.checkpoints import read_offsets
-from cleanerd.storage.replace import replace_file
 from cleanerd.storage.segments import live_bases
 from tests.simulation import judge
+from tests.simulation.entries import set_entry
 from tests.simulation.stage import FILES, Stage
 from tests.simulation.writer import Log
 from tests.simulation.writing import Writing
@@ -30,11 +29,14 @@ _COPIED = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 
 
 class Moving:
-    """Of the broker of a stage; `log_dirs`: those that it has. `has_cleaner`: of its own, which has nothing to clean."""
+    """Of the broker of a stage; `log_dirs`: those that it has.
+
+    `has_cleaner`: of its own, which has nothing to clean. Without one nothing cares for the first dirty offsets (2.11).
+    """
 
     def __init__(self, stage: Stage, writing: Writing, log_dirs: Callable[[], list[str]]) -> None:
         self._stage, self._writing, self._log_dirs = stage, writing, log_dirs
-        self._has_cleaner = stage.chance.random() < CLEANER_SHARE
+        self.has_cleaner = stage.chance.random() < CLEANER_SHARE
         self._due: dict[str, int] = {}  # when a directory is deleted, ns
 
     def step(self, log: Log, told: list[str]) -> None:
@@ -90,6 +92,10 @@ class Moving:
     def _copy(self, log: Log, most: int, *, with_active: bool = False) -> None:
         assert log.future is not None
         bases = live_bases(log.directory)
+        if (
+            log.copied and max(log.copied) < bases[0]
+        ):  # its end is out of range: it begins where the log does now
+            self.truncated(log, 0)
         missing = [base for base in bases if base not in log.copied]
         for base in missing[:most]:
             if base == bases[-1] and not with_active:
@@ -126,7 +132,7 @@ class Moving:
         self._due[going] = self._stage.clock.ns + DELETE_DELAY_NS
         os.rename(was, going)
         FILES.fsync_dir(log.log_dir)
-        if self._has_cleaner:
+        if self.has_cleaner:
             self._take_along(log, target)
         log.log_dir, log.future = target, None
         back = {offset for offset in judge.read(log.directory).offsets if offset < first}
@@ -138,12 +144,11 @@ class Moving:
     @staticmethod
     def _take_along(log: Log, target: str) -> None:
         """The first dirty offset (`alterCheckpointDir`)."""
-        paths = [f"{log_dir}/{names.CLEANER_OFFSET_CHECKPOINT}" for log_dir in (log.log_dir, target)]
-        old, new = (read_offsets(FILES, path) for path in paths)
-        offset = old.pop(log.tp, None)
+        old, new = (f"{log_dir}/{names.CLEANER_OFFSET_CHECKPOINT}" for log_dir in (log.log_dir, target))
+        offset = read_offsets(FILES, old).get(log.tp)
         if offset is not None:
-            for path, entries in zip(paths, (old, {**new, log.tp: offset}), strict=True):
-                replace_file(FILES, path, render_offset_checkpoint(entries), like=None)
+            set_entry(old, log.tp, None)
+            set_entry(new, log.tp, offset)
 
     def _delete(self) -> None:
         for path, due_ns in list(self._due.items()):

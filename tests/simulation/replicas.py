@@ -24,6 +24,8 @@ from tests.simulation.writer import Log
 LISTS = ((2, 1, 3), (1, 2, 3), (1, 2), (2, 3, 1))
 RIVALS = ((2, 3, 4), (4, 2), (3, 2, 1), (4, 1, 2))
 OTHERS = json.dumps({"id": "of another broker"})
+DELETES = (0.0, 0.0, 0.1)
+"""How much more often topics are deleted and created again in a world, one of them."""
 
 
 class Leader:
@@ -143,6 +145,7 @@ class Replicas:
         self._stage = stage
         self.alive, self._behind = {BROKER, 2, 3, 4}, set[int]()
         self.claim = ""
+        self._deletes = stage.chance.choice(DELETES)
         self.partitions = {
             log.tp.topic: Partition(stage, log, self.alive, self._behind) for log in stage.logs
         }
@@ -162,6 +165,9 @@ class Replicas:
         """Others do something."""
         stage, draw = self._stage, self._stage.chance.random()
         topic = stage.chance.choice(sorted(self.partitions))
+        if stage.chance.random() < self._deletes:
+            self._delete_or_create(topic)
+            return
         partition = self.partitions[topic]
         other = stage.chance.choice([2, 3, 4])
         if draw < 0.15:
@@ -231,6 +237,13 @@ class Replicas:
                 )
         if self.claim:
             raise Violation(f"the claim was not given back: {self.claim}")
+
+    def told(self) -> str:
+        """For whoever waits."""
+        return "; ".join(
+            f"{topic}: {one.replicas}, in sync {sorted(one.isr)}, leader {one.leader}, adding {one.adding}"
+            for topic, one in self.partitions.items()
+        )
 
     def bring_back(self) -> None:
         """An operator gives broker 1 a replica of all that it has none of."""

@@ -56,6 +56,7 @@ class Stage(ABC):
         self.seed = seed
         self.chance = random.Random(seed)
         self.clock = Tick(START_NS)
+        self.aside_s = 0.0  # of its time, what is charged to nobody
         self.disk = Disk(path, self.clock, self._before)
         self.locks = Locks()
         self.trace: deque[str] = deque(maxlen=400)
@@ -225,6 +226,11 @@ class Stage(ABC):
             work()
         finally:
             self.actor, self.kill_in = actor, kill_in
+
+    def pass_aside_s(self, seconds: float) -> None:
+        """Time that passes because somebody takes it who may not be the actor: it is not charged to them."""
+        self.clock.pass_s(seconds)
+        self.aside_s += seconds
 
     def maybe_killed(self, share: float, most: int) -> None:
         """Who acts next is killed before one of so many operations."""

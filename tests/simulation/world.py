@@ -224,7 +224,7 @@ class World(Stage):
 
     def _stop(self) -> None:
         """SIGTERM. An install that is under way is brought to its end, or left in its journal. Raises Violation."""
-        daemon, began_s, was_installing = self.daemon, self.clock.monotonic_s(), self._is_installing()
+        daemon, began_s, was_installing = self.daemon, self._charged_s(), self._is_installing()
         if daemon is None:
             return
         limit_s = daemon.parts.configuration().broker.shutdown_timeout_ms / 1000 + STOP_MARGIN_S
@@ -232,13 +232,16 @@ class World(Stage):
         self.doing = "stop"
         self.counts["stops"] += 1
         if self.act("daemon", daemon.supervisor.stop):
-            took_s, kept = self.clock.monotonic_s() - began_s, daemon.held_locks()
+            took_s, kept = self._charged_s() - began_s, daemon.held_locks()
             self.note(f"it has stopped within {took_s} s")
             if took_s > limit_s or kept:
                 raise Violation(f"a daemon that was told to stop took {took_s} s and kept {kept}")
             if was_installing:
                 self.counts["installs left" if self._is_installing() else "installs finished"] += 1
         self._kill_daemon()
+
+    def _charged_s(self) -> float:
+        return self.clock.monotonic_s() - self.aside_s
 
     def _die(self) -> None:
         self.note("the daemon is killed")
@@ -310,7 +313,8 @@ class World(Stage):
         """Everybody behaves: what is to be done gets done, and nothing is left behind. Raises Violation."""
         self.is_calm, self.fault_rate, self.kill_in = True, 0.0, None
         for log_dir in self.log_dirs:
-            self.disk.systems.room(log_dir).others_bytes = 0
+            room = self.disk.systems.room(log_dir)
+            room.capacity_bytes, room.others_bytes = room.capacity_bytes * 4, 0  # logs may have filled it
         for log_dir in sorted(self.directories.offline):
             self.directories.mend(log_dir)
         self.note("calm")
@@ -407,7 +411,7 @@ class World(Stage):
             elif quiet == 5:
                 break
         else:
-            raise Violation(f"an install waits for ever: {[vars(p) for p in replicas.partitions.values()]}")
+            raise Violation(f"an install waits for ever: {replicas.told()}")
         replicas.judge()
         broker.check_nothing_left()
         for log in self.logs:

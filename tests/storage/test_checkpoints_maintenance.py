@@ -121,6 +121,36 @@ def test_2_12_in_kafkas_order(
     assert cleaner(disk) == expected
 
 
+@pytest.mark.parametrize(
+    ("moved", "segments", "kept"),
+    [
+        (False, (60, 60), 20),  # nothing was created or deleted in the directory since
+        (True, (-60, -60), 20),
+        (True, (60, 60), 0),
+        (True, (-60, 60), 10),
+        (True, (), 20),
+    ],
+)
+def test_2_11_what_was_written_after_the_checkpoint_is_not_clean_because_another_entry_is_written(
+    tmp_path: Path, moved: bool, segments: tuple[int, ...], kept: int
+) -> None:
+    """Seconds after the checkpoint; the file has one time for all its entries."""
+    path = tmp_path / names.CLEANER_OFFSET_CHECKPOINT
+    path.write_bytes(render_offset_checkpoint({T0: 20}))
+    (tmp_path / names.LOCK).touch()
+    directory = tmp_path / str(T0)
+    directory.mkdir()
+    written_s = path.stat().st_mtime
+    for base, after_s in zip((0, 10), segments, strict=False):
+        log = directory / f"{base:020}.log"
+        log.touch()
+        os.utime(log, (written_s + after_s, written_s + after_s))
+    dir_s = written_s + (60 if moved else -60)
+    os.utime(directory, (dir_s, dir_s))
+    update_cleaner_checkpoint(FILES, str(tmp_path), {T1: 7})
+    assert read_offsets(FILES, str(path)) == {T0: kept, T1: 7}
+
+
 # -- 2.14 ----------------------------------------------------------------------------------------------------
 
 

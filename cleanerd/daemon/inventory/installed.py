@@ -12,10 +12,14 @@ from cleanerd.storage.scan import Checkpoints
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A log that is clean up to `offset` as long as its `partition.metadata` has this inode: in this directory, no other."""
+    """A log that is clean up to `offset` as long as its `partition.metadata` has this inode: in this directory, no other.
+
+    `noted_ms`: when; what is written below `offset` since is not clean, as with any checkpoint.
+    """
 
     inode: int
     offset: int
+    noted_ms: int
 
     fields = asdict
 
@@ -32,9 +36,11 @@ class InstalledLogs:
         self._found.update(found)
 
     def complete(self, checkpoints: Checkpoints, log: LogId) -> Checkpoints:
-        """With what is known of the log, where its broker has no first dirty offset for it."""
-        installed = self._found.get(log)
-        if installed is None or log.topic_partition in checkpoints.cleaner:
+        """With what is known of the log, where its broker has written no first dirty offset for it since."""
+        installed, tp = self._found.get(log), log.topic_partition
+        if installed is None or (
+            tp in checkpoints.cleaner and (checkpoints.cleaner_written_ms or 0) > installed.noted_ms
+        ):
             return checkpoints
         try:
             found = self._files.stat(os.path.join(log.directory, PARTITION_METADATA)).inode
@@ -42,4 +48,5 @@ class InstalledLogs:
             return checkpoints
         if found != installed.inode:
             return checkpoints
-        return replace(checkpoints, cleaner={**checkpoints.cleaner, log.topic_partition: installed.offset})
+        cleaner = {**checkpoints.cleaner, tp: installed.offset}
+        return replace(checkpoints, cleaner=cleaner, cleaner_written_ms=installed.noted_ms)

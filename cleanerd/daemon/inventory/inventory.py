@@ -12,7 +12,7 @@ other, and no lock is held while the disk is read.
 import functools
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cleanerd.cleaning.siblings import futures
@@ -32,6 +32,7 @@ from cleanerd.env.files import Files, FileStat
 from cleanerd.errors import CleanerdError, CorruptFile, guarded
 from cleanerd.format import names
 from cleanerd.format.names import (
+    CLEANER_OFFSET_CHECKPOINT,
     DirKind,
     TopicPartition,
     parse_partition_dir,
@@ -74,7 +75,11 @@ class _LogDir:
 
     def checkpoints(self) -> Checkpoints:
         """As they were last read."""
-        return Checkpoints(*(self.offsets.get(name, {}) for name in LOG_DIR_CHECKPOINTS))
+        cleaner = self.identities.get(CLEANER_OFFSET_CHECKPOINT)
+        return Checkpoints(
+            *(self.offsets.get(name, {}) for name in LOG_DIR_CHECKPOINTS),
+            cleaner_written_ms=cleaner.mtime_ns // 1_000_000 if cleaner else None,
+        )
 
 
 @dataclass(slots=True)
@@ -160,6 +165,17 @@ class Inventory:
                 if place.path != log.log_dir and tp in place.futures
             )
             return next(found, None)
+
+    def futures(self, log_dir: str) -> frozenset[TopicPartition]:
+        """Replicas on their way to a log directory, as the last full scan of it found them."""
+        with self._mutex:
+            place = self._dirs.get(log_dir)
+            return place.futures if place else frozenset()
+
+    def remember_futures(self, log_dir: str, partitions: Iterable[TopicPartition]) -> None:
+        """What `futures` answered in an earlier life, until the log directory is scanned: it may fail now."""
+        with self._mutex:
+            self._dirs.setdefault(log_dir, _LogDir(log_dir)).futures = frozenset(partitions)
 
     def entries(self) -> list[Entry]:
         """All that is remembered."""
@@ -291,7 +307,8 @@ class Inventory:
         if contents is not None:
             offsets = offsets_of(
                 log.topic_partition, contents, self.installed.complete(place.checkpoints(), log),
-                is_kafka=place.is_kafka, reaches=functools.partial(self._reaches, log, before, contents),
+                is_kafka=place.is_kafka, now_ms=self._clock.now_ms(),
+                reaches=functools.partial(self._reaches, log, before, contents),
             )  # fmt: skip
             known = ListedLog(log, contents, offsets)
         if before is None and known is not None:

@@ -35,6 +35,7 @@ from cleanerd.policy.cleanable import (
     LogFacts,
     SegmentFacts,
     cleanable_range,
+    first_written_since,
     usable_checkpoint,
 )
 from cleanerd.storage.partition_dir import PartitionDir
@@ -97,6 +98,7 @@ class Offsets:
     high_watermark: int  # the base of the active segment or below, or the log start
     recovery_point: int | None  # None: no broker will recover this log
     checkpoint: int | None
+    is_outdated: bool = False  # the entry in the file is higher, and older than segments below it
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +133,10 @@ class ListedLog:
     def may_need_reset(self) -> bool:
         """Whether its checkpoint may be one that no cleaning wrote (1.7). A result that waits moves it anyway."""
         offsets = self.offsets
-        return (
-            offsets.checkpoint is not None
-            and not usable_checkpoint(offsets.checkpoint, offsets.log_start, offsets.log_end)
-            and not (self.contents.is_staged or self.contents.in_transition)
+        if offsets.checkpoint is None or self.contents.is_staged or self.contents.in_transition:
+            return False
+        return offsets.is_outdated or not usable_checkpoint(
+            offsets.checkpoint, offsets.log_start, offsets.log_end
         )
 
     def upper_bound(
@@ -167,6 +169,7 @@ def offsets_of(
     checkpoints: Checkpoints,
     *,
     is_kafka: bool,
+    now_ms: int,
     reaches: Callable[[int], bool],
 ) -> Offsets:
     """Bounds as `storage.scan.scan_partition` takes them (A.1, A.2, spec disk G).
@@ -175,20 +178,33 @@ def offsets_of(
     """
     active_base = contents.active_base_offset
     first_base = contents.closed[0].facts.base_offset if contents.closed else active_base
-    checkpoint = checkpoints.cleaner.get(tp)
+    entry = checkpoints.cleaner.get(tp)
+    checkpoint = _clean_up_to(contents, entry, checkpoints.cleaner_written_ms, now_ms)
     start = max(checkpoints.log_start.get(tp, 0), first_base)
     end = max(active_base, start)
     if checkpoint is not None and checkpoint > end and reaches(checkpoint):
         end = checkpoint
     if not is_kafka:
-        return Offsets(start, end, end, None, checkpoint)
+        return Offsets(start, end, end, None, checkpoint, is_outdated=checkpoint != entry)
     return Offsets(
         log_start=start,
         log_end=end,
         high_watermark=max(min(checkpoints.high_watermark.get(tp, 0), active_base), start),
         recovery_point=min(checkpoints.recovery_point.get(tp, 0), active_base),
         checkpoint=checkpoint,
+        is_outdated=checkpoint != entry,
     )
+
+
+def _clean_up_to(
+    contents: Contents, checkpoint: int | None, written_ms: int | None, now_ms: int
+) -> int | None:
+    """The checkpoint, or less, if a closed segment below it was written later (`policy.cleanable.first_written_since`)."""
+    if checkpoint is None or written_ms is None:
+        return checkpoint
+    modified = ((one.facts.base_offset, one.identity.mtime_ns // 1_000_000) for one in contents.closed)
+    lowered = first_written_since(written_ms, checkpoint, (one for one in modified if one[1] <= now_ms))
+    return checkpoint if lowered is None else lowered
 
 
 def reaches(partition: PartitionDir, contents: Contents, offset: int) -> bool:

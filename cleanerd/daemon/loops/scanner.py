@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import Any
 
 import structlog
 
@@ -13,10 +14,12 @@ from cleanerd.daemon.inventory.ignored import why_foreign
 from cleanerd.daemon.inventory.inventory import ScanReport
 from cleanerd.daemon.inventory.watch import LogDirWatcher
 from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.telemetry.history import MOVING
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.workers import Bell, Worker
 from cleanerd.errors import guarded
 from cleanerd.format import names
+from cleanerd.format.names import TopicPartition
 
 _NEW_FOR_S = 60.0
 """A broker creates a partition before it writes its topic id, and before we have read of the topic: for so long that is
@@ -34,6 +37,8 @@ class Scanner:
         self._told_offline: frozenset[str] = frozenset()
         self._bell = Bell()
         self._new_since_s: dict[LogId, float] = {}  # logs that may be of a topic that is just being created
+        for log_dir, moving in parts.history.all(MOVING, _partitions).items():
+            parts.inventory.remember_futures(log_dir, moving)
         self.watcher = LogDirWatcher(parts.log_dirs, self._seen_change, self._seen_lock)
         self.worker = Worker("cleanerd-scanner", self._step, self._pause_s, self._bell, parts.clock)
 
@@ -54,11 +59,25 @@ class Scanner:
         usable = self._online()
         with parts.metrics.phase("scan"):
             self._took(parts.inventory.scan(usable))
+        self._remember_moves()
         for log_dir in usable:
             delay_ms = lambda topic: parts.configuration().topic(topic).file_delete_delay_ms  # noqa: E731
             attempt(partial(parts.deletions.adopt_logs, log_dir, delay_ms), log_dir)
         parts.metrics.scanned(parts.log_dirs, parts.obstacles.offline)
         self.watcher.follow()
+
+    def _remember_moves(self) -> None:
+        """Which replicas are on their way to which log directory: one that fails cannot be asked after a restart (2.10)."""
+        history = self._parts.history
+        known = history.all(MOVING, _partitions)
+        for log_dir in self._parts.log_dirs:
+            moving = self._parts.inventory.futures(log_dir)
+            if moving and moving != known.get(log_dir):
+                history.put(
+                    MOVING, log_dir, {"partitions": sorted([tp.topic, tp.partition] for tp in moving)}
+                )
+            elif not moving and log_dir in known:
+                history.delete(MOVING, log_dir)
 
     def refresh(self) -> None:
         """Look only at what was touched."""
@@ -151,3 +170,7 @@ class Scanner:
 
     def _seen_lock(self, log_dir: str) -> None:  # noqa: ARG002  # whose it was does not matter
         self._parts.commit_bell.ring()
+
+
+def _partitions(state: Mapping[str, Any]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(str(topic), int(partition)) for topic, partition in state["partitions"])

@@ -2,6 +2,7 @@
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.engine.calls import ExamineCall
+from cleanerd.daemon.inventory.listed_log import Offsets
 from cleanerd.daemon.inventory.urgency import FOREVER_MS
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports.retention import retention_facts
@@ -136,7 +137,7 @@ def _about_files(parts: Parts, log: LogId, *, names_bound: bool) -> list[Fact]:
         Fact(name="log start offset", value=str(offsets.log_start)),
         Fact(
             name="first dirty offset",
-            value=_first_dirty(bound.first_dirty_offset, offsets.checkpoint),
+            value=_first_dirty(bound.first_dirty_offset, offsets),
             rule="1.5",
         ),
         Fact(name="high watermark", value=f"at least {offsets.high_watermark}", rule="A.1"),
@@ -167,8 +168,10 @@ def _about_files(parts: Parts, log: LogId, *, names_bound: bool) -> list[Fact]:
     return facts
 
 
-def _first_dirty(offset: int, checkpoint: int | None) -> str:
-    return f"{offset}, checkpoint {'none' if checkpoint is None else checkpoint}"
+def _first_dirty(offset: int, offsets: Offsets) -> str:
+    if offsets.is_outdated:
+        return f"{offset}, the checkpoint is higher, but segments from here on were written after it"
+    return f"{offset}, checkpoint {'none' if offsets.checkpoint is None else offsets.checkpoint}"
 
 
 def _examined(parts: Parts, log: LogId) -> Fact:

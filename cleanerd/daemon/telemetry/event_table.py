@@ -155,8 +155,11 @@ _row("ignored", "warning", (*_LOG, "reason"), "A log is left alone: it does not 
      "Remove the directory if it is a stray one.")
 _row("tried_again", "info", (*_LOG, "reason"), "An uncleanable or failed log changed and will be retried.")
 _row("checkpoint_reset", "warning", (*_LOG, "offset"),
-     "The first dirty offset of a log lay below its start or beyond its end. It is the log start offset now.",
-     "After DeleteRecords, nothing. Otherwise find out why the log lost its end: all of it will be cleaned again.")
+     "The first dirty offset of a log lay below its start or beyond its end, and is the log start offset now; or it was "
+     "older than segments below it, and is where the first of them begins.",
+     "After DeleteRecords, and after a topic was created again or a log truncated under a broker whose cleaner is off, "
+     "nothing. Otherwise find out why the log lost its end, or who copied it without the times of its files: from there on "
+     "it will be cleaned again.")
 _row("retention_skipped", "warning", ("log_dir", "reason"), "The retention pass of a log directory was skipped.",
      "Look at the file that the reason names.")
 _row("deleted_files", "info", ("files", "bytes", "failures"),

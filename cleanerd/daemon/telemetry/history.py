@@ -37,7 +37,8 @@ HOLD = "hold"
 HORIZON = "horizon"
 MUTE = "mute"
 INSTALLED = "installed"
-_DURABLE = {HOLD, MUTE}
+MOVING = "moving"
+_DURABLE = {HOLD, MUTE, MOVING}
 """Kinds of state that are on stable storage when `put` or `delete` answers True."""
 
 _SCHEMA = """

@@ -283,7 +283,7 @@ class Installs:
         for directory in (area.prepared, log.directory):
             with suppress(OSError):
                 inode = self.files.stat(os.path.join(directory, PARTITION_METADATA)).inode
-                installed = Installed(inode, install.round_end)
+                installed = Installed(inode, install.round_end, self.clock.now_ms())
                 self.inventory.installed.note([(log, installed)])
                 self.history.put(INSTALLED, log.directory, {**log.fields(), **installed.fields()})
                 return
@@ -408,4 +408,6 @@ def _state(log: LogId, outcome: str, **more: Any) -> InstallView:
 
 
 def _installed(fields: Mapping[str, Any]) -> tuple[LogId, Installed]:
-    return LogId.of_fields(fields), Installed(int(fields["inode"]), int(fields["offset"]))
+    """What an earlier version put down has no time: such a log is cleaned from its start."""
+    noted_ms = int(fields.get("noted_ms", 0))
+    return LogId.of_fields(fields), Installed(int(fields["inode"]), int(fields["offset"]), noted_ms)

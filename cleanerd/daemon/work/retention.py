@@ -133,8 +133,9 @@ class RetentionPasses:
         def reset() -> int | None:
             is_kafka, checkpoints = self._read(log.log_dir)
             return reset_checkpoint(
-                self.files, log.log_dir, log.topic_partition, checkpoints, is_kafka=is_kafka
-            )
+                self.files, log.log_dir, log.topic_partition, checkpoints,
+                is_kafka=is_kafka, now_ms=self.clock.now_ms(),
+            )  # fmt: skip
 
         start = attempt(reset, log.directory)
         if isinstance(start, int):  # else the next round tries again; whatever is wrong, a cleaning names it

@@ -23,14 +23,17 @@ class Wanted:
     clock: Clock
     configuration: Callable[[], Configuration]
     refresh: Callable[[], None]
+    moving_to: Callable[[LogId], str | None]
 
     def check(self, log: LogId, round_end: int) -> None:
         """Raise PolicyChanged when a cleaning up to `round_end` may no longer be committed, Aborted when not now.
 
-        Asked again are cleanup.policy, topic id, min.compaction.lag.ms and holds. Raises CorruptFile, OSError.
+        Asked again are cleanup.policy, topic id, min.compaction.lag.ms, holds and moves. Raises CorruptFile, OSError.
         """
         configuration = self.configuration()
         reason = why_foreign(self.files, log, configuration)
+        if reason is None and (target := self.moving_to(log)) is not None:  # it may not be there to be seen
+            reason = f"{log.directory}: its broker moves it to {target}"
         if reason is not None:
             raise PolicyChanged(reason)
         check_wanted(
