@@ -154,17 +154,13 @@ def _update(files: Files, log_dir: str, name: str, offsets: Mapping[TopicPartiti
 
 
 def _still_clean(files: Files, log_dir: str, tp: TopicPartition, offset: int, written_ms: int) -> int | None:
-    """`clean_up_to`; None for a log that is not in use there.
+    """`clean_up_to`; None for a log that is not in use there, or of which nothing can be told. Raises OSError of the disk.
 
-    `-future`, `-stray` and `-delete` directories have no first dirty offset. What cannot be looked at is cleaned from its
-    start, when it can be.
+    `-future`, `-stray` and `-delete` directories have no first dirty offset.
     """
-    partition = PartitionDir.of(files, log_dir, tp)
-    if not files.exists(partition.path):
-        return None
     try:
-        return clean_up_to(partition, offset, written_ms)
-    except OSError:
+        return clean_up_to(PartitionDir.of(files, log_dir, tp), offset, written_ms)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
 
 
