@@ -92,10 +92,11 @@ class Moving:
     def _copy(self, log: Log, most: int, *, with_active: bool = False) -> None:
         assert log.future is not None
         bases = live_bases(log.directory)
-        if (
-            log.copied and max(log.copied) < bases[0]
-        ):  # its end is out of range: it begins where the log does now
-            self.truncated(log, 0)
+        if log.copied and max(log.copied) < bases[0]:  # out of range: it begins where the log does now
+            log.copied.clear()
+        for name in sorted(os.listdir(log.future)):
+            if int(name[:20]) not in log.copied:  # or its copy was not whole
+                FILES.unlink(f"{log.future}/{name}")
         missing = [base for base in bases if base not in log.copied]
         for base in missing[:most]:
             if base == bases[-1] and not with_active:
@@ -116,6 +117,9 @@ class Moving:
         assert log.future is not None
         self._stage.kill_in = None
         target, future, was = os.path.dirname(log.future), log.future, log.directory
+        # What is gone there is gone: nobody looked while the broker was dead.
+        log.model.window.hear(self._stage.clock.now_ms(), self._stage.rules)
+        judge.check(log.model, was, reads=False)
         if log.writer is not None:
             log.close()
         self._copy(log, 1 << 30, with_active=True)

@@ -42,8 +42,10 @@ class Window:
         self.now_ms = min(self.now_ms[0], now_ms), max(self.now_ms[1], now_ms)
         self.latest_ms = max(self.latest_ms, now_ms)
         self.rules.add(rules)
+        # Without a lag records of the future are cleanable, too: their clock was right until somebody set it back.
         lags = [one.compaction_lag_ms for one in self.rules if one.compacts]
-        self.cleanable_ms = max(self.cleanable_ms, *(self.now_ms[1] - lag_ms for lag_ms in lags), -1)
+        cleanable = ((self.now_ms[1] if lag_ms else self.latest_ms) - lag_ms for lag_ms in lags)
+        self.cleanable_ms = max(self.cleanable_ms, *cleanable, -1)
 
     def settle(self, now_ms: int, rules: Rules) -> None:
         """Everything was seen, and no cleaning is under way."""

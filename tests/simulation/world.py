@@ -429,6 +429,6 @@ class World(Stage):
                 name for name in os.listdir(log.directory) if name[0].isdigit() and name.endswith(LEFTOVERS)
             ]
             bases = judge.read(log.directory).bases
-            if left or offsets.get(log.tp, 0) != bases[-1]:
+            if left or offsets.get(log.tp, bases[0]) != bases[-1]:
                 waits.append(f"{log.tp} {left} {offsets.get(log.tp)} of {bases}")
         return waits
