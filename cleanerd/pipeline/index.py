@@ -153,13 +153,12 @@ class _ChunkTally:
         )
 
 
-def resolve(blocks: list[Block], table: Fingerprints | None = None) -> tuple[list[Bits], Fingerprints]:
+def resolve(blocks: list[Block]) -> tuple[list[Bits], Fingerprints]:
     """Superseded bits of each block of one bucket; `blocks` come in offset order (step 5, resolve).
 
-    Returns (bits per block, the set of dirty keys). A given `table` already holds the keys of newer blocks.
+    Returns (bits per block, the set of dirty keys).
     """
-    if table is None:
-        table = new_set(sum(len(block.fingerprints) - block.clean for block in blocks))
+    table = new_set(sum(len(block.fingerprints) - block.clean for block in blocks))
     bits = [
         block.answered(mark_superseded(block.fingerprints, block.clean, table))
         for block in newest_first(blocks)

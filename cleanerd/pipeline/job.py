@@ -23,8 +23,9 @@ from pyspark import SparkContext
 
 from cleanerd.errors import CleanerdError, LogUncleanable
 from cleanerd.format.names import SEGMENT_MAX_BYTES, FileKind, Suffix, segment_path
-from cleanerd.kernels.fingerprint import MAX_BUCKETS, Fingerprints
+from cleanerd.kernels.fingerprint import MAX_BUCKETS
 from cleanerd.kernels.judge import Context
+from cleanerd.kernels.newest import KeySet
 from cleanerd.policy.winner import FINGERPRINT_BYTES, KEY_BYTES
 
 from .block_store import scratch_directory
@@ -127,10 +128,10 @@ class Pipeline:
                 summaries[task.log, task.chunk] = found
             else:
                 summaries[task.log, task.chunk], blocks[task.log, task.chunk] = found
-        tables = _resolve_here(indexed, blocks, bits)
+        dirty_keys = _resolve_here(indexed, blocks, bits)
         clean = _index_tasks(indexed, dirty=False)
         for task, found in self._run(
-            clean, contexts, _INDEX_TASKS_PER_CORE, each(IndexTask.look_up), lambda _: nullcontext(tables)
+            clean, contexts, _INDEX_TASKS_PER_CORE, each(IndexTask.look_up), lambda _: nullcontext(dirty_keys)
         ):
             if isinstance(found, CleanerdError):
                 summaries[task.log, task.chunk] = found
@@ -293,18 +294,19 @@ def _too_large(log: RewrittenLog) -> LogUncleanable | None:
 
 def _resolve_here(
     logs: Sequence[IndexedLog], blocks: dict[ChunkOf, Blocks], bits: dict[ChunkOf, dict[int, Bits]]
-) -> dict[ChunkOf, Fingerprints]:
-    """Resolve every bucket in this process; fills `bits`, frees `blocks`; returns the set of (log, bucket)."""
-    tables: dict[ChunkOf, Fingerprints] = {}
+) -> dict[tuple[int, int], KeySet]:
+    """Resolve every bucket in this process; fills `bits`, frees `blocks`; returns the dirty keys of (log, bucket)."""
+    keys: dict[tuple[int, int], KeySet] = {}
     for number in range(len(logs)):
         places = sorted(place for place in blocks if place[0] == number)
         for bucket, holders in holders_of_buckets([blocks[place] for place in places]).items():
-            found, tables[number, bucket] = resolve([blocks[places[i]][bucket] for i in holders])
+            found, table = resolve([blocks[places[i]][bucket] for i in holders])
+            keys[number, bucket] = KeySet.of(table)
             for i, answer in zip(holders, found, strict=True):
                 bits[places[i]][bucket] = answer
         for place in places:
             del blocks[place]
-    return tables
+    return keys
 
 
 def _join_all(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cleanerd.errors import CleanerdError, guarded
-from cleanerd.kernels.fingerprint import Fingerprints
+from cleanerd.kernels.newest import NO_KEYS, KeySet
 
 from .block_store import Shipped, block_writer
 from .channel import Phase, Reporter
@@ -63,9 +63,9 @@ class IndexTask:
         return _guarded(index, self.work.source.path)
 
     def look_up(
-        self, contexts: list[LogContext], reporter: Reporter, tables: dict[tuple[int, int], Fingerprints]
+        self, contexts: list[LogContext], reporter: Reporter, keys: dict[tuple[int, int], KeySet]
     ) -> tuple[ChunkSummary, list[Resolved]] | CleanerdError:
-        """For a clean chunk: summary, and whether the dirty section (`tables`) has a newer record of each key."""
+        """For a clean chunk: summary, and whether the dirty section (`keys`) has a newer record of each key."""
         found = self.run(contexts, reporter)
         if isinstance(found, CleanerdError):
             return found
@@ -73,8 +73,9 @@ class IndexTask:
         bits = []
         for bucket, block in blocks.items():
             assert block.clean == len(block.fingerprints), "a clean chunk has no dirty record"
-            (superseded,), _ = resolve([block], tables.get((self.log, bucket)))
-            bits.append(Resolved(bucket, PackedBits.of(superseded)))
+            of_bucket = keys.get((self.log, bucket), NO_KEYS)
+            answers = of_bucket.look_up(block.fingerprints)
+            bits.append(Resolved(bucket, PackedBits.of(block.answered(answers))))
         return summary, bits
 
 

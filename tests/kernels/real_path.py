@@ -14,6 +14,7 @@ from cleanerd.format.batch import iterate_batches
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import TopicPartition
 from cleanerd.kernels.judge import Context
+from cleanerd.kernels.newest import KeySet
 from cleanerd.kernels.reference import Cleaned, Facts, LastBatch
 from cleanerd.kernels.tables import AbortedTxns, Producers
 from cleanerd.pipeline import chunks
@@ -137,7 +138,8 @@ class RealPath:
             for number, answer in zip(dirty, answers, strict=True):
                 bits[number][bucket] = answer
             for number in set(holders) - set(dirty):
-                (bits[number][bucket],), _ = resolve([blocks[number][bucket]], table)
+                block = blocks[number][bucket]
+                bits[number][bucket] = block.answered(KeySet.of(table).look_up(block.fingerprints))
         return bits
 
     def _rewrite(self, indexed: IndexedLog) -> Cleaned:

@@ -20,7 +20,15 @@ from cleanerd.kernels.fingerprint import (
 )
 from cleanerd.kernels.index_marks import index_marks
 from cleanerd.kernels.native import be16, be32, be64, crc32c, crc32c_of_three, crc_step1, crc_step8_table
-from cleanerd.kernels.newest import answer_rest, mark_superseded, new_set, split_by_bucket, survivors
+from cleanerd.kernels.newest import (
+    NO_KEYS,
+    KeySet,
+    answer_rest,
+    mark_superseded,
+    new_set,
+    split_by_bucket,
+    survivors,
+)
 from cleanerd.kernels.rebuild import varint_size, write_varint
 from cleanerd.kernels.records import read_varint
 from cleanerd.kernels.scan import IEEE_TABLE, crc32_ieee
@@ -264,6 +272,23 @@ def test_mark_superseded_against_a_dict(numbers: list[int], data: st.DataObject)
     newer = mark_superseded(keyed(numbers[cut:]), max(clean - cut, 0), table)
     older = mark_superseded(keyed(numbers[:cut]), min(clean, cut), table)
     assert [*older, *newer] == expected
+    table = new_set(len(numbers) - clean)
+    mark_superseded(keyed(numbers[clean:]), 0, table)
+    assert KeySet.of(table).look_up(keyed(numbers[:clean])).tolist() == expected[:clean]
+    assert not NO_KEYS.look_up(keyed(numbers)).any()
+
+
+@pytest.mark.parametrize("keys", [0, 1, 100, 20_000])
+def test_a_key_set_knows_its_keys_and_no_others(keys: int) -> None:
+    """Whatever its hints say: they are for the fewest others, and for all of its own."""
+    chance = np.random.default_rng(keys)
+    many = chance.integers(0, 2**64 - 1, (keys + 5_000, 2), np.uint64)
+    table = new_set(keys)
+    mark_superseded(many[:keys], 0, table)
+    known = KeySet.of(table)
+    assert known.look_up(many).tolist() == [True] * keys + [False] * 5_000
+    set_bits = int(np.unpackbits(known.hints.view(np.uint8)).sum())
+    assert set_bits * 8 <= 64 * len(known.hints)
 
 
 def test_a_set_that_is_full_to_the_brim() -> None:
@@ -272,6 +297,7 @@ def test_a_set_that_is_full_to_the_brim() -> None:
     table = new_set(1000)
     assert not mark_superseded(clustered, 0, table).any()
     assert mark_superseded(clustered, 1000, table).all()
+    assert KeySet.of(table).look_up(clustered).all()
 
 
 @given(numbers=st.lists(st.integers(0, 63), max_size=80), data=st.data())

@@ -18,7 +18,7 @@ from cleanerd.client import reader
 from cleanerd.daemon.work.holds import Holds
 from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.kernels.tables import Producers
-from cleanerd.pipeline import index, job, rewrite, whole_log
+from cleanerd.pipeline import index, job, rewrite, tasks, whole_log
 from cleanerd.storage.stability import read_stability
 from cleanerd.storage.staged import unlink_staged
 from tests.simulation.disk import REAL
@@ -88,14 +88,14 @@ def test_it_finds_a_record_that_is_lost(monkeypatch: Patch) -> None:
     """Rule 4.19: as two keys with one fingerprint would."""
     real = index.resolve
 
-    def resolve(blocks: Any, table: Any = None) -> Any:
-        bits, table = real(blocks, table)
+    def resolve(blocks: Any) -> Any:
+        bits, table = real(blocks)
         for one in bits:
             one[: len(one) // 8] = True
         return bits, table
 
-    monkeypatch.setattr(index, "resolve", resolve)
-    monkeypatch.setattr("cleanerd.pipeline.tasks.resolve", resolve)
+    for module in (index, job, tasks):
+        monkeypatch.setattr(module, "resolve", resolve)
     found("is lost|tombstone .* before its delete horizon")  # whichever is among the first
 
 
