@@ -56,4 +56,8 @@ def _pool(function: Callable[[_Task], _Answer], processes: int) -> Executor:
     """Forked from a process that has loaded the kernels, never from this one with its threads."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([function.__module__])
-    return ProcessPoolExecutor(processes, mp_context=context)
+    pool = ProcessPoolExecutor(processes, mp_context=context)
+    # All start with the first task. CPython 3.11 else starts one with a task that comes while it ends the others, because
+    # one was killed, and waits for its end for ever.
+    pool._safe_to_dynamically_spawn_children = False  # type: ignore[attr-defined]
+    return pool

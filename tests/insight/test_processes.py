@@ -29,7 +29,10 @@ def test_each_task_has_its_answer(total_bytes: int, count: int) -> None:
     assert sorted(found) == [(1, 2), (2, 4), (3, 6)]
 
 
-def test_a_killed_process_costs_its_own_task_only() -> None:
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("_", range(3))
+def test_a_killed_process_costs_its_own_task_only(_: int) -> None:
+    """Whenever it is killed: also while tasks are still being handed over."""
     found = answers(double, [-1, *range(20)], MUCH_BYTES, 2, of_negative)
     assert sorted(found) == [(-1, 1000), *((number, 2 * number) for number in range(20))]
 
