@@ -130,7 +130,7 @@ def _plan_chunks(
                 source=source,
                 group=number,
                 is_dirty=may_supersede(segment_end - 1, first_dirty_offset),
-                retain_legacy_deletes=segment.identity.mtime_ns // 1_000_000 > legacy_horizon_ms,
+                retain_legacy_deletes=segment.identity.mtime_ms > legacy_horizon_ms,
                 index_path=segment.sibling(FileKind.OFFSET_INDEX),
                 index_positions=positions[(positions >= source.start) & (positions < source.end)],
                 index_first_entry=int(np.searchsorted(positions, source.start)),
@@ -149,7 +149,7 @@ def _legacy_horizon_ms(candidate: Candidate) -> int:
     if not clean:
         return 0
     last = next(s for s in segments if s.base_offset == clean[-1].base_offset)
-    return last.identity.mtime_ns // 1_000_000 - candidate.config.delete_retention_ms
+    return last.identity.mtime_ms - candidate.config.delete_retention_ms
 
 
 def _columns(aborted: tuple[AbortedTxn, ...]) -> AbortedTxns:

@@ -2,7 +2,7 @@
 
 One above the log end is what a log leaves that lost its end, or was restored from an older copy: it goes back to the log
 start. One that is older than segments below it is what a broker without a cleaner leaves of a log that it truncated, or of
-a topic that was created again: it goes back to the first of them (`policy.cleanable.first_written_since`).
+a topic that was created again: it goes back to the first of them (`policy.cleanable.lowered_checkpoint`).
 
 Ignoring it is not enough: the log grows past it, or another entry of the same file is written. Then what lies below would
 count as clean although no cleaning has seen it. Tombstones among it would go before the values that they delete.

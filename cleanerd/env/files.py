@@ -35,6 +35,11 @@ class FileStat:
         """From what the system tells."""
         return FileStat(found.st_ino, found.st_size, found.st_mtime_ns, stat.S_ISREG(found.st_mode))
 
+    @property
+    def mtime_ms(self) -> int:
+        """In ms, as all times of policy are."""
+        return self.mtime_ns // 1_000_000
+
     def __str__(self) -> str:
         return f"inode {self.inode}, {self.size_bytes} bytes, modified at {self.mtime_ns} ns"
 

@@ -23,7 +23,7 @@ from pyspark import SparkContext
 
 from cleanerd.errors import CleanerdError, LogUncleanable
 from cleanerd.format.names import SEGMENT_MAX_BYTES, FileKind, Suffix, segment_path
-from cleanerd.kernels.fingerprint import MAX_BUCKETS
+from cleanerd.kernels.fingerprint import MAX_BUCKETS, Fingerprints
 from cleanerd.kernels.judge import Context
 from cleanerd.kernels.newest import KeySet
 from cleanerd.policy.winner import FINGERPRINT_BYTES, KEY_BYTES
@@ -54,9 +54,8 @@ _INDEX_TASKS_PER_CORE = 2  # what a task can tell by itself need not be shuffled
 _REWRITE_TASKS_PER_CORE = 4  # the newest chunks have most to write: smaller tasks end together
 _TASK_BYTES_MIN = 4 << 20  # a task costs some tens of ms, whatever it does
 _TASK_BYTES_MAX = 256 << 20  # of log; a broken task is done again
-_ALONE_BYTES = (
-    16 << 20
-)  # of log: from here on a chunk whose part has its place in a segment is a task of its own
+_ALONE_BYTES = 16 << 20
+"""Of log: from here on a chunk whose part has its place in a segment is a task of its own."""
 
 ChunkOf = tuple[int, int]
 """(log number, chunk number)"""
@@ -128,8 +127,9 @@ class Pipeline:
                 summaries[task.log, task.chunk] = found
             else:
                 summaries[task.log, task.chunk], blocks[task.log, task.chunk] = found
-        dirty_keys = _resolve_here(indexed, blocks, bits)
+        tables = _resolve_here(indexed, blocks, bits)
         clean = _index_tasks(indexed, dirty=False)
+        dirty_keys = {bucket: KeySet.of(table) for bucket, table in tables.items()} if clean else {}
         for task, found in self._run(
             clean, contexts, _INDEX_TASKS_PER_CORE, each(IndexTask.look_up), lambda _: nullcontext(dirty_keys)
         ):
@@ -294,14 +294,13 @@ def _too_large(log: RewrittenLog) -> LogUncleanable | None:
 
 def _resolve_here(
     logs: Sequence[IndexedLog], blocks: dict[ChunkOf, Blocks], bits: dict[ChunkOf, dict[int, Bits]]
-) -> dict[tuple[int, int], KeySet]:
+) -> dict[tuple[int, int], Fingerprints]:
     """Resolve every bucket in this process; fills `bits`, frees `blocks`; returns the dirty keys of (log, bucket)."""
-    keys: dict[tuple[int, int], KeySet] = {}
+    keys: dict[tuple[int, int], Fingerprints] = {}
     for number in range(len(logs)):
         places = sorted(place for place in blocks if place[0] == number)
         for bucket, holders in holders_of_buckets([blocks[place] for place in places]).items():
-            found, table = resolve([blocks[places[i]][bucket] for i in holders])
-            keys[number, bucket] = KeySet.of(table)
+            found, keys[number, bucket] = resolve([blocks[places[i]][bucket] for i in holders])
             for i, answer in zip(holders, found, strict=True):
                 bits[places[i]][bucket] = answer
         for place in places:

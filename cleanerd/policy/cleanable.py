@@ -6,7 +6,7 @@
         |---- clean ------|---- cleanable -----|--- uncleanable ----|
 
 Below the first dirty offset each record was once judged by a cleaning. A checkpoint tells that of what there was when it was
-written, so a segment below it that was written later is dirty again, and all that follow it (`first_written_since`).
+written, so a segment below it that was written later is dirty again, and all that follow it (`lowered_checkpoint`).
 
 The upper bound never passes the last stable offset, the active segment, the first segment that is younger than
 min.compaction.lag.ms, and, where a broker will recover the log, the recovery point; it is rounded down to a segment.
@@ -108,34 +108,38 @@ def non_active_from(segments: Sequence[SegmentFacts], start: int) -> tuple[Segme
 
 
 def first_dirty_offset(log: LogFacts, now_ms: int) -> tuple[int, bool]:
-    """(first dirty offset, whether the checkpoint has to be reset) by rule 1.5 and `first_written_since`."""
-    checkpoint = log.log_start_offset if log.checkpoint is None else log.checkpoint
-    if not usable_checkpoint(checkpoint, log.log_start_offset, log.log_end_offset):
+    """(first dirty offset, whether the checkpoint has to be reset) by rule 1.5 and `lowered_checkpoint`."""
+    if log.checkpoint is None:
+        return log.log_start_offset, False
+    if not usable_checkpoint(log.checkpoint, log.log_start_offset, log.log_end_offset):
         return log.log_start_offset, True
-    if log.checkpoint is None or log.checkpoint_written_ms is None:
-        return checkpoint, False
-    modified = ((s.base_offset, s.modified_ms) for s in log.segments if s.modified_ms <= now_ms)
-    base = first_written_since(log.checkpoint_written_ms, checkpoint, modified)
-    return (checkpoint, False) if base is None else (max(base, log.log_start_offset), True)
+    modified = ((segment.base_offset, segment.modified_ms) for segment in log.segments)
+    clean_up_to = lowered_checkpoint(log.checkpoint, log.checkpoint_written_ms, modified, now_ms)
+    return max(clean_up_to, log.log_start_offset), clean_up_to < log.checkpoint
 
 
-def first_written_since(written_ms: int, checkpoint: int, modified: Iterable[tuple[int, int]]) -> int | None:
-    """Base offset of the first segment below a checkpoint that was written later than the checkpoint; None: none was.
+def lowered_checkpoint(
+    checkpoint: int, written_ms: int | None, modified: Iterable[tuple[int, int]], now_ms: int | None
+) -> int:
+    """The checkpoint, or the base offset of the first segment below it that was written later than the checkpoint.
 
-    `modified`: (base offset, when its `.log` was modified in ms), ascending. No cleaning has seen what is in there. A broker
-    whose cleaner is off keeps the entry of a topic that is deleted and created again, and does not lower that of a log that
-    it truncates (rules 2.7, 2.9, 2.11). Taken for clean, the tombstones of such a segment would go before the values that
-    they delete. So the checkpoint is lowered as a cleaner would have lowered it, to the base of a segment (2.14).
+    `written_ms`: when the checkpoint was (None: later than all segments); `modified`: (base offset, when its `.log` was
+    modified in ms), ascending. No cleaning has seen what is in such a segment. A broker whose cleaner is off keeps the entry
+    of a topic that is deleted and created again, and does not lower that of a log that it truncates (rules 2.7, 2.9, 2.11).
+    Taken for clean, the tombstones in there would go before the values that they delete. So the checkpoint is lowered as a
+    cleaner would have lowered it, to the base of a segment (2.14).
 
-    Files that are copied without their times count as written, which costs a cleaning. A segment of the future, by a clock
-    that was set back, should not be among `modified`: each cleaning would be the next one's reason.
+    Files that are copied without their times count as written, which costs a cleaning. A segment that was modified after
+    `now_ms`, by a clock that was set back, counts as old: each cleaning would be the next one's reason.
     """
+    if written_ms is None:
+        return checkpoint
     for base, modified_ms in modified:
         if base >= checkpoint:
-            return None
-        if is_written_since(written_ms, modified_ms):
+            break
+        if is_written_since(written_ms, modified_ms) and (now_ms is None or modified_ms <= now_ms):
             return base
-    return None
+    return checkpoint
 
 
 def is_written_since(written_ms: int, modified_ms: int) -> bool:

@@ -6,7 +6,7 @@ only written while `.lock` is held. One that cannot be read is an error that say
 Log directories of one broker may not contradict each other in `cleaner-offset-checkpoint`: its cleaner reads all of them
 into one map, and dies if a partition has two entries. So every write drops entries of partitions that do not lie in
 the directory, and `cleaning.checkpoint` keeps the other directories free of what is added. And the time of this file says
-something: what is below an entry and was written later is not clean (`policy.cleanable.first_written_since`). So every write
+something: what is below an entry and was written later is not clean (`policy.cleanable.lowered_checkpoint`). So every write
 lowers such entries first. The other three are read for each
 directory by itself, for the partitions that lie there, and a broker writes them whole, from what it has in memory: an entry
 that is left over says nothing. In them entries of `-future` directories count as well, so none is dropped.
@@ -27,7 +27,7 @@ from cleanerd.format.checkpoint import (
 )
 from cleanerd.format.errors import corruption_in
 from cleanerd.format.names import FileKind, Suffix, TopicPartition
-from cleanerd.policy.cleanable import first_written_since, is_written_since
+from cleanerd.policy.cleanable import is_written_since, lowered_checkpoint
 
 from .partition_dir import PartitionDir
 from .replace import replace_file
@@ -44,16 +44,15 @@ LOG_DIR_CHECKPOINTS = (
 
 def read_checkpoints(files: Files, log_dir: str) -> Checkpoints:
     """All four; a missing file is an empty one. Raises CorruptFile naming file, byte, expected and found."""
-    written_ms = _written_ms(
-        files, os.path.join(log_dir, names.CLEANER_OFFSET_CHECKPOINT)
-    )  # never too late a time
+    # The time is read before the content: never too late a time for it.
+    written_ms = _written_ms(files, os.path.join(log_dir, names.CLEANER_OFFSET_CHECKPOINT))
     offsets = (read_offsets(files, os.path.join(log_dir, name)) for name in LOG_DIR_CHECKPOINTS)
     return Checkpoints(*offsets, cleaner_written_ms=written_ms)
 
 
 def _written_ms(files: Files, path: str) -> int | None:
     try:
-        return _modified_ms(files, path)
+        return files.stat(path).mtime_ms
     except FileNotFoundError:
         return None
 
@@ -88,7 +87,7 @@ def update_cleaner_checkpoint(
 ) -> None:
     """Set first dirty offsets, None drops an entry (rule 2.12). Needs `.lock`. Raises as `_update`.
 
-    Other entries stay if their partition lies in the directory, no higher than `first_written_since` allows. What is in
+    Other entries stay if their partition lies in the directory, no higher than `lowered_checkpoint` allows. What is in
     `offsets` need not lie there.
     """
     _update(files, log_dir, names.CLEANER_OFFSET_CHECKPOINT, offsets)
@@ -143,17 +142,18 @@ def _update(files: Files, log_dir: str, name: str, offsets: Mapping[TopicPartiti
     Raises CorruptFile before anything is written, OSError.
     """
     path = os.path.join(log_dir, name)
-    entries: dict[TopicPartition, int | None] = {**read_offsets(files, path), **offsets}
+    before = read_offsets(files, path)
+    others: dict[TopicPartition, int | None] = {tp: o for tp, o in before.items() if tp not in offsets}
     if name == names.CLEANER_OFFSET_CHECKPOINT:
         written_ms = _written_ms(files, path)
-        for tp, offset in entries.items():
-            if offset is not None and tp not in offsets and written_ms is not None:
-                entries[tp] = _still_clean(files, log_dir, tp, offset, written_ms)
-    kept = {tp: offset for tp, offset in entries.items() if offset is not None}
+        others = {tp: _still_clean(files, log_dir, tp, before[tp], written_ms) for tp in others}
+    kept = {tp: offset for tp, offset in {**others, **offsets}.items() if offset is not None}
     replace_file(files, path, render_offset_checkpoint(kept), os.path.join(log_dir, names.LOCK))
 
 
-def _still_clean(files: Files, log_dir: str, tp: TopicPartition, offset: int, written_ms: int) -> int | None:
+def _still_clean(
+    files: Files, log_dir: str, tp: TopicPartition, offset: int, written_ms: int | None
+) -> int | None:
     """`clean_up_to`; None for a log that is not in use there, or of which nothing can be told. Raises OSError of the disk.
 
     `-future`, `-stray` and `-delete` directories have no first dirty offset.
@@ -167,24 +167,18 @@ def _still_clean(files: Files, log_dir: str, tp: TopicPartition, offset: int, wr
 def clean_up_to(
     partition: PartitionDir, checkpoint: int, written_ms: int | None, *, now_ms: int | None = None
 ) -> int:
-    """The checkpoint of a log, or less, if a segment was written later (`first_written_since`). Raises OSError.
+    """The checkpoint of a log, or less, if a segment was written later (`lowered_checkpoint`). Raises OSError.
 
     Where no name in the directory is newer there is no new log, and none that was truncated: that deletes the segment which
     begins at the checkpoint. `now_ms`: what was written later than that counts as old.
     """
     files = partition.files
-    if written_ms is None or not is_written_since(written_ms, _modified_ms(files, partition.path)):
+    if written_ms is None or not is_written_since(written_ms, files.stat(partition.path).mtime_ms):
         return checkpoint
     logs = [n for n in partition.names() if n.kind is FileKind.LOG and n.suffix is Suffix.LIVE]
     logs.sort(key=lambda name: name.base_offset)
-    modified = ((name.base_offset, _modified_ms(files, partition.path_of(name))) for name in logs)
-    known = (one for one in modified if now_ms is None or one[1] <= now_ms)
-    lowered = first_written_since(written_ms, checkpoint, known)
-    return checkpoint if lowered is None else lowered
-
-
-def _modified_ms(files: Files, path: str) -> int:
-    return files.stat(path).mtime_ns // 1_000_000
+    modified = ((name.base_offset, files.stat(partition.path_of(name)).mtime_ms) for name in logs)
+    return lowered_checkpoint(checkpoint, written_ms, modified, now_ms)
 
 
 def replace_leader_epochs(partition: PartitionDir, epochs: Iterable[tuple[int, int]]) -> None:

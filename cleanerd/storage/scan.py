@@ -254,9 +254,9 @@ def _segment(
         size_bytes=found.size_bytes,
         offset_index_bytes=index_bytes.get(FileKind.OFFSET_INDEX, 0),
         time_index_bytes=index_bytes.get(FileKind.TIME_INDEX, 0),
-        largest_timestamp_ms=found.mtime_ns // 1_000_000 if largest is None else largest,
+        largest_timestamp_ms=found.mtime_ms if largest is None else largest,
         first_batch_timestamp_ms=first_batch_timestamp_ms(path) if first_batch_timestamp else None,
-        modified_ms=found.mtime_ns // 1_000_000,
+        modified_ms=found.mtime_ms,
     )
     return SegmentOnDisk(path, found, kinds, facts, suffix)
 

@@ -78,7 +78,7 @@ class _LogDir:
         cleaner = self.identities.get(CLEANER_OFFSET_CHECKPOINT)
         return Checkpoints(
             *(self.offsets.get(name, {}) for name in LOG_DIR_CHECKPOINTS),
-            cleaner_written_ms=cleaner.mtime_ns // 1_000_000 if cleaner else None,
+            cleaner_written_ms=cleaner.mtime_ms if cleaner else None,
         )
 
 
@@ -293,7 +293,7 @@ class Inventory:
         now_ms = self._clock.now_ms()
         entry.identity, entry.is_settled = identity, False
         contents = read_contents(partition, before)
-        entry.is_settled = now_ms - identity.mtime_ns // 1_000_000 >= _SETTLED_AFTER_MS
+        entry.is_settled = now_ms - identity.mtime_ms >= _SETTLED_AFTER_MS
         return contents
 
     def _note(

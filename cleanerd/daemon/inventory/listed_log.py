@@ -35,7 +35,7 @@ from cleanerd.policy.cleanable import (
     LogFacts,
     SegmentFacts,
     cleanable_range,
-    first_written_since,
+    lowered_checkpoint,
     usable_checkpoint,
 )
 from cleanerd.storage.partition_dir import PartitionDir
@@ -179,7 +179,10 @@ def offsets_of(
     active_base = contents.active_base_offset
     first_base = contents.closed[0].facts.base_offset if contents.closed else active_base
     entry = checkpoints.cleaner.get(tp)
-    checkpoint = _clean_up_to(contents, entry, checkpoints.cleaner_written_ms, now_ms)
+    checkpoint = entry
+    if entry is not None:
+        modified = ((one.facts.base_offset, one.identity.mtime_ms) for one in contents.closed)
+        checkpoint = lowered_checkpoint(entry, checkpoints.cleaner_written_ms, modified, now_ms)
     start = max(checkpoints.log_start.get(tp, 0), first_base)
     end = max(active_base, start)
     if checkpoint is not None and checkpoint > end and reaches(checkpoint):
@@ -194,17 +197,6 @@ def offsets_of(
         checkpoint=checkpoint,
         is_outdated=checkpoint != entry,
     )
-
-
-def _clean_up_to(
-    contents: Contents, checkpoint: int | None, written_ms: int | None, now_ms: int
-) -> int | None:
-    """The checkpoint, or less, if a closed segment below it was written later (`policy.cleanable.first_written_since`)."""
-    if checkpoint is None or written_ms is None:
-        return checkpoint
-    modified = ((one.facts.base_offset, one.identity.mtime_ns // 1_000_000) for one in contents.closed)
-    lowered = first_written_since(written_ms, checkpoint, (one for one in modified if one[1] <= now_ms))
-    return checkpoint if lowered is None else lowered
 
 
 def reaches(partition: PartitionDir, contents: Contents, offset: int) -> bool:
@@ -263,7 +255,7 @@ def _staged(partition: PartitionDir, names: list[SegmentFileName]) -> StagedResu
         bytes=sum(stat.size_bytes for stat in stats.values()),
         freed_bytes=before - after,
         round_end=max((group.round_end for group in groups), default=None),
-        since_ms=min(stats[name].mtime_ns for name in manifests) // 1_000_000,
+        since_ms=min(stats[name].mtime_ms for name in manifests),
     )
 
 
@@ -280,7 +272,7 @@ def _closed_segment(
         old = before.facts
         if (old.offset_index_bytes, old.time_index_bytes) == (offset_index_bytes, time_index_bytes):
             return before
-    largest = log.mtime_ns // 1_000_000  # rule 1.10
+    largest = log.mtime_ms  # rule 1.10
     if time_index_bytes:
         largest = _last_timestamp_ms(paths[FileKind.TIME_INDEX], time_index_bytes)
     facts = SegmentFacts(base, log.size_bytes, offset_index_bytes, time_index_bytes, largest, None)

@@ -37,7 +37,8 @@ class Scanner:
         self._told_offline: frozenset[str] = frozenset()
         self._bell = Bell()
         self._new_since_s: dict[LogId, float] = {}  # logs that may be of a topic that is just being created
-        for log_dir, moving in parts.history.all(MOVING, _partitions).items():
+        self._moving = dict(parts.history.all(MOVING, _partitions))  # as the history knows it
+        for log_dir, moving in self._moving.items():
             parts.inventory.remember_futures(log_dir, moving)
         self.watcher = LogDirWatcher(parts.log_dirs, self._seen_change, self._seen_lock)
         self.worker = Worker("cleanerd-scanner", self._step, self._pause_s, self._bell, parts.clock)
@@ -69,15 +70,16 @@ class Scanner:
     def _remember_moves(self) -> None:
         """Which replicas are on their way to which log directory: one that fails cannot be asked after a restart (2.10)."""
         history = self._parts.history
-        known = history.all(MOVING, _partitions)
         for log_dir in self._parts.log_dirs:
             moving = self._parts.inventory.futures(log_dir)
-            if moving and moving != known.get(log_dir):
-                history.put(
-                    MOVING, log_dir, {"partitions": sorted([tp.topic, tp.partition] for tp in moving)}
-                )
-            elif not moving and log_dir in known:
+            if moving == self._moving.get(log_dir, frozenset()):
+                continue
+            if moving:
+                partitions = sorted([tp.topic, tp.partition] for tp in moving)
+                history.put(MOVING, log_dir, {"partitions": partitions})
+            else:
                 history.delete(MOVING, log_dir)
+            self._moving[log_dir] = moving
 
     def refresh(self) -> None:
         """Look only at what was touched."""
@@ -151,9 +153,8 @@ class Scanner:
         if self.since_scan_s < self._pause_s():
             self.refresh()
             return False
-        for (
-            failure
-        ) in self._parts.failures.all():  # a file that is repaired in place does not change its directory
+        for failure in self._parts.failures.all():
+            # A file that is repaired in place does not change its directory.
             self._parts.inventory.touch_log(failure.log)
         self.scan()
         return False

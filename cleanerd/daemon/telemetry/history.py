@@ -145,12 +145,8 @@ class HistoryFile:
         for key, text in texts.items():
             try:
                 found[key] = make(json.loads(text))
-            except (
-                ValueError,
-                TypeError,
-                KeyError,
-                OverflowError,
-            ) as error:  # damaged, or written by another version
+            except (ValueError, TypeError, KeyError, OverflowError) as error:
+                # Damaged, or written by another version.
                 _log.error(
                     "history_state_unreadable", path=self._path, state=f"{kind} {key}", reason=str(error)
                 )
