@@ -9,10 +9,10 @@ from cleanerd.format.codecs import Codec
 from cleanerd.format.head import HEADER_SIZE
 from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 
-from .compressed import Spans, pack, pack_singly
+from .compressed import pack, pack_singly
 from .native import JIT, njit
 from .rebuild import varint_size, write_batches, write_field, write_varint
-from .tables import BATCH, JUDGED, Action, Bytes, Table
+from .tables import BATCH, JUDGED, RECORD, Action, Bytes, Table
 
 _RECORD_GROWTH = 1 + 4 + 10 + 5 + 3 * 5  # attributes, length, deltas, lengths and number of headers
 _HEADER_GROWTH = 2 * 5
@@ -119,14 +119,17 @@ def encode_columns(records: RecordColumns, codec: Codec, batch_bytes: int) -> tu
         keys.data, keys.starts, keys.lengths, values.data, values.starts, values.lengths, records.header_ends,
         names.data, names.starts, names.lengths, contents.data, contents.starts, contents.lengths, bodies, spans,
     )  # fmt: skip
-    is_packed = np.full(batches, codec != Codec.NONE)
+    all_of_them = np.ones(batches, np.bool_)
     codecs = np.full(batches, int(codec), np.uint8)
-    packed: tuple[Bytes, Spans] = bodies, spans
     if codec != Codec.NONE:
-        packed = pack(bodies, codecs, is_packed, spans) or pack_singly(bodies, codecs, is_packed, spans)
+        bodies, spans = pack(bodies, codecs, all_of_them, spans) or pack_singly(
+            bodies, codecs, all_of_them, spans
+        )
     table, judged = _headers(records, firsts, codec)
-    nothing = bodies[:0]
-    return write_batches(nothing, bodies, packed[0], table, 0, judged, packed[1], is_packed)
+    nothing, no_records, no_verdicts = bodies[:0], np.zeros(0, RECORD), np.zeros(0, np.uint8)
+    return write_batches(
+        nothing, nothing, table, 0, no_records, no_verdicts, judged, bodies, spans, all_of_them
+    )
 
 
 def _sizes_bound(records: RecordColumns) -> npt.NDArray[np.int64]:

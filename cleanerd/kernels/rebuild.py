@@ -25,7 +25,7 @@ from cleanerd.format.head import (
     TRANSACTIONAL,
 )
 
-from .native import JIT, copy_bytes, crc32c, njit, store_be16, store_be32, store_be64
+from .native import INLINE, JIT, copy_bytes, crc32c, crc32c_of_three, njit, store_be16, store_be32, store_be64
 from .tables import WRITTEN, Action, Bytes, Table
 
 _DROP, _COPY, _EMPTY, _REBUILD = int(Action.DROP), int(Action.COPY), int(Action.EMPTY), int(Action.REBUILD)
@@ -103,42 +103,58 @@ def _write_record(out, at, buffer, record, base_offset, base_timestamp):
     return at + 1
 
 
-@njit(**JIT)
-def _bodies_bound(records, verdicts):
+@njit(**INLINE)
+def _kept_bound(records, verdicts, row):
+    """More bytes than the kept records of a batch take."""
     bound = np.int64(0)
-    for r in range(len(records)):
+    for r in range(row.first_record, row.end_record):
         if verdicts[r] == 0:
             bound += records[r].end - records[r].tail_start + _GROWTH_PER_RECORD
     return bound
 
 
 @njit(**JIT)
-def _batches_bound(batches, begin, judged, spans):
+def _bodies_bound(records, verdicts, judged, wanted):
     bound = np.int64(0)
     for j in range(len(judged)):
-        bound += HEADER_SIZE
-        if judged[j].action == _REBUILD:
-            bound += spans[j, 1] - spans[j, 0]
-        elif judged[j].action == _COPY:
-            bound += batches[begin + j].size
+        if wanted[j]:
+            bound += _kept_bound(records, verdicts, judged[j])
     return bound
 
 
 @njit(**JIT)
-def _write_bodies(raw, expanded, batches, begin, records, verdicts, judged, out, spans):
+def _batches_bound(batches, begin, records, verdicts, judged, spans, has_body):
+    bound = np.int64(0)
+    for j in range(len(judged)):
+        bound += HEADER_SIZE
+        if judged[j].action == _COPY:
+            bound += batches[begin + j].size
+        elif judged[j].action == _REBUILD and has_body[j]:
+            bound += spans[j, 1] - spans[j, 0]
+        elif judged[j].action == _REBUILD:
+            bound += _kept_bound(records, verdicts, judged[j])
+    return bound
+
+
+@njit(**INLINE)
+def _write_kept(raw, expanded, batch, records, verdicts, row, out, at):
+    """The kept records of a batch; returns where they end."""
+    buffer = expanded if batch.expanded else raw
+    base_offset = batch.base_offset if batch.magic == 2 else row.first_kept
+    for r in range(row.first_record, row.end_record):
+        if verdicts[r] == 0:
+            at = _write_record(out, at, buffer, records[r], base_offset, row.base_timestamp)
+    return at
+
+
+@njit(**JIT)
+def _write_bodies(raw, expanded, batches, begin, records, verdicts, judged, wanted, out, spans):
     at = np.int64(0)
     for j in range(len(judged)):
-        row = judged[j]
         spans[j, 0] = at
-        if row.action == _REBUILD:
-            batch = batches[begin + j]
-            buffer = expanded if batch.expanded else raw
-            base_offset = batch.base_offset if batch.magic == 2 else row.first_kept
-            for r in range(row.first_record, row.end_record):
-                if verdicts[r] == 0:
-                    at = _write_record(out, at, buffer, records[r], base_offset, row.base_timestamp)
+        if wanted[j]:
+            at = _write_kept(raw, expanded, batches[begin + j], records, verdicts, judged[j], out, at)
         spans[j, 1] = at
-    return at
 
 
 @njit(**JIT)
@@ -157,13 +173,34 @@ def _write_header(
     store_be16(out, at + PRODUCER_EPOCH_AT, np.int16(batch.producer_epoch))
     store_be32(out, at + BASE_SEQUENCE_AT, batch.base_sequence)
     store_be32(out, at + RECORD_COUNT_AT, np.int32(count))
-    store_be32(out, at + CRC_AT, np.int32(crc32c(out, at + ATTRIBUTES_AT, at + size)))
+
+
+@njit(**INLINE)
+def _store_crcs(out, written, count, without):
+    """Give the last `without` of `count` batches, three at most, their CRC."""
+    if without == 3:
+        a, b, c = written[count - 3], written[count - 2], written[count - 1]
+        crcs = crc32c_of_three(
+            out, a.position + ATTRIBUTES_AT, a.position + a.size, b.position + ATTRIBUTES_AT, b.position + b.size,
+            c.position + ATTRIBUTES_AT, c.position + c.size,
+        )  # fmt: skip
+        store_be32(out, a.position + CRC_AT, np.int32(crcs[0]))
+        store_be32(out, b.position + CRC_AT, np.int32(crcs[1]))
+        store_be32(out, c.position + CRC_AT, np.int32(crcs[2]))
+        return
+    for i in range(count - without, count):
+        row = written[i]
+        crc = crc32c(out, row.position + ATTRIBUTES_AT, row.position + row.size)
+        store_be32(out, row.position + CRC_AT, np.int32(crc))
 
 
 @njit(**JIT)
-def _write_batches(raw, bodies, packed, batches, begin, judged, spans, is_packed, out, written):
+def _write_batches(
+    raw, expanded, batches, begin, records, verdicts, judged, bodies, spans, has_body, out, written
+):
     at = np.int64(0)
     count = 0
+    without_crc = 0  # so many of the last ones
     for j in range(len(judged)):
         row = judged[j]
         if row.action == _DROP:
@@ -174,6 +211,8 @@ def _write_batches(raw, bodies, packed, batches, begin, judged, spans, is_packed
         last_offset = batch.last_offset
         max_timestamp = batch.max_timestamp
         if row.action == _COPY:
+            _store_crcs(out, written, count, without_crc)
+            without_crc = 0
             copy_bytes(out, at, raw, batch.position, size)
         elif row.action == _EMPTY:
             size = np.int64(HEADER_SIZE)
@@ -182,11 +221,12 @@ def _write_batches(raw, bodies, packed, batches, begin, judged, spans, is_packed
                 out, at, batch, size, attributes, base_offset, last_offset, np.int64(-1), max_timestamp, 0
             )
         else:
-            body = packed if is_packed[j] else bodies
-            body_size = spans[j, 1] - spans[j, 0]
             max_timestamp = row.max_timestamp
-            size = HEADER_SIZE + body_size
-            copy_bytes(out, at + HEADER_SIZE, body, spans[j, 0], body_size)
+            if has_body[j]:
+                size = HEADER_SIZE + spans[j, 1] - spans[j, 0]
+                copy_bytes(out, at + HEADER_SIZE, bodies, spans[j, 0], size - HEADER_SIZE)
+            else:
+                size = _write_kept(raw, expanded, batch, records, verdicts, row, out, at + HEADER_SIZE) - at
             attributes = batch.attributes & (_KEPT_ATTRIBUTES | CODEC_MASK)
             if row.horizon >= 0:
                 attributes |= DELETE_HORIZON
@@ -204,6 +244,12 @@ def _write_batches(raw, bodies, packed, batches, begin, judged, spans, is_packed
         entry.size = size
         count += 1
         at += size
+        if row.action != _COPY:
+            without_crc += 1
+            if without_crc == 3:
+                _store_crcs(out, written, count, without_crc)
+                without_crc = 0
+    _store_crcs(out, written, count, without_crc)
     return at, count
 
 
@@ -215,32 +261,39 @@ def write_bodies(
     records: Table,
     verdicts: npt.NDArray[np.uint8],
     judged: Table,
+    wanted: npt.NDArray[np.bool_],
 ) -> tuple[Bytes, npt.NDArray[np.int64]]:
-    """Kept records of every REBUILD batch, re-encoded and not compressed.
+    """Kept records of the `wanted` batches, re-encoded and not compressed.
 
-    `judged` belongs to `batches[begin:]`. Returns (buffer, spans): spans[j] = (start, end) of batch j in the buffer.
+    `judged` belongs to `batches[begin:]`, and so does `wanted`. Returns (buffer, spans): spans[j] = (start, end) of batch j
+    in the buffer.
     """
-    out = np.empty(_bodies_bound(records, verdicts), np.uint8)
+    out = np.empty(_bodies_bound(records, verdicts, judged, wanted), np.uint8)
     spans = np.zeros((len(judged), 2), np.int64)
-    _write_bodies(raw, expanded, batches, begin, records, verdicts, judged, out, spans)
+    _write_bodies(raw, expanded, batches, begin, records, verdicts, judged, wanted, out, spans)
     return out, spans
 
 
 def write_batches(
     raw: Bytes,
-    bodies: Bytes,
-    packed: Bytes,
+    expanded: Bytes,
     batches: Table,
     begin: int,
+    records: Table,
+    verdicts: npt.NDArray[np.uint8],
     judged: Table,
+    bodies: Bytes,
     spans: npt.NDArray[np.int64],
-    is_packed: npt.NDArray[np.bool_],
+    has_body: npt.NDArray[np.bool_],
 ) -> tuple[Bytes, Table]:
     """The bytes of all batches that stay, in order, and a `WRITTEN` row for each (positions from 0).
 
-    The body of REBUILD batch j is `packed[spans[j]]` where `is_packed[j]` (compressed), else `bodies[spans[j]]`.
+    The body of REBUILD batch j is `bodies[spans[j]]` where `has_body[j]`; else it is made of its kept records.
     """
-    out = np.empty(_batches_bound(batches, begin, judged, spans), np.uint8)
+    bound = _batches_bound(batches, begin, records, verdicts, judged, spans, has_body)
+    out = np.empty(bound, np.uint8)
     written = np.zeros(len(judged), WRITTEN)
-    size, count = _write_batches(raw, bodies, packed, batches, begin, judged, spans, is_packed, out, written)
+    size, count = _write_batches(
+        raw, expanded, batches, begin, records, verdicts, judged, bodies, spans, has_body, out, written
+    )
     return out[:size], written[:count]

@@ -189,11 +189,15 @@ class _Superseded:
 def _encode(piece: Piece, part: Slice, judged: Table, kept: npt.NDArray[np.uint8]) -> tuple[Bytes, Table]:
     """Bytes and WRITTEN rows of a judged slice."""
     batches, begin = piece.batches, part.begin
-    bodies, spans = write_bodies(piece.raw, part.expanded, batches, begin, part.records, kept, judged)
     codecs = batches["attributes"][begin : part.end] & CODEC_MASK
     is_packed = (judged["action"] == int(Action.REBUILD)) & (codecs != 0)
+    bodies, spans = write_bodies(
+        piece.raw, part.expanded, batches, begin, part.records, kept, judged, is_packed
+    )
     packed, spans = pack(bodies, codecs, is_packed, spans) or pack_singly(bodies, codecs, is_packed, spans)
-    return write_batches(piece.raw, bodies, packed, batches, begin, judged, spans, is_packed)
+    return write_batches(
+        piece.raw, part.expanded, batches, begin, part.records, kept, judged, packed, spans, is_packed
+    )
 
 
 def verify_part(
