@@ -14,6 +14,7 @@ from .native import INLINE, JIT, be32, crc_step8, last_bytes, le64, njit
 from .tables import Action, Bytes, Table
 
 _DROP, _EMPTY, _REBUILD = int(Action.DROP), int(Action.EMPTY), int(Action.REBUILD)
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _KEPT_ATTRIBUTES = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 
 
@@ -44,7 +45,8 @@ def _begin(record):
 
 @njit(**INLINE)
 def _end(a, b, c, last_word):
-    return crc_step8(crc_step8(c, last_word), np.uint64(a) << np.uint64(32) | np.uint64(b))
+    """64 bits of all three. No CRC of them: that adds, and changes of two of them could cancel each other out."""
+    return (np.uint64(a) * _MULTIPLIER + np.uint64(b)) * _MULTIPLIER + np.uint64(crc_step8(c, last_word))
 
 
 @njit(**INLINE)
@@ -93,9 +95,9 @@ def _digest_records(crc, raw, expanded, batches, records, verdicts):
             continue
         buffer = expanded if batches[records[i].batch].expanded else raw
         if records[i].magic == 2:
-            crc = crc_step8(crc, np.uint64(_digest_record(buffer, records[i])))
+            crc = crc_step8(crc, _digest_record(buffer, records[i]))
         else:
-            crc = crc_step8(crc, np.uint64(_digest_message(buffer, records[i])))
+            crc = crc_step8(crc, _digest_message(buffer, records[i]))
     return crc
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from siphash24 import siphash24
 
 from cleanerd.format.record import decode_varint, encode_varint
+from cleanerd.kernels.digest import digest_records
 from cleanerd.kernels.fingerprint import (
     Fingerprints,
     bucket_hash,
@@ -342,3 +343,46 @@ def test_index_marks_as_an_appending_broker_sets_them(sizes: list[int], interval
         expected.append(since > interval)
         since = size if expected[-1] else since + size
     assert index_marks(written, interval).tolist() == expected
+
+
+def field(data: bytes | None, magic: int) -> bytes:
+    """A key or value with its length."""
+    size = -1 if data is None else len(data)
+    return (encode_varint(size) if magic == 2 else size.to_bytes(4, "big", signed=True)) + (data or b"")
+
+
+def digest_of(key: bytes | None, value: bytes | None, magic: int, *, offset: int = 7) -> int:
+    """The digest of one record or message that lies behind some other bytes."""
+    tail = field(key, magic) + field(value, magic) + (b"\0" if magic == 2 else b"")
+    records = np.zeros(1, RECORD)
+    key_at = 3 + len(field(key, magic)) - len(key or b"")
+    for name, cell in {
+        "offset": offset, "timestamp": 99, "tail_start": 3, "end": 3 + len(tail), "magic": magic,
+        "key_start": key_at, "key_length": -1 if key is None else len(key),
+    }.items():  # fmt: skip
+        records[name] = cell
+    raw, verdicts = array(b"xyz" + tail), np.zeros(1, np.uint8)
+    return digest_records(0, raw, raw, np.zeros(1, BATCH), records, verdicts)
+
+
+@pytest.mark.parametrize("key", [None, b"", b"a key"])
+def test_a_message_has_the_digest_of_the_record_it_becomes(key: bytes | None) -> None:
+    """Rule 4.33: whatever its length, which says which of the three CRCs its last words go to."""
+    for length in range(80):
+        value = random.Random(length).randbytes(length)
+        assert digest_of(key, value, 1) == digest_of(key, value, 2)
+    assert digest_of(key, None, 1) == digest_of(key, None, 2) != digest_of(key, b"", 2)
+
+
+def test_every_bit_of_a_record_changes_its_digest() -> None:
+    value = random.Random(1).randbytes(70)
+    digests = {digest_of(b"k", value, 2), digest_of(b"k", value, 2, offset=8)}
+    for bit in range(8 * len(value)):
+        changed = bytearray(value)
+        changed[bit // 8] ^= 1 << bit % 8
+        digests.add(digest_of(b"k", bytes(changed), 2))
+    for i in range(0, 40, 8):  # two words that change places
+        digests.add(
+            digest_of(b"k", value[:i] + value[i + 8 : i + 16] + value[i : i + 8] + value[i + 16 :], 2)
+        )
+    assert len(digests) == 2 + 8 * len(value) + 5
