@@ -1,21 +1,19 @@
 """A candidate to the work of the pipeline: segments to rewrite, groups, chunks (step 3 of a cleaning)."""
 
-import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from cleanerd.cleaning.choose import Candidate
-from cleanerd.env.files import Files, open_regular
+from cleanerd.cleaning.cuts import Uncut, cut_all
+from cleanerd.env.files import Files
 from cleanerd.env.pace import Pace
 from cleanerd.errors import CorruptFile
 from cleanerd.format.names import FileKind
-from cleanerd.format.offset_index import ENTRY_BYTES
+from cleanerd.format.offset_index import ENTRY_BYTES, OffsetIndex
 from cleanerd.format.txn_index import AbortedTxn
-from cleanerd.kernels.heads import Heads, walk_heads
+from cleanerd.kernels.heads import Heads
 from cleanerd.kernels.tables import AbortedTxns
 from cleanerd.pipeline.values import ChunkWork, LogWork, Source
 from cleanerd.policy.cleanable import range_query
@@ -25,7 +23,7 @@ from cleanerd.storage.scan import SegmentOnDisk, read_aborted_txns, read_offset_
 from cleanerd.storage.stability import check_aborted
 
 _MAX_MS = 2**63 - 1
-_WALK_BYTES_PER_THREAD = 64 << 20  # some ms: less is not worth a thread
+_NO_POSITIONS = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ def plan_cleaning(
     least_free_bytes: int = 0,
     in_place: bool = False,
 ) -> CleaningPlan:
-    """Plan one log. Reads its batch headers, offset and transaction indexes. Raises CorruptFile, OSError, Aborted.
+    """Plan one log. Reads its offset and transaction indexes, and what `cuts` does. Raises CorruptFile, OSError, Aborted.
 
     `least_free_bytes` of the file system are left free by what is written; `in_place`: see `LogWork`.
     """
@@ -121,10 +119,11 @@ def _plan_chunks(
         )
         if segment.size_bytes
     ]
-    walked = _walk_all([segment for _, segment, _ in places], chunk_bytes, first_dirty_offset, pace)
+    uncut = [Uncut(segment, end, _read_index(files, segment)) for _, segment, end in places]
+    cut = cut_all(uncut, chunk_bytes=chunk_bytes, first_dirty_offset=first_dirty_offset, pace=pace)
     chunks = []
-    for (number, segment, segment_end), heads in zip(places, walked, strict=True):
-        positions = _index_positions(files, segment)
+    for (number, segment, segment_end), one, heads in zip(places, uncut, cut, strict=True):
+        positions = _NO_POSITIONS if one.index is None else one.index.positions
         chunks += [
             ChunkWork(
                 source=source,
@@ -178,33 +177,15 @@ def _chunks(segment: SegmentOnDisk, heads: Heads) -> Iterator[tuple[Source, int,
         yield source, records, dirty_records
 
 
-def _walk_all(
-    segments: Sequence[SegmentOnDisk], chunk_bytes: int, first_dirty_offset: int, pace: Pace
-) -> list[Heads]:
-    """The batch headers of segments, none of them empty, on as many cores as that pays for. Raises OSError."""
-
-    def walk(segment: SegmentOnDisk) -> Heads:
-        with open_regular(segment.path) as fd:
-            return walk_heads(fd, segment.size_bytes, chunk_bytes, first_dirty_offset, pace)
-
-    paying = sum(segment.size_bytes for segment in segments) // _WALK_BYTES_PER_THREAD
-    threads = min(len(segments), paying, len(os.sched_getaffinity(0)))
-    if threads < 2:
-        return [walk(segment) for segment in segments]
-    with ThreadPoolExecutor(threads, thread_name_prefix="cleanerd-plan") as pool:
-        return list(pool.map(walk, segments))
-
-
-def _index_positions(files: Files, segment: SegmentOnDisk) -> npt.NDArray[np.int64]:
+def _read_index(files: Files, segment: SegmentOnDisk) -> OffsetIndex | None:
     """Where the offset index says that batches start. Raises CorruptFile."""
     index = read_offset_index(files, segment)
-    positions = index.positions if index is not None else np.zeros(0, np.int64)
-    beyond = np.flatnonzero(positions >= segment.size_bytes)
-    if len(beyond):
+    if index is not None and len(index.positions) and index.positions[-1] >= segment.size_bytes:
+        row = int(np.searchsorted(index.positions, segment.size_bytes))
         raise CorruptFile(
             segment.sibling(FileKind.OFFSET_INDEX),
-            int(beyond[0]) * ENTRY_BYTES,
+            row * ENTRY_BYTES,
             f"a position below the {segment.size_bytes} bytes of the log",
-            int(positions[beyond[0]]),
+            int(index.positions[row]),
         )
-    return positions
+    return index

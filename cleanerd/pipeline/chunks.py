@@ -34,6 +34,7 @@ SLICE_BYTES = 2 << 20
 LARGE_BATCH_BYTES = 64 << 20
 """Expanded, or as rows of its records, of which one may take eight times what the record does. From here on the memory of
 a batch is that of the machine: workers take turns."""
+_AHEAD_BYTES = 8 << 20  # what the kernel is asked to have ready
 _T = TypeVar("_T")
 _NOTHING = np.empty(0, np.uint8)
 
@@ -101,7 +102,11 @@ def read_pieces(source: Source) -> Iterator[Piece]:
 def pieces_of(fd: int, source: Source) -> Iterator[Piece]:
     """`read_pieces` of a file that is open already, and may change elsewhere: its identity is not compared."""
     position, size, previous_offset = source.start, PIECE_BYTES, source.min_offset - 1
+    advised = position
     while position < source.end:
+        if position >= advised:
+            os.posix_fadvise(fd, position, min(_AHEAD_BYTES, source.end - position), os.POSIX_FADV_WILLNEED)
+            advised = position + _AHEAD_BYTES // 2
         wanted = min(size, source.end - position)
         raw = read_at(fd, position, wanted)
         if len(raw) < wanted:

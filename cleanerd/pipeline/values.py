@@ -40,8 +40,8 @@ class ChunkWork:
     retain_legacy_deletes: bool  # rule 4.11
     index_path: str  # offset index of the segment, for errors
     index_positions: npt.NDArray[np.int64]  # its positions inside this chunk
-    records_max: int  # what its batch headers say, and never more than its bytes can hold
-    dirty_records_max: int  # those of batches that reach into the dirty section
+    records_max: int  # of its offsets or its batch headers; never more than its bytes can hold
+    dirty_records_max: int  # those that may be in the dirty section
     index_first_entry: int = 0  # number of the first of these entries in the index file
 
 

@@ -16,7 +16,7 @@ from cleanerd.env.files import Files, FileStat, NotRegular, open_regular, regula
 from cleanerd.env.pace import Pace, unpaced
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format import names
-from cleanerd.format.batch import checksum, iterate_batches, parse_header
+from cleanerd.format.batch import BatchHeader, checksum, iterate_batches, parse_header
 from cleanerd.format.errors import FormatError, corruption_in
 from cleanerd.format.head import (
     HEAD_BYTES,
@@ -366,23 +366,28 @@ def _last_indexed_batch(files: Files, segment: SegmentOnDisk) -> int:
     if index is None or not index.positions.size:
         return 0
     position = int(index.positions[-1])
-    return position if _is_sound_batch(segment, position, int(index.offsets[-1])) else 0
+    return 0 if sound_batch(segment, position, int(index.offsets[-1])) is None else position
 
 
-def _is_sound_batch(segment: SegmentOnDisk, position: int, indexed_offset: int) -> bool:
-    """Whether a batch of magic 2 lies there that the entry can mean. Nothing else keeps the index honest (spec disk B2)."""
+def sound_batch(
+    segment: SegmentOnDisk, position: int, indexed_offset: int, max_bytes: int = names.SEGMENT_MAX_BYTES
+) -> BatchHeader | None:
+    """The header of the batch of magic 2 at `position`, if there is one that an index entry can mean and its CRC is right.
+
+    Nothing else keeps the index honest (spec disk B2). None also for a batch of more than `max_bytes`. Raises OSError.
+    """
     with regular_file(segment.path) as file:
         file.seek(position)
         try:
             header = parse_header(file.read(HEADER_SIZE))
         except FormatError:
-            return False
+            return None
         if not segment.base_offset <= header.base_offset <= indexed_offset:
-            return False
-        if position + header.size_bytes > segment.size_bytes:
-            return False
+            return None
+        if header.size_bytes > min(segment.size_bytes - position, max_bytes):
+            return None
         file.seek(position)
-        return checksum(file.read(header.size_bytes)) == header.crc
+        return header if checksum(file.read(header.size_bytes)) == header.crc else None
 
 
 def tail_batches(

@@ -16,8 +16,8 @@ BURST_S = 0.3
 @pytest.mark.parametrize(
     ("key", "moved"),
     [
-        ("log.cleaner.io.max.bytes.per.second", 3.0),  # examine, index, rewrite; what is written is small
-        ("cleanerd.io.max.read.bytes.per.second", 3.0),
+        ("log.cleaner.io.max.bytes.per.second", 2.0),  # index, rewrite; what is written is small
+        ("cleanerd.io.max.read.bytes.per.second", 2.0),
         ("cleanerd.io.max.write.bytes.per.second", 0.02),
     ],
 )
