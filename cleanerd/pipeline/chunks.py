@@ -34,7 +34,7 @@ SLICE_BYTES = 2 << 20
 LARGE_BATCH_BYTES = 64 << 20
 """Expanded, or as rows of its records, of which one may take eight times what the record does. From here on the memory of
 a batch is that of the machine: workers take turns."""
-_AHEAD_BYTES = 8 << 20  # what the kernel is asked to have ready
+_AHEAD_BYTES = 4 << 20  # what the kernel is asked to have ready
 _T = TypeVar("_T")
 _NOTHING = np.empty(0, np.uint8)
 
@@ -90,23 +90,26 @@ def _open_unchanged(source: Source) -> int:
     return fd
 
 
-def read_pieces(source: Source) -> Iterator[Piece]:
-    """Read a source and check structure, CRC of every batch and order of offsets. Raises CorruptFile, SourceChanged."""
+def read_pieces(source: Source, *, ahead: bool = False) -> Iterator[Piece]:
+    """Read a source and check structure, CRC of every batch and order of offsets. Raises CorruptFile, SourceChanged.
+
+    `ahead`: it may not be in the page cache yet.
+    """
     fd = _open_unchanged(source)
     try:
-        yield from pieces_of(fd, source)
+        yield from pieces_of(fd, source, ahead=ahead)
     finally:
         os.close(fd)
 
 
-def pieces_of(fd: int, source: Source) -> Iterator[Piece]:
+def pieces_of(fd: int, source: Source, *, ahead: bool = False) -> Iterator[Piece]:
     """`read_pieces` of a file that is open already, and may change elsewhere: its identity is not compared."""
     position, size, previous_offset = source.start, PIECE_BYTES, source.min_offset - 1
-    advised = position
+    advised = position + PIECE_BYTES if ahead else None
     while position < source.end:
-        if position >= advised:
-            os.posix_fadvise(fd, position, min(_AHEAD_BYTES, source.end - position), os.POSIX_FADV_WILLNEED)
-            advised = position + _AHEAD_BYTES // 2
+        if advised is not None and advised < min(position + _AHEAD_BYTES, source.end):
+            os.posix_fadvise(fd, advised, _AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+            advised += _AHEAD_BYTES
         wanted = min(size, source.end - position)
         raw = read_at(fd, position, wanted)
         if len(raw) < wanted:

@@ -83,7 +83,7 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
     buckets = [np.empty(0, np.int32)]
     clean = 0
     reasons = np.zeros(len(RecordVerdict), np.int64)  # not told: those that are superseded are missing
-    for piece in read_pieces(work.source):
+    for piece in read_pieces(work.source, ahead=True):
         check_index(piece, work)
         aborted = mark_aborted(piece.batches, log.aborted)
         events = collect_events(piece.raw, piece.batches, aborted, log.context)
