@@ -24,7 +24,7 @@ from cleanerd.errors import Aborted, CleanerdError, CorruptFile, Fatal, JobFaile
 from cleanerd.pipeline.channel import Channel, Phase, Reporter, driver_host
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.lazy_spark import LazySpark
-from cleanerd.pipeline.values import IndexedLog, RewrittenLog
+from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog
 from cleanerd.policy.verdicts import REMOVED_VERDICTS, RecordVerdict
 from cleanerd.storage.changed import changed_while_read, is_other_segment
 from cleanerd.storage.partition_dir import PartitionDir
@@ -119,7 +119,7 @@ class Cleaner:
             with watch.phase("plan"):
                 logs, results = self._plan(candidates, partial(self._drop_and_plan, is_owned=is_owned), watch)
             write = partial(self._write, is_owned=is_owned, make_room=make_room)
-            self._run_pipeline(logs, reporter, watch, write)
+            self._run_pipeline(logs, reporter, watch, write, in_one_step=True)
         except BaseException:
             self.give_up(candidates)
             raise
@@ -227,13 +227,23 @@ class Cleaner:
         return self._plan_one(candidate, is_owned=is_owned)
 
     def _run_pipeline(
-        self, logs: list[_Log], reporter: Reporter | None, watch: Stopwatch, rewrite: "_Rewrite"
+        self,
+        logs: list[_Log],
+        reporter: Reporter | None,
+        watch: Stopwatch,
+        rewrite: "_Rewrite",
+        *,
+        in_one_step: bool = False,
     ) -> None:
-        """The Spark jobs. Raises JobFailed for what cannot be put down to one of several logs."""
+        """The Spark jobs; `in_one_step`: small logs are indexed and rewritten by one of them.
+
+        Raises JobFailed for what cannot be put down to one of several logs.
+        """
         if not logs:
             return
         where = logs[0].candidate.snapshot.directory if len(logs) == 1 else logs[0].candidate.snapshot.log_dir
-        error = attempt(lambda: self._report_and_run(logs, reporter, watch, rewrite), where)
+        run = partial(self._run_steps, logs, watch=watch, rewrite=rewrite, in_one_step=in_one_step)
+        error = attempt(lambda: self._report_and_run(logs, reporter, run), where)
         if isinstance(error, Fatal):
             raise error
         if error is not None and len(logs) > 1:
@@ -241,13 +251,12 @@ class Cleaner:
         logs[0].error = logs[0].error or error
 
     def _report_and_run(
-        self, logs: list[_Log], reporter: Reporter | None, watch: Stopwatch, rewrite: "_Rewrite"
+        self, logs: list[_Log], reporter: Reporter | None, run: Callable[[Reporter], None]
     ) -> None:
         for log in logs:
-            total_bytes = sum(chunk.source.end - chunk.source.start for chunk in log.plan.work.chunks)
-            self._progress.planned(log.candidate.snapshot.topic_partition, total_bytes)
+            self._progress.planned(log.candidate.snapshot.topic_partition, log.plan.work.size_bytes)
         if reporter is not None:
-            self._run_steps(logs, reporter, watch, rewrite)
+            run(reporter)
             return
         partitions = [log.candidate.snapshot.topic_partition for log in logs]
         throttle = self._throttle
@@ -260,22 +269,53 @@ class Cleaner:
             return True
 
         with Channel(advanced, driver_host(self._session.master)) as channel:
-            self._run_steps(logs, channel.reporter, watch, rewrite)
+            run(channel.reporter)
 
-    def _run_steps(self, logs: list[_Log], reporter: Reporter, watch: Stopwatch, rewrite: "_Rewrite") -> None:
+    def _run_steps(
+        self,
+        logs: list[_Log],
+        reporter: Reporter,
+        *,
+        watch: Stopwatch,
+        rewrite: "_Rewrite",
+        in_one_step: bool,
+    ) -> None:
         pipeline = Pipeline(self._session, budget_of(self._request), reporter)
-        keys = [_fingerprint_key(self._entropy) for _ in logs]
         if not self._session.is_up and any(log.plan.work.chunks for log in logs):
             with watch.phase("start"):
                 self._session.context()
+        if in_one_step:
+            with watch.phase("rewrite"):
+                self._clean_small([log for log in logs if pipeline.is_small(log.plan.work)], pipeline)
         with watch.phase("index"):
-            for log, indexed in zip(logs, pipeline.index([log.plan.work for log in logs], keys), strict=True):
-                log.indexed, log.error = indexed, indexed.error
-                if log.is_alive and self._request.config.merge_enable:
-                    log.plan = merge_neighbours(log.plan, indexed)
+            logs = [log for log in logs if log.rewritten is None]
+            self._index([log for log in logs if log.indexed is None], pipeline)
+            for log in logs:
+                if log.indexed is not None and log.is_alive and self._request.config.merge_enable:
+                    log.plan = merge_neighbours(log.plan, log.indexed)
         with watch.phase("rewrite"):
             for log, rewritten in zip(logs, rewrite(logs, pipeline), strict=True):
                 log.rewritten, log.error = rewritten, log.error or rewritten.error
+
+    def _index(self, logs: list[_Log], pipeline: Pipeline) -> None:
+        for log, indexed in zip(logs, pipeline.index(*self._works(logs)), strict=True):
+            log.indexed, log.error = indexed, indexed.error
+
+    def _clean_small(self, logs: list[_Log], pipeline: Pipeline) -> None:
+        """Index and rewrite in one step, if there is plenty of room: no log has been looked into yet."""
+        if not logs:
+            return
+        least_free_bytes = max(log.plan.work.least_free_bytes for log in logs)
+        wanted = {log.candidate.snapshot.directory: Room.of_any(log.plan).peak_bytes for log in logs}
+        if self._reservations.take(wanted, least_free_bytes) is not None:
+            return
+        for log, (indexed, rewritten) in zip(logs, pipeline.clean_small(*self._works(logs)), strict=True):
+            log.indexed, log.rewritten = indexed, rewritten
+            log.error = indexed.error
+
+    def _works(self, logs: list[_Log]) -> tuple[list[LogWork], list[tuple[int, int]]]:
+        """What the pipeline is to do, and the keys that it does it with."""
+        return [log.plan.work for log in logs], [_fingerprint_key(self._entropy) for _ in logs]
 
     def _write(
         self, logs: list[_Log], pipeline: Pipeline, *, is_owned: bool, make_room: Callable[[], object]

@@ -8,7 +8,8 @@ examine     an exact look at the logs of a job, before its seconds begin; measur
 plan        what a cleaning needs to know beside the records is read, the work is divided
 start       Spark is started, if it was not up; like examine, no part of the seconds of a cleaning
 index       keys are read, and the newest record of each is found
-rewrite     records are copied and the copy is verified; counted beforehand where disk space is short
+rewrite     records are copied and the copy is verified; counted beforehand where disk space is short;
+            small logs are indexed in here, too
 stage       the parts of each log are joined and synced, those of several logs side by side
 commit      its segments are swapped, its checkpoint is written; several logs of a `clean` do so side by side,
             and each reports its share of the seconds
@@ -44,4 +45,4 @@ class Stopwatch:
         """Measures a phase; one that ends in an error has none."""
         began_s = self._clock.monotonic_s()
         yield
-        self.phase_seconds[name] = self._clock.monotonic_s() - began_s
+        self.phase_seconds[name] = self.phase_seconds.get(name, 0.0) + self._clock.monotonic_s() - began_s

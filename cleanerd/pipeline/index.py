@@ -23,7 +23,7 @@ from cleanerd.policy.winner import newest_first
 
 from .channel import Advance
 from .chunks import Piece, Slice, check_index, map_slices, read_pieces, size_bytes
-from .values import Bits, ChunkSummary, ChunkWork, PackedBits, Source
+from .values import Bits, ChunkSummary, ChunkWork, IndexedLog, PackedBits, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,24 @@ class Block:
         bits = self.superseded.unpack()
         answer_rest(bits, answers)
         return bits
+
+
+def log_context(log: IndexedLog, discardable_markers: Sequence[int]) -> LogContext:
+    """For the chunks of a log. `discardable_markers`: as in `Context`, none before they are known."""
+    work = log.work
+    return LogContext(
+        context=Context(
+            now_ms=work.now_ms,
+            new_horizon_ms=work.new_horizon_ms,
+            round_end=work.round_end,
+            producers=work.producers,
+            discardable_markers=np.array(discardable_markers, np.int64),
+        ),
+        aborted=work.aborted,
+        first_dirty_offset=work.first_dirty_offset,
+        key=log.key,
+        buckets=log.buckets,
+    )
 
 
 Blocks = dict[int, Block]
@@ -140,7 +158,7 @@ class _ChunkTally:
     def summary(self, source: Source, competing: int) -> ChunkSummary:
         """The result."""
         return ChunkSummary(
-            bytes=source.end - source.start,
+            bytes=source.size_bytes,
             records=self.records,
             batches=self._batches,
             legacy_batches=self._legacy_batches,

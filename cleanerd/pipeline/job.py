@@ -18,21 +18,20 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from pyspark import SparkContext
 
 from cleanerd.errors import CleanerdError, LogUncleanable
 from cleanerd.format.names import SEGMENT_MAX_BYTES, FileKind, Suffix, segment_path
 from cleanerd.kernels.fingerprint import MAX_BUCKETS, Fingerprints
-from cleanerd.kernels.judge import Context
 from cleanerd.kernels.newest import KeySet
 from cleanerd.policy.winner import FINGERPRINT_BYTES, KEY_BYTES
 
 from .block_store import scratch_directory
 from .channel import Reporter, driver_host
-from .index import Blocks, LogContext, holders_of_buckets, resolve
+from .index import Blocks, LogContext, holders_of_buckets, log_context, resolve
 from .lazy_spark import LazySpark
 from .place import Place, places
+from .small_log import SmallLogTask, is_small
 from .tasks import (
     IndexTask,
     Layout,
@@ -87,6 +86,26 @@ class Pipeline:
             return self._index_map_side(logs, keys)
         return self._index_by_shuffle(logs, keys)
 
+    def is_small(self, work: LogWork) -> bool:
+        """Whether `clean_small` may take a log."""
+        return self._session.is_one_machine and is_small(work, self._budget.bytes // self._session.cores())
+
+    def clean_small(
+        self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]
+    ) -> list[tuple[IndexedLog, RewrittenLog | None]]:
+        """Index and rewrite logs that `is_small`, each in one task. None: it has still to be rewritten (`small_log`)."""
+        tasks = [
+            SmallLogTask(number, IndexedLog(log, key, _buckets(log.records_max, BUCKET_RECORDS)))
+            for number, (log, key) in enumerate(zip(logs, keys, strict=True))
+        ]
+
+        run = each(lambda task, _, reporter: task.run(reporter))
+        cleaned: list[tuple[IndexedLog, RewrittenLog | None]] = []
+        for task, (indexed, rewritten) in self._run(tasks, [], _INDEX_TASKS_PER_CORE, run):
+            indexed.work = task.indexed.work
+            cleaned.append((indexed, rewritten))
+        return cleaned
+
     def rewrite(self, logs: Sequence[IndexedLog], *, write: bool) -> list[RewrittenLog]:
         """Rewrite the changed groups and verify what was written; with `write` False only count (dry run)."""
         tasks = [
@@ -95,7 +114,7 @@ class Pipeline:
             if log.error is None
             for task in _rewrite_tasks(log, number, write)
         ]
-        contexts = [_context(log, log.discardable_markers) for log in logs]
+        contexts = [log_context(log, log.discardable_markers) for log in logs]
         result = [RewrittenLog(log, log.error) for log in logs]
         is_placed = any(task.place is not None for task in tasks)
         shared = self._places if is_placed else None
@@ -115,7 +134,7 @@ class Pipeline:
             IndexedLog(log, key, _buckets(log.dirty_records_max, BUCKET_RECORDS))
             for log, key in zip(logs, keys, strict=True)
         ]
-        contexts = [_context(log, ()) for log in indexed]
+        contexts = [log_context(log, ()) for log in indexed]
         summaries: dict[ChunkOf, ChunkSummary | CleanerdError] = {}
         bits: dict[ChunkOf, dict[int, Bits]] = defaultdict(dict)
         blocks: dict[ChunkOf, Blocks] = {}
@@ -146,7 +165,7 @@ class Pipeline:
             IndexedLog(log, key, _buckets(log.records_max, per_bucket))
             for log, key in zip(logs, keys, strict=True)
         ]
-        contexts, tasks = [_context(log, ()) for log in indexed], _index_tasks(indexed, dirty=None)
+        contexts, tasks = [log_context(log, ()) for log in indexed], _index_tasks(indexed, dirty=None)
         layout, reporter = self._layout(indexed), self._reporter
 
         def job(spark: SparkContext) -> list[tuple[int, int, Any]]:
@@ -215,7 +234,7 @@ class Pipeline:
 
 def _spread(spark: SparkContext, tasks: list[Any], per_core: int) -> Any:
     """Enough Spark tasks to keep all cores busy, none so small that starting it is most of its cost."""
-    size = sum(task.work.source.end - task.work.source.start for task in tasks)
+    size = sum(task.size_bytes for task in tasks)
     cores = spark.defaultParallelism
     wanted = max(min(per_core * cores, -(-size // _TASK_BYTES_MIN)), -(-size // _TASK_BYTES_MAX), 1)
     if size >= len(tasks) * _ALONE_BYTES and any(getattr(task, "place", None) is not None for task in tasks):
@@ -229,23 +248,6 @@ def _buckets(records: int, per_bucket: int) -> int:
     """A power of two, so that a bucket holds `per_bucket` records at most on average."""
     wanted = max(-(-records // per_bucket), 1)
     return min(1 << (wanted - 1).bit_length(), MAX_BUCKETS)
-
-
-def _context(log: IndexedLog, discardable_markers: Sequence[int]) -> LogContext:
-    work = log.work
-    return LogContext(
-        context=Context(
-            now_ms=work.now_ms,
-            new_horizon_ms=work.new_horizon_ms,
-            round_end=work.round_end,
-            producers=work.producers,
-            discardable_markers=np.array(discardable_markers, np.int64),
-        ),
-        aborted=work.aborted,
-        first_dirty_offset=work.first_dirty_offset,
-        key=log.key,
-        buckets=log.buckets,
-    )
 
 
 def _index_tasks(logs: Sequence[IndexedLog], *, dirty: bool | None) -> list[IndexTask]:

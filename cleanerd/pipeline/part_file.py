@@ -7,7 +7,7 @@ from cleanerd.env.space import room
 from cleanerd.env.writeback import begin_writeback
 from cleanerd.kernels.tables import Bytes
 
-from .place import Asked
+from .place import Asked, Known
 
 HELD_BYTES = 80 << 20
 """What is held of a part until its position is known; more than a chunk of the usual size keeps."""
@@ -19,7 +19,9 @@ class PartFile:
     Every method, and entering, raises OSError, NoSpace; Aborted when a part before it has failed.
     """
 
-    def __init__(self, path: str, like: str, least_free_bytes: int, asked: Asked | None = None) -> None:
+    def __init__(
+        self, path: str, like: str, least_free_bytes: int, asked: Asked | Known | None = None
+    ) -> None:
         """`like`: the file whose owner and mode the new one gets."""
         self.path = path
         self.start = 0

@@ -91,6 +91,29 @@ def places(host: str) -> Iterator[Reporter]:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """`Asked` for parts that one task writes one after the other: this one begins at `start`."""
+
+    number: int
+    start: int
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the part begins its segment."""
+        return self.number == 0
+
+    def tell(self, size_bytes: int) -> None:
+        """The next part is made by who knows."""
+
+    def give_up(self) -> None:
+        """There will be no next part."""
+
+    def position(self) -> int:
+        """Where the part begins."""
+        return self.start
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """The task's end: a place, and whom to ask. Everything but `give_up` raises Aborted when the job has failed."""
 

@@ -29,7 +29,7 @@ from .channel import Advance
 from .chunks import Piece, Slice, map_slices, pieces_of, read_pieces, size_bytes
 from .index import LogContext
 from .part_file import PartFile
-from .place import Asked
+from .place import Asked, Known
 from .segment_indexes import index_entries
 from .values import Bits, ChunkWork, IndexEntries, Part, Source, Verdicts
 
@@ -59,7 +59,7 @@ def rewrite_chunk(
     advance: Advance,
     verified: Advance,
     least_free_bytes: int = 0,
-    asked: Asked | None = None,
+    asked: Asked | Known | None = None,
 ) -> Part:
     """Write what stays of a chunk to `part_path` and prove it; with None nothing is written (dry run).
 

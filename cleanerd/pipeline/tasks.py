@@ -53,6 +53,11 @@ class IndexTask:
     work: ChunkWork
     first_bucket: int
 
+    @property
+    def size_bytes(self) -> int:
+        """Of log."""
+        return self.work.source.size_bytes
+
     def run(self, contexts: list[LogContext], reporter: Reporter) -> Indexed:
         """The answer, told by this chunk alone."""
 
@@ -60,7 +65,7 @@ class IndexTask:
             with reporter.advance(self.log, Phase.INDEX) as advance:
                 return index_chunk(self.work, contexts[self.log], advance)
 
-        return _guarded(index, self.work.source.path)
+        return in_task(index, self.work.source.path)
 
     def look_up(
         self, contexts: list[LogContext], reporter: Reporter, keys: dict[tuple[int, int], KeySet]
@@ -210,6 +215,11 @@ class RewriteTask:
     least_free_bytes: int
     place: Place | None = None
 
+    @property
+    def size_bytes(self) -> int:
+        """Of log."""
+        return self.work.source.size_bytes
+
     def run(
         self, contexts: list[LogContext], reporter: Reporter, places: Reporter | None = None
     ) -> Part | CleanerdError:
@@ -226,9 +236,10 @@ class RewriteTask:
                     advance, verified, self.least_free_bytes, asked,
                 )  # fmt: skip
 
-        return _guarded(rewrite, self.work.source.path)
+        return in_task(rewrite, self.work.source.path)
 
 
-def _guarded(step: Callable[[], _T], where: str) -> _T | CleanerdError:
+def in_task(step: Callable[[], _T], where: str) -> _T | CleanerdError:
+    """`errors.guarded`, inside a Spark task."""
     gc.freeze()  # a Spark worker collects garbage after every task: spare it the modules, 30 ms a task
     return guarded(step, where)

@@ -29,6 +29,11 @@ class Source:
     end: int
     min_offset: int  # base offset of the segment: no batch may begin below it
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the run."""
+        return self.end - self.start
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkWork:
@@ -64,6 +69,11 @@ class LogWork:
     least_free_bytes: int = 0  # of the file system: new files leave it free
     log_start_offset: int = 0  # no transaction that ends below it is among the aborted ones (rule 4.22)
     in_place: bool = False  # tasks write the parts of a group into one file; else each is a file of its own
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all chunks."""
+        return sum(chunk.source.size_bytes for chunk in self.chunks)
 
     @property
     def records_max(self) -> int:

@@ -7,6 +7,7 @@ are cleaned, and the hostile one is left as it was.
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,15 +127,16 @@ def test_logs_of_a_job_that_failed_as_a_whole_are_tried_one_by_one(
     log_dir = write_logs(tmp_path / "logs", "a", "hostile", "z")
     from cleanerd.pipeline import job
 
-    index = job.Pipeline.index
+    for step in ("index", "clean_small"):
+        real = getattr(job.Pipeline, step)
 
-    def failing(self: job.Pipeline, logs: object, keys: object) -> object:
-        assert isinstance(logs, list)
-        if any(log.topic_partition.topic == "hostile" for log in logs):
-            raise SparkFailed("a worker was killed")
-        return index(self, logs, keys)  # type: ignore[arg-type]
+        def failing(self: job.Pipeline, logs: object, keys: object, real: Any = real) -> object:
+            assert isinstance(logs, list)
+            if any(log.topic_partition.topic == "hostile" for log in logs):
+                raise SparkFailed("a worker was killed")
+            return real(self, logs, keys)
 
-    monkeypatch.setattr(job.Pipeline, "index", failing)
+        monkeypatch.setattr(job.Pipeline, step, failing)
     ran = clean(spark, log_dir)
     assert ran.code == 1
     assert "a worker was killed" in ran.reason("hostile")

@@ -50,6 +50,9 @@ class InProcess:
     is_one_machine = True
     _temp_dir = None
 
+    def cores(self) -> int:
+        return 1
+
     def run(self, work: Callable[[Any], Any]) -> Any:
         return work(self)
 

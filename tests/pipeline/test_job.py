@@ -64,10 +64,10 @@ def offsets_in(log: RewrittenLog) -> np.ndarray:
     """Offsets of all records in the part files, in order."""
     found = [np.zeros(0, np.int64)]
     for group in sorted(log.parts):
-        for written in log.parts[group]:
-            assert written.path is not None
-            stat = os.stat(written.path)
-            source = Source(written.path, FileStat.of(stat), 0, stat.st_size, 0)
+        for path in dict.fromkeys(written.path for written in log.parts[group]):
+            assert path is not None
+            stat = os.stat(path)
+            source = Source(path, FileStat.of(stat), 0, stat.st_size, 0)
             found += [
                 part.records["offset"].copy() for piece in read_pieces(source) for part in slices(piece)
             ]

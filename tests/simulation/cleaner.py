@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from cleanerd.cleaning import clean, commit, plan, recovery
+from cleanerd.cleaning import clean, commit, cuts, recovery
 from cleanerd.cleaning import lock as cleaning_lock
 from cleanerd.cleaning.reservations import Reservations
 from cleanerd.cleaning.result import LogResult
@@ -40,6 +40,7 @@ from cleanerd.daemon.work import cleanings
 from cleanerd.env import files as env_files
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import Aborted
+from cleanerd.pipeline import small_log
 from cleanerd.pipeline.channel import Phase
 from cleanerd.storage import lock as storage_lock
 from cleanerd.storage import segments
@@ -301,12 +302,13 @@ def instead_of_the_machine(
         mock.patch.object(cleanings, "Channel", InlineChannel),
         mock.patch.object(InlineChannel, "interlude", staticmethod(interlude)),
         mock.patch.object(os, "urandom", bits.randbytes),
+        mock.patch.object(small_log, "SMALL_LOG_BYTES", seed % 2 * small_log.SMALL_LOG_BYTES),
         mock.patch.object(uuid, "uuid4", identity),
         mock.patch.object(sys, "excepthook", lambda kind, error, _: told(f"{kind.__name__}: {error}")),
     ]
     waiting = (commit, cleaning_lock, recovery, storage_lock, segments, writer)
     patches += [mock.patch.object(module, "threading", without_waiting(clock)) for module in waiting]
-    patches += [mock.patch.object(module, "ThreadPoolExecutor", InlinePool) for module in (clean, plan)]
+    patches += [mock.patch.object(module, "ThreadPoolExecutor", InlinePool) for module in (clean, cuts)]
     patches += [mock.patch.object(env_files, "_sync_threads", InlinePool())]
     with contextlib.ExitStack() as stack:
         for patch in patches:

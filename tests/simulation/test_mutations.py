@@ -18,7 +18,7 @@ from cleanerd.client import reader
 from cleanerd.daemon.work.holds import Holds
 from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.kernels.tables import Producers
-from cleanerd.pipeline import index, job, rewrite, tasks, whole_log
+from cleanerd.pipeline import index, job, rewrite, small_log, tasks, whole_log
 from cleanerd.storage.stability import read_stability
 from cleanerd.storage.staged import unlink_staged
 from tests.simulation.disk import REAL
@@ -79,8 +79,9 @@ def test_it_finds_what_goes_before_its_horizon(monkeypatch: Patch) -> None:
 
 def test_it_finds_markers_that_go_before_their_data(monkeypatch: Patch) -> None:
     """Rule 4.21: while a record of a committed transaction is there, so is its marker."""
-    real = job._context
-    monkeypatch.setattr(job, "_context", lambda log, _: real(log, range(1 << 12)))
+    real = index.log_context
+    for module in (job, small_log):
+        monkeypatch.setattr(module, "log_context", lambda log, _: real(log, range(1 << 12)))
     found("the marker at .* is gone, of its data .* is there")
 
 
@@ -94,7 +95,7 @@ def test_it_finds_a_record_that_is_lost(monkeypatch: Patch) -> None:
             one[: len(one) // 8] = True
         return bits, table
 
-    for module in (index, job, tasks):
+    for module in (index, job, small_log, tasks):
         monkeypatch.setattr(module, "resolve", resolve)
     found("is lost|tombstone .* before its delete horizon")  # whichever is among the first
 

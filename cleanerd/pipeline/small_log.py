@@ -1,0 +1,110 @@
+"""Steps 4 to 7 for a small log: all of it in one task.
+
+Two Spark jobs, with an answer of each chunk to the driver between them, cost more than such a log itself, and a broker has
+hundreds of them. What one task knows of it is all there is to know: it resolves here, and goes on.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from cleanerd.errors import CleanerdError, guarded
+from cleanerd.format.names import FileKind, Suffix, segment_path
+from cleanerd.policy.winner import KEY_BYTES
+
+from .channel import Advance, Phase, Reporter
+from .index import holders_of_buckets, index_chunk, log_context, resolve
+from .place import Known
+from .rewrite import rewrite_chunk
+from .tasks import in_task
+from .values import Bits, ChunkWork, IndexedLog, LogWork, RewrittenLog, WrittenPart
+from .whole_log import join_chunks
+
+SMALL_LOG_BYTES = 16 << 20
+_T = TypeVar("_T")
+
+
+def is_small(work: LogWork, budget_bytes: int) -> bool:
+    """Whether one task may take the log: little to read, one group to write, and its keys within the budget."""
+    is_little = 0 < work.size_bytes <= SMALL_LOG_BYTES
+    return is_little and work.groups == 1 and work.records_max * KEY_BYTES <= budget_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SmallLogTask:
+    """Clean a log, up to its parts; `log` is its number in the job, and nothing of `indexed` is known yet."""
+
+    log: int
+    indexed: IndexedLog
+
+    @property
+    def size_bytes(self) -> int:
+        """Of log."""
+        return self.indexed.work.size_bytes
+
+    def run(self, reporter: Reporter) -> tuple[IndexedLog, RewrittenLog | None]:
+        """What the index and rewrite steps make of it. None where there is an error, or the driver has to look at it first.
+
+        That is a log in which nothing changes, whose segments may be merged, and one with batches of old formats: they
+        grow, and no room has been reserved for that.
+        """
+        indexed = self.indexed
+        found = in_task(partial(self._clean, reporter), indexed.work.directory)
+        if isinstance(found, CleanerdError):
+            indexed.error = found
+            return indexed, None
+        return indexed, found
+
+    def _clean(self, reporter: Reporter) -> RewrittenLog | None:
+        indexed = self.indexed
+        with reporter.advance(self.log, Phase.INDEX) as advance:
+            _index(indexed, advance)
+        is_legacy = any(summary.legacy_batches for summary in indexed.summaries)
+        if indexed.error is not None or not indexed.changed_groups or is_legacy:
+            return None
+        with (
+            reporter.advance(self.log, Phase.REWRITE) as advance,
+            reporter.advance(self.log, Phase.VERIFY) as verified,
+        ):
+            parts = _rewrite(indexed, advance, verified)
+        indexed.verdicts = []  # have been used
+        return RewrittenLog(indexed, None, {indexed.work.chunks[0].group: parts})
+
+
+def _index(indexed: IndexedLog, advance: Advance) -> None:
+    """Fill in what all chunks together tell. Raises what one of them does."""
+    work, context = indexed.work, log_context(indexed, ())
+    found = [_of(chunk, partial(index_chunk, chunk, context, advance)) for chunk in work.chunks]
+    blocks = [one for _, one in found]
+    bits: list[dict[int, Bits]] = [{} for _ in blocks]
+    for bucket, holders in holders_of_buckets(blocks).items():
+        answers, _ = resolve([blocks[i][bucket] for i in holders])
+        for i, answer in zip(holders, answers, strict=True):
+            bits[i][bucket] = answer
+    join_chunks(indexed, [summary for summary, _ in found], bits)
+
+
+def _rewrite(indexed: IndexedLog, advance: Advance, verified: Advance) -> list[WrittenPart]:
+    """The parts of all chunks, one behind the other in one file. Raises what one of them does."""
+    work, context = indexed.work, log_context(indexed, indexed.discardable_markers)
+    path = segment_path(work.directory, indexed.summaries[0].first_offset, FileKind.PART, Suffix.STAGED)
+    parts: list[WrittenPart] = []
+    position = 0
+    for number, (chunk, verdicts) in enumerate(zip(work.chunks, indexed.verdicts, strict=True)):
+        rewrite = partial(
+            rewrite_chunk, chunk, context, verdicts, path, work.index_interval_bytes, advance, verified,
+            work.least_free_bytes, Known(number, position),
+        )  # fmt: skip
+        part = _of(chunk, rewrite)
+        parts.append(WrittenPart(path, part))
+        position += part.size_bytes
+    return parts
+
+
+def _of(chunk: ChunkWork, step: Callable[[], _T]) -> _T:
+    """What `step` makes of a chunk. Raises CleanerdError, which names its file."""
+    found = guarded(step, chunk.source.path)
+    if isinstance(found, CleanerdError):
+        raise found
+    return found

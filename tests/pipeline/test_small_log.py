@@ -1,0 +1,178 @@
+"""A small log in one task becomes, to the last byte, what index and rewrite make of it in two (architecture 4)."""
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cleanerd.errors import Aborted, CorruptFile, SourceChanged
+from cleanerd.pipeline.channel import Channel, Phase
+from cleanerd.pipeline.job import Budget, Pipeline
+from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.pipeline.small_log import SMALL_LOG_BYTES, is_small
+from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog
+from cleanerd.policy.winner import KEY_BYTES
+from tests.kernels.random_log import RandomLog
+from tests.pipeline.test_job import AMPLE, SMALL, offsets_in, plan, run
+from tests.synthetic import newest_offsets, write_log
+
+Cleaned = tuple[IndexedLog, RewrittenLog | None]
+
+
+def clean_small(spark: LazySpark, works: Sequence[LogWork]) -> list[Cleaned]:
+    """Each in one task."""
+    with Channel(lambda *_: True) as channel:
+        pipeline = Pipeline(spark, AMPLE, channel.reporter)
+        assert all(pipeline.is_small(work) for work in works)
+        return pipeline.clean_small(works, [(11 + i, 12) for i in range(len(works))])
+
+
+def values(one: Any) -> Any:
+    """What can be compared: arrays as lists, dataclasses as dicts."""
+    if isinstance(one, np.ndarray):
+        return one.tolist()
+    if dataclasses.is_dataclass(one):
+        return {field.name: values(getattr(one, field.name)) for field in dataclasses.fields(one)}
+    if isinstance(one, dict):
+        return {key: values(value) for key, value in one.items()}
+    if isinstance(one, list | tuple):
+        return [values(value) for value in one]
+    return one
+
+
+def without_verdicts(log: IndexedLog) -> Any:
+    """All that the driver keeps of it."""
+    return values(replace(log, verdicts=[]))
+
+
+def part_bytes(log: RewrittenLog) -> dict[str, bytes]:
+    paths = {written.path for parts in log.parts.values() for written in parts if written.path is not None}
+    return {path: Path(path).read_bytes() for path in paths}
+
+
+def random_segments(directory: Path, seed: int) -> tuple[int, int]:
+    """Three segments of all codecs, and an active one; (second base, last base)."""
+    directory.mkdir()
+    log, bases = RandomLog(random.Random(seed), kinds=("plain", "idempotent")), []
+    for batches in (25, 15, 20, 2):
+        first = len(log.batches)
+        bases.append(log.next_offset)
+        log.append(batches)
+        data = b"".join(placed.data for placed in log.batches[first:])
+        (directory / f"{bases[-1]:020d}.log").write_bytes(data)
+    return bases[1], bases[3]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_one_task_does_what_two_steps_do(spark: LazySpark, tmp_path: Path, seed: int) -> None:
+    """With a clean section in every other one; its parts lie one behind the other in one file."""
+    second, _ = random_segments(tmp_path / "t-0", seed)
+    work = replace(plan(tmp_path, "t", second if seed % 2 else 0, chunk_bytes=900), in_place=True)
+    assert len(work.chunks) > 2
+
+    (indexed,), (expected,) = run(spark, [work], AMPLE)
+    expected_bytes = part_bytes(expected)
+    ((found, rewritten),) = clean_small(spark, [work])
+
+    assert expected.error is None
+    assert rewritten is not None
+    assert expected.parts
+    assert without_verdicts(found) == without_verdicts(indexed)
+    assert not found.verdicts, "nothing needs them any more"
+    assert found.work is work
+    assert values(rewritten.parts) == values(expected.parts)
+    assert part_bytes(rewritten) == expected_bytes
+
+
+def test_what_is_kept_is_the_newest_of_every_key(spark: LazySpark, tmp_path: Path) -> None:
+    """Several logs share a job, and a damaged one harms nobody."""
+    keys = {name: write_log(tmp_path / f"{name}-0", 20_000, SMALL, seed) for seed, name in enumerate("abc")}
+    damaged = tmp_path / "b-0" / f"{0:020d}.log"
+    works = [plan(tmp_path, name) for name in "abc"]
+    data = bytearray(damaged.read_bytes())
+    data[100_000] ^= 1
+    stat = damaged.stat()
+    damaged.write_bytes(data)
+    source = replace(
+        works[1].chunks[0].source.identity, inode=damaged.stat().st_ino, mtime_ns=damaged.stat().st_mtime_ns
+    )
+    assert stat.st_size == source.size_bytes
+    chunks = tuple(replace(c, source=replace(c.source, identity=source)) for c in works[1].chunks)
+    works[1] = replace(works[1], chunks=chunks)
+
+    cleaned = clean_small(spark, works)
+
+    error = cleaned[1][0].error
+    assert isinstance(error, CorruptFile)
+    assert error.path == str(damaged)
+    assert cleaned[1][1] is None
+    for (log, rewritten), name in ((cleaned[0], "a"), (cleaned[2], "c")):
+        assert log.error is None
+        assert rewritten is not None
+        np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys[name]))
+
+
+def test_a_log_in_which_nothing_changes_goes_back_to_the_driver(spark: LazySpark, tmp_path: Path) -> None:
+    """Its segments may be merged, which the rewrite step does then."""
+    write_log(tmp_path / "same-0", 100, replace(SMALL, keys=1 << 40))
+    work = plan(tmp_path, "same")
+    ((indexed, rewritten),) = clean_small(spark, [work])
+    assert (indexed.error, rewritten, indexed.changed_groups) == (None, None, frozenset())
+    assert len(indexed.verdicts) == len(work.chunks)
+    assert sorted(p.name for p in (tmp_path / "same-0").glob("*cleanerd")) == []
+
+
+def test_a_source_that_changes_is_told_and_nothing_stays(spark: LazySpark, tmp_path: Path) -> None:
+    write_log(tmp_path / "gone-0", 20_000, SMALL)
+    work = plan(tmp_path, "gone")
+    (tmp_path / "gone-0" / f"{0:020d}.log").write_bytes(b"")
+    ((indexed, rewritten),) = clean_small(spark, [work])
+    assert isinstance(indexed.error, SourceChanged)
+    assert rewritten is None
+
+
+def test_it_stops_when_it_is_told_to(spark: LazySpark, tmp_path: Path) -> None:
+    """In the middle, between index and rewrite, as well as at its start."""
+    write_log(tmp_path / "stop-0", 20_000, SMALL)
+    work = plan(tmp_path, "stop")
+    for stopped in (Phase.INDEX, Phase.REWRITE, Phase.VERIFY):
+        with Channel(lambda _, phase, *__, stopped=stopped: phase is not stopped) as channel:  # type: ignore[misc]
+            ((indexed, rewritten),) = Pipeline(spark, AMPLE, channel.reporter).clean_small([work], [(1, 2)])
+        assert isinstance(indexed.error, Aborted)
+        assert rewritten is None
+
+
+def test_old_formats_go_back_to_the_driver(spark: LazySpark, tmp_path: Path) -> None:
+    """They grow by what no room was reserved for (rule 4.33)."""
+    (tmp_path / "old-0").mkdir()
+    log = RandomLog(random.Random(3), kinds=("plain", "legacy", "wrapper")).append(60)
+    assert any(placed.data[16] < 2 for placed in log.batches)
+    (tmp_path / "old-0" / f"{0:020d}.log").write_bytes(b"".join(placed.data for placed in log.batches))
+    (tmp_path / "old-0" / f"{log.next_offset:020d}.log").write_bytes(b"")
+    ((indexed, rewritten),) = clean_small(spark, [plan(tmp_path, "old")])
+    assert indexed.error is None
+    assert indexed.changed_groups
+    assert rewritten is None
+
+
+def test_what_is_small(spark: LazySpark, tmp_path: Path) -> None:
+    """Bytes, groups, and the budget for keys, of which each task that runs has its share."""
+    write_log(tmp_path / "a-0", 20_000, SMALL)
+    work = plan(tmp_path, "a")
+    needed = work.records_max * KEY_BYTES
+    assert is_small(work, int(needed) + 1)
+    assert not is_small(work, int(needed) - 1)
+    assert not is_small(replace(work, groups=2), AMPLE.bytes)
+    assert not is_small(replace(work, chunks=()), AMPLE.bytes)
+    chunk = work.chunks[0]
+    large = replace(chunk, source=replace(chunk.source, end=chunk.source.start + SMALL_LOG_BYTES + 1))
+    assert not is_small(replace(work, chunks=(large,)), AMPLE.bytes)
+    with Channel(lambda *_: True) as channel:
+        tasks = spark.cores()
+        assert Pipeline(spark, Budget(tasks * int(needed + 1)), channel.reporter).is_small(work)
+        assert not Pipeline(spark, Budget(tasks * int(needed - 1)), channel.reporter).is_small(work)
