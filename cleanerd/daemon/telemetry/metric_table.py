@@ -193,7 +193,8 @@ PHASE_SECONDS = _histogram("cleanerd_phase_duration_seconds", "phase",
                            "when the engine is done with a job; commit and checkpoint once for each log",
                            (0.01, 0.1, 0.5, 1, 5, 30, 120, 600, 3600), phase=PHASES)
 READ_BYTES = _counter("cleanerd_read_bytes_total", "log_dir phase", "Bytes read by cleanings.",
-                      "while they run; examine reads batch headers, verify what rewrite wrote",
+                      "while they run; examine reads batch headers where indexes say too little, "
+                      "verify what rewrite wrote",
                       phase=("examine", "index", "rewrite", "verify"))
 WRITTEN_BYTES = _counter("cleanerd_written_bytes_total", "log_dir", "Bytes written by cleanings.", "while they run")
 RECORDS_READ = _counter("cleanerd_records_read_total", "log_dir", "Records read by cleanings.",
