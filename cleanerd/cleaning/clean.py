@@ -202,7 +202,7 @@ class Cleaner:
             if isinstance(plan, CleanerdError):
                 failed.append(self._failed(candidate, plan, watch))
             else:
-                logs.append(_Log(plan))
+                logs.append(_Log(replace(plan, work=replace(plan.work, number=len(logs)))))
         return logs, failed
 
     def _plan_one(self, candidate: Candidate, *, is_owned: bool = False) -> CleaningPlan:

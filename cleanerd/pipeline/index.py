@@ -35,6 +35,7 @@ class LogContext:
     first_dirty_offset: int
     key: tuple[int, int]  # of the fingerprints, fresh for every cleaning
     buckets: int
+    number: int = 0  # of the log, in reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ def log_context(log: IndexedLog, discardable_markers: Sequence[int]) -> LogConte
         first_dirty_offset=work.first_dirty_offset,
         key=log.key,
         buckets=log.buckets,
+        number=work.number,
     )
 
 

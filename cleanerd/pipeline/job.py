@@ -95,10 +95,9 @@ class Pipeline:
     ) -> list[tuple[IndexedLog, RewrittenLog | None]]:
         """Index and rewrite logs that `is_small`, each in one task. None: it has still to be rewritten (`small_log`)."""
         tasks = [
-            SmallLogTask(number, IndexedLog(log, key, _buckets(log.records_max, BUCKET_RECORDS)))
-            for number, (log, key) in enumerate(zip(logs, keys, strict=True))
+            SmallLogTask(IndexedLog(log, key, _buckets(log.records_max, BUCKET_RECORDS)))
+            for log, key in zip(logs, keys, strict=True)
         ]
-
         run = each(lambda task, _, reporter: task.run(reporter))
         cleaned: list[tuple[IndexedLog, RewrittenLog | None]] = []
         for task, (indexed, rewritten) in self._run(tasks, [], _INDEX_TASKS_PER_CORE, run):

@@ -33,9 +33,8 @@ def is_small(work: LogWork, budget_bytes: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SmallLogTask:
-    """Clean a log, up to its parts; `log` is its number in the job, and nothing of `indexed` is known yet."""
+    """Clean a log, up to its parts; nothing of `indexed` is known yet."""
 
-    log: int
     indexed: IndexedLog
 
     @property
@@ -57,15 +56,15 @@ class SmallLogTask:
         return indexed, found
 
     def _clean(self, reporter: Reporter) -> RewrittenLog | None:
-        indexed = self.indexed
-        with reporter.advance(self.log, Phase.INDEX) as advance:
+        indexed, number = self.indexed, self.indexed.work.number
+        with reporter.advance(number, Phase.INDEX) as advance:
             _index(indexed, advance)
         is_legacy = any(summary.legacy_batches for summary in indexed.summaries)
         if indexed.error is not None or not indexed.changed_groups or is_legacy:
             return None
         with (
-            reporter.advance(self.log, Phase.REWRITE) as advance,
-            reporter.advance(self.log, Phase.VERIFY) as verified,
+            reporter.advance(number, Phase.REWRITE) as advance,
+            reporter.advance(number, Phase.VERIFY) as verified,
         ):
             parts = _rewrite(indexed, advance, verified)
         indexed.verdicts = []  # have been used

@@ -62,8 +62,9 @@ class IndexTask:
         """The answer, told by this chunk alone."""
 
         def index() -> Indexed:
-            with reporter.advance(self.log, Phase.INDEX) as advance:
-                return index_chunk(self.work, contexts[self.log], advance)
+            context = contexts[self.log]
+            with reporter.advance(context.number, Phase.INDEX) as advance:
+                return index_chunk(self.work, context, advance)
 
         return in_task(index, self.work.source.path)
 
@@ -227,12 +228,13 @@ class RewriteTask:
         asked = None if self.place is None or places is None else Asked(self.place, places)
 
         def rewrite() -> Part:
+            context = contexts[self.log]
             with (
-                reporter.advance(self.log, Phase.REWRITE) as advance,
-                reporter.advance(self.log, Phase.VERIFY) as verified,
+                reporter.advance(context.number, Phase.REWRITE) as advance,
+                reporter.advance(context.number, Phase.VERIFY) as verified,
             ):
                 return rewrite_chunk(
-                    self.work, contexts[self.log], self.verdicts, self.part_path, self.index_interval_bytes,
+                    self.work, context, self.verdicts, self.part_path, self.index_interval_bytes,
                     advance, verified, self.least_free_bytes, asked,
                 )  # fmt: skip
 

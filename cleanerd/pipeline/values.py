@@ -69,6 +69,7 @@ class LogWork:
     least_free_bytes: int = 0  # of the file system: new files leave it free
     log_start_offset: int = 0  # no transaction that ends below it is among the aborted ones (rule 4.22)
     in_place: bool = False  # tasks write the parts of a group into one file; else each is a file of its own
+    number: int = 0  # among the logs of its job: its name in what tasks report
 
     @property
     def size_bytes(self) -> int:
