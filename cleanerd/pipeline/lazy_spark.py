@@ -158,6 +158,7 @@ class LazySpark:
         self._observe = observe
         self._stops = 0  # a job whose session was stopped under it does not start another one
         self._context: SparkContext | None = None
+        self._cores = 1  # that the context began with
         self._jvm: _Jvm | None = None  # that of the context, or of the one to come
         self._mutex = threading.Lock()
 
@@ -191,8 +192,9 @@ class LazySpark:
         return re.fullmatch(r"local(\[[^,\]]+\])?", self.master) is not None
 
     def cores(self) -> int:
-        """How many tasks run at a time."""
-        return max(int(self.context().defaultParallelism), 1)
+        """How many tasks run at a time. On one machine no JVM is asked: one that hangs, or is gone, shows in `run`."""
+        context = self.context()
+        return self._cores if self.is_one_machine else max(int(context.defaultParallelism), 1)
 
     def run(self, work: Callable[[SparkContext], _T]) -> _T:
         """`work(context)` as a job group of its own; tried once more with a fresh session if the JVM is gone.
@@ -296,6 +298,7 @@ class LazySpark:
             jvm.kill()
             raise
         self._jvm = jvm
+        self._cores = max(int(context.defaultParallelism), 1)
         gc.freeze()  # what is imported and set up by now stays: no search for garbage in it, 0.1 s each
         return context
 
