@@ -112,23 +112,23 @@ def _plan_chunks(
 ) -> list[ChunkWork]:
     """The chunks of all groups in offset order, with the records that they can hold."""
     places = [
-        (number, segment, segment_end)
+        (number, Uncut(segment, segment_end, _read_index(files, segment)))
         for number, group in enumerate(groups)
         for segment, segment_end in zip(
             group.sources, [*(s.base_offset for s in group.sources[1:]), group.next_base_offset], strict=True
         )
         if segment.size_bytes
     ]
-    uncut = [Uncut(segment, end, _read_index(files, segment)) for _, segment, end in places]
+    uncut = [one for _, one in places]
     cut = cut_all(uncut, chunk_bytes=chunk_bytes, first_dirty_offset=first_dirty_offset, pace=pace)
     chunks = []
-    for (number, segment, segment_end), one, heads in zip(places, uncut, cut, strict=True):
-        positions = _NO_POSITIONS if one.index is None else one.index.positions
+    for (number, one), heads in zip(places, cut, strict=True):
+        segment, positions = one.segment, _NO_POSITIONS if one.index is None else one.index.positions
         chunks += [
             ChunkWork(
                 source=source,
                 group=number,
-                is_dirty=may_supersede(segment_end - 1, first_dirty_offset),
+                is_dirty=may_supersede(one.end_offset - 1, first_dirty_offset),
                 retain_legacy_deletes=segment.identity.mtime_ms > legacy_horizon_ms,
                 index_path=segment.sibling(FileKind.OFFSET_INDEX),
                 index_positions=positions[(positions >= source.start) & (positions < source.end)],
@@ -178,7 +178,7 @@ def _chunks(segment: SegmentOnDisk, heads: Heads) -> Iterator[tuple[Source, int,
 
 
 def _read_index(files: Files, segment: SegmentOnDisk) -> OffsetIndex | None:
-    """Where the offset index says that batches start. Raises CorruptFile."""
+    """The offset index of a segment, None without one; all its positions lie in the log. Raises CorruptFile."""
     index = read_offset_index(files, segment)
     if index is not None and len(index.positions) and index.positions[-1] >= segment.size_bytes:
         row = int(np.searchsorted(index.positions, segment.size_bytes))

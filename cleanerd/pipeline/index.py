@@ -186,6 +186,17 @@ def resolve(blocks: list[Block]) -> tuple[list[Bits], Fingerprints]:
     return bits[::-1], table
 
 
+def resolve_all(chunks: Sequence[Blocks]) -> tuple[list[dict[int, Bits]], dict[int, Fingerprints]]:
+    """`resolve` for every bucket of chunks in offset order: the answers of each chunk, and the dirty keys, by bucket."""
+    bits: list[dict[int, Bits]] = [{} for _ in chunks]
+    keys: dict[int, Fingerprints] = {}
+    for bucket, holders in holders_of_buckets(chunks).items():
+        answers, keys[bucket] = resolve([chunks[i][bucket] for i in holders])
+        for i, answer in zip(holders, answers, strict=True):
+            bits[i][bucket] = answer
+    return bits, keys
+
+
 def combine(blocks: list[Block]) -> list[Block]:
     """The same blocks, new ones of one bucket in offset order, without the fingerprints that the others supersede.
 

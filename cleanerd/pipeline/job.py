@@ -28,7 +28,7 @@ from cleanerd.policy.winner import FINGERPRINT_BYTES, KEY_BYTES
 
 from .block_store import scratch_directory
 from .channel import Reporter, driver_host
-from .index import Blocks, LogContext, holders_of_buckets, log_context, resolve
+from .index import Blocks, LogContext, log_context, resolve_all
 from .lazy_spark import LazySpark
 from .place import Place, places
 from .small_log import SmallLogTask, is_small
@@ -300,12 +300,9 @@ def _resolve_here(
     keys: dict[tuple[int, int], Fingerprints] = {}
     for number in range(len(logs)):
         places = sorted(place for place in blocks if place[0] == number)
-        for bucket, holders in holders_of_buckets([blocks[place] for place in places]).items():
-            found, keys[number, bucket] = resolve([blocks[places[i]][bucket] for i in holders])
-            for i, answer in zip(holders, found, strict=True):
-                bits[places[i]][bucket] = answer
-        for place in places:
-            del blocks[place]
+        answers, of_log = resolve_all([blocks.pop(place) for place in places])
+        bits.update(zip(places, answers, strict=True))
+        keys.update({(number, bucket): table for bucket, table in of_log.items()})
     return keys
 
 

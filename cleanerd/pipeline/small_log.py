@@ -14,11 +14,11 @@ from cleanerd.format.names import FileKind, Suffix, segment_path
 from cleanerd.policy.winner import KEY_BYTES
 
 from .channel import Advance, Phase, Reporter
-from .index import holders_of_buckets, index_chunk, log_context, resolve
+from .index import index_chunk, log_context, resolve_all
 from .place import Known
 from .rewrite import rewrite_chunk
 from .tasks import in_task
-from .values import Bits, ChunkWork, IndexedLog, LogWork, RewrittenLog, WrittenPart
+from .values import ChunkWork, IndexedLog, LogWork, RewrittenLog, WrittenPart
 from .whole_log import join_chunks
 
 SMALL_LOG_BYTES = 16 << 20
@@ -75,12 +75,7 @@ def _index(indexed: IndexedLog, advance: Advance) -> None:
     """Fill in what all chunks together tell. Raises what one of them does."""
     work, context = indexed.work, log_context(indexed, ())
     found = [_of(chunk, partial(index_chunk, chunk, context, advance)) for chunk in work.chunks]
-    blocks = [one for _, one in found]
-    bits: list[dict[int, Bits]] = [{} for _ in blocks]
-    for bucket, holders in holders_of_buckets(blocks).items():
-        answers, _ = resolve([blocks[i][bucket] for i in holders])
-        for i, answer in zip(holders, answers, strict=True):
-            bits[i][bucket] = answer
+    bits, _ = resolve_all([blocks for _, blocks in found])
     join_chunks(indexed, [summary for summary, _ in found], bits)
 
 

@@ -18,7 +18,15 @@ from cleanerd.kernels.newest import KeySet
 from cleanerd.kernels.reference import Cleaned, Facts, LastBatch
 from cleanerd.kernels.tables import AbortedTxns, Producers
 from cleanerd.pipeline import chunks
-from cleanerd.pipeline.index import Blocks, LogContext, combine, holders_of_buckets, index_chunk, resolve
+from cleanerd.pipeline.index import (
+    Blocks,
+    LogContext,
+    combine,
+    holders_of_buckets,
+    index_chunk,
+    resolve,
+    resolve_all,
+)
 from cleanerd.pipeline.rewrite import rewrite_chunk
 from cleanerd.pipeline.values import Bits, ChunkSummary, ChunkWork, IndexedLog, LogWork, Part, Source
 from cleanerd.pipeline.whole_log import join_chunks
@@ -123,12 +131,7 @@ class RealPath:
         return join_chunks(indexed, summaries, answer(blocks))
 
     def _resolve_all(self, blocks: list[Blocks]) -> list[dict[int, Bits]]:
-        bits: list[dict[int, Bits]] = [{} for _ in blocks]
-        for bucket, holders in holders_of_buckets(blocks).items():
-            answers, _ = resolve([blocks[number][bucket] for number in holders])
-            for number, answer in zip(holders, answers, strict=True):
-                bits[number][bucket] = answer
-        return bits
+        return resolve_all(blocks)[0]
 
     def _resolve_map_side(self, blocks: list[Blocks]) -> list[dict[int, Bits]]:
         bits: list[dict[int, Bits]] = [{} for _ in blocks]

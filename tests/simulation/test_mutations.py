@@ -95,7 +95,7 @@ def test_it_finds_a_record_that_is_lost(monkeypatch: Patch) -> None:
             one[: len(one) // 8] = True
         return bits, table
 
-    for module in (index, job, small_log, tasks):
+    for module in (index, tasks):
         monkeypatch.setattr(module, "resolve", resolve)
     found("is lost|tombstone .* before its delete horizon")  # whichever is among the first
 
