@@ -8,6 +8,7 @@ again.
 """
 
 import contextlib
+import glob
 import hashlib
 import os
 import pickle
@@ -30,7 +31,13 @@ class KernelCache(FunctionCache):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         stamp = f"{version()} checked" if cpu_target.target_context.enable_boundscheck else version()
-        self._cache_file = _Files(self.cache_path, self._impl.filename_base, stamp)
+        self._cache_file: _Files = _Files(self.cache_path, self._impl.filename_base, stamp)
+
+    def signatures(self) -> list[Any]:
+        """Those whose code is kept for this processor."""
+        codegen = cpu_target.target_context.codegen()
+        kept = self._cache_file.keys()
+        return [key[0] for key in kept if key == self._index_key(key[0], codegen)]
 
 
 class _Files(IndexDataCacheFile):
@@ -38,15 +45,14 @@ class _Files(IndexDataCacheFile):
 
     def load(self, key: Any) -> Any:
         """The compiled code, or None where there is none, or none that is whole and for this key."""
-        try:
-            with open(self._path_of(key), "rb") as file:
-                digest, content = file.read(_DIGEST_BYTES), file.read()
-        except OSError:
-            return None
-        if hashlib.sha256(content).digest() != digest:
-            return None
-        found_key, code = pickle.loads(content)  # noqa: S301  # written by this user alone: `settle_cache`
-        return code if found_key == key else None
+        found = _read(self._path_of(key))
+        return found[1] if found is not None and found[0] == key else None
+
+    def keys(self) -> list[Any]:
+        """All under which whole code is kept."""
+        paths = glob.glob(f"{glob.escape(self._path_without_end())}.*.nbc")
+        found = ((path, _read(path)) for path in sorted(paths))
+        return [read[0] for path, read in found if read is not None and path == self._path_of(read[0])]
 
     def save(self, key: Any, code: Any) -> None:
         """Put a whole file in place of what is there. A disk that is full only costs the next process a compilation."""
@@ -63,4 +69,20 @@ class _Files(IndexDataCacheFile):
 
     def _path_of(self, key: Any) -> str:
         name = hashlib.sha256(repr((self._version, self._source_stamp, key)).encode()).hexdigest()[:16]
-        return f"{os.path.splitext(self._index_path)[0]}.{name}.nbc"
+        return f"{self._path_without_end()}.{name}.nbc"
+
+    def _path_without_end(self) -> str:
+        return os.path.splitext(self._index_path)[0]
+
+
+def _read(path: str) -> tuple[Any, Any] | None:
+    """Key and code of a file; None without a whole one."""
+    try:
+        with open(path, "rb") as file:
+            digest, content = file.read(_DIGEST_BYTES), file.read()
+    except OSError:
+        return None
+    if hashlib.sha256(content).digest() != digest:
+        return None
+    key, code = pickle.loads(content)  # noqa: S301  # written by this user alone: `settle_cache`
+    return key, code

@@ -29,12 +29,16 @@ INLINE: dict[str, Any] = {**JIT, "forceinline": True}
 """For what is called once or more a record: LLVM alone gives up on it when its caller grows."""
 
 
+_KERNELS: list[Any] = []
+
+
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """numba's, whose compiled code is kept in `kernel_cache`."""
 
     def compiled(function):
         dispatcher = numba.njit(**options)(function)
         dispatcher._cache = KernelCache(function)
+        _KERNELS.append(dispatcher)
         return dispatcher
 
     return compiled
@@ -44,6 +48,13 @@ def make_ready() -> None:
     """Let numba read what it wants to know before it loads its first kernel: a third of a second, once a process."""
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()
+
+
+def load_kept() -> None:
+    """Load the compiled code of all kernels that is kept, half a second: processes that are forked from this one have it."""
+    for kernel in _KERNELS:
+        for signature in kernel._cache.signatures():
+            kernel.compile(signature)
 
 
 def _address(context, builder, array, value, start, size):

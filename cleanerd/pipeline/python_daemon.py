@@ -1,7 +1,8 @@
 """`spark.python.daemon.module`: the process that Spark's Python workers are forked from, with cleanerd already imported.
 
-Each worker would import cleanerd, numba and numpy by itself otherwise: a second of CPU time and 100 MiB for each, which all
-of them share now. Where the driver has forked one that has imported them (`forked_daemon`), that one takes over.
+Each worker would import cleanerd, numba and numpy, and load kernels, by itself otherwise: two seconds of CPU time and
+100 MiB for each, which all of them share now; and not only at the start, because Spark ends workers that had nothing to do
+for a minute. Where the driver has forked one that has imported them (`forked_daemon`), that one takes over.
 """
 
 import gc
@@ -14,7 +15,10 @@ def _serve() -> None:
     from pyspark import daemon  # noqa: PLC0415
 
     import cleanerd.pipeline.tasks  # noqa: F401, PLC0415 - what the workers run
+    from cleanerd.kernels.native import load_kept, make_ready  # noqa: PLC0415
 
+    make_ready()
+    load_kept()
     gc.freeze()  # a collection in a worker would copy the pages of all that is imported here
     daemon.manager()
 

@@ -1,7 +1,9 @@
 """Compiled kernels on disk: what is not whole, or is another's, is compiled again."""
 
 import errno
+import hashlib
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,8 @@ import numpy as np
 import pytest
 from numba.core import config
 
-from cleanerd.kernels import kernel_cache
-from cleanerd.kernels.native import JIT, njit
+from cleanerd.kernels import kernel_cache, native
+from cleanerd.kernels.native import JIT, load_kept, njit
 
 
 def twice(number: Any) -> Any:
@@ -106,3 +108,41 @@ def test_a_full_disk_costs_no_result(directory: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "replace", full)
     assert [loaded_by_a_new_process() for _ in range(2)] == [0, 0]
     assert files(directory) == []
+
+
+def test_what_is_kept_can_be_loaded_before_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All signatures, and nothing is compiled for that."""
+    for argument in (21, np.float64(0.5)):
+        loaded_by_a_new_process(argument)
+    monkeypatch.setattr(native, "_KERNELS", [])
+    dispatcher = njit(**JIT)(twice)
+    load_kept()
+    assert len(dispatcher.overloads) == 2
+    assert sum(dispatcher.stats.cache_hits.values()) == 2
+    assert not dispatcher.stats.cache_misses
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_what_is_not_whole_is_not_loaded(directory: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    loaded_by_a_new_process()
+    (file,) = files(directory)
+    file.write_bytes(DAMAGE[kind](file.read_bytes()))
+    monkeypatch.setattr(native, "_KERNELS", [])
+    dispatcher = njit(**JIT)(twice)
+    load_kept()
+    assert not dispatcher.overloads
+
+
+def test_the_code_of_another_processor_is_not_loaded(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded_by_a_new_process()
+    (file,) = files(directory)
+    content = file.read_bytes()[32:]
+    (signature, _, source), code = pickle.loads(content)
+    content = pickle.dumps(((signature, ("other", "processor", ""), source), code))
+    file.write_bytes(hashlib.sha256(content).digest() + content)
+    monkeypatch.setattr(native, "_KERNELS", [])
+    dispatcher = njit(**JIT)(twice)
+    load_kept()
+    assert not dispatcher.overloads
