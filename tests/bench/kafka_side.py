@@ -18,7 +18,7 @@ from pathlib import Path
 from confluent_kafka.admin import NewTopic
 
 from tests.bench.processes import Meter
-from tests.bench.sides import WARM_UP, Round, copy_logs, read_through, write_checkpoint
+from tests.bench.sides import WARM_UP, Round, copy_logs, empty_logs, read_through, write_checkpoint
 from tests.bench.workloads import Built
 from tests.broker.kafka import KafkaBroker, kafka_version
 from tests.broker.workload import TIMEOUT_S, alter_config
@@ -117,9 +117,7 @@ class Kafka:
 
     def drop(self, number: int) -> None:
         """The bytes; the names stay, because the broker lives."""
-        for directory in self.cleaned(number):
-            for path in directory.glob("*.log"):
-                path.write_bytes(b"")
+        empty_logs(self.cleaned(number))
 
     def _wait(self, ends: dict[str, int]) -> Span:
         deadline_s = time.monotonic() + _PATIENCE_S
