@@ -114,8 +114,11 @@ def retain_log(
 ) -> tuple[PartitionSnapshot, Retained] | CleanerdError | None:
     """One log of a retention pass: what it was and what went, None when nothing did, else what went wrong with it.
 
-    LockHeld ends the pass for the whole log directory: a broker lives, and its own retention works.
+    LockHeld ends the pass for the whole log directory: a broker lives, and its own retention works. A log that is not
+    looked at has nothing that could go.
     """
+    if not _settings(config).delete and not checkpoints.log_start.get(tp, 0):
+        return None
 
     def step() -> tuple[PartitionSnapshot, Retained] | None:
         snapshot = scan_partition(files, log_dir, tp, checkpoints, is_kafka=is_kafka)

@@ -31,15 +31,16 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.delete_records import delete_records
-from cleanerd.cleaning.retain import retain
+from cleanerd.cleaning.retain import retain, retain_log
 from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
+from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile, LockHeld, LogUncleanable, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.checkpoint import render_leader_epochs, render_offset_checkpoint
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.policy.retention import Breach
-from cleanerd.storage.checkpoints import read_leader_epochs, update_log_start_checkpoint
+from cleanerd.storage.checkpoints import read_checkpoints, read_leader_epochs, update_log_start_checkpoint
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replay import producers_at
 from tests.cleaning.logs import contents, lock_of_another
@@ -400,3 +401,29 @@ def test_a_tiered_log_keeps_what_its_broker_may_not_have_copied(tmp_path: Path) 
     assert retained is not None
     assert retained.reasons == (Breach.LOG_START_OFFSET,)
     assert run_pass(tmp_path, EXPIRED) is not None
+
+
+@pytest.mark.parametrize(
+    ("policy", "log_start", "goes"), [("compact", 0, 0), ("compact", 7, 1), ("delete", 0, 2)]
+)
+def test_a_log_that_can_lose_nothing_is_not_looked_at(
+    tmp_path: Path, policy: str, log_start: int, goes: int
+) -> None:
+    """Rule 1.28: of a compacted log only what lies below its log start goes, which is then in a checkpoint."""
+    log_dir = tmp_path / "logs"
+    write_log(log_dir)
+    if log_start:
+        update_log_start_checkpoint(FILES, str(log_dir), {TP: log_start})
+    looked = list[str]()
+
+    class Watched(RealFiles):
+        def list_names(self, path: str) -> list[str]:
+            looked.append(path)
+            return super().list_names(path)
+
+    done = retain_log(
+        Watched(), str(log_dir), TP, read_checkpoints(FILES, str(log_dir)), replace(EXPIRED, cleanup_policy=(policy,)),
+        is_kafka=False, now_ms=NOW_MS, dry_run=True,
+    )  # fmt: skip
+    assert (done[1].segments if isinstance(done, tuple) else 0) == goes
+    assert bool(looked) == bool(goes)
