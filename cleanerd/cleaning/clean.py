@@ -55,13 +55,17 @@ class _Log:
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenJob:
-    """Logs of one job whose new segments are written, and have to be staged; results of those that have ended before."""
+class CleaningJob:
+    """Logs that are cleaned together, by `Cleaner.plan`, `write` and `end`; results of those that have ended before.
+
+    `is_owned`: a broker lives in the log directory. The watch runs while something is done for them.
+    """
 
     candidates: Sequence[Candidate]
-    results: list[LogResult]
+    is_owned: bool
+    watch: Stopwatch
     logs: list[_Log] = field(default_factory=list)
-    watch: Stopwatch | None = None  # none without logs
+    results: list[LogResult] = field(default_factory=list)
 
 
 class Cleaner:
@@ -93,54 +97,61 @@ class Cleaner:
     def stage(
         self, candidates: Sequence[Candidate], reporter: Reporter | None = None, *, is_owned: bool = False
     ) -> list[LogResult]:
-        """Clean candidates of one log directory as common Spark jobs and stage the results: `write` and `end`."""
-        return self.end(self.write(candidates, reporter, is_owned=is_owned))
+        """Clean candidates of one log directory as common Spark jobs and stage the results: `plan`, `write` and `end`."""
+        return self.end(self.write(self.plan(candidates, is_owned=is_owned), reporter))
+
+    def plan(self, candidates: Sequence[Candidate], *, is_owned: bool = False) -> CleaningJob:
+        """What to do to candidates of one log directory. What an earlier cleaning left staged is dropped.
+
+        It may wait for its turn. `is_owned`: a broker lives in the log directory, and cleanerd.staged.min.free.ratio holds.
+        """
+        job = CleaningJob(candidates, is_owned, Stopwatch(self._clock))
+        with job.watch.phase("plan"):
+            logs, results = self._plan(candidates, partial(self._drop_and_plan, is_owned=is_owned), job.watch)
+        job.watch.pause()
+        job.logs.extend(logs)
+        job.results.extend(results)
+        return job
 
     def write(
         self,
-        candidates: Sequence[Candidate],
+        job: CleaningJob,
         reporter: Reporter | None = None,
-        *,
-        is_owned: bool = False,
         make_room: Callable[[], object] = lambda: None,
-    ) -> WrittenJob:
-        """Clean candidates of one log directory as common Spark jobs. What they have written waits for `end`.
+    ) -> CleaningJob:
+        """Clean what was planned as common Spark jobs. What they have written waits for `end`.
 
         Tasks report to `reporter`, with the place of their log among those that `Progress.planned` was told of; without
-        one they report to the progress of this object and obey the limits of the configuration. What an earlier cleaning
-        left staged is dropped. `is_owned`: a broker lives in the log directory, and cleanerd.staged.min.free.ratio holds.
+        one they report to the progress of this object and obey the limits of the configuration.
         Without a broker, a log that has no room as a whole is cleaned as far as there is room: `LogResult.groups_left`.
         `make_room` is called before that, or a refusal: it waits for what will free room.
 
         Raises JobFailed when the jobs of several logs failed and none of them is known to be at fault; Fatal without Java.
         """
-        watch = Stopwatch(self._clock)
+        job.watch.resume()
+        write = partial(self._write, is_owned=job.is_owned, make_room=make_room)
         try:
-            with watch.phase("plan"):
-                logs, results = self._plan(candidates, partial(self._drop_and_plan, is_owned=is_owned), watch)
-            write = partial(self._write, is_owned=is_owned, make_room=make_room)
-            self._run_pipeline(logs, reporter, watch, write, in_one_step=True)
+            self._run_pipeline(job.logs, reporter, job.watch, write, in_one_step=True)
         except BaseException:
-            self.give_up(candidates)
+            self.give_up(job.candidates)
             raise
-        return WrittenJob(candidates, results, logs, watch)
+        job.watch.pause()
+        return job
 
-    def end(self, written: WrittenJob) -> list[LogResult]:
+    def end(self, job: CleaningJob) -> list[LogResult]:
         """Stage what was written; while the next job is written, if the caller likes."""
-        logs, watch = written.logs, written.watch
-        if watch is None:
-            return written.results
+        job.watch.resume()
         try:
-            with watch.phase("stage"):
-                self._stage_all(logs)
-            return written.results + [
-                self._outcome(log, "staged" if log.staged else "unchanged", watch) for log in logs
+            with job.watch.phase("stage"):
+                self._stage_all(job.logs)
+            return job.results + [
+                self._outcome(log, "staged" if log.staged else "unchanged", job.watch) for log in job.logs
             ]
         except BaseException:
-            self.give_up(written.candidates)
+            self.give_up(job.candidates)
             raise
         finally:
-            self._release(written.candidates)
+            self._release(job.candidates)
 
     def give_up(self, candidates: Sequence[Candidate]) -> None:
         """Drop what has been written of them."""

@@ -7,16 +7,18 @@ one log becomes its result; the others go on.
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from cleanerd.cleaning.batching import in_jobs
 from cleanerd.cleaning.boundary import attempt, one_by_one
 from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk, in_order, log_size, partitions
-from cleanerd.cleaning.clean import Cleaner, WrittenJob
+from cleanerd.cleaning.clean import Cleaner, CleaningJob
 from cleanerd.cleaning.commit import Turn, Waiting, commit_waiting, turns, waiting_groups
+from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.recovery import recover_dir
 from cleanerd.cleaning.reset import reset_checkpoint
 from cleanerd.cleaning.result import CleaningOutcome, CleanRequest, LogResult, Progress
@@ -37,6 +39,7 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import PartitionSnapshot, is_kafka_dir
 from cleanerd.storage.staged import StagedGroup, manifest_names, staged_bytes
 
+_T = TypeVar("_T")
 _COMMITTED_TOGETHER = 16
 """Logs under one hold of the lock: more would share their syncs, but a broker that starts would wait for longer."""
 _NO_LOG = TopicPartition("", -1)
@@ -103,36 +106,61 @@ class _Run:
             found = self._recover(log_dir, found, is_kafka=is_kafka)
             self._commit_waiting(log_dir, found, is_kafka=is_kafka)
             self._reset_checkpoints(log_dir, found, is_kafka=is_kafka)
-            self._clean_jobs(log_dir, self._jobs(log_dir, found, {}), is_kafka=is_kafka)
+            self._clean_jobs(log_dir, found, is_kafka=is_kafka)
             self._retain(log_dir, found, is_kafka=is_kafka)
 
-    def _clean_jobs(self, log_dir: str, jobs: Iterable[list[Candidate]], *, is_kafka: bool) -> None:
-        """Job by job: while one is staged and committed, which is waiting for the disk, the next one is written."""
+    def _clean_jobs(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> None:
+        """Job by job: while one is written, the one before it is staged and committed, and the one behind it planned."""
         end, take = partial(self._end, is_kafka=is_kafka), partial(self._take, is_kafka=is_kafka)
-        with ThreadPoolExecutor(1, "cleanerd-commit") as pool:
+        why_full = partial(self._why_full, log_dir, found)
+        jobs = _one_ahead(partial(self._plan, log_dir), self._jobs(log_dir, found, {}))
+        with contextlib.closing(jobs), ThreadPoolExecutor(1, "cleanerd-commit") as pool:
             ending = pool.submit(end, [])
-            for job in jobs:
-                written = guarded(partial(self._write, log_dir, job, partial(wait, [ending])), log_dir)
+            for candidates, planned in jobs:
+                write = partial(self._write, candidates, planned, why_full, partial(wait, [ending]))
+                written = guarded(write, log_dir)
                 try:
                     take(ending.result())
                 except BaseException:
-                    self._cleaner.give_up(job)
+                    self._cleaner.give_up(candidates)
                     raise
                 if isinstance(written, CleanerdError):
                     raise written
                 ending = pool.submit(end, written)
             take(ending.result())
 
+    def _plan(self, log_dir: str, candidates: list[Candidate]) -> CleaningJob | None:
+        """Ahead of time; not beside a broker, where a result that waits may be all that will ever be staged."""
+        return None if _is_owned(log_dir) else self._cleaner.plan(candidates)
+
     def _write(
-        self, log_dir: str, job: list[Candidate], wait_for_others: Callable[[], object]
-    ) -> list[WrittenJob]:
-        is_owned = _is_owned(log_dir)
+        self,
+        candidates: list[Candidate],
+        planned: "Future[CleaningJob | None]",
+        why_full: Callable[[], str | None],
+        wait_for_others: Callable[[], object],
+    ) -> list[CleaningJob]:
+        ahead, is_owned = planned.result(), _is_owned(candidates[0].snapshot.log_dir)
         if is_owned:  # what others have staged counts against a limit
             wait_for_others()
-        write = partial(self._cleaner.write, is_owned=is_owned, make_room=wait_for_others)
-        return one_by_one(lambda some: [write(some)], job, _unwritten)
+            reason = why_full()
+            if reason is not None:
+                return [self._ended([one.result("skipped", reason) for one in candidates])]
 
-    def _end(self, written: list[WrittenJob], *, is_kafka: bool) -> list[LogResult]:
+        def write(some: Sequence[Candidate]) -> list[CleaningJob]:
+            if ahead is not None and some is candidates and not is_owned:
+                job = ahead
+            else:
+                job = self._cleaner.plan(some, is_owned=is_owned)
+            return [self._cleaner.write(job, make_room=wait_for_others)]
+
+        return one_by_one(write, candidates, lambda one, error: self._ended([_job_failed(one, error)]))
+
+    def _ended(self, results: list[LogResult]) -> CleaningJob:
+        """Nothing is written of these logs."""
+        return CleaningJob([], is_owned=False, watch=Stopwatch(self._clock), results=results)
+
+    def _end(self, written: list[CleaningJob], *, is_kafka: bool) -> list[LogResult]:
         """Stage and commit what a job has written."""
         staged = [result for one in written for result in self._cleaner.end(one)]
         slices = range(0, len(staged), _COMMITTED_TOGETHER)
@@ -176,8 +204,13 @@ class _Run:
         waiting = {} if is_owned else self._foresee_commits(log_dir, found, is_kafka=is_kafka)
         count = partial(self._cleaner.count, space=self._space, is_owned=is_owned)
         for job in self._jobs(log_dir, found, waiting):
-            for counted in one_by_one(count, job, _job_failed):
-                self._add(counted)
+            reason = self._why_full(log_dir, found)
+            if reason is None:
+                counted = one_by_one(count, job, _job_failed)
+            else:
+                counted = [candidate.result("skipped", reason) for candidate in job]
+            for result in counted:
+                self._add(result)
         self._retain(log_dir, found, is_kafka=is_kafka)
 
     def _foresee_commits(
@@ -278,15 +311,9 @@ class _Run:
         found: list[TopicPartition],
         waiting: Mapping[TopicPartition, Sequence[StagedGroup]],
     ) -> Iterator[list[Candidate]]:
-        """What to clean together, as long as it may be staged. `waiting`: staged groups that count as committed."""
+        """What to clean together. `waiting`: staged groups that count as committed."""
         candidates = in_order(self._examine(log_dir, found, waiting))
-        for job in in_jobs(candidates, lambda candidate: candidate.size_bytes, self._request.config):
-            reason = self._why_full(log_dir, found)
-            if reason is None:
-                yield job
-            else:
-                for candidate in job:
-                    self._add(candidate.result("skipped", reason))
+        return in_jobs(candidates, lambda candidate: candidate.size_bytes, self._request.config)
 
     def _examine(
         self,
@@ -354,6 +381,19 @@ class _Run:
         self._progress.finished(result)
 
 
+def _one_ahead(
+    plan: Callable[[list[Candidate]], _T], jobs: Iterable[list[Candidate]]
+) -> Generator[tuple[list[Candidate], "Future[_T]"]]:
+    """Each job with its plan. While the caller is at one, the next one is planned."""
+    with ThreadPoolExecutor(1, "cleanerd-plan") as pool:
+        ready: list[tuple[list[Candidate], Future[_T]]] = []
+        for job in jobs:
+            ready.append((job, pool.submit(plan, job)))
+            if len(ready) > 1:
+                yield ready.pop(0)
+        yield from ready
+
+
 @contextlib.contextmanager
 def _guard(log_dir: str) -> Iterator[None]:
     """No second cleanerd in the same directory."""
@@ -397,10 +437,6 @@ def _waited(
         end_offset=end,
         bytes_before=before[0], segments_before=before[1], bytes_after=after[0], segments_after=after[1],
     )  # fmt: skip
-
-
-def _unwritten(candidate: Candidate, error: JobFailed) -> WrittenJob:
-    return WrittenJob([candidate], [_job_failed(candidate, error)])
 
 
 def _job_failed(candidate: Candidate, error: JobFailed) -> LogResult:

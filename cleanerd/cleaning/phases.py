@@ -28,17 +28,29 @@ LOG_PHASES = ("commit", "checkpoint")
 
 
 class Stopwatch:
-    """Runs from its making on."""
+    """Runs from its making on, but for pauses."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began_s = clock.monotonic_s()
+        self._paused_s: float | None = None
         self.phase_seconds: dict[str, float] = {}
 
     @property
     def seconds(self) -> float:
-        """Since it began, without the start of Spark."""
-        return self._clock.monotonic_s() - self._began_s - self.phase_seconds.get("start", 0.0)
+        """Since it began, without pauses and the start of Spark."""
+        now_s = self._clock.monotonic_s() if self._paused_s is None else self._paused_s
+        return now_s - self._began_s - self.phase_seconds.get("start", 0.0)
+
+    def pause(self) -> None:
+        """What it measures has to wait for its turn."""
+        self._paused_s = self._clock.monotonic_s()
+
+    def resume(self) -> None:
+        """Its turn has come; without a pause before, nothing changes."""
+        if self._paused_s is not None:
+            self._began_s += self._clock.monotonic_s() - self._paused_s
+            self._paused_s = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from cleanerd.cleaning.choose import Candidate
-from cleanerd.cleaning.clean import Cleaner, WrittenJob
+from cleanerd.cleaning.clean import Cleaner, CleaningJob
 from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
 from cleanerd.env.space import space_of
@@ -90,12 +89,12 @@ def test_a_log_waits_for_the_room_that_the_commit_before_it_frees(
     asked, written = threading.Event(), list[int]()
     end, write = Cleaner.end, Cleaner.write
 
-    def ending(self: Cleaner, of: WrittenJob) -> object:
+    def ending(self: Cleaner, of: CleaningJob) -> object:
         assert asked.wait(60), "the second log had room"
         return end(self, of)
 
-    def counting(self: Cleaner, job: Sequence[Candidate], **more: Any) -> WrittenJob:
-        written.append(len(job))
+    def counting(self: Cleaner, job: CleaningJob, **more: Any) -> CleaningJob:
+        written.append(len(job.candidates))
         return write(self, job, **more)
 
     def waiting(futures: list[Future[Any]]) -> object:

@@ -1,16 +1,22 @@
 """`cleanerd clean` obeys the limits that the daemon obeys: I/O, size of jobs, what may wait staged beside a broker."""
 
+import threading
 import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cleanerd.cleaning.clean import Cleaner
+from cleanerd.cleaning.choose import Candidate
+from cleanerd.cleaning.clean import Cleaner, CleaningJob
 from cleanerd.format import names
 from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cleaning.logs import assert_cleaned, clean, contents, lock_of_another, size_of, write_logs
 
 BURST_S = 0.3
+ONE_BY_ONE = ("--set=cleanerd.job.max.logs=1",)
 
 
 @pytest.mark.parametrize(
@@ -43,13 +49,90 @@ def test_logs_share_jobs_within_the_limits(
     options: list[str], jobs: list[int], spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[int] = []
-    write = Cleaner.write
+    plan = Cleaner.plan
     monkeypatch.setattr(
-        Cleaner, "write", lambda self, logs, **more: found.append(len(logs)) or write(self, logs, **more)
+        Cleaner, "plan", lambda self, logs, **more: found.append(len(logs)) or plan(self, logs, **more)
     )
     log_dir = write_logs(tmp_path / "logs", "a", "b", "c")
     assert clean(spark, log_dir, options=options).code == 0
     assert found == jobs
+
+
+class Steps:
+    """Who was planned and written, in order; `(topic, is_owned)` of each plan."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, during_first: Callable[["Steps"], object]) -> None:
+        self.taken: list[str] = []
+        self.plans: list[tuple[str, bool]] = []
+        self.changed = threading.Condition()
+        plan, write = Cleaner.plan, Cleaner.write
+
+        def planning(cleaner: Cleaner, logs: Sequence[Candidate], **more: Any) -> CleaningJob:
+            job = plan(cleaner, logs, **more)
+            with self.changed:
+                self.plans.append((_topic(job), job.is_owned))
+                self.taken.append(f"plan {_topic(job)}")
+                self.changed.notify_all()
+            return job
+
+        def writing(cleaner: Cleaner, job: CleaningJob, **more: Any) -> CleaningJob:
+            self.taken.append(f"write {_topic(job)}")
+            if len([step for step in self.taken if step.startswith("write")]) == 1:
+                during_first(self)
+            return write(cleaner, job, **more)
+
+        monkeypatch.setattr(Cleaner, "plan", planning)
+        monkeypatch.setattr(Cleaner, "write", writing)
+
+    def wait_for_plans(self, count: int) -> None:
+        """Until so many have been made."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.plans) >= count, timeout=60)
+
+
+def _topic(job: CleaningJob) -> str:
+    (candidate,) = job.candidates
+    return candidate.snapshot.topic_partition.topic
+
+
+def test_a_job_is_planned_while_the_one_before_it_is_written(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = Steps(monkeypatch, lambda steps: steps.wait_for_plans(2))
+    log_dir = write_logs(tmp_path / "logs", "a", "b", "c")
+    assert clean(spark, log_dir, options=ONE_BY_ONE).code == 0
+    assert sorted(steps.plans) == [("a", False), ("b", False), ("c", False)]
+
+
+def test_beside_a_live_broker_a_job_is_planned_when_its_turn_has_come(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan drops what waits staged; a limit may keep the job from staging anything in its place."""
+    steps = Steps(monkeypatch, lambda _: None)
+    log_dir = write_logs(tmp_path / "logs", "a", "b")
+    with lock_of_another(log_dir / names.LOCK):
+        ran = clean(spark, log_dir, options=ONE_BY_ONE)
+    first, second = (topic for topic, _ in steps.plans)
+    assert steps.taken == [f"plan {first}", f"write {first}", f"plan {second}", f"write {second}"]
+    assert {ran.outcome(topic) for topic in "ab"} == {"staged"}
+
+
+def test_a_job_is_planned_again_for_a_broker_that_came_meanwhile(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the room that is to be left to it, and as something that waits."""
+    log_dir = write_logs(tmp_path / "logs", "a", "b")
+    with ExitStack() as stack:
+
+        def broker_comes(steps: Steps) -> None:
+            steps.wait_for_plans(2)
+            stack.enter_context(lock_of_another(log_dir / names.LOCK))
+
+        steps = Steps(monkeypatch, broker_comes)
+        ran = clean(spark, log_dir, options=ONE_BY_ONE)
+    (first, _), (second, _), *_ = steps.plans
+    assert steps.plans == [(first, False), (second, False), (second, True)]
+    assert {ran.outcome(topic) for topic in "ab"} == {"staged"}
 
 
 @pytest.mark.parametrize(

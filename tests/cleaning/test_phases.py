@@ -10,6 +10,7 @@ from cleanerd.env.clock import SystemClock
 from cleanerd.format import names
 from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cleaning.logs import clean, lock_of_another, segment, write_logs
+from tests.daemon.inventories import HandClock
 
 INDEXED = {"plan", "index", "rewrite"}
 
@@ -67,3 +68,17 @@ def test_a_phase_that_ends_in_an_error_has_none() -> None:
         raise ZeroDivisionError
     assert watch.phase_seconds.keys() == {"plan"} <= set(JOB_PHASES)
     assert watch.seconds >= watch.phase_seconds["plan"] >= 0.01
+
+
+def test_pauses_are_no_part_of_the_seconds() -> None:
+    """A job that is planned waits for its turn."""
+    clock = HandClock()
+    watch = Stopwatch(clock)
+    watch.resume()  # no pause: nothing happens
+    clock.advance(1000)
+    watch.pause()
+    clock.advance(10_000)
+    assert watch.seconds == 1.0
+    watch.resume()
+    clock.advance(2000)
+    assert watch.seconds == 3.0
