@@ -1,7 +1,6 @@
 """`kafka-segments` in a real Spark session: rows and schema against the plain Python reader."""
 
 import os
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.segments import log_batches
 from tests.insight import damage
 from tests.insight.logdirs import GOLDEN, broker_log_dir
+from tests.spark.sessions import session_of
 
 pytest.importorskip("pyarrow", reason="needs the extra cleanerd[spark]")
 
-import cleanerd.spark
 
 TOPICS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir() and not path.name.startswith("__"))
 KAFKA_SCHEMA = (
@@ -27,13 +26,10 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def sql(spark: LazySpark) -> Iterator[Any]:
+def sql(spark: LazySpark) -> Any:
     """A session for data frames, which share the context of all tests."""
-    import pyspark.sql
-
-    session = pyspark.sql.SparkSession(spark.context())
+    session = session_of(spark)
     session.conf.set("spark.sql.session.timeZone", "UTC")
-    cleanerd.spark.register(session)
     return session
 
 

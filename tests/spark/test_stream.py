@@ -1,7 +1,6 @@
 """`kafka-segments` as a stream: batches of a growing log, limits, AvailableNow, restarts, lost records."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,13 @@ from cleanerd.format.batch import encode_batch
 from cleanerd.format.record import Record
 from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.insight.logdirs import broker_log_dir, segment
+from tests.spark.sessions import session_of
 
 pytest.importorskip("pyarrow", reason="needs the extra cleanerd[spark]")
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-import cleanerd.spark
 from cleanerd.spark.options import parse_options
 from cleanerd.spark.stream import SegmentsStreamReader
 
@@ -172,12 +171,8 @@ def test_lost_records(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def sql(spark: LazySpark) -> Iterator[Any]:
-    import pyspark.sql
-
-    session = pyspark.sql.SparkSession(spark.context())
-    cleanerd.spark.register(session)
-    return session
+def sql(spark: LazySpark) -> Any:
+    return session_of(spark)
 
 
 def run(sql: Any, root: Path, work: Path, **options: str) -> None:

@@ -19,6 +19,7 @@ from cleanerd.kernels.reference import read_batches
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.lock import LogDirLock
 from tests.insight.logdirs import GOLDEN, broker_log_dir
+from tests.spark.sessions import session_of
 
 pytest.importorskip("pyarrow", reason="needs the extra cleanerd[spark]")
 
@@ -37,7 +38,6 @@ from pyspark.sql.types import (
     TimestampType,
 )  # fmt: skip
 
-import cleanerd.spark
 from cleanerd.spark.partition_files import discard_job
 from cleanerd.spark.source import KafkaSegments
 from cleanerd.spark.write import SegmentsWriter, Written
@@ -365,12 +365,8 @@ def test_many_partitions_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def sql(spark: LazySpark) -> Iterator[Any]:
-    import pyspark.sql
-
-    session = pyspark.sql.SparkSession(spark.context())
-    cleanerd.spark.register(session)
-    return session
+def sql(spark: LazySpark) -> Any:
+    return session_of(spark)
 
 
 def test_through_spark(sql: Any, tmp_path: Path) -> None:
