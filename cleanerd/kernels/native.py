@@ -4,6 +4,7 @@ numba has no way to say "eight bytes at this index" or "the CRC instruction", so
 CRC-32C uses the instruction of x86-64 or AArch64; where there is none, a table, eight bytes a step.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -51,10 +52,20 @@ def make_ready() -> None:
 
 
 def load_kept() -> None:
-    """Load the compiled code of all kernels that is kept, half a second: processes that are forked from this one have it."""
+    """Load the kept code of the kernels that Python calls: processes that are forked from this one have it.
+
+    Those that other kernels call are part of the code of these.
+    """
+    within = {id(value) for kernel in _KERNELS for value in _refers_to(kernel.py_func)}
     for kernel in _KERNELS:
-        for signature in kernel._cache.signatures():
-            kernel.compile(signature)
+        if id(kernel) not in within:
+            for signature in kernel._cache.signatures():
+                kernel.compile(signature)
+
+
+def _refers_to(function: Callable[..., Any]) -> list[Any]:
+    found = inspect.getclosurevars(function)
+    return [*found.globals.values(), *found.nonlocals.values()]
 
 
 def _address(context, builder, array, value, start, size):

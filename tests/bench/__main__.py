@@ -193,6 +193,7 @@ def _more(ours: Cleanerd, given: argparse.Namespace) -> dict[str, object]:
     more: dict[str, object] = {"cpu_phases": ours.run(number, count_cpu=True).phases}
     ours.drop(number)
     if given.profile:
+        number += 1
         ours.prepare(number)
         with sampled(ours.pid) as hot:
             ours.run(number)

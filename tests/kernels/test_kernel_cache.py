@@ -21,6 +21,14 @@ def twice(number: Any) -> Any:
     return number * 2
 
 
+inner: Any = None  # another kernel, in a test
+
+
+def twice_and_one(number: Any) -> Any:
+    """Calls it."""
+    return inner(number) + 1
+
+
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where compiled code goes."""
@@ -120,6 +128,20 @@ def test_what_is_kept_can_be_loaded_before_it_is_called(monkeypatch: pytest.Monk
     assert len(dispatcher.overloads) == 2
     assert sum(dispatcher.stats.cache_hits.values()) == 2
     assert not dispatcher.stats.cache_misses
+
+
+def test_a_kernel_that_another_one_calls_is_loaded_with_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kernels() -> tuple[Any, Any]:
+        monkeypatch.setattr(native, "_KERNELS", [])
+        monkeypatch.setitem(globals(), "inner", njit(**JIT)(twice))
+        return inner, njit(**JIT)(twice_and_one)
+
+    _, outer = kernels()
+    assert outer(20) == 41
+    called, outer = kernels()
+    load_kept()
+    assert (len(called.overloads), len(outer.overloads)) == (0, 1)
+    assert outer(20) == 41
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
