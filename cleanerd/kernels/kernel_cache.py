@@ -50,9 +50,15 @@ class _Files(IndexDataCacheFile):
 
     def keys(self) -> list[Any]:
         """All under which whole code is kept."""
-        paths = glob.glob(f"{glob.escape(self._path_without_end())}.*.nbc")
-        found = ((path, _read(path)) for path in sorted(paths))
-        return [read[0] for path, read in found if read is not None and path == self._path_of(read[0])]
+        found = []
+        for path in sorted(glob.glob(f"{glob.escape(self._path_without_end())}.*.nbc")):
+            with contextlib.suppress(
+                Exception
+            ):  # another version of numba may have written what this one cannot read
+                read = _read(path)
+                if read is not None and path == self._path_of(read[0]):
+                    found.append(read[0])
+        return found
 
     def save(self, key: Any, code: Any) -> None:
         """Put a whole file in place of what is there. A disk that is full only costs the next process a compilation."""

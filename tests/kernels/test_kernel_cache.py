@@ -155,6 +155,19 @@ def test_what_is_not_whole_is_not_loaded(directory: Path, monkeypatch: pytest.Mo
     assert not dispatcher.overloads
 
 
+def test_what_cannot_be_read_is_passed_over(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another version of numba may have left it beside what this one keeps."""
+    loaded_by_a_new_process()
+    (file,) = files(directory)
+    content = b"cno_such_module\nCode\n."
+    other = file.with_name(file.name.replace(".nbc", "0.nbc"))
+    other.write_bytes(hashlib.sha256(content).digest() + content)
+    monkeypatch.setattr(native, "_KERNELS", [])
+    dispatcher = njit(**JIT)(twice)
+    load_kept()
+    assert len(dispatcher.overloads) == 1
+
+
 def test_the_code_of_another_processor_is_not_loaded(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
