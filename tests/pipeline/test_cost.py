@@ -150,8 +150,9 @@ def test_jobs_leave_nothing_behind(spark: LazySpark, tmp_path: Path) -> None:
     assert run_jobs(spark, work, 3) == run_jobs(spark, work, 27)
 
 
-def held_by_family() -> np.ndarray:
+def held_by_family(session: LazySpark) -> np.ndarray:
     """Rows of this process, the JVM, and all its Python workers together: threads, descriptors, MiB."""
+    session.context()._jvm.System.gc()  # garbage of thousands of jobs fits the heap
     me = psutil.Process()
     held = {"": np.zeros(3, np.int64), "java": np.zeros(3, np.int64), "workers": np.zeros(3, np.int64)}
     for one in (me, *me.children(recursive=True)):
@@ -168,9 +169,11 @@ def test_thousands_of_jobs_leave_nothing_behind(spark: LazySpark, tmp_path: Path
     work = plan(tmp_path, "small")
     own = run_jobs(spark, work, 3)
     assert run_jobs(spark, work, JOBS // 3 - 3) == own
-    before = held_by_family()  # the JVM has compiled what it will, and its heap was full once
+    before = held_by_family(
+        spark
+    )  # the JVM has compiled what it will, and remembers as many jobs as it ever does
     assert run_jobs(spark, work, JOBS - JOBS // 3) == own
-    after = held_by_family()
+    after = held_by_family(spark)
     print(f"{JOBS} jobs: {own}; {before.tolist()} after a third, then {after.tolist()}")
     # The JVM ends idle threads after a minute: how many there are follows the pace of the jobs.
     assert (after - before <= (100, 16, 64)).all(), (before, after)
