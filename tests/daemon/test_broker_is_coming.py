@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,7 +16,7 @@ from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.slices import SliceSize, Weighed, weigh
-from cleanerd.env.files import RealFiles
+from cleanerd.env.files import Files, RealFiles
 from cleanerd.format import names
 from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.format.names import TopicPartition
@@ -173,6 +174,14 @@ def test_without_leases_a_broker_that_ended_has_a_minute_to_start_again(world: W
         assert ownership.is_yielding(str(world.a))
         world.clock.advance(1_000)
         assert not ownership.is_yielding(str(world.a))
+
+
+def test_a_try_that_meets_a_broker_reads_nothing_of_what_waits(world: World) -> None:
+    """One follows each result that is staged beside it: reading all that waits each time would cost their square."""
+    commits = replace(world.parts.commits, files=cast(Files, None))
+    with lock_of_another(world.a / names.LOCK):
+        (view,) = commits.try_all([world.log("one")], lambda _: True)
+    assert (view.outcome, view.reason) == ("waiting", f"{world.a}: the lock is held")
 
 
 def test_a_job_that_was_requested_before_begins_when_the_broker_has_come(world: World) -> None:

@@ -15,7 +15,7 @@ from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import CommitView
 from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.daemon.work.slices import SliceSize, Weighed, weigh
+from cleanerd.daemon.work.slices import SliceSize, weigh
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.daemon.work.wanted import Wanted
 from cleanerd.env.clock import Clock
@@ -94,11 +94,12 @@ class Commits:
     ) -> list[CommitView]:
         held = [log for log in logs if self.states.state(log).status is Status.PAUSED]
         views = [_view(log, "held", f"the log is {self.states.state(log)}") for log in sorted(held)]
-        weighed = (weigh(self.files, log) for log in set(logs).difference(held))
-        rest = sorted(weighed, key=lambda one: (-one.gain_bytes, one.log))
+        free = sorted(set(logs).difference(held))
         owner = self.ownership.owner_of(log_dir)
         if owner is not None or not self.ownership.recover(log_dir):
-            return views + _waiting(rest, f"{log_dir}: the lock is held", owner)
+            return views + _waiting(free, f"{log_dir}: the lock is held", owner)
+        weighed = (weigh(self.files, log) for log in free)
+        rest = sorted(weighed, key=lambda one: (-one.gain_bytes, one.log))
         size = SliceSize()
         while rest and goes_on(log_dir):
             batch = size.next_slice(rest)
@@ -106,11 +107,12 @@ class Commits:
                 done, unfinished, seconds = self._slice(log_dir, [one.log for one in batch])
             except (LockHeld, DirOffline, OSError) as error:
                 pid = error.pid if isinstance(error, LockHeld) else None
-                return views + _waiting(rest, str(error), pid)
+                return views + _waiting([one.log for one in rest], str(error), pid)
             views += done
             size.took(batch, seconds)
             rest = [one for one in batch if one.log in unfinished] + rest[len(batch) :]
-        return views + _waiting(rest, f"{log_dir}: a broker is about to start, or the time is up")
+        left = [one.log for one in rest]
+        return views + _waiting(left, f"{log_dir}: a broker is about to start, or the time is up")
 
     def _slice(
         self, log_dir: str, logs: Sequence[LogId]
@@ -179,8 +181,8 @@ class Commits:
         return _view(log, last.outcome, last.reason)
 
 
-def _waiting(logs: Iterable[Weighed], reason: str, pid: int | None = None) -> list[CommitView]:
-    return [_view(one.log, "waiting", reason, pid) for one in logs]
+def _waiting(logs: Iterable[LogId], reason: str, pid: int | None = None) -> list[CommitView]:
+    return [_view(log, "waiting", reason, pid) for log in logs]
 
 
 def _view(log: LogId, outcome: str, reason: str | None, pid: int | None = None) -> CommitView:
