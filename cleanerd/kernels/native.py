@@ -31,6 +31,7 @@ INLINE: dict[str, Any] = {**JIT, "forceinline": True}
 
 
 _KERNELS: list[Any] = []
+"""All of this process, whether they have been compiled or not."""
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -46,16 +47,17 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def make_ready() -> None:
-    """Let numba read what it wants to know before it loads its first kernel: a third of a second, once a process."""
+    """What a first call of kernels would wait for, half a second: processes that are forked from this one have it.
+
+    numba reads what it wants to know before it loads its first kernel.
+    """
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()
+    load_kept()
 
 
 def load_kept() -> None:
-    """Load the kept code of the kernels that Python calls: processes that are forked from this one have it.
-
-    Those that other kernels call are part of the code of these.
-    """
+    """Load the kept code of the kernels that Python calls; those that other kernels call are part of it."""
     within = {id(value) for kernel in _KERNELS for value in _refers_to(kernel.py_func)}
     for kernel in _KERNELS:
         if id(kernel) not in within:

@@ -160,6 +160,7 @@ class LazySpark:
         self._context: SparkContext | None = None
         self._cores = 1  # that the context began with
         self._jvm: _Jvm | None = None  # that of the context, or of the one to come
+        self._daemon: ForkedDaemon | None = None  # forked for the next JVM
         self._mutex = threading.Lock()
 
     def begin(self) -> None:
@@ -170,6 +171,18 @@ class LazySpark:
         with self._mutex, contextlib.suppress(Fatal):
             if self._jvm is None:
                 self._jvm = self._new_jvm(ForkedDaemon() if self.is_one_machine else None)
+
+    def fork(self) -> None:
+        """Fork the daemon of the next context's workers from this process now, as small and free of threads as it is."""
+        with self._mutex:
+            if self._daemon is None and self.is_one_machine:
+                daemon = ForkedDaemon()
+                try:
+                    daemon.fork()
+                except OSError:  # Spark's own takes longer to start
+                    daemon.stop()
+                else:
+                    self._daemon = daemon
 
     def context(self) -> SparkContext:
         """The context, started if need be.
@@ -238,6 +251,9 @@ class LazySpark:
             self._stops += 1
             context, self._context = self._context, None
             jvm, self._jvm = self._jvm, None
+            daemon, self._daemon = self._daemon, None
+        if daemon is not None:
+            daemon.stop()
         if jvm is None:
             return
         if context is None:
@@ -271,8 +287,8 @@ class LazySpark:
 
     def _start(self) -> SparkContext:
         """The context of the JVM that was begun, or of a new one; PySpark itself waits for it without end."""
-        jvm = self._jvm or self._new_jvm()
-        self._jvm = None
+        jvm = self._jvm or self._new_jvm(self._daemon)
+        self._jvm = self._daemon = None
         if jvm.daemon is not None:
             with contextlib.suppress(OSError):  # Spark's own takes longer to start
                 jvm.daemon.fork()

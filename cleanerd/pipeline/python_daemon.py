@@ -15,10 +15,9 @@ def _serve() -> None:
     from pyspark import daemon  # noqa: PLC0415
 
     import cleanerd.pipeline.tasks  # noqa: F401, PLC0415 - what the workers run
-    from cleanerd.kernels.native import load_kept, make_ready  # noqa: PLC0415
+    from cleanerd.kernels.native import make_ready  # noqa: PLC0415
 
     make_ready()
-    load_kept()
     gc.freeze()  # a collection in a worker would copy the pages of all that is imported here
     daemon.manager()
 

@@ -8,6 +8,7 @@ Wire: a pickled `SparkPlace`, then `EngineCall`s one way, pickled `PlannedBytes`
 over one socket pair; several calls at a time.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -84,13 +85,19 @@ class EngineProcess:
         self._clock = SystemClock()
 
     def serve(self) -> None:
-        """Read calls; each runs in a thread of its own."""
+        """Read calls; each runs in a thread of its own.
+
+        If the first one is a cleaning, as it nearly always is, Spark's workers will be forked from this process, which has
+        imported what they need, and has no other thread yet.
+        """
         pool = ThreadPoolExecutor(_CALLS_AT_ONCE, thread_name_prefix="cleanerd-call")
-        try:
+        with contextlib.suppress(EOFError, ConnectionError):
+            call = self._connection.recv()
+            if isinstance(call.task, CleanCall):
+                self._session.fork()
             while True:
-                pool.submit(self._answer, self._connection.recv())
-        except (EOFError, ConnectionError):
-            return
+                pool.submit(self._answer, call)
+                call = self._connection.recv()
 
     def _observe(self, is_running: bool) -> None:
         self._send(SparkJob(self._call.id, is_running))

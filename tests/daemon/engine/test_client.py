@@ -63,6 +63,10 @@ def clean(engine: Engine, log_dir: Path, channel: Channel, *, aborted: bool = Fa
     return result.outcome
 
 
+def cmdline(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 def is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
@@ -146,7 +150,22 @@ def test_an_examination_tells_what_it_reads_and_stops_when_told(engine: Engine, 
             assert clean(engine, log_dir, channel) == "aborted"
         assert limit_bytes < sum(heard) <= limit_bytes + size_bytes
     assert engine.pid is not None
-    assert descendants(engine.pid) == [engine.pid], "no job has begun"
+    assert not any(b"SparkSubmit" in cmdline(pid) for pid in descendants(engine.pid)), "no job has begun"
+
+
+@pytest.mark.parametrize("first", ["clean", "examine"])
+def test_workers_are_forked_from_an_engine_that_is_started_to_clean(
+    engine: Engine, tmp_path: Path, first: str
+) -> None:
+    """It has imported what they need. One that examines first has other threads, and serves as well."""
+    log_dir = write_logs(tmp_path / "logs", "one")
+    if first == "examine":
+        assert examine(engine, log_dir) == "planned"
+    with Channel(lambda *_: True) as channel:
+        assert clean(engine, log_dir, channel) == "staged"
+    assert engine.pid is not None
+    engines, *others = map(cmdline, descendants(engine.pid))
+    assert (engines in others) == (first == "clean"), others
 
 
 @pytest.mark.soak
@@ -170,10 +189,6 @@ def test_a_job_that_does_not_progress_is_ended(
         places.stall_timeout_ms = 600_000
         assert clean(engine, log_dir, channel) == "staged"
         assert engine.stalled is None
-
-
-def cmdline(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_a_killed_engine_is_no_stalled_one(engine: Engine, tmp_path: Path) -> None:
