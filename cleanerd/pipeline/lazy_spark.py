@@ -22,7 +22,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any, TypeVar
 
 from py4j.protocol import Py4JError
@@ -73,6 +73,7 @@ _KEPT_FROM_SIGHT = re.compile(r"^spark\.authenticate|secret|password|token|acces
 _SAID_BYTES = 64 << 10
 _START_LIMIT_S = 180.0  # a minute for a master that does not answer, twice that for a machine under load
 _KILLED_S = 10.0
+_KEPT_S = 30.0  # half of what Spark lets a worker wait
 _FOR_US_ALONE = 0o077  # the umask of the JVM and its children: what they write, and their sockets
 _ARCHIVED_S = 60.0  # a JVM that ends takes seconds to write its classes
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
@@ -113,6 +114,7 @@ class _Jvm:
     archive: ClassArchive | None  # which it writes when it ends
     gateway: "Future[Any]"
     daemon: ForkedDaemon | None
+    ended: threading.Event = field(default_factory=threading.Event)
 
     def kill(self) -> None:
         """End it, and forget what it leaves."""
@@ -129,6 +131,7 @@ class _Jvm:
 
     def close(self) -> None:
         """It has ended."""
+        self.ended.set()
         if self.daemon is not None:
             self.daemon.stop()
         self.said.close()
@@ -256,6 +259,7 @@ class LazySpark:
             daemon.stop()
         if jvm is None:
             return
+        jvm.ended.set()
         if context is None:
             jvm.kill()
             return
@@ -315,6 +319,8 @@ class LazySpark:
             raise
         self._jvm = jvm
         self._cores = max(int(context.defaultParallelism), 1)
+        if self.is_one_machine:
+            _begin(lambda: _keep_workers(context, jvm.ended))
         gc.freeze()  # what is imported and set up by now stays: no search for garbage in it, 0.1 s each
         return context
 
@@ -389,6 +395,16 @@ def _stop(context: SparkContext) -> None:
             _begin(server.shutdown)
 
 
+def _keep_workers(context: SparkContext, ended: threading.Event) -> None:
+    """Keep idle workers, with what they have loaded and hold of memory, for as long as the session is kept.
+
+    Spark ends them all once none has had anything to do for a minute (`PythonWorkerFactory`), and no setting says otherwise.
+    """
+    while not ended.wait(_KEPT_S):
+        with contextlib.suppress(Exception):  # a session that ends; its jobs tell why
+            context.parallelize([0], 1).mapPartitions(list).count()
+
+
 def _begin(work: Callable[[], _T]) -> "Future[_T]":
     """`work` in a thread that delays no exit."""
     future: Future[_T] = Future()
@@ -399,7 +415,7 @@ def _begin(work: Callable[[], _T]) -> "Future[_T]":
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
             future.set_exception(error)
 
-    threading.Thread(target=run, name="cleanerd-spark-start", daemon=True).start()
+    threading.Thread(target=run, name="cleanerd-spark", daemon=True).start()
     return future
 
 

@@ -5,6 +5,8 @@ import os
 import struct
 import subprocess
 import sys
+import threading
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import NoneType
@@ -250,3 +252,16 @@ def test_workers_are_forked_from_a_process_that_has_imported_cleanerd(spark: Laz
     )
     assert "cleanerd.pipeline.python_daemon" in command
     assert has_compiler
+
+
+@pytest.mark.soak
+def test_idle_workers_live_as_long_as_the_session(spark: LazySpark) -> None:
+    """Spark ends them 60 to 70 s after their last task; `cleanerd.spark.idle.timeout.ms` says how long a session is kept."""
+
+    def workers(rows: Iterable[int]) -> list[int]:
+        list(rows)  # a worker that has read its input to the end stays for the next job
+        return [os.getpid()]
+
+    (before,) = spark.run(lambda context: context.parallelize([1], 1).mapPartitions(workers).collect())
+    threading.Event().wait(75)
+    assert psutil.Process(before).status() == psutil.STATUS_SLEEPING
