@@ -112,12 +112,12 @@ class _Run:
     def _clean_jobs(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> None:
         """Job by job: while one is written, the one before it is staged and committed, and the one behind it planned."""
         end, take = partial(self._end, is_kafka=is_kafka), partial(self._take, is_kafka=is_kafka)
-        why_full = partial(self._why_full, log_dir, found)
+        full = partial(self._skipped_if_full, log_dir, found)
         jobs = _one_ahead(partial(self._plan, log_dir), self._jobs(log_dir, found, {}))
         with contextlib.closing(jobs), ThreadPoolExecutor(1, "cleanerd-commit") as pool:
             ending = pool.submit(end, [])
             for candidates, planned in jobs:
-                write = partial(self._write, candidates, planned, why_full, partial(wait, [ending]))
+                write = partial(self._write, candidates, planned, full, partial(wait, [ending]))
                 written = guarded(write, log_dir)
                 try:
                     take(ending.result())
@@ -137,15 +137,15 @@ class _Run:
         self,
         candidates: list[Candidate],
         planned: "Future[CleaningJob | None]",
-        why_full: Callable[[], str | None],
+        full: Callable[[list[Candidate]], list[LogResult]],
         wait_for_others: Callable[[], object],
     ) -> list[CleaningJob]:
         ahead, is_owned = planned.result(), _is_owned(candidates[0].snapshot.log_dir)
         if is_owned:  # what others have staged counts against a limit
             wait_for_others()
-            reason = why_full()
-            if reason is not None:
-                return [self._ended([one.result("skipped", reason) for one in candidates])]
+            skipped = full(candidates)
+            if skipped:
+                return [self._ended(skipped)]
 
         def write(some: Sequence[Candidate]) -> list[CleaningJob]:
             if ahead is not None and some is candidates and not is_owned:
@@ -184,15 +184,18 @@ class _Run:
         staged = one_by_one(self._cleaner.stage, [answer], _job_failed)
         return self._settle(staged, is_kafka=is_kafka)[0]
 
-    def _why_full(self, log_dir: str, found: list[TopicPartition]) -> str | None:
-        """Why nothing may be staged beside a live broker."""
+    def _skipped_if_full(
+        self, log_dir: str, found: list[TopicPartition], candidates: list[Candidate]
+    ) -> list[LogResult]:
+        """Their results if nothing more may be staged beside a live broker, none if something may."""
         if not _is_owned(log_dir):
-            return None
+            return []
 
         def staged() -> int:
             return sum(staged_bytes(PartitionDir.of(self._files, log_dir, tp)) for tp in found)
 
-        return why_full(log_dir, staged, self._request.config)
+        reason = why_full(log_dir, staged, self._request.config)
+        return [] if reason is None else [one.result("skipped", reason) for one in candidates]
 
     def _settle(self, staged: Sequence[LogResult], *, is_kafka: bool) -> list[LogResult]:
         log_dirs = self._request.all_log_dirs
@@ -204,12 +207,8 @@ class _Run:
         waiting = {} if is_owned else self._foresee_commits(log_dir, found, is_kafka=is_kafka)
         count = partial(self._cleaner.count, space=self._space, is_owned=is_owned)
         for job in self._jobs(log_dir, found, waiting):
-            reason = self._why_full(log_dir, found)
-            if reason is None:
-                counted = one_by_one(count, job, _job_failed)
-            else:
-                counted = [candidate.result("skipped", reason) for candidate in job]
-            for result in counted:
+            skipped = self._skipped_if_full(log_dir, found, job)
+            for result in skipped or one_by_one(count, job, _job_failed):
                 self._add(result)
         self._retain(log_dir, found, is_kafka=is_kafka)
 

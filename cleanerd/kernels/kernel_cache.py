@@ -52,9 +52,8 @@ class _Files(IndexDataCacheFile):
         """All under which whole code is kept."""
         found = []
         for path in sorted(glob.glob(f"{glob.escape(self._path_without_end())}.*.nbc")):
-            with contextlib.suppress(
-                Exception
-            ):  # another version of numba may have written what this one cannot read
+            # Another version of numba may have written what this one cannot read.
+            with contextlib.suppress(Exception):
                 read = _read(path)
                 if read is not None and path == self._path_of(read[0]):
                     found.append(read[0])

@@ -169,9 +169,8 @@ def test_thousands_of_jobs_leave_nothing_behind(spark: LazySpark, tmp_path: Path
     work = plan(tmp_path, "small")
     own = run_jobs(spark, work, 3)
     assert run_jobs(spark, work, JOBS // 3 - 3) == own
-    before = held_by_family(
-        spark
-    )  # the JVM has compiled what it will, and remembers as many jobs as it ever does
+    # By now the JVM has compiled what it will, and remembers as many jobs as it ever does.
+    before = held_by_family(spark)
     assert run_jobs(spark, work, JOBS - JOBS // 3) == own
     after = held_by_family(spark)
     print(f"{JOBS} jobs: {own}; {before.tolist()} after a third, then {after.tolist()}")
