@@ -49,16 +49,17 @@ class ClassArchive:
         path = os.path.join(cache, f"spark-{hashlib.sha256(about.encode()).hexdigest()[:16]}.jsa")
         return ClassArchive(path, f"{path}.{os.getpid()}")
 
-    def is_missing(self) -> bool:
-        """Whether none has been made yet."""
-        return not os.path.exists(self.path)
+    def is_wanted(self) -> bool:
+        """Whether none has been made yet, and one could be kept."""
+        return not os.path.exists(self.path) and os.access(os.path.dirname(self.path), os.W_OK)
 
     def options(self, *, makes: bool) -> str:
-        """For the JVM: to use the archive; with `makes` to write one where there is none."""
+        """For the JVM: to write the archive if it `makes` one, else to use the one that is there, if any."""
         self._forget_old_ones()
-        if self.is_missing():
-            return f"-XX:ArchiveClassesAtExit={self.unfinished}" if makes else ""
-        return f"-XX:SharedArchiveFile={self.path}" if os.path.getsize(self.path) else ""
+        if makes:
+            return f"-XX:ArchiveClassesAtExit={self.unfinished}"
+        has_one = os.path.exists(self.path) and os.path.getsize(self.path)
+        return f"-XX:SharedArchiveFile={self.path}" if has_one else ""
 
     def keep(self) -> None:
         """Take over what a JVM that has ended by itself has written: whole or not at all."""

@@ -270,6 +270,16 @@ class LazySpark:
         _forget_gateway()
         jvm.close()
 
+    def end(self, *, has_time: bool) -> None:
+        """Before this process ends, and the JVM with it: one that is to leave a `ClassArchive` needs time, or is killed."""
+        jvm = self._jvm
+        if jvm is None or jvm.archive is None:
+            return
+        if has_time:
+            self.stop()
+        else:
+            jvm.kill()
+
     def _is_alive(self) -> bool:
         """Whether the JVM answers and its context takes jobs."""
         try:
@@ -354,9 +364,9 @@ class LazySpark:
         archive = ClassArchive.of(java_home, options, os.environ)
         if archive is None:
             return None
-        is_made = self._makes_archive and archive.is_missing()
-        conf.set(_JVM_OPTIONS, f"{options} {archive.options(makes=self._makes_archive)}".strip())
-        return archive if is_made else None
+        makes = self._makes_archive and archive.is_wanted()
+        conf.set(_JVM_OPTIONS, f"{options} {archive.options(makes=makes)}".strip())
+        return archive if makes else None
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:

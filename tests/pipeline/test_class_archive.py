@@ -37,10 +37,11 @@ def test_what_was_written_is_used_by_others_once_it_is_whole(tmp_path: Path) -> 
     archive = archive_in(tmp_path)
     assert f"-XX:ArchiveClassesAtExit={archive.unfinished}" in archive.options(makes=True)
     Path(archive.unfinished).write_bytes(b"classes")
+    assert archive.is_wanted()
     assert archive.options(makes=False) == "", "half of one is none"
     archive.keep()
-    for makes in (True, False):
-        assert f"-XX:SharedArchiveFile={archive.path}" in archive.options(makes=makes)
+    assert not archive.is_wanted()
+    assert f"-XX:SharedArchiveFile={archive.path}" in archive.options(makes=False)
     assert [path.name for path in tmp_path.glob("*.jsa*")] == [Path(archive.path).name]
 
 
@@ -65,7 +66,16 @@ def test_what_a_killed_cleanerd_never_took_over_goes_after_an_hour(tmp_path: Pat
 def test_a_runtime_that_makes_none_is_not_asked_again(tmp_path: Path) -> None:
     archive = archive_in(tmp_path)
     archive.keep()
-    assert archive.options(makes=True) == ""
+    assert not archive.is_wanted()
+    assert archive.options(makes=False) == ""
+
+
+def test_none_is_made_where_it_could_not_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache directory that is read-only: every start would be slower, for ever."""
+    archive = archive_in(tmp_path)
+    assert archive.is_wanted()
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (str(tmp_path), os.W_OK))
+    assert not archive.is_wanted()
 
 
 def test_another_jvm_or_other_options_have_another_archive(tmp_path: Path) -> None:

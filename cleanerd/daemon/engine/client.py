@@ -1,4 +1,4 @@
-"""The daemon's end of the engine: started when there is work, stopped when there has been none for a while."""
+"""The daemon's end of the engine: started when there is work, told to end when there has been none for a while."""
 
 import contextlib
 import itertools
@@ -29,6 +29,7 @@ from cleanerd.errors import JobFailed
 
 PlannedHook = Callable[[PlannedBytes], None]
 _POLL_S = 0.5
+_ENDING_S = 60.0  # a JVM that leaves an archive of its classes takes seconds
 _ABORT_PATIENCE_S = 15.0  # in which the tasks of a job that is to stop report, if they are alive
 
 
@@ -64,6 +65,7 @@ class _Child:
         self._mutex = threading.Lock()
         self._calls: dict[int, tuple[Future[Any], PlannedHook]] = {}
         self._closed = False
+        self._told_s: float | None = None  # when it was told to end
         threading.Thread(target=self._read, name="cleanerd-engine-reader", daemon=True).start()
 
     def call(self, call: EngineCall, planned: PlannedHook) -> "Future[Any]":
@@ -124,11 +126,29 @@ class _Child:
         for future, _ in calls.values():
             future.set_exception(EngineDied("the engine ended in the middle of the work"))
 
-    def stop(self, timeout_s: float) -> None:
-        """Close the pipe, which ends the process; kill it when it does not."""
+    def has_ended(self) -> bool:
+        """Tell the process to end, which may take its time; whether it has by now. One that takes too long is killed."""
+        now_s = self._clock.monotonic_s()
+        if self._told_s is None:
+            self._told_s = now_s
+            with contextlib.suppress(OSError):
+                self._connection.send(None)
+            self._close()
+        if self.process.poll() is None:
+            if now_s - self._told_s < _ENDING_S:
+                return False
+            self.kill()
+        self._connection.close()
+        return True
+
+    def _close(self) -> None:
         self._closed = True
         with contextlib.suppress(OSError):  # wakes the reader on both ends
             socket.socket(fileno=os.dup(self._connection.fileno())).shutdown(socket.SHUT_RDWR)
+
+    def stop(self, timeout_s: float) -> None:
+        """Close the pipe, which ends the process; kill it when it does not."""
+        self._close()
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -158,7 +178,7 @@ class Engine:
         self._ids = itertools.count(1)
         self._mutex = threading.Lock()
         self._child: _Child | None = None
-        self._retired: list[_Child] = []  # of another place; each finishes what it was asked
+        self._retired: list[_Child] = []  # idle, or of another place; each finishes what it was asked
         self._idle_since_s = clock.monotonic_s()
         self.starts = 0
         self.stalled: str | None = None  # why the last cleaning was ended, until one comes through
@@ -206,9 +226,7 @@ class Engine:
         """A process for the place that holds now. The mutex is held."""
         place = self._place()
         if self._child is not None and self._child.is_alive and self._child.place != place:
-            self._retired.append(self._child)
-            self._child = None
-            self._stop_retired()
+            self._retire(self._child)
         if self._child is None or not self._child.is_alive:
             self._reap()
             self._child = _Child(place, self._clock)
@@ -237,12 +255,12 @@ class Engine:
     def stop_if_idle(self, timeout_ms: int) -> bool:
         """Stop a process that has had nothing to do for so long; whether it was."""
         with self._mutex:
-            self._stop_retired()
+            self._end_retired()
             if self._child is None or self._child.is_busy:
                 return False
             if (self._clock.monotonic_s() - self._idle_since_s) * 1000 < timeout_ms and self._child.is_alive:
                 return False
-            self._stop(5.0)
+            self._retire(self._child)
             return True
 
     def stop(self, timeout_s: float = 5.0) -> None:
@@ -258,10 +276,14 @@ class Engine:
         if child is not None:
             child.stop(timeout_s)
 
-    def _stop_retired(self) -> None:
-        for child in [child for child in self._retired if not child.is_busy]:
-            self._retired.remove(child)
-            child.stop(5.0)
+    def _retire(self, child: _Child) -> None:
+        """It gets no more calls."""
+        self._child = None
+        self._retired.append(child)
+        self._end_retired()
+
+    def _end_retired(self) -> None:
+        self._retired = [child for child in self._retired if child.is_busy or not child.has_ended()]
 
     def _reap(self) -> None:
         """Wait for a process that has ended by itself, so that no zombie stays."""

@@ -5,10 +5,9 @@ nothing to do, and so that its death costs a retry and never the daemon. It hold
 the daemon's end of the pipe is closed, however that came about.
 
 Wire: a pickled `SparkPlace`, then `EngineCall`s one way, pickled `PlannedBytes`, `SparkJob` and `EngineReply` the other,
-over one socket pair; several calls at a time.
+over one socket pair; several calls at a time. None instead of a call: there will be none, and there is time to end.
 """
 
-import contextlib
 import os
 import signal
 import sys
@@ -79,7 +78,7 @@ class EngineProcess:
         self._connection = connection
         self._send = _Sender(connection)
         self._call = threading.local()  # which call a thread works at
-        self._session = LazySpark(place.master, dict(place.conf), self._observe)
+        self._session = LazySpark(place.master, dict(place.conf), self._observe, makes_archive=True)
         self._files = RealFiles()
         self._reservations = Reservations(self._files)
         self._clock = SystemClock()
@@ -91,13 +90,20 @@ class EngineProcess:
         imported what they need, and has no other thread yet.
         """
         pool = ThreadPoolExecutor(_CALLS_AT_ONCE, thread_name_prefix="cleanerd-call")
-        with contextlib.suppress(EOFError, ConnectionError):
-            call = self._connection.recv()
-            if isinstance(call.task, CleanCall):
-                self._session.fork()
-            while True:
-                pool.submit(self._answer, call)
-                call = self._connection.recv()
+        call = self._next_call()
+        if isinstance(call, EngineCall) and isinstance(call.task, CleanCall):
+            self._session.fork()
+        while isinstance(call, EngineCall):
+            pool.submit(self._answer, call)
+            call = self._next_call()
+        self._session.end(has_time=call is None)
+
+    def _next_call(self) -> EngineCall | EOFError | ConnectionError | None:
+        """A call; None: there will be none, and there is time; an error: the pipe is closed."""
+        try:
+            return self._connection.recv()  # type: ignore[no-any-return]
+        except (EOFError, ConnectionError) as error:
+            return error
 
     def _observe(self, is_running: bool) -> None:
         self._send(SparkJob(self._call.id, is_running))

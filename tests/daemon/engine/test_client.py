@@ -86,7 +86,7 @@ def test_another_number_of_threads_is_another_engine(engine: Engine, places: Pla
         pids.append(engine.pid)
     assert pids[0] == pids[1]
     assert len(set(pids)) == engine.starts == 3
-    assert all(is_gone(pid) for pid in pids[:-1] if pid is not None)
+    wait_until(lambda: not engine.stop_if_idle(600_000) and all(is_gone(pid) for pid in pids[:-1] if pid), 10)
 
 
 def test_an_old_engine_finishes_what_it_was_asked(engine: Engine, places: Places, tmp_path: Path) -> None:
@@ -107,8 +107,7 @@ def test_an_old_engine_finishes_what_it_was_asked(engine: Engine, places: Places
     os.kill(old, signal.SIGCONT)
     asking.join(20)
     assert outcomes == ["planned"]
-    assert not engine.stop_if_idle(600_000)
-    assert is_gone(old)
+    wait_until(lambda: not engine.stop_if_idle(600_000) and is_gone(old), 10)
 
 
 def test_the_place_follows_from_the_configuration() -> None:
@@ -166,6 +165,45 @@ def test_workers_are_forked_from_an_engine_that_is_started_to_clean(
     assert engine.pid is not None
     engines, *others = map(cmdline, descendants(engine.pid))
     assert (engines in others) == (first == "clean"), others
+
+
+@pytest.mark.soak
+def test_the_first_engine_leaves_an_archive_of_classes_that_others_map(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the JVM writes it, after it was idle, a call has an engine of its own."""
+    monkeypatch.setenv("CACHE_DIRECTORY", str(tmp_path / "cache"))
+    log_dir = write_logs(tmp_path / "logs", "one")
+    with Channel(lambda *_: True) as channel:
+        assert clean(engine, log_dir, channel) == "staged"
+        first = engine.pid
+        assert engine.stop_if_idle(0)
+        assert engine.pid is None
+        assert examine(engine, log_dir) == "planned"
+        assert first is not None
+        assert not is_gone(first)
+        wait_until(lambda: not engine.stop_if_idle(600_000) and is_gone(first), 60)
+        (archive,) = (tmp_path / "cache").glob("*.jsa*")
+        assert clean(engine, log_dir, channel) == "staged"
+    assert engine.pid is not None
+    (jvm,) = [pid for pid in descendants(engine.pid) if b"SparkSubmit" in cmdline(pid)]
+    assert str(archive) in Path(f"/proc/{jvm}/maps").read_text()
+
+
+@pytest.mark.soak
+def test_an_engine_that_has_no_time_to_end_leaves_none(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon ends: the JVM is gone with it, and does not write for seconds what nothing would keep."""
+    monkeypatch.setenv("CACHE_DIRECTORY", str(tmp_path / "cache"))
+    log_dir = write_logs(tmp_path / "logs", "one")
+    with Channel(lambda *_: True) as channel:
+        assert clean(engine, log_dir, channel) == "staged"
+    assert engine.pid is not None
+    all_of_it = descendants(engine.pid)
+    engine.stop()
+    wait_until(lambda: all(map(is_gone, all_of_it)), 2)
+    assert not list((tmp_path / "cache").glob("*.jsa*"))
 
 
 @pytest.mark.soak
