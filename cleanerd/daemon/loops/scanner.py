@@ -60,6 +60,7 @@ class Scanner:
         usable = self._online()
         with parts.metrics.phase("scan"):
             self._took(parts.inventory.scan(usable))
+        self.judge([log for log in list(parts.obstacles.ignored) if log.log_dir in usable])
         self._remember_moves()
         for log_dir in usable:
             delay_ms = lambda topic: parts.configuration().topic(topic).file_delete_delay_ms  # noqa: E731
@@ -90,6 +91,9 @@ class Scanner:
         parts = self._parts
         configuration, ignored = parts.configuration(), parts.obstacles.ignored
         for log in logs:
+            is_named = self._is_named(
+                log, configuration
+            )  # first: what its broker writes meanwhile is found by the next scan
             reason = attempt(partial(why_foreign, parts.files, log, configuration), log.directory)
             if reason is None:
                 ignored.pop(log, None)
@@ -97,20 +101,27 @@ class Scanner:
                 continue
             is_told = ignored.get(log) == str(reason) and log not in self._new_since_s
             ignored[log] = str(reason)
-            if not is_told and not self._may_be_new(log, configuration):
+            if not is_told and not self._may_be_new(log, is_named=is_named):
                 _log.warning("ignored", **log.fields(), reason=str(reason))
         for failure in parts.failures.all():
             if parts.failures.changed(failure.log, parts.stamp(failure.log)):
                 _log.info("tried_again", **failure.log.fields(), reason="it changed")
 
-    def _may_be_new(self, log: LogId, configuration: Configuration) -> bool:
-        """Whether its broker may still be about to say which topic a log that is ignored belongs to."""
-        metadata, now_s = configuration.metadata, self._parts.clock.monotonic_s()
+    def _is_named(self, log: LogId, configuration: Configuration) -> bool:
+        """Whether all is there that tells which topic a log is of, if anything ever does."""
+        metadata = configuration.metadata
+        if metadata is None:
+            return True
         path = os.path.join(log.directory, names.PARTITION_METADATA)
-        is_named = guarded(partial(self._parts.files.exists, path), path) is True
-        if metadata is None or (is_named and log.topic_partition.topic in metadata.topic_ids):
+        is_there = guarded(partial(self._parts.files.exists, path), path) is True
+        return is_there and log.topic_partition.topic in metadata.topic_ids
+
+    def _may_be_new(self, log: LogId, *, is_named: bool) -> bool:
+        """Whether its broker may still be about to say which topic a log that is ignored belongs to."""
+        if is_named:
             self._new_since_s.pop(log, None)
             return False
+        now_s = self._parts.clock.monotonic_s()
         if now_s - self._new_since_s.setdefault(log, now_s) < _NEW_FOR_S:
             return True
         self._new_since_s.pop(log)
