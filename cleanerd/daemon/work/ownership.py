@@ -48,7 +48,7 @@ class Ownership:
         self._acted = acted
         self._mutex = threading.Lock()
         self._locks: dict[str, LogDirLock] = {}
-        self._unrecovered: set[str] = set()
+        self._unrecovered: dict[str, set[str]] = {}  # log directories, with what was recovered there so far
 
     def take(self, log_dirs: Sequence[str]) -> dict[str, str]:
         """Take what can be taken and let go of the rest; returns why a directory is out of reach."""
@@ -74,7 +74,10 @@ class Ownership:
         return offline
 
     def recover(self, log_dir: str) -> bool:
-        """Recover every partition directory unless that was done; False while another process owns the log directory."""
+        """Recover every partition directory unless that was done; False while another process owns the log directory.
+
+        Once it is free again this goes on where it was: a broker's start may leave time for a part of it only.
+        """
         with self._mutex:
             if log_dir not in self._unrecovered:
                 return log_dir in self._locks
@@ -86,7 +89,7 @@ class Ownership:
             _log.warning("recovery_postponed", log_dir=log_dir, reason=str(error))
             return False
         with self._mutex:
-            self._unrecovered.discard(log_dir)
+            self._unrecovered.pop(log_dir, None)
         return True
 
     def owner_of(self, log_dir: str) -> int | None:
@@ -141,7 +144,7 @@ class Ownership:
         except LockHeld:  # the directory is another one: a disk was exchanged
             self._release(log_dir)
         except DirOffline as error:
-            self._unrecovered.add(log_dir)  # whatever was under way there has failed
+            self._unrecovered[log_dir] = set()  # whatever was under way there has failed
             return error
         lock = LogDirLock(log_dir, names.CLEANERD_LOCK)
         try:
@@ -151,19 +154,23 @@ class Ownership:
         except DirOffline as error:
             return error
         self._locks[log_dir] = lock
-        self._unrecovered.add(log_dir)
+        self._unrecovered[log_dir] = set()
         return None
 
     def _release(self, log_dir: str) -> None:
         self._locks.pop(log_dir).__exit__(None, None, None)
-        self._unrecovered.discard(log_dir)
+        self._unrecovered.pop(log_dir, None)
 
     def _recover_all(self, log_dir: str, *, is_kafka: bool) -> None:
         """Raises LockHeld, DirOffline, OSError."""
-        found = [(name, parse_partition_dir(name)) for name in self._files.list_names(log_dir)]
+        done = self._unrecovered.get(log_dir, set())
+        found = [
+            (name, parse_partition_dir(name)) for name in self._files.list_names(log_dir) if name not in done
+        ]
         current = [name for name, parsed in found if parsed is not None and parsed[1] is DirKind.CURRENT]
 
         def recovered(name: str, reason: str | CleanerdError | None) -> None:
+            done.add(name)
             self._recovered(os.path.join(log_dir, name), None if reason is None else str(reason))
 
         acted = functools.partial(self._acted, log_dir)
