@@ -142,19 +142,25 @@ def test_every_port_is_on_loopback(place: Place) -> None:
     assert {ip.removeprefix("::ffff:") for _, ip in listening} <= {"127.0.0.1", "::1"}, listening
 
 
-def test_nobody_else_may_connect_to_another_socket_than_that_of_the_control_api(place: Place) -> None:
-    """Spark makes sockets for its Python workers, over which pickled results travel."""
-    named = {
+def unix_sockets(place: Place) -> set[str]:
+    """Names of those of the daemon and all below it; one that starts with `ABSTRACT` is no file."""
+    return {
         str(connection.laddr)
         for process in place.tree
         for connection in process.net_connections("unix")
         if connection.laddr
     }
+
+
+def test_nobody_else_may_connect_to_another_socket_than_that_of_the_control_api(place: Place) -> None:
+    """Spark makes sockets for its Python workers, over which pickled results travel."""
+    named = {name for name in unix_sockets(place) if not name.startswith(ABSTRACT)}
     assert str(place.daemon.socket) in named
     modes = {path: oct(stat.S_IMODE(os.stat(path).st_mode)) for path in named - {str(place.daemon.socket)}}
     assert set(modes.values()) <= {oct(0o700), oct(0o600)}, modes
 
 
+ABSTRACT = "@"
 TRY_ALL = """
 import json, os, socket, sys
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
@@ -166,7 +172,7 @@ for place in json.loads(sys.argv[1]):
         with socket.socket(family) as client:
             client.settimeout(2)
             try:
-                client.connect(place if isinstance(place, str) else tuple(place))
+                client.connect(place.replace("@", chr(0), 1) if isinstance(place, str) else tuple(place))
                 client.sendall(request)
                 answer = client.recv(4096).decode("latin-1")
             except OSError as error:
@@ -187,12 +193,7 @@ def told_to_nobody(places: list[object]) -> dict[str, list[str]]:
 def test_another_user_gets_nothing_out_of_any_port_or_socket(place: Place) -> None:
     """The port of the JVM asks for a secret, those of the workers too; only metrics answer. Nothing ends of it."""
     daemon, *children = place.tree
-    sockets = {
-        str(connection.laddr)
-        for process in place.tree
-        for connection in process.net_connections("unix")
-        if connection.laddr
-    }
+    sockets = unix_sockets(place)
     ports = [
         ("127.0.0.1", connection.laddr.port)
         for process in children
@@ -201,9 +202,10 @@ def test_another_user_gets_nothing_out_of_any_port_or_socket(place: Place) -> No
     ]
     assert ports
     assert str(place.daemon.socket) in sockets
-    said = told_to_nobody([*sorted(path for path in sockets if path.startswith("/")), *ports])
-    for path in sockets & said.keys():
-        assert set(said[path]) == {"PermissionError"}, path
+    said = told_to_nobody([*sorted(sockets), *ports])
+    for name in sockets:
+        is_refused = {"PermissionError"} if name.startswith("/") else {"ConnectionRefusedError"}
+        assert set(said[name]) == is_refused, name
     heard = {answer for where, answers in said.items() if where not in sockets for answer in answers}
     assert not any(answer.startswith(("!y", "HTTP/1.0 200", "HTTP/1.1 200")) for answer in heard), said
     assert all(process.is_running() for process in (daemon, *children))
