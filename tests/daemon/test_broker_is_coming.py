@@ -12,11 +12,15 @@ from typing import cast
 import pytest
 
 from cleanerd.cleaning.lock import AIM_S
+from cleanerd.cleaning.recovery import Recovered
 from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
+from cleanerd.daemon.inventory.listed_log import Contents, ListedLog, Offsets, StagedResult
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.slices import SliceSize, Weighed, weigh
+from cleanerd.daemon.work import ownership
+from cleanerd.daemon.work.slices import SliceSize, Weighed
 from cleanerd.env.files import Files, RealFiles
+from cleanerd.errors import LockHeld
 from cleanerd.format import names
 from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.format.names import TopicPartition
@@ -184,6 +188,33 @@ def test_a_try_that_meets_a_broker_reads_nothing_of_what_waits(world: World) -> 
     assert (view.outcome, view.reason) == ("waiting", f"{world.a}: the lock is held")
 
 
+def test_a_recovery_that_a_broker_interrupts_goes_on_where_it_was(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its restarts may each leave time for a few logs only."""
+    asked = []
+
+    def one_at_a_time(
+        _: Files, __: str, names: list[str], ___: object, recovered: Recovered, **____: object
+    ) -> None:
+        asked.append(sorted(names))
+        if names:
+            recovered(asked[-1][0], None)
+            raise LockHeld("a broker has come", 7)
+
+    monkeypatch.setattr(ownership, "recover_dir", one_at_a_time)
+    told: list[str] = []
+    ours = ownership.Ownership(
+        RealFiles(), world.clock, lambda path, _: told.append(Path(path).name), lambda *_: None
+    )
+    world.parts.ownership.release()
+    ours.take([str(world.a)])
+    assert [ours.recover(str(world.a)) for _ in range(5)] == [False, False, False, True, True]
+    assert asked == [["one-0", "three-0", "two-0"], ["three-0", "two-0"], ["two-0"], []]
+    assert told == ["one-0", "three-0", "two-0"]
+    ours.release()
+
+
 def test_a_job_that_was_requested_before_begins_when_the_broker_has_come(world: World) -> None:
     """Or when it has not, within its time."""
     job = world.parts.jobs.request([world.log("one")], force=True)
@@ -230,8 +261,20 @@ def test_what_takes_longer_than_a_slice_has_one_of_its_own() -> None:
     assert SliceSize().next_slice([others[0], one]) == [others[0]]
 
 
-def test_what_cannot_be_read_has_no_gain(tmp_path: Path) -> None:
-    (tmp_path / "t-0").mkdir()
-    (tmp_path / "t-0" / f"{0:020}.manifest.cleanerd").write_text("no manifest")
-    log = LogId(str(tmp_path), TopicPartition("t", 0))
-    assert weigh(RealFiles(), log) == Weighed(log)
+def test_what_cannot_be_read_has_no_gain(world: World) -> None:
+    """It waits all the same: its commit drops it, and says why."""
+    (world.a / "one-0" / f"{0:020}.manifest.cleanerd").write_text("no manifest")
+    world.parts.inventory.touch(str(world.a), "one-0")
+    world.scan()
+    log = world.log("one")
+    assert world.parts.inventory.staged() == [log]
+    assert Weighed.of(log, world.parts.inventory.facts(log)) == Weighed(log)
+
+
+def test_a_log_is_weighed_by_what_its_commit_replaces(tmp_path: Path) -> None:
+    known = ListedLog(
+        log := LogId(str(tmp_path), TopicPartition("t", 0)),
+        Contents((), 0, 0, StagedResult(1 << 20, 3, 128 << 20, 120 << 20, 7, 0), False),
+        Offsets(0, 0, 0, None, None),
+    )
+    assert Weighed.of(log, known) == Weighed(log, gain_bytes=120 << 20, weight=3 + 2)

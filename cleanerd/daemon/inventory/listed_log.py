@@ -55,12 +55,15 @@ class ClosedSegment:
 
 @dataclass(frozen=True, slots=True)
 class StagedResult:
-    """The result that waits in a partition directory. `freed_bytes`: by which its commit makes the log smaller.
+    """The result that waits in a partition directory, as far as its manifests can be read.
 
+    Its commit replaces `replaced_segments` with `replaced_bytes`, and makes the log smaller by `freed_bytes`.
     `round_end`: up to where the log is clean then; None where that cannot be read.
     """
 
     bytes: int
+    replaced_segments: int
+    replaced_bytes: int
     freed_bytes: int
     round_end: int | None
     since_ms: int
@@ -249,11 +252,12 @@ def _staged(partition: PartitionDir, names: list[SegmentFileName]) -> StagedResu
     for name in manifests:
         with contextlib.suppress(CorruptFile):  # the commit drops it and says so
             groups.append(read_manifest(partition, name))
-    before = sum(source.size_bytes for group in groups for source in group.sources)
-    after = sum(group.sizes[FileKind.LOG] for group in groups)
+    replaced = [source.size_bytes for group in groups for source in group.sources]
     return StagedResult(
         bytes=sum(stat.size_bytes for stat in stats.values()),
-        freed_bytes=before - after,
+        replaced_segments=len(replaced),
+        replaced_bytes=sum(replaced),
+        freed_bytes=sum(replaced) - sum(group.sizes[FileKind.LOG] for group in groups),
         round_end=max((group.round_end for group in groups), default=None),
         since_ms=min(stats[name].mtime_ms for name in manifests),
     )

@@ -15,7 +15,7 @@ from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import CommitView
 from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.daemon.work.slices import SliceSize, weigh
+from cleanerd.daemon.work.slices import SliceSize, Weighed
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.daemon.work.wanted import Wanted
 from cleanerd.env.clock import Clock
@@ -98,7 +98,7 @@ class Commits:
         owner = self.ownership.owner_of(log_dir)
         if owner is not None or not self.ownership.recover(log_dir):
             return views + _waiting(free, f"{log_dir}: the lock is held", owner)
-        weighed = (weigh(self.files, log) for log in free)
+        weighed = (Weighed.of(log, self.inventory.facts(log)) for log in free)
         rest = sorted(weighed, key=lambda one: (-one.gain_bytes, one.log))
         size = SliceSize()
         while rest and goes_on(log_dir):

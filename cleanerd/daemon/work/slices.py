@@ -9,11 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cleanerd.cleaning.lock import AIM_S
+from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError
-from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.staged import read_manifests
 
 _BYTES_PER_UNIT = 64 * 2**20
 _LOGS_MAX = 64
@@ -27,17 +24,17 @@ class Weighed:
     gain_bytes: int = 0
     weight: float = 1.0
 
+    @staticmethod
+    def of(log: LogId, known: ListedLog | None) -> "Weighed":
+        """By what the last scan found: a broker's start leaves no time to read manifests.
 
-def weigh(files: Files, log: LogId) -> Weighed:
-    """Read the manifests. One that cannot be read has no gain: its commit finds out what is wrong."""
-    try:
-        groups = read_manifests(PartitionDir(files, log.directory))
-    except (CleanerdError, OSError):
-        return Weighed(log)
-    before = sum(source.size_bytes for group in groups for source in group.sources)
-    after = sum(size for group in groups for size in group.sizes.values())
-    files_renamed = sum(len(group.sources) for group in groups)
-    return Weighed(log, before - after, max(files_renamed + before / _BYTES_PER_UNIT, 1.0))
+        One that could not be read has no gain: its commit finds out what is wrong.
+        """
+        staged = known.contents.staged if known is not None else None
+        if staged is None:
+            return Weighed(log)
+        weight = staged.replaced_segments + staged.replaced_bytes / _BYTES_PER_UNIT
+        return Weighed(log, staged.freed_bytes, max(weight, 1.0))
 
 
 class SliceSize:
