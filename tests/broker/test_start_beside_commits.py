@@ -94,15 +94,17 @@ def slices_ms(daemon: DaemonProcess) -> list[float]:
 
 
 def restart_again_and_again(directory: Path, logs: int, restarts: int) -> None:
-    """Kill and start in the middle of commits."""
-    rng, took_s = random.Random(1), []
+    """Kill and start in the middle of commits; later and later on a machine that is too busy to have begun one."""
+    rng, took_s, pause_s = random.Random(1), [], 0.1
     with staged(directory, logs) as (daemon, log_dir, broker):
         for _ in range(restarts):
             kill(broker)
-            threading.Event().wait(rng.random() * 0.1)
+            threading.Event().wait(rng.random() * pause_s)
             began = time.monotonic()
             broker = start(log_dir)
             took_s.append(time.monotonic() - began)
+            if waiting(log_dir) == logs:
+                pause_s = min(1.2 * pause_s, 2.0)
         done = logs - waiting(log_dir)
         assert done, "no start met a commit"
         kill(broker)

@@ -42,7 +42,6 @@ def fail(world: World, log: LogId, *, is_retryable: bool = False) -> None:
 def bring_about(world: World) -> None:
     """Every state."""
     daemon = world.daemon
-    daemon.parts.obstacles.ignored[world.log("foreign")] = "not of this cluster"
     daemon.parts.states.hold(Hold("1", "held", "me", "because", 0))
     daemon.parts.states.try_start_all([world.log("busy")])
     daemon.parts.states.try_start_all([world.log("stopped")])
@@ -55,6 +54,7 @@ def bring_about(world: World) -> None:
     os.utime(world.root / "elsewhere")
     (world.a / "unreadable-0").symlink_to(world.root / "elsewhere")
     world.scan()
+    daemon.parts.obstacles.ignored[world.log("foreign")] = "not of this cluster"
 
 
 def test_every_reader_says_the_same(world: World) -> None:

@@ -325,12 +325,12 @@ def test_states_are_those_of_the_control_api(world: World) -> None:
     parts = world.parts
     parts.states.try_start_all([world.log("two")])
     parts.states.hold(Hold("1", "three", "me", "because", 0))
-    parts.obstacles.ignored[world.log("four")] = "foreign"
-    parts.obstacles.ignored[world.log("two")] = "foreign"
     (world.a / "five-0" / f"{0:020d}.manifest.cleanerd").write_text("{}")
     parts.states.try_start_all([world.log("six")])
     parts.states.stop(world.log("six"))
     world.scan()
+    parts.obstacles.ignored[world.log("four")] = "foreign"
+    parts.obstacles.ignored[world.log("two")] = "foreign"
     views = Counter(one.state for _, one in parts.conditions.all(parts.inventory.logs()))
     found = {dict(key)["state"]: int(n) for (_, key), n in world.scrape().of("cleanerd_partitions") if n}
     assert found == dict(views)

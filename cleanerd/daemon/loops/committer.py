@@ -15,9 +15,9 @@ class Committer:
 
     def _step(self) -> bool:
         parts = self._parts
-        yielding = parts.ownership.yielding(parts.log_dirs)
-        free = [log for log in parts.inventory.staged() if log.log_dir not in yielding]
-        waiting = [log for log in free if not parts.jobs.of(log)]
+        free = {log_dir for log_dir in parts.log_dirs if parts.ownership.is_free(log_dir)}
+        staged = [log for log in parts.inventory.staged() if log.log_dir in free] if free else []
+        waiting = [log for log in staged if not parts.jobs.of(log)]
         if waiting:
             parts.commits.try_all(waiting, lambda log_dir: not parts.ownership.is_yielding(log_dir))
             self._scanner.refresh()

@@ -29,9 +29,7 @@ from cleanerd.errors import (
     SourceChanged,
 )
 from cleanerd.policy.lifecycle import Status
-from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import is_kafka_dir
-from cleanerd.storage.staged import staged_bytes
 
 _log = structlog.get_logger("cleanerd")
 
@@ -52,12 +50,9 @@ class Commits:
     pause: Callable[[float], object]
 
     def staged_bytes(self, log_dir: str) -> int:
-        """Bytes that wait in a log directory. Raises OSError."""
-        return sum(
-            staged_bytes(PartitionDir(self.files, log.directory))
-            for log in self.inventory.staged()
-            if log.log_dir == log_dir
-        )
+        """Bytes that wait in a log directory, as the last scan found them."""
+        waiting = (log for log in self.inventory.staged() if log.log_dir == log_dir)
+        return sum(map(self.inventory.staged_bytes, waiting))
 
     def full_dirs(self, log_dirs: Iterable[str], config: CleanerdConfig) -> dict[str, str]:
         """Log directories of live brokers in which nothing more may be staged, and why: their disks are not ours to fill."""

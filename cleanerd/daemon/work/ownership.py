@@ -120,6 +120,10 @@ class Ownership:
         self.owner_of(log_dir)
         return self._yielding.get(log_dir, -math.inf) > self._clock.monotonic_s()
 
+    def is_free(self, log_dir: str) -> bool:
+        """Whether no other process has `.lock`, and none is expected to take it."""
+        return self.owner_of(log_dir) is None and not self.is_yielding(log_dir)
+
     def yielding(self, log_dirs: Iterable[str]) -> set[str]:
         """Those of these log directories to which a broker is coming."""
         return set(filter(self.is_yielding, log_dirs))
