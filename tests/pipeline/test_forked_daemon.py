@@ -163,11 +163,10 @@ def test_it_ends_with_a_driver_that_is_killed(is_used: bool) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_another_user_gets_no_answer(session: LazySpark) -> None:
     ours = forked_by_us(session)
-    (address,) = (
-        line.split()[-1][1:]
-        for line in Path("/proc/net/unix").read_text().splitlines()
-        if "@cleanerd-" in line
-    )
+    assert session._jvm is not None
+    assert session._jvm.daemon is not None
+    address = session._jvm.daemon.address
+    assert f"@{address}\n" in Path("/proc/net/unix").read_text()
     told = subprocess.run(
         [sys.executable, "-c", CONNECT, address], capture_output=True, text=True, timeout=20
     )

@@ -115,11 +115,17 @@ def test_a_message_of_another_user_is_not_heard(alone: None, settings: dict[str,
 
 
 def jvms() -> set[int]:
-    """JVMs of Spark that this process has started."""
+    """JVMs of Spark that this process has started; not the script and the JVM that find out how to start one."""
     found = set()
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it ends while it is looked at
-            if "org.apache.spark.deploy.SparkSubmit" in child.cmdline():
+            command = child.cmdline()
+            is_launcher = "org.apache.spark.launcher.Main" in command
+            if (
+                child.name() == "java"
+                and "org.apache.spark.deploy.SparkSubmit" in command
+                and not is_launcher
+            ):
                 found.add(child.pid)
     return found
 
