@@ -411,8 +411,8 @@ def _keep_workers(context: SparkContext, ended: threading.Event) -> None:
     Spark ends them all once none has had anything to do for a minute (`PythonWorkerFactory`), and no setting says otherwise.
     """
     while not ended.wait(_KEPT_S):
-        with contextlib.suppress(Exception):  # a session that ends; its jobs tell why
-            context.parallelize([0], 1).mapPartitions(list).count()
+        # In a thread of its own, with which its connection to the JVM goes. Where the session has ended its jobs tell why.
+        _begin(lambda: context.parallelize([0], 1).mapPartitions(list).count()).exception()
 
 
 def _begin(work: Callable[[], _T]) -> "Future[_T]":

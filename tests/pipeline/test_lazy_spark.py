@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from cleanerd.errors import Fatal
+from cleanerd.pipeline import lazy_spark
 from cleanerd.pipeline.lazy_spark import LazySpark, SparkFailed
 from tests.daemon.processes import wait_until
 
@@ -271,3 +272,17 @@ def test_idle_workers_live_as_long_as_the_session(spark: LazySpark) -> None:
     (before,) = spark.run(lambda context: context.parallelize([1], 1).mapPartitions(workers).collect())
     threading.Event().wait(75)
     assert psutil.Process(before).status() == psutil.STATUS_SLEEPING
+
+
+def test_keeping_workers_holds_no_more_and_more(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A descriptor for each time would be the limit of a unit some day."""
+    monkeypatch.setattr(lazy_spark, "_KEPT_S", 0.05)
+    session, me = LazySpark("local[1]"), psutil.Process()
+    try:
+        count(session, [])
+        threading.Event().wait(2)
+        before = me.num_fds()
+        threading.Event().wait(4)
+        assert me.num_fds() <= before + 3, "one that is at it may have some for the moment"
+    finally:
+        session.stop()
