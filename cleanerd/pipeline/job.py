@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from pyspark import SparkContext
@@ -32,6 +33,7 @@ from .index import Blocks, LogContext, log_context, resolve_all
 from .lazy_spark import LazySpark
 from .place import Place, places
 from .small_log import SmallLogTask, is_small
+from .task_queue import HandedOut, handed_out, numbered
 from .tasks import (
     IndexTask,
     Layout,
@@ -49,12 +51,6 @@ from .whole_log import join_chunks
 BUCKET_RECORDS = 1 << 18
 """A set of this many keys stays in the caches, which makes it ten times as fast as one large set."""
 _PARTITION_BYTES = 8 << 20
-_INDEX_TASKS_PER_CORE = 2  # what a task can tell by itself need not be shuffled: the fewer, the better
-_REWRITE_TASKS_PER_CORE = 4  # the newest chunks have most to write: smaller tasks end together
-_TASK_BYTES_MIN = 4 << 20  # a task costs some tens of ms, whatever it does
-_TASK_BYTES_MAX = 256 << 20  # of log; a broken task is done again
-_ALONE_BYTES = 16 << 20
-"""Of log: from here on a chunk whose part has its place in a segment is a task of its own."""
 
 ChunkOf = tuple[int, int]
 """(log number, chunk number)"""
@@ -100,7 +96,7 @@ class Pipeline:
         ]
         run = each(lambda task, _, reporter: task.run(reporter))
         cleaned: list[tuple[IndexedLog, RewrittenLog | None]] = []
-        for task, (indexed, rewritten) in self._run(tasks, [], _INDEX_TASKS_PER_CORE, run):
+        for task, (indexed, rewritten) in self._run(tasks, [], run):
             indexed.work = task.indexed.work
             cleaned.append((indexed, rewritten))
         return cleaned
@@ -117,7 +113,7 @@ class Pipeline:
         result = [RewrittenLog(log, log.error) for log in logs]
         is_placed = any(task.place is not None for task in tasks)
         shared = self._places if is_placed else None
-        for task, part in self._run(tasks, contexts, _REWRITE_TASKS_PER_CORE, each(RewriteTask.run), shared):
+        for task, part in self._run(tasks, contexts, each(RewriteTask.run), shared):
             log = result[task.log]
             if isinstance(part, CleanerdError):
                 log.error = log.error or part
@@ -138,9 +134,7 @@ class Pipeline:
         bits: dict[ChunkOf, dict[int, Bits]] = defaultdict(dict)
         blocks: dict[ChunkOf, Blocks] = {}
         dirty = _index_tasks(indexed, dirty=True)
-        for task, found in self._run(
-            dirty, contexts, _INDEX_TASKS_PER_CORE, index_together, self._scratch, loaded
-        ):
+        for task, found in self._run(dirty, contexts, index_together, self._scratch, loaded):
             if isinstance(found, CleanerdError):
                 summaries[task.log, task.chunk] = found
             else:
@@ -149,7 +143,7 @@ class Pipeline:
         clean = _index_tasks(indexed, dirty=False)
         dirty_keys = {bucket: KeySet.of(table) for bucket, table in tables.items()} if clean else {}
         for task, found in self._run(
-            clean, contexts, _INDEX_TASKS_PER_CORE, each(IndexTask.look_up), lambda _: nullcontext(dirty_keys)
+            clean, contexts, each(IndexTask.look_up), lambda _: nullcontext(dirty_keys)
         ):
             if isinstance(found, CleanerdError):
                 summaries[task.log, task.chunk] = found
@@ -170,12 +164,16 @@ class Pipeline:
         def job(spark: SparkContext) -> list[tuple[int, int, Any]]:
             with self._scratch(spark) as directory:
                 shared = spark.broadcast(contexts)
-                chunks = _spread(spark, tasks, _INDEX_TASKS_PER_CORE)
-                blocks = chunks.mapPartitions(
-                    lambda some: rows(some, shared.value, reporter, layout, directory)
-                )
-                buckets = blocks.partitionBy(layout.partitions, lambda partition: partition)
-                return list(buckets.mapPartitions(lambda some: resolve_partition(some, reporter)).collect())
+                with self._handed_out(spark, tasks) as (partitions, tasks_of):
+                    blocks = partitions.mapPartitions(
+                        lambda some: rows(
+                            (task for _, task in tasks_of(some)), shared.value, reporter, layout, directory
+                        )
+                    )
+                    buckets = blocks.partitionBy(layout.partitions, lambda partition: partition)
+                    return list(
+                        buckets.mapPartitions(lambda some: resolve_partition(some, reporter)).collect()
+                    )
 
         summaries: dict[ChunkOf, ChunkSummary | CleanerdError] = {}
         bits: dict[ChunkOf, dict[int, Bits]] = defaultdict(dict)
@@ -199,11 +197,13 @@ class Pipeline:
     def _scratch(self, spark: SparkContext) -> AbstractContextManager[str | None]:
         return scratch_directory(spark, is_one_machine=self._session.is_one_machine)
 
+    def _handed_out(self, spark: SparkContext, tasks: list[Any]) -> AbstractContextManager[HandedOut]:
+        return handed_out(spark, tasks, is_one_machine=self._session.is_one_machine)
+
     def _run(
         self,
         tasks: list[Any],
         contexts: list[LogContext],
-        per_core: int,
         step: Callable[..., Any],
         more: Callable[[SparkContext], AbstractContextManager[Any]] | None = None,
         take: Callable[[Any], Any] = lambda answer: answer,
@@ -216,7 +216,7 @@ class Pipeline:
             return
         reporter = self._reporter
 
-        def job(spark: SparkContext) -> list[Any]:
+        def job(spark: SparkContext) -> list[tuple[int, Any]]:
             with nullcontext() if more is None else more(spark) as made:
                 shared = spark.broadcast((contexts, *(() if more is None else (made,))))
 
@@ -224,23 +224,14 @@ class Pipeline:
                     contexts, *extra = shared.value
                     return step(some, contexts, reporter, *extra)
 
-                return [
-                    take(answer) for answer in _spread(spark, tasks, per_core).mapPartitions(run).collect()
-                ]
+                with self._handed_out(spark, tasks) as (partitions, tasks_of):
+                    answers = partitions.mapPartitions(lambda rows: numbered(tasks_of(rows), run)).collect()
+                return [(number, take(answer)) for number, answer in answers]
 
-        yield from zip(tasks, self._session.run(job), strict=True)
-
-
-def _spread(spark: SparkContext, tasks: list[Any], per_core: int) -> Any:
-    """Enough Spark tasks to keep all cores busy, none so small that starting it is most of its cost."""
-    size = sum(task.size_bytes for task in tasks)
-    cores = spark.defaultParallelism
-    wanted = max(min(per_core * cores, -(-size // _TASK_BYTES_MIN)), -(-size // _TASK_BYTES_MAX), 1)
-    if size >= len(tasks) * _ALONE_BYTES and any(getattr(task, "place", None) is not None for task in tasks):
-        wanted = len(tasks)  # a part is waited for by those behind it: nothing else before them
-    if wanted > cores:
-        wanted = -(-wanted // cores) * cores  # else the last round leaves cores idle
-    return spark.parallelize(tasks, max(min(len(tasks), wanted), 1))
+        answers = sorted(self._session.run(job), key=itemgetter(0))
+        for (number, answer), (at, task) in zip(answers, enumerate(tasks), strict=True):
+            assert number == at, "every task is answered once"
+            yield task, answer
 
 
 def _buckets(records: int, per_bucket: int) -> int:

@@ -194,9 +194,12 @@ def _encode(piece: Piece, part: Slice, judged: Table, kept: npt.NDArray[np.uint8
     bodies, spans = write_bodies(
         piece.raw, part.expanded, batches, begin, part.records, kept, judged, is_packed
     )
-    packed, spans = pack(bodies, codecs, is_packed, spans) or pack_singly(bodies, codecs, is_packed, spans)
+    if is_packed.any():
+        bodies, spans = pack(bodies, codecs, is_packed, spans) or pack_singly(
+            bodies, codecs, is_packed, spans
+        )
     return write_batches(
-        piece.raw, part.expanded, batches, begin, part.records, kept, judged, packed, spans, is_packed
+        piece.raw, part.expanded, batches, begin, part.records, kept, judged, bodies, spans, is_packed
     )
 
 

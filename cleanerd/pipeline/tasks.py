@@ -94,15 +94,21 @@ def index_together(
     tasks: Iterable[IndexTask], contexts: list[LogContext], reporter: Reporter, directory: str | None
 ) -> Iterator[Told]:
     """The chunks of one Spark task, in order; duplicates between them are resolved here. `directory`: see `block_store`."""
+    return (told for _, told in _index_together(tasks, contexts, reporter, directory))
+
+
+def _index_together(
+    tasks: Iterable[IndexTask], contexts: list[LogContext], reporter: Reporter, directory: str | None
+) -> Iterator[tuple[IndexTask, Told]]:
     with block_writer(directory) as put:
         for chunks in _held(tasks, contexts, reporter):
-            _combine(chunks)
-            for _, found in chunks:
+            _combine([(task.log, found) for task, found in chunks])
+            for task, found in chunks:
                 if isinstance(found, CleanerdError):
-                    yield found
+                    yield task, found
                 else:
                     summary, blocks = found
-                    yield summary, {bucket: put(block) for bucket, block in blocks.items()}
+                    yield task, (summary, {bucket: put(block) for bucket, block in blocks.items()})
 
 
 def loaded(told: Told) -> Indexed:
@@ -115,13 +121,13 @@ def loaded(told: Told) -> Indexed:
 
 def _held(
     tasks: Iterable[IndexTask], contexts: list[LogContext], reporter: Reporter
-) -> Iterator[list[tuple[int, Indexed]]]:
-    """Log and answer of as many chunks in a row as are held together."""
-    held: list[tuple[int, Indexed]] = []
+) -> Iterator[list[tuple[IndexTask, Indexed]]]:
+    """Task and answer of as many chunks in a row as are held together."""
+    held: list[tuple[IndexTask, Indexed]] = []
     competing = 0
     for task in tasks:
         found = task.run(contexts, reporter)
-        held.append((task.log, found))
+        held.append((task, found))
         competing += 0 if isinstance(found, CleanerdError) else found[0].competing
         if competing >= _COMBINED_RECORDS:
             yield held
@@ -160,8 +166,7 @@ def rows(
     directory: str | None,
 ) -> Iterator[tuple[int, TaskAnswer]]:
     """`index_together` for the shuffle: a row per partition with all its blocks; the summaries travel with the first."""
-    tasks = list(tasks)
-    for task, found in zip(tasks, index_together(tasks, contexts, reporter, directory), strict=True):
+    for task, found in _index_together(tasks, contexts, reporter, directory):
         if isinstance(found, CleanerdError):
             yield 0, (task.log, task.chunk, found)
             continue

@@ -1,0 +1,122 @@
+"""Who does which task of a job.
+
+On one machine a process that is free takes the next one from a file. A task of Spark keeps its core waiting for 10
+ms, and costs the JVM some ms of computing, so a job has few of them: one for each core and 512 MiB of log. No core is
+idle before the last task has been taken. Tasks are begun in the order that they have (`place` depends on it), and a
+process holds no more of them than the one that it works on.
+
+On a cluster there is no such file: tasks are rows, and Spark hands them out.
+"""
+
+import contextlib
+import fcntl
+import os
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from pyspark import RDD, SparkContext
+
+from cleanerd.storage.file_bytes import read_at
+
+from .block_store import scratch_directory
+
+_Task = TypeVar("_Task")
+_Answer = TypeVar("_Answer")
+Numbered = Iterator[tuple[int, _Task]]
+"""Tasks or answers, each with the number of the task in its job."""
+
+HandedOut = tuple[RDD[Any], Callable[[Any], Numbered[Any]]]
+"""An RDD with a partition for each task of Spark, and what makes tasks of the rows of a partition."""
+
+_TURN_BYTES = 512 << 20
+"""Of log, for one task of Spark: then those of other jobs have their turn."""
+_WORTH_A_CORE_BYTES = 4 << 20  # to begin costs a core some tens of ms
+_PER_CORE = 4  # rows of a cluster: small ones end together
+_WORD_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TaskQueue:
+    """Tasks in a file: int64 the number of the next one, the position of each and the end; then the tasks, pickled."""
+
+    path: str
+    count: int
+
+    @staticmethod
+    def of(directory: str, tasks: Sequence[Any]) -> "TaskQueue":
+        """A new one; nothing has been taken. Raises OSError."""
+        path = os.path.join(directory, "tasks")
+        numbers = np.zeros(len(tasks) + 2, np.int64)
+        with open(path, "xb") as file:
+            file.seek(numbers.nbytes)
+            for number, task in enumerate(tasks, 1):
+                numbers[number] = file.tell()
+                pickle.dump(task, file, pickle.HIGHEST_PROTOCOL)
+            numbers[-1] = file.tell()
+            file.seek(0)
+            file.write(numbers.data)
+        return TaskQueue(path, len(tasks))
+
+    def take(self, turn_bytes: float) -> Numbered[Any]:
+        """The next task, again and again: until none is left, or those that were taken have `turn_bytes`. Raises OSError."""
+        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            while turn_bytes > 0 and (number := self._next(fd)) < self.count:
+                start, end = read_at(fd, (1 + number) * _WORD_BYTES, 2 * _WORD_BYTES).view(np.int64).tolist()
+                task = pickle.loads(read_at(fd, start, end - start).data)  # noqa: S301 - a file of this session's own
+                turn_bytes -= task.size_bytes
+                yield number, task
+        finally:
+            os.close(fd)
+
+    def _next(self, fd: int) -> int:
+        """The number of a task that no other process has."""
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            (number,) = read_at(fd, 0, _WORD_BYTES).view(np.int64).tolist()
+            os.pwrite(fd, np.int64(number + 1).tobytes(), 0)
+        finally:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        return int(number)
+
+
+@contextlib.contextmanager
+def handed_out(spark: SparkContext, tasks: Sequence[Any], *, is_one_machine: bool) -> Iterator[HandedOut]:
+    """The tasks of one job, as long as the block lasts."""
+    size_bytes, cores = sum(task.size_bytes for task in tasks), spark.defaultParallelism
+    with scratch_directory(spark, is_one_machine=is_one_machine) as directory:
+        if directory is None:
+            rows = list(enumerate(tasks))
+            yield spark.parallelize(rows, _partitions(len(tasks), size_bytes, _PER_CORE * cores, cores)), iter
+            return
+        queue = TaskQueue.of(directory, tasks)
+        count = _partitions(len(tasks), size_bytes, cores, cores)
+        turn_bytes = -(-size_bytes // count)
+        turns = [turn_bytes if number < count - cores else np.inf for number in range(count)]
+        yield spark.parallelize(turns, count), lambda turns: queue.take(sum(turns))
+
+
+def _partitions(tasks: int, size_bytes: int, wanted: int, cores: int) -> int:
+    """At most `wanted`, but each with something to do, and none with more than its turn."""
+    count = max(min(wanted, -(-size_bytes // _WORTH_A_CORE_BYTES)), -(-size_bytes // _TURN_BYTES), 1)
+    if count > cores:
+        count = -(-count // cores) * cores  # else the last round leaves cores idle
+    return max(min(tasks, count), 1)
+
+
+def numbered(
+    tasks: Iterable[tuple[int, _Task]], step: Callable[[Iterator[_Task]], Iterable[_Answer]]
+) -> Iterator[tuple[int, _Answer]]:
+    """What `step` answers to each task, in order, with the number of the task."""
+    numbers: list[int] = []
+
+    def unnumbered() -> Iterator[_Task]:
+        for number, task in tasks:
+            numbers.append(number)
+            yield task
+
+    for at, answer in enumerate(step(unnumbered())):
+        yield numbers[at], answer

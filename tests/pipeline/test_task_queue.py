@@ -1,0 +1,153 @@
+"""Each task of a job is done once, in order, by a process that is free, and others have their turn (architecture 4)."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cleanerd.pipeline import task_queue
+from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.pipeline.task_queue import TaskQueue, handed_out, numbered
+
+TASKS = 2000
+ENDLESS = float("inf")
+FORK = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A task that tells its number and how much log it stands for."""
+
+    number: int
+    size_bytes: int = 10
+    weight: bytes = b""
+
+
+def sized(count: int, size_bytes: int = 10) -> list[Sized]:
+    return [Sized(number, size_bytes, bytes(number % 7)) for number in range(count)]
+
+
+def take_all(queue: TaskQueue, connection: object) -> None:
+    connection.send(list(queue.take(ENDLESS)))  # type: ignore[attr-defined]
+
+
+def test_processes_share_the_tasks(tmp_path: Path) -> None:
+    """None is left out, none is taken twice, and each process has its own in order."""
+    queue = TaskQueue.of(str(tmp_path), sized(TASKS))
+    pipes = [FORK.Pipe(duplex=False) for _ in range(4)]
+    processes = [FORK.Process(target=take_all, args=(queue, sending)) for _, sending in pipes]
+    for process in processes:
+        process.start()
+    taken = [receiving.recv() for receiving, _ in pipes]
+    for process in processes:
+        process.join()
+    for own in taken:
+        assert [number for number, _ in own] == sorted(number for number, _ in own)
+        assert all(number == task.number for number, task in own)
+    assert sorted(number for own in taken for number, _ in own) == list(range(TASKS))
+
+
+def test_tasks_come_as_they_were_put(tmp_path: Path) -> None:
+    """Whatever their size when pickled; an empty queue has none."""
+    tasks = sized(50)
+    assert list(TaskQueue.of(str(tmp_path), tasks).take(ENDLESS)) == list(enumerate(tasks))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert list(TaskQueue.of(str(empty), []).take(ENDLESS)) == []
+
+
+def test_a_turn_ends_with_the_task_that_fills_it(tmp_path: Path) -> None:
+    """So as many turns as have been counted on get through all tasks."""
+    queue = TaskQueue.of(str(tmp_path), sized(10, size_bytes=10))
+    assert [number for number, _ in queue.take(25)] == [0, 1, 2]
+    assert [number for number, _ in queue.take(1)] == [3]
+    assert list(queue.take(0)) == []
+    assert [number for number, _ in queue.take(ENDLESS)] == [4, 5, 6, 7, 8, 9]
+    assert list(queue.take(ENDLESS)) == []
+
+
+def test_a_task_is_taken_when_it_is_asked_for(tmp_path: Path) -> None:
+    """Not before: what one process has not begun is there for the others."""
+    queue = TaskQueue.of(str(tmp_path), sized(3))
+    slow = queue.take(ENDLESS)
+    assert next(slow)[0] == 0
+    assert [number for number, _ in queue.take(ENDLESS)] == [1, 2]
+    assert list(slow) == []
+
+
+def hold_the_lock(queue: TaskQueue, connection: object) -> None:
+    import fcntl
+
+    fd = os.open(queue.path, os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    connection.send(None)  # type: ignore[attr-defined]
+    signal.pause()
+
+
+def test_a_killed_process_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """kill -9 in the middle of taking: the kernel gives the lock back."""
+    queue = TaskQueue.of(str(tmp_path), sized(3))
+    receiving, sending = FORK.Pipe(duplex=False)
+    holder = FORK.Process(target=hold_the_lock, args=(queue, sending))
+    holder.start()
+    receiving.recv()
+    assert holder.pid is not None
+    os.kill(holder.pid, signal.SIGKILL)
+    assert [number for number, _ in queue.take(ENDLESS)] == [0, 1, 2]
+    holder.join()
+
+
+def test_answers_carry_the_numbers_of_their_tasks() -> None:
+    """Also those of a step that has taken several tasks before it answers the first."""
+
+    def in_pairs(tasks: Iterator[str]) -> Iterable[str]:
+        for task in tasks:
+            yield from (f"{task}!", *(f"{other}!" for other in [next(tasks, None)] if other is not None))
+
+    found = list(numbered([(3, "a"), (5, "b"), (6, "c")], in_pairs))
+    assert found == [(3, "a!"), (5, "b!"), (6, "c!")]
+
+
+@pytest.mark.parametrize("is_one_machine", [True, False])
+@pytest.mark.parametrize(("count", "size_bytes"), [(1, 1), (7, 1 << 20), (40, 100 << 20)])
+def test_spark_does_each_task_once(
+    spark: LazySpark, *, is_one_machine: bool, count: int, size_bytes: int
+) -> None:
+    """From a file or as rows, in one task of Spark or many; and workers stay: Spark ends those that leave rows unread."""
+    tasks = sized(count, size_bytes)
+
+    def job() -> tuple[list[tuple[int, int]], set[int]]:
+        with handed_out(spark.context(), tasks, is_one_machine=is_one_machine) as (partitions, tasks_of):
+            answers = partitions.mapPartitions(
+                lambda rows: numbered(
+                    tasks_of(rows), lambda some: ((task.number, os.getpid()) for task in some)
+                )
+            ).collect()
+        return [(number, own) for number, (own, _) in answers], {pid for _, (_, pid) in answers}
+
+    found, workers = job()
+    assert sorted(found) == [(number, number) for number in range(count)]
+    again = [job()[1] for _ in range(3)]
+    assert all(pids <= workers | again[0] for pids in again)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "size_bytes", "wanted", "expected"),
+    [
+        (100, 1 << 20, 2, 1),  # not worth a second core
+        (100, 9 << 20, 2, 2),
+        (1, 9 << 20, 2, 1),
+        (100, task_queue._TURN_BYTES * 2, 2, 2),
+        (100, task_queue._TURN_BYTES * 2 + 1, 2, 4),
+        (3, task_queue._TURN_BYTES * 100, 2, 3),
+    ],
+)  # fmt: skip
+def test_as_few_tasks_of_spark_as_give_others_their_turn(
+    tasks: int, size_bytes: int, wanted: int, expected: int
+) -> None:
+    """A multiple of the cores, where there is more than one turn for each."""
+    assert task_queue._partitions(tasks, size_bytes, wanted, 2) == expected
