@@ -110,6 +110,24 @@ be32u = _load(32, swap=True)
 be16u = _load(16, swap=True)
 
 
+@intrinsic
+def prefetch(typing_context, table, row):
+    """Have a row of a table, which will be read and written, on its way into the caches; nothing waits for it."""
+    signature = types.void(table, types.int64)
+
+    def codegen(context, builder, signature, args):
+        view = cgutils.create_struct_proxy(signature.args[0])(context, builder, value=args[0])
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        start = builder.mul(args[1], builder.extract_value(view.strides, 0))
+        address = builder.gep(builder.bitcast(view.data, byte), [start])
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        builder.call(fetch, [address, word(1), word(3), word(1)])  # to write, to stay, data
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
 def _store(bits):
     @intrinsic
     def store(typing_context, array, index, value):

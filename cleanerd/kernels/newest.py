@@ -13,9 +13,11 @@ import numpy.typing as npt
 from cleanerd.policy.winner import SET_LOAD
 
 from .fingerprint import Fingerprints
-from .native import INLINE, JIT, njit
+from .native import INLINE, JIT, njit, prefetch
 
 _U = np.uint64
+_AHEAD = 16
+"""So many fingerprints before its turn, the slot of one is asked for: a set is larger than the nearer caches."""
 
 
 @njit(**INLINE)
@@ -39,14 +41,22 @@ def _probe(table, low, high):
             at = np.int64(0)
 
 
+@njit(**INLINE)
+def _fetch_ahead(fingerprints, i, table):
+    if i >= _AHEAD:
+        prefetch(table, _slot(fingerprints[i - _AHEAD, 0], _U(len(table))))
+
+
 @njit(**JIT)
 def _mark_superseded(fingerprints, insert_from, table, superseded):
     for i in range(len(fingerprints) - 1, insert_from - 1, -1):
+        _fetch_ahead(fingerprints, i, table)
         low, high = fingerprints[i, 0], fingerprints[i, 1]
         at, superseded[i] = _probe(table, low, high)
         table[at, 0] = low
         table[at, 1] = high
     for i in range(insert_from - 1, -1, -1):
+        _fetch_ahead(fingerprints, i, table)
         superseded[i] = _probe(table, fingerprints[i, 0], fingerprints[i, 1])[1]
 
 

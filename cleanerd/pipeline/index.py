@@ -6,7 +6,7 @@ Nothing here knows Spark.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -186,13 +186,19 @@ def resolve(blocks: list[Block]) -> tuple[list[Bits], Fingerprints]:
     return bits[::-1], table
 
 
-def resolve_all(chunks: Sequence[Blocks]) -> tuple[list[dict[int, Bits]], dict[int, Fingerprints]]:
-    """`resolve` for every bucket of chunks in offset order: the answers of each chunk, and the dirty keys, by bucket."""
+def resolve_all(
+    chunks: Sequence[Blocks], each: Callable[..., Iterable[tuple[list[Bits], Fingerprints]]] = map
+) -> tuple[list[dict[int, Bits]], dict[int, Fingerprints]]:
+    """`resolve` for every bucket of chunks in offset order: the answers of each chunk, and the dirty keys, by bucket.
+
+    `each` is `map`, or one like it that works on several buckets at a time.
+    """
+    holders = holders_of_buckets(chunks)
+    found = each(lambda bucket: resolve([chunks[i][bucket] for i in holders[bucket]]), holders)
     bits: list[dict[int, Bits]] = [{} for _ in chunks]
     keys: dict[int, Fingerprints] = {}
-    for bucket, holders in holders_of_buckets(chunks).items():
-        answers, keys[bucket] = resolve([chunks[i][bucket] for i in holders])
-        for i, answer in zip(holders, answers, strict=True):
+    for bucket, (answers, keys[bucket]) in zip(holders, found, strict=True):
+        for i, answer in zip(holders[bucket], answers, strict=True):
             bits[i][bucket] = answer
     return bits, keys
 

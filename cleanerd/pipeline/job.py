@@ -14,6 +14,7 @@ chunk or failing disk is an answer, not an exception: other logs of the job go o
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from operator import itemgetter
@@ -139,7 +140,7 @@ class Pipeline:
                 summaries[task.log, task.chunk] = found
             else:
                 summaries[task.log, task.chunk], blocks[task.log, task.chunk] = found
-        tables = _resolve_here(indexed, blocks, bits)
+        tables = _resolve_here(indexed, blocks, bits, self._session.cores())
         clean = _index_tasks(indexed, dirty=False)
         dirty_keys = {bucket: KeySet.of(table) for bucket, table in tables.items()} if clean else {}
         for task, found in self._run(
@@ -285,15 +286,19 @@ def _too_large(log: RewrittenLog) -> LogUncleanable | None:
 
 
 def _resolve_here(
-    logs: Sequence[IndexedLog], blocks: dict[ChunkOf, Blocks], bits: dict[ChunkOf, dict[int, Bits]]
+    logs: Sequence[IndexedLog],
+    blocks: dict[ChunkOf, Blocks],
+    bits: dict[ChunkOf, dict[int, Bits]],
+    cores: int,
 ) -> dict[tuple[int, int], Fingerprints]:
     """Resolve every bucket in this process; fills `bits`, frees `blocks`; returns the dirty keys of (log, bucket)."""
     keys: dict[tuple[int, int], Fingerprints] = {}
-    for number in range(len(logs)):
-        places = sorted(place for place in blocks if place[0] == number)
-        answers, of_log = resolve_all([blocks.pop(place) for place in places])
-        bits.update(zip(places, answers, strict=True))
-        keys.update({(number, bucket): table for bucket, table in of_log.items()})
+    with ThreadPoolExecutor(cores, "cleanerd-resolve") as threads:
+        for number in range(len(logs)):
+            places = sorted(place for place in blocks if place[0] == number)
+            answers, of_log = resolve_all([blocks.pop(place) for place in places], threads.map)
+            bits.update(zip(places, answers, strict=True))
+            keys.update({(number, bucket): table for bucket, table in of_log.items()})
     return keys
 
 
