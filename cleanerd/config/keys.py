@@ -232,7 +232,7 @@ _BROKER_ROWS = (
               "spark_master", "Spark master; empty: local[log.cleaner.threads]."),
     BrokerKey("cleanerd.job.stall.timeout.ms", LONG, 300_000, at_least(1), CLUSTER, "ms",
               "job_stall_timeout_ms", "A Spark job is ended and retried when none of its tasks reports for so long."),
-    BrokerKey("cleanerd.chunk.bytes", LONG, 67_108_864, at_least(1), STATIC, "bytes",
+    BrokerKey("cleanerd.chunk.bytes", LONG, 33_554_432, at_least(1), STATIC, "bytes",
               "chunk_bytes", "Bytes of log that one core works on at a time."),
     # cleanerd's own, of the daemon: throttle and jobs
     BrokerKey("cleanerd.merge.enable", BOOLEAN, True, ANY, CLUSTER, "",

@@ -68,7 +68,7 @@ BROKER_DEFAULTS = {
     "log.retention.check.interval.ms": 300000,
     "producer.id.expiration.ms": 86400000,
     "log.dir": ("/tmp/kafka-logs",),
-    "cleanerd.chunk.bytes": 64 * 1024 * 1024,
+    "cleanerd.chunk.bytes": 32 * 1024 * 1024,
 }
 SECTION_8C = {
     "log.dirs",
@@ -136,7 +136,7 @@ OWN_DEFAULTS = {
     "log.kafka.summary": False,
     "merge.enable": True,
     "spark.master": "",
-    "chunk.bytes": 67_108_864,
+    "chunk.bytes": 33_554_432,
     "job.stall.timeout.ms": 300_000,
 }
 OWN_STATIC = {
