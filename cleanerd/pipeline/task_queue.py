@@ -100,7 +100,7 @@ def handed_out(spark: SparkContext, tasks: Sequence[Any], *, is_one_machine: boo
 
 
 def _partitions(tasks: int, size_bytes: int, wanted: int, cores: int) -> int:
-    """At most `wanted`, but each with something to do, and none with more than its turn."""
+    """`wanted`, fewer where each has too little to do, more where each would have more than its turn."""
     count = max(min(wanted, -(-size_bytes // _WORTH_A_CORE_BYTES)), -(-size_bytes // _TURN_BYTES), 1)
     if count > cores:
         count = -(-count // cores) * cores  # else the last round leaves cores idle
