@@ -50,7 +50,7 @@ Shipped = Block | StoredBlock
 
 @contextlib.contextmanager
 def scratch_directory(spark: SparkContext, *, is_one_machine: bool) -> Iterator[str | None]:
-    """For the blocks of one job; None where tasks have no directory in common."""
+    """For the files of one job; None where tasks have no directory in common."""
     if not is_one_machine:
         yield None
         return

@@ -3,7 +3,7 @@
 Two physical plans for one logical plan, as Spark itself has broadcast and shuffle joins:
 
 map-side   The dirty records of the job fit the dedupe budget. Their fingerprints come to the driver, which resolves
-           them; the sets of keys are broadcast and the clean chunks look their keys up: nothing there supersedes
+           them; the sets of keys are shared and the clean chunks look their keys up: nothing there supersedes
            (`policy.winner`).
 shuffle    They do not fit. Every block goes to the partition of its bucket, is resolved there within the budget, and one
            bit a record comes back. Any number of keys, one pass.
@@ -33,8 +33,9 @@ from .channel import Reporter, driver_host
 from .index import Blocks, LogContext, log_context, resolve_all
 from .lazy_spark import LazySpark
 from .place import Place, places
+from .shared_value import share
 from .small_log import SmallLogTask, is_small
-from .task_queue import HandedOut, handed_out, numbered
+from .task_queue import handed_out, numbered
 from .tasks import (
     IndexTask,
     Layout,
@@ -95,7 +96,7 @@ class Pipeline:
             SmallLogTask(IndexedLog(log, key, _buckets(log.records_max, BUCKET_RECORDS)))
             for log, key in zip(logs, keys, strict=True)
         ]
-        run = each(lambda task, _, reporter: task.run(reporter))
+        run = each(lambda task, _, reporter, __: task.run(reporter))
         cleaned: list[tuple[IndexedLog, RewrittenLog | None]] = []
         for task, (indexed, rewritten) in self._run(tasks, [], run):
             indexed.work = task.indexed.work
@@ -113,8 +114,8 @@ class Pipeline:
         contexts = [log_context(log, log.discardable_markers) for log in logs]
         result = [RewrittenLog(log, log.error) for log in logs]
         is_placed = any(task.place is not None for task in tasks)
-        shared = self._places if is_placed else None
-        for task, part in self._run(tasks, contexts, each(RewriteTask.run), shared):
+        more = self._places if is_placed else lambda _: nullcontext()
+        for task, part in self._run(tasks, contexts, each(RewriteTask.run), more):
             log = result[task.log]
             if isinstance(part, CleanerdError):
                 log.error = log.error or part
@@ -135,7 +136,7 @@ class Pipeline:
         bits: dict[ChunkOf, dict[int, Bits]] = defaultdict(dict)
         blocks: dict[ChunkOf, Blocks] = {}
         dirty = _index_tasks(indexed, dirty=True)
-        for task, found in self._run(dirty, contexts, index_together, self._scratch, loaded):
+        for task, found in self._run(dirty, contexts, index_together, take=loaded):
             if isinstance(found, CleanerdError):
                 summaries[task.log, task.chunk] = found
             else:
@@ -164,17 +165,15 @@ class Pipeline:
 
         def job(spark: SparkContext) -> list[tuple[int, int, Any]]:
             with self._scratch(spark) as directory:
-                shared = spark.broadcast(contexts)
-                with self._handed_out(spark, tasks) as (partitions, tasks_of):
-                    blocks = partitions.mapPartitions(
-                        lambda some: rows(
-                            (task for _, task in tasks_of(some)), shared.value, reporter, layout, directory
-                        )
+                shared = share(spark, contexts, directory)
+                partitions, tasks_of = handed_out(spark, tasks, directory)
+                blocks = partitions.mapPartitions(
+                    lambda some: rows(
+                        (task for _, task in tasks_of(some)), shared.value, reporter, layout, directory
                     )
-                    buckets = blocks.partitionBy(layout.partitions, lambda partition: partition)
-                    return list(
-                        buckets.mapPartitions(lambda some: resolve_partition(some, reporter)).collect()
-                    )
+                )
+                buckets = blocks.partitionBy(layout.partitions, lambda partition: partition)
+                return list(buckets.mapPartitions(lambda some: resolve_partition(some, reporter)).collect())
 
         summaries: dict[ChunkOf, ChunkSummary | CleanerdError] = {}
         bits: dict[ChunkOf, dict[int, Bits]] = defaultdict(dict)
@@ -192,41 +191,39 @@ class Pipeline:
         fitting = -(-size // max(self._budget.bytes // 2, _PARTITION_BYTES))
         return Layout(buckets, min(max(fitting, 2 * self._session.cores()), buckets))
 
-    def _places(self, _: SparkContext) -> AbstractContextManager[Reporter]:
+    def _places(self, _: str | None) -> AbstractContextManager[Reporter]:
         return places(driver_host(self._session.master))
 
     def _scratch(self, spark: SparkContext) -> AbstractContextManager[str | None]:
         return scratch_directory(spark, is_one_machine=self._session.is_one_machine)
-
-    def _handed_out(self, spark: SparkContext, tasks: list[Any]) -> AbstractContextManager[HandedOut]:
-        return handed_out(spark, tasks, is_one_machine=self._session.is_one_machine)
 
     def _run(
         self,
         tasks: list[Any],
         contexts: list[LogContext],
         step: Callable[..., Any],
-        more: Callable[[SparkContext], AbstractContextManager[Any]] | None = None,
+        more: Callable[[str | None], AbstractContextManager[Any]] = nullcontext,
         take: Callable[[Any], Any] = lambda answer: answer,
     ) -> Iterator[tuple[Any, Any]]:
         """`step(tasks, contexts, reporter, more)` in one Spark job; (task, answer) in order.
 
-        `more` makes, for each try, what tasks share beside that; `take` gets every answer before it is left.
+        `more` makes, for each try, what tasks share beside that, by default the directory of the job (`block_store`); `take`
+        gets every answer before it is left.
         """
         if not tasks:
             return
         reporter = self._reporter
 
         def job(spark: SparkContext) -> list[tuple[int, Any]]:
-            with nullcontext() if more is None else more(spark) as made:
-                shared = spark.broadcast((contexts, *(() if more is None else (made,))))
+            with self._scratch(spark) as directory, more(directory) as made:
+                shared = share(spark, (contexts, made), directory)
+                partitions, tasks_of = handed_out(spark, tasks, directory)
 
                 def run(some: Any) -> Any:
-                    contexts, *extra = shared.value
-                    return step(some, contexts, reporter, *extra)
+                    contexts, made = shared.value
+                    return step(some, contexts, reporter, made)
 
-                with self._handed_out(spark, tasks) as (partitions, tasks_of):
-                    answers = partitions.mapPartitions(lambda rows: numbered(tasks_of(rows), run)).collect()
+                answers = partitions.mapPartitions(lambda rows: numbered(tasks_of(rows), run)).collect()
                 return [(number, take(answer)) for number, answer in answers]
 
         answers = sorted(self._session.run(job), key=itemgetter(0))

@@ -8,7 +8,6 @@ process holds no more of them than the one that it works on.
 On a cluster there is no such file: tasks are rows, and Spark hands them out.
 """
 
-import contextlib
 import fcntl
 import os
 import pickle
@@ -20,8 +19,6 @@ import numpy as np
 from pyspark import RDD, SparkContext
 
 from cleanerd.storage.file_bytes import read_at
-
-from .block_store import scratch_directory
 
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
@@ -83,20 +80,17 @@ class TaskQueue:
         return int(number)
 
 
-@contextlib.contextmanager
-def handed_out(spark: SparkContext, tasks: Sequence[Any], *, is_one_machine: bool) -> Iterator[HandedOut]:
-    """The tasks of one job, as long as the block lasts."""
+def handed_out(spark: SparkContext, tasks: Sequence[Any], directory: str | None) -> HandedOut:
+    """The tasks of one job. `directory`: of its own, None where tasks have none in common. Raises OSError."""
     size_bytes, cores = sum(task.size_bytes for task in tasks), spark.defaultParallelism
-    with scratch_directory(spark, is_one_machine=is_one_machine) as directory:
-        if directory is None:
-            rows = list(enumerate(tasks))
-            yield spark.parallelize(rows, _partitions(len(tasks), size_bytes, _PER_CORE * cores, cores)), iter
-            return
-        queue = TaskQueue.of(directory, tasks)
-        count = _partitions(len(tasks), size_bytes, cores, cores)
-        turn_bytes = -(-size_bytes // count)
-        turns = [turn_bytes if number < count - cores else np.inf for number in range(count)]
-        yield spark.parallelize(turns, count), lambda turns: queue.take(sum(turns))
+    if directory is None:
+        rows = list(enumerate(tasks))
+        return spark.parallelize(rows, _partitions(len(tasks), size_bytes, _PER_CORE * cores, cores)), iter
+    queue = TaskQueue.of(directory, tasks)
+    count = _partitions(len(tasks), size_bytes, cores, cores)
+    turn_bytes = -(-size_bytes // count)
+    turns = [turn_bytes if number < count - cores else np.inf for number in range(count)]
+    return spark.parallelize(turns, count), lambda turns: queue.take(sum(turns))
 
 
 def _partitions(tasks: int, size_bytes: int, wanted: int, cores: int) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.pipeline import task_queue
+from cleanerd.pipeline.block_store import scratch_directory
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.pipeline.task_queue import TaskQueue, handed_out, numbered
 
@@ -121,7 +122,9 @@ def test_spark_does_each_task_once(
     tasks = sized(count, size_bytes)
 
     def job() -> tuple[list[tuple[int, int]], set[int]]:
-        with handed_out(spark.context(), tasks, is_one_machine=is_one_machine) as (partitions, tasks_of):
+        context = spark.context()
+        with scratch_directory(context, is_one_machine=is_one_machine) as directory:
+            partitions, tasks_of = handed_out(context, tasks, directory)
             answers = partitions.mapPartitions(
                 lambda rows: numbered(
                     tasks_of(rows), lambda some: ((task.number, os.getpid()) for task in some)

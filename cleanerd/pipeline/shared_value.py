@@ -1,0 +1,65 @@
+"""What all tasks of a job have in common.
+
+On one machine it lies in a file that every worker maps: its arrays are in memory once, however many workers there are, and
+nothing of them goes through the JVM. On a cluster Spark broadcasts it.
+"""
+
+import mmap
+import os
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pyspark import Broadcast, SparkContext
+
+from cleanerd.env.files import open_regular
+
+_WORD_BYTES = 8
+_ALIGNED_BYTES = 64  # to where an array begins in memory of its own
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFile:
+    """A value in a file: int64 how many parts, where each begins and ends; then what pickle makes of it, and its arrays."""
+
+    path: str
+
+    @staticmethod
+    def of(directory: str, value: Any) -> "SharedFile":
+        """In a new file. Raises OSError."""
+        arrays: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(value, protocol=5, buffer_callback=arrays.append)
+        parts = [memoryview(pickled), *(array.raw() for array in arrays)]
+        spans, at = np.empty((len(parts), 2), np.int64), _WORD_BYTES * (1 + 2 * len(parts))
+        for number, part in enumerate(parts):
+            start = -(-at // _ALIGNED_BYTES) * _ALIGNED_BYTES
+            at = start + part.nbytes
+            spans[number] = start, at
+        path = os.path.join(directory, "shared")
+        with open(path, "xb") as file:
+            file.write(np.int64(len(parts)).tobytes())
+            file.write(spans.data)
+            for (start, _), part in zip(spans.tolist(), parts, strict=True):
+                file.seek(start)
+                file.write(part)
+        return SharedFile(path)
+
+    @property
+    def value(self) -> Any:
+        """The value; to change its arrays changes nothing for others. Raises OSError."""
+        with open_regular(self.path) as fd:
+            mapped = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY))
+        (count,) = mapped[:_WORD_BYTES].cast("q")
+        ends = mapped[_WORD_BYTES : _WORD_BYTES * (1 + 2 * count)].cast("q").tolist()
+        pickled, *arrays = (mapped[start:end] for start, end in zip(ends[::2], ends[1::2], strict=True))
+        return pickle.loads(pickled, buffers=arrays)  # noqa: S301 - a file of this session's own
+
+
+Shared = SharedFile | Broadcast[Any]
+"""What travels to tasks; its `value` is what they have in common."""
+
+
+def share(spark: SparkContext, value: Any, directory: str | None) -> Shared:
+    """For the tasks of one job. `directory`: of its own, None where tasks have none in common. Raises OSError."""
+    return spark.broadcast(value) if directory is None else SharedFile.of(directory, value)
