@@ -52,6 +52,7 @@ def check_unchanged(path: str, planned: FileStat, found: FileStat) -> None:
 
 _sync_threads = ThreadPoolExecutor(4, thread_name_prefix="cleanerd-sync")
 
+_READ_BYTES = 16 << 10
 READ_MAX_BYTES = 256 << 20
 """What may be read as a whole unless more is asked for: the index of a segment of 1 GiB with an entry a batch."""
 
@@ -101,9 +102,16 @@ def regular_file(path: str, buffering: int = -1) -> BinaryIO:
 
 def read_regular(path: str, max_bytes: int) -> bytes:
     """Whole content. Raises as `regular_fd`, and NotRegular for a file of more than `max_bytes`."""
-    with regular_file(path, buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        content = b"" if size > max_bytes else file.read(max_bytes + 1)
+    with open_regular(path) as fd:
+        size, content = os.fstat(fd).st_size, b""
+        while size <= max_bytes >= len(content):
+            wanted = max(
+                size - len(content) + 1, _READ_BYTES
+            )  # not `max_bytes`: memory is taken for as much as is asked
+            more = os.read(fd, min(wanted, max_bytes + 1 - len(content)))
+            if not more:
+                break
+            content += more
     found = max(size, len(content))
     if found > max_bytes:
         raise NotRegular(errno.EFBIG, f"expected at most {max_bytes} bytes, found {found}", path)
@@ -219,8 +227,13 @@ class RealFiles:
 
     def write(self, path: str, data: bytes) -> None:
         """Create or truncate, write all of `data`. Not synced."""
-        with open(path, "wb") as file:
-            file.write(data)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(fd, left) :]
+        finally:
+            os.close(fd)
 
     def truncate(self, path: str, size_bytes: int) -> None:
         """Keep only the first `size_bytes` of a file that has no fewer. Not synced."""

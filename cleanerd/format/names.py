@@ -17,6 +17,7 @@ import os
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 OFFSET_DIGITS = 20
 MAX_OFFSET = 2**63 - 1
@@ -92,6 +93,13 @@ def segment_path(directory: str, base_offset: int, kind: FileKind, suffix: Suffi
     return os.path.join(directory, str(SegmentFileName(base_offset, kind, suffix)))
 
 
+_KINDS = {kind.value: kind for kind in FileKind}
+_SUFFIXES = {suffix.value: suffix for suffix in Suffix}
+
+
+@lru_cache(
+    maxsize=1 << 14
+)  # a directory is listed several times, and first segments have the same names everywhere
 def parse_segment_file(name: str) -> SegmentFileName | None:
     """Parse a file name, or return None for a foreign one."""
     match = _SEGMENT_FILE.fullmatch(name)
@@ -100,7 +108,7 @@ def parse_segment_file(name: str) -> SegmentFileName | None:
     base_offset = int(match[1])
     if base_offset > MAX_OFFSET:
         return None
-    return SegmentFileName(base_offset, FileKind(match[2]), Suffix(match[3] or ""))
+    return SegmentFileName(base_offset, _KINDS[match[2]], _SUFFIXES[match[3] or ""])
 
 
 class DirKind(Enum):

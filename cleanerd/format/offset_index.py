@@ -63,7 +63,7 @@ def parse_offset_index(data: bytes, base_offset: int) -> OffsetIndex:
 
 def _check_rising(relative: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
     good = (relative >= 0) & (positions > 0)
-    good[1:] &= (np.diff(relative) > 0) & (np.diff(positions) > 0)
+    good[1:] &= (relative[1:] > relative[:-1]) & (positions[1:] > positions[:-1])
     if not good.all():
         slot = int(np.argmin(good))
         found = f"offset +{relative[slot]}, position {positions[slot]}"

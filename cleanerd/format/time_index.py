@@ -54,7 +54,7 @@ def parse_time_index(data: bytes, base_offset: int, *, preallocated: bool = Fals
     timestamps_ms = entries["timestamp"].astype(np.int64)
     relative = entries["offset"].astype(np.int64)
     good = (timestamps_ms >= 0) & (relative >= 0)
-    good[1:] &= (np.diff(timestamps_ms) > 0) & (np.diff(relative) >= 0)
+    good[1:] &= (timestamps_ms[1:] > timestamps_ms[:-1]) & (relative[1:] >= relative[:-1])
     if preallocated and good.size and timestamps_ms[0] == 0 and relative[0] == 0:
         good[0] = False
     used = len(good) if good.all() else int(np.argmin(good))

@@ -174,14 +174,12 @@ def _finish_steps(partition: PartitionDir, group: StagedGroup) -> Iterator[None]
     _adopt(partition, group, _INDEX_KINDS)
     _unlink_retired(partition, group)
     yield
-    if partition.exists(group.manifest):  # last: otherwise `.deleted` files would look like a broker's
-        partition.unlink(group.manifest)
+    partition.unlink_if_there(group.manifest)  # last: otherwise `.deleted` files would look like a broker's
 
 
 def _adopt(partition: PartitionDir, group: StagedGroup, kinds: Sequence[FileKind]) -> None:
     for kind in kinds:
-        if partition.exists(group.name(kind, Suffix.SWAP)):
-            partition.rename(group.name(kind, Suffix.SWAP), group.name(kind, Suffix.LIVE))
+        partition.rename_if_there(group.name(kind, Suffix.SWAP), group.name(kind, Suffix.LIVE))
 
 
 def _retire_sources(partition: PartitionDir, group: StagedGroup) -> Iterator[None]:
@@ -199,8 +197,7 @@ def _retire_sources(partition: PartitionDir, group: StagedGroup) -> Iterator[Non
         is_first = log.base_offset == group.base_offset
         for kind in _INDEX_KINDS if is_first else (*_INDEX_KINDS, FileKind.PRODUCER_SNAPSHOT):
             name = SegmentFileName(log.base_offset, kind)
-            if partition.exists(name):
-                partition.rename(name, name.with_suffix(Suffix.DELETED))
+            partition.rename_if_there(name, name.with_suffix(Suffix.DELETED))
     yield
 
 
@@ -214,6 +211,4 @@ def _check_retirable(partition: PartitionDir, source: SourceSegment) -> None:
 def _unlink_retired(partition: PartitionDir, group: StagedGroup) -> None:
     for source in group.sources:
         for kind in _RETIRED_KINDS:
-            name = SegmentFileName(source.base_offset, kind, Suffix.DELETED)
-            if partition.exists(name):
-                partition.unlink(name)
+            partition.unlink_if_there(SegmentFileName(source.base_offset, kind, Suffix.DELETED))

@@ -1,5 +1,6 @@
 """The directory of one partition: what happens to the files in it, by their names."""
 
+import contextlib
 import os
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ class PartitionDir:
 
     def path_of(self, name: SegmentFileName | str) -> str:
         """Path of a file in it."""
-        return os.path.join(self.path, str(name))
+        return f"{self.path}/{name}"
 
     def list_names(self) -> list[str]:
         """All names in it."""
@@ -52,6 +53,16 @@ class PartitionDir:
     def rename(self, source: SegmentFileName, target: SegmentFileName) -> None:
         """Give a file another name."""
         self.files.rename(self.path_of(source), self.path_of(target))
+
+    def rename_if_there(self, source: SegmentFileName, target: SegmentFileName) -> None:
+        """The same for a file that may not be there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.rename(source, target)
+
+    def unlink_if_there(self, name: SegmentFileName) -> None:
+        """Unlink a file that may not be there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.unlink(name)
 
     def unlink(self, *names: SegmentFileName | str) -> None:
         """Unlink files, in this order."""

@@ -243,13 +243,16 @@ def _parse_previous(fields: Mapping[str, Any] | None) -> PreviousGroup | None:
 def staged_flaw(partition: PartitionDir, group: StagedGroup) -> str | None:
     """What is wrong with the staged files of a group, in words; None if they are what was written."""
     for kind, size in group.sizes.items():
-        if not partition.exists(group.staged(kind)):
+        try:
+            found = partition.stat(group.staged(kind))
+        except FileNotFoundError:
             return f"{group.staged(kind)} is gone"
-        if partition.stat(group.staged(kind)).size_bytes != size:
+        if found.size_bytes != size:
             return f"{group.staged(kind)} is not the staged file of {size} bytes that was written"
-    log = partition.stat(group.staged(FileKind.LOG))
-    if log.mtime_ns != group.log_mtime_ns or group.log_inode not in {None, log.inode}:
-        return f"{group.staged(FileKind.LOG)} is not the staged file that was written: other inode or time"
+        if kind is FileKind.LOG and (
+            found.mtime_ns != group.log_mtime_ns or group.log_inode not in {None, found.inode}
+        ):
+            return f"{group.staged(kind)} is not the staged file that was written: other inode or time"
     return None
 
 

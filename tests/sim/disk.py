@@ -205,18 +205,19 @@ class SimDisk:
         return found
 
     def rename(self, source: str, target: str) -> None:
-        self._record("rename", source, target)
         directory, name = os.path.split(source)
         assert os.path.dirname(target) == directory, "a rename between directories is not simulated"
         place = self._directory(directory)
         if name not in place.names:
-            raise FileNotFoundError(2, "no such file", source)
+            raise FileNotFoundError(2, "no such file", source)  # and nothing that changes anything
+        self._record("rename", source, target)
         self._change(place, _Change(place.names[name], name, os.path.basename(target)))
 
     def unlink(self, path: str) -> None:
-        self._record("unlink", path)
         directory, name = os.path.split(path)
-        self._change(self._directory(directory), _Change(self._file(path).inode, name, None))
+        change = _Change(self._file(path).inode, name, None)
+        self._record("unlink", path)
+        self._change(self._directory(directory), change)
 
     def rmdir(self, directory: str) -> None:
         self._record("rmdir", directory)
