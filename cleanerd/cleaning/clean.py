@@ -30,7 +30,7 @@ from cleanerd.storage.changed import changed_while_read, is_other_segment
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import discard_staged, staged_bytes
 
-_STAGING_THREADS = 8
+_STAGING_THREADS = 4
 
 
 @dataclass(slots=True)
@@ -118,20 +118,22 @@ class Cleaner:
         job: CleaningJob,
         reporter: Reporter | None = None,
         make_room: Callable[[], object] = lambda: None,
+        begun: Callable[[], object] = lambda: None,
     ) -> CleaningJob:
         """Clean what was planned as common Spark jobs. What they have written waits for `end`.
 
         Tasks report to `reporter`, with the place of their log among those that `Progress.planned` was told of; without
         one they report to the progress of this object and obey the limits of the configuration.
         Without a broker, a log that has no room as a whole is cleaned as far as there is room: `LogResult.groups_left`.
-        `make_room` is called before that, or a refusal: it waits for what will free room.
+        `make_room` is called before that, or a refusal: it waits for what will free room. `begun` is called once tasks run,
+        once or more often: from then on this process has time for something else.
 
         Raises JobFailed when the jobs of several logs failed and none of them is known to be at fault; Fatal without Java.
         """
         job.watch.resume()
         write = partial(self._write, is_owned=job.is_owned, make_room=make_room)
         try:
-            self._run_pipeline(job.logs, reporter, job.watch, write, in_one_step=True)
+            self._run_pipeline(job.logs, reporter, job.watch, write, in_one_step=True, begun=begun)
         except BaseException:
             self.give_up(job.candidates)
             raise
@@ -245,6 +247,7 @@ class Cleaner:
         rewrite: "_Rewrite",
         *,
         in_one_step: bool = False,
+        begun: Callable[[], object] = lambda: None,
     ) -> None:
         """The Spark jobs; `in_one_step`: small logs are indexed and rewritten by one of them.
 
@@ -253,7 +256,9 @@ class Cleaner:
         if not logs:
             return
         where = logs[0].candidate.snapshot.directory if len(logs) == 1 else logs[0].candidate.snapshot.log_dir
-        run = partial(self._run_steps, logs, watch=watch, rewrite=rewrite, in_one_step=in_one_step)
+        run = partial(
+            self._run_steps, logs, watch=watch, rewrite=rewrite, in_one_step=in_one_step, begun=begun
+        )
         error = attempt(lambda: self._report_and_run(logs, reporter, run), where)
         if isinstance(error, Fatal):
             raise error
@@ -290,8 +295,9 @@ class Cleaner:
         watch: Stopwatch,
         rewrite: "_Rewrite",
         in_one_step: bool,
+        begun: Callable[[], object],
     ) -> None:
-        pipeline = Pipeline(self._session, budget_of(self._request), reporter)
+        pipeline = Pipeline(self._session, budget_of(self._request), reporter, begun)
         if not self._session.is_up and any(log.plan.work.chunks for log in logs):
             with watch.phase("start"):
                 self._session.context()

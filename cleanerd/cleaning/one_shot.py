@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from cleanerd.cleaning.batching import in_jobs
 from cleanerd.cleaning.boundary import attempt, one_by_one
@@ -114,20 +114,21 @@ class _Run:
         end, take = partial(self._end, is_kafka=is_kafka), partial(self._take, is_kafka=is_kafka)
         full = partial(self._skipped_if_full, log_dir, found)
         jobs = _one_ahead(partial(self._plan, log_dir), self._jobs(log_dir, found, {}))
+        written: list[CleaningJob] = []
         with contextlib.closing(jobs), ThreadPoolExecutor(1, "cleanerd-commit") as pool:
-            ending = pool.submit(end, [])
             for candidates, planned in jobs:
-                write = partial(self._write, candidates, planned, full, partial(wait, [ending]))
-                written = guarded(write, log_dir)
+                ending = _Ending(pool, partial(end, written))
                 try:
+                    done = guarded(partial(self._write, candidates, planned, full, ending), log_dir)
                     take(ending.result())
                 except BaseException:
+                    ending.begin()
                     self._cleaner.give_up(candidates)
                     raise
-                if isinstance(written, CleanerdError):
-                    raise written
-                ending = pool.submit(end, written)
-            take(ending.result())
+                if isinstance(done, CleanerdError):
+                    raise done
+                written = done
+            take(end(written))
 
     def _plan(self, log_dir: str, candidates: list[Candidate]) -> CleaningJob | None:
         """Ahead of time; not beside a broker, where a result that waits may be all that will ever be staged."""
@@ -138,11 +139,11 @@ class _Run:
         candidates: list[Candidate],
         planned: "Future[CleaningJob | None]",
         full: Callable[[list[Candidate]], list[LogResult]],
-        wait_for_others: Callable[[], object],
+        ending: "_Ending[list[LogResult]]",
     ) -> list[CleaningJob]:
         ahead, is_owned = planned.result(), _is_owned(candidates[0].snapshot.log_dir)
         if is_owned:  # what others have staged counts against a limit
-            wait_for_others()
+            ending.wait()
             skipped = full(candidates)
             if skipped:
                 return [self._ended(skipped)]
@@ -152,7 +153,7 @@ class _Run:
                 job = ahead
             else:
                 job = self._cleaner.plan(some, is_owned=is_owned)
-            return [self._cleaner.write(job, make_room=wait_for_others)]
+            return [self._cleaner.write(job, make_room=ending.wait, begun=ending.begin)]
 
         return one_by_one(write, candidates, lambda one, error: self._ended([_job_failed(one, error)]))
 
@@ -378,6 +379,31 @@ class _Run:
     def _add(self, result: LogResult) -> None:
         self._replace(result)
         self._progress.finished(result)
+
+
+class _Ending(Generic[_T]):
+    """The end of a job, in a thread of the pool: from `begin` on, or as soon as its `result` is asked for.
+
+    It is not to be in the way of the next one, which the cores wait for.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor, end: Callable[[], _T]) -> None:
+        self._pool = pool
+        self._end = end
+        self._future: Future[_T] | None = None
+
+    def begin(self) -> "Future[_T]":
+        """Only the first time."""
+        self._future = self._future or self._pool.submit(self._end)
+        return self._future
+
+    def wait(self) -> None:
+        """Until it is over, however it ended."""
+        wait([self.begin()])
+
+    def result(self) -> _T:
+        """Raises what the end does."""
+        return self.begin().result()
 
 
 def _one_ahead(

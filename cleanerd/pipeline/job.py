@@ -73,10 +73,18 @@ class Budget:
 class Pipeline:
     """Runs the steps of one or several logs as common Spark jobs."""
 
-    def __init__(self, session: LazySpark, budget: Budget, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        session: LazySpark,
+        budget: Budget,
+        reporter: Reporter,
+        begun: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`begun` is called whenever all is prepared for tasks to run: for a while there is little to do in this process."""
         self._session = session
         self._budget = budget
         self._reporter = reporter
+        self._begun = begun
 
     def index(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
         """Index and resolve. `keys[i]` is the fingerprint key of log i, fresh for every cleaning."""
@@ -161,7 +169,7 @@ class Pipeline:
             for log, key in zip(logs, keys, strict=True)
         ]
         contexts, tasks = [log_context(log, ()) for log in indexed], _index_tasks(indexed, dirty=None)
-        layout, reporter = self._layout(indexed), self._reporter
+        layout, reporter, begun = self._layout(indexed), self._reporter, self._begun
 
         def job(spark: SparkContext) -> list[tuple[int, int, Any]]:
             with self._scratch(spark) as directory:
@@ -173,6 +181,7 @@ class Pipeline:
                     )
                 )
                 buckets = blocks.partitionBy(layout.partitions, lambda partition: partition)
+                begun()
                 return list(buckets.mapPartitions(lambda some: resolve_partition(some, reporter)).collect())
 
         summaries: dict[ChunkOf, ChunkSummary | CleanerdError] = {}
@@ -212,7 +221,7 @@ class Pipeline:
         """
         if not tasks:
             return
-        reporter = self._reporter
+        reporter, begun = self._reporter, self._begun
 
         def job(spark: SparkContext) -> list[tuple[int, Any]]:
             with self._scratch(spark) as directory, more(directory) as made:
@@ -223,8 +232,9 @@ class Pipeline:
                     contexts, made = shared.value
                     return step(some, contexts, reporter, made)
 
-                answers = partitions.mapPartitions(lambda rows: numbered(tasks_of(rows), run)).collect()
-                return [(number, take(answer)) for number, answer in answers]
+                answers = partitions.mapPartitions(lambda rows: numbered(tasks_of(rows), run))
+                begun()
+                return [(number, take(answer)) for number, answer in answers.collect()]
 
         answers = sorted(self._session.run(job), key=itemgetter(0))
         for (number, answer), (at, task) in zip(answers, enumerate(tasks), strict=True):
