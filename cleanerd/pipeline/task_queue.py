@@ -1,7 +1,7 @@
 """Who does which task of a job.
 
 On one machine a process that is free takes the next one from a file. A task of Spark keeps its core waiting for 10
-ms, and costs the JVM some ms of computing, so a job has few of them: one for each core and 512 MiB of log. No core is
+ms, and costs the JVM some ms of computing, so a job has few of them: one for each core and GiB of log. No core is
 idle before the last task has been taken. Tasks are begun in the order that they have (`place` depends on it), and a
 process holds no more of them than the one that it works on.
 
@@ -28,7 +28,7 @@ Numbered = Iterator[tuple[int, _Task]]
 HandedOut = tuple[RDD[Any], Callable[[Any], Numbered[Any]]]
 """An RDD with a partition for each task of Spark, and what makes tasks of the rows of a partition."""
 
-_TURN_BYTES = 512 << 20
+_TURN_BYTES = 1 << 30
 """Of log, for one task of Spark: then those of other jobs have their turn."""
 _WORTH_A_CORE_BYTES = 4 << 20  # to begin costs a core some tens of ms
 _PER_CORE = 4  # rows of a cluster: small ones end together
