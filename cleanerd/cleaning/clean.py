@@ -14,7 +14,7 @@ from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
 from cleanerd.cleaning.reservations import Reservations
 from cleanerd.cleaning.result import CleaningOutcome, CleanRequest, LogResult, Progress
-from cleanerd.cleaning.room import ForeseenSpace, Room
+from cleanerd.cleaning.room import ForeseenSpace, Room, no_space
 from cleanerd.cleaning.stage import stage_log
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.env.clock import Clock
@@ -192,8 +192,11 @@ class Cleaner:
             if extra.peak_bytes > max(room, 0):
                 log.rounds = None if is_owned else extra.rounds(room)
                 if log.rounds is None:
-                    log.error = _no_space(
-                        log, extra.peak_bytes, extra.first_bytes(by_group=not is_owned), room
+                    log.error = no_space(
+                        log.candidate.snapshot,
+                        extra.peak_bytes,
+                        extra.first_bytes(by_group=not is_owned),
+                        room,
                     )
                     continue
             granted += min(extra.peak_bytes, max(room, 0))
@@ -377,7 +380,7 @@ class Cleaner:
             room = self._take(log, needed_bytes)
             log.groups_left = len(groups) - len(fitting)
             log.indexed.changed_groups = frozenset(fitting)
-        return None if room is None else _no_space(log, peak_bytes, needed_bytes, room)
+        return None if room is None else no_space(log.candidate.snapshot, peak_bytes, needed_bytes, room)
 
     def _take(self, log: _Log, size_bytes: int) -> int | None:
         directory = log.candidate.snapshot.directory
@@ -464,15 +467,6 @@ def _partial(log: _Log) -> str | None:
         return None
     done = len(log.indexed.changed_groups)
     return f"{done} of {done + log.groups_left} groups: there is no room for more of them beside the old segments"
-
-
-def _no_space(log: _Log, peak_bytes: int, first_bytes: int, room_bytes: int) -> NoSpace:
-    first = "" if first_bytes == peak_bytes else f", {first_bytes} bytes for its first group alone"
-    snapshot = log.candidate.snapshot
-    return NoSpace(
-        f"{snapshot.topic_partition}: needs {peak_bytes} bytes beside the old segments{first}; {max(room_bytes, 0)} bytes "
-        f"are free on the file system of {snapshot.directory} for it"
-    )
 
 
 def _fingerprint_key(entropy: Callable[[int], bytes]) -> tuple[int, int]:

@@ -13,11 +13,13 @@ import numpy as np
 
 from cleanerd.cleaning.plan import CleaningPlan
 from cleanerd.env.space import space_of
+from cleanerd.errors import NoSpace
 from cleanerd.format import offset_index, time_index, txn_index
 from cleanerd.format.head import HEADER_SIZE
 from cleanerd.kernels.tables import EVENT
 from cleanerd.pipeline.segment_indexes import aborted_in
 from cleanerd.pipeline.values import ChunkSummary, IndexedLog, RewrittenLog
+from cleanerd.storage.scan import PartitionSnapshot
 
 _BLOCK_BYTES = 4096  # what file systems allocate
 _MANIFEST_BYTES, _SOURCE_BYTES, _EPOCH_BYTES = (
@@ -185,3 +187,12 @@ def _group(plan: CleaningPlan, indexed: IndexedLog, number: int, parts: Sequence
 
 def _blocks(size_bytes: int) -> int:
     return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+
+
+def no_space(snapshot: PartitionSnapshot, peak_bytes: int, first_bytes: int, room_bytes: int) -> NoSpace:
+    """A log needs more than there is room for; `first_bytes`: its first group alone, if it may go by itself."""
+    first = "" if first_bytes == peak_bytes else f", {first_bytes} bytes for its first group alone"
+    return NoSpace(
+        f"{snapshot.topic_partition}: needs {peak_bytes} bytes beside the old segments{first}; {max(room_bytes, 0)} bytes "
+        f"are free on the file system of {snapshot.directory} for it"
+    )

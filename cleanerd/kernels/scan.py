@@ -252,3 +252,29 @@ def crcs(buffer: Bytes, batches: Table, row: int) -> tuple[int, int]:
 def first_bad_order(batches: Table, previous_last_offset: int) -> int:
     """Row of the first batch that does not begin after the one before it ended, -1 if all do (spec disk H)."""
     return int(_first_bad_order(batches, previous_last_offset))
+
+
+@njit(**JIT)
+def _first_compressed(batches):
+    for i in range(len(batches)):
+        if batches[i].attributes & CODEC_MASK:
+            return i
+    return len(batches)
+
+
+def is_plain(batches: Table) -> bool:
+    """Whether none is compressed."""
+    return bool(_first_compressed(batches) == len(batches))
+
+
+@njit(**JIT)
+def _first_with_more(batches, begin, records):
+    for i in range(begin, len(batches)):
+        if batches[i].count > records:
+            return i
+    return len(batches)
+
+
+def first_with_more(batches: Table, begin: int, records: int) -> int:
+    """Row of the first batch, from row `begin` on, whose header names more than so many records; `len(batches)` for none."""
+    return int(_first_with_more(batches, begin, records))

@@ -23,11 +23,19 @@ from cleanerd.format.head import CODEC_MASK, HEADER_SIZE, V0_KEY_AT, V1_KEY_AT
 from cleanerd.format.offset_index import ENTRY_BYTES
 from cleanerd.kernels.compressed import expand
 from cleanerd.kernels.records import count_records, walk_records
-from cleanerd.kernels.scan import crcs, first_bad_crc, first_bad_order, first_misplaced, scan_batches
+from cleanerd.kernels.scan import (
+    crcs,
+    first_bad_crc,
+    first_bad_order,
+    first_misplaced,
+    first_with_more,
+    is_plain,
+    scan_batches,
+)
 from cleanerd.kernels.tables import RECORD, Bytes, ReadStatus, Table
 from cleanerd.storage.file_bytes import read_at
 
-from .values import Bits, ChunkWork, Source
+from .values import ChunkWork, Source
 
 PIECE_BYTES = 2 << 20
 SLICE_BYTES = 2 << 20
@@ -154,21 +162,16 @@ def check_index(piece: Piece, work: ChunkWork) -> None:
         )
 
 
-def _is_plain(batches: Table) -> bool:
-    return not (batches["attributes"] & CODEC_MASK).any()
-
-
-def _has_many_records(batches: Table) -> Bits:
-    """Of each batch, whether the rows of as many records as its header names take too much for all to have them at once."""
-    return batches["count"].astype(np.int64) * RECORD.itemsize > LARGE_BATCH_BYTES
+def _first_large(batches: Table, begin: int) -> int:
+    """Row of the first batch, from row `begin` on, of whose records as many rows as its header names take too much."""
+    return first_with_more(batches, begin, LARGE_BATCH_BYTES // RECORD.itemsize)
 
 
 def _expand(piece: Piece, begin: int, *, stops_at_large: bool = False) -> tuple[int, Bytes]:
     """Decompress batches from row `begin` until a slice is full; returns (end row, expanded buffer)."""
     batches = piece.batches
-    many = np.flatnonzero(_has_many_records(batches[begin:]))
-    if stops_at_large and len(many):
-        batches = batches[: begin + int(many[0])]
+    if stops_at_large:
+        batches = batches[: _first_large(batches, begin)]
     row, expanded_here = expand(piece.raw, batches, begin, SLICE_BYTES, LARGE_BATCH_BYTES)
     if row > begin:
         return row, expanded_here
@@ -237,7 +240,7 @@ def _int32(raw: Bytes, at: int) -> int:
 def slices(piece: Piece) -> Iterator[Slice]:
     """Walk a piece slice by slice. Raises CorruptFile naming the byte of the batch that does not parse."""
     rows = len(piece.batches)
-    if _is_plain(piece.batches):
+    if is_plain(piece.batches):
         yield _walk(piece, 0, rows, _NOTHING)
         return
     begin = 0
@@ -253,8 +256,8 @@ def map_slices(piece: Piece, take: Callable[[Slice], _T]) -> Iterator[_T]:
     While one with a large batch is made and taken, no other process of the machine does so. Raises like `slices`.
     """
     begin, rows = 0, len(piece.batches)
-    is_small = len(piece.raw) <= LARGE_BATCH_BYTES and not _has_many_records(piece.batches).any()
-    if is_small and _is_plain(piece.batches):
+    is_small = len(piece.raw) <= LARGE_BATCH_BYTES and _first_large(piece.batches, 0) == rows
+    if is_small and is_plain(piece.batches):
         yield take(_walk(piece, 0, rows, _NOTHING))
         return
     while begin < rows:

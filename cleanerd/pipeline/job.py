@@ -149,9 +149,11 @@ class Pipeline:
                 summaries[task.log, task.chunk] = found
             else:
                 summaries[task.log, task.chunk], blocks[task.log, task.chunk] = found
-        tables = _resolve_here(indexed, blocks, bits, self._session.cores())
         clean = _index_tasks(indexed, dirty=False)
-        dirty_keys = {bucket: KeySet.of(table) for bucket, table in tables.items()} if clean else {}
+        with ThreadPoolExecutor(self._session.cores(), "cleanerd-resolve") as threads:
+            tables = _resolve_here(indexed, blocks, bits, threads)
+            asked = tables if clean else {}
+            dirty_keys = dict(zip(asked, threads.map(KeySet.of, asked.values()), strict=True))
         for task, found in self._run(
             clean, contexts, each(IndexTask.look_up), lambda _: nullcontext(dirty_keys)
         ):
@@ -296,16 +298,15 @@ def _resolve_here(
     logs: Sequence[IndexedLog],
     blocks: dict[ChunkOf, Blocks],
     bits: dict[ChunkOf, dict[int, Bits]],
-    cores: int,
+    threads: ThreadPoolExecutor,
 ) -> dict[tuple[int, int], Fingerprints]:
     """Resolve every bucket in this process; fills `bits`, frees `blocks`; returns the dirty keys of (log, bucket)."""
     keys: dict[tuple[int, int], Fingerprints] = {}
-    with ThreadPoolExecutor(cores, "cleanerd-resolve") as threads:
-        for number in range(len(logs)):
-            places = sorted(place for place in blocks if place[0] == number)
-            answers, of_log = resolve_all([blocks.pop(place) for place in places], threads.map)
-            bits.update(zip(places, answers, strict=True))
-            keys.update({(number, bucket): table for bucket, table in of_log.items()})
+    for number in range(len(logs)):
+        places = sorted(place for place in blocks if place[0] == number)
+        answers, of_log = resolve_all([blocks.pop(place) for place in places], threads.map)
+        bits.update(zip(places, answers, strict=True))
+        keys.update({(number, bucket): table for bucket, table in of_log.items()})
     return keys
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cleanerd.format.batch import Record, encode_batch, parse_header
 from cleanerd.format.codecs import Codec
@@ -12,8 +14,8 @@ from cleanerd.format.control import ControlType, encode_end_txn_marker
 from cleanerd.format.legacy import encode_message, encode_wrapper, wrap_messages
 from cleanerd.format.record import encode_varint
 from cleanerd.kernels.records import count_records, walk_records
-from cleanerd.kernels.scan import first_bad_crc, first_bad_order, scan_batches
-from cleanerd.kernels.tables import Bytes, ReadStatus, Table
+from cleanerd.kernels.scan import first_bad_crc, first_bad_order, first_with_more, is_plain, scan_batches
+from cleanerd.kernels.tables import BATCH, Bytes, ReadStatus, Table
 from tests.kernels.damage import guarded, sealed
 
 NOTHING = np.empty(0, np.uint8)
@@ -408,3 +410,19 @@ def test_a_count_that_the_bytes_cannot_hold() -> None:
         rows, found = count_records(NOTHING, batches, 0, 1)
         assert found == impossible
         assert rows <= fitting
+
+
+@given(
+    codecs=st.lists(st.sampled_from([0, 0, 0, 1, 4, 8, 16, 32]), max_size=8),
+    counts=st.lists(st.sampled_from([-1, 0, 5, 6, 7, 2**31 - 1]), max_size=8),
+    begin=st.integers(0, 8),
+)
+def test_what_batches_ask_for(codecs: list[int], counts: list[int], begin: int) -> None:
+    """Attributes other than the codec, and a count that is not known (-1), ask for nothing."""
+    table = np.zeros(len(codecs), BATCH)
+    table["attributes"] = codecs
+    assert is_plain(table) == (not any(attributes & 7 for attributes in codecs))
+    table = np.zeros(len(counts), BATCH)
+    table["count"] = counts
+    more = [row for row in range(begin, len(counts)) if counts[row] > 6]
+    assert first_with_more(table, min(begin, len(counts)), 6) == (more[0] if more else len(counts))
