@@ -11,6 +11,7 @@ import pytest
 
 from cleanerd.cleaning.choose import Candidate
 from cleanerd.cleaning.clean import Cleaner, CleaningJob
+from cleanerd.cleaning.result import LogResult
 from cleanerd.format import names
 from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cleaning.logs import assert_cleaned, clean, contents, lock_of_another, size_of, write_logs
@@ -102,6 +103,64 @@ def test_a_job_is_planned_while_the_one_before_it_is_written(
     log_dir = write_logs(tmp_path / "logs", "a", "b", "c")
     assert clean(spark, log_dir, options=ONE_BY_ONE).code == 0
     assert sorted(steps.plans) == [("a", False), ("b", False), ("c", False)]
+
+
+def test_a_job_is_committed_once_the_tasks_of_the_next_one_run(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While they are prepared the cores wait for that; and while they run this process has little to do."""
+    steps = Steps(monkeypatch, lambda _: None)
+    write, end = Cleaner.write, Cleaner.end
+
+    def writing(
+        cleaner: Cleaner, job: CleaningJob, *, begun: Callable[[], object], **more: Any
+    ) -> CleaningJob:
+        def told() -> None:
+            steps.taken.append(f"run {_topic(job)}")
+            begun()
+
+        return write(cleaner, job, begun=told, **more)
+
+    def ending(cleaner: Cleaner, job: CleaningJob) -> list[LogResult]:
+        steps.taken.append(f"end {_topic(job)}")
+        return end(cleaner, job)
+
+    monkeypatch.setattr(Cleaner, "write", writing)
+    monkeypatch.setattr(Cleaner, "end", ending)
+    log_dir = write_logs(tmp_path / "logs", "a", "b")
+    ran = clean(spark, log_dir, options=ONE_BY_ONE)
+    assert {ran.outcome(topic) for topic in "ab"} == {"committed"}
+    first, second = (topic for topic, _ in steps.plans)
+    taken = [step for step in steps.taken if not step.startswith("plan")]
+    assert taken == [
+        f"write {first}",
+        f"run {first}",
+        f"write {second}",
+        f"run {second}",
+        f"end {first}",
+        f"end {second}",
+    ]
+
+
+def test_what_was_written_is_committed_when_the_next_job_is_interrupted(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However early: nothing of the next one has run."""
+    write, written = Cleaner.write, []
+
+    def writing(cleaner: Cleaner, job: CleaningJob, **more: Any) -> CleaningJob:
+        if written:
+            raise KeyboardInterrupt
+        written.append(_topic(job))
+        return write(cleaner, job, **more)
+
+    monkeypatch.setattr(Cleaner, "write", writing)
+    log_dir = write_logs(tmp_path / "logs", "a", "b")
+    before = {topic: contents(log_dir / f"{topic}-0") for topic in "ab"}
+    with pytest.raises(ValueError, match="Expecting value"):  # an interrupted command has no answer
+        clean(spark, log_dir, options=ONE_BY_ONE)
+    for topic in "ab":
+        assert (contents(log_dir / f"{topic}-0") != before[topic]) == (topic in written)
 
 
 def test_beside_a_live_broker_a_job_is_planned_when_its_turn_has_come(

@@ -88,6 +88,29 @@ def test_shuffle_plan_is_exact_with_a_budget_of_1000_keys_on_1000000_records(
     np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
 
 
+@pytest.mark.parametrize(
+    ("budget", "first_dirty_offset", "jobs"), [(TIGHT, 0, 2), (AMPLE, 0, 2), (AMPLE, 30_025, 3)]
+)
+def test_who_asks_is_told_when_tasks_run(
+    spark: LazySpark, tmp_path: Path, budget: Budget, first_dirty_offset: int, jobs: int
+) -> None:
+    """For each Spark job of both plans, before any of its tasks reports."""
+    write_log(tmp_path / "log-0", 60_000, SMALL)
+    told: list[str] = []
+
+    def report(*_: object) -> bool:
+        told.append("report")
+        return True
+
+    with Channel(report) as channel:
+        pipeline = Pipeline(spark, budget, channel.reporter, lambda: told.append("begun"))
+        indexed = pipeline.index([plan(tmp_path, "log", first_dirty_offset)], [(1, 2)])
+        pipeline.rewrite(indexed, write=True)
+    assert told.count("begun") == jobs
+    assert told[0] == "begun"
+    assert "report" in told
+
+
 @pytest.mark.parametrize("budget", [TIGHT, AMPLE], ids=["shuffle", "map-side"])
 @pytest.mark.parametrize("first_dirty_offset", [0, 30_025, 59_950])
 def test_survivors_with_a_clean_section(
