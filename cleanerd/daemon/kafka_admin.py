@@ -6,6 +6,7 @@ are secrets: they are in no message, log line or answer.
 
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Self
@@ -15,6 +16,7 @@ import javaproperties
 from cleanerd.errors import ClusterRefused
 
 _TIMEOUT_MS = 10_000
+_TAKEN_S, _TAKEN_TRIES = 0.5, 20  # pause between questions, and how many more than one
 _JAAS = re.compile(r'(username|password)="((?:[^"\\]|\\.)*)"')
 _DYNAMIC = "DYNAMIC_TOPIC_CONFIG"
 
@@ -69,7 +71,10 @@ class KafkaAdmin:
         return {topic: configs.get(key) for topic, configs in found.get("topic", {}).items()}
 
     def set_own_values(self, values: Mapping[str, str | None], key: str) -> None:
-        """Give each topic a value of its own; None takes it away, so that the broker's holds again."""
+        """Give each topic a value of its own; None takes it away, so that the broker's holds again.
+
+        A broker learns a little later what the controller has taken: it is asked until it tells the same.
+        """
         from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType  # noqa: PLC0415
 
         resources = [
@@ -81,9 +86,14 @@ class KafkaAdmin:
             for topic, value in values.items()
         ]
         self._ask(lambda: self._client.alter_configs(resources, raise_on_unknown=False, incremental=True))
-        wrong = [topic for topic, found in self.own_values(values, key).items() if found != values[topic]]
-        if wrong:
-            raise ClusterRefused(f"the cluster did not take {key} of {', '.join(sorted(wrong))}")
+        asked = 0
+        while wrong := [
+            topic for topic, value in self.own_values(values, key).items() if value != values[topic]
+        ]:
+            asked += 1
+            if asked > _TAKEN_TRIES:
+                raise ClusterRefused(f"the cluster did not take {key} of {', '.join(sorted(wrong))}")
+            threading.Event().wait(_TAKEN_S)
 
     def _reconnect(self) -> None:
         """Forget what the client library has learned of the cluster. Raises what the library raises."""
