@@ -42,7 +42,6 @@ HOMES = {
     "cleanerd/daemon/api/routes.py": "daemon/test_service.py",
     # The daemon's parts and loops are run together, in this process and as a process.
     "cleanerd/daemon/inventory/listed_log.py": "daemon/test_urgency.py",
-    "cleanerd/daemon/kafka_admin.py": "broker/test_mute.py",
     "cleanerd/daemon/kafka_replicas.py": "broker/install/test_install.py",
     "cleanerd/daemon/loops/cleaners.py": "daemon/test_beside_broker.py",
     "cleanerd/daemon/loops/scanner.py": "daemon/test_supervisor.py",
