@@ -3,6 +3,7 @@
 Nothing is half done, no traceback is told, no process stays behind. `CLEANERD_TEST_MOMENTS` says how many moments.
 """
 
+import contextlib
 import os
 import random
 import signal
@@ -188,7 +189,8 @@ def test_the_power_fails_at_any_moment_of_a_daemon(tmp_path: Path) -> None:
         disk.cut(keeps_names=number % 2 == 0)
         living = family(daemon)
         for one in living:
-            one.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself meanwhile
+                one.kill()
         assert daemon.process is not None
         daemon.process.wait()
         psutil.wait_procs(living, 20)

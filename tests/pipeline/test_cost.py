@@ -175,10 +175,12 @@ def test_thousands_of_jobs_leave_nothing_behind(spark: LazySpark, tmp_path: Path
     write_spread(tmp_path / "small-0", 8, 1, segments=1)
     work = plan(tmp_path, "small")
     own = run_jobs(spark, work, 3)
-    assert run_jobs(spark, work, JOBS // 3 - 3) == own
+    grown = np.subtract(run_jobs(spark, work, JOBS // 3 - 3), own)
+    assert (grown <= 0).all(), (own, grown)  # less: what other tests had left open is closed by now
     # By now the JVM has compiled what it will, and remembers as many jobs as it ever does.
     before = held_by_family(spark)
-    assert run_jobs(spark, work, JOBS - JOBS // 3) == own
+    grown = np.subtract(run_jobs(spark, work, JOBS - JOBS // 3), own)
+    assert (grown <= 0).all(), (own, grown)
     after = held_by_family(spark)
     print(f"{JOBS} jobs: {own}; {before.tolist()} after a third, then {after.tolist()}")
     # The JVM ends idle threads after a minute: how many there are follows the pace of the jobs.
