@@ -173,13 +173,13 @@ def _receive(connection: socket.socket, size: int) -> bytes | None:
     return data
 
 
-def _ask(connection: socket.socket, messages: list[bytes]) -> list[int]:
-    """The answers to reports. Raises OSError."""
-    connection.sendall(b"".join(messages))
-    answers = _receive(connection, len(messages) * _ANSWER.size)
-    if answers is None:
+def _ask(connection: socket.socket, message: bytes) -> int:
+    """The answer to a report. Raises OSError."""
+    connection.sendall(message)
+    answer = _receive(connection, _ANSWER.size)
+    if answer is None:
         raise ConnectionResetError("connection closed")
-    return [answer for (answer,) in _ANSWER.iter_unpack(answers)]
+    return int(_ANSWER.unpack(answer)[0])
 
 
 def _go_on(ask: Callable[[], int]) -> int:
@@ -205,22 +205,19 @@ class Reporter:
     token: bytes
 
     @contextlib.contextmanager
-    def advance(self, log: int, phase: Phase, unsent: list[bytes] | None = None) -> Iterator[Advance]:
-        """The `Advance` of one task: reports once in a while and at the end, there to `unsent`, for `send`, if it is given.
+    def advance(self, log: int, phase: Phase) -> Iterator[Advance]:
+        """The `Advance` of one task: reports once in a while and at the end.
 
         It, and the end, raise Aborted when told to stop or when the driver is gone.
         """
         unsaid, said_s = [0, 0, 0], time.monotonic()
 
-        def message() -> bytes:
-            packed = _MESSAGE.pack(log, phase, *unsaid)
-            unsaid[:] = 0, 0, 0
-            return packed
-
         def say() -> None:
             nonlocal said_s
             said_s = time.monotonic()
-            self.send([message()])
+            message = _MESSAGE.pack(log, phase, *unsaid)
+            unsaid[:] = 0, 0, 0
+            _go_on(lambda: self._ask(message))
 
         def advance(read_bytes: int, written_bytes: int, records: int) -> None:
             unsaid[:] = unsaid[0] + read_bytes, unsaid[1] + written_bytes, unsaid[2] + records
@@ -230,15 +227,8 @@ class Reporter:
                 say()
 
         yield advance
-        if any(unsaid) and unsent is not None:
-            unsent.append(message())
-        elif any(unsaid):
+        if any(unsaid):
             say()
-
-    def send(self, messages: list[bytes]) -> None:
-        """Reports, together: each answer costs a wait. Raises Aborted when told to stop or when the driver is gone."""
-        if messages:
-            _go_on(lambda: min(self._ask_all(messages)))
 
     def ask(self, log: int, phase: Phase, *numbers: int) -> int:
         """The number that a message of three numbers is answered with. Raises Aborted when told to stop."""
@@ -261,23 +251,20 @@ class Reporter:
 
             def tell(log: int, read_bytes: int) -> None:
                 with mutex:
-                    _go_on(lambda: _ask(connection, [_MESSAGE.pack(log, Phase.EXAMINE, read_bytes, 0, 0)])[0])
+                    _go_on(lambda: _ask(connection, _MESSAGE.pack(log, Phase.EXAMINE, read_bytes, 0, 0)))
 
             yield tell
 
     def _ask(self, message: bytes) -> int:
-        return self._ask_all([message])[0]
-
-    def _ask_all(self, messages: list[bytes]) -> list[int]:
-        """The answers. Raises OSError, after which the next task of this process connects again."""
+        """The answer. Raises OSError, after which the next task of this process connects again."""
         connection = _open.pop(self, None)
         if connection is None:
             while len(_open) >= _OPEN_MAX:
                 _open.pop(next(iter(_open))).close()  # the one that was used longest ago
             connection = self._connect()
-        answers = _ask(connection, messages)
+        answer = _ask(connection, message)
         _open[self] = connection
-        return answers
+        return answer
 
     def _connect(self) -> socket.socket:
         connection = socket.create_connection((self.host, self.port), _TIMEOUT_S)

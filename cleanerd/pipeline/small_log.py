@@ -56,21 +56,15 @@ class SmallLogTask:
         return indexed, found
 
     def _clean(self, reporter: Reporter) -> RewrittenLog | None:
-        unsent: list[bytes] = []
-        found = self._index_and_rewrite(reporter, unsent)
-        reporter.send(unsent)
-        return found
-
-    def _index_and_rewrite(self, reporter: Reporter, unsent: list[bytes]) -> RewrittenLog | None:
         indexed, number = self.indexed, self.indexed.work.number
-        with reporter.advance(number, Phase.INDEX, unsent) as advance:
+        with reporter.advance(number, Phase.INDEX) as advance:
             _index(indexed, advance)
         is_legacy = any(summary.legacy_batches for summary in indexed.summaries)
         if indexed.error is not None or not indexed.changed_groups or is_legacy:
             return None
         with (
-            reporter.advance(number, Phase.REWRITE, unsent) as advance,
-            reporter.advance(number, Phase.VERIFY, unsent) as verified,
+            reporter.advance(number, Phase.REWRITE) as advance,
+            reporter.advance(number, Phase.VERIFY) as verified,
         ):
             parts = _rewrite(indexed, advance, verified)
         indexed.verdicts = []  # have been used

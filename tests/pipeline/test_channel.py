@@ -245,30 +245,3 @@ def test_bytes_that_pass_fast_are_told_together(monkeypatch: pytest.MonkeyPatch)
         for _ in range(4):
             advance(1 << 20, 0, 1)
     assert told == [32 << 20, 4 << 20]
-
-
-@pytest.mark.parametrize("stops_at", [None, Phase.INDEX, Phase.VERIFY])
-def test_what_a_short_task_reports_goes_together(stops_at: Phase | None) -> None:
-    """Each report is answered, in order; one that says stop stops the task, whichever it is."""
-    found: list[tuple[int, ...]] = []
-
-    def answer(*report: int) -> bool:
-        found.append(report)
-        return report[1] != stops_at
-
-    with Channel(answer) as channel:
-        unsent: list[bytes] = []
-        for phase in (Phase.INDEX, Phase.REWRITE, Phase.VERIFY):
-            with channel.reporter.advance(7, phase, unsent) as advance:
-                advance(10 + phase, 1, 2)
-                advance(0, 0, 3)
-        assert not found
-        with pytest.raises(Aborted) if stops_at is not None else contextlib.nullcontext():
-            channel.reporter.send(unsent)
-        assert found == [
-            (7, Phase.INDEX, 10, 1, 5),
-            (7, Phase.REWRITE, 11, 1, 5),
-            (7, Phase.VERIFY, 12, 1, 5),
-        ]
-        channel.reporter.send([])
-        assert len(found) == 3
