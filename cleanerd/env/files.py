@@ -52,7 +52,7 @@ def check_unchanged(path: str, planned: FileStat, found: FileStat) -> None:
 
 _sync_threads = ThreadPoolExecutor(4, thread_name_prefix="cleanerd-sync")
 
-_READ_BYTES = 16 << 10
+_READ_BYTES = 16 << 10  # at least, of a file that grows; as much memory is taken as is asked for
 READ_MAX_BYTES = 256 << 20
 """What may be read as a whole unless more is asked for: the index of a segment of 1 GiB with an entry a batch."""
 
@@ -105,9 +105,7 @@ def read_regular(path: str, max_bytes: int) -> bytes:
     with open_regular(path) as fd:
         size, content = os.fstat(fd).st_size, b""
         while size <= max_bytes >= len(content):
-            wanted = max(
-                size - len(content) + 1, _READ_BYTES
-            )  # not `max_bytes`: memory is taken for as much as is asked
+            wanted = max(size - len(content) + 1, _READ_BYTES)
             more = os.read(fd, min(wanted, max_bytes + 1 - len(content)))
             if not more:
                 break

@@ -97,9 +97,8 @@ _KINDS = {kind.value: kind for kind in FileKind}
 _SUFFIXES = {suffix.value: suffix for suffix in Suffix}
 
 
-@lru_cache(
-    maxsize=1 << 14
-)  # a directory is listed several times, and first segments have the same names everywhere
+# A directory is listed several times, and first segments have the same names everywhere.
+@lru_cache(maxsize=1 << 14)
 def parse_segment_file(name: str) -> SegmentFileName | None:
     """Parse a file name, or return None for a foreign one."""
     match = _SEGMENT_FILE.fullmatch(name)

@@ -49,9 +49,7 @@ def roll_segment(
         content = render_producer_snapshot(producers) if kind is FileKind.PRODUCER_SNAPSHOT else b""
         partition.write_like(SegmentFileName(base_offset, kind, Suffix.STAGED), content, like)  # (A)
     partition.sync()
-    stale = SegmentFileName(base_offset, FileKind.TXN_INDEX)
-    if partition.exists(stale):
-        partition.unlink(stale)
+    partition.unlink_if_there(SegmentFileName(base_offset, FileKind.TXN_INDEX))  # a stale one
     for kinds in (_COMPANIONS, (FileKind.LOG,)):  # (B)
         for kind in kinds:
             name = SegmentFileName(base_offset, kind)
