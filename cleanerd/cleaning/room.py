@@ -9,16 +9,13 @@ from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from cleanerd.cleaning.plan import CleaningPlan
 from cleanerd.env.space import space_of
 from cleanerd.errors import NoSpace
 from cleanerd.format import offset_index, time_index, txn_index
-from cleanerd.format.head import HEADER_SIZE
-from cleanerd.kernels.tables import EVENT
 from cleanerd.pipeline.segment_indexes import aborted_in
-from cleanerd.pipeline.values import ChunkSummary, IndexedLog, RewrittenLog
+from cleanerd.pipeline.values import IndexedLog, RewrittenLog
+from cleanerd.pipeline.whole_log import foreseen
 from cleanerd.storage.scan import PartitionSnapshot
 
 _BLOCK_BYTES = 4096  # what file systems allocate
@@ -76,7 +73,7 @@ class Room:
     def of_any(cls, plan: CleaningPlan) -> "Room":
         """At most, whatever the log holds but batches of old formats."""
         work = plan.work
-        summaries = [_any_summary(chunk.source.size_bytes) for chunk in work.chunks]
+        summaries = [foreseen(chunk) for chunk in work.chunks]
         groups = frozenset(range(work.groups))
         return cls.bound(
             plan,
@@ -159,15 +156,6 @@ class ForeseenSpace:
         """So much more would have been written by now, or freed where that is less than nothing. Raises OSError."""
         device = os.stat(directory).st_dev
         self._taken[device] = self._taken.get(device, 0) + size_bytes
-
-
-def _any_summary(size_bytes: int) -> ChunkSummary:
-    """Of a chunk with as many batches as there can be."""
-    batches = size_bytes // HEADER_SIZE
-    return ChunkSummary(
-        size_bytes, batches=batches, records=0, legacy_batches=0, first_offset=-1, last_offset=-1, changed_anyway=0,
-        competing=0, events=np.zeros(0, EVENT), next_horizon_ms=-1,
-    )  # fmt: skip
 
 
 def _group(plan: CleaningPlan, indexed: IndexedLog, number: int, parts: Sequence[_Part]) -> _Group:

@@ -164,6 +164,29 @@ def fingerprint_records(
 
 
 @njit(**JIT)
+def _spread(batches, records, aborted, answers, out):
+    used = 0
+    for i in range(len(records)):
+        out[i] = False
+        if competes(records[i], batches[records[i].batch], aborted[records[i].batch]):
+            out[i] = answers[used]
+            used += 1
+    return used
+
+
+def spread(
+    batches: Table, records: Table, aborted: npt.NDArray[np.bool_], answers: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """One answer per record, False for those that do not compete: `answers` has one for each that does, in order."""
+    if len(answers) == len(records):
+        return answers
+    out = np.empty(len(records), np.bool_)
+    used = _spread(batches, records, aborted, answers, out)
+    assert used == len(answers)
+    return out
+
+
+@njit(**JIT)
 def _look_up_answers(raw, expanded, batches, records, aborted, k0, k1, shift, answers, cursors, out):
     for i in range(len(records)):
         record = records[i]

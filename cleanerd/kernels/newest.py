@@ -5,7 +5,7 @@ first time a fingerprint is met it survives, every further time it is superseded
 (Kafka: 24), and the same set afterwards answers for older records that were not put into it (the clean section).
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from cleanerd.policy.winner import SET_LOAD
 
 from .fingerprint import Fingerprints
 from .native import INLINE, JIT, njit, prefetch
+from .tables import KeySet
 
 _U = np.uint64
 _AHEAD = 16
@@ -90,53 +91,54 @@ def _hint(low, shift):
 
 
 @njit(**JIT)
-def _set_hints(table, shift, hints):
-    for i in range(len(table)):
-        if (table[i, 0] | table[i, 1]) != _U(0):
-            word, bit = _hint(table[i, 0], shift)
-            hints[word] |= _U(1) << bit
+def _set_hints(table, slots, words, shifts, hints):
+    for bucket in range(len(shifts)):
+        for i in range(slots[bucket], slots[bucket + 1]):
+            if (table[i, 0] | table[i, 1]) != _U(0):
+                word, bit = _hint(table[i, 0], shifts[bucket])
+                hints[words[bucket] + word] |= _U(1) << bit
 
 
 @njit(**JIT)
-def _look_up(fingerprints, table, shift, hints, found):
+def _look_up(fingerprints, buckets, table, slots, words, shifts, hints, found):
     for i in range(len(fingerprints)):
-        word, bit = _hint(fingerprints[i, 0], shift)
-        found[i] = (hints[word] >> bit) & _U(1)
+        bucket = buckets[i]
+        word, bit = _hint(fingerprints[i, 0], shifts[bucket])
+        found[i] = (hints[words[bucket] + word] >> bit) & _U(1)
     for i in range(len(fingerprints)):
         if found[i]:
-            found[i] = _probe(table, fingerprints[i, 0], fingerprints[i, 1])[1]
+            own = table[slots[buckets[i]] : slots[buckets[i] + 1]]
+            found[i] = _probe(own, fingerprints[i, 0], fingerprints[i, 1])[1]
 
 
-@dataclass(frozen=True, slots=True)
-class KeySet:
-    """A set that is only asked from now on, mostly for keys that it does not have.
-
-    `hints`: a bit for each key, among 8 to 16 times as many as `table` has slots, so few others have one set. They are a
-    sixteenth of the table, stay in a nearer cache, and spare most questions the walk to an empty slot.
-    """
-
-    table: Fingerprints
-    hints: npt.NDArray[np.uint64]
-
-    @classmethod
-    def of(cls, table: Fingerprints) -> "KeySet":
-        """With the hints of a set that is filled."""
-        hints = np.zeros(1 << max((8 * len(table) - 1).bit_length() - 6, 0), np.uint64)
-        _set_hints(table, _shift(hints), hints)
-        return cls(table, hints)
-
-    def look_up(self, fingerprints: Fingerprints) -> npt.NDArray[np.bool_]:
-        """Which of these are in the set: what `mark_superseded` tells of rows of the clean section."""
-        found = np.empty(len(fingerprints), np.bool_)
-        _look_up(fingerprints, self.table, _shift(self.hints), self.hints, found)
-        return found
+def key_set(tables: dict[int, Fingerprints], buckets: int) -> KeySet:
+    """One set, to be asked, of the filled sets of those of so many buckets that have any key; `tables` is empty then."""
+    sizes = [len(tables.get(bucket, _NO_KEYS)) for bucket in range(buckets)]
+    bits = [max((8 * size - 1).bit_length(), 6) if size else 6 for size in sizes]  # log2 of how many
+    slots, words = _starts(sizes), _starts([1 << (log2 - 6) for log2 in bits])
+    shifts = np.array([64 - log2 for log2 in bits], np.uint64)
+    table = np.empty((slots[-1], 2), np.uint64)
+    for bucket in sorted(tables):  # one by one: both would take twice the memory
+        table[slots[bucket] : slots[bucket + 1]] = tables.pop(bucket)
+    hints = np.zeros(words[-1], np.uint64)
+    _set_hints(table, slots, words, shifts, hints)
+    return KeySet(table, slots, hints, words, shifts)
 
 
-NO_KEYS = KeySet(np.zeros((1, 2), np.uint64), np.zeros(1, np.uint64))
+def look_up(
+    keys: KeySet, fingerprints: Fingerprints, buckets: npt.NDArray[np.int32]
+) -> npt.NDArray[np.bool_]:
+    """Which of these are in the set, each in its bucket: what `mark_superseded` tells of rows of the clean section."""
+    found = np.empty(len(fingerprints), np.bool_)
+    _look_up(fingerprints, buckets, keys.table, keys.slots, keys.words, keys.shifts, keys.hints, found)
+    return found
 
 
-def _shift(hints: npt.NDArray[np.uint64]) -> np.uint64:
-    return np.uint64(64 - (64 * len(hints) - 1).bit_length())
+_NO_KEYS = np.zeros((0, 2), np.uint64)
+
+
+def _starts(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(sizes, np.int64))])
 
 
 @njit(**JIT)

@@ -132,6 +132,23 @@ class AbortedTxns:
     last_offsets: npt.NDArray[np.int64]  # offset of the ABORT marker
 
 
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """The dirty keys of a log, which is only asked from now on (`newest.look_up`), mostly for keys that it does not have.
+
+    `table`: the sets of all buckets, that of bucket b in the rows from `slots[b]` to `slots[b + 1]`. `hints`: a bit for each
+    key, among 8 to 16 times as many as there are slots, so few others have one set; those of bucket b begin at word
+    `words[b]` and are chosen by the bits above `shifts[b]`. They are a sixteenth of the table, stay in a nearer cache, and
+    spare most questions the walk to an empty slot.
+    """
+
+    table: npt.NDArray[np.uint64]
+    slots: npt.NDArray[np.int64]
+    hints: npt.NDArray[np.uint64]
+    words: npt.NDArray[np.int64]
+    shifts: npt.NDArray[np.uint64]
+
+
 class ReadStatus(IntEnum):
     """How a kernel that reads foreign bytes ended."""
 

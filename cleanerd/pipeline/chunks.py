@@ -8,7 +8,7 @@ other readers of `slices` may keep a slice for as long as they like, and must no
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -98,7 +98,7 @@ def _open_unchanged(source: Source) -> int:
     return fd
 
 
-def read_pieces(source: Source, *, ahead: bool = False) -> Iterator[Piece]:
+def read_pieces(source: Source, *, ahead: bool = False) -> Generator[Piece]:
     """Read a source and check structure, CRC of every batch and order of offsets. Raises CorruptFile, SourceChanged.
 
     `ahead`: it may not be in the page cache yet.

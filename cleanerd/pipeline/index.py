@@ -98,7 +98,7 @@ def holders_of_buckets(chunks: Sequence[Blocks]) -> dict[int, list[int]]:
 
 def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[ChunkSummary, Blocks]:
     """Index one chunk: its summary and its blocks. Raises CorruptFile, SourceChanged, Aborted, OSError."""
-    tally = _ChunkTally()
+    tally = ChunkTally()
     parts = [np.empty((0, 2), np.uint64)]
     buckets = [np.empty(0, np.int32)]
     clean = 0
@@ -130,15 +130,20 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
         tally.add_batches(piece, events, log.context.now_ms)
     fingerprints, numbers = np.concatenate(parts), np.concatenate(buckets)
     if clean < len(fingerprints) and not work.is_dirty:
-        beyond = f"offsets of the dirty section ({log.first_dirty_offset} and above)"
-        raise CorruptFile(work.source.path, work.source.start, "offsets below the next segment's", beyond)
+        raise beyond_segment(work.source, log)
     clean_counts = np.bincount(numbers[:clean], minlength=log.buckets)
     by_bucket = split_by_bucket(fingerprints, numbers, log.buckets)
     blocks = {bucket: Block(None, part, int(clean_counts[bucket])) for bucket, part in by_bucket.items()}
     return tally.summary(work.source, len(fingerprints)), blocks
 
 
-class _ChunkTally:
+def beyond_segment(source: Source, log: LogContext) -> CorruptFile:
+    """The error for a dirty record in a clean chunk."""
+    beyond = f"offsets of the dirty section ({log.first_dirty_offset} and above)"
+    return CorruptFile(source.path, source.start, "offsets below the next segment's", beyond)
+
+
+class ChunkTally:
     """What adds up over the pieces of a chunk."""
 
     def __init__(self) -> None:
@@ -158,7 +163,7 @@ class _ChunkTally:
         self._events.append(events)
 
     def summary(self, source: Source, competing: int) -> ChunkSummary:
-        """The result."""
+        """The result; so many records take part in the contest for their key."""
         return ChunkSummary(
             bytes=source.size_bytes,
             records=self.records,

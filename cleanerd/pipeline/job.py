@@ -13,10 +13,10 @@ chunk or failing disk is an answer, not an exception: other logs of the job go o
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, fields
 from operator import itemgetter
 from typing import Any
 
@@ -24,14 +24,16 @@ from pyspark import SparkContext
 
 from cleanerd.errors import CleanerdError, LogUncleanable
 from cleanerd.format.names import SEGMENT_MAX_BYTES, FileKind, Suffix, segment_path
-from cleanerd.kernels.fingerprint import MAX_BUCKETS, Fingerprints
-from cleanerd.kernels.newest import KeySet
+from cleanerd.kernels.fingerprint import MAX_BUCKETS
+from cleanerd.kernels.newest import key_set
+from cleanerd.kernels.tables import KeySet
 from cleanerd.policy.winner import FINGERPRINT_BYTES, KEY_BYTES
 
 from .block_store import scratch_directory
 from .channel import Reporter, driver_host
 from .index import Blocks, LogContext, log_context, resolve_all
 from .lazy_spark import LazySpark
+from .one_pass import PassedOnce, Unforeseen, one_pass_chunks
 from .place import Place, places
 from .shared_value import share
 from .small_log import SmallLogTask, is_small
@@ -48,7 +50,7 @@ from .tasks import (
     rows,
 )
 from .values import Bits, ChunkSummary, IndexedLog, LogWork, Part, RewrittenLog, WrittenPart
-from .whole_log import join_chunks
+from .whole_log import foreseen, join_chunks, join_rest
 
 BUCKET_RECORDS = 1 << 18
 """A set of this many keys stays in the caches, which makes it ten times as fast as one large set."""
@@ -89,7 +91,7 @@ class Pipeline:
     def index(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
         """Index and resolve. `keys[i]` is the fingerprint key of log i, fresh for every cleaning."""
         if sum(log.dirty_records_max for log in logs) <= self._budget.records:
-            return self._index_map_side(logs, keys)
+            return self._index_map_side(logs, keys, in_one_pass=True)
         return self._index_by_shuffle(logs, keys)
 
     def is_small(self, work: LogWork) -> bool:
@@ -113,6 +115,17 @@ class Pipeline:
 
     def rewrite(self, logs: Sequence[IndexedLog], *, write: bool) -> list[RewrittenLog]:
         """Rewrite the changed groups and verify what was written; with `write` False only count (dry run)."""
+        rewritten, unforeseen = self._rewrite(logs, write=write)
+        if unforeseen:
+            again = [logs[number] for number in unforeseen]
+            self._read_rest(again)
+            done, _ = self._rewrite(again, write=write)
+            for number, log in zip(unforeseen, done, strict=True):
+                rewritten[number] = log
+        return rewritten
+
+    def _rewrite(self, logs: Sequence[IndexedLog], *, write: bool) -> tuple[list[RewrittenLog], list[int]]:
+        """The logs, and the numbers of those that have to be read as a whole first (`one_pass`)."""
         tasks = [
             task
             for number, log in enumerate(logs)
@@ -120,48 +133,86 @@ class Pipeline:
             for task in _rewrite_tasks(log, number, write)
         ]
         contexts = [log_context(log, log.discardable_markers) for log in logs]
+        keys = {number: log.dirty_keys for number, log in enumerate(logs) if log.dirty_keys is not None}
         result = [RewrittenLog(log, log.error) for log in logs]
-        is_placed = any(task.place is not None for task in tasks)
-        more = self._places if is_placed else lambda _: nullcontext()
-        for task, part in self._run(tasks, contexts, each(RewriteTask.run), more):
+        found: dict[int, dict[int, tuple[ChunkSummary, int]]] = defaultdict(dict)
+        unforeseen: set[int] = set()
+        for task, answer in self._run(tasks, contexts, each(RewriteTask.run), self._shared_by(tasks, keys)):
             log = result[task.log]
-            if isinstance(part, CleanerdError):
-                log.error = log.error or part
+            if isinstance(answer, Unforeseen):
+                unforeseen.add(task.log)
+            elif isinstance(answer, CleanerdError):
+                log.error = log.error or answer
             else:
+                part = answer
+                if isinstance(answer, PassedOnce):
+                    found[task.log][task.chunk] = answer.summary, answer.superseded
+                    part = answer.part
                 assert isinstance(part, Part)
                 log.parts.setdefault(task.work.group, []).append(WrittenPart(task.part_path, part))
-        for log in result:
-            log.error = log.error or _too_large(log)
-        return result
+        for number, log in enumerate(result):
+            log.error = log.error or join_rest(log.indexed, found[number]) or _too_large(log)
+        return result, sorted(unforeseen)
 
-    def _index_map_side(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
+    def _shared_by(
+        self, tasks: Sequence[RewriteTask], keys: Mapping[int, KeySet]
+    ) -> Callable[[str | None], AbstractContextManager[Any]]:
+        """What rewrite tasks have in common: whom they ask for their places, and the keys of logs read in one pass."""
+
+        @contextmanager
+        def shared(_: str | None) -> Iterator[tuple[Reporter | None, Mapping[int, KeySet]]]:
+            is_placed = any(task.place is not None for task in tasks)
+            with places(driver_host(self._session.master)) if is_placed else nullcontext() as asked:
+                yield asked, keys
+
+        return shared
+
+    def _read_rest(self, logs: Sequence[IndexedLog]) -> None:
+        """Index logs again, all of their chunks. Groups that were to be rewritten still are."""
+        whole = self._index_map_side([log.work for log in logs], [log.key for log in logs], in_one_pass=False)
+        for log, read in zip(logs, whole, strict=True):
+            changed = log.changed_groups | read.changed_groups
+            for field in fields(IndexedLog):
+                setattr(log, field.name, getattr(read, field.name))
+            log.changed_groups = changed
+
+    def _index_map_side(
+        self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]], *, in_one_pass: bool
+    ) -> list[IndexedLog]:
         indexed = [
             IndexedLog(log, key, _buckets(log.dirty_records_max, BUCKET_RECORDS))
             for log, key in zip(logs, keys, strict=True)
         ]
         contexts = [log_context(log, ()) for log in indexed]
         summaries: dict[ChunkOf, ChunkSummary | CleanerdError] = {}
-        bits: dict[ChunkOf, dict[int, Bits]] = defaultdict(dict)
+        bits: dict[ChunkOf, dict[int, Bits] | None] = {}
         blocks: dict[ChunkOf, Blocks] = {}
         dirty = _index_tasks(indexed, dirty=True)
         for task, found in self._run(dirty, contexts, index_together, take=loaded):
             if isinstance(found, CleanerdError):
-                summaries[task.log, task.chunk] = found
+                summaries[task.log, task.chunk], bits[task.log, task.chunk] = found, {}
             else:
                 summaries[task.log, task.chunk], blocks[task.log, task.chunk] = found
         clean = _index_tasks(indexed, dirty=False)
         with ThreadPoolExecutor(self._session.cores(), "cleanerd-resolve") as threads:
-            tables = _resolve_here(indexed, blocks, bits, threads)
-            asked = tables if clean else {}
-            dirty_keys = dict(zip(asked, threads.map(KeySet.of, asked.values()), strict=True))
-        for task, found in self._run(
-            clean, contexts, each(IndexTask.look_up), lambda _: nullcontext(dirty_keys)
-        ):
-            if isinstance(found, CleanerdError):
-                summaries[task.log, task.chunk] = found
-            else:
-                summaries[task.log, task.chunk], answers = found
-                bits[task.log, task.chunk] = {one.bucket: one.superseded.unpack() for one in answers}
+            dirty_keys = _resolve_here(indexed, blocks, bits, threads, {task.log for task in clean})
+        chosen = _in_one_pass(indexed, summaries, bits, dirty_keys) if in_one_pass else set()
+
+        def look_up(tasks: list[IndexTask]) -> None:
+            step, shared = each(IndexTask.look_up), lambda _: nullcontext(dirty_keys)
+            for task, found in self._run(tasks, contexts, step, shared):
+                if isinstance(found, CleanerdError):
+                    summaries[task.log, task.chunk], bits[task.log, task.chunk] = found, {}
+                else:
+                    summaries[task.log, task.chunk], answers = found
+                    bits[task.log, task.chunk] = {one.bucket: one.superseded.unpack() for one in answers}
+
+        look_up([task for task in clean if (task.log, task.chunk) not in chosen])
+        whole = {log for (log, _), summary in summaries.items() if _is_of_whole_log(summary)}
+        look_up([task for task in clean if (task.log, task.chunk) in chosen and task.log in whole])
+        for log, chunk in sorted(chosen - bits.keys()):
+            indexed[log].dirty_keys = dirty_keys[log]
+            summaries[log, chunk], bits[log, chunk] = foreseen(indexed[log].work.chunks[chunk]), None
         return _join_all(indexed, summaries, bits)
 
     def _index_by_shuffle(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
@@ -201,9 +252,6 @@ class Pipeline:
         size = FINGERPRINT_BYTES * sum(log.work.records_max for log in logs)
         fitting = -(-size // max(self._budget.bytes // 2, _PARTITION_BYTES))
         return Layout(buckets, min(max(fitting, 2 * self._session.cores()), buckets))
-
-    def _places(self, _: str | None) -> AbstractContextManager[Reporter]:
-        return places(driver_host(self._session.master))
 
     def _scratch(self, spark: SparkContext) -> AbstractContextManager[str | None]:
         return scratch_directory(spark, is_one_machine=self._session.is_one_machine)
@@ -271,14 +319,16 @@ def _rewrite_tasks(log: IndexedLog, number: int, write: bool) -> Iterator[Rewrit
         if one.group in log.changed_groups:
             groups[one.group].append(chunk)
     for group, chunks in groups.items():
-        together = work.in_place and len(chunks) > 1 and write
+        together = work.in_place and write
         for at, chunk in enumerate(chunks):
-            first_offset = log.summaries[chunks[0] if together else chunk].first_offset
-            path = segment_path(work.directory, first_offset, FileKind.PART, Suffix.STAGED)
+            first = (
+                work.chunks[chunks[0]].source.min_offset if together else log.summaries[chunk].first_offset
+            )
+            path = segment_path(work.directory, first, FileKind.PART, Suffix.STAGED)
             yield RewriteTask(
                 number, chunk, work.chunks[chunk], log.verdicts[chunk], path if write else None,
                 work.index_interval_bytes, work.least_free_bytes,
-                Place(number, group, at) if together else None,
+                Place(number, group, at) if together and len(chunks) > 1 else None,
             )  # fmt: skip
 
 
@@ -297,23 +347,57 @@ def _too_large(log: RewrittenLog) -> LogUncleanable | None:
 def _resolve_here(
     logs: Sequence[IndexedLog],
     blocks: dict[ChunkOf, Blocks],
-    bits: dict[ChunkOf, dict[int, Bits]],
+    bits: dict[ChunkOf, dict[int, Bits] | None],
     threads: ThreadPoolExecutor,
-) -> dict[tuple[int, int], Fingerprints]:
-    """Resolve every bucket in this process; fills `bits`, frees `blocks`; returns the dirty keys of (log, bucket)."""
-    keys: dict[tuple[int, int], Fingerprints] = {}
-    for number in range(len(logs)):
+    asked: Collection[int],
+) -> dict[int, KeySet]:
+    """Resolve every bucket in this process; fills `bits`, frees `blocks`; returns the dirty keys of the logs `asked`."""
+    keys: dict[int, KeySet] = {}
+    for number, log in enumerate(logs):
         places = sorted(place for place in blocks if place[0] == number)
         answers, of_log = resolve_all([blocks.pop(place) for place in places], threads.map)
         bits.update(zip(places, answers, strict=True))
-        keys.update({(number, bucket): table for bucket, table in of_log.items()})
+        if number in asked:
+            keys[number] = key_set(of_log, log.buckets)
     return keys
+
+
+def _in_one_pass(
+    logs: Sequence[IndexedLog],
+    summaries: Mapping[ChunkOf, ChunkSummary | CleanerdError],
+    bits: Mapping[ChunkOf, dict[int, Bits] | None],
+    dirty_keys: Mapping[int, KeySet],
+) -> set[ChunkOf]:
+    """The clean chunks that are looked up when they are rewritten; `summaries` and `bits` are those of the dirty ones."""
+    chosen: set[ChunkOf] = set()
+    whole = {log for (log, _), summary in summaries.items() if _is_of_whole_log(summary)}
+    for number in dirty_keys.keys() - whole:
+        log = logs[number]
+        if not log.work.in_place or log.work.aborted_txns:
+            continue
+        changes = {
+            log.work.chunks[chunk].group
+            for (of, chunk), summary in summaries.items()
+            if of == number and _is_changed(summary, bits[of, chunk])
+        }
+        chosen |= {(number, chunk) for chunk in one_pass_chunks(log, changes, dirty_keys[number])}
+    return chosen
+
+
+def _is_changed(summary: ChunkSummary | CleanerdError, bits: Mapping[int, Bits] | None) -> bool:
+    assert isinstance(summary, ChunkSummary)
+    return summary.changed_anyway > 0 or any(answers.any() for answers in (bits or {}).values())
+
+
+def _is_of_whole_log(summary: ChunkSummary | CleanerdError) -> bool:
+    """Whether what becomes of a log with such a chunk shows only when all of it has been read."""
+    return isinstance(summary, CleanerdError) or len(summary.events) > 0
 
 
 def _join_all(
     logs: Sequence[IndexedLog],
-    summaries: dict[ChunkOf, ChunkSummary | CleanerdError],
-    bits: dict[ChunkOf, dict[int, Bits]],
+    summaries: Mapping[ChunkOf, ChunkSummary | CleanerdError],
+    bits: Mapping[ChunkOf, Mapping[int, Bits] | None],
 ) -> list[IndexedLog]:
     return [
         join_chunks(

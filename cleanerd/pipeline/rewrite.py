@@ -28,6 +28,7 @@ from cleanerd.policy.verdicts import RecordVerdict
 from .channel import Advance
 from .chunks import Piece, Slice, map_slices, pieces_of, read_pieces, size_bytes
 from .index import LogContext
+from .one_pass import LookedUp
 from .part_file import PartFile
 from .place import Asked, Known
 from .segment_indexes import index_entries
@@ -53,7 +54,7 @@ class Proof:
 def rewrite_chunk(
     work: ChunkWork,
     log: LogContext,
-    verdicts: Verdicts,
+    verdicts: Verdicts | LookedUp,
     part_path: str | None,
     index_interval_bytes: int,
     advance: Advance,
@@ -63,16 +64,18 @@ def rewrite_chunk(
 ) -> Part:
     """Write what stays of a chunk to `part_path` and prove it; with None nothing is written (dry run).
 
-    With `asked` it is written to its place among the parts of its group. `advance` is called for
-    the rewriting, `verified` for the reading back; `least_free_bytes` stay free on the file system.
+    `verdicts`: those of the resolve step, or what looks keys up as they come. With `asked` it is written to its place among
+    the parts of its group. `advance` is called for the rewriting, `verified` for the reading back; `least_free_bytes` stay
+    free on the file system.
 
-    Raises CorruptFile, SourceChanged, VerificationFailed, NoSpace, Aborted, OSError.
+    Raises CorruptFile, SourceChanged, VerificationFailed, NoSpace, Aborted, OSError; Unforeseen by what looks keys up.
     """
     with contextlib.ExitStack() as stack:
         out = None
         if part_path is not None:
             out = stack.enter_context(PartFile(part_path, work.source.path, least_free_bytes, asked))
-        removed, tally = _rewrite(work, log, verdicts, out, advance)
+        contest = verdicts if isinstance(verdicts, LookedUp) else _Known(verdicts, log)
+        removed, tally = _rewrite(work, log, contest, out, advance)
         rows = tally.written()
         proof = tally.proof(rows, int(removed[RecordVerdict.KEEP]))
         entries = index_entries(rows, index_interval_bytes)
@@ -94,20 +97,21 @@ def rewrite_chunk(
 
 
 def _rewrite(
-    work: ChunkWork, log: LogContext, verdicts: Verdicts, out: PartFile | None, advance: Advance
+    work: ChunkWork, log: LogContext, contest: "_Known | LookedUp", out: PartFile | None, advance: Advance
 ) -> "tuple[npt.NDArray[np.int64], _PartTally]":
     """Encode what stays into `out`; returns (records per `RecordVerdict`, what adds up)."""
-    superseded = _Superseded(verdicts, log)
     removed = np.zeros(len(RecordVerdict), np.int64)
     tally = _PartTally()
-    for piece in read_pieces(work.source):
+    for piece in read_pieces(work.source, ahead=not contest.is_read_before):
+        contest.begin(piece)
         aborted = mark_aborted(piece.batches, log.aborted)
 
         def take(part: Slice, piece: Piece = piece, aborted: Bits = aborted) -> tuple[int, int, int]:
-            judged, kept, _ = judge(
-                piece.batches, part.begin, part.end, part.records, superseded.of(piece, part, aborted), aborted,
+            judged, kept, changed = judge(
+                piece.batches, part.begin, part.end, part.records, contest.of(piece, part, aborted), aborted,
                 log.context, work.retain_legacy_deletes, removed,
             )  # fmt: skip
+            contest.judged(len(part.records), changed)
             encoded, rows = _encode(piece, part, judged, kept)
             tally.add(piece, part, judged, kept, rows)
             if out is not None:
@@ -116,7 +120,7 @@ def _rewrite(
 
         for read_bytes, written_bytes, records in map_slices(piece, take):
             advance(read_bytes, written_bytes, records)
-    superseded.check_exhausted(work.source)
+    contest.check_exhausted(work.source)
     return removed, tally
 
 
@@ -157,8 +161,10 @@ class _PartTally:
         )
 
 
-class _Superseded:
-    """Hands out, slice by slice, which records a newer one supersedes."""
+class _Known:
+    """Hands out, slice by slice, which records a newer one supersedes, as the resolve step found."""
+
+    is_read_before = True
 
     def __init__(self, verdicts: Verdicts, log: LogContext) -> None:
         counts = np.zeros(log.buckets, np.int64)
@@ -167,6 +173,12 @@ class _Superseded:
         self._answers = verdicts.superseded.unpack()
         self._cursors = np.cumsum(counts) - counts  # one per bucket
         self._ends = np.cumsum(counts)
+
+    def begin(self, piece: Piece) -> None:
+        """Nothing is left to find out about a piece."""
+
+    def judged(self, records: int, changed: int) -> None:
+        """Nothing is left to count."""
 
     def of(self, piece: Piece, part: Slice, aborted: Bits) -> Bits:
         """One entry per record of the slice."""

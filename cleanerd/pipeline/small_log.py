@@ -82,10 +82,11 @@ def _index(indexed: IndexedLog, advance: Advance) -> None:
 def _rewrite(indexed: IndexedLog, advance: Advance, verified: Advance) -> list[WrittenPart]:
     """The parts of all chunks, one behind the other in one file. Raises what one of them does."""
     work, context = indexed.work, log_context(indexed, indexed.discardable_markers)
-    path = segment_path(work.directory, indexed.summaries[0].first_offset, FileKind.PART, Suffix.STAGED)
+    path = segment_path(work.directory, work.chunks[0].source.min_offset, FileKind.PART, Suffix.STAGED)
     parts: list[WrittenPart] = []
     position = 0
     for number, (chunk, verdicts) in enumerate(zip(work.chunks, indexed.verdicts, strict=True)):
+        assert verdicts is not None
         rewrite = partial(
             rewrite_chunk, chunk, context, verdicts, path, work.index_interval_bytes, advance, verified,
             work.least_free_bytes, Known(number, position),

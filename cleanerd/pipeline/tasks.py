@@ -5,16 +5,20 @@ A task never raises for what is wrong with its log: the error is its answer, so 
 
 import gc
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
+
 from cleanerd.errors import CleanerdError, guarded
-from cleanerd.kernels.newest import NO_KEYS, KeySet
+from cleanerd.kernels.newest import look_up
+from cleanerd.kernels.tables import KeySet
 
 from .block_store import Shipped, block_writer
 from .channel import Phase, Reporter
 from .index import Blocks, LogContext, combine, holders_of_buckets, index_chunk, resolve
+from .one_pass import LookedUp, PassedOnce, Unforeseen
 from .place import Asked, Place
 from .rewrite import rewrite_chunk
 from .values import ChunkSummary, ChunkWork, PackedBits, Part, Verdicts
@@ -69,9 +73,9 @@ class IndexTask:
         return in_task(index, self.work.source.path)
 
     def look_up(
-        self, contexts: list[LogContext], reporter: Reporter, keys: dict[tuple[int, int], KeySet]
+        self, contexts: list[LogContext], reporter: Reporter, keys: Mapping[int, KeySet]
     ) -> tuple[ChunkSummary, list[Resolved]] | CleanerdError:
-        """For a clean chunk: summary, and whether the dirty section (`keys`) has a newer record of each key."""
+        """For a clean chunk: summary, and whether the dirty section (`keys`, by log) has a newer record of each key."""
         found = self.run(contexts, reporter)
         if isinstance(found, CleanerdError):
             return found
@@ -79,8 +83,8 @@ class IndexTask:
         bits = []
         for bucket, block in blocks.items():
             assert block.clean == len(block.fingerprints), "a clean chunk has no dirty record"
-            of_bucket = keys.get((self.log, bucket), NO_KEYS)
-            answers = of_bucket.look_up(block.fingerprints)
+            numbers = np.full(len(block.fingerprints), bucket, np.int32)
+            answers = look_up(keys[self.log], block.fingerprints, numbers)
             bits.append(Resolved(bucket, PackedBits.of(block.answered(answers))))
         return summary, bits
 
@@ -210,12 +214,15 @@ def resolve_partition(rows: Iterable[tuple[int, TaskAnswer]], reporter: Reporter
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """Rewrite one chunk to `part_path`, or only count with None. `place`: where in the file, if others write to it, too."""
+    """Rewrite one chunk to `part_path`, or only count with None. `place`: where in the file, if others write to it, too.
+
+    Without `verdicts` its keys are looked up as they come (`one_pass`).
+    """
 
     log: int
     chunk: int
     work: ChunkWork
-    verdicts: Verdicts
+    verdicts: Verdicts | None
     part_path: str | None
     index_interval_bytes: int
     least_free_bytes: int
@@ -227,21 +234,32 @@ class RewriteTask:
         return self.work.source.size_bytes
 
     def run(
-        self, contexts: list[LogContext], reporter: Reporter, places: Reporter | None = None
-    ) -> Part | CleanerdError:
-        """The part; `places` is asked for its place."""
+        self,
+        contexts: list[LogContext],
+        reporter: Reporter,
+        shared: tuple[Reporter | None, Mapping[int, KeySet]],
+    ) -> Part | PassedOnce | Unforeseen | CleanerdError:
+        """The part. `shared`: who is asked for its place, and by log the dirty keys that are looked up."""
+        places, keys = shared
         asked = None if self.place is None or places is None else Asked(self.place, places)
 
-        def rewrite() -> Part:
+        def rewrite() -> Part | PassedOnce | Unforeseen:
             context = contexts[self.log]
             with (
                 reporter.advance(context.number, Phase.REWRITE) as advance,
                 reporter.advance(context.number, Phase.VERIFY) as verified,
             ):
-                return rewrite_chunk(
-                    self.work, context, self.verdicts, self.part_path, self.index_interval_bytes,
-                    advance, verified, self.least_free_bytes, asked,
-                )  # fmt: skip
+                contest: Verdicts | LookedUp | None = self.verdicts
+                if contest is None:
+                    contest = LookedUp(self.work, context, keys[self.log])
+                try:
+                    part = rewrite_chunk(
+                        self.work, context, contest, self.part_path, self.index_interval_bytes,
+                        advance, verified, self.least_free_bytes, asked,
+                    )  # fmt: skip
+                except Unforeseen as unforeseen:
+                    return unforeseen
+                return contest.passed(part) if isinstance(contest, LookedUp) else part
 
         return in_task(rewrite, self.work.source.path)
 

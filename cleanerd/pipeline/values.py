@@ -14,7 +14,7 @@ from cleanerd.env.files import FileStat
 from cleanerd.errors import CleanerdError
 from cleanerd.format.names import TopicPartition
 from cleanerd.format.txn_index import AbortedTxn
-from cleanerd.kernels.tables import AbortedTxns, Producers, Table
+from cleanerd.kernels.tables import AbortedTxns, KeySet, Producers, Table
 
 Bits = npt.NDArray[np.bool_]
 
@@ -138,8 +138,13 @@ class IndexedLog:
     buckets: int
     error: CleanerdError | None = None
     summaries: list[ChunkSummary] = field(default_factory=list)
-    verdicts: list[Verdicts] = field(default_factory=list)
+    verdicts: list[Verdicts | None] = field(
+        default_factory=list
+    )  # None: looked up when the chunk is rewritten (`one_pass`)
     superseded: list[int] = field(default_factory=list)  # per chunk
+    dirty_keys: KeySet | None = (
+        None  # for such chunks; of what else they hold their summaries tell no more than their sizes
+    )
     discardable_markers: list[int] = field(default_factory=list)  # offsets, ascending
     kept_aborted: list[AbortedTxn] = field(default_factory=list)  # for the new transaction indexes
     changed_groups: frozenset[int] = frozenset()
@@ -148,6 +153,11 @@ class IndexedLog:
     def records_read(self) -> int:
         """Records in all chunks."""
         return sum(summary.records for summary in self.summaries)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether all chunks have been; else some are when they are rewritten."""
+        return self.dirty_keys is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,30 +5,38 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from cleanerd.errors import CleanerdError, CorruptFile, LogUncleanable
+from cleanerd.format.head import HEADER_SIZE
 from cleanerd.format.names import FileKind, segment_path
 from cleanerd.kernels.tables import EVENT, EventKind, Table
 from cleanerd.kernels.transactions import empty_transactions, unlisted_abort
 from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 
-from .values import Bits, ChunkSummary, IndexedLog, PackedBits, Verdicts
+from .values import Bits, ChunkSummary, ChunkWork, IndexedLog, PackedBits, Verdicts
 
 
 def join_chunks(
     log: IndexedLog,
     summaries: Sequence[ChunkSummary | CleanerdError],
-    bits: Sequence[Mapping[int, Bits]],
+    bits: Sequence[Mapping[int, Bits] | None],
 ) -> IndexedLog:
-    """Fill in what all chunks together tell. `bits[chunk]` maps bucket -> answers (absent: none asked)."""
+    """Fill in what all chunks together tell. `bits[chunk]` maps bucket -> answers (absent: none asked).
+
+    None for a chunk that is read when it is rewritten, whose summary is a `foreseen` one: `join_rest` gets the real one.
+    """
     for summary in summaries:
         if isinstance(summary, CleanerdError):
             log.error = summary
             return log
     log.summaries = [summary for summary in summaries if isinstance(summary, ChunkSummary)]
-    log.error = _broken_order(log) or _overflow(log)
+    log.error = _broken_bounds(log) if log.is_read else None
     if log.error is not None:
         return log
     nothing = np.zeros(0, np.bool_)
     for summary, by_bucket in zip(log.summaries, bits, strict=True):
+        if by_bucket is None:
+            log.verdicts.append(None)
+            log.superseded.append(0)
+            continue
         buckets = sorted(by_bucket)
         answers = [by_bucket[bucket] for bucket in buckets]
         counts = np.array([len(answer) for answer in answers], np.int64)
@@ -40,6 +48,30 @@ def join_chunks(
     log.error = _unlisted_abort(log, events)
     log.changed_groups = _changed_groups(log, events)
     return log
+
+
+def foreseen(work: ChunkWork) -> ChunkSummary:
+    """Of a chunk that is read when it is rewritten: as many batches as there can be, and none of old formats."""
+    return ChunkSummary(
+        work.source.size_bytes, records=0, batches=work.source.size_bytes // HEADER_SIZE, legacy_batches=0,
+        first_offset=work.source.min_offset, last_offset=-1, changed_anyway=0, competing=0,
+        events=np.zeros(0, EVENT), next_horizon_ms=-1,
+    )  # fmt: skip
+
+
+def join_rest(log: IndexedLog, found: Mapping[int, tuple[ChunkSummary, int]]) -> CleanerdError | None:
+    """Take in what chunks held that were read when they were rewritten: summary, and how many records are superseded.
+
+    Returns what is wrong.
+    """
+    for chunk, (summary, superseded) in found.items():
+        log.summaries[chunk], log.superseded[chunk] = summary, superseded
+    is_all = all(verdicts is not None or number in found for number, verdicts in enumerate(log.verdicts))
+    return _broken_bounds(log) if is_all else None
+
+
+def _broken_bounds(log: IndexedLog) -> CleanerdError | None:
+    return _broken_order(log) or _overflow(log)
 
 
 def _unlisted_abort(log: IndexedLog, events: Sequence[Table]) -> CorruptFile | None:
@@ -98,12 +130,15 @@ def _join_transactions(log: IndexedLog) -> list[Table]:
 
 
 def _changed_groups(log: IndexedLog, events: Sequence[Table]) -> frozenset[int]:
-    """Groups in which a record or batch goes, shrinks or gets a delete horizon, or a transaction index entry goes."""
+    """Groups in which a record or batch goes, shrinks or gets a delete horizon, or a transaction index entry goes.
+
+    Those of chunks that have not been read are known to be (`one_pass`).
+    """
     discardable = np.array(log.discardable_markers, np.int64)
     changed = set()
     for number, (chunk, summary) in enumerate(zip(log.work.chunks, log.summaries, strict=True)):
         mine = events[number]
         markers = mine[np.isin(mine["offset"], discardable) & (mine["changes"] > 0)]
-        if summary.changed_anyway or log.superseded[number] or len(markers):
+        if log.verdicts[number] is None or summary.changed_anyway or log.superseded[number] or len(markers):
             changed.add(chunk.group)
     return frozenset(changed)

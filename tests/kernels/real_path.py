@@ -14,7 +14,7 @@ from cleanerd.format.batch import iterate_batches
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import TopicPartition
 from cleanerd.kernels.judge import Context
-from cleanerd.kernels.newest import KeySet
+from cleanerd.kernels.newest import key_set, look_up
 from cleanerd.kernels.reference import Cleaned, Facts, LastBatch
 from cleanerd.kernels.tables import AbortedTxns, Producers
 from cleanerd.pipeline import chunks
@@ -142,7 +142,9 @@ class RealPath:
                 bits[number][bucket] = answer
             for number in set(holders) - set(dirty):
                 block = blocks[number][bucket]
-                bits[number][bucket] = block.answered(KeySet.of(table).look_up(block.fingerprints))
+                buckets = np.full(len(block.fingerprints), bucket, np.int32)
+                keys = key_set({bucket: table}, self.layout.buckets)
+                bits[number][bucket] = block.answered(look_up(keys, block.fingerprints, buckets))
         return bits
 
     def _rewrite(self, indexed: IndexedLog) -> Cleaned:
@@ -156,8 +158,10 @@ class RealPath:
         self.parts: list[Part] = []
         for number, chunk in enumerate(self.work.chunks):
             path = self.directory / f"{number}.part"
-            part = rewrite_chunk(chunk, context, indexed.verdicts[number], str(path), 200, _go_on, _go_on)
-            counted = rewrite_chunk(chunk, context, indexed.verdicts[number], None, 200, _go_on, _go_on)
+            verdicts = indexed.verdicts[number]
+            assert verdicts is not None
+            part = rewrite_chunk(chunk, context, verdicts, str(path), 200, _go_on, _go_on)
+            counted = rewrite_chunk(chunk, context, verdicts, None, 200, _go_on, _go_on)
             assert np.array_equal(part.removed, counted.removed), "a dry run counts the same"
             assert (part.size_bytes, part.last_offset) == (counted.size_bytes, counted.last_offset)
             assert part.records_read == int(part.removed.sum())

@@ -5,6 +5,7 @@ import zlib
 
 import crc32c as crc32c_package
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,9 +23,9 @@ from cleanerd.kernels.fingerprint import (
 from cleanerd.kernels.index_marks import index_marks
 from cleanerd.kernels.native import be16, be32, be64, crc32c, crc32c_of_three, crc_step1, crc_step8_table
 from cleanerd.kernels.newest import (
-    NO_KEYS,
-    KeySet,
     answer_rest,
+    key_set,
+    look_up,
     mark_superseded,
     new_set,
     split_by_bucket,
@@ -274,8 +275,15 @@ def test_mark_superseded_against_a_dict(numbers: list[int], data: st.DataObject)
     assert [*older, *newer] == expected
     table = new_set(len(numbers) - clean)
     mark_superseded(keyed(numbers[clean:]), 0, table)
-    assert KeySet.of(table).look_up(keyed(numbers[:clean])).tolist() == expected[:clean]
-    assert not NO_KEYS.look_up(keyed(numbers)).any()
+    assert look_up_in({0: table}, keyed(numbers[:clean])).tolist() == expected[:clean]
+    assert not look_up_in({}, keyed(numbers)).any()
+
+
+def look_up_in(
+    tables: dict[int, Fingerprints], fingerprints: Fingerprints, bucket: int = 0
+) -> npt.NDArray[np.bool_]:
+    """In a set of four buckets."""
+    return look_up(key_set(tables, 4), fingerprints, np.full(len(fingerprints), bucket, np.int32))
 
 
 @pytest.mark.parametrize("keys", [0, 1, 100, 20_000])
@@ -285,8 +293,14 @@ def test_a_key_set_knows_its_keys_and_no_others(keys: int) -> None:
     many = chance.integers(0, 2**64 - 1, (keys + 5_000, 2), np.uint64)
     table = new_set(keys)
     mark_superseded(many[:keys], 0, table)
-    known = KeySet.of(table)
-    assert known.look_up(many).tolist() == [True] * keys + [False] * 5_000
+    other = new_set(3)
+    mark_superseded(keyed([1, 2, 3]), 0, other)
+    known = key_set({1: table, 3: other}, 4)
+    buckets = np.ones(len(many), np.int32)
+    assert look_up(known, many, buckets).tolist() == [True] * keys + [False] * 5_000
+    assert look_up(known, keyed([1, 2, 3, 4]), np.full(4, 3, np.int32)).tolist() == [True, True, True, False]
+    for another in (0, 2, 3):
+        assert not look_up(known, many, another * buckets).any(), "keys of another bucket"
     set_bits = int(np.unpackbits(known.hints.view(np.uint8)).sum())
     assert set_bits * 8 <= 64 * len(known.hints)
 
@@ -297,7 +311,7 @@ def test_a_set_that_is_full_to_the_brim() -> None:
     table = new_set(1000)
     assert not mark_superseded(clustered, 0, table).any()
     assert mark_superseded(clustered, 1000, table).all()
-    assert KeySet.of(table).look_up(clustered).all()
+    assert look_up_in({2: table}, clustered, 2).all()
 
 
 @given(numbers=st.lists(st.integers(0, 63), max_size=80), data=st.data())

@@ -7,7 +7,7 @@ import numpy as np
 import psutil
 import pytest
 
-from cleanerd.kernels.newest import KeySet, mark_superseded, new_set
+from cleanerd.kernels.newest import key_set, look_up, mark_superseded, new_set
 from cleanerd.pipeline.block_store import scratch_directory
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.pipeline.shared_value import SharedFile, share
@@ -64,11 +64,11 @@ def test_arrays_are_in_memory_once(tmp_path: Path) -> None:
     """However many workers ask for a set of keys: they map the same pages, and copy none of them."""
     table = new_set(200_000)
     mark_superseded(fingerprints(200_000, 2), 0, table)
-    shared = SharedFile.of(str(tmp_path), {(0, 0): KeySet.of(table)})
+    shared = SharedFile.of(str(tmp_path), {0: key_set({0: table}, 1)})
 
     def ask(connection: object) -> None:
-        keys = shared.value[0, 0]
-        found = keys.look_up(fingerprints(200_000, 2))
+        keys = shared.value[0]
+        found = look_up(keys, fingerprints(200_000, 2), np.zeros(200_000, np.int32))
         (mapping,) = [
             area for area in psutil.Process().memory_maps(grouped=False) if area.path == shared.path
         ]

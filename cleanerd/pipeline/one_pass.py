@@ -1,0 +1,138 @@
+"""Chunks of the clean section that are looked up and rewritten in one pass.
+
+A clean record supersedes nothing (`policy.winner`): once the dirty section is resolved, its keys alone say what goes from a
+clean chunk. So the bytes of a clean chunk are read once, not once to look its keys up and again to rewrite it, which is most
+of the work where much is clean and little dirty. Two kinds of chunks are looked up first all the same:
+
+- those of a segment group that is not known to change: nothing is to be written of a group that stays as it is. Of a group
+  it is known as soon as a dirty chunk of it changes, or a look at its first clean bytes finds a record that goes
+;
+- those of which the whole log has to be known first: of transactions, and of old formats, which grow. They show when they
+  are met: `Unforeseen`.
+"""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+import numpy as np
+
+from cleanerd.errors import guarded
+from cleanerd.format.head import CONTROL, TRANSACTIONAL
+from cleanerd.kernels.fingerprint import fingerprint_records, spread
+from cleanerd.kernels.judge import mark_aborted
+from cleanerd.kernels.newest import look_up
+from cleanerd.kernels.tables import EVENT, KeySet
+
+from .chunks import Piece, Slice, check_index, map_slices, read_pieces
+from .index import ChunkTally, LogContext, beyond_segment, log_context
+from .values import Bits, ChunkSummary, ChunkWork, IndexedLog, Part, Source
+
+_WORTH_A_LOOK_BYTES = 16 << 20
+"""Of clean chunks in a group: to look up fewer of them first takes no longer than to find out whether that is needed."""
+
+
+class Unforeseen(Exception):
+    """A chunk holds what can only be judged when all of its log is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOnce:
+    """What became of a chunk, and what the index step would have told of it."""
+
+    part: Part
+    summary: ChunkSummary
+    superseded: int
+
+
+class LookedUp:
+    """The contest of one clean chunk, decided as its records come."""
+
+    is_read_before = False
+
+    def __init__(self, work: ChunkWork, log: LogContext, keys: KeySet) -> None:
+        self._work = work
+        self._log = log
+        self._keys = keys
+        self._tally = ChunkTally()
+        self._competing = 0
+        self.superseded = 0
+
+    def begin(self, piece: Piece) -> None:
+        """A piece, before its records. Raises CorruptFile, Unforeseen."""
+        check_index(piece, self._work)
+        is_of_txn = piece.batches["attributes"] & (CONTROL | TRANSACTIONAL) != 0
+        if bool((is_of_txn | (piece.batches["magic"] < 2)).any()):
+            raise Unforeseen
+        self._tally.add_batches(piece, np.zeros(0, EVENT), self._log.context.now_ms)
+
+    def of(self, piece: Piece, part: Slice, aborted: Bits) -> Bits:
+        """Superseded or not, one entry per record of the slice. Raises CorruptFile."""
+        fingerprints, buckets, clean = fingerprint_records(
+            piece.raw, part.expanded, piece.batches, part.records, aborted, self._log.first_dirty_offset,
+            self._log.key, self._log.buckets,
+        )  # fmt: skip
+        if clean < len(fingerprints):
+            raise beyond_segment(self._work.source, self._log)
+        found = look_up(self._keys, fingerprints, buckets)
+        self._competing += len(found)
+        self.superseded += int(np.count_nonzero(found))
+        return spread(piece.batches, part.records, aborted, found)
+
+    def judged(self, records: int, changed: int) -> None:
+        """So many records of the slice, and so many of its batches do not stay as they are."""
+        self._tally.records += records
+        self._tally.changed += changed
+
+    def check_exhausted(self, source: Source) -> None:
+        """Nothing was known before, so nothing can be left."""
+
+    def passed(self, part: Part) -> PassedOnce:
+        """The answer, once all has been judged."""
+        summary = self._tally.summary(self._work.source, self._competing)
+        return PassedOnce(part, summary, self.superseded)
+
+
+def one_pass_chunks(log: IndexedLog, changes: Collection[int], keys: KeySet) -> Iterator[int]:
+    """The clean chunks of a log that need not be looked up first, group by group. `changes`: groups that are known to.
+
+    No dirty chunk of the log holds what only all of it tells.
+    """
+    context = log_context(log, ())
+    clean: dict[int, list[int]] = defaultdict(list)
+    for number, chunk in enumerate(log.work.chunks):
+        if not chunk.is_dirty:
+            clean[chunk.group].append(number)
+    for group, numbers in clean.items():
+        chunks = [log.work.chunks[number] for number in numbers]
+        if sum(chunk.source.size_bytes for chunk in chunks) < _WORTH_A_LOOK_BYTES:
+            continue
+        if group in changes or _is_seen_to_change(chunks[0], context, keys):
+            yield from numbers
+
+
+def _is_seen_to_change(work: ChunkWork, log: LogContext, keys: KeySet) -> bool:
+    """Whether a record goes from the first piece of a clean chunk. What is wrong with it is found when all of it is read.
+
+    No throttle is asked: the piece will be in the page cache when it is read with the others.
+    """
+    found = guarded(partial(_look_at_first_piece, work, log, keys), work.source.path)
+    return found is True
+
+
+def _look_at_first_piece(work: ChunkWork, log: LogContext, keys: KeySet) -> bool:
+    contest = LookedUp(work, log, keys)
+    pieces = read_pieces(work.source)
+    with contextlib.closing(pieces), contextlib.suppress(Unforeseen):
+        for piece in islice(pieces, 1):
+            contest.begin(piece)
+            aborted = mark_aborted(piece.batches, log.aborted)
+
+            def take(part: Slice, piece: Piece = piece, aborted: Bits = aborted) -> bool:
+                return bool(contest.of(piece, part, aborted).any())
+
+            return any(map_slices(piece, take))
+    return False

@@ -1,0 +1,270 @@
+"""Clean chunks that are read once become, to the last byte, what looking up and rewriting make of them (architecture 4)."""
+
+import random
+from collections import Counter
+from dataclasses import fields, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cleanerd.errors import CorruptFile, SourceChanged
+from cleanerd.format.txn_index import render_txn_index
+from cleanerd.kernels.tables import EVENT
+from cleanerd.pipeline import one_pass
+from cleanerd.pipeline.channel import Channel, Phase
+from cleanerd.pipeline.job import Pipeline
+from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.pipeline.values import ChunkSummary, IndexedLog, LogWork, RewrittenLog
+from cleanerd.pipeline.whole_log import foreseen, join_rest
+from tests.kernels.random_log import RandomLog
+from tests.pipeline.test_job import AMPLE, SMALL, offsets_in, plan, run
+from tests.pipeline.test_small_log import part_bytes, values
+from tests.synthetic import write_log
+
+NEVER = 1 << 60
+DIRTY_FROM = 50_000
+"""Of 60,000 records with 5,000 keys: hardly a clean batch loses none."""
+
+
+@pytest.fixture(autouse=True)
+def every_group_is_worth_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(one_pass, "_WORTH_A_LOOK_BYTES", 0)
+
+
+def in_two_passes(spark: LazySpark, work: LogWork, *, write: bool = True) -> tuple[IndexedLog, RewrittenLog]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(one_pass, "_WORTH_A_LOOK_BYTES", NEVER)
+        (indexed,), (rewritten,) = run(spark, [work], AMPLE, write=write)
+    assert indexed.is_read
+    return indexed, rewritten
+
+
+def read_once(log: IndexedLog) -> list[int]:
+    """The chunks that were looked up when they were rewritten."""
+    return [number for number, verdicts in enumerate(log.verdicts) if verdicts is None]
+
+
+def told(log: IndexedLog) -> Any:
+    """All that is known of a log in the end, however often it was read."""
+    found = {
+        f.name: values(getattr(log, f.name)) for f in fields(log) if f.name not in ("verdicts", "dirty_keys")
+    }
+    for summary in found["summaries"]:
+        del summary["changed_anyway"]  # of how many batches that would have changed without a newer key
+    return found
+
+
+def random_log(directory: Path, seed: int, kinds: tuple[str, ...], segments: int = 4) -> int:
+    """Segments of all codecs, and an active one; returns the base of the last but one."""
+    directory.mkdir()
+    log, bases = RandomLog(random.Random(seed), kinds=kinds), []
+    for batches in (*[25] * segments, 2):
+        first = len(log.batches)
+        bases.append(log.next_offset)
+        log.append(batches)
+        data = b"".join(placed.data for placed in log.batches[first:])
+        (directory / f"{bases[-1]:020d}.log").write_bytes(data)
+    for base, end in pairwise([*bases, log.next_offset]):
+        ended = [txn for txn in log.aborted if base <= txn.last_offset < end]
+        if ended:
+            (directory / f"{base:020d}.txnindex").write_bytes(render_txn_index(ended))
+    return bases[-2]
+
+
+def planned(log_dir: Path, name: str, first_dirty_offset: int, chunk_bytes: int) -> LogWork:
+    return replace(plan(log_dir, name, first_dirty_offset, chunk_bytes), in_place=True)
+
+
+def both_ways(spark: LazySpark, work: LogWork) -> tuple[IndexedLog, RewrittenLog]:
+    """Cleaned in two passes and in one, which come to the same."""
+    indexed, expected = in_two_passes(spark, work)
+    expected_bytes = part_bytes(expected)
+    (found,), (rewritten,) = run(spark, [work], AMPLE)
+    assert (found.error, rewritten.error) == (None, None) == (indexed.error, expected.error)
+    assert told(found) == told(indexed)
+    assert values(rewritten.parts) == values(expected.parts)
+    assert part_bytes(rewritten) == expected_bytes
+    return found, rewritten
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_one_pass_comes_to_what_two_do(spark: LazySpark, tmp_path: Path, seed: int) -> None:
+    """With tombstones, delete horizons, records without a key and batches that are empty, of all codecs."""
+    dirty_from = random_log(tmp_path / "t-0", seed, ("plain", "idempotent"))
+    work = planned(tmp_path, "t", dirty_from, 900)
+    found, _ = both_ways(spark, work)
+    assert read_once(found)
+    assert all(not work.chunks[number].is_dirty for number in read_once(found))
+
+
+@pytest.mark.parametrize("kinds", [("plain", "transactional", "marker"), ("plain", "legacy", "wrapper")])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_only_the_whole_log_tells_is_looked_up_first(
+    spark: LazySpark, tmp_path: Path, kinds: tuple[str, ...], seed: int
+) -> None:
+    """Transactions (rule 4.20) and old formats (4.33), wherever they are met: in the first piece, or when it is too late."""
+    dirty_from = random_log(tmp_path / "t-0", seed, kinds)
+    found, _ = both_ways(spark, planned(tmp_path, "t", dirty_from, 900))
+    assert not read_once(found)
+
+
+@pytest.mark.parametrize("late", ["other", "legacy"])
+def test_what_is_met_late_makes_the_log_start_again(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    """In the last clean segment only: by then parts of the group have been written."""
+    (tmp_path / "t-0").mkdir()
+    log = RandomLog(random.Random(5), kinds=("plain",))
+    for kinds in (
+        ("plain",),
+        ("plain",),
+        ("transactional", "marker") if late == "marker" else (late,),
+        ("plain",),
+    ):
+        first, base = len(log.batches), log.next_offset
+        log.kinds = kinds
+        log.append(30)
+        data = b"".join(placed.data for placed in log.batches[first:])
+        (tmp_path / "t-0" / f"{base:020d}.log").write_bytes(data)
+    (tmp_path / "t-0" / f"{log.next_offset:020d}.log").write_bytes(b"")
+    again: list[int] = []
+    read_rest = Pipeline._read_rest
+    monkeypatch.setattr(
+        Pipeline, "_read_rest", lambda self, logs: again.append(len(logs)) or read_rest(self, logs)
+    )
+    found, _ = both_ways(spark, planned(tmp_path, "t", base, 900))
+    assert again == [1]
+    assert not read_once(found)
+
+
+def test_clean_bytes_are_read_once(spark: LazySpark, tmp_path: Path) -> None:
+    """What is reported, and paid for: the dirty section twice, the clean one once."""
+    write_log(tmp_path / "t-0", 60_000, SMALL)
+    work = planned(tmp_path, "t", DIRTY_FROM, 256 << 10)
+    read: Counter[Phase] = Counter()
+
+    def report(_: int, phase: Phase, read_bytes: int, *__: int) -> bool:
+        read[phase] += read_bytes
+        return True
+
+    with Channel(report) as channel:
+        pipeline = Pipeline(spark, AMPLE, channel.reporter)
+        indexed = pipeline.index([work], [(1, 2)])
+        pipeline.rewrite(indexed, write=True)
+    dirty_bytes = sum(chunk.source.size_bytes for chunk in work.chunks if chunk.is_dirty)
+    assert indexed[0].changed_groups == frozenset(range(work.groups))
+    assert 3 * dirty_bytes < work.size_bytes
+    assert (read[Phase.INDEX], read[Phase.REWRITE]) == (dirty_bytes, work.size_bytes)
+
+
+def test_a_group_that_may_stay_as_it_is_is_looked_up_first(spark: LazySpark, tmp_path: Path) -> None:
+    """No dirty key is in it: nothing of it is written, not even for a while."""
+    write_log(tmp_path / "t-0", 60_000, replace(SMALL, keys=60_000, distinct_records=60_000))
+    work = planned(tmp_path, "t", DIRTY_FROM, 256 << 10)
+    (indexed,), (rewritten,) = run(spark, [work], AMPLE)
+    assert (indexed.error, rewritten.error) == (None, None)
+    assert indexed.is_read
+    assert not read_once(indexed)
+    assert not rewritten.parts
+    assert not list((tmp_path / "t-0").glob("*.part.cleanerd"))
+
+
+def test_small_groups_and_clusters_read_twice(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at a group costs more than it saves; where parts are files of their own their names need their offsets."""
+    write_log(tmp_path / "t-0", 60_000, SMALL)
+    work = planned(tmp_path, "t", DIRTY_FROM, 256 << 10)
+    (apart,), _ = run(spark, [replace(work, in_place=False)], AMPLE)
+    assert apart.is_read
+    monkeypatch.setattr(one_pass, "_WORTH_A_LOOK_BYTES", work.size_bytes)
+    (small,), _ = run(spark, [work], AMPLE)
+    assert small.is_read
+
+
+def test_a_dry_run_counts_in_one_pass_and_writes_nothing(spark: LazySpark, tmp_path: Path) -> None:
+    """And a rewrite of what was counted, as where room is tight, is the same as one that was not."""
+    write_log(tmp_path / "t-0", 60_000, SMALL)
+    work = planned(tmp_path, "t", DIRTY_FROM, 256 << 10)
+    _, expected = in_two_passes(spark, work, write=False)
+    with Channel(lambda *_: True) as channel:
+        pipeline = Pipeline(spark, AMPLE, channel.reporter)
+        indexed = pipeline.index([work], [(1, 2)])
+        assert read_once(indexed[0])
+        (counted,) = pipeline.rewrite(indexed, write=False)
+        assert not list((tmp_path / "t-0").glob("*.part.cleanerd"))
+        (written,) = pipeline.rewrite(indexed, write=True)
+    assert counted.error is written.error is None
+    assert values(counted.parts) == values(expected.parts)
+    for group, parts in written.parts.items():
+        assert [values(one.part) for one in parts] == [values(one.part) for one in expected.parts[group]]
+    assert len(offsets_in(written)) == sum(
+        one.part.records_kept for parts in written.parts.values() for one in parts
+    )
+
+
+@pytest.mark.parametrize("damage", ["flipped", "shorter"])
+def test_a_log_damaged_in_a_clean_chunk_harms_no_other(spark: LazySpark, tmp_path: Path, damage: str) -> None:
+    """The error names file and position, as when it is looked up."""
+    works = []
+    for seed, name in enumerate("ab"):
+        write_log(tmp_path / f"{name}-0", 60_000, SMALL, seed)
+        works.append(planned(tmp_path, name, DIRTY_FROM, 256 << 10))
+    path = tmp_path / "a-0" / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[700_000] ^= 1
+    with path.open("r+b") as file:
+        if damage == "flipped":
+            file.write(data)
+        else:
+            file.truncate(700_000)
+    identity = replace(works[0].chunks[0].source.identity, mtime_ns=path.stat().st_mtime_ns)
+    chunks = [
+        replace(chunk, source=replace(chunk.source, identity=identity))
+        if damage == "flipped" and chunk.source.path == str(path)
+        else chunk
+        for chunk in works[0].chunks
+    ]
+    works[0] = replace(works[0], chunks=tuple(chunks))
+    (_, sound), (hurt, rewritten) = run(spark, works, AMPLE)
+    assert sound.error is rewritten.error is None
+    assert read_once(sound)
+    if damage == "flipped":
+        assert isinstance(hurt.error, CorruptFile)
+        assert hurt.error.path == str(path)
+        assert 698_000 < hurt.error.position <= 700_000
+    else:
+        assert isinstance(hurt.error, SourceChanged)
+
+
+def test_offsets_that_do_not_rise_from_chunk_to_chunk_are_found_at_the_end(
+    spark: LazySpark, tmp_path: Path
+) -> None:
+    """As soon as all chunks are known, and not before."""
+    write_log(tmp_path / "t-0", 60_000, SMALL)
+    work = planned(tmp_path, "t", DIRTY_FROM, 256 << 10)
+    (indexed,), _ = run(spark, [work], AMPLE)
+    first, second, *rest = read_once(indexed)
+    found = {number: (indexed.summaries[number], 1) for number in (first, second, *rest)}
+    assert join_rest(indexed, found) is None
+    wrong = replace(indexed.summaries[second], first_offset=indexed.summaries[first].last_offset)
+    assert join_rest(indexed, {second: (wrong, 1)}) is None, "others have still to be read"
+    error = join_rest(indexed, {**found, second: (wrong, 1)})
+    assert isinstance(error, CorruptFile)
+    assert error.position == work.chunks[second].source.start
+
+
+def test_before_a_chunk_is_read_as_much_is_foreseen_as_it_can_hold(spark: LazySpark, tmp_path: Path) -> None:
+    """Of that room is reserved for it."""
+    write_log(tmp_path / "t-0", 60_000, SMALL)
+    work = planned(tmp_path, "t", DIRTY_FROM, 256 << 10)
+    indexed, _ = in_two_passes(spark, work)
+    for chunk, summary in zip(work.chunks, indexed.summaries, strict=True):
+        most: ChunkSummary = foreseen(chunk)
+        assert most.bytes == summary.bytes
+        assert most.batches >= summary.batches
+        assert most.first_offset <= summary.first_offset
+        np.testing.assert_array_equal(most.events, np.zeros(0, EVENT))
