@@ -28,18 +28,20 @@ SEGMENT_MAX_BYTES = 2**31 - 1
 class FileKind(Enum):
     """What a file of a segment holds; the value is the extension."""
 
+    __hash__ = object.__hash__  # that of Enum is Python: names are the keys of much
     LOG = ".log"
     OFFSET_INDEX = ".index"
     TIME_INDEX = ".timeindex"
     TXN_INDEX = ".txnindex"
     PRODUCER_SNAPSHOT = ".snapshot"
     MANIFEST = ".manifest"  # cleanerd's own, only ever with Suffix.STAGED
-    PART = ".part"  # likewise: what stays of one chunk, named after the first offset of the chunk
+    PART = ".part"  # likewise: what stays of a group, or of one chunk of it, whose first offset it has then
 
 
 class Suffix(Enum):
     """Transition that a file is in; the value is appended after the extension."""
 
+    __hash__ = object.__hash__
     LIVE = ""
     DELETED = ".deleted"
     CLEANED = ".cleaned"
@@ -74,13 +76,14 @@ class SegmentFileName:
     suffix: Suffix = Suffix.LIVE
 
     def __str__(self) -> str:
-        return f"{self.base_offset:0{OFFSET_DIGITS}d}{self.kind.value}{self.suffix.value}"
+        return f"{self.base_offset:0{OFFSET_DIGITS}d}{_ENDS[self.kind, self.suffix]}"
 
     def with_suffix(self, suffix: Suffix) -> "SegmentFileName":
         """The same file in another transition."""
         return SegmentFileName(self.base_offset, self.kind, suffix)
 
 
+_ENDS = {(kind, suffix): kind.value + suffix.value for kind in FileKind for suffix in Suffix}
 _SEGMENT_FILE = re.compile(
     rf"([0-9]{{{OFFSET_DIGITS}}})"
     rf"({'|'.join(re.escape(kind.value) for kind in FileKind)})"
