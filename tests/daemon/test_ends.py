@@ -183,18 +183,17 @@ def test_the_power_fails_at_any_moment_of_a_daemon(tmp_path: Path) -> None:
     daemon = daemon_of(tmp_path / "d", logs)
     daemon.settings["cleanerd.state.dir"] = disk.place / "state"
     for number in range(MOMENTS):
-        disk.mount()
-        daemon.spawn()
-        time.sleep(0.4 + chance.random() * took_s)  # noqa: TID251  # a random moment
-        disk.cut(keeps_names=number % 2 == 0)
-        living = family(daemon)
-        for one in living:
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself meanwhile
-                one.kill()
-        assert daemon.process is not None
-        daemon.process.wait()
-        psutil.wait_procs(living, 20)
-        disk.unmount()
+        with disk.mounted():
+            daemon.spawn()
+            time.sleep(0.4 + chance.random() * took_s)  # noqa: TID251  # a random moment
+            disk.cut(keeps_names=number % 2 == 0)
+            living = family(daemon)
+            for one in living:
+                with contextlib.suppress(psutil.NoSuchProcess):  # it has ended by itself meanwhile
+                    one.kill()
+            assert daemon.process is not None
+            daemon.process.wait()
+            psutil.wait_procs(living, 20)
         with disk.mounted():
             check(logs)
             make_dirty(logs)
