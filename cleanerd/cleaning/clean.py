@@ -497,4 +497,4 @@ def _written_bytes(log: RewrittenLog) -> int:
 
 def _bound(log: _Log) -> Room:
     assert log.indexed is not None
-    return Room.bound(log.plan, log.indexed) if log.indexed.is_read else Room.of_any(log.plan)
+    return Room.bound(log.plan, log.indexed)

@@ -198,6 +198,23 @@ def _judge(
     return changed
 
 
+@njit(**JIT)
+def _all_stay(batches, begin, end, records, aborted):
+    for i in range(begin, end):
+        batch = batches[i]
+        if batch.magic != 2 or batch.attributes & CONTROL or batch.count == 0 or aborted[i]:
+            return False
+    for i in range(len(records)):  # noqa: SIM110 - a kernel
+        if records[i].key_length < 0 or records[i].value_is_null:
+            return False
+    return True
+
+
+def all_stay(batches: Table, begin: int, end: int, records: Table, aborted: npt.NDArray[np.bool_]) -> bool:
+    """Whether it is plain that `judge` changes no batch of which no record is superseded: a fifth of what that costs."""
+    return bool(_all_stay(batches, begin, end, records, aborted))
+
+
 def judge(
     batches: Table,
     begin: int,

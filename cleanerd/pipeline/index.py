@@ -14,7 +14,7 @@ import numpy as np
 from cleanerd.errors import CorruptFile
 from cleanerd.kernels.fingerprint import Fingerprints, fingerprint_records
 from cleanerd.kernels.horizons import next_horizon
-from cleanerd.kernels.judge import Context, judge, mark_aborted
+from cleanerd.kernels.judge import Context, all_stay, judge, mark_aborted
 from cleanerd.kernels.newest import answer_rest, mark_superseded, new_set, split_by_bucket, survivors
 from cleanerd.kernels.tables import EVENT, AbortedTxns, Table
 from cleanerd.kernels.transactions import collect_events
@@ -102,7 +102,6 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
     parts = [np.empty((0, 2), np.uint64)]
     buckets = [np.empty(0, np.int32)]
     clean = 0
-    reasons = np.zeros(len(RecordVerdict), np.int64)  # not told: those that are superseded are missing
     for piece in read_pieces(work.source, ahead=True):
         check_index(piece, work)
         aborted = mark_aborted(piece.batches, log.aborted)
@@ -117,11 +116,7 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
             parts.append(fingerprints)
             buckets.append(numbers)
             clean += below
-            nothing_superseded = np.zeros(len(part.records), np.bool_)
-            tally.changed += judge(
-                piece.batches, part.begin, part.end, part.records, nothing_superseded, aborted, log.context,
-                work.retain_legacy_deletes, reasons,
-            )[2]  # fmt: skip
+            tally.changed += _changed_anyway(piece, part, aborted, log.context, work)
             tally.records += len(part.records)
             return size_bytes(piece, part), len(part.records)
 
@@ -135,6 +130,20 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
     by_bucket = split_by_bucket(fingerprints, numbers, log.buckets)
     blocks = {bucket: Block(None, part, int(clean_counts[bucket])) for bucket, part in by_bucket.items()}
     return tally.summary(work.source, len(fingerprints)), blocks
+
+
+def _changed_anyway(piece: Piece, part: Slice, aborted: Bits, context: Context, work: ChunkWork) -> int:
+    """How many batches of a slice change although none of their records is superseded."""
+    if all_stay(piece.batches, part.begin, part.end, part.records, aborted):
+        return 0
+    nothing_superseded, reasons = (
+        np.zeros(len(part.records), np.bool_),
+        np.zeros(len(RecordVerdict), np.int64),
+    )
+    return judge(
+        piece.batches, part.begin, part.end, part.records, nothing_superseded, aborted, context,
+        work.retain_legacy_deletes, reasons,
+    )[2]  # fmt: skip
 
 
 def beyond_segment(source: Source, log: LogContext) -> CorruptFile:

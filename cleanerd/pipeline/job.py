@@ -15,14 +15,14 @@ chunk or failing disk is an answer, not an exception: other logs of the job go o
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields
 from operator import itemgetter
 from typing import Any
 
 from pyspark import SparkContext
 
-from cleanerd.errors import CleanerdError, LogUncleanable
+from cleanerd.errors import Aborted, CleanerdError, LogUncleanable
 from cleanerd.format.names import SEGMENT_MAX_BYTES, FileKind, Suffix, segment_path
 from cleanerd.kernels.fingerprint import MAX_BUCKETS
 from cleanerd.kernels.newest import key_set
@@ -30,7 +30,7 @@ from cleanerd.kernels.tables import KeySet
 from cleanerd.policy.winner import FINGERPRINT_BYTES, KEY_BYTES
 
 from .block_store import scratch_directory
-from .channel import Reporter, driver_host
+from .channel import Phase, Reporter, driver_host
 from .index import Blocks, LogContext, log_context, resolve_all
 from .lazy_spark import LazySpark
 from .one_pass import PassedOnce, Unforeseen, one_pass_chunks
@@ -152,6 +152,8 @@ class Pipeline:
                 log.parts.setdefault(task.work.group, []).append(WrittenPart(task.part_path, part))
         for number, log in enumerate(result):
             log.error = log.error or join_rest(log.indexed, found[number]) or _too_large(log)
+            if write:
+                log.indexed.dirty_keys = None
         return result, sorted(unforeseen)
 
     def _shared_by(
@@ -196,7 +198,17 @@ class Pipeline:
         clean = _index_tasks(indexed, dirty=False)
         with ThreadPoolExecutor(self._session.cores(), "cleanerd-resolve") as threads:
             dirty_keys = _resolve_here(indexed, blocks, bits, threads, {task.log for task in clean})
-        chosen = _in_one_pass(indexed, summaries, bits, dirty_keys) if in_one_pass else set()
+        chosen: set[ChunkOf] = set()
+        if in_one_pass:
+            whole = {log for (log, _), summary in summaries.items() if _is_of_whole_log(summary)}
+            for number in dirty_keys.keys() - whole:
+                changes = {
+                    work.group
+                    for chunk, work in enumerate(indexed[number].work.chunks)
+                    if work.is_dirty and _is_changed(summaries[number, chunk], bits[number, chunk])
+                }
+                found = self._in_one_pass(indexed[number], changes, dirty_keys[number])
+                chosen |= {(number, chunk) for chunk in found}
 
         def look_up(tasks: list[IndexTask]) -> None:
             step, shared = each(IndexTask.look_up), lambda _: nullcontext(dirty_keys)
@@ -214,6 +226,17 @@ class Pipeline:
             indexed[log].dirty_keys = dirty_keys[log]
             summaries[log, chunk], bits[log, chunk] = foreseen(indexed[log].work.chunks[chunk]), None
         return _join_all(indexed, summaries, bits)
+
+    def _in_one_pass(self, log: IndexedLog, changes: Collection[int], keys: KeySet) -> list[int]:
+        """The clean chunks of a log that are looked up when they are rewritten. `changes`: groups that are known to."""
+        chosen: list[int] = []
+        if log.work.in_place and not log.work.aborted_txns:
+            with (
+                suppress(Aborted),  # its next task is told as well
+                self._reporter.advance(log.work.number, Phase.INDEX) as advance,
+            ):
+                chosen += one_pass_chunks(log, changes, keys, advance)
+        return chosen
 
     def _index_by_shuffle(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
         per_bucket = min(self._budget.records, BUCKET_RECORDS)
@@ -360,28 +383,6 @@ def _resolve_here(
         if number in asked:
             keys[number] = key_set(of_log, log.buckets)
     return keys
-
-
-def _in_one_pass(
-    logs: Sequence[IndexedLog],
-    summaries: Mapping[ChunkOf, ChunkSummary | CleanerdError],
-    bits: Mapping[ChunkOf, dict[int, Bits] | None],
-    dirty_keys: Mapping[int, KeySet],
-) -> set[ChunkOf]:
-    """The clean chunks that are looked up when they are rewritten; `summaries` and `bits` are those of the dirty ones."""
-    chosen: set[ChunkOf] = set()
-    whole = {log for (log, _), summary in summaries.items() if _is_of_whole_log(summary)}
-    for number in dirty_keys.keys() - whole:
-        log = logs[number]
-        if not log.work.in_place or log.work.aborted_txns:
-            continue
-        changes = {
-            log.work.chunks[chunk].group
-            for (of, chunk), summary in summaries.items()
-            if of == number and _is_changed(summary, bits[of, chunk])
-        }
-        chosen |= {(number, chunk) for chunk in one_pass_chunks(log, changes, dirty_keys[number])}
-    return chosen
 
 
 def _is_changed(summary: ChunkSummary | CleanerdError, bits: Mapping[int, Bits] | None) -> bool:

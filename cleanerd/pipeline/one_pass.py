@@ -4,9 +4,8 @@ A clean record supersedes nothing (`policy.winner`): once the dirty section is r
 clean chunk. So the bytes of a clean chunk are read once, not once to look its keys up and again to rewrite it, which is most
 of the work where much is clean and little dirty. Two kinds of chunks are looked up first all the same:
 
-- those of a segment group that is not known to change: nothing is to be written of a group that stays as it is. Of a group
-  it is known as soon as a dirty chunk of it changes, or a look at its first clean bytes finds a record that goes
-;
+- those of a segment group that is not known to change: nothing is to be written of a group that stays as it is. It is known
+  to as soon as a dirty chunk of it does, or a look at its first clean bytes finds a record that goes;
 - those of which the whole log has to be known first: of transactions, and of old formats, which grow. They show when they
   are met: `Unforeseen`.
 """
@@ -20,13 +19,14 @@ from itertools import islice
 
 import numpy as np
 
-from cleanerd.errors import guarded
+from cleanerd.errors import Aborted, guarded
 from cleanerd.format.head import CONTROL, TRANSACTIONAL
 from cleanerd.kernels.fingerprint import fingerprint_records, spread
 from cleanerd.kernels.judge import mark_aborted
 from cleanerd.kernels.newest import look_up
 from cleanerd.kernels.tables import EVENT, KeySet
 
+from .channel import Advance
 from .chunks import Piece, Slice, check_index, map_slices, read_pieces
 from .index import ChunkTally, LogContext, beyond_segment, log_context
 from .values import Bits, ChunkSummary, ChunkWork, IndexedLog, Part, Source
@@ -96,10 +96,12 @@ class LookedUp:
         return PassedOnce(part, summary, self.superseded)
 
 
-def one_pass_chunks(log: IndexedLog, changes: Collection[int], keys: KeySet) -> Iterator[int]:
+def one_pass_chunks(
+    log: IndexedLog, changes: Collection[int], keys: KeySet, advance: Advance
+) -> Iterator[int]:
     """The clean chunks of a log that need not be looked up first, group by group. `changes`: groups that are known to.
 
-    No dirty chunk of the log holds what only all of it tells.
+    No dirty chunk of the log holds what only all of it tells. `advance` is called for what is read.
     """
     context = log_context(log, ())
     clean: dict[int, list[int]] = defaultdict(list)
@@ -110,24 +112,27 @@ def one_pass_chunks(log: IndexedLog, changes: Collection[int], keys: KeySet) -> 
         chunks = [log.work.chunks[number] for number in numbers]
         if sum(chunk.source.size_bytes for chunk in chunks) < _WORTH_A_LOOK_BYTES:
             continue
-        if group in changes or _is_seen_to_change(chunks[0], context, keys):
+        if group in changes or _is_seen_to_change(chunks[0], context, keys, advance):
             yield from numbers
 
 
-def _is_seen_to_change(work: ChunkWork, log: LogContext, keys: KeySet) -> bool:
-    """Whether a record goes from the first piece of a clean chunk. What is wrong with it is found when all of it is read.
+def _is_seen_to_change(work: ChunkWork, log: LogContext, keys: KeySet, advance: Advance) -> bool:
+    """Whether a record goes from the first piece of a clean chunk. Raises Aborted.
 
-    No throttle is asked: the piece will be in the page cache when it is read with the others.
+    What else is wrong is found when all of it is read.
     """
-    found = guarded(partial(_look_at_first_piece, work, log, keys), work.source.path)
+    found = guarded(partial(_look_at_first_piece, work, log, keys, advance), work.source.path)
+    if isinstance(found, Aborted):
+        raise found
     return found is True
 
 
-def _look_at_first_piece(work: ChunkWork, log: LogContext, keys: KeySet) -> bool:
+def _look_at_first_piece(work: ChunkWork, log: LogContext, keys: KeySet, advance: Advance) -> bool:
     contest = LookedUp(work, log, keys)
     pieces = read_pieces(work.source)
     with contextlib.closing(pieces), contextlib.suppress(Unforeseen):
         for piece in islice(pieces, 1):
+            advance(len(piece.raw), 0, 0)
             contest.begin(piece)
             aborted = mark_aborted(piece.batches, log.aborted)
 

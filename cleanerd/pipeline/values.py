@@ -140,11 +140,9 @@ class IndexedLog:
     summaries: list[ChunkSummary] = field(default_factory=list)
     verdicts: list[Verdicts | None] = field(
         default_factory=list
-    )  # None: looked up when the chunk is rewritten (`one_pass`)
+    )  # None: looked up with the rewrite (`one_pass`)
     superseded: list[int] = field(default_factory=list)  # per chunk
-    dirty_keys: KeySet | None = (
-        None  # for such chunks; of what else they hold their summaries tell no more than their sizes
-    )
+    dirty_keys: KeySet | None = None  # until such chunks are read: their summaries tell only their sizes
     discardable_markers: list[int] = field(default_factory=list)  # offsets, ascending
     kept_aborted: list[AbortedTxn] = field(default_factory=list)  # for the new transaction indexes
     changed_groups: frozenset[int] = frozenset()

@@ -2,6 +2,7 @@
 
 import random
 import zlib
+from pathlib import Path
 
 import crc32c as crc32c_package
 import numpy as np
@@ -11,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from siphash24 import siphash13
 
+from cleanerd.env.files import FileStat
+from cleanerd.format.head import CONTROL
 from cleanerd.format.record import decode_varint, encode_varint
 from cleanerd.kernels.digest import digest_records
 from cleanerd.kernels.fingerprint import (
@@ -21,6 +24,7 @@ from cleanerd.kernels.fingerprint import (
     siphash128,
 )
 from cleanerd.kernels.index_marks import index_marks
+from cleanerd.kernels.judge import Context, all_stay, judge
 from cleanerd.kernels.native import be16, be32, be64, crc32c, crc32c_of_three, crc_step1, crc_step8_table
 from cleanerd.kernels.newest import (
     answer_rest,
@@ -34,7 +38,11 @@ from cleanerd.kernels.newest import (
 from cleanerd.kernels.rebuild import varint_size, write_varint
 from cleanerd.kernels.records import read_varint
 from cleanerd.kernels.scan import IEEE_TABLE, crc32_ieee
-from cleanerd.kernels.tables import BATCH, RECORD, WRITTEN, Bytes
+from cleanerd.kernels.tables import BATCH, RECORD, WRITTEN, Bytes, Producers
+from cleanerd.pipeline.chunks import read_pieces, slices
+from cleanerd.pipeline.values import Source
+from cleanerd.policy.verdicts import RecordVerdict
+from tests.kernels.random_log import NOW_MS, RandomLog
 
 _MASK = 2**64 - 1
 
@@ -399,3 +407,33 @@ def test_every_bit_of_a_record_changes_its_digest() -> None:
             digest_of(b"k", value[:i] + value[i + 8 : i + 16] + value[i : i + 8] + value[i + 16 :], 2)
         )
     assert len(digests) == 2 + 8 * len(value) + 5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_plain_to_stay_is_left_by_the_judge(seed: int, tmp_path: Path) -> None:
+    """Batch by batch, of every kind; and what is not plain has a reason to be looked at."""
+    log = RandomLog(random.Random(seed)).append(60)
+    (tmp_path / "0.log").write_bytes(b"".join(placed.data for placed in log.batches))
+    stat = FileStat.of((tmp_path / "0.log").stat())
+    producers = Producers(*(np.zeros(0, np.int64) for _ in range(3)))
+    context = Context(NOW_MS, NOW_MS + 1, 1 << 60, producers, np.zeros(0, np.int64))
+    plain = 0
+    for piece in read_pieces(Source(str(tmp_path / "0.log"), stat, 0, stat.size_bytes, 0)):
+        for part in slices(piece):
+            for row in range(part.begin, part.end):
+                records = part.records[part.records["batch"] == row]
+                aborted = np.zeros(len(piece.batches), np.bool_)
+                stays = all_stay(piece.batches, row, row + 1, records, aborted)
+                batch, reasons = piece.batches[row], np.zeros(len(RecordVerdict), np.int64)
+                changed = judge(
+                    piece.batches, row, row + 1, records, np.zeros(len(records), np.bool_), aborted, context,
+                    False, reasons,
+                )[2]  # fmt: skip
+                assert not (stays and changed)
+                has_all = (records["key_length"] >= 0).all() and not records["value_is_null"].any()
+                is_data = batch["magic"] == 2 and not batch["attributes"] & CONTROL and len(records) > 0
+                assert stays == bool(has_all and is_data)
+                aborted[row] = True
+                assert not all_stay(piece.batches, row, row + 1, records, aborted)
+                plain += stays
+    assert plain

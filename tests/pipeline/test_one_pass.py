@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cleanerd.errors import CorruptFile, SourceChanged
+from cleanerd.errors import Aborted, CorruptFile, SourceChanged
 from cleanerd.format.txn_index import render_txn_index
 from cleanerd.kernels.tables import EVENT
 from cleanerd.pipeline import one_pass
@@ -78,6 +78,13 @@ def planned(log_dir: Path, name: str, first_dirty_offset: int, chunk_bytes: int)
     return replace(plan(log_dir, name, first_dirty_offset, chunk_bytes), in_place=True)
 
 
+def a_group_a_segment(work: LogWork) -> LogWork:
+    """Instead of one group: no clean segment shares one with a dirty chunk."""
+    bases = sorted({chunk.source.min_offset for chunk in work.chunks})
+    chunks = tuple(replace(chunk, group=bases.index(chunk.source.min_offset)) for chunk in work.chunks)
+    return replace(work, chunks=chunks, groups=len(bases))
+
+
 def both_ways(spark: LazySpark, work: LogWork) -> tuple[IndexedLog, RewrittenLog]:
     """Cleaned in two passes and in one, which come to the same."""
     indexed, expected = in_two_passes(spark, work)
@@ -90,11 +97,13 @@ def both_ways(spark: LazySpark, work: LogWork) -> tuple[IndexedLog, RewrittenLog
     return found, rewritten
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(8))
 def test_one_pass_comes_to_what_two_do(spark: LazySpark, tmp_path: Path, seed: int) -> None:
     """With tombstones, delete horizons, records without a key and batches that are empty, of all codecs."""
     dirty_from = random_log(tmp_path / "t-0", seed, ("plain", "idempotent"))
     work = planned(tmp_path, "t", dirty_from, 900)
+    if seed % 2:
+        work = a_group_a_segment(work)
     found, _ = both_ways(spark, work)
     assert read_once(found)
     assert all(not work.chunks[number].is_dirty for number in read_once(found))
@@ -140,10 +149,13 @@ def test_what_is_met_late_makes_the_log_start_again(
     assert not read_once(found)
 
 
-def test_clean_bytes_are_read_once(spark: LazySpark, tmp_path: Path) -> None:
-    """What is reported, and paid for: the dirty section twice, the clean one once."""
+@pytest.mark.parametrize("apart", [False, True])
+def test_clean_bytes_are_read_once(spark: LazySpark, tmp_path: Path, *, apart: bool) -> None:
+    """What is reported, and paid for: the dirty section twice, the clean one once, a look at groups all clean."""
     write_log(tmp_path / "t-0", 60_000, SMALL)
-    work = planned(tmp_path, "t", DIRTY_FROM, 256 << 10)
+    work = planned(tmp_path, "t", 57_000 if apart else DIRTY_FROM, 256 << 10)
+    if apart:
+        work = a_group_a_segment(work)
     read: Counter[Phase] = Counter()
 
     def report(_: int, phase: Phase, read_bytes: int, *__: int) -> bool:
@@ -157,7 +169,10 @@ def test_clean_bytes_are_read_once(spark: LazySpark, tmp_path: Path) -> None:
     dirty_bytes = sum(chunk.source.size_bytes for chunk in work.chunks if chunk.is_dirty)
     assert indexed[0].changed_groups == frozenset(range(work.groups))
     assert 3 * dirty_bytes < work.size_bytes
-    assert (read[Phase.INDEX], read[Phase.REWRITE]) == (dirty_bytes, work.size_bytes)
+    assert apart == (work.groups > 1)
+    first_of_group = {chunk.group: chunk for chunk in reversed(work.chunks) if not chunk.is_dirty}
+    looked_at = sum(chunk.source.size_bytes for chunk in first_of_group.values()) if apart else 0
+    assert (read[Phase.INDEX], read[Phase.REWRITE]) == (dirty_bytes + looked_at, work.size_bytes)
 
 
 def test_a_group_that_may_stay_as_it_is_is_looked_up_first(spark: LazySpark, tmp_path: Path) -> None:
@@ -268,3 +283,22 @@ def test_before_a_chunk_is_read_as_much_is_foreseen_as_it_can_hold(spark: LazySp
         assert most.batches >= summary.batches
         assert most.first_offset <= summary.first_offset
         np.testing.assert_array_equal(most.events, np.zeros(0, EVENT))
+
+
+@pytest.mark.parametrize("reports", [0, 1])
+def test_it_stops_when_it_is_told_to(spark: LazySpark, tmp_path: Path, reports: int) -> None:
+    """After the dirty section: while groups are looked at, or at the report of that."""
+    write_log(tmp_path / "t-0", 60_000, SMALL)
+    work = planned(tmp_path, "t", DIRTY_FROM, 256 << 10)
+    dirty = sum(chunk.is_dirty for chunk in work.chunks)
+    told: list[Phase] = []
+
+    def report(_: int, phase: Phase, *__: int) -> bool:
+        told.append(phase)
+        return len(told) <= dirty + reports
+
+    with Channel(report) as channel:
+        pipeline = Pipeline(spark, AMPLE, channel.reporter)
+        indexed = pipeline.index([work], [(1, 2)])
+        (rewritten,) = pipeline.rewrite(indexed, write=True)
+    assert isinstance(rewritten.error, Aborted)
