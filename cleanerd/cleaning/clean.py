@@ -214,7 +214,7 @@ class Cleaner:
         logs: list[_Log] = []
         failed: list[LogResult] = []
         for candidate in candidates:
-            plan = attempt(lambda one=candidate: plan_one(one), candidate.snapshot.directory)  # type: ignore[misc]
+            plan = attempt(partial(plan_one, candidate), candidate.snapshot.directory)
             if isinstance(plan, CleanerdError):
                 failed.append(self._failed(candidate, plan, watch))
             else:
@@ -304,18 +304,19 @@ class Cleaner:
         if not self._session.is_up and any(log.plan.work.chunks for log in logs):
             with watch.phase("start"):
                 self._session.context()
-        if in_one_step:
+        with pipeline.together([log.plan.work for log in logs]):
+            if in_one_step:
+                with watch.phase("rewrite"):
+                    self._clean_small([log for log in logs if pipeline.is_small(log.plan.work)], pipeline)
+            with watch.phase("index"):
+                logs = [log for log in logs if log.rewritten is None]
+                self._index([log for log in logs if log.indexed is None], pipeline)
+                for log in logs if self._request.config.merge_enable else ():
+                    if log.indexed is not None and log.is_alive:
+                        log.plan = merge_neighbours(log.plan, log.indexed)
             with watch.phase("rewrite"):
-                self._clean_small([log for log in logs if pipeline.is_small(log.plan.work)], pipeline)
-        with watch.phase("index"):
-            logs = [log for log in logs if log.rewritten is None]
-            self._index([log for log in logs if log.indexed is None], pipeline)
-            for log in logs:
-                if log.indexed is not None and log.is_alive and self._request.config.merge_enable:
-                    log.plan = merge_neighbours(log.plan, log.indexed)
-        with watch.phase("rewrite"):
-            for log, rewritten in zip(logs, rewrite(logs, pipeline), strict=True):
-                log.rewritten, log.error = rewritten, log.error or rewritten.error
+                for log, rewritten in zip(logs, rewrite(logs, pipeline), strict=True):
+                    log.rewritten, log.error = rewritten, log.error or rewritten.error
 
     def _index(self, logs: list[_Log], pipeline: Pipeline) -> None:
         for log, indexed in zip(logs, pipeline.index(*self._works(logs)), strict=True):
@@ -357,6 +358,7 @@ class Cleaner:
         wanted = {log.candidate.snapshot.directory: _bound(log).peak_bytes for log in alive}
         if self._reservations.take(wanted, least_free_bytes) is None:
             return
+        pipeline.release()
         make_room()
         if self._reservations.take(wanted, least_free_bytes) is None:
             return
@@ -383,14 +385,12 @@ class Cleaner:
         return None if room is None else no_space(log.candidate.snapshot, peak_bytes, needed_bytes, room)
 
     def _take(self, log: _Log, size_bytes: int) -> int | None:
-        directory = log.candidate.snapshot.directory
-        return self._reservations.take({directory: size_bytes}, log.plan.work.least_free_bytes)
+        return self._reservations.take({log.plan.work.directory: size_bytes}, log.plan.work.least_free_bytes)
 
     def _stage_all(self, logs: list[_Log]) -> None:
         """Side by side: staging is waiting for the disk, which syncs the files of many logs as fast as those of one."""
         with ThreadPoolExecutor(_STAGING_THREADS, "cleanerd-stage") as pool:
-            for _ in pool.map(self._stage, logs):
-                pass  # raises what `_stage` does
+            list(pool.map(self._stage, logs))  # raises what `_stage` does
 
     def _stage(self, log: _Log) -> None:
         """Stage one log. One that fails, or has failed before, leaves nothing behind."""

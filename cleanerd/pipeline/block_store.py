@@ -10,7 +10,7 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from pyspark import SparkContext
@@ -23,15 +23,19 @@ from .index import Block
 from .values import PackedBits
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBlock:
-    """A `Block` whose fingerprints, so many, begin at byte `position` of a file."""
+class StoredBlock(NamedTuple):
+    """A `Block` whose fingerprints, so many, begin at byte `position` of a file. A tuple: thousands of them are pickled."""
 
     path: str
     position: int
     fingerprints: int
     superseded: PackedBits | None
     clean: int
+
+    @property
+    def records(self) -> int:
+        """How many there are."""
+        return self.fingerprints if self.superseded is None else self.superseded.count
 
     def load(self) -> Block:
         """The block. Raises OSError, EOFError for a file that ends before it."""

@@ -32,7 +32,7 @@ _LEAVE_S = 1.0  # for a task that is being answered
 _REPORT_BYTES = 4 << 20  # a message costs two processes some 100 us
 _REPORT_S = 0.02  # one that was held back is followed by the next after as few bytes
 _REPORT_BYTES_MAX = 32 << 20
-_OPEN_MAX = 2  # a cleaning has one channel for progress and one for places
+_OPEN_MAX = 3  # a cleaning has one channel for progress, one for places and one for steps
 
 
 class Phase(IntEnum):
@@ -44,6 +44,7 @@ class Phase(IntEnum):
     EXAMINE = 3  # what is read before there are tasks; logs are numbered as they were asked for
     SIZE = 4  # of a part: (group, number, bytes), on a channel of `place`
     PLACE = 5  # asks where a part begins: (group, number, 0), likewise
+    STEP = 6  # asks for the step behind that one: (number, 0, 0), on a channel of `resident_job`
 
 
 Advance = Callable[[int, int, int], None]

@@ -2,20 +2,24 @@
 
 Two physical plans for one logical plan, as Spark itself has broadcast and shuffle joins:
 
-map-side   The dirty records of the job fit the dedupe budget. Their fingerprints come to the driver, which resolves
-           them; the sets of keys are shared and the clean chunks look their keys up: nothing there supersedes
-           (`policy.winner`).
-shuffle    They do not fit. Every block goes to the partition of its bucket, is resolved there within the budget, and one
-           bit a record comes back. Any number of keys, one pass.
+map-side   The dirty records of the job fit the dedupe budget, and there are clean ones. Fingerprints of the dirty ones come
+           to the driver, which resolves them; the sets of keys are shared and the clean chunks look their keys up: nothing
+           there supersedes (`policy.winner`).
+shuffle    Else every block goes to where its bucket is resolved, within the budget, and one bit a record comes back. Any
+           number of keys, one pass. On one machine blocks lie in files (`block_store`), and a bucket is a task of a step of
+           its own; on a cluster Spark shuffles them.
 
-Both answer with the same bits in the same order, so everything after the resolve step is common. One log's damaged
+All answer with the same bits in the same order, so everything after the resolve step is common. One log's damaged
 chunk or failing disk is an answer, not an exception: other logs of the job go on.
 """
 
+import os
+import shutil
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields
 from operator import itemgetter
 from typing import Any
@@ -29,19 +33,22 @@ from cleanerd.kernels.newest import key_set
 from cleanerd.kernels.tables import KeySet
 from cleanerd.policy.winner import FINGERPRINT_BYTES, KEY_BYTES
 
-from .block_store import scratch_directory
+from .block_store import Shipped, scratch_directory
 from .channel import Phase, Reporter, driver_host
 from .index import Blocks, LogContext, log_context, resolve_all
 from .lazy_spark import LazySpark
 from .one_pass import PassedOnce, Unforeseen, one_pass_chunks
 from .place import Place, places
+from .resident_job import Answers, JobStep, ResidentJob
 from .shared_value import share
 from .small_log import SmallLogTask, is_small
-from .task_queue import handed_out, numbered
+from .task_queue import TURN_BYTES, handed_out, numbered, spark_tasks
 from .tasks import (
+    BlocksGone,
     IndexTask,
     Layout,
     Resolved,
+    ResolveTask,
     RewriteTask,
     each,
     index_together,
@@ -87,10 +94,37 @@ class Pipeline:
         self._budget = budget
         self._reporter = reporter
         self._begun = begun
+        self._resident: ResidentJob | None = None
+
+    @contextmanager
+    def together(self, logs: Sequence[LogWork]) -> Iterator[None]:
+        """While this lasts the steps on these logs share one Spark job, if they are few bytes and need no shuffle."""
+        size_bytes = sum(log.size_bytes for log in logs)
+        if self._session.is_one_machine and size_bytes > 0:
+            cores = self._session.cores()
+            if size_bytes <= cores * TURN_BYTES:
+                tasks = sum(len(log.chunks) for log in logs)
+                self._resident = self._session.residents.take(spark_tasks(tasks, size_bytes, cores, cores))
+        try:
+            yield
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Let the common job go, if there is one; steps that follow are jobs of their own."""
+        resident, self._resident = self._resident, None
+        if resident is not None:
+            self._session.residents.give_back(resident)
 
     def index(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
         """Index and resolve. `keys[i]` is the fingerprint key of log i, fresh for every cleaning."""
-        if sum(log.dirty_records_max for log in logs) <= self._budget.records:
+        fits = sum(log.dirty_records_max for log in logs) <= self._budget.records
+        if self._session.is_one_machine and not (fits and any(log.has_clean for log in logs)):
+            try:
+                return self._index_through_files(logs, keys)
+            except BlocksGone:
+                return self._index_through_files(logs, keys)
+        if fits:
             return self._index_map_side(logs, keys, in_one_pass=True)
         return self._index_by_shuffle(logs, keys)
 
@@ -238,12 +272,57 @@ class Pipeline:
                 chosen += one_pass_chunks(log, changes, keys, advance)
         return chosen
 
-    def _index_by_shuffle(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
+    def _index_through_files(
+        self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]
+    ) -> list[IndexedLog]:
+        """Raises BlocksGone if the session was lost between its steps."""
+        indexed = self._bucketed(logs, keys)
+        contexts = [log_context(log, ()) for log in indexed]
+        summaries: dict[ChunkOf, ChunkSummary | CleanerdError] = {}
+        bits: dict[ChunkOf, dict[int, Bits]] = defaultdict(dict)
+        blocks: dict[tuple[int, int], list[tuple[int, Shipped]]] = defaultdict(list)
+        with ExitStack() as stack:
+
+            def for_blocks(directory: str | None) -> AbstractContextManager[str | None]:
+                """Lasts longer than the step; of the same session."""
+                assert directory is not None
+                path = tempfile.mkdtemp(dir=os.path.dirname(directory))
+                stack.callback(shutil.rmtree, path, ignore_errors=True)
+                return nullcontext(path)
+
+            for task, found in self._run(
+                _index_tasks(indexed, dirty=None), contexts, index_together, for_blocks
+            ):
+                if isinstance(found, CleanerdError):
+                    summaries[task.log, task.chunk] = found
+                    continue
+                summaries[task.log, task.chunk], shipped = found
+                for bucket, block in shipped.items():
+                    blocks[task.log, bucket].append((task.chunk, block))
+            resolved = [
+                ResolveTask(log, bucket, *zip(*members, strict=True))
+                for (log, bucket), members in blocks.items()
+            ]
+            for task, found in self._run(resolved, contexts, each(ResolveTask.run)):
+                if isinstance(found, CleanerdError):
+                    raise found
+                superseded, start = found.unpack(), 0
+                for chunk, block in zip(task.chunks, task.blocks, strict=True):
+                    end = start + block.records
+                    bits[task.log, chunk][task.bucket] = superseded[start:end]
+                    start = end
+        return _join_all(indexed, summaries, bits)
+
+    def _bucketed(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
+        """In buckets that are resolved one by one."""
         per_bucket = min(self._budget.records, BUCKET_RECORDS)
-        indexed = [
+        return [
             IndexedLog(log, key, _buckets(log.records_max, per_bucket))
             for log, key in zip(logs, keys, strict=True)
         ]
+
+    def _index_by_shuffle(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
+        indexed = self._bucketed(logs, keys)
         contexts, tasks = [log_context(log, ()) for log in indexed], _index_tasks(indexed, dirty=None)
         layout, reporter, begun = self._layout(indexed), self._reporter, self._begun
 
@@ -294,25 +373,35 @@ class Pipeline:
         """
         if not tasks:
             return
-        reporter, begun = self._reporter, self._begun
-
-        def job(spark: SparkContext) -> list[tuple[int, Any]]:
-            with self._scratch(spark) as directory, more(directory) as made:
-                shared = share(spark, (contexts, made), directory)
-                partitions, tasks_of = handed_out(spark, tasks, directory)
-
-                def run(some: Any) -> Any:
-                    contexts, made = shared.value
-                    return step(some, contexts, reporter, made)
-
-                answers = partitions.mapPartitions(lambda rows: numbered(tasks_of(rows), run))
-                begun()
-                return [(number, take(answer)) for number, answer in answers.collect()]
-
-        answers = sorted(self._session.run(job), key=itemgetter(0))
+        answers = sorted(
+            self._answers(JobStep(tasks, contexts, step, self._reporter, more, self._begun, take)),
+            key=itemgetter(0),
+        )
         for (number, answer), (at, task) in zip(answers, enumerate(tasks), strict=True):
             assert number == at, "every task is answered once"
             yield task, answer
+
+    def _answers(self, step: JobStep) -> Answers:
+        found = None if self._resident is None else self._resident.run(step)
+        if found is not None:
+            return found
+        self.release()
+
+        def job(spark: SparkContext) -> list[tuple[int, Any]]:
+            with self._scratch(spark) as directory, step.more(directory) as made:
+                shared = share(spark, (step.contexts, made), directory)
+                partitions, tasks_of = handed_out(spark, step.tasks, directory)
+                do, reporter = step.do, step.reporter
+
+                def run(some: Any) -> Any:
+                    contexts, made = shared.value
+                    return do(some, contexts, reporter, made)
+
+                answers = partitions.mapPartitions(lambda rows: numbered(tasks_of(rows), run))
+                step.begun()
+                return [(number, step.take(answer)) for number, answer in answers.collect()]
+
+        return self._session.run(job)
 
 
 def _buckets(records: int, per_bucket: int) -> int:

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import IO, Any, TypeVar
@@ -35,6 +35,8 @@ from cleanerd.errors import Fatal, JobFailed
 from .class_archive import ClassArchive
 from .forked_daemon import ADDRESS, ForkedDaemon
 from .java import find_java_home
+from .reasons import reasons_said
+from .resident_job import JvmLost, Residents
 
 _T = TypeVar("_T")
 
@@ -70,19 +72,12 @@ _LOST = (Py4JError, ConnectionError, EOFError)
 """How a JVM that is gone, or a context that has stopped, shows."""
 _SHARED = "spark.authenticate.secret"
 _KEPT_FROM_SIGHT = re.compile(r"^spark\.authenticate|secret|password|token|access[.]?key", re.IGNORECASE)
-_SAID_BYTES = 64 << 10
 _START_LIMIT_S = 180.0  # a minute for a master that does not answer, twice that for a machine under load
 _KILLED_S = 10.0
 _KEPT_S = 30.0  # half of what Spark lets a worker wait
 _FOR_US_ALONE = 0o077  # the umask of the JVM and its children: what they write, and their sockets
 _ARCHIVED_S = 60.0  # a JVM that ends takes seconds to write its classes
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
-_REASONS_MAX = 3
-_REASON = re.compile(
-    r"(?:Executor updated: \S+ is now (?:EXITED|FAILED|LOST) \((?=.+\))|Application has been killed. Reason: )(.*?)\)?$",
-    re.MULTILINE,
-)
-"""Lines of a standalone cluster's scheduler, see log4j2.properties."""
 
 
 class SparkFailed(JobFailed):
@@ -165,6 +160,7 @@ class LazySpark:
         self._jvm: _Jvm | None = None  # that of the context, or of the one to come
         self._daemon: ForkedDaemon | None = None  # forked for the next JVM
         self._mutex = threading.Lock()
+        self.residents = Residents(self)
 
     def begin(self) -> None:
         """Let a JVM start in the background, so that `context` has less to wait for; what goes wrong shows there.
@@ -188,10 +184,14 @@ class LazySpark:
                     self._daemon = daemon
 
     def context(self) -> SparkContext:
-        """The context, started if need be.
+        """The context, started if need be; no resident job waits in it.
 
         Raises Fatal with what to do when Java is missing, SparkFailed when the JVM hangs.
         """
+        self.residents.close()
+        return self._started()
+
+    def _started(self) -> SparkContext:
         with self._mutex:
             if self._context is None:
                 self._context = self._start()
@@ -209,7 +209,7 @@ class LazySpark:
 
     def cores(self) -> int:
         """How many tasks run at a time. On one machine no JVM is asked: one that hangs, or is gone, shows in `run`."""
-        context = self.context()
+        context = self._started()
         return self._cores if self.is_one_machine else max(int(context.defaultParallelism), 1)
 
     def run(self, work: Callable[[SparkContext], _T]) -> _T:
@@ -217,6 +217,17 @@ class LazySpark:
 
         Raises SparkFailed when Spark gives up on a job or the session is stopped, Fatal when none can be started.
         """
+        with self.residents.away():
+            with contextlib.suppress(JvmLost), self.at_work():
+                return self.run_once(work)
+            try:
+                with self.at_work():
+                    return self._run_group(work)
+            except _LOST as error:
+                raise SparkFailed(error, () if self._is_alive() else self._forget()) from error
+
+    def run_once(self, work: Callable[[SparkContext], _T]) -> _T:
+        """`run`, but raises JvmLost if the JVM is gone; not `at_work` by itself."""
         stops = self._stops
         try:
             return self._run_group(work)
@@ -228,15 +239,21 @@ class LazySpark:
             reasons = self._forget()
             if reasons:  # it did not die: its cluster ended it
                 raise SparkFailed(error, reasons) from error
+            raise JvmLost("the JVM of the session has ended") from error
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """While this lasts tasks report: `observe` is told. Starts the session if need be."""
+        self._started()
+        self._observe(True)
         try:
-            return self._run_group(work)
-        except _LOST as error:
-            raise SparkFailed(error, () if self._is_alive() else self._forget()) from error
+            yield
+        finally:
+            self._observe(False)
 
     def _run_group(self, work: Callable[[SparkContext], _T]) -> _T:
-        context = self.context()
+        context = self._started()
         group = uuid.uuid4().hex
-        self._observe(True)
         try:
             context.setJobGroup(group, "cleanerd", interruptOnCancel=True)
             context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
@@ -245,11 +262,10 @@ class LazySpark:
             with contextlib.suppress(*_LOST):  # a context that has stopped; why it did is what counts
                 context.cancelJobGroup(group)
             raise
-        finally:
-            self._observe(False)
 
     def stop(self) -> None:
         """Give the session's memory back; the next use starts a new one."""
+        self.residents.end()
         with self._mutex:
             self._stops += 1
             context, self._context = self._context, None
@@ -295,7 +311,7 @@ class LazySpark:
         _forget_gateway()
         if jvm is None:
             return []
-        reasons = _reasons(jvm.said)
+        reasons = reasons_said(jvm.said)
         jvm.forget()
         return reasons
 
@@ -354,8 +370,7 @@ class LazySpark:
         if daemon is not None:
             conf.set(f"spark.executorEnv.{ADDRESS}", daemon.address)
         archive = self._use_archive(conf, os.environ["JAVA_HOME"])
-        # What the JVM says, as long as it lives: our standard output is that of a command, JSON perhaps.
-        said = tempfile.TemporaryFile()  # noqa: SIM115
+        said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as it lives; our standard output is that of a command
         return _Jvm(conf, said, archive, _begin(lambda: _new_gateway(conf, said)), daemon)
 
     def _use_archive(self, conf: SparkConf, java_home: str) -> ClassArchive | None:
@@ -446,15 +461,6 @@ def _authentication(master: str, settings: Mapping[str, str]) -> dict[str, str]:
     if master.startswith("local"):
         return {"spark.authenticate": "true", _SHARED: secrets.token_hex(32)}
     return {}
-
-
-def _reasons(said: IO[bytes]) -> list[str]:
-    """Why a cluster ended its application, from what the JVM wrote: the reason of the executors first."""
-    size = said.seek(0, os.SEEK_END)
-    said.seek(max(size - _SAID_BYTES, 0))
-    text = said.read().decode(errors="replace")
-    found = [match[1].strip() for match in _REASON.finditer(text)]
-    return list(dict.fromkeys(found))[:_REASONS_MAX]
 
 
 def _take_over(archive: ClassArchive) -> None:

@@ -28,7 +28,7 @@ Numbered = Iterator[tuple[int, _Task]]
 HandedOut = tuple[RDD[Any], Callable[[Any], Numbered[Any]]]
 """An RDD with a partition for each task of Spark, and what makes tasks of the rows of a partition."""
 
-_TURN_BYTES = 1 << 30
+TURN_BYTES = 1 << 30
 """Of log, for one task of Spark: then those of other jobs have their turn."""
 _WORTH_A_CORE_BYTES = 4 << 20  # to begin costs a core some tens of ms
 _PER_CORE = 4  # rows of a cluster: small ones end together
@@ -85,17 +85,17 @@ def handed_out(spark: SparkContext, tasks: Sequence[Any], directory: str | None)
     size_bytes, cores = sum(task.size_bytes for task in tasks), spark.defaultParallelism
     if directory is None:
         rows = list(enumerate(tasks))
-        return spark.parallelize(rows, _partitions(len(tasks), size_bytes, _PER_CORE * cores, cores)), iter
+        return spark.parallelize(rows, spark_tasks(len(tasks), size_bytes, _PER_CORE * cores, cores)), iter
     queue = TaskQueue.of(directory, tasks)
-    count = _partitions(len(tasks), size_bytes, cores, cores)
+    count = spark_tasks(len(tasks), size_bytes, cores, cores)
     turn_bytes = -(-size_bytes // count)
     turns = [turn_bytes if number < count - cores else np.inf for number in range(count)]
     return spark.parallelize(turns, count), lambda turns: queue.take(sum(turns))
 
 
-def _partitions(tasks: int, size_bytes: int, wanted: int, cores: int) -> int:
+def spark_tasks(tasks: int, size_bytes: int, wanted: int, cores: int) -> int:
     """`wanted`, fewer where each has too little to do, more where each would have more than its turn."""
-    count = max(min(wanted, -(-size_bytes // _WORTH_A_CORE_BYTES)), -(-size_bytes // _TURN_BYTES), 1)
+    count = max(min(wanted, -(-size_bytes // _WORTH_A_CORE_BYTES)), -(-size_bytes // TURN_BYTES), 1)
     if count > cores:
         count = -(-count // cores) * cores  # else the last round leaves cores idle
     return max(min(tasks, count), 1)

@@ -11,9 +11,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from cleanerd.errors import CleanerdError, guarded
+from cleanerd.errors import CleanerdError, JobFailed, guarded
 from cleanerd.kernels.newest import look_up
 from cleanerd.kernels.tables import KeySet
+from cleanerd.policy.winner import FINGERPRINT_BYTES
 
 from .block_store import Shipped, block_writer
 from .channel import Phase, Reporter
@@ -25,7 +26,7 @@ from .values import ChunkSummary, ChunkWork, PackedBits, Part, Verdicts
 
 _T = TypeVar("_T")
 
-_WORTH_COMBINING = 0.5
+_WORTH_COMBINING = 0.25
 """If a larger share of a bucket is left, to write the rest and read it again costs less than to find what may go."""
 
 _COMBINED_RECORDS = 1 << 22  # 64 MiB of fingerprints that one task holds until it ships what is left of them
@@ -210,6 +211,34 @@ def resolve_partition(rows: Iterable[tuple[int, TaskAnswer]], reporter: Reporter
         reporter.live(log, Phase.INDEX)
         for (chunk, _), superseded in zip(members, bits, strict=True):
             yield log, chunk, Resolved(bucket, PackedBits.of(superseded))
+
+
+class BlocksGone(JobFailed):
+    """Blocks that an earlier step left in files went with their session."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveTask:
+    """Resolve one bucket of a log, whose blocks, in offset order, are those of so many `chunks`."""
+
+    log: int
+    bucket: int
+    chunks: tuple[int, ...]
+    blocks: tuple[Shipped, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of log, about: fingerprints are resolved as fast as ten times as many bytes of log are indexed."""
+        return 10 * FINGERPRINT_BYTES * sum(block.records for block in self.blocks)
+
+    def run(self, contexts: list[LogContext], reporter: Reporter, _: object) -> PackedBits | CleanerdError:
+        """The answers to all records of the blocks, in their order."""
+        try:
+            bits, _ = resolve([block.load() for block in self.blocks])
+        except (OSError, EOFError) as error:
+            return BlocksGone(str(error))
+        reporter.live(contexts[self.log].number, Phase.INDEX)
+        return PackedBits.of(np.concatenate(bits))
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,12 +43,24 @@ class _Rows(list[Any]):
         return self
 
 
+class _NoResidents:
+    """Each step is a job."""
+
+    def take(self, _: int) -> "_NoResidents":
+        return self
+
+    def give_back(self, _: "_NoResidents") -> None: ...
+
+    def run(self, _: Any) -> None: ...
+
+
 class InProcess:
     """What the pipeline asks of a Spark session and its context."""
 
     defaultParallelism = 1
     is_one_machine = True
     _temp_dir = None
+    residents = _NoResidents()
 
     def cores(self) -> int:
         return 1
@@ -68,6 +80,8 @@ class Silent:
 
     def advance(self, log: int, phase: Phase) -> contextlib.AbstractContextManager[Advance]:
         return contextlib.nullcontext(lambda *_: None)
+
+    def live(self, log: int, phase: Phase) -> None: ...
 
 
 class Standstill:

@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -51,13 +52,20 @@ def plan(log_dir: Path, name: str, first_dirty_offset: int = 0, chunk_bytes: int
 
 
 def run(
-    session: LazySpark, works: Sequence[LogWork], budget: Budget, *, write: bool = True
+    session: LazySpark,
+    works: Sequence[LogWork],
+    budget: Budget,
+    *,
+    write: bool = True,
+    between: Callable[[], object] = lambda: None,
 ) -> tuple[list[IndexedLog], list[RewrittenLog]]:
-    """Index and rewrite."""
+    """Index and rewrite in one resident job, and something `between`."""
     with Channel(lambda *_: True) as channel:
         pipeline = Pipeline(session, budget, channel.reporter)
-        indexed = pipeline.index(works, [(11 + i, 12) for i in range(len(works))])
-        return indexed, pipeline.rewrite(indexed, write=write)
+        with pipeline.together(works):
+            indexed = pipeline.index(works, [(11 + i, 12) for i in range(len(works))])
+            between()
+            return indexed, pipeline.rewrite(indexed, write=write)
 
 
 def offsets_in(log: RewrittenLog) -> np.ndarray:
@@ -88,13 +96,26 @@ def test_shuffle_plan_is_exact_with_a_budget_of_1000_keys_on_1000000_records(
     np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
 
 
-@pytest.mark.parametrize(
-    ("budget", "first_dirty_offset", "jobs"), [(TIGHT, 0, 2), (AMPLE, 0, 2), (AMPLE, 30_025, 3)]
-)
-def test_who_asks_is_told_when_tasks_run(
-    spark: LazySpark, tmp_path: Path, budget: Budget, first_dirty_offset: int, jobs: int
+def test_shuffle_by_spark_where_tasks_have_no_files_in_common(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For each Spark job of both plans, before any of its tasks reports."""
+    """As on a cluster: fingerprints travel through Spark, and each part is a file of its own."""
+    keys = write_log(tmp_path / "log-0", 60_000, SMALL)
+    monkeypatch.setattr(LazySpark, "is_one_machine", False)
+
+    (indexed,), (rewritten,) = run(spark, [plan(tmp_path, "log")], TIGHT)
+
+    assert rewritten.error is None
+    assert indexed.buckets > 1
+    np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
+
+
+@pytest.mark.parametrize(("budget", "first_dirty_offset"), [(TIGHT, 0), (AMPLE, 0), (AMPLE, 30_025)])
+@pytest.mark.parametrize("is_resident", [False, True], ids=["jobs", "resident"])
+def test_who_asks_is_told_when_tasks_run(
+    spark: LazySpark, tmp_path: Path, budget: Budget, first_dirty_offset: int, is_resident: bool
+) -> None:
+    """For each of the three steps of both plans, before any of its tasks reports."""
     write_log(tmp_path / "log-0", 60_000, SMALL)
     told: list[str] = []
 
@@ -104,9 +125,10 @@ def test_who_asks_is_told_when_tasks_run(
 
     with Channel(report) as channel:
         pipeline = Pipeline(spark, budget, channel.reporter, lambda: told.append("begun"))
-        indexed = pipeline.index([plan(tmp_path, "log", first_dirty_offset)], [(1, 2)])
-        pipeline.rewrite(indexed, write=True)
-    assert told.count("begun") == jobs
+        works = [plan(tmp_path, "log", first_dirty_offset)]
+        with pipeline.together(works) if is_resident else nullcontext():
+            pipeline.rewrite(pipeline.index(works, [(1, 2)]), write=True)
+    assert told.count("begun") == 3
     assert told[0] == "begun"
     assert "report" in told
 
@@ -174,11 +196,12 @@ def test_dry_run_writes_nothing_and_counts_the_same(spark: LazySpark, tmp_path: 
 
 
 def test_nothing_is_left_among_the_scratch_files(spark: LazySpark, tmp_path: Path) -> None:
-    """With either plan: the files of blocks end with their job."""
+    """With either plan: the files of blocks end with their step, those of a step with its job."""
     write_log(tmp_path / "scratch-0", 20_000, SMALL)
     before = set(os.listdir(spark.context()._temp_dir))
     for budget in (TIGHT, AMPLE):
         run(spark, [plan(tmp_path, "scratch")], budget)
+    spark.residents.end()
     assert not [
         name
         for name in set(os.listdir(spark.context()._temp_dir)) - before

@@ -145,13 +145,13 @@ def test_spark_does_each_task_once(
         (100, 1 << 20, 2, 1),  # not worth a second core
         (100, 9 << 20, 2, 2),
         (1, 9 << 20, 2, 1),
-        (100, task_queue._TURN_BYTES * 2, 2, 2),
-        (100, task_queue._TURN_BYTES * 2 + 1, 2, 4),
-        (3, task_queue._TURN_BYTES * 100, 2, 3),
+        (100, task_queue.TURN_BYTES * 2, 2, 2),
+        (100, task_queue.TURN_BYTES * 2 + 1, 2, 4),
+        (3, task_queue.TURN_BYTES * 100, 2, 3),
     ],
 )  # fmt: skip
 def test_as_few_tasks_of_spark_as_give_others_their_turn(
     tasks: int, size_bytes: int, wanted: int, expected: int
 ) -> None:
     """A multiple of the cores, where there is more than one turn for each."""
-    assert task_queue._partitions(tasks, size_bytes, wanted, 2) == expected
+    assert task_queue.spark_tasks(tasks, size_bytes, wanted, 2) == expected
