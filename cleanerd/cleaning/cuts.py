@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from cleanerd.env.files import open_regular
 from cleanerd.env.pace import Pace
@@ -21,6 +22,10 @@ from cleanerd.storage.scan import SegmentOnDisk, sound_batch
 _WALK_BYTES_PER_THREAD = 64 << 20  # some ms: less is not worth a thread
 _BYTES_PER_OFFSET_MIN = 32  # of log: with more offsets than that their number says little about records
 _OFFSETS_PER_RECORD_MAX = 2  # in the batches that are looked at, which stand for the others
+_TAIL_CHUNKS = (
+    2  # at the end of a log are cut in _TAIL_CUTS: a core that finds nothing more to do waits for less
+)
+_TAIL_CUTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +40,23 @@ class Uncut:
 def cut_all(
     segments: Sequence[Uncut], *, chunk_bytes: int, first_dirty_offset: int, pace: Pace
 ) -> list[Heads]:
-    """Cut segments at batch starts, about every `chunk_bytes`. Raises OSError, and what `pace` does."""
-    found = [_cut_by_index(one, chunk_bytes, first_dirty_offset) for one in segments]
+    """Cut the segments of a log at batch starts, about every `chunk_bytes`. Raises OSError, and what `pace` does."""
+    found = [
+        _cut_by_index(one, chunk_bytes, first_dirty_offset, is_last=number == len(segments))
+        for number, one in enumerate(segments, 1)
+    ]
     rest = [one.segment for one, heads in zip(segments, found, strict=True) if heads is None]
-    walked = iter(_walk_all(rest, chunk_bytes, first_dirty_offset, pace))
+    last = segments[-1].segment if segments else None
+    walked = iter(_walk_all(rest, chunk_bytes, first_dirty_offset, pace, last))
     return [next(walked) if heads is None else heads for heads in found]
 
 
-def _cut_by_index(uncut: Uncut, chunk_bytes: int, first_dirty_offset: int) -> Heads | None:
+def _cut_by_index(uncut: Uncut, chunk_bytes: int, first_dirty_offset: int, *, is_last: bool) -> Heads | None:
     """What index and offsets tell, None where that is no good bound or not true. Reads a batch for each chunk."""
     segment, size_bytes = uncut.segment, uncut.segment.size_bytes
     if uncut.end_offset - segment.base_offset > size_bytes // _BYTES_PER_OFFSET_MIN:
         return None
-    starts, last_offsets = _indexed_starts(uncut, chunk_bytes)
+    starts, last_offsets = _indexed_starts(uncut, _marks(segment.size_bytes, chunk_bytes, is_last=is_last))
     if np.diff([*starts, size_bytes]).max() > 2 * chunk_bytes:
         return None
     lows = []
@@ -67,11 +76,18 @@ def _cut_by_index(uncut: Uncut, chunk_bytes: int, first_dirty_offset: int) -> He
     return Heads(np.array(starts, np.int64), records, records - clean)
 
 
-def _indexed_starts(uncut: Uncut, chunk_bytes: int) -> tuple[list[int], list[int]]:
-    """The first position that the index names in each run of `chunk_bytes`, and the last offset of the batch there."""
+def _marks(size_bytes: int, chunk_bytes: int, *, is_last: bool) -> npt.NDArray[np.int64]:
+    """Where a segment is cut if batches allow it; they are multiples of `chunk_bytes` // _TAIL_CUTS."""
+    fine = max(chunk_bytes // _TAIL_CUTS, 1)
+    tail = max(size_bytes // chunk_bytes + 1 - _TAIL_CHUNKS, 0) * chunk_bytes if is_last else size_bytes
+    marks = [np.arange(chunk_bytes, tail, chunk_bytes), np.arange(tail or fine, size_bytes, fine)]
+    return np.concatenate(marks)
+
+
+def _indexed_starts(uncut: Uncut, marks: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
+    """The first position that the index names from each mark on, and the last offset of the batch there."""
     positions, offsets = [0], [uncut.end_offset - 1]
     if uncut.index is not None:
-        marks = np.arange(chunk_bytes, uncut.segment.size_bytes, chunk_bytes)
         rows = np.unique(np.searchsorted(uncut.index.positions, marks))
         rows = rows[rows < len(uncut.index.positions)]
         positions += uncut.index.positions[rows].tolist()
@@ -80,13 +96,19 @@ def _indexed_starts(uncut: Uncut, chunk_bytes: int) -> tuple[list[int], list[int
 
 
 def _walk_all(
-    segments: Sequence[SegmentOnDisk], chunk_bytes: int, first_dirty_offset: int, pace: Pace
+    segments: Sequence[SegmentOnDisk],
+    chunk_bytes: int,
+    first_dirty_offset: int,
+    pace: Pace,
+    last: SegmentOnDisk | None,
 ) -> list[Heads]:
-    """The batch headers of segments on as many cores as that pays for. Raises OSError."""
+    """The batch headers of segments on as many cores as that pays for. `last`: of the log. Raises OSError."""
 
     def walk(segment: SegmentOnDisk) -> Heads:
+        fine = max(chunk_bytes // _TAIL_CUTS, 1) if segment is last else chunk_bytes
         with open_regular(segment.path) as fd:
-            return walk_heads(fd, segment.size_bytes, chunk_bytes, first_dirty_offset, pace)
+            heads = walk_heads(fd, segment.size_bytes, fine, first_dirty_offset, pace)
+        return _coarser(heads, _marks(segment.size_bytes, chunk_bytes, is_last=segment is last))
 
     paying = sum(segment.size_bytes for segment in segments) // _WALK_BYTES_PER_THREAD
     threads = min(len(segments), paying, len(os.sched_getaffinity(0)))
@@ -94,3 +116,13 @@ def _walk_all(
         return [walk(segment) for segment in segments]
     with ThreadPoolExecutor(threads, thread_name_prefix="cleanerd-plan") as pool:
         return list(pool.map(walk, segments))
+
+
+def _coarser(heads: Heads, marks: npt.NDArray[np.int64]) -> Heads:
+    """Cut at no more than the first start from each mark on."""
+    rows = np.unique([0, *np.searchsorted(heads.starts, marks).tolist()])
+    rows = rows[rows < len(heads.starts)]
+    records, dirty_records = (
+        np.add.reduceat(column, rows) for column in (heads.records, heads.dirty_records)
+    )
+    return Heads(heads.starts[rows], records, dirty_records)

@@ -180,4 +180,17 @@ def test_each_segment_gets_its_own(tmp_path: Path, walked: list[str]) -> None:
     mixed = [replace(one, index=None) if i % 2 else one for i, one in enumerate(segments)]
     found = cut_all(mixed, chunk_bytes=CHUNK_BYTES, first_dirty_offset=0, pace=unpaced)
     assert walked == [one.segment.path for one in mixed[1::2]]
-    assert [heads.starts.tolist() for heads in found] == [cut(one).starts.tolist() for one in segments]
+    walked_alone = [replace(one, index=None) for one in segments]
+    expected = cut_all(walked_alone, chunk_bytes=CHUNK_BYTES, first_dirty_offset=0, pace=unpaced)
+    assert [heads.starts.tolist() for heads in found] == [heads.starts.tolist() for heads in expected]
+
+
+def test_the_end_of_a_log_is_cut_finer(tmp_path: Path) -> None:
+    """A core that finds nothing more to do waits for the last chunk of another: one or two at the end are cut in four."""
+    segments = [dense(tmp_path / f"{i}.log", 60) for i in range(2)]
+    first, last = cut_all(segments, chunk_bytes=CHUNK_BYTES, first_dirty_offset=0, pace=unpaced)
+    assert np.diff(first.starts).min() > CHUNK_BYTES / 2
+    assert np.diff(last.starts[-4:]).max() < CHUNK_BYTES / 2
+    assert len(last.starts) > len(first.starts)
+    assert first.starts.tolist()[:10] == last.starts.tolist()[:10]
+    assert last.records.sum() == first.records.sum() == 600
