@@ -11,8 +11,8 @@ bytes and messages    what is left of them
 written
 elapsed               seconds of the cleaning; with other logs of the same job
 index                 plan and index
-buffer utilization    the most that the keys of the dirty section could have needed; above 100% they went through
-                      Spark's shuffle
+buffer utilization    the most that the keys of the dirty section could have needed; above 100% they are resolved
+                      a bucket at a time
 ====================  ===========================================================================================
 """
 

@@ -240,8 +240,8 @@ STAGED_WASTED = _counter("cleanerd_staged_wasted_bytes_total", "log_dir",
 DEDUPE_BYTES = _read("cleanerd_dedupe_buffer_bytes", "", "Memory for the keys of a job: size times load factor.",
                      "with the configuration")
 DEDUPE_RATIO = _fed("cleanerd_dedupe_buffer_max_utilization_ratio", "",
-                    "Upper bound of the share of it that the last job needed; above 1 the keys went through Spark's "
-                    "shuffle: still one pass, but slower.",
+                    "Upper bound of the share of it that the last job needed; above 1 its keys are resolved a "
+                    "bucket at a time: still one pass.",
                     "at the end of a job")
 SESSION_UP = _read("cleanerd_spark_session_up", "", "Whether the engine process is up.",
                    "from the first job to cleanerd.spark.idle.timeout.ms after the last one")
