@@ -17,10 +17,12 @@ from cleanerd.env.files import FileStat, RealFiles
 from cleanerd.env.pace import unpaced
 from cleanerd.errors import Aborted, CorruptFile
 from cleanerd.format.names import TopicPartition
+from cleanerd.pipeline.block_store import StoredBlock
 from cleanerd.pipeline.channel import Channel
 from cleanerd.pipeline.chunks import read_pieces, slices
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.pipeline.tasks import ResolveTask
 from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog, Source
 from cleanerd.policy.cleanable import CompactionConfig, LogFacts, cleanable_range
 from cleanerd.policy.winner import KEY_BYTES
@@ -227,6 +229,47 @@ def test_the_death_of_the_jvm_costs_one_retry(spark: LazySpark, tmp_path: Path) 
 
     _, (rewritten,) = run(spark, [plan(tmp_path, "dead")], AMPLE)
 
+    assert rewritten.error is None
+    np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
+
+
+def test_a_jvm_that_dies_between_two_steps_costs_one_retry(spark: LazySpark, tmp_path: Path) -> None:
+    """What is known of the log is here: the next step is a job of its own in the next session."""
+    keys = write_log(tmp_path / "between-0", 20_000, SMALL)
+    gateway = spark.context()._gateway
+    assert gateway is not None
+
+    def kill() -> None:
+        gateway.proc.kill()
+        gateway.proc.wait()
+
+    _, (rewritten,) = run(spark, [plan(tmp_path, "between")], AMPLE, between=kill)
+
+    assert rewritten.error is None
+    np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
+
+
+def test_blocks_that_went_with_their_session_are_made_again(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JVM that ends takes the scratch files of its session along, and with them what the index step left there."""
+    keys = write_log(tmp_path / "gone-0", 20_000, SMALL)
+    gone: set[str] = set()
+
+    def resolving(
+        log: int, bucket: int, chunks: tuple[int, ...], blocks: tuple[StoredBlock, ...]
+    ) -> ResolveTask:
+        if not gone:
+            gone.update(block.path for block in blocks)
+            for path in gone:
+                os.unlink(path)
+        return ResolveTask(log, bucket, chunks, blocks)
+
+    monkeypatch.setattr("cleanerd.pipeline.job.ResolveTask", resolving)
+    monkeypatch.setattr(resolving, "run", ResolveTask.run, raising=False)
+    _, (rewritten,) = run(spark, [plan(tmp_path, "gone")], TIGHT)
+
+    assert gone
     assert rewritten.error is None
     np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
 
