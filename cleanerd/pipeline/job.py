@@ -98,7 +98,7 @@ class Pipeline:
 
     @contextmanager
     def together(self, logs: Sequence[LogWork]) -> Iterator[None]:
-        """While this lasts the steps on these logs share one Spark job, if they are few bytes and need no shuffle."""
+        """While this lasts the steps on these logs share one Spark job, if they are few bytes on one machine."""
         size_bytes = sum(log.size_bytes for log in logs)
         if self._session.is_one_machine and size_bytes > 0:
             cores = self._session.cores()
