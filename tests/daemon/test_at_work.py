@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cleanerd.client.control import DaemonControl
@@ -105,14 +106,14 @@ def test_an_examination_pays_for_what_it_reads_and_can_be_aborted(tmp_path: Path
 def test_healthz_tells_of_an_engine_that_stalls_until_a_cleaning_comes_through(
     tmp_path: Path, log_dir: Path
 ) -> None:
-    """The JVM hangs in the middle of a job: the engine is ended, the next one cleans the log."""
+    """The JVM and its workers hang in the middle of a job: the engine is ended, the next one cleans the log."""
     with in_the_middle(tmp_path, log_dir, cleanerd_metrics_listen="127.0.0.1:0") as daemon:
         assert daemon.process is not None
         health = functools.partial(get, daemon.metrics_address(), "/healthz")
         assert health()[::2] == (200, "alive\n")
-        for pid in descendants(daemon.process.pid):
-            if b"SparkSubmit" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGSTOP)
+        for engine in psutil.Process(daemon.process.pid).children():
+            for one in engine.children(recursive=True):
+                one.suspend()
         daemon.configure(cleanerd_job_stall_timeout_ms=1000, log_cleaner_io_max_bytes_per_second=1e12)
         wait_until(lambda: health()[0] == 503, 30, daemon.output)
         daemon.configure(cleanerd_job_stall_timeout_ms=300_000)

@@ -139,6 +139,8 @@ def run_jobs(session: LazySpark, work: LogWork, jobs: int) -> tuple[int, int, in
     for _ in range(jobs):
         (indexed,), _ = run(session, [work], AMPLE, write=False)
         assert indexed.error is None
+    session.residents.end()
+    threading.Event().wait(0.5)  # what its thread held goes with it, soon
     gc.collect()
     return holdings()
 

@@ -211,19 +211,19 @@ def test_an_engine_that_has_no_time_to_end_leaves_none(
 def test_a_job_that_does_not_progress_is_ended(
     engine: Engine, places: Places, tmp_path: Path, aborted: bool
 ) -> None:
-    """The JVM of a session hangs: the engine and all its processes are ended, the next cleaning has new ones."""
+    """JVM and workers of a session hang: the engine and all its processes are ended, the next cleaning has new ones."""
     log_dir = write_logs(tmp_path / "logs", "one")
     with Channel(lambda *_: engine.beat() is None) as channel:
         assert clean(engine, log_dir, channel) == "staged"
         assert engine.pid is not None
-        (jvm,) = [pid for pid in descendants(engine.pid) if b"SparkSubmit" in cmdline(pid)]
-        old = engine.pid
-        os.kill(jvm, signal.SIGSTOP)
+        old, *others = descendants(engine.pid)
+        for pid in others:
+            os.kill(pid, signal.SIGSTOP)
         places.stall_timeout_ms = 600_000 if aborted else 5_000
         with pytest.raises(EngineStalled, match="no task of Spark has reported for"):
             clean(engine, log_dir, channel, aborted=aborted)
         assert engine.stalled is not None
-        wait_until(lambda: is_gone(jvm) and is_gone(old), 10)
+        wait_until(lambda: all(map(is_gone, [old, *others])), 10)
         places.stall_timeout_ms = 600_000
         assert clean(engine, log_dir, channel) == "staged"
         assert engine.stalled is None
