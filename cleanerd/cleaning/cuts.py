@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +23,11 @@ from cleanerd.storage.scan import SegmentOnDisk, sound_batch
 _WALK_BYTES_PER_THREAD = 64 << 20  # some ms: less is not worth a thread
 _BYTES_PER_OFFSET_MIN = 32  # of log: with more offsets than that their number says little about records
 _OFFSETS_PER_RECORD_MAX = 2  # in the batches that are looked at, which stand for the others
-_TAIL_CHUNKS = (
-    2  # at the end of a log are cut in _TAIL_CUTS: a core that finds nothing more to do waits for less
-)
+_TAIL_CHUNKS = 2  # of a log are cut in _TAIL_CUTS: a core that finds nothing more to do waits for less
 _TAIL_CUTS = 4
+
+_Marks = npt.NDArray[np.int64]
+"""Positions in a segment, ascending: it is cut at the first batch from each on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +43,30 @@ def cut_all(
     segments: Sequence[Uncut], *, chunk_bytes: int, first_dirty_offset: int, pace: Pace
 ) -> list[Heads]:
     """Cut the segments of a log at batch starts, about every `chunk_bytes`. Raises OSError, and what `pace` does."""
+    marks = [_marks(one.segment.size_bytes, chunk_bytes, is_last=one is segments[-1]) for one in segments]
     found = [
-        _cut_by_index(one, chunk_bytes, first_dirty_offset, is_last=number == len(segments))
-        for number, one in enumerate(segments, 1)
+        _cut_by_index(one, own, chunk_bytes, first_dirty_offset)
+        for one, own in zip(segments, marks, strict=True)
     ]
-    rest = [one.segment for one, heads in zip(segments, found, strict=True) if heads is None]
-    last = segments[-1].segment if segments else None
-    walked = iter(_walk_all(rest, chunk_bytes, first_dirty_offset, pace, last))
+    rest = [number for number, heads in enumerate(found) if heads is None]
+    walked = iter(
+        _walk_all(
+            [segments[n].segment for n in rest],
+            [marks[n] for n in rest],
+            _fine(chunk_bytes),
+            first_dirty_offset,
+            pace,
+        )
+    )
     return [next(walked) if heads is None else heads for heads in found]
 
 
-def _cut_by_index(uncut: Uncut, chunk_bytes: int, first_dirty_offset: int, *, is_last: bool) -> Heads | None:
+def _cut_by_index(uncut: Uncut, marks: _Marks, chunk_bytes: int, first_dirty_offset: int) -> Heads | None:
     """What index and offsets tell, None where that is no good bound or not true. Reads a batch for each chunk."""
     segment, size_bytes = uncut.segment, uncut.segment.size_bytes
     if uncut.end_offset - segment.base_offset > size_bytes // _BYTES_PER_OFFSET_MIN:
         return None
-    starts, last_offsets = _indexed_starts(uncut, _marks(segment.size_bytes, chunk_bytes, is_last=is_last))
+    starts, last_offsets = _indexed_starts(uncut, marks)
     if np.diff([*starts, size_bytes]).max() > 2 * chunk_bytes:
         return None
     lows = []
@@ -76,20 +86,30 @@ def _cut_by_index(uncut: Uncut, chunk_bytes: int, first_dirty_offset: int, *, is
     return Heads(np.array(starts, np.int64), records, records - clean)
 
 
-def _marks(size_bytes: int, chunk_bytes: int, *, is_last: bool) -> npt.NDArray[np.int64]:
-    """Where a segment is cut if batches allow it; they are multiples of `chunk_bytes` // _TAIL_CUTS."""
-    fine = max(chunk_bytes // _TAIL_CUTS, 1)
+def _fine(chunk_bytes: int) -> int:
+    """About how far from each other two cuts are at the end of a log."""
+    return max(chunk_bytes // _TAIL_CUTS, 1)
+
+
+def _marks(size_bytes: int, chunk_bytes: int, *, is_last: bool) -> _Marks:
+    """Where a segment is cut if batches allow it."""
+    fine = _fine(chunk_bytes)
     tail = max(size_bytes // chunk_bytes + 1 - _TAIL_CHUNKS, 0) * chunk_bytes if is_last else size_bytes
     marks = [np.arange(chunk_bytes, tail, chunk_bytes), np.arange(tail or fine, size_bytes, fine)]
     return np.concatenate(marks)
 
 
-def _indexed_starts(uncut: Uncut, marks: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
+def _first_from(positions: npt.NDArray[Any], marks: _Marks) -> npt.NDArray[np.int64]:
+    """Rows of the first position from each mark on; none where there is no more."""
+    rows = np.unique(np.searchsorted(positions, marks))
+    return rows[rows < len(positions)]
+
+
+def _indexed_starts(uncut: Uncut, marks: _Marks) -> tuple[list[int], list[int]]:
     """The first position that the index names from each mark on, and the last offset of the batch there."""
     positions, offsets = [0], [uncut.end_offset - 1]
     if uncut.index is not None:
-        rows = np.unique(np.searchsorted(uncut.index.positions, marks))
-        rows = rows[rows < len(uncut.index.positions)]
+        rows = _first_from(uncut.index.positions, marks)
         positions += uncut.index.positions[rows].tolist()
         offsets += uncut.index.offsets[rows].tolist()
     return positions, offsets
@@ -97,31 +117,29 @@ def _indexed_starts(uncut: Uncut, marks: npt.NDArray[np.int64]) -> tuple[list[in
 
 def _walk_all(
     segments: Sequence[SegmentOnDisk],
-    chunk_bytes: int,
+    marks: Sequence[_Marks],
+    fine_bytes: int,
     first_dirty_offset: int,
     pace: Pace,
-    last: SegmentOnDisk | None,
 ) -> list[Heads]:
-    """The batch headers of segments on as many cores as that pays for. `last`: of the log. Raises OSError."""
+    """The batch headers of segments, cut at their marks, on as many cores as that pays for. Raises OSError."""
 
-    def walk(segment: SegmentOnDisk) -> Heads:
-        fine = max(chunk_bytes // _TAIL_CUTS, 1) if segment is last else chunk_bytes
+    def walk(segment: SegmentOnDisk, own: _Marks) -> Heads:
         with open_regular(segment.path) as fd:
-            heads = walk_heads(fd, segment.size_bytes, fine, first_dirty_offset, pace)
-        return _coarser(heads, _marks(segment.size_bytes, chunk_bytes, is_last=segment is last))
+            heads = walk_heads(fd, segment.size_bytes, fine_bytes, first_dirty_offset, pace)
+        return _coarser(heads, own)
 
     paying = sum(segment.size_bytes for segment in segments) // _WALK_BYTES_PER_THREAD
     threads = min(len(segments), paying, len(os.sched_getaffinity(0)))
     if threads < 2:
-        return [walk(segment) for segment in segments]
+        return list(map(walk, segments, marks))
     with ThreadPoolExecutor(threads, thread_name_prefix="cleanerd-plan") as pool:
-        return list(pool.map(walk, segments))
+        return list(pool.map(walk, segments, marks))
 
 
-def _coarser(heads: Heads, marks: npt.NDArray[np.int64]) -> Heads:
+def _coarser(heads: Heads, marks: _Marks) -> Heads:
     """Cut at no more than the first start from each mark on."""
-    rows = np.unique([0, *np.searchsorted(heads.starts, marks).tolist()])
-    rows = rows[rows < len(heads.starts)]
+    rows = np.union1d([0], _first_from(heads.starts, marks))
     records, dirty_records = (
         np.add.reduceat(column, rows) for column in (heads.records, heads.dirty_records)
     )

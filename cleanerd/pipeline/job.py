@@ -39,10 +39,10 @@ from .index import Blocks, LogContext, log_context, resolve_all
 from .lazy_spark import LazySpark
 from .one_pass import PassedOnce, Unforeseen, one_pass_chunks
 from .place import Place, places
-from .resident_job import Answers, JobStep, ResidentJob
+from .resident_job import Answers, JobStep, ResidentJob, answer_all
 from .shared_value import share
 from .small_log import SmallLogTask, is_small
-from .task_queue import TURN_BYTES, handed_out, numbered, spark_tasks
+from .task_queue import TURN_BYTES, handed_out, spark_tasks
 from .tasks import (
     BlocksGone,
     IndexTask,
@@ -392,12 +392,9 @@ class Pipeline:
                 shared = share(spark, (step.contexts, made), directory)
                 partitions, tasks_of = handed_out(spark, step.tasks, directory)
                 do, reporter = step.do, step.reporter
-
-                def run(some: Any) -> Any:
-                    contexts, made = shared.value
-                    return do(some, contexts, reporter, made)
-
-                answers = partitions.mapPartitions(lambda rows: numbered(tasks_of(rows), run))
+                answers = partitions.mapPartitions(
+                    lambda rows: answer_all(tasks_of(rows), do, reporter, shared)
+                )
                 step.begun()
                 return [(number, step.take(answer)) for number, answer in answers.collect()]
 

@@ -370,7 +370,7 @@ class LazySpark:
         if daemon is not None:
             conf.set(f"spark.executorEnv.{ADDRESS}", daemon.address)
         archive = self._use_archive(conf, os.environ["JAVA_HOME"])
-        said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as it lives; our standard output is that of a command
+        said = tempfile.TemporaryFile()  # noqa: SIM115 - of the JVM, which is not to write among our output
         return _Jvm(conf, said, archive, _begin(lambda: _new_gateway(conf, said)), daemon)
 
     def _use_archive(self, conf: SparkConf, java_home: str) -> ClassArchive | None:

@@ -26,8 +26,8 @@ from cleanerd.errors import Aborted, JobFailed
 
 from .block_store import scratch_directory
 from .channel import STOP, Channel, Phase, Reporter
-from .shared_value import SharedFile
-from .task_queue import TaskQueue, numbered
+from .shared_value import Shared, SharedFile
+from .task_queue import Numbered, TaskQueue, numbered
 
 _STEP, _ANSWERS = "step", "answers-"
 _LEAVE_S = 1.0  # for jobs that have been told to end
@@ -50,6 +50,14 @@ class JobStep:
     more: Callable[[str | None], AbstractContextManager[Any]]
     begun: Callable[[], object]
     take: Callable[[Any], Any]
+
+
+def answer_all(
+    tasks: Numbered[Any], do: Callable[..., Any], reporter: Reporter, shared: Shared
+) -> Numbered[Any]:
+    """What a step answers to tasks, in one of its processes; `shared`: the contexts, and what `more` made."""
+    contexts, made = shared.value
+    return numbered(tasks, lambda some: do(some, contexts, reporter, made))
 
 
 class JvmLost(JobFailed):
@@ -281,8 +289,7 @@ def _do(directory: str) -> None:
     """A share of a step. Raises OSError."""
     with open(os.path.join(directory, _STEP), "rb") as file:
         do, reporter, shared, queue = pickle.load(file)  # noqa: S301 - a file of this session's own
-    contexts, made = shared.value
-    answers = list(numbered(queue.take(math.inf), lambda some: do(some, contexts, reporter, made)))
+    answers = list(answer_all(queue.take(math.inf), do, reporter, shared))
     fd, _ = tempfile.mkstemp(prefix=_ANSWERS, dir=directory)
     with open(fd, "wb") as file:
         pickle.dump(answers, file, pickle.HIGHEST_PROTOCOL)

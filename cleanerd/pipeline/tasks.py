@@ -22,7 +22,7 @@ from .index import Blocks, LogContext, combine, holders_of_buckets, index_chunk,
 from .one_pass import LookedUp, PassedOnce, Unforeseen
 from .place import Asked, Place
 from .rewrite import rewrite_chunk
-from .values import ChunkSummary, ChunkWork, PackedBits, Part, Verdicts
+from .values import Bits, ChunkSummary, ChunkWork, PackedBits, Part, Verdicts
 
 _T = TypeVar("_T")
 
@@ -207,10 +207,16 @@ def resolve_partition(rows: Iterable[tuple[int, TaskAnswer]], reporter: Reporter
             yield log, chunk, value
     for log, bucket in list(buckets):
         members = sorted(buckets.pop((log, bucket)), key=lambda member: member[0])
-        bits, _ = resolve([block.load() for _, block in members])
-        reporter.live(log, Phase.INDEX)
+        bits = _resolved([block for _, block in members], reporter, log)
         for (chunk, _), superseded in zip(members, bits, strict=True):
             yield log, chunk, Resolved(bucket, PackedBits.of(superseded))
+
+
+def _resolved(blocks: Iterable[Shipped], reporter: Reporter, number: int) -> list[Bits]:
+    """The answers to the blocks of one bucket; a sign of life of log `number`. Raises OSError, EOFError."""
+    bits, _ = resolve([block.load() for block in blocks])
+    reporter.live(number, Phase.INDEX)
+    return bits
 
 
 class BlocksGone(JobFailed):
@@ -234,10 +240,9 @@ class ResolveTask:
     def run(self, contexts: list[LogContext], reporter: Reporter, _: object) -> PackedBits | CleanerdError:
         """The answers to all records of the blocks, in their order."""
         try:
-            bits, _ = resolve([block.load() for block in self.blocks])
+            bits = _resolved(self.blocks, reporter, contexts[self.log].number)
         except (OSError, EOFError) as error:
             return BlocksGone(str(error))
-        reporter.live(contexts[self.log].number, Phase.INDEX)
         return PackedBits.of(np.concatenate(bits))
 
 

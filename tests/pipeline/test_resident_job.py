@@ -56,13 +56,33 @@ def ask(gate: Gate, done: int) -> int:
     return gate.answer(0, Phase.STEP, done, 0, 0)
 
 
+def stuck(tmp_path: Path) -> Callable[[Task], None]:
+    """A task that is not done before its end is seen to by a test."""
+
+    def wait(_: Task) -> None:
+        (tmp_path / "begun").touch()
+        threading.Event().wait(_LIMIT_S)
+
+    return wait
+
+
+def until_stuck(tmp_path: Path) -> None:
+    """Until such a task has begun."""
+    wait_until((tmp_path / "begun").exists, _LIMIT_S, lambda: "no task")
+
+
+def let_in(pool: ThreadPoolExecutor, gate: Gate) -> int:
+    """The step that a task which waits gets when step 1 is opened."""
+    waiting = pool.submit(ask, gate, 0)
+    gate.open(1)
+    return waiting.result(_LIMIT_S)
+
+
 def test_a_task_waits_at_the_gate_for_a_step_that_it_has_not_done() -> None:
     """One that comes late joins the step that is going on; one that has done it waits for the next."""
     gate = Gate()
     with ThreadPoolExecutor(4) as pool:
-        early = pool.submit(ask, gate, 0)
-        gate.open(1)
-        assert early.result(_LIMIT_S) == 1
+        assert let_in(pool, gate) == 1
         assert ask(gate, 0) == 1, "late, but nothing has come back yet"
         again = pool.submit(ask, gate, 1)
         wait_until(lambda: not gate._is_open, _LIMIT_S, lambda: "open")
@@ -78,9 +98,7 @@ def test_a_task_waits_at_the_gate_for_a_step_that_it_has_not_done() -> None:
 def test_a_gate_that_is_closed_stops_tasks_and_ends_the_wait() -> None:
     gate = Gate()
     with ThreadPoolExecutor(3) as pool:
-        waiting = pool.submit(ask, gate, 0)
-        gate.open(1)
-        assert waiting.result(_LIMIT_S) == 1
+        assert let_in(pool, gate) == 1
         over = pool.submit(gate.wait)
         gate.close()
         assert not over.result(_LIMIT_S), "it has not been done"
@@ -187,15 +205,11 @@ def test_a_step_is_left_undone_when_the_jvm_is_lost(
     assert gateway is not None
     job = spark.residents.take(2)
 
-    def wait(_: Task) -> None:
-        (tmp_path / "begun").touch()
-        threading.Event().wait(_LIMIT_S)
-
     def kill() -> None:
-        wait_until((tmp_path / "begun").exists, _LIMIT_S, lambda: "no task")
+        until_stuck(tmp_path)
         gateway.proc.kill()
 
-    assert job.run(step(2, reporter, wait, begun=kill)) is None
+    assert job.run(step(2, reporter, stuck(tmp_path), begun=kill)) is None
     spark.residents.give_back(job)
     assert job.ended.done()
     assert not spark.is_up
@@ -220,17 +234,13 @@ def test_one_whose_jvm_is_lost_while_it_waits_starts_none(spark: LazySpark, repo
 def test_an_interrupted_step_is_cancelled(spark: LazySpark, reporter: Reporter, tmp_path: Path) -> None:
     """Ctrl-C while this process waits: the cores are free soon, and the job is not kept."""
 
-    def wait(_: Task) -> None:
-        (tmp_path / "begun").touch()
-        threading.Event().wait(_LIMIT_S)
-
     def interrupt() -> None:
-        wait_until((tmp_path / "begun").exists, _LIMIT_S, lambda: "no task")
+        until_stuck(tmp_path)
         raise KeyboardInterrupt
 
     job = spark.residents.take(2)
     with pytest.raises(KeyboardInterrupt):
-        job.run(step(2, reporter, wait, begun=interrupt))
+        job.run(step(2, reporter, stuck(tmp_path), begun=interrupt))
     spark.residents.give_back(job)
     wait_until(job.ended.done, _LIMIT_S / 2, lambda: "still at it")
     assert spark.run(lambda context: context.parallelize([1, 2], 2).count()) == 2
