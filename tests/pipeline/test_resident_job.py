@@ -169,7 +169,7 @@ def test_workers_outlive_the_job(spark: LazySpark, reporter: Reporter) -> None:
 
 
 def test_a_task_that_raises_fails_the_step(spark: LazySpark, reporter: Reporter) -> None:
-    """What is wrong with a log is an answer: this is a defect of ours. `pyspark.sql`, once imported, gives it another type."""
+    """What is wrong with a log is an answer: this is a defect of ours. `pyspark.sql`, once imported, changes its type."""
 
     def fail(_: Task) -> None:
         raise ValueError("a defect")
