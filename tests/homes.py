@@ -73,6 +73,7 @@ HOMES = {
     "cleanerd/insight/walk.py": "insight/test_verify.py",
     # Each kernel against its oracle, all of them together against the plain twin.
     "cleanerd/kernels/columns.py": "insight/test_records.py",
+    "cleanerd/kernels/crc.py": "kernels/test_oracles.py",
     "cleanerd/kernels/digest.py": "pipeline/test_chunks.py",
     "cleanerd/kernels/fingerprint.py": "kernels/test_oracles.py",
     "cleanerd/kernels/judge.py": "kernels/test_cases_cleaning.py",

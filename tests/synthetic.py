@@ -16,7 +16,7 @@ from cleanerd.format.offset_index import INDEX_INTERVAL_BYTES, OffsetIndex, rend
 from cleanerd.format.producer_snapshot import render_producer_snapshot
 from cleanerd.format.record import Record
 from cleanerd.format.time_index import TimeIndex, render_time_index
-from cleanerd.kernels.native import crc32c
+from cleanerd.kernels.crc import crc32c
 
 _KEY_DIGITS = 9
 _TIMESTAMP_MS = 1_700_000_000_000

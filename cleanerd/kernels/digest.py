@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from cleanerd.format.head import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
 
+from .crc import crc_step8
 from .horizons import delete_horizon
-from .native import INLINE, JIT, be32, crc_step8, last_bytes, le64, njit
+from .native import INLINE, JIT, be32, last_bytes, le64, njit
 from .tables import Action, Bytes, Table
 
 _DROP, _EMPTY, _REBUILD = int(Action.DROP), int(Action.EMPTY), int(Action.REBUILD)

@@ -1,7 +1,7 @@
-"""Unaligned loads and CRC steps as single machine instructions, for use inside kernels.
+"""Unaligned loads and stores, copies and calls of C functions, for use inside kernels.
 
-numba has no way to say "eight bytes at this index" or "the CRC instruction", so these few intrinsics say it in LLVM.
-CRC-32C uses the instruction of x86-64 or AArch64; where there is none, a table, eight bytes a step.
+numba has no way to say "eight bytes at this index" or "call what lies at this address", so these few intrinsics say it in
+LLVM.
 """
 
 import inspect
@@ -70,7 +70,7 @@ def _refers_to(function: Callable[..., Any]) -> list[Any]:
     return [*found.globals.values(), *found.nonlocals.values()]
 
 
-def _address(context, builder, array, value, start, size):
+def address_of(context, builder, array, value, start, size):
     """Of `size` bytes in an array of bytes from `start`. With NUMBA_BOUNDSCHECK=1 an IndexError if they leave it."""
     view = cgutils.create_struct_proxy(array)(context, builder, value=value)
     if context.enable_boundscheck:  # asked while the kernel is compiled; else there is no check in it
@@ -91,7 +91,7 @@ def _load(bits, swap):
 
         def codegen(context, builder, signature, args):
             integer, size = ir.IntType(bits), args[1].type(bits // 8)
-            start = _address(context, builder, signature.args[0], args[0], args[1], size)
+            start = address_of(context, builder, signature.args[0], args[0], args[1], size)
             address = builder.bitcast(start, integer.as_pointer())
             word = builder.load(address)
             word.align = 1
@@ -135,7 +135,7 @@ def _store(bits):
 
         def codegen(context, builder, signature, args):
             integer, size = ir.IntType(bits), args[1].type(bits // 8)
-            start = _address(context, builder, signature.args[0], args[0], args[1], size)
+            start = address_of(context, builder, signature.args[0], args[0], args[1], size)
             address = builder.bitcast(start, integer.as_pointer())
             builder.store(builder.bswap(args[2]), address).align = 1
             return context.get_dummy_value()
@@ -156,8 +156,8 @@ def copy_bytes(typing_context, target, target_start, source, source_start, lengt
     signature = types.void(target, types.int64, source, types.int64, types.int64)
 
     def codegen(context, builder, signature, args):
-        to = _address(context, builder, signature.args[0], args[0], args[1], args[4])
-        origin = _address(context, builder, signature.args[2], args[2], args[3], args[4])
+        to = address_of(context, builder, signature.args[0], args[0], args[1], args[4])
+        origin = address_of(context, builder, signature.args[2], args[2], args[3], args[4])
         cgutils.raw_memcpy(builder, to, origin, args[4], 1)
         return context.get_dummy_value()
 
@@ -175,7 +175,7 @@ def _call(size_bits, *, with_context):
         def codegen(code, builder, signature, args):
             size_type, pointer = ir.IntType(size_bits), ir.IntType(8).as_pointer()
             read, written = (
-                builder.bitcast(_address(code, builder, signature.args[i], *args[i : i + 3]), pointer)
+                builder.bitcast(address_of(code, builder, signature.args[i], *args[i : i + 3]), pointer)
                 for i in (2, 5)
             )
             sizes = [builder.trunc(args[i], size_type) if size_bits < 64 else args[i] for i in (4, 7)]
@@ -196,103 +196,6 @@ call_lz4 = _call(32, with_context=False)
 """LZ4_decompress_safe and LZ4_compress_default: bytes written; 0 or less for an error. The context is not used."""
 call_zstd = _call(64, with_context=True)
 """ZSTD_decompressDCtx and ZSTD_compress2: bytes written, a negative number for an error."""
-
-
-def _table():
-    table = np.zeros((8, 256), np.uint32)
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
-        table[0, byte] = crc
-    for row in range(1, 8):
-        table[row] = (table[row - 1] >> 8) ^ table[0][table[row - 1] & 0xFF]
-    return table
-
-
-_TABLE = _table()
-
-
-@njit(**JIT)
-def crc_step8_table(crc, word):
-    """Eight bytes (little endian in `word`) into `crc`, by table."""
-    word ^= np.uint64(crc)
-    crc = np.uint32(0)
-    for byte in range(8):
-        crc ^= _TABLE[7 - byte, np.int64((word >> np.uint64(8 * byte)) & np.uint64(0xFF))]
-    return crc
-
-
-@njit(**JIT)
-def crc_step1(crc, byte):
-    """One byte into `crc`, by table."""
-    return (crc >> np.uint32(8)) ^ _TABLE[0, np.int64((crc ^ np.uint32(byte)) & np.uint32(0xFF))]
-
-
-def _instruction(name, crc_bits):
-    @intrinsic
-    def step(typing_context, crc, word):
-        def codegen(context, builder, signature, args):
-            integer = ir.IntType(crc_bits)
-            function = cgutils.get_or_insert_function(
-                builder.module, ir.FunctionType(integer, [integer, ir.IntType(64)]), name
-            )
-            crc_in = builder.zext(args[0], integer) if crc_bits > 32 else args[0]
-            crc_out = builder.call(function, [crc_in, args[1]])
-            return builder.trunc(crc_out, ir.IntType(32)) if crc_bits > 32 else crc_out
-
-        return types.uint32(types.uint32, types.uint64), codegen
-
-    return step
-
-
-def _choose_step8():
-    """By the processor that numba compiles for: `NUMBA_CPU_NAME` may say another one than this."""
-    triple, _, features = cpu_target.target_context.codegen().magic_tuple()
-    machine, has = triple.partition("-")[0], features.split(",")
-    if machine == "x86_64" and "+crc32" in has:
-        return _instruction("llvm.x86.sse42.crc32.64.64", 64)
-    if machine in ("aarch64", "arm64") and "+crc" in has:
-        return _instruction("llvm.aarch64.crc32cx", 32)
-    return crc_step8_table
-
-
-crc_step8 = _choose_step8()
-
-
-@njit(**JIT)
-def _crc32c_from(crc, buffer, start, end):
-    position = np.int64(start)
-    while position + 8 <= end:
-        crc = crc_step8(crc, le64(buffer, position))
-        position += 8
-    while position < end:
-        crc = crc_step1(crc, buffer[position])
-        position += 1
-    return crc ^ np.uint32(0xFFFFFFFF)
-
-
-@njit(**JIT)
-def crc32c(buffer, start, end):
-    """CRC-32C of `buffer[start:end]` (u1 array) as uint32."""
-    return _crc32c_from(np.uint32(0xFFFFFFFF), buffer, start, end)
-
-
-@njit(**JIT)
-def crc32c_of_three(buffer, first, first_end, second, second_end, third, third_end):
-    """`crc32c` of three runs of bytes at once: the instruction takes three cycles, but a new one can begin in each."""
-    a = b = c = np.uint32(0xFFFFFFFF)
-    words = min(first_end - first, second_end - second, third_end - third) >> 3
-    for i in range(0, 8 * words, 8):
-        a = crc_step8(a, le64(buffer, first + i))
-        b = crc_step8(b, le64(buffer, second + i))
-        c = crc_step8(c, le64(buffer, third + i))
-    done = 8 * words
-    return (
-        _crc32c_from(a, buffer, first + done, first_end),
-        _crc32c_from(b, buffer, second + done, second_end),
-        _crc32c_from(c, buffer, third + done, third_end),
-    )
 
 
 @njit(**INLINE)

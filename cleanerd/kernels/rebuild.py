@@ -25,7 +25,8 @@ from cleanerd.format.head import (
     TRANSACTIONAL,
 )
 
-from .native import INLINE, JIT, copy_bytes, crc32c, crc32c_of_three, njit, store_be16, store_be32, store_be64
+from .crc import crc32c, crc32c_of_three
+from .native import INLINE, JIT, copy_bytes, njit, store_be16, store_be32, store_be64
 from .tables import WRITTEN, Action, Bytes, Table
 
 _DROP, _COPY, _EMPTY, _REBUILD = int(Action.DROP), int(Action.COPY), int(Action.EMPTY), int(Action.REBUILD)

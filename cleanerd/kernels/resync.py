@@ -18,7 +18,8 @@ from cleanerd.format.head import (
     V1_SIZE_MIN,
 )
 
-from .native import JIT, be16, be32, be64, crc32c, njit
+from .crc import crc32c
+from .native import JIT, be16, be32, be64, njit
 from .scan import IEEE_TABLE, crc32_ieee
 from .tables import Bytes
 

@@ -28,7 +28,8 @@ from cleanerd.format.head import (
     RECORD_COUNT_AT,
 )
 
-from .native import JIT, be16, be32, be64, crc32c, crc32c_of_three, njit
+from .crc import crc32c, crc32c_of_three
+from .native import JIT, be16, be32, be64, njit
 from .tables import BATCH, Bytes, ReadStatus, Table
 
 _OK, _TORN, _BAD_SIZE, _BAD_MAGIC = (
