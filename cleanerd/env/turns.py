@@ -4,7 +4,7 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 @contextmanager
@@ -23,6 +23,21 @@ def machine_turn(name: str, *, is_shared: bool = False) -> Iterator[None]:
     finally:
         if fd is not None:
             os.close(fd)
+
+
+@contextmanager
+def file_turn(fd: int) -> Iterator[None]:
+    """Wait until nobody else who asks, by another open of this file, has the turn, and have it.
+
+    Where the file system knows no locks there are no turns.
+    """
+    with suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def _own_file(path: str) -> int | None:

@@ -4,13 +4,15 @@ import contextlib
 import os
 
 from cleanerd.env.space import room
+from cleanerd.env.turns import file_turn
 from cleanerd.env.writeback import begin_writeback
 from cleanerd.kernels.tables import Bytes
 
 from .place import Asked, Known
 
 HELD_BYTES = 80 << 20
-"""What is held of a part until its position is known; more than a chunk of the usual size keeps."""
+"""What is held of a part until it is whole: more than a chunk of the usual size keeps. Then its position is known, and all
+of it is written in one turn: two processes that write to one file at a time get in each other's way slice by slice."""
 
 
 class PartFile:
@@ -35,8 +37,10 @@ class PartFile:
 
     def __enter__(self) -> "PartFile":
         try:
-            if self._asked is None or self._asked.is_first:
+            if self._asked is None:
                 self._fd = _create_like(self.path, self._like)
+            elif self._asked.is_first:
+                os.close(_create_like(self.path, self._like))
         except BaseException:
             self._give_up()
             raise
@@ -74,8 +78,9 @@ class PartFile:
         self.start = self._asked.position()
         self._fd = fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         os.lseek(fd, self.start, os.SEEK_SET)
-        for data in self._held:
-            self._write(fd, data)
+        with file_turn(fd):
+            for data in self._held:
+                self._write(fd, data)
         self._held.clear()
         return fd
 
