@@ -43,7 +43,7 @@ class Phase(IntEnum):
     VERIFY = 2  # reads what the rewrite wrote
     EXAMINE = 3  # what is read before there are tasks; logs are numbered as they were asked for
     SIZE = 4  # of a part: (group, number, bytes), on a channel of `place`
-    PLACE = 5  # asks where a part begins: (group, number, 0), likewise
+    PLACE = 5  # asks where a part begins: (group, number, bytes or that they are not known yet), likewise
     STEP = 6  # asks for the step behind that one: (number, 0, 0), on a channel of `resident_job`
 
 

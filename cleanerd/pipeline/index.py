@@ -16,7 +16,7 @@ from cleanerd.kernels.fingerprint import Fingerprints, fingerprint_records
 from cleanerd.kernels.horizons import next_horizon
 from cleanerd.kernels.judge import Context, all_stay, judge, mark_aborted
 from cleanerd.kernels.newest import answer_rest, mark_superseded, new_set, split_by_bucket, survivors
-from cleanerd.kernels.tables import EVENT, AbortedTxns, Table
+from cleanerd.kernels.tables import EVENT, AbortedTxns, Table, joined
 from cleanerd.kernels.transactions import collect_events
 from cleanerd.policy.verdicts import RecordVerdict
 from cleanerd.policy.winner import newest_first
@@ -182,7 +182,7 @@ class ChunkTally:
             last_offset=self._last_offset,
             changed_anyway=self.changed,
             competing=competing,
-            events=np.concatenate(self._events) if self._events else np.zeros(0, EVENT),
+            events=joined(self._events, EVENT),
             next_horizon_ms=self._next_horizon_ms,
         )
 

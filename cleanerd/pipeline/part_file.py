@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Sequence
 
 from cleanerd.env.space import room
 from cleanerd.env.turns import file_turn
@@ -55,7 +56,7 @@ class PartFile:
         """Append; `data` may be kept, and is not to be changed."""
         self.size_bytes += len(data)
         if self._fd is not None:
-            self._write(self._fd, data)
+            self._write(self._fd, [data])
             return
         self._held.append(data)
         if self.size_bytes > HELD_BYTES:
@@ -63,9 +64,11 @@ class PartFile:
 
     def finish(self) -> None:
         """All is written: it lies in the file when this returns, and can be read back."""
-        if self._asked is not None:
+        fd = self._fd
+        if fd is None:
+            fd = self._begin(self.size_bytes)
+        elif self._asked is not None:
             self._asked.tell(self.size_bytes)
-        fd = self._begin() if self._fd is None else self._fd
         begin_writeback(fd, self.start, self.size_bytes)
         self._close()
 
@@ -73,22 +76,23 @@ class PartFile:
         if self._asked is not None:
             self._asked.give_up()
 
-    def _begin(self) -> int:
+    def _begin(self, size_bytes: int | None = None) -> int:
+        """Write what is held. `size_bytes`: of the whole part, once it is known."""
         assert self._asked is not None
-        self.start = self._asked.position()
+        self.start = self._asked.position(size_bytes)
         self._fd = fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         os.lseek(fd, self.start, os.SEEK_SET)
         with file_turn(fd):
-            for data in self._held:
-                self._write(fd, data)
+            self._write(fd, self._held)
         self._held.clear()
         return fd
 
-    def _write(self, fd: int, data: Bytes) -> None:
-        with room(self.path, len(data), self._least_free_bytes):
-            view = data.data
-            while view:
-                view = view[os.write(fd, view) :]
+    def _write(self, fd: int, parts: Sequence[Bytes]) -> None:
+        with room(self.path, sum(map(len, parts)), self._least_free_bytes):
+            for data in parts:
+                view = data.data
+                while view:
+                    view = view[os.write(fd, view) :]
 
     def _close(self) -> None:
         fd, self._fd = self._fd, None

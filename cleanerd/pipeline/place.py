@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from .channel import STOP, Channel, Phase, Reporter
 
 _NONE = -1  # the size of a part that will never be
+_UNKNOWN = -2  # of one that is not whole yet
 _DONE = 0
 
 
@@ -61,12 +62,13 @@ class Places:
         self._is_closed = False
 
     def answer(self, log: int, phase: Phase, group: int, number: int, size_bytes: int) -> int:
-        """Takes in a size, or waits until a position is known; STOP when it never will be."""
+        """Takes in a size, and waits until a position is known if that is asked for; STOP when it never will be."""
         with self._changed:
             parts = self._groups.setdefault((log, group), _Group())
-            if phase is Phase.SIZE:
+            if size_bytes != _UNKNOWN:
                 parts.add(number, size_bytes)
                 self._changed.notify_all()
+            if phase is Phase.SIZE:
                 return _DONE
             while (position := parts.position(number)) is None and not self._is_closed:
                 self._changed.wait()
@@ -108,7 +110,7 @@ class Known:
     def give_up(self) -> None:
         """There will be no next part."""
 
-    def position(self) -> int:
+    def position(self, _: int | None = None) -> int:
         """Where the part begins."""
         return self.start
 
@@ -134,9 +136,9 @@ class Asked:
         with contextlib.suppress(Exception):  # the job has ended: no task waits
             self._ask(Phase.SIZE, _NONE)
 
-    def position(self) -> int:
-        """Where the part begins; waits for the sizes of those before it."""
-        return self._ask(Phase.PLACE, 0)
+    def position(self, size_bytes: int | None = None) -> int:
+        """Where the part begins; waits for the sizes of those before it. `size_bytes`: of the part, once it is known."""
+        return self._ask(Phase.PLACE, _UNKNOWN if size_bytes is None else size_bytes)
 
     def _ask(self, phase: Phase, size_bytes: int) -> int:
         return self.reporter.ask(self.place.log, phase, self.place.group, self.place.number, size_bytes)

@@ -22,7 +22,7 @@ from cleanerd.kernels.fingerprint import look_up_answers
 from cleanerd.kernels.horizons import next_written_horizon
 from cleanerd.kernels.judge import judge, mark_aborted
 from cleanerd.kernels.rebuild import write_batches, write_bodies
-from cleanerd.kernels.tables import WRITTEN, Action, Bytes, Table
+from cleanerd.kernels.tables import WRITTEN, Action, Bytes, Table, joined
 from cleanerd.policy.verdicts import RecordVerdict
 
 from .channel import Advance
@@ -147,7 +147,7 @@ class _PartTally:
 
     def written(self) -> Table:
         """WRITTEN rows of all batches that stay."""
-        return np.concatenate([np.zeros(0, WRITTEN), *self._written])
+        return joined(self._written, WRITTEN)
 
     def proof(self, written: Table, records_kept: int) -> Proof:
         """What the part must turn out to hold."""

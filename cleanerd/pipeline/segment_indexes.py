@@ -20,8 +20,9 @@ def index_entries(written: Table, interval_bytes: int) -> IndexEntries:
     rises = np.ones(len(written), np.bool_)
     rises[1:] = running[1:] > running[:-1]
     first_with = np.maximum.accumulate(np.where(rises, np.arange(len(written)), 0))
-    at = np.flatnonzero(marks)
-    at_time = np.union1d(at, [len(written) - 1]) if len(written) else at
+    is_named = marks.copy()
+    is_named[-1:] = True
+    at, at_time = np.flatnonzero(marks), np.flatnonzero(is_named)
     return IndexEntries(
         offsets=written["last_offset"][at].copy(),
         positions=written["position"][at].copy(),

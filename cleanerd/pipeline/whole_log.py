@@ -7,7 +7,7 @@ import numpy as np
 from cleanerd.errors import CleanerdError, CorruptFile, LogUncleanable
 from cleanerd.format.head import HEADER_SIZE
 from cleanerd.format.names import FileKind, segment_path
-from cleanerd.kernels.tables import EVENT, EventKind, Table
+from cleanerd.kernels.tables import EVENT, EventKind, Table, joined
 from cleanerd.kernels.transactions import empty_transactions, unlisted_abort
 from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 
@@ -79,7 +79,7 @@ def _unlisted_abort(log: IndexedLog, events: Sequence[Table]) -> CorruptFile | N
 
     Below the log start all data counts as committed (rule 4.22), and no consumer gets any of that.
     """
-    marker = unlisted_abort(np.concatenate([*events, np.zeros(0, EVENT)]), log.work.log_start_offset)
+    marker = unlisted_abort(joined(events, EVENT), log.work.log_start_offset)
     if marker is None:
         return None
     chunk = [
@@ -121,7 +121,7 @@ def _overflow(log: IndexedLog) -> LogUncleanable | None:
 def _join_transactions(log: IndexedLog) -> list[Table]:
     """Markers of empty transactions and the aborted ones to keep (rule 4.20); returns the events per chunk."""
     per_chunk = [summary.events for summary in log.summaries]
-    events = np.concatenate([*per_chunk, np.zeros(0, EVENT)])
+    events = joined(per_chunk, EVENT)
     discardable = empty_transactions(events)
     log.discardable_markers = events["offset"][discardable].tolist()
     kept_markers = set(events["offset"][~discardable & (events["kind"] == int(EventKind.ABORT))].tolist())
