@@ -15,7 +15,7 @@ from cleanerd.format.legacy import encode_message, encode_wrapper, wrap_messages
 from cleanerd.format.record import encode_varint
 from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.scan import first_bad_crc, first_bad_order, first_with_more, is_plain, scan_batches
-from cleanerd.kernels.tables import BATCH, Bytes, ReadStatus, Table
+from cleanerd.kernels.tables import BATCH, Bytes, ReadStatus, Table, joined
 from tests.kernels.damage import guarded, sealed
 
 NOTHING = np.empty(0, np.uint8)
@@ -426,3 +426,13 @@ def test_what_batches_ask_for(codecs: list[int], counts: list[int], begin: int) 
     table["count"] = counts
     more = [row for row in range(begin, len(counts)) if counts[row] > 6]
     assert first_with_more(table, min(begin, len(counts)), 6) == (more[0] if more else len(counts))
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2])
+def test_joined_rows_are_those_of_all_tables(cut: int) -> None:
+    """Of none, too, and of rows that are only a part of their array."""
+    rows, _, _ = scan_batches(np.frombuffer(V2 + V1, np.uint8), 0, len(V2 + V1))
+    together = joined([rows[:cut], rows[cut:2]], BATCH)
+    assert together.dtype == BATCH
+    assert together.tobytes() == rows.tobytes()
+    assert len(joined([], BATCH)) == 0

@@ -1,5 +1,6 @@
 """Parts written straight to their place: the same bytes as parts that are joined, whoever is late, large or fails."""
 
+import fcntl
 import os
 import random
 import stat
@@ -87,6 +88,21 @@ def test_whatever_the_order_the_file_holds_one_part_behind_the_other(
         assert group.errors == {}
         assert group.path.read_bytes() == b"".join(whole)
         assert group.starts == {n: len(b"".join(whole[:n])) for n in range(PARTS)}
+
+
+def test_a_part_is_written_while_no_other_one_is(tmp_path: Path) -> None:
+    """Two that write to one file at a time wait for each other at every system call."""
+    with places("127.0.0.1") as reporter:
+        group = Group(tmp_path, reporter)
+        group.begin(0, [b"0"])
+        group.end()
+        with group.path.open("rb") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            group.begin(1, [b"1", b"2"])
+            group._threads[-1].join(0.2)
+            assert group.path.read_bytes() == b"0"
+        group.end()
+    assert group.path.read_bytes() == b"012"
 
 
 def test_a_part_that_fails_stops_those_behind_it_and_no_other(tmp_path: Path) -> None:
