@@ -27,7 +27,7 @@ def machine_turn(name: str, *, is_shared: bool = False) -> Iterator[None]:
 
 @contextmanager
 def file_turn(fd: int) -> Iterator[None]:
-    """Wait until nobody else who asks, by another open of this file, has the turn, and have it.
+    """Wait until no other descriptor of this file has the turn, in any process, and have it.
 
     Where the file system knows no locks there are no turns.
     """

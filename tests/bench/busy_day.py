@@ -125,7 +125,7 @@ class Day:
                 node: stack.enter_context(cleanerd(self._cluster, node, self.mode, self._root))
                 for node in nodes
             }
-            clients = [Client(what, self._cluster, self._root, self._options) for what in CLIENTS]
+            clients = [Client(what, self._cluster.bootstrap, self._root, self._options) for what in CLIENTS]
             self._clients = [stack.enter_context(client) for client in clients]
             self._freeze()
             self._stack = stack.pop_all()
@@ -296,11 +296,11 @@ def install_outcomes(daemon: DaemonProcess) -> list[str]:
 class Client:
     """A process of `day_load`."""
 
-    def __init__(self, what: str, cluster: KafkaCluster, root: Path, options: argparse.Namespace) -> None:
+    def __init__(self, what: str, bootstrap: str, root: Path, options: argparse.Namespace) -> None:
         self._output = root / what
         self._arguments = [
             what,
-            cluster.bootstrap,
+            bootstrap,
             str(self._output),
             f"--rate={options.rate}",
             f"--seed={options.seed}",

@@ -1,7 +1,8 @@
 """One warm session of whatever cleanerd is first on the path; cleans what the lines of its standard input ask for.
 
 `python -P -m tests.bench.worker`: the answer to {"log_dir", "dedupe_bytes", "count_cpu"} is {"seconds", "phases",
-"outcomes"}. With `count_cpu` the phases are told in CPU seconds of all processes instead of seconds.
+"outcomes"}. With `count_cpu` the phases are told in CPU seconds of all processes instead of seconds; "settings", if there
+are any, are more keys of a broker.
 """
 
 import json
@@ -58,7 +59,10 @@ def phases(results: Iterable[LogResult]) -> dict[str, float]:
 def clean(session: LazySpark, command: dict[str, Any]) -> dict[str, Any]:
     """Clean a log directory and tell what it took."""
     sources = read_sources(
-        assignments=[("log.cleaner.dedupe.buffer.size", str(command["dedupe_bytes"]))],
+        assignments=[
+            ("log.cleaner.dedupe.buffer.size", str(command["dedupe_bytes"])),
+            *command.get("settings", {}).items(),
+        ],
         topic_assignments=[(TOPIC, "cleanup.policy", "compact")],
     )
     configuration = resolve(sources)
