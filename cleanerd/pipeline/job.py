@@ -17,7 +17,7 @@ import os
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields
@@ -26,8 +26,8 @@ from typing import Any
 
 from pyspark import SparkContext
 
-from cleanerd.errors import Aborted, CleanerdError, LogUncleanable
-from cleanerd.format.names import SEGMENT_MAX_BYTES, FileKind, Suffix, segment_path
+from cleanerd.errors import Aborted, CleanerdError
+from cleanerd.format.names import FileKind, Suffix, segment_path
 from cleanerd.kernels.fingerprint import MAX_BUCKETS
 from cleanerd.kernels.newest import key_set
 from cleanerd.kernels.tables import KeySet
@@ -50,17 +50,21 @@ from .tasks import (
     Resolved,
     ResolveTask,
     RewriteTask,
+    by_chunk,
     each,
     index_together,
     loaded,
     resolve_partition,
     rows,
 )
-from .values import Bits, ChunkSummary, IndexedLog, LogWork, Part, RewrittenLog, WrittenPart
-from .whole_log import foreseen, join_chunks, join_rest
+from .values import Bits, ChunkSummary, IndexedLog, LogWork, PackedBits, Part, RewrittenLog, WrittenPart
+from .whole_log import foreseen, join_chunks, join_rest, too_large
 
 BUCKET_RECORDS = 1 << 18
 """A set of this many keys stays in the caches, which makes it ten times as fast as one large set."""
+_BLOCKS_MAX = 1 << 17
+"""Of a log, one for each chunk and bucket: each costs this process half a kilobyte. Where there would be more, buckets are
+larger, as far as the budget allows all cores together."""
 _PARTITION_BYTES = 8 << 20
 
 ChunkOf = tuple[int, int]
@@ -185,7 +189,7 @@ class Pipeline:
                 assert isinstance(part, Part)
                 log.parts.setdefault(task.work.group, []).append(WrittenPart(task.part_path, part))
         for number, log in enumerate(result):
-            log.error = log.error or join_rest(log.indexed, found[number]) or _too_large(log)
+            log.error = log.error or join_rest(log.indexed, found[number]) or too_large(log)
             if write:
                 log.indexed.dirty_keys = None
         return result, sorted(unforeseen)
@@ -259,7 +263,7 @@ class Pipeline:
         for log, chunk in sorted(chosen - bits.keys()):
             indexed[log].dirty_keys = dirty_keys[log]
             summaries[log, chunk], bits[log, chunk] = foreseen(indexed[log].work.chunks[chunk]), None
-        return _join_all(indexed, summaries, bits)
+        return _join_all(indexed, summaries, _by_log(indexed, bits))
 
     def _in_one_pass(self, log: IndexedLog, changes: Collection[int], keys: KeySet) -> list[int]:
         """The clean chunks of a log that are looked up when they are rewritten. `changes`: groups that are known to."""
@@ -279,7 +283,7 @@ class Pipeline:
         indexed = self._bucketed(logs, keys)
         contexts = [log_context(log, ()) for log in indexed]
         summaries: dict[ChunkOf, ChunkSummary | CleanerdError] = {}
-        bits: dict[ChunkOf, dict[int, Bits]] = defaultdict(dict)
+        answers: dict[int, list[tuple[ResolveTask, PackedBits]]] = defaultdict(list)
         blocks: dict[tuple[int, int], list[tuple[int, Shipped]]] = defaultdict(list)
         with ExitStack() as stack:
 
@@ -306,20 +310,21 @@ class Pipeline:
             for task, found in self._run(resolved, contexts, each(ResolveTask.run)):
                 if isinstance(found, CleanerdError):
                     raise found
-                superseded, start = found.unpack(), 0
-                for chunk, block in zip(task.chunks, task.blocks, strict=True):
-                    end = start + block.records
-                    bits[task.log, chunk][task.bucket] = superseded[start:end]
-                    start = end
+                answers[task.log].append((task, found))
+        bits = [by_chunk(answers[number], len(log.work.chunks)) for number, log in enumerate(indexed)]
         return _join_all(indexed, summaries, bits)
 
     def _bucketed(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
         """In buckets that are resolved one by one."""
-        per_bucket = min(self._budget.records, BUCKET_RECORDS)
         return [
-            IndexedLog(log, key, _buckets(log.records_max, per_bucket))
+            IndexedLog(log, key, _buckets(log.records_max, self._per_bucket(log)))
             for log, key in zip(logs, keys, strict=True)
         ]
+
+    def _per_bucket(self, log: LogWork) -> int:
+        with_few_blocks = log.records_max * len(log.chunks) // _BLOCKS_MAX
+        wanted = min(with_few_blocks, self._budget.records // self._session.cores())
+        return min(max(BUCKET_RECORDS, wanted), self._budget.records)
 
     def _index_by_shuffle(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
         indexed = self._bucketed(logs, keys)
@@ -346,7 +351,7 @@ class Pipeline:
                 bits[log, chunk][value.bucket] = value.superseded.unpack()
             else:
                 summaries[log, chunk] = value
-        return _join_all(indexed, summaries, bits)
+        return _join_all(indexed, summaries, _by_log(indexed, bits))
 
     def _layout(self, logs: Sequence[IndexedLog]) -> Layout:
         """As few partitions as hold their blocks within the budget (or _PARTITION_BYTES), but some for every core."""
@@ -441,18 +446,6 @@ def _rewrite_tasks(log: IndexedLog, number: int, write: bool) -> Iterator[Rewrit
             )  # fmt: skip
 
 
-def _too_large(log: RewrittenLog) -> LogUncleanable | None:
-    """A new segment that no index can point into: records of magic 0 and 1 may grow when they become magic 2."""
-    for group, parts in log.parts.items():
-        size_bytes = sum(written.part.size_bytes for written in parts)
-        if size_bytes > SEGMENT_MAX_BYTES:
-            first = next(chunk.source for chunk in log.indexed.work.chunks if chunk.group == group)
-            return LogUncleanable(
-                f"{first.path}: expected at most {SEGMENT_MAX_BYTES} bytes in its new segment, found {size_bytes}"
-            )
-    return None
-
-
 def _resolve_here(
     logs: Sequence[IndexedLog],
     blocks: dict[ChunkOf, Blocks],
@@ -481,16 +474,18 @@ def _is_of_whole_log(summary: ChunkSummary | CleanerdError) -> bool:
     return isinstance(summary, CleanerdError) or len(summary.events) > 0
 
 
+def _by_log(
+    logs: Sequence[IndexedLog], bits: Mapping[ChunkOf, Mapping[int, Bits] | None]
+) -> list[list[Mapping[int, Bits] | None]]:
+    return [[bits[number, chunk] for chunk in range(len(log.work.chunks))] for number, log in enumerate(logs)]
+
+
 def _join_all(
     logs: Sequence[IndexedLog],
     summaries: Mapping[ChunkOf, ChunkSummary | CleanerdError],
-    bits: Mapping[ChunkOf, Mapping[int, Bits] | None],
+    bits: Iterable[Iterable[Mapping[int, Bits] | None]],
 ) -> list[IndexedLog]:
     return [
-        join_chunks(
-            log,
-            [summaries[number, chunk] for chunk in range(len(log.work.chunks))],
-            [bits[number, chunk] for chunk in range(len(log.work.chunks))],
-        )
-        for number, log in enumerate(logs)
+        join_chunks(log, [summaries[number, chunk] for chunk in range(len(log.work.chunks))], of_log)
+        for number, (log, of_log) in enumerate(zip(logs, bits, strict=True))
     ]

@@ -259,7 +259,7 @@ class LazySpark:
             context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
             return work(context)
         except BaseException:
-            with contextlib.suppress(*_LOST):  # a context that has stopped; why it did is what counts
+            with contextlib.suppress(Exception):  # a context that has stopped; why it did is what counts
                 context.cancelJobGroup(group)
             raise
 

@@ -5,7 +5,7 @@ A task never raises for what is wrong with its log: the error is its answer, so 
 
 import gc
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -244,6 +244,22 @@ class ResolveTask:
         except (OSError, EOFError) as error:
             return BlocksGone(str(error))
         return PackedBits.of(np.concatenate(bits))
+
+
+def by_chunk(answers: Sequence[tuple[ResolveTask, PackedBits]], chunks: int) -> Iterator[dict[int, Bits]]:
+    """What all buckets of a log answer to its first chunk, to its second, ...: bucket -> one answer for each record.
+
+    Unpacked chunk by chunk: together they would take a byte a record.
+    """
+    at, starts = [0] * len(answers), [0] * len(answers)
+    for chunk in range(chunks):
+        of_chunk: dict[int, Bits] = {}
+        for number, (task, bits) in enumerate(answers):
+            if at[number] < len(task.chunks) and task.chunks[at[number]] == chunk:
+                end = starts[number] + task.blocks[at[number]].records
+                of_chunk[task.bucket] = bits.part(starts[number], end)
+                at[number], starts[number] = at[number] + 1, end
+        yield of_chunk
 
 
 @dataclass(frozen=True, slots=True)

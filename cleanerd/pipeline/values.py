@@ -108,6 +108,12 @@ class PackedBits:
         """The bits."""
         return np.unpackbits(self.packed, count=self.count).view(np.bool_)
 
+    def part(self, start: int, end: int) -> Bits:
+        """Bits [start, end)."""
+        first = start >> 3
+        bits = np.unpackbits(self.packed[first : (end + 7) >> 3])
+        return bits[start - 8 * first : end - 8 * first].view(np.bool_)
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkSummary:

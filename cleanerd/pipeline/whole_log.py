@@ -1,25 +1,25 @@
 """From the answers of all chunks to what is known of a log: the driver's share of the resolve step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from cleanerd.errors import CleanerdError, CorruptFile, LogUncleanable
 from cleanerd.format.head import HEADER_SIZE
-from cleanerd.format.names import FileKind, segment_path
+from cleanerd.format.names import SEGMENT_MAX_BYTES, FileKind, segment_path
 from cleanerd.kernels.tables import EVENT, EventKind, Table, joined
 from cleanerd.kernels.transactions import empty_transactions, unlisted_abort
 from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 
-from .values import Bits, ChunkSummary, ChunkWork, IndexedLog, PackedBits, Verdicts
+from .values import Bits, ChunkSummary, ChunkWork, IndexedLog, PackedBits, RewrittenLog, Verdicts
 
 
 def join_chunks(
     log: IndexedLog,
     summaries: Sequence[ChunkSummary | CleanerdError],
-    bits: Sequence[Mapping[int, Bits] | None],
+    bits: Iterable[Mapping[int, Bits] | None],
 ) -> IndexedLog:
-    """Fill in what all chunks together tell. `bits[chunk]` maps bucket -> answers (absent: none asked).
+    """Fill in what all chunks together tell. `bits`: for each chunk bucket -> answers (absent: none asked).
 
     None for a chunk that is read when it is rewritten, whose summary is a `foreseen` one: `join_rest` gets the real one.
     """
@@ -68,6 +68,18 @@ def join_rest(log: IndexedLog, found: Mapping[int, tuple[ChunkSummary, int]]) ->
         log.summaries[chunk], log.superseded[chunk] = summary, superseded
     is_all = all(verdicts is not None or number in found for number, verdicts in enumerate(log.verdicts))
     return _broken_bounds(log) if is_all else None
+
+
+def too_large(log: RewrittenLog) -> LogUncleanable | None:
+    """A new segment that no index can point into: records of magic 0 and 1 may grow when they become magic 2."""
+    for group, parts in log.parts.items():
+        size_bytes = sum(written.part.size_bytes for written in parts)
+        if size_bytes > SEGMENT_MAX_BYTES:
+            first = next(chunk.source for chunk in log.indexed.work.chunks if chunk.group == group)
+            return LogUncleanable(
+                f"{first.path}: expected at most {SEGMENT_MAX_BYTES} bytes in its new segment, found {size_bytes}"
+            )
+    return None
 
 
 def _broken_bounds(log: IndexedLog) -> CleanerdError | None:

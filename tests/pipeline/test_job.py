@@ -17,6 +17,7 @@ from cleanerd.env.files import FileStat, RealFiles
 from cleanerd.env.pace import unpaced
 from cleanerd.errors import Aborted, CorruptFile
 from cleanerd.format.names import TopicPartition
+from cleanerd.pipeline import job
 from cleanerd.pipeline.block_store import StoredBlock
 from cleanerd.pipeline.channel import Channel
 from cleanerd.pipeline.chunks import read_pieces, slices
@@ -95,6 +96,23 @@ def test_shuffle_plan_is_exact_with_a_budget_of_1000_keys_on_1000000_records(
 
     assert rewritten.error is None
     assert indexed.buckets >= 1000
+    np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
+
+
+@pytest.mark.parametrize(("budget", "buckets"), [(AMPLE, 4), (Budget(int(5_000 * KEY_BYTES)), 64)])
+def test_a_log_of_many_chunks_has_few_blocks(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: Budget, buckets: int
+) -> None:
+    """Chunks times buckets would grow with the square of a log. The budget, shared by all cores, comes first."""
+    keys = write_log(tmp_path / "big-0", 100_000, Shape(keys=30_000, records_per_batch=100, value_bytes=10))
+    work = plan(tmp_path, "big", chunk_bytes=256 << 10)
+    monkeypatch.setattr(job, "BUCKET_RECORDS", 100)
+    monkeypatch.setattr(job, "_BLOCKS_MAX", 4 * len(work.chunks))
+
+    (indexed,), (rewritten,) = run(spark, [work], budget)
+
+    assert rewritten.error is None
+    assert indexed.buckets == buckets
     np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
 
 

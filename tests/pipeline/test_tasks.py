@@ -7,13 +7,16 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cleanerd.errors import CorruptFile
 from cleanerd.pipeline import tasks
+from cleanerd.pipeline.block_store import StoredBlock
 from cleanerd.pipeline.channel import Reporter
 from cleanerd.pipeline.index import Block, Blocks, resolve
-from cleanerd.pipeline.tasks import Indexed, IndexTask, index_together, loaded
-from cleanerd.pipeline.values import ChunkSummary, ChunkWork
+from cleanerd.pipeline.tasks import Indexed, IndexTask, ResolveTask, by_chunk, index_together, loaded
+from cleanerd.pipeline.values import ChunkSummary, ChunkWork, PackedBits
 from tests.client.cleaning import Silent
 from tests.kernels.random_log import LogSegment, RandomLog, random_facts
 from tests.kernels.real_path import Layout, RealPath
@@ -113,3 +116,25 @@ def test_a_damaged_chunk_is_an_answer_among_the_others(tmp_path: Path) -> None:
     assert bits(work, found, 1) == bits(
         work, [task.run(contexts, cast(Reporter, Silent())) for task in work], 1
     )
+
+
+@given(
+    held=st.lists(st.dictionaries(st.integers(0, 5), st.integers(0, 20), max_size=6), max_size=4),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=200, deadline=None)
+def test_every_chunk_gets_the_answers_of_its_own_records(held: list[dict[int, int]], seed: int) -> None:
+    """`held[bucket]`: how many records each chunk has in it. Chunks that are in no bucket get none."""
+    rng = random.Random(seed)
+    answers, expected = [], [dict[int, list[bool]]() for _ in range(7)]
+    for bucket, counts in enumerate(held):
+        chunks = sorted(counts)
+        blocks = tuple(StoredBlock("", 0, counts[chunk], None, 0) for chunk in chunks)
+        told = [rng.random() < 0.5 for chunk in chunks for _ in range(counts[chunk])]
+        answers.append(
+            (ResolveTask(0, bucket, tuple(chunks), blocks), PackedBits.of(np.array(told, np.bool_)))
+        )
+        for chunk in chunks:
+            expected[chunk][bucket], told = told[: counts[chunk]], told[counts[chunk] :]
+    found = [{bucket: bits.tolist() for bucket, bits in one.items()} for one in by_chunk(answers, 7)]
+    assert found == expected
