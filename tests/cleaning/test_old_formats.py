@@ -13,7 +13,7 @@ from cleanerd.format.batch import encode_batch, iterate_batches
 from cleanerd.format.codecs import Codec
 from cleanerd.format.legacy import encode_message
 from cleanerd.format.record import Record
-from cleanerd.pipeline import job
+from cleanerd.pipeline import whole_log
 from cleanerd.pipeline.lazy_spark import LazySpark
 from tests.cleaning.logs import GOOD, assert_cleaned, assert_settled, clean, contents, write_logs
 
@@ -71,7 +71,7 @@ def test_a_new_segment_that_no_index_could_describe(
     spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry_run: bool
 ) -> None:
     """Kafka gives up on the log too (rule 4.33)."""
-    monkeypatch.setattr(job, "SEGMENT_MAX_BYTES", 9500)
+    monkeypatch.setattr(whole_log, "SEGMENT_MAX_BYTES", 9500)
     good = write_logs(tmp_path / "good", GOOD)
     partition = write(tmp_path / "old", 1, Codec.NONE)
     before = contents(partition)
