@@ -71,16 +71,3 @@ def test_every_test_that_is_named_after_a_case_is_in_the_table() -> None:
 @pytest.mark.parametrize("case", NOT_APPLICABLE)
 def test_what_does_not_apply_says_why(case: str) -> None:
     assert len(NOT_APPLICABLE[case].split()) >= 8
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("test_c012_to_c015_x", {"C012", "C013", "C014", "C015"}),
-        ("C105, C106 and D09", {"C105", "C106", "D09"}),
-        ("cases C034-C036", {"C034", "C035", "C036"}),
-        ("abc123 c12 D100 C1234", set()),
-    ],
-)
-def test_the_table_sees_citations(text: str, expected: set[str]) -> None:
-    assert cited(text) == expected

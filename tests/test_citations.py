@@ -4,8 +4,6 @@ import ast
 import re
 from collections import defaultdict
 
-import pytest
-
 from tests.citations import (
     AMBIGUOUS,
     ARCHITECTURE,
@@ -49,49 +47,6 @@ def test_numbers_are_cited_in_one_spelling() -> None:
         for match in AMBIGUOUS.finditer(path.read_text(encoding="utf-8"))
     ]
     assert not found
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('"""(rules 1.9-1.25, 4.16 b, and A.3)."""', [(BEHAVIOUR, "1.9"), (BEHAVIOUR, "1.25"), (BEHAVIOUR, "4.16b")]),
-        ("# as Kafka (7.14)\n", [(BEHAVIOUR, "7.14")]),
-        ('x = "rule 4.31 alone (0.25)"', [(BEHAVIOUR, "4.31")]),
-        ('Fact(name="x", rule="1.21")', [(BEHAVIOUR, "1.21")]),
-        ('"""Table of spec behaviour 2A; cases C012-C036, D04."""',
-         [(BEHAVIOUR, "2A"), (BEHAVIOUR, "C012"), (BEHAVIOUR, "C036"), (BEHAVIOUR, "D04")]),
-        ('"""(spec\n    disk D4.6, G; (B8)."""', [(DISK, "D4.6"), (DISK, "G"), (DISK, "B8")]),
-        ("# X6, X5e: left behind\n", [(DISK, "X6"), (DISK, "X5e")]),
-        ("# steps 4 to 7 (architecture 3,\n#     section 4)\n", [(ARCHITECTURE, "3")]),
-        ('"""\n(A)  4.31   copied\n1.32            left alone\n"""', [(BEHAVIOUR, "4.31"), (BEHAVIOUR, "1.32")]),
-        ("pause(0.5); ratio = 1.25 # waits (0.2 s)\n", []),
-    ],
-)  # fmt: skip
-def test_the_scanner_sees(text: str, expected: list[tuple[str, str]]) -> None:
-    found = [(citation.document, citation.number) for citation in citations(text, "x.py")]
-    assert set(expected) <= set(found)
-    assert expected or not found
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '"""Rule 4.99."""',
-        '"""(4.99)."""',
-        "# rules 4.16, 4.99\n",
-        'Fact(name="x", rule="99.1")',
-        '"""Case C999."""',
-        '"""Case D21."""',
-        '"""Rule 1.5d."""',
-        '"""Spec disk D4.9."""',
-        '"""Spec disk B9."""',
-        '"""Experiment X99."""',
-        '"""Architecture 9."""',
-        '"""Spec behaviour 2Z, 2J."""',
-    ],
-)
-def test_a_number_that_does_not_exist_is_found(text: str) -> None:
-    assert unknown(citations(text, "x.py"))
 
 
 def test_numbers_of_the_documents_are_given_once() -> None:

@@ -116,7 +116,13 @@ def test_pre_commit_runs_the_static_checks_of_contributing() -> None:
         program = hook["entry"].split(" --")[0]
         assert program in commands
         assert hook["entry"].startswith(".venv/bin/")
-    assert {hook["id"] for hook in repository["hooks"]} == {"ruff", "ruff-format", "mypy", "lint-imports"}
+    assert {hook["id"] for hook in repository["hooks"]} == {
+        "ruff",
+        "ruff-format",
+        "mypy",
+        "lint-imports",
+        "vulture",
+    }
 
 
 def test_license_is_the_whole_text() -> None:

@@ -7,10 +7,10 @@ import numpy as np
 
 from cleanerd.client.writer import LogWriter
 from cleanerd.format.batch import Record, encode_batch
-from cleanerd.kernels.reference import Facts, Segment, clean
 from cleanerd.policy.verdicts import RecordVerdict
 from tests.cli.conftest import Run
 from tests.insight.logdirs import GOLDEN
+from tests.kernels.reference import Facts, Segment, clean
 from tests.synthetic import Shape, write_log
 
 COMPACT = ("--set", "log.cleanup.policy=compact")

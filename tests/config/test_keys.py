@@ -1,13 +1,17 @@
 """The key table against spec behaviour section 8 and against the models that it fills."""
 
+import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
+import cleanerd
 from cleanerd.config.keys import (
     BROKER_KEYS,
     IGNORED_BROKER_KEYS,
     IGNORED_TOPIC_KEYS,
+    INERT_KEYS,
     MS_PER_UNIT,
     TOPIC_KEYS,
     BrokerKey,
@@ -16,9 +20,13 @@ from cleanerd.config.keys import (
 )
 from cleanerd.config.load import resolve
 from cleanerd.config.model import CleanerdConfig, TopicConfig
+from cleanerd.config.reference import render_reference
 from cleanerd.config.sources import read_sources
 
 INT64_MAX = 2**63 - 1
+PACKAGE = Path(cleanerd.__file__).parent
+FEEDING = {"log.dirs", "log.dir", "metadata.log.dir", "node.id", "broker.id", "internal.segment.bytes"}
+"""Keys without a field of their own: the loader reads them."""
 DERIVED_TOPIC_FIELDS = {"broker_min_cleanable_dirty_ratio"}
 DERIVED_FIELDS = {"log_dirs", "metadata_log_dir", "log_cleaner_threads_is_set", "spark_conf"}
 TOPIC_DEFAULTS = {
@@ -233,3 +241,16 @@ def test_nothing_configured_is_all_defaults() -> None:
     topic = configuration.topic("anything")
     assert (topic.compact, topic.delete) == (False, True)
     assert topic.retention_ms == 604800000
+
+
+def test_every_key_is_read_or_said_to_have_no_effect() -> None:
+    code = [path.read_text() for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE / "config"]
+    keys: list[tuple[str, BrokerKey | TopicKey]] = [*BROKER_KEYS.items(), *TOPIC_KEYS.items()]
+    named = {key.field for _, key in keys if key.field}
+    read = {field for field in named if any(re.search(rf"\.{field}\b", text) for text in code)}
+    fed = {name for key in TOPIC_KEYS.values() if key.field for name in key.synonyms}
+    used = {name for name, key in keys if key.field in read or name in FEEDING or name in fed}
+    assert {name for name, key in keys if key.field and key.field not in read} == set()
+    assert {name for name, _ in keys} - used == INERT_KEYS
+    rows = dict(re.findall(r"(?m)^\| `([a-z.]+)` \|.*\| ([^|]*) \|$", render_reference()))
+    assert {name for name, doc in rows.items() if doc.endswith("*No effect.*")} == INERT_KEYS & rows.keys()

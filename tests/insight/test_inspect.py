@@ -10,9 +10,9 @@ from cleanerd.errors import CorruptFile
 from cleanerd.format.record import encode_records
 from cleanerd.format.txn_index import parse_txn_index
 from cleanerd.insight.inspect import Inspection, inspect_partition
-from cleanerd.kernels.reference import Batch, read_batches
 from tests.insight import damage
 from tests.insight.logdirs import GOLDEN, broker_log_dir, random_partition
+from tests.kernels.reference import Batch, read_batches
 from tests.synthetic import Shape, write_log
 
 LOGS = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir() and not path.name.startswith("__"))

@@ -15,7 +15,6 @@ from cleanerd.format.errors import FormatError
 from cleanerd.format.names import TopicPartition
 from cleanerd.kernels.judge import Context
 from cleanerd.kernels.newest import key_set, look_up
-from cleanerd.kernels.reference import Cleaned, Facts, LastBatch
 from cleanerd.kernels.tables import AbortedTxns, Producers
 from cleanerd.pipeline import chunks
 from cleanerd.pipeline.index import (
@@ -32,6 +31,7 @@ from cleanerd.pipeline.values import Bits, ChunkSummary, ChunkWork, IndexedLog, 
 from cleanerd.pipeline.whole_log import join_chunks
 from cleanerd.policy.verdicts import RecordVerdict
 from tests.kernels.random_log import LogSegment
+from tests.kernels.reference import Cleaned, Facts, LastBatch
 
 KEY = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
 

@@ -13,9 +13,8 @@ from numba import types
 from numba.core.dispatcher import Dispatcher
 
 from cleanerd import kernels
-from cleanerd.kernels import reference
-from cleanerd.kernels.reference import Cleaned, Facts, Segment
 from cleanerd.policy.verdicts import RecordVerdict
+from tests.kernels import reference
 from tests.kernels.agreement import assert_agree
 from tests.kernels.random_log import (
     KEYS,
@@ -28,6 +27,7 @@ from tests.kernels.random_log import (
     random_facts,
 )
 from tests.kernels.real_path import Layout, RealPath
+from tests.kernels.reference import Cleaned, Facts, Segment
 
 SEEDS_PER_TEST = 20
 

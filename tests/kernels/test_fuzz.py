@@ -15,19 +15,19 @@ import pytest
 import cleanerd
 from cleanerd.errors import CorruptFile
 from cleanerd.format.errors import FormatError
-from cleanerd.kernels import reference
 from cleanerd.kernels.digest import digest_batches
 from cleanerd.kernels.fingerprint import fingerprint_records, look_up_answers
 from cleanerd.kernels.horizons import next_horizon
 from cleanerd.kernels.judge import Context, mark_aborted
 from cleanerd.kernels.records import count_records, walk_records
-from cleanerd.kernels.reference import Facts, Segment
 from cleanerd.kernels.scan import first_bad_crc, first_bad_order, first_misplaced, scan_batches
 from cleanerd.kernels.tables import ReadStatus
 from cleanerd.kernels.transactions import PRODUCER, ReplayState, collect_events, replay
+from tests.kernels import reference
 from tests.kernels.damage import damage, damage_inside_crc, guarded
 from tests.kernels.random_log import NOW_MS, LogSegment, RandomLog, random_facts
 from tests.kernels.real_path import KEY, Layout, RealPath, aborted_columns, producer_columns
+from tests.kernels.reference import Facts, Segment
 
 SEEDS = int(os.environ.get("CLEANERD_TEST_FUZZ_SEEDS", "150"))
 

@@ -10,9 +10,7 @@ import pytest
 from cleanerd.format.batch import Record, decode_batch, encode_batch, encode_empty_batch, parse_header
 from cleanerd.format.codecs import Codec
 from cleanerd.format.control import ControlType, encode_end_txn_marker
-from cleanerd.kernels import reference
 from cleanerd.kernels.judge import Context, mark_aborted
-from cleanerd.kernels.reference import Replay, TransactionTracker
 from cleanerd.kernels.scan import scan_batches
 from cleanerd.kernels.tables import Bytes, EventKind, Table
 from cleanerd.kernels.transactions import (
@@ -22,8 +20,10 @@ from cleanerd.kernels.transactions import (
     empty_transactions,
     replay,
 )
+from tests.kernels import reference
 from tests.kernels.random_log import NOW_MS, RandomLog, with_horizon
 from tests.kernels.real_path import aborted_columns, producer_columns
+from tests.kernels.reference import Replay, TransactionTracker
 
 TRANSACTIONAL = ("transactional", "marker", "other", "idempotent", "plain")
 NO_PRODUCERS = ReplayState(np.zeros(0, PRODUCER), -1)

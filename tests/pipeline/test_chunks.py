@@ -18,7 +18,6 @@ from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.codecs import Codec, compress
 from cleanerd.format.legacy import encode_wrapper
-from cleanerd.kernels.reference import Facts
 from cleanerd.pipeline import chunks
 from cleanerd.pipeline.chunks import map_slices, read_pieces, slices
 from cleanerd.pipeline.index import index_chunk
@@ -27,6 +26,7 @@ from cleanerd.pipeline.values import ChunkWork, PackedBits, Source, Verdicts
 from tests.kernels.damage import sealed
 from tests.kernels.random_log import LogSegment, RandomLog, random_facts
 from tests.kernels.real_path import Layout, RealPath
+from tests.kernels.reference import Facts
 
 FACTS = Facts(now_ms=0, new_horizon_ms=1000, first_dirty_offset=0, round_end=1000, producers={}, aborted=())
 

@@ -15,10 +15,10 @@ from cleanerd.format.partition_metadata import parse_partition_metadata
 from cleanerd.format.record import Record
 from cleanerd.format.uuid_text import render_uuid
 from cleanerd.insight.verify import verify
-from cleanerd.kernels.reference import read_batches
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.lock import LogDirLock
 from tests.insight.logdirs import GOLDEN, broker_log_dir
+from tests.kernels.reference import read_batches
 from tests.spark.sessions import session_of
 
 pytest.importorskip("pyarrow", reason="needs the extra cleanerd[spark]")
