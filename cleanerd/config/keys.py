@@ -86,7 +86,7 @@ class TopicKey:
 BOOLEAN, INT, LONG, DOUBLE, RATE, STRING, LIST, PATHS = ValueType
 STATIC, CLUSTER, TOPIC = Scope
 _A_DIRECTORY = not_empty("at least one directory")
-_POLICY = some_of("compact", "delete")
+POLICY = some_of("compact", "delete")
 _COMPRESSION = one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _TIMESTAMP_TYPE = one_of("CreateTime", "LogAppendTime")
 _PATH = matching("/.+", "an absolute path")
@@ -107,7 +107,7 @@ _RESERVED = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 # fmt: off
 _TOPIC_ROWS = (
-    TopicKey("cleanup.policy", LIST, ("delete",), _POLICY, "",
+    TopicKey("cleanup.policy", LIST, ("delete",), POLICY, "",
              ("log.cleanup.policy",), "cleanup_policy", "compact, delete, both or neither."),
     TopicKey("min.cleanable.dirty.ratio", DOUBLE, 0.5, between(0, 1), "ratio",
              ("log.cleaner.min.cleanable.ratio",), "min_cleanable_dirty_ratio",

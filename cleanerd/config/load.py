@@ -4,7 +4,8 @@ Precedence of a broker key, highest first (rule 7.22 with cleanerd's own layers 
 
 1. command line (`--set`)
 2. metadata log, BROKER record of this node; 3. metadata log, BROKER record "" (dynamic keys only)
-4. environment
+4. environment, but for `KAFKA_LOG_DIR` where the config file names log directories: many images keep the directory of the
+   application logs in that variable
 5. config file
 6. default
 
@@ -20,13 +21,14 @@ Validation is whole: every problem of every layer and topic is collected, and an
 As in Kafka, a value that a higher layer replaces is not looked at.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cleanerd.config.keys import (
     BROKER_KEYS,
     MS_PER_UNIT,
+    POLICY,
     SPARK_CONF_PREFIX,
     TOPIC_KEYS,
     BrokerKey,
@@ -36,11 +38,14 @@ from cleanerd.config.keys import (
 )
 from cleanerd.config.model import CleanerdConfig, KraftMetadata, Layer, Origin, Setting, TopicConfig
 from cleanerd.config.sources import Sources, Text, Texts
-from cleanerd.config.values import Check, ParseError
+from cleanerd.config.values import Check, ParseError, Value
 from cleanerd.errors import BadConfiguration
 
 MIN_DEDUPE_BYTES_PER_THREAD = 1_048_576
 DEFAULT = Origin(Layer.DEFAULT)
+DEDUPE = "dedupe"
+"""What `compact` was called at first."""
+_LOG_DIRS = ("log.dirs", "log.dir")
 Settings = Mapping[str, Setting]
 _BROKER_RETENTION = Check(
     "-1 or a number ≥ 1", lambda value: value == -1 or (isinstance(value, int) and value >= 1)
@@ -55,6 +60,7 @@ class Configuration:
     broker_settings: Settings = field(repr=False)
     metadata: KraftMetadata | None = field(repr=False)  # None: no cluster says anything about topics
     _sources: Sources = field(repr=False)
+    _broker_texts: Texts = field(repr=False)  # that `broker_settings` are parsed from
     _topic_defaults: Settings = field(repr=False)
     _topics: Mapping[str, Texts] = field(repr=False)
     _resolved: dict[str, TopicConfig] = field(default_factory=dict, repr=False, compare=False)
@@ -62,7 +68,7 @@ class Configuration:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is valid, but perhaps not what its writer wants."""
-        found = [*self._sources.warnings]
+        found = [*self._sources.warnings, *self._conflicts(), *self._old_names()]
         if not self.broker.log_cleaner_enable:
             own, brokers = (
                 self.broker_settings.get(key) for key in ("cleanerd.log.cleaner.enable", "log.cleaner.enable")
@@ -81,6 +87,28 @@ class Configuration:
                 "cleanerd.spark.conf.spark.authenticate.secret to the secret of the cluster"
             )
         return tuple(found)
+
+    def _conflicts(self) -> Iterator[str]:
+        """Variables that differ from the config file, where one of the two holds."""
+        for name, variable in self._sources.environment.items():
+            names = _LOG_DIRS if name in _LOG_DIRS else (name,)
+            key = next((one for one in names if one in self._sources.config_file), None)
+            if key is None:
+                continue
+            written = self._sources.config_file[key]
+            holds = next(self._broker_texts[one] for one in names if one in self._broker_texts)
+            if holds in (variable, written) and not _is_same(name, variable, written):
+                yield (
+                    f"{variable.origin.detail} in the environment is {variable.text}, but {key} is {written.text} "
+                    f"({written.origin}): the {holds.origin.layer.value} holds"
+                )
+
+    def _old_names(self) -> Iterator[str]:
+        policies = [self._broker_texts.get("log.cleanup.policy")]
+        policies += [texts.get("cleanup.policy") for texts in self._topics.values()]
+        for text in policies:
+            if text is not None and DEDUPE in text.text.replace(",", " ").split():
+                yield f"cleanup.policy: {DEDUPE} is an old name of compact ({text.origin})"
 
     @property
     def topics(self) -> frozenset[str]:
@@ -144,13 +172,14 @@ def examine(sources: Sources, metadata: KraftMetadata | None = None) -> tuple[Co
     With a problem, the configuration is good for nothing but looking for more of them.
     """
     problems = list(sources.problems)
-    broker = _broker_settings(sources, metadata, problems)
+    broker_texts = _broker_texts(sources, metadata)
+    broker = _broker_settings(broker_texts, problems)
     defaults = _topic_defaults(broker, problems)
     topics = _topic_texts(sources, metadata)
     for topic, texts in topics.items():
         _topic_settings(topic, texts, defaults, problems)
     values = _cleanerd_config(broker)
-    return Configuration(values, broker, metadata, sources, defaults, topics), problems
+    return Configuration(values, broker, metadata, sources, broker_texts, defaults, topics), problems
 
 
 def _merged(*layers: Texts) -> dict[str, Text]:
@@ -161,10 +190,17 @@ def _merged(*layers: Texts) -> dict[str, Text]:
     return merged
 
 
-def _broker_settings(sources: Sources, metadata: KraftMetadata | None, problems: list[str]) -> Settings:
-    static = _merged(sources.environment, sources.config_file)
+def _broker_texts(sources: Sources, metadata: KraftMetadata | None) -> Texts:
+    """The texts that hold."""
+    environment = dict(sources.environment)
+    if not sources.config_file.keys().isdisjoint(_LOG_DIRS):
+        environment.pop("log.dir", None)
+    static = _merged(environment, sources.config_file)
     dynamic = _dynamic_texts(metadata, _merged(sources.command_line, static)) if metadata else {}
-    texts = _merged(sources.command_line, dynamic, static)
+    return _merged(sources.command_line, dynamic, static)
+
+
+def _broker_settings(texts: Texts, problems: list[str]) -> Settings:
     settings = {
         name: Setting(key.default, DEFAULT) for name, key in BROKER_KEYS.items() if key.default is not None
     }
@@ -274,7 +310,7 @@ def _check_order(settings: Settings, lower: str, upper: str, where: str, problem
 def _parse(key: BrokerKey | TopicKey, text: Text, where: str, problems: list[str]) -> Setting | None:
     """Value of a text; None, and one problem more, where it is not valid."""
     try:
-        value = key.type.parse(text.text)
+        value = _value(key, text)
         expected = None if key.check.accepts(value) else key.check.expected
     except ParseError as error:
         expected = str(error)
@@ -282,6 +318,22 @@ def _parse(key: BrokerKey | TopicKey, text: Text, where: str, problems: list[str
         return Setting(value, text.origin)
     problems.append(where + _problem(key.name, expected, text.text, text.origin))
     return None
+
+
+def _value(key: BrokerKey | TopicKey, text: Text) -> Value:
+    """Raises ParseError."""
+    value = key.type.parse(text.text)
+    if key.check is POLICY and isinstance(value, tuple):
+        return tuple("compact" if word == DEDUPE else word for word in value)
+    return value
+
+
+def _is_same(name: str, one: Text, other: Text) -> bool:
+    """Whether two texts of a key are one value."""
+    try:
+        return _value(BROKER_KEYS[name], one) == _value(BROKER_KEYS[name], other)
+    except ParseError:
+        return one.text == other.text
 
 
 def _problem(name: str, expected: str, found: object, origin: Origin) -> str:

@@ -321,3 +321,58 @@ def test_n4_holds_for_all_combinations(values: dict[str, int]) -> None:
     chosen = [values[key] * factor for key, factor in units.items() if key in values]
     expected = max(chosen[0], -1) if chosen else 168 * HOUR_MS
     assert configured({key: str(value) for key, value in values.items()}).topic("t").retention_ms == expected
+
+
+def test_variables_that_differ_from_the_file_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With both values and the one that holds; not where they mean the same, or the command line decides."""
+    path = tmp_path / "server.properties"
+    path.write_text("log.cleaner.threads=2\nlog.retention.ms=-1\nlog.cleaner.backoff.ms=5\n")
+    monkeypatch.setenv("KAFKA_LOG_CLEANER_THREADS", " 2")
+    monkeypatch.setenv("KAFKA_LOG_RETENTION_MS", "1000")
+    monkeypatch.setenv("KAFKA_LOG_CLEANER_BACKOFF_MS", "6")
+    found = resolve(read_sources(str(path), [("log.cleaner.backoff.ms", "7")]))
+    assert found.warnings == (
+        f"KAFKA_LOG_RETENTION_MS in the environment is 1000, but log.retention.ms is -1 (config file: {path}:2): "
+        "the environment holds",
+    )
+    assert found.topic("t").retention_ms == 1000
+
+
+@pytest.mark.parametrize(
+    ("written", "variable", "log_dirs", "holds"),
+    [
+        ("log.dir", "KAFKA_LOG_DIR", "/file", "config file"),
+        ("log.dirs", "KAFKA_LOG_DIR", "/file", "config file"),
+        ("log.dir", "KAFKA_LOG_DIRS", "/variable", "environment"),
+        ("log.dirs", "KAFKA_LOG_DIRS", "/variable", "environment"),
+    ],
+)
+def test_directory_of_application_logs_is_no_log_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, variable: str, log_dirs: str, holds: str
+) -> None:
+    """KAFKA_LOG_DIR means that in many images, so a file that names log directories wins; KAFKA_LOG_DIRS means just that."""
+    path = tmp_path / "server.properties"
+    path.write_text(f"{written}=/file\n")
+    monkeypatch.setenv(variable, "/variable")
+    found = resolve(read_sources(str(path)))
+    assert found.broker.log_dirs == (log_dirs,)
+    assert found.warnings == (
+        f"{variable} in the environment is /variable, but {written} is /file (config file: {path}:1): the {holds} holds",
+    )
+    path.write_text("")
+    alone = resolve(read_sources(str(path)))
+    assert (alone.broker.log_dirs, alone.warnings) == (("/variable",), ())
+
+
+def test_dedupe_is_an_old_name_of_compact() -> None:
+    """In broker and topic keys, with a warning that names the place; the word itself is not a policy."""
+    found = configured({"log.cleanup.policy": "dedupe"}, {"t": {"cleanup.policy": "delete, dedupe"}, "u": {}})
+    assert found.topic("u").cleanup_policy == ("compact",)
+    assert found.topic("t").cleanup_policy == ("delete", "compact")
+    assert found.warnings == (
+        "cleanup.policy: dedupe is an old name of compact (command line: --set log.cleanup.policy)",
+        "cleanup.policy: dedupe is an old name of compact (command line: --topic-set t:cleanup.policy)",
+    )
+    assert problems_of(topics={"t": {"cleanup.policy": "dedup"}})
