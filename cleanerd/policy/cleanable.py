@@ -130,14 +130,16 @@ def lowered_checkpoint(
     cleaner would have lowered it, to the base of a segment (2.14).
 
     Files that are copied without their times count as written, which costs a cleaning. A segment that was modified after
-    `now_ms`, by a clock that was set back, counts as old: each cleaning would be the next one's reason.
+    `now_ms`, by a clock that was set back, counts as old: each cleaning would be the next one's reason. Not if the checkpoint
+    was written later than that as well: then one clock wrote both, and the next checkpoint ends it.
     """
     if written_ms is None:
         return checkpoint
     for base, modified_ms in modified:
         if base >= checkpoint:
             break
-        if is_written_since(written_ms, modified_ms) and (now_ms is None or modified_ms <= now_ms):
+        is_of_future = now_ms is not None and written_ms <= now_ms < modified_ms
+        if is_written_since(written_ms, modified_ms) and not is_of_future:
             return base
     return checkpoint
 

@@ -151,6 +151,14 @@ def test_2_11_what_was_written_after_the_checkpoint_is_dirty(
     assert first_dirty_offset(log, NOW_MS + HOUR_MS) == expected
 
 
+def test_2_11_what_was_written_after_the_checkpoint_is_dirty_whatever_time_it_is_said_to_be() -> None:
+    """`--now-ms` of last year hides nothing of a topic that was created again: its checkpoint was written after that, too."""
+    segments = [replace(s, modified_ms=NOW_MS + 5_000) for s in THREE]
+    log = replace(log_of(*segments, end=30, checkpoint=20), checkpoint_written_ms=NOW_MS)
+    assert first_dirty_offset(log, NOW_MS - HOUR_MS) == (0, True)
+    assert first_dirty_offset(log, NOW_MS) == (20, False)  # of the future: the clock was set back
+
+
 def test_c019_log_start_above_the_active_base() -> None:
     """Nothing to clean, and no exception."""
     log = log_of(segment(0), end=9, start=2, checkpoint=0)
