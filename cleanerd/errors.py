@@ -15,6 +15,7 @@ Every message names the file, the position and what was expected and found, as f
 
 import errno
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from typing import TypeVar
@@ -156,3 +157,20 @@ def guarded(step: Callable[[], _T], where: str) -> _T | CleanerdError:
         failure = InternalError(f"{where}: internal error at {line.name}:{line.lineno}: {what}")
         failure.__cause__ = error
         return failure
+
+
+def attempt(step: Callable[[], _T], where: str) -> _T | CleanerdError:
+    """As `guarded`, for whoever handles the error last: the traceback of what no code expected goes to `sys.excepthook`.
+
+    That is standard error, or the log of the daemon.
+    """
+    found = guarded(step, where)
+    if isinstance(found, InternalError):
+        report_unexpected(found)
+    return found
+
+
+def report_unexpected(error: InternalError) -> None:
+    """The traceback of what no code expected, where it was met with `guarded`."""
+    if error.__cause__ is not None:
+        sys.excepthook(type(error), error, error.__traceback__)  # with its cause

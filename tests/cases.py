@@ -123,7 +123,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "C046": (
         "storage/test_checkpoints_maintenance.py::test_c046_maybe_truncate_checkpoint_should_truncate_data",
     ),
-    "C047": ("cleaning/test_checkpoint.py::test_the_entry_of_the_directory_where_it_was_goes",),
+    "C047": ("storage/test_log_dir.py::test_the_entry_of_the_directory_where_it_was_goes",),
     "C048": (
         "storage/test_checkpoints_maintenance.py::test_c048_partition_that_is_gone_and_removed_is_no_longer_listed",
     ),

@@ -24,9 +24,11 @@ from cleanerd.cleaning.retain import retain_log
 from cleanerd.client.writer import LogWriter
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
+from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError
 from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.log_dir import LogDir
 from tests import kill_protocols
 from tests.kill_protocols import SEGMENT_BYTES, Protocol, Records, records
 from tests.storage import kill9_child
@@ -61,7 +63,7 @@ def _topic() -> object:
 
 def _retain(log_dir: str, files: Files) -> None:
     done = retain_log(
-        files, log_dir, TP, read_checkpoints(FILES, log_dir), _topic(), is_kafka=False, now_ms=NOW_MS, dry_run=False  # type: ignore[arg-type]
+        LogDir.at(files, log_dir, FixedNow(NOW_MS)), TP, read_checkpoints(FILES, log_dir), _topic(), dry_run=False  # type: ignore[arg-type]
     )  # fmt: skip
     assert not isinstance(done, CleanerdError), done
 
@@ -75,7 +77,7 @@ def _is_an_end(log_dir: Path, before: Records) -> None:
 
 
 def _delete_records(log_dir: str, files: Files) -> None:
-    assert delete_records(files, log_dir, TP, CUT) == CUT
+    assert delete_records(LogDir.at(files, log_dir, FixedNow(NOW_MS)), TP, CUT) == CUT
 
 
 def _is_all_there(log_dir: Path, before: Records) -> None:

@@ -44,8 +44,8 @@ TRAPS: dict[str, tuple[str, ...]] = {
     ),
     "a first dirty offset that is no longer there": (
         "daemon/test_due_logs.py::test_c018_checkpoint_below_the_log_start",
-        "cleaning/test_reset.py::test_1_7_what_no_cleaning_can_have_written_becomes_the_log_start",
-        "cleaning/test_reset.py::test_2_11_a_checkpoint_goes_back_to_what_was_written_later",
+        "storage/test_log_dir_reset.py::test_1_7_what_no_cleaning_can_have_written_becomes_the_log_start",
+        "storage/test_log_dir_reset.py::test_2_11_a_checkpoint_goes_back_to_what_was_written_later",
         "broker/test_created_again.py::test_what_is_deleted_in_a_topic_that_was_created_again_stays_deleted",
     ),
     "metrics that are lost when threads are reconfigured": (
@@ -56,7 +56,7 @@ TRAPS: dict[str, tuple[str, ...]] = {
     ),
     "checkpoint entries of another directory": (
         "storage/test_checkpoints.py::test_c045_directories_know_nothing_of_each_other",
-        "cleaning/test_checkpoint.py::test_the_entry_of_the_directory_where_it_was_goes",
+        "storage/test_log_dir.py::test_the_entry_of_the_directory_where_it_was_goes",
         "simulation/test_directory_mutations.py::test_it_finds_a_checkpoint_with_entries_of_all_directories",
     ),
     "a policy that changes between plan and commit": (

@@ -5,13 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.result import Basis, CleaningOutcome, CleanRequest, LogResult
 from cleanerd.config.model import TopicConfig
-from cleanerd.env.clock import Clock
-from cleanerd.env.files import Files
 from cleanerd.env.pace import Pace
-from cleanerd.errors import CleanerdError, CorruptFile, guarded
+from cleanerd.errors import CleanerdError, CorruptFile, attempt, guarded
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, FileKind, Suffix, TopicPartition, parse_partition_dir
 from cleanerd.policy.cleanable import (
@@ -23,9 +20,10 @@ from cleanerd.policy.cleanable import (
     urgency,
 )
 from cleanerd.storage.changed import changed_while_read, stamps
-from cleanerd.storage.checkpoints import read_checkpoints, read_leader_epochs
+from cleanerd.storage.checkpoints import read_leader_epochs
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, is_kafka_dir, scan_partition
+from cleanerd.storage.scan import Checkpoints, PartitionSnapshot
 from cleanerd.storage.stability import Stability, read_stability
 from cleanerd.storage.staged import StagedGroup
 
@@ -70,15 +68,15 @@ class Candidate:
         )
 
 
-def partitions(files: Files, log_dir: str, request: CleanRequest) -> list[TopicPartition]:
+def partitions(log_dir: LogDir, request: CleanRequest) -> list[TopicPartition]:
     """Partition directories of a log directory that the request is about; anything else there is left alone."""
     found = []
-    for name in files.list_names(log_dir):
+    for name in log_dir.files.list_names(log_dir.path):
         parsed = parse_partition_dir(name)
         if (
             parsed is None
             or parsed[1] is not DirKind.CURRENT
-            or not os.path.isdir(os.path.join(log_dir, name))
+            or not os.path.isdir(os.path.join(log_dir.path, name))
         ):
             continue
         tp = parsed[0]
@@ -93,14 +91,11 @@ def partitions(files: Files, log_dir: str, request: CleanRequest) -> list[TopicP
 
 
 def examine(
-    files: Files,
-    log_dir: str,
+    log_dir: LogDir,
     tp: TopicPartition,
     checkpoints: Checkpoints,
     request: CleanRequest,
     *,
-    is_kafka: bool,
-    now_ms: int,
     pace: Pace,
     staged: Sequence[StagedGroup] = (),
 ) -> Candidate | LogResult:
@@ -108,22 +103,22 @@ def examine(
     config = request.topic_config(tp.topic)
     if not config.compact:
         reason = f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, without compact"
-        return LogResult.of(tp, log_dir, "skipped", reason)
-    directory = os.path.join(log_dir, str(tp))
-    look = partial(_examine, files, log_dir, tp, checkpoints, request, config, is_kafka, now_ms, pace, staged)
+        return LogResult.of(tp, log_dir.path, "skipped", reason)
+    directory, files = log_dir.partition(tp).path, log_dir.files
+    look = partial(_examine, log_dir, tp, checkpoints, request, config, pace, staged)
     found = attempt(look, directory)
     if isinstance(found, CorruptFile):  # or files of before and after an exchange were read as one
         before = stamps(files, found.path)
         found = attempt(look, directory)
         if isinstance(found, CorruptFile) and stamps(files, found.path) != before:
             found = changed_while_read(found)
-    return failed_on_disk(files, tp, log_dir, found) if isinstance(found, CleanerdError) else found
+    return failed_on_disk(log_dir, tp, found) if isinstance(found, CleanerdError) else found
 
 
-def failed_on_disk(files: Files, tp: TopicPartition, log_dir: str, error: CleanerdError) -> LogResult:
+def failed_on_disk(log_dir: LogDir, tp: TopicPartition, error: CleanerdError) -> LogResult:
     """The account of a log that could not be looked at, with the size that it has all the same."""
-    size_bytes, segments = log_size(PartitionDir.of(files, log_dir, tp))
-    result = LogResult.of(tp, log_dir).failed(error)
+    size_bytes, segments = log_size(log_dir.partition(tp))
+    result = LogResult.of(tp, log_dir.path).failed(error)
     return replace(
         result,
         bytes_before=size_bytes, bytes_after=size_bytes, segments_before=segments, segments_after=segments,
@@ -144,44 +139,39 @@ def log_size(partition: PartitionDir) -> tuple[int, int]:
 
 
 def examine_all(
-    files: Files,
-    log_dir: str,
+    log_dir: LogDir,
     found: Iterable[TopicPartition],
     request: CleanRequest,
-    clock: Clock,
     pace_of: PaceOf,
     staged: Mapping[TopicPartition, Sequence[StagedGroup]] | None = None,
 ) -> Iterator[Candidate | LogResult]:
     """`examine` for partitions of one log directory, with its checkpoints as they are now. Raises OSError, CorruptFile."""
-    checkpoints, is_kafka = read_checkpoints(files, log_dir), is_kafka_dir(files, log_dir)
+    checkpoints = log_dir.checkpoints()
     for tp in found:
-        yield examine(
-            files, log_dir, tp, checkpoints, request, is_kafka=is_kafka, now_ms=clock.now_ms(), pace=pace_of(tp),
-            staged=(staged or {}).get(tp, ()),
-        )  # fmt: skip
+        waiting = (staged or {}).get(tp, ())
+        yield examine(log_dir, tp, checkpoints, request, pace=pace_of(tp), staged=waiting)
 
 
 def _examine(
-    files: Files,
-    log_dir: str,
+    log_dir: LogDir,
     tp: TopicPartition,
     checkpoints: Checkpoints,
     request: CleanRequest,
     config: TopicConfig,
-    is_kafka: bool,
-    now_ms: int,
     pace: Pace,
     staged: Sequence[StagedGroup],
 ) -> Candidate | LogResult:
-    epochs = read_leader_epochs(PartitionDir.of(files, log_dir, tp))
-    snapshot = scan_partition(
-        files, log_dir, tp, checkpoints, is_kafka=is_kafka,
-        first_batch_timestamps=config.max_compaction_lag_ms < _NO_MAX_LAG, pace=pace, staged=staged,
-    )  # fmt: skip
+    now_ms, epochs = log_dir.clock.now_ms(), read_leader_epochs(log_dir.partition(tp))
+    with_timestamps = config.max_compaction_lag_ms < _NO_MAX_LAG
+    snapshot = log_dir.scan(tp, checkpoints, first_batch_timestamps=with_timestamps, pace=pace, staged=staged)
     if snapshot is None:
-        return LogResult.of(tp, log_dir, "skipped", "the directory holds no segment")
+        return LogResult.of(tp, log_dir.path, "skipped", "the directory holds no segment")
     stability = read_stability(
-        files, snapshot, now_ms=now_ms, expiration_ms=request.config.producer_id_expiration_ms, pace=pace
+        log_dir.files,
+        snapshot,
+        now_ms=now_ms,
+        expiration_ms=request.config.producer_id_expiration_ms,
+        pace=pace,
     )
     facts = snapshot.facts(stability.last_stable_offset)
     compaction = CompactionConfig(

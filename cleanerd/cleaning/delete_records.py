@@ -5,12 +5,12 @@ one. Segments that lie wholly below it go with the next retention pass, which dr
 as much.
 """
 
-from cleanerd.cleaning.lock import commit_lock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError
 from cleanerd.format.names import TopicPartition
-from cleanerd.storage.checkpoints import read_checkpoints, update_log_start_checkpoint
-from cleanerd.storage.scan import PartitionSnapshot, is_kafka_dir, scan_partition
+from cleanerd.storage.checkpoints import update_log_start_checkpoint
+from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.scan import PartitionSnapshot
 
 
 class OffsetOutOfRange(CleanerdError):
@@ -25,24 +25,22 @@ class OffsetOutOfRange(CleanerdError):
         self.high_watermark = high_watermark
 
 
-def delete_records(files: Files, log_dir: str, tp: TopicPartition, offset: int) -> int:
+def delete_records(log_dir: LogDir, tp: TopicPartition, offset: int) -> int:
     """Delete the records of a log below `offset`; returns the log start offset, which is higher if it was already.
 
     Raises OffsetOutOfRange for an offset below 0 or above the high watermark; LockHeld while a broker lives; CorruptFile,
     SourceChanged, OSError. Nothing has changed then.
     """
-    is_kafka = is_kafka_dir(files, log_dir)
-    with commit_lock(log_dir, is_kafka=is_kafka) as lock:
-        checkpoints = read_checkpoints(files, log_dir)
-        snapshot = scan_partition(files, log_dir, tp, checkpoints, is_kafka=is_kafka)
+    with log_dir.lock() as lock:
+        snapshot = log_dir.scan(tp, log_dir.checkpoints())
         if snapshot is None:
             raise OffsetOutOfRange(tp, offset, 0)
         if not 0 <= offset <= snapshot.high_watermark:
             raise OffsetOutOfRange(tp, offset, snapshot.high_watermark)
         if offset > snapshot.log_start_offset:
-            _sync_up_to(files, snapshot, offset)
+            _sync_up_to(log_dir.files, snapshot, offset)
             lock.check()
-            update_log_start_checkpoint(files, log_dir, {tp: offset})
+            update_log_start_checkpoint(log_dir.files, log_dir.path, {tp: offset})
     return max(offset, snapshot.log_start_offset)
 
 

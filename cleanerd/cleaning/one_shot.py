@@ -1,47 +1,40 @@
 """One shot: clean what a request asks for, log directory by log directory (architecture 3, 6).
 
-Per directory: guard against a second cleanerd, recover what an interrupted commit left, read the checkpoints, examine every
-partition, clean the candidates job by job, then give compacted logs their retention pass (rule 1.28). Whatever happens to
-one log becomes its result; the others go on.
+Per directory: guard against a second cleanerd, recover what an interrupted commit left, commit what an earlier run staged,
+examine every partition, clean the candidates job by job, then give compacted logs their retention pass (rule 1.28). Whatever
+happens to one log becomes its result; the others go on.
 """
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Generic, TypeVar
 
 from cleanerd.cleaning.batching import in_jobs
-from cleanerd.cleaning.boundary import attempt, one_by_one
+from cleanerd.cleaning.boundary import one_by_one
 from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk, in_order, log_size, partitions
 from cleanerd.cleaning.clean import Cleaner, CleaningJob
-from cleanerd.cleaning.commit import Turn, Waiting, commit_waiting, turns, waiting_groups
+from cleanerd.cleaning.committer import CommitHost, Committer, has_result, in_rounds
+from cleanerd.cleaning.overlap import Ending, one_ahead
 from cleanerd.cleaning.phases import Stopwatch
-from cleanerd.cleaning.recovery import recover_dir
-from cleanerd.cleaning.reset import reset_checkpoint
 from cleanerd.cleaning.result import CleaningOutcome, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import Retained, retain_log
 from cleanerd.cleaning.room import ForeseenSpace
-from cleanerd.cleaning.settle import in_rounds, settle_together
-from cleanerd.cleaning.staging_limits import why_full
+from cleanerd.cleaning.slices import SliceSize, Weighed
 from cleanerd.cleaning.wanted import check_wanted
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.errors import CleanerdError, DirOffline, JobFailed, LockHeld, guarded
-from cleanerd.format import names
+from cleanerd.errors import CleanerdError, JobFailed, LockHeld, attempt, guarded
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.pipeline.lazy_spark import LazySpark
-from cleanerd.storage.checkpoints import read_checkpoints
-from cleanerd.storage.lock import LogDirLock, probe
-from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.scan import PartitionSnapshot, is_kafka_dir
-from cleanerd.storage.staged import StagedGroup, manifest_names, staged_bytes
+from cleanerd.storage.log_dir import LogDir, Owner
+from cleanerd.storage.scan import PartitionSnapshot
+from cleanerd.storage.staged import StagedGroup, staged_bytes
 
-_T = TypeVar("_T")
 _COMMITTED_TOGETHER = 16
-"""Logs under one hold of the lock: more would share their syncs, but a broker that starts would wait for longer."""
+"""Logs under the first hold of the lock; how long that takes tells how many more may be."""
 _NO_LOG = TopicPartition("", -1)
 """Stands for the log directory as a whole."""
 
@@ -57,70 +50,122 @@ def clean_once(
 ) -> list[LogResult]:
     """Clean once and return a result per log. The session stays open; it is used only if there is something to clean."""
     files = files or RealFiles()
-    cleaner = Cleaner(request, progress, clock, files, session, entropy)
-    run = _Run(request, cleaner, progress, clock, files)
-    for log_dir in request.log_dirs:
-        run.clean_log_dir(log_dir)
-    return run.results
-
-
-class _Run:
-    """What one call of `clean_once` carries from directory to directory."""
-
-    def __init__(
-        self,
-        request: CleanRequest,
-        cleaner: Cleaner,
-        progress: Progress,
-        clock: Clock,
-        files: Files,
-    ) -> None:
-        self._results: dict[tuple[str, int, str], LogResult] = {}
-        self._request = request
-        self._progress = progress
-        self._clock = clock
-        self._files = files
-        self._space = ForeseenSpace()
-        self._cleaner = cleaner
-
-    @property
-    def results(self) -> list[LogResult]:
-        """What became of every log so far."""
-        return list(self._results.values())
-
-    def clean_log_dir(self, log_dir: str) -> None:
-        """One log directory; what goes wrong with it as a whole is the result of every log that has none yet."""
-        found = attempt(lambda: partitions(self._files, log_dir, self._request), log_dir)
+    run = _Run(request, Cleaner(request, progress, clock, files, session, entropy), progress)
+    for path in request.log_dirs:
+        found = attempt(partial(_look, files, path, clock, request), path)
         if isinstance(found, CleanerdError):
-            self._add(LogResult.of(_NO_LOG, log_dir).failed(found))
-            return
-        sequence = self._count if self._request.dry_run else self._clean
-        error = attempt(lambda: sequence(log_dir, found), log_dir)
+            run.add(LogResult.of(_NO_LOG, path).failed(found))
+        else:
+            _Directory(run, *found).clean()
+    return list(run.results.values())
+
+
+def _look(
+    files: Files, path: str, clock: Clock, request: CleanRequest
+) -> tuple[LogDir, list[TopicPartition]]:
+    log_dir = LogDir.at(files, path, clock, request.all_log_dirs)
+    return log_dir, partitions(log_dir, request)
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one call of `clean_once` carries from directory to directory; `results`: one per log, the newest."""
+
+    request: CleanRequest
+    cleaner: Cleaner
+    progress: Progress
+    space: ForeseenSpace = field(default_factory=ForeseenSpace)
+    results: dict[tuple[str, int, str], LogResult] = field(default_factory=dict)
+
+    def add(self, result: LogResult) -> None:
+        """A log is done."""
+        self.replace(result)
+        self.progress.finished(result)
+
+    def replace(self, result: LogResult) -> None:
+        """The newest result of a log, at its end of the account."""
+        key = (result.topic, result.partition, result.log_dir)
+        self.results.pop(key, None)
+        self.results[key] = result
+
+
+class _Directory(CommitHost):
+    """One log directory on its way through a run. `found`: the partitions that the run is about."""
+
+    def __init__(self, run: _Run, log_dir: LogDir, found: list[TopicPartition]) -> None:
+        self._run = run
+        self._request = run.request
+        self._cleaner = run.cleaner
+        self._log_dir = log_dir
+        self._found = found
+        self._committer = Committer(log_dir, self, SliceSize(_COMMITTED_TOGETHER))
+
+    def clean(self) -> None:
+        """All of it; what goes wrong with it as a whole is the result of every log that has none yet."""
+        error = attempt(self._count if self._request.dry_run else self._sequence, self._log_dir.path)
         if error is not None:
-            for tp in [tp for tp in found if self._result_of(tp, log_dir) is None] or [_NO_LOG]:
-                self._add(LogResult.of(tp, log_dir).failed(error))
+            for tp in [tp for tp in self._found if self._result_of(tp) is None] or [_NO_LOG]:
+                self._add(LogResult.of(tp, self._log_dir.path).failed(error))
 
-    def _clean(self, log_dir: str, found: list[TopicPartition]) -> None:
-        with _guard(log_dir):
-            is_kafka = is_kafka_dir(self._files, log_dir)
-            found = self._recover(log_dir, found, is_kafka=is_kafka)
-            self._commit_waiting(log_dir, found, is_kafka=is_kafka)
-            self._reset_checkpoints(log_dir, found, is_kafka=is_kafka)
-            self._clean_jobs(log_dir, found, is_kafka=is_kafka)
-            self._retain(log_dir, found, is_kafka=is_kafka)
+    def _sequence(self) -> None:
+        with self._log_dir.cleaned_by_us():
+            self._recover()
+            self._commit_waiting()
+            self._reset_checkpoints()
+            self._clean_jobs()
+            self._retain()
 
-    def _clean_jobs(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> None:
+    def _recover(self) -> None:
+        """Finish or undo interrupted commits where no broker owns the directory; what cannot be is not looked at further.
+
+        Where one does, a log in the middle of a commit is refused by the scan.
+        """
+        by_name = {str(tp): tp for tp in self._found}
+        with contextlib.suppress(LockHeld):
+            for one in self._log_dir.recover(by_name):
+                tp = by_name[one.name]
+                if isinstance(one.reason, CleanerdError):
+                    self._add(failed_on_disk(self._log_dir, tp, one.reason))
+                elif one.reason is not None:
+                    self._add(LogResult.of(tp, self._log_dir.path, "failed", one.reason))
+        self._found = [tp for tp in self._found if self._result_of(tp) is None]
+
+    def _commit_waiting(self) -> None:
+        """Commit what earlier cleanings left staged, so that nothing is done twice.
+
+        What no longer fits has been dropped then: its log is cleaned again, and its result says so.
+        """
+        waiting = [tp for tp in self._found if has_result(self._log_dir, tp)]
+        before = {tp: log_size(self._log_dir.partition(tp)) for tp in waiting}
+        for tp, end in self._committer.commit(list(map(Weighed, waiting))).items():
+            if isinstance(end, int):
+                after = log_size(self._log_dir.partition(tp))
+                self._replace(self._waited("committed", tp, end, before[tp], after))
+
+    def check(self, tp: TopicPartition, round_end: int) -> None:
+        """Whether a result is still wanted."""
+        check_wanted(self._log_dir, tp, self._request.topic_config(tp.topic), round_end)
+
+    def _reset_checkpoints(self) -> None:
+        """Before anything is chosen, for logs with nothing to clean as well (1.7)."""
+        checkpoints = self._log_dir.checkpoints()
+        for tp in self._found:
+            if self._request.topic_config(tp.topic).compact:  # the examination tells what is wrong
+                reset = partial(self._log_dir.reset_checkpoint, tp, checkpoints)
+                attempt(reset, self._log_dir.partition(tp).path)
+
+    # -- cleaning -----------------------------------------------------------------------------------------------
+
+    def _clean_jobs(self) -> None:
         """Job by job: while one is written, the one before it is staged and committed, and the one behind it planned."""
-        end, take = partial(self._end, is_kafka=is_kafka), partial(self._take, is_kafka=is_kafka)
-        full = partial(self._skipped_if_full, log_dir, found)
-        jobs = _one_ahead(partial(self._plan, log_dir), self._jobs(log_dir, found, {}))
+        jobs = one_ahead(self._plan, self._jobs({}))
         written: list[CleaningJob] = []
         with contextlib.closing(jobs), ThreadPoolExecutor(1, "cleanerd-commit") as pool:
             for candidates, planned in jobs:
-                ending = _Ending(pool, partial(end, written))
+                ending = Ending(pool, partial(self._end, written))
                 try:
-                    done = guarded(partial(self._write, candidates, planned, full, ending), log_dir)
-                    take(ending.result())
+                    done = guarded(partial(self._write, candidates, planned, ending), self._log_dir.path)
+                    self._take(ending.result())
                 except BaseException:
                     ending.begin()
                     self._cleaner.give_up(candidates)
@@ -128,23 +173,22 @@ class _Run:
                 if isinstance(done, CleanerdError):
                     raise done
                 written = done
-            take(end(written))
+            self._take(self._end(written))
 
-    def _plan(self, log_dir: str, candidates: list[Candidate]) -> CleaningJob | None:
+    def _plan(self, candidates: list[Candidate]) -> CleaningJob | None:
         """Ahead of time; not beside a broker, where a result that waits may be all that will ever be staged."""
-        return None if _is_owned(log_dir) else self._cleaner.plan(candidates)
+        return None if self._log_dir.owner.has_lock else self._cleaner.plan(candidates)
 
     def _write(
         self,
         candidates: list[Candidate],
         planned: "Future[CleaningJob | None]",
-        full: Callable[[list[Candidate]], list[LogResult]],
-        ending: "_Ending[list[LogResult]]",
+        ending: Ending[list[LogResult]],
     ) -> list[CleaningJob]:
-        ahead, is_owned = planned.result(), _is_owned(candidates[0].snapshot.log_dir)
+        ahead, is_owned = planned.result(), self._log_dir.owner.has_lock
         if is_owned:  # what others have staged counts against a limit
             ending.wait()
-            skipped = full(candidates)
+            skipped = self._skipped_if_full(candidates)
             if skipped:
                 return [self._ended(skipped)]
 
@@ -159,309 +203,140 @@ class _Run:
 
     def _ended(self, results: list[LogResult]) -> CleaningJob:
         """Nothing is written of these logs."""
-        return CleaningJob([], is_owned=False, watch=Stopwatch(self._clock), results=results)
+        return CleaningJob([], is_owned=False, watch=Stopwatch(self._log_dir.clock), results=results)
 
-    def _end(self, written: list[CleaningJob], *, is_kafka: bool) -> list[LogResult]:
+    def _end(self, written: list[CleaningJob]) -> list[LogResult]:
         """Stage and commit what a job has written."""
-        staged = [result for one in written for result in self._cleaner.end(one)]
-        slices = range(0, len(staged), _COMMITTED_TOGETHER)
-        some = (staged[first : first + _COMMITTED_TOGETHER] for first in slices)
-        return [settled for one in some for settled in self._settle(one, is_kafka=is_kafka)]
+        return self._committer.settle([result for one in written for result in self._cleaner.end(one)])
 
-    def _take(self, settled: list[LogResult], *, is_kafka: bool) -> None:
+    def _take(self, settled: list[LogResult]) -> None:
         for result in settled:
-            self._add(in_rounds(result, partial(self._clean_again, result, is_kafka=is_kafka)))
+            self._add(in_rounds(result, partial(self._clean_again, result)))
 
-    def _clean_again(self, before: LogResult, *, is_kafka: bool) -> LogResult:
+    def _clean_again(self, before: LogResult) -> LogResult:
         """A log of which only some groups could be cleaned, whatever its dirty ratio is now."""
-        log_dir, tp = before.log_dir, before.topic_partition
-        forced = replace(self._request, force=True)
-        found = attempt(lambda: [*self._examined(log_dir, [tp], forced)], log_dir)
+        tp, forced = before.topic_partition, replace(self._request, force=True)
+        found = attempt(lambda: [*self._examined([tp], forced)], self._log_dir.path)
         if isinstance(found, CleanerdError):
             return before.failed(found)
         (answer,) = found
         if isinstance(answer, LogResult):
             return answer
-        staged = one_by_one(self._cleaner.stage, [answer], _job_failed)
-        return self._settle(staged, is_kafka=is_kafka)[0]
+        return self._committer.settle(one_by_one(self._cleaner.stage, [answer], _job_failed))[0]
 
-    def _skipped_if_full(
-        self, log_dir: str, found: list[TopicPartition], candidates: list[Candidate]
-    ) -> list[LogResult]:
+    def _skipped_if_full(self, candidates: list[Candidate]) -> list[LogResult]:
         """Their results if nothing more may be staged beside a live broker, none if something may."""
-        if not _is_owned(log_dir):
+        if not self._log_dir.owner.has_lock:
             return []
 
         def staged() -> int:
-            return sum(staged_bytes(PartitionDir.of(self._files, log_dir, tp)) for tp in found)
+            return sum(staged_bytes(self._log_dir.partition(tp)) for tp in self._found)
 
-        reason = why_full(log_dir, staged, self._request.config)
+        reason = self._log_dir.why_full(staged, self._request.config)
         return [] if reason is None else [one.result("skipped", reason) for one in candidates]
 
-    def _settle(self, staged: Sequence[LogResult], *, is_kafka: bool) -> list[LogResult]:
-        log_dirs = self._request.all_log_dirs
-        return settle_together(self._files, staged, self._clock, is_kafka=is_kafka, log_dirs=log_dirs)
-
-    def _count(self, log_dir: str, found: list[TopicPartition]) -> None:
-        """A dry run: it writes nothing, so it takes no lock either."""
-        is_kafka, is_owned = is_kafka_dir(self._files, log_dir), _is_owned(log_dir)
-        waiting = {} if is_owned else self._foresee_commits(log_dir, found, is_kafka=is_kafka)
-        count = partial(self._cleaner.count, space=self._space, is_owned=is_owned)
-        for job in self._jobs(log_dir, found, waiting):
-            skipped = self._skipped_if_full(log_dir, found, job)
-            for result in skipped or one_by_one(count, job, _job_failed):
-                self._add(result)
-        self._retain(log_dir, found, is_kafka=is_kafka)
-
-    def _foresee_commits(
-        self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool
-    ) -> dict[TopicPartition, list[StagedGroup]]:
-        """What `_commit_waiting` would commit; what no longer fits would be dropped."""
-        waiting = {}
-        for tp in found:
-            partition = PartitionDir.of(self._files, log_dir, tp)
-            directory = partition.path
-            check = partial(self._check_wanted, log_dir, tp, is_kafka)
-            look = partial(waiting_groups, self._files, log_dir, tp, check)
-            answer = attempt(look, directory)
-            if isinstance(answer, CleanerdError):
-                attempt(partial(self._count_discarded, partition), directory)
-            elif answer[0]:
-                waiting[tp] = answer[0]
-                before, segments = log_size(partition)
-                replaced = sum(source.size_bytes for group in answer[0] for source in group.sources)
-                after = before - replaced + sum(group.sizes[FileKind.LOG] for group in answer[0])
-                merged = sum(len(group.sources) - 1 for group in answer[0])
-                self._space.take(directory, -replaced)
-                self._replace(
-                    _waited(
-                        "planned",
-                        tp,
-                        log_dir,
-                        answer[0][-1].round_end,
-                        (before, segments),
-                        (after, segments - merged),
-                    )
-                )
-        return waiting
-
-    def _recover(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> list[TopicPartition]:
-        """Finish or undo interrupted commits where no broker owns the directory; returns what may be looked at.
-
-        Where one does, a log in the middle of a commit is refused by the scan.
-        """
-        by_name = {str(tp): tp for tp in found}
-
-        def recovered(name: str, reason: str | CleanerdError | None) -> None:
-            if isinstance(reason, CleanerdError):
-                self._add(failed_on_disk(self._files, by_name[name], log_dir, reason))
-            elif reason is not None:
-                self._add(LogResult.of(by_name[name], log_dir, "failed", reason))
-
-        with contextlib.suppress(LockHeld):
-            recover_dir(self._files, log_dir, by_name, self._clock, recovered, is_kafka=is_kafka)
-        return [tp for tp in found if self._result_of(tp, log_dir) is None]
-
-    def _commit_waiting(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> None:
-        """Commit what earlier cleanings left staged, so that nothing is done twice.
-
-        What no longer fits has been dropped then: its log is cleaned again, and its result says so. Log by log: the daemon
-        commits hundreds beside a broker that is starting and waits for the lock, so it sizes slices of many logs that share
-        their syncs (`daemon.work.slices`). Here no hold is longer than the commit of one log, and nothing waits for the
-        last.
-        """
-        for tp in found:
-            partition = PartitionDir.of(self._files, log_dir, tp)
-            directory = partition.path
-            if not attempt(partial(manifest_names, partition), directory):
-                continue
-            before = log_size(partition)
-            one = Waiting(tp, partial(self._check_wanted, log_dir, tp, is_kafka))
-            commit = partial(
-                commit_waiting, self._files, log_dir, clock=self._clock,
-                is_kafka=is_kafka, log_dirs=self._request.all_log_dirs,
-            )  # fmt: skip
-            ended = attempt(partial(_all_turns, commit, one), directory)
-            round_end = None if isinstance(ended, CleanerdError) else ended[-1].done[tp]
-            if isinstance(round_end, int):
-                after = log_size(partition)
-                self._replace(_waited("committed", tp, log_dir, round_end, before, after))
-
-    def _count_discarded(self, partition: PartitionDir) -> None:
-        self._space.take(partition.path, -staged_bytes(partition))
-
-    def _check_wanted(self, log_dir: str, tp: TopicPartition, is_kafka: bool, round_end: int) -> None:
-        config, now_ms = self._request.topic_config(tp.topic), self._clock.now_ms()
-        check_wanted(self._files, log_dir, tp, config, round_end, is_kafka=is_kafka, now_ms=now_ms)
-
-    def _reset_checkpoints(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> None:
-        """Before anything is chosen, for logs with nothing to clean as well (1.7)."""
-        checkpoints = read_checkpoints(self._files, log_dir)
-        for tp in found:
-            if self._request.topic_config(tp.topic).compact:  # the examination tells what is wrong
-                reset = partial(
-                    reset_checkpoint, self._files, log_dir, tp, checkpoints,
-                    is_kafka=is_kafka, now_ms=self._clock.now_ms(),
-                )  # fmt: skip
-                attempt(reset, os.path.join(log_dir, str(tp)))
-
-    def _jobs(
-        self,
-        log_dir: str,
-        found: list[TopicPartition],
-        waiting: Mapping[TopicPartition, Sequence[StagedGroup]],
-    ) -> Iterator[list[Candidate]]:
+    def _jobs(self, waiting: Mapping[TopicPartition, Sequence[StagedGroup]]) -> Iterator[list[Candidate]]:
         """What to clean together. `waiting`: staged groups that count as committed."""
-        candidates = in_order(self._examine(log_dir, found, waiting))
-        return in_jobs(candidates, lambda candidate: candidate.size_bytes, self._request.config)
-
-    def _examine(
-        self,
-        log_dir: str,
-        found: list[TopicPartition],
-        waiting: Mapping[TopicPartition, Sequence[StagedGroup]],
-    ) -> list[Candidate]:
-        candidates: list[Candidate] = []
-        for answer in self._examined(log_dir, found, self._request, waiting):
+        candidates = []
+        for answer in self._examined(self._found, self._request, waiting):
             if isinstance(answer, Candidate):
                 candidates.append(answer)
             elif answer.outcome == "failed" or self._is_news(answer):
                 self._add(answer)
-        return candidates
+        return in_jobs(in_order(candidates), lambda candidate: candidate.size_bytes, self._request.config)
 
     def _examined(
         self,
-        log_dir: str,
         found: Iterable[TopicPartition],
         request: CleanRequest,
         waiting: Mapping[TopicPartition, Sequence[StagedGroup]] | None = None,
     ) -> Iterator[Candidate | LogResult]:
-        pace_of = self._cleaner.pace_of
-        return examine_all(self._files, log_dir, found, request, self._clock, pace_of, waiting)
-
-    def _result_of(self, tp: TopicPartition, log_dir: str) -> LogResult | None:
-        return self._results.get((tp.topic, tp.partition, log_dir))
+        return examine_all(self._log_dir, found, request, self._cleaner.pace_of, waiting)
 
     def _is_news(self, skipped: LogResult) -> bool:
         """Compacted logs are always reported, others only when they were named; a log with a result has been."""
         tp = skipped.topic_partition
         is_asked_for = self._request.topics is not None or self._request.topic_config(tp.topic).compact
-        return is_asked_for and self._result_of(tp, skipped.log_dir) is None
+        return is_asked_for and self._result_of(tp) is None
 
-    def _retain(self, log_dir: str, found: list[TopicPartition], *, is_kafka: bool) -> None:
+    # -- a dry run ----------------------------------------------------------------------------------------------
+
+    def _count(self) -> None:
+        """A dry run: it writes nothing, so it takes no lock either."""
+        is_owned = self._log_dir.owner.has_lock
+        count = partial(self._cleaner.count, space=self._run.space, is_owned=is_owned)
+        for job in self._jobs({} if is_owned else self._foresee_commits()):
+            for result in self._skipped_if_full(job) or one_by_one(count, job, _job_failed):
+                self._add(result)
+        self._retain()
+
+    def _foresee_commits(self) -> dict[TopicPartition, list[StagedGroup]]:
+        """What `_commit_waiting` would commit; what no longer fits would be dropped."""
+        waiting, space = {}, self._run.space
+        moving = guarded(self._log_dir.moving, self._log_dir.path)
+        for tp in self._found:
+            partition = self._log_dir.partition(tp)
+            answer = attempt(partial(self._committer.waiting_groups, tp, moving), partition.path)
+            if isinstance(answer, CleanerdError):
+                dropped_bytes = attempt(partial(staged_bytes, partition), partition.path)
+                space.take(partition.path, -dropped_bytes if isinstance(dropped_bytes, int) else 0)
+            elif groups := answer[0]:
+                waiting[tp] = groups
+                before, segments = log_size(partition)
+                replaced = sum(source.size_bytes for group in groups for source in group.sources)
+                after = before - replaced + sum(group.sizes[FileKind.LOG] for group in groups)
+                merged = sum(len(group.sources) - 1 for group in groups)
+                space.take(partition.path, -replaced)
+                end, now = groups[-1].round_end, (after, segments - merged)
+                self._replace(self._waited("planned", tp, end, (before, segments), now))
+        return waiting
+
+    def _waited(
+        self,
+        outcome: CleaningOutcome,
+        tp: TopicPartition,
+        end: int,
+        before: tuple[int, int],
+        after: tuple[int, int],
+    ) -> LogResult:
+        """The account of a log whose staged result is, or would be, committed; `before`, `after`: bytes and segments."""
+        return replace(
+            LogResult.of(tp, self._log_dir.path, outcome, "staged by an earlier cleaning"),
+            end_offset=end,
+            bytes_before=before[0], segments_before=before[1], bytes_after=after[0], segments_after=after[1],
+        )  # fmt: skip
+
+    # -- retention and the account ------------------------------------------------------------------------------
+
+    def _retain(self) -> None:
         """Retention for compacted logs that are not in trouble (rule 1.28)."""
-        checkpoints = read_checkpoints(self._files, log_dir)
-        for tp in found:
-            result = self._result_of(tp, log_dir) or LogResult.of(tp, log_dir)
+        checkpoints, dry_run = self._log_dir.checkpoints(), self._request.dry_run
+        for tp in self._found:
+            result = self._result_of(tp) or LogResult.of(tp, self._log_dir.path)
             config = self._request.topic_config(tp.topic)
             if not config.compact or result.outcome in ("failed", "aborted"):
                 continue
-            done = retain_log(
-                self._files, log_dir, tp, checkpoints, config,
-                is_kafka=is_kafka, now_ms=self._clock.now_ms(), dry_run=self._request.dry_run,
-            )  # fmt: skip
+            done = retain_log(self._log_dir, tp, checkpoints, config, dry_run=dry_run)
             if isinstance(done, LockHeld):
                 return
             if isinstance(done, CleanerdError):
                 self._replace(result.failed(done))
             elif done is not None:
-                outcome: CleaningOutcome = "planned" if self._request.dry_run else "committed"
-                self._replace(_with_retention(result, *done, outcome))
+                self._replace(_with_retention(result, *done, "planned" if dry_run else "committed"))
+
+    def _result_of(self, tp: TopicPartition) -> LogResult | None:
+        return self._run.results.get((tp.topic, tp.partition, self._log_dir.path))
 
     def _replace(self, result: LogResult) -> None:
-        """One result per log: the newest, at its end of the account."""
-        if _has_live_broker(self._files, result.log_dir):
-            result = result.beside_broker()
-        key = (result.topic, result.partition, result.log_dir)
-        self._results.pop(key, None)
-        self._results[key] = result
+        self._run.replace(self._as_seen(result))
 
     def _add(self, result: LogResult) -> None:
-        self._replace(result)
-        self._progress.finished(result)
+        self._run.add(self._as_seen(result))
 
-
-class _Ending(Generic[_T]):
-    """The end of a job, in a thread of the pool: from `begin` on, or as soon as its `result` is asked for.
-
-    It is not to be in the way of the next one, which the cores wait for.
-    """
-
-    def __init__(self, pool: ThreadPoolExecutor, end: Callable[[], _T]) -> None:
-        self._pool = pool
-        self._end = end
-        self._future: Future[_T] | None = None
-
-    def begin(self) -> "Future[_T]":
-        """Only the first time."""
-        self._future = self._future or self._pool.submit(self._end)
-        return self._future
-
-    def wait(self) -> None:
-        """Until it is over, however it ended."""
-        wait([self.begin()])
-
-    def result(self) -> _T:
-        """Raises what the end does."""
-        return self.begin().result()
-
-
-def _one_ahead(
-    plan: Callable[[list[Candidate]], _T], jobs: Iterable[list[Candidate]]
-) -> Generator[tuple[list[Candidate], "Future[_T]"]]:
-    """Each job with its plan. While the caller is at one, the next one is planned."""
-    with ThreadPoolExecutor(1, "cleanerd-plan") as pool:
-        ready: list[tuple[list[Candidate], Future[_T]]] = []
-        for job in jobs:
-            ready.append((job, pool.submit(plan, job)))
-            if len(ready) > 1:
-                yield ready.pop(0)
-        yield from ready
-
-
-@contextlib.contextmanager
-def _guard(log_dir: str) -> Iterator[None]:
-    """No second cleanerd in the same directory."""
-    lock = LogDirLock(log_dir, names.CLEANERD_LOCK)
-    try:
-        lock.__enter__()
-    except LockHeld as error:
-        raise DirOffline(f"another cleanerd works in {log_dir} (process {error.pid})") from error
-    try:
-        yield
-    finally:
-        lock.__exit__(None, None, None)
-
-
-def _is_owned(log_dir: str) -> bool:
-    """Whether a broker lives in a log directory."""
-    return probe(log_dir) not in (None, os.getpid())
-
-
-def _has_live_broker(files: Files, log_dir: str) -> bool:
-    """Whether a log directory is that of a broker, and it runs. One that is out of reach has none."""
-    is_live = attempt(lambda: is_kafka_dir(files, log_dir) and _is_owned(log_dir), log_dir)
-    return is_live is True
-
-
-def _all_turns(commit: Callable[[Sequence[Waiting]], Turn], one: Waiting) -> list[Turn]:
-    return list(turns(commit, [one]))
-
-
-def _waited(
-    outcome: CleaningOutcome,
-    tp: TopicPartition,
-    log_dir: str,
-    end: int,
-    before: tuple[int, int],
-    after: tuple[int, int],
-) -> LogResult:
-    """The account of a log whose staged result is, or would be, committed; `before`, `after`: bytes and segments."""
-    return replace(
-        LogResult.of(tp, log_dir, outcome, "staged by an earlier cleaning"),
-        end_offset=end,
-        bytes_before=before[0], segments_before=before[1], bytes_after=after[0], segments_after=after[1],
-    )  # fmt: skip
+    def _as_seen(self, result: LogResult) -> LogResult:
+        """What a live broker changed meanwhile is no failure of ours. A directory that is out of reach has none."""
+        owner = guarded(lambda: self._log_dir.owner, self._log_dir.path)
+        return result.beside_broker() if owner is Owner.LIVE_BROKER else result
 
 
 def _job_failed(candidate: Candidate, error: JobFailed) -> LogResult:

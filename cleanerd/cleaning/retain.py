@@ -25,11 +25,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cleanerd.cleaning.boundary import attempt
-from cleanerd.cleaning.lock import commit_lock
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files, check_unchanged
-from cleanerd.errors import CleanerdError, LogUncleanable, SourceChanged
+from cleanerd.errors import CleanerdError, LogUncleanable, SourceChanged, attempt
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.format.producer_snapshot import ProducerEntry
@@ -50,10 +48,11 @@ from cleanerd.storage.checkpoints import (
 )
 from cleanerd.storage.delete import retire_segments, unlink_all
 from cleanerd.storage.generation import check_generation
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replay import producers_at
 from cleanerd.storage.roll import roll_segment
-from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, scan_partition
+from cleanerd.storage.scan import Checkpoints, PartitionSnapshot
 
 Dispose = Callable[[tuple[str, ...]], None]
 """What becomes of `.deleted` files; called with `.lock` held."""
@@ -101,14 +100,11 @@ def preview(files: Files, snapshot: PartitionSnapshot, config: TopicConfig, now_
 
 
 def retain_log(
-    files: Files,
-    log_dir: str,
+    log_dir: LogDir,
     tp: TopicPartition,
     checkpoints: Checkpoints,
     config: TopicConfig,
     *,
-    is_kafka: bool,
-    now_ms: int,
     dry_run: bool,
     dispose: Dispose | None = None,
 ) -> tuple[PartitionSnapshot, Retained] | CleanerdError | None:
@@ -121,21 +117,20 @@ def retain_log(
         return None
 
     def step() -> tuple[PartitionSnapshot, Retained] | None:
-        snapshot = scan_partition(files, log_dir, tp, checkpoints, is_kafka=is_kafka)
+        snapshot = log_dir.scan(tp, checkpoints)
         if snapshot is None:
             return None
-        retained = retain(files, snapshot, config, now_ms=now_ms, dry_run=dry_run, dispose=dispose)
+        retained = retain(log_dir, snapshot, config, dry_run=dry_run, dispose=dispose)
         return (snapshot, retained) if retained is not None else None
 
-    return attempt(step, os.path.join(log_dir, str(tp)))
+    return attempt(step, log_dir.partition(tp).path)
 
 
 def retain(
-    files: Files,
+    log_dir: LogDir,
     snapshot: PartitionSnapshot,
     config: TopicConfig,
     *,
-    now_ms: int,
     dry_run: bool,
     dispose: Dispose | None = None,
 ) -> Retained | None:
@@ -144,11 +139,12 @@ def retain(
     `dispose` gets the paths of the `.deleted` files, for a deletion after file.delete.delay.ms; without it they are
     deleted at once. Raises LockHeld; SourceChanged when the log changed since the snapshot; LogUncleanable, OSError.
     """
-    plan = _plan(files, snapshot, config, now_ms)
+    files = log_dir.files
+    plan = _plan(files, snapshot, config, log_dir.clock.now_ms())
     if not plan.deletions:
         return None
     if not dry_run:
-        with commit_lock(snapshot.log_dir, is_kafka=snapshot.is_kafka) as lock:
+        with log_dir.lock() as lock:
             revalidate_snapshot(files, snapshot, len(plan.deletions))
             producers = producers_at(snapshot.directory, snapshot.log_end_offset).entries if plan.roll else ()
             lock.check()

@@ -7,41 +7,30 @@ cleaner is to take the log next. A result that waits is committed all the same, 
 """
 
 from cleanerd.config.model import TopicConfig
-from cleanerd.env.files import Files
 from cleanerd.errors import PolicyChanged, SourceChanged
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.cleanable import first_dirty_offset, first_young, non_active_from
-from cleanerd.storage.checkpoints import read_checkpoints
-from cleanerd.storage.scan import scan_partition
+from cleanerd.storage.log_dir import LogDir
 
 
-def check_wanted(
-    files: Files,
-    log_dir: str,
-    tp: TopicPartition,
-    config: TopicConfig,
-    round_end: int,
-    *,
-    is_kafka: bool,
-    now_ms: int,
-) -> None:
+def check_wanted(log_dir: LogDir, tp: TopicPartition, config: TopicConfig, round_end: int) -> None:
     """Raise PolicyChanged unless a cleaning of the log up to `round_end` may be committed under `config`.
 
     Needs `.lock`. Raises SourceChanged for a log without segments, CorruptFile, OSError.
     """
+    directory, now_ms = log_dir.partition(tp).path, log_dir.clock.now_ms()
     if not config.compact:
-        raise PolicyChanged(f"{log_dir}/{tp}: its cleanup.policy no longer contains compact")
+        raise PolicyChanged(f"{directory}: its cleanup.policy no longer contains compact")
     if config.min_compaction_lag_ms <= 0:
         return
-    checkpoints = read_checkpoints(files, log_dir)
-    snapshot = scan_partition(files, log_dir, tp, checkpoints, is_kafka=is_kafka)
+    snapshot = log_dir.scan(tp, log_dir.checkpoints())
     if snapshot is None:
-        raise SourceChanged(f"{log_dir}/{tp}: is empty")
+        raise SourceChanged(f"{directory}: is empty")
     facts = snapshot.facts(snapshot.high_watermark)
     dirty = non_active_from(facts.segments, first_dirty_offset(facts, now_ms)[0])
     young = first_young(dirty, config.min_compaction_lag_ms, now_ms)
     if young is not None and young < round_end:
         raise PolicyChanged(
-            f"{log_dir}/{tp}: segment {young} is younger than min.compaction.lag.ms, which is "
+            f"{directory}: segment {young} is younger than min.compaction.lag.ms, which is "
             f"{config.min_compaction_lag_ms} now"
         )

@@ -26,6 +26,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import unpaced
 from cleanerd.errors import CleanerdError
 from cleanerd.policy.cleanable import CompactionConfig, is_filthy
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.units import size
 
 _KEYS_MAX = 1 << 18
@@ -69,11 +70,9 @@ def run(arguments: Namespace) -> int:
 
 
 def _examined(request: CleanRequest, clock: Clock) -> Iterator[Candidate | LogResult]:
-    files = RealFiles()
-    for log_dir in request.log_dirs:
-        yield from examine_all(
-            files, log_dir, partitions(files, log_dir, request), request, clock, lambda _: unpaced
-        )
+    for path in request.log_dirs:
+        log_dir = LogDir.at(RealFiles(), path, clock)
+        yield from examine_all(log_dir, partitions(log_dir, request), request, lambda _: unpaced)
 
 
 def _name(found: Candidate | LogResult) -> str:

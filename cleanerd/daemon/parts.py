@@ -121,7 +121,8 @@ def build_parts(
     deletions = PendingDeletions(files, clock)
     due_logs = DueLogs(inventory, clock)
     events = EventLog(history, clock, partial(_recorded, metrics, inventory))
-    ownership = Ownership(files, clock, partial(_recovered, events, deletions, recovering), metrics.recovered)
+    recovered = partial(_recovered, events, deletions, recovering)
+    ownership = Ownership(files, clock, log_dirs, recovered, metrics.recovered)
     states = PartitionStates(clock, history.all(HOLD, TypeAdapter(Hold).validate_python).values())
     wanted = Wanted(states, files, clock, configuration, refresh, inventory.moving_to)
     failures, obstacles, jobs = Failures(history), Obstacles(), Jobs(clock)
@@ -130,8 +131,8 @@ def build_parts(
         configuration=configuration, clock=clock, obstacles=obstacles, brokers_cleaner=BrokersCleaner(files),
     )  # fmt: skip
     commits = Commits(
-        states=states, ownership=ownership, events=events, files=files, inventory=inventory, metrics=metrics,
-        clock=clock, log_dirs=log_dirs, wanted=wanted, pause=life.stopping.wait,
+        states=states, ownership=ownership, events=events, inventory=inventory, metrics=metrics, wanted=wanted,
+        pause=life.stopping.wait,
     )  # fmt: skip
     installs = Installs(
         files=files, clock=clock, log_dirs=log_dirs, configuration=configuration, inventory=inventory, states=states,

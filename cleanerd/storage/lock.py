@@ -42,6 +42,11 @@ POLL_S = 0.1
 ATTEMPTS_MAX = 16
 """How often the file may be exchanged under one attempt before it counts as held."""
 
+HOLD_S = 0.1
+"""What one hold of `.lock` is expected to take; it may take twice as long (architecture 2)."""
+_GIVE_WAY_S = 1.5 * POLL_S
+_SHARE = 3.0
+
 _CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 _OPENED_S = 0.002
@@ -132,6 +137,16 @@ class LogDirLock:
         assert self._slot.fd is not None
         if not _names_same_file(self._path, self._slot.fd):
             raise LockHeld(f"{self._path}: was removed under our lock, a broker may be starting", None)
+
+
+def pause_after(lock: LogDirLock, held_s: float) -> float:
+    """How long to leave a directory alone, in seconds, before its lock, which is still held, is taken again.
+
+    A waiter gets it then. Without a lease nothing tells whether there is one: three quarters of the time are left.
+    """
+    if lock.is_wanted:
+        return _GIVE_WAY_S
+    return 0.0 if lock.is_leased else _SHARE * held_s
 
 
 def probe(log_dir: str, name: str = names.LOCK) -> int | None:

@@ -10,12 +10,14 @@ from cleanerd.client.writer import LogWriter
 from cleanerd.config.load import resolve
 from cleanerd.config.model import TopicConfig
 from cleanerd.config.sources import read_sources
+from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
 from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.format.names import FileKind, SegmentFileName, TopicPartition
 from cleanerd.storage.checkpoints import read_checkpoints
-from cleanerd.storage.scan import PartitionSnapshot, is_kafka_dir, scan_partition
+from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.scan import PartitionSnapshot
 from tests.cleaning.logs import META_PROPERTIES
 
 FILES = RealFiles()
@@ -60,9 +62,8 @@ def stop_broker(log_dir: Path, end: int, *, high_watermark: int | None = None, i
 
 
 def snapshot_of(log_dir: Path) -> PartitionSnapshot:
-    checkpoints = read_checkpoints(FILES, str(log_dir))
-    is_kafka = is_kafka_dir(FILES, str(log_dir))
-    found = scan_partition(FILES, str(log_dir), TP, checkpoints, is_kafka=is_kafka)
+    place = LogDir.at(FILES, str(log_dir), FixedNow(NOW_MS))
+    found = place.scan(TP, place.checkpoints())
     assert found is not None
     return found
 
@@ -75,7 +76,8 @@ def run_pass(
     dry_run: bool = False,
     dispose: Dispose | None = None,
 ) -> Retained | None:
-    return retain(FILES, snapshot_of(log_dir), config, now_ms=now_ms, dry_run=dry_run, dispose=dispose)
+    place = LogDir.at(FILES, str(log_dir), FixedNow(now_ms))
+    return retain(place, snapshot_of(log_dir), config, dry_run=dry_run, dispose=dispose)
 
 
 def bases(log_dir: Path, kind: FileKind = FileKind.LOG) -> list[int]:

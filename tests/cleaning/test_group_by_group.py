@@ -103,7 +103,7 @@ def test_a_log_waits_for_the_room_that_the_commit_before_it_frees(
 
     monkeypatch.setattr(Cleaner, "end", ending)
     monkeypatch.setattr(Cleaner, "write", counting)
-    monkeypatch.setattr("cleanerd.cleaning.one_shot.wait", waiting)
+    monkeypatch.setattr("cleanerd.cleaning.overlap.wait", waiting)
     with tight(tmp_path / "small", "tu", "17m") as log_dir:
         options = [*OPTIONS, OPTIONS[0].replace("=t:", "=u:"), "--set=cleanerd.job.max.logs=1"]
         ran = clean(spark, log_dir, options=options)

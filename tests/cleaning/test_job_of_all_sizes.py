@@ -19,6 +19,7 @@ from cleanerd.pipeline.channel import Channel, Phase
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.pipeline.small_log import is_small
 from cleanerd.pipeline.values import LogWork
+from cleanerd.storage.log_dir import LogDir
 from tests.cleaning.logs import write_logs
 from tests.cleaning.silent import Silent
 
@@ -47,9 +48,8 @@ def cleaner(spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def stage(cleaner: Cleaner, log_dir: Path, channel: Channel) -> dict[str, str]:
     """What becomes of each log."""
     partitions = [TopicPartition(topic, 0) for topic in TOPICS]
-    found = [
-        *examine_all(RealFiles(), str(log_dir), partitions, cleaner._request, SystemClock(), cleaner.pace_of)
-    ]
+    place = LogDir.at(RealFiles(), str(log_dir), SystemClock())
+    found = [*examine_all(place, partitions, cleaner._request, cleaner.pace_of)]
     candidates = [one for one in found if isinstance(one, Candidate)]
     assert len(candidates) == len(TOPICS)
     return {result.topic: result.outcome for result in cleaner.stage(candidates, channel.reporter)}

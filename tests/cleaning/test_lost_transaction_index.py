@@ -12,9 +12,11 @@ from cleanerd.cleaning.delete_records import delete_records
 from cleanerd.client.producer import Producer
 from cleanerd.client.reader import read_records
 from cleanerd.client.writer import LogWriter
+from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile
 from cleanerd.format.names import FileKind, segment_path
+from cleanerd.storage.log_dir import LogDir
 from tests.client.cleaning import TP, Cleaning
 
 FILES = RealFiles()
@@ -88,6 +90,6 @@ def test_4_22_a_transaction_below_the_log_start_needs_no_entry(
         Producer(writer).put(b"k", b"new", 5)
         writer.roll()
         Producer(writer).put(b"end", b"v", 6)
-    assert delete_records(FILES, str(tmp_path), TP, 3) == 3
+    assert delete_records(LogDir.at(FILES, str(tmp_path), SystemClock()), TP, 3) == 3
     clean(tmp_path)
     assert values(tmp_path)[-1] == b"new"

@@ -34,6 +34,7 @@ from cleanerd.cleaning.delete_records import delete_records
 from cleanerd.cleaning.retain import retain, retain_log
 from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
+from cleanerd.env.clock import FixedNow, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile, LockHeld, LogUncleanable, SourceChanged
 from cleanerd.format import names
@@ -41,6 +42,7 @@ from cleanerd.format.checkpoint import render_leader_epochs, render_offset_check
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.policy.retention import Breach
 from cleanerd.storage.checkpoints import read_checkpoints, read_leader_epochs, update_log_start_checkpoint
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replay import producers_at
 from tests.cleaning.logs import contents, lock_of_another
@@ -99,7 +101,7 @@ def test_c134_a_moved_log_start_takes_snapshots_along(tmp_path: Path) -> None:
     write_log(tmp_path, 3, 1)
     stop_broker(tmp_path, 3)
     segment_path(tmp_path, 3, FileKind.PRODUCER_SNAPSHOT).unlink()
-    delete_records(FILES, str(tmp_path), TP, 3)
+    delete_records(LogDir.at(FILES, str(tmp_path), SystemClock()), TP, 3)
     run_pass(tmp_path, UNLIMITED)
     assert bases(tmp_path, FileKind.PRODUCER_SNAPSHOT) == [2]
 
@@ -117,7 +119,7 @@ def test_c136_leader_epochs(
     directory = write_log(tmp_path)
     (directory / names.LEADER_EPOCH_CHECKPOINT).write_bytes(render_leader_epochs(epochs))
     stop_broker(tmp_path, 15)
-    delete_records(FILES, str(tmp_path), TP, 5)
+    delete_records(LogDir.at(FILES, str(tmp_path), SystemClock()), TP, 5)
     run_pass(tmp_path, UNLIMITED)
     assert read_leader_epochs(PartitionDir(FILES, str(directory))) == expected
 
@@ -172,7 +174,7 @@ def test_c141_the_entry_of_the_log_start_goes_when_the_first_segment_says_it(tmp
                 writer.roll()
     stop_broker(tmp_path, 50, high_watermark=49)
     update_log_start_checkpoint_with_lock(tmp_path, {OTHER: 5})
-    delete_records(FILES, str(tmp_path), TP, 31)
+    delete_records(LogDir.at(FILES, str(tmp_path), SystemClock()), TP, 31)
     assert log_start_entries(tmp_path) == {TP: 31, OTHER: 5}
     run_pass(tmp_path, UNLIMITED)
     assert bases(tmp_path) == [31, 41]
@@ -201,7 +203,7 @@ def test_c142_everything_of_a_compacted_and_expired_log_goes(tmp_path: Path) -> 
 @pytest.mark.parametrize("policy", [("compact",), ()])
 def test_c132_d17_d19_the_log_start_counts_under_any_policy(tmp_path: Path, policy: tuple[str, ...]) -> None:
     write_log(tmp_path)
-    delete_records(FILES, str(tmp_path), TP, 12)
+    delete_records(LogDir.at(FILES, str(tmp_path), SystemClock()), TP, 12)
     config = replace(EXPIRED, cleanup_policy=policy, retention_bytes=0)
     retained = run_pass(tmp_path, config)
     assert retained is not None
@@ -305,7 +307,7 @@ def test_a_log_that_changed_since_it_was_looked_at_is_left_alone(
     change(tmp_path)
     before = contents(tmp_path / str(TP))
     with pytest.raises(SourceChanged):
-        retain(FILES, snapshot, EXPIRED, now_ms=NOW_MS, dry_run=False)
+        retain(LogDir.at(FILES, str(tmp_path), FixedNow(NOW_MS)), snapshot, EXPIRED, dry_run=False)
     assert contents(tmp_path / str(TP)) == before
 
 
@@ -316,7 +318,7 @@ def test_a_log_that_was_rolled_meanwhile_keeps_its_new_segment(tmp_path: Path) -
     snapshot = snapshot_of(tmp_path)
     segment_path(tmp_path, 17).touch()
     with pytest.raises(SourceChanged, match=r"are \[0, 5, 10, 17\]"):
-        retain(FILES, snapshot, EXPIRED, now_ms=NOW_MS, dry_run=False)
+        retain(LogDir.at(FILES, str(tmp_path), FixedNow(NOW_MS)), snapshot, EXPIRED, dry_run=False)
     assert bases(tmp_path) == [0, 5, 10, 17]
 
 
@@ -325,7 +327,7 @@ def test_a_writer_may_append_and_roll_meanwhile(tmp_path: Path) -> None:
         append(writer, 15, 5, OLD_MS)
         snapshot = snapshot_of(tmp_path)
         append(writer, 10, 5, NOW_MS)
-        retained = retain(FILES, snapshot, EXPIRED, now_ms=NOW_MS, dry_run=False)
+        retained = retain(LogDir.at(FILES, str(tmp_path), FixedNow(NOW_MS)), snapshot, EXPIRED, dry_run=False)
         assert retained is not None
         assert retained.segments == 2
     assert offsets(tmp_path) == list(range(10, 25))
@@ -396,7 +398,7 @@ def test_a_tiered_log_keeps_what_its_broker_may_not_have_copied(tmp_path: Path) 
     stop_broker(tmp_path, 20)
     tiered = replace(EXPIRED, remote_storage_enable=True)
     assert run_pass(tmp_path, tiered) is None
-    delete_records(FILES, str(tmp_path), TP, 10)
+    delete_records(LogDir.at(FILES, str(tmp_path), SystemClock()), TP, 10)
     retained = run_pass(tmp_path, tiered)
     assert retained is not None
     assert retained.reasons == (Breach.LOG_START_OFFSET,)
@@ -422,8 +424,8 @@ def test_a_log_that_can_lose_nothing_is_not_looked_at(
             return super().list_names(path)
 
     done = retain_log(
-        Watched(), str(log_dir), TP, read_checkpoints(FILES, str(log_dir)), replace(EXPIRED, cleanup_policy=(policy,)),
-        is_kafka=False, now_ms=NOW_MS, dry_run=True,
+        LogDir(Watched(), str(log_dir), FixedNow(NOW_MS), is_kafka=False), TP, read_checkpoints(FILES, str(log_dir)),
+        replace(EXPIRED, cleanup_policy=(policy,)), dry_run=True,
     )  # fmt: skip
     assert (done[1].segments if isinstance(done, tuple) else 0) == goes
     assert bool(looked) == bool(goes)

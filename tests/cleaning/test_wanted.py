@@ -7,9 +7,11 @@ import pytest
 
 from cleanerd.cleaning.wanted import check_wanted
 from cleanerd.config.model import TopicConfig
+from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import PolicyChanged
 from cleanerd.format.names import TopicPartition
+from cleanerd.storage.log_dir import LogDir
 from tests.cleaning.logs import RECORDS, write_logs
 
 CONFIG = TopicConfig(
@@ -23,7 +25,8 @@ NOW_MS = 10_000_000
 
 def ask(log_dir: Path, config: TopicConfig) -> None:
     tp = TopicPartition("t", 0)
-    check_wanted(RealFiles(), str(log_dir), tp, config, RECORDS, is_kafka=True, now_ms=NOW_MS)
+    place = LogDir(RealFiles(), str(log_dir), FixedNow(NOW_MS), is_kafka=True)
+    check_wanted(place, tp, config, RECORDS)
 
 
 @pytest.fixture

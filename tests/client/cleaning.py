@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cleanerd.cleaning.choose import Candidate, examine
-from cleanerd.cleaning.commit import commit_staged, record_unchanged
-from cleanerd.cleaning.lock import commit_lock
+from cleanerd.cleaning.committer import CommitHost, Committer
 from cleanerd.cleaning.merge import merge_neighbours
 from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
 from cleanerd.cleaning.result import CleanRequest
+from cleanerd.cleaning.slices import Weighed
 from cleanerd.cleaning.stage import stage_log
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
+from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import Files
 from cleanerd.env.pace import unpaced
 from cleanerd.errors import CleanerdError
@@ -21,9 +22,8 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.channel import Advance, Phase
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.values import IndexedLog
-from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import discard_staged
 
 TP = TopicPartition("t", 0)
@@ -126,17 +126,8 @@ class Cleaning:
         request = CleanRequest(
             config=configuration.broker, topic_config=lambda _: topic, log_dirs=(self.log_dir,), force=True
         )
-        checkpoints = read_checkpoints(self.files, self.log_dir)
-        found = examine(
-            self.files,
-            self.log_dir,
-            TP,
-            checkpoints,
-            request,
-            is_kafka=False,
-            now_ms=self.now_ms,
-            pace=unpaced,
-        )
+        log_dir = LogDir.at(self.files, self.log_dir, FixedNow(self.now_ms))
+        found = examine(log_dir, TP, log_dir.checkpoints(), request, pace=unpaced)
         if not isinstance(found, Candidate):
             assert found.outcome == "skipped", found
             return False
@@ -164,9 +155,10 @@ class Cleaning:
         assert self.plan is not None
         files = files or self.files
         if self.staged:
-            return commit_staged(files, self.log_dir, TP, Standstill(), is_kafka=False)
+            return committed(LogDir.at(files, self.log_dir, Standstill()))
         end = self.plan.work.round_end
-        record_unchanged(files, self.log_dir, TP, end, is_kafka=False, basis=self.plan.candidate.basis)
+        committer = Committer(LogDir.at(files, self.log_dir, Standstill()))
+        committer.record_unchanged(TP, end, self.plan.candidate.basis)
         return end
 
     def _pipeline(self) -> Pipeline:
@@ -175,10 +167,18 @@ class Cleaning:
         return Pipeline(session, Budget(1 << 20), reporter)
 
 
+def committed(log_dir: LogDir, host: CommitHost | None = None) -> int | None:
+    """Commit what waits; the new checkpoint, None where nothing was staged. Raises what went wrong."""
+    done = Committer(log_dir, host).commit([Weighed(TP)])[TP]
+    if isinstance(done, CleanerdError):
+        raise done
+    return done
+
+
 def restart_daemon(files: Files, log_dir: str) -> None:
     """What a new daemon does first."""
-    with commit_lock(log_dir, is_kafka=False):
-        assert recover(PartitionDir.of(files, log_dir, TP), is_kafka=False) is None
+    (recovered,) = LogDir.at(files, log_dir, Standstill()).recover([str(TP)])
+    assert recovered.reason is None
 
 
 def _raise(error: CleanerdError | None) -> None:

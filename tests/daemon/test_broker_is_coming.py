@@ -7,26 +7,25 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from cleanerd.cleaning.lock import AIM_S
-from cleanerd.cleaning.recovery import Recovered
+from cleanerd.cleaning.slices import SliceSize, Weighed
 from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
 from cleanerd.daemon.inventory.listed_log import Contents, ListedLog, Offsets, StagedResult
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work import ownership
-from cleanerd.daemon.work.slices import SliceSize, Weighed
-from cleanerd.env.files import Files, RealFiles
+from cleanerd.daemon.work.commits import weighed
+from cleanerd.env.files import RealFiles
 from cleanerd.errors import LockHeld
 from cleanerd.format import names
 from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_offsets
-from cleanerd.storage.lock import probe
+from cleanerd.storage.lock import HOLD_S, probe
+from cleanerd.storage.log_dir import LogDir, Recovered
 from tests.broker.test_start_beside_commits import QUICK, STAGING_S, kill, start, waiting
 from tests.cleaning.logs import META_PROPERTIES, clean, contents, lock_of_another, write_logs
 from tests.daemon.inventories import HandClock
@@ -141,7 +140,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @NEEDS_ROOT
 def test_without_leases_a_slice_ends_in_time_and_three_times_as_long_is_left_to_others(
-    world: World, spark: LazySpark
+    world: World, spark: LazySpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock file is of another user. Here one log has several groups, and not all are committed in its first slice."""
     world.parts.ownership.release()
@@ -158,12 +157,13 @@ def test_without_leases_a_slice_ends_in_time_and_three_times_as_long_is_left_to_
         paused_s.append(seconds)
         last_s = world.clock.monotonic_s()
 
-    commits = replace(world.parts.commits, files=SlowFiles(world.clock), pause=pause)
+    monkeypatch.setattr(world.parts.ownership, "_files", SlowFiles(world.clock))
+    commits = replace(world.parts.commits, pause=pause)
     with without_leases(world.a / names.LOCK):
         views = commits.try_all(map(world.log, TOPICS), lambda _: True)
     assert {(view.topic, view.outcome) for view in views} == {(topic, "committed") for topic in TOPICS}
     assert len(held_s) > 2
-    assert max(held_s) <= 2 * AIM_S
+    assert max(held_s) <= 2 * HOLD_S
     assert paused_s == pytest.approx([3 * held for held in held_s])
 
 
@@ -180,11 +180,13 @@ def test_without_leases_a_broker_that_ended_has_a_minute_to_start_again(world: W
         assert not ownership.is_yielding(str(world.a))
 
 
-def test_a_try_that_meets_a_broker_reads_nothing_of_what_waits(world: World) -> None:
+def test_a_try_that_meets_a_broker_reads_nothing_of_what_waits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One follows each result that is staged beside it: reading all that waits each time would cost their square."""
-    commits = replace(world.parts.commits, files=cast(Files, None))
+    monkeypatch.setattr(world.parts.ownership, "at", None)
     with lock_of_another(world.a / names.LOCK):
-        (view,) = commits.try_all([world.log("one")], lambda _: True)
+        (view,) = world.parts.commits.try_all([world.log("one")], lambda _: True)
     assert (view.outcome, view.reason) == ("waiting", f"{world.a}: the lock is held")
 
 
@@ -194,18 +196,16 @@ def test_a_recovery_that_a_broker_interrupts_goes_on_where_it_was(
     """Its restarts may each leave time for a few logs only."""
     asked = []
 
-    def one_at_a_time(
-        _: Files, __: str, names: list[str], ___: object, recovered: Recovered, **____: object
-    ) -> None:
+    def one_at_a_time(_: LogDir, names: list[str]) -> Iterator[Recovered]:
         asked.append(sorted(names))
         if names:
-            recovered(asked[-1][0], None)
+            yield Recovered(asked[-1][0], None, ())
             raise LockHeld("a broker has come", 7)
 
-    monkeypatch.setattr(ownership, "recover_dir", one_at_a_time)
+    monkeypatch.setattr(LogDir, "recover", one_at_a_time)
     told: list[str] = []
     ours = ownership.Ownership(
-        RealFiles(), world.clock, lambda path, _: told.append(Path(path).name), lambda *_: None
+        RealFiles(), world.clock, (), lambda path, _: told.append(Path(path).name), lambda *_: None
     )
     world.parts.ownership.release()
     ours.take([str(world.a)])
@@ -229,10 +229,7 @@ def test_a_job_that_was_requested_before_begins_when_the_broker_has_come(world: 
 
 
 def logs(*weights: float) -> list[Weighed]:
-    return [
-        Weighed(LogId("/logs", TopicPartition("t", number)), 0, weight)
-        for number, weight in enumerate(weights)
-    ]
+    return [Weighed(TopicPartition("t", number), 0, weight) for number, weight in enumerate(weights)]
 
 
 def test_a_slice_holds_what_ends_in_time() -> None:
@@ -243,8 +240,8 @@ def test_a_slice_holds_what_ends_in_time() -> None:
         sizes.append(len(batch))
         size.took(batch, 0.004 * len(batch))
     assert sizes[0] == 1
-    assert max(sizes) * 0.004 <= 2 * AIM_S
-    assert sum(sizes) / len(sizes) * 0.004 > AIM_S / 3
+    assert max(sizes) * 0.004 <= 2 * HOLD_S
+    assert sum(sizes) / len(sizes) * 0.004 > HOLD_S / 3
 
 
 def test_where_syncs_take_the_time_logs_share_them() -> None:
@@ -268,7 +265,7 @@ def test_what_cannot_be_read_has_no_gain(world: World) -> None:
     world.scan()
     log = world.log("one")
     assert world.parts.inventory.staged() == [log]
-    assert Weighed.of(log, world.parts.inventory.facts(log)) == Weighed(log)
+    assert weighed(log, world.parts.inventory.facts(log)) == Weighed(log.topic_partition)
 
 
 def test_a_log_is_weighed_by_what_its_commit_replaces(tmp_path: Path) -> None:
@@ -277,4 +274,4 @@ def test_a_log_is_weighed_by_what_its_commit_replaces(tmp_path: Path) -> None:
         Contents((), 0, 0, StagedResult(1 << 20, 3, 128 << 20, 120 << 20, 7, 0), False),
         Offsets(0, 0, 0, None, None),
     )
-    assert Weighed.of(log, known) == Weighed(log, gain_bytes=120 << 20, weight=3 + 2)
+    assert weighed(log, known) == Weighed(log.topic_partition, gain_bytes=120 << 20, weight=3 + 2)

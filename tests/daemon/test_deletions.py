@@ -13,9 +13,11 @@ import pytest
 from cleanerd.cleaning.retain import retain
 from cleanerd.daemon.work import deletions
 from cleanerd.daemon.work.deletions import RETRY_MS, Deleted, PendingDeletions
+from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
 from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.log_dir import LogDir
 from tests.cleaning.logs import lock_of_another
 from tests.cleaning.retained import EXPIRED, NOW_MS, bases, snapshot_of, stop_broker, write_log
 
@@ -246,7 +248,7 @@ def test_c138_files_of_expired_segments_go_after_the_delay(tmp_path: Path, survi
     directory = write_log(tmp_path)
     stop_broker(tmp_path, 15)
     retain(
-        RealFiles(), snapshot_of(tmp_path), EXPIRED, now_ms=NOW_MS, dry_run=False,
+        LogDir.at(RealFiles(), str(tmp_path), FixedNow(NOW_MS)), snapshot_of(tmp_path), EXPIRED, dry_run=False,
         dispose=lambda paths: pending.add(paths, NOW_MS + DELAY_MS),
     )  # fmt: skip
     assert bases(tmp_path) == [15]

@@ -29,7 +29,7 @@ def test_the_lock_of_a_second_directory_is_not_taken_while_the_first_is_refused(
     """Whatever their order in the configuration: else two daemons that name them differently would refuse each other."""
     for name in "ab":
         (tmp_path / name).mkdir()
-    ownership = Ownership(RealFiles(), SystemClock(), lambda *_: None, lambda *_: None)
+    ownership = Ownership(RealFiles(), SystemClock(), (), lambda *_: None, lambda *_: None)
     with (
         lock_of_another(tmp_path / "a" / names.CLEANERD_LOCK) as pid,
         pytest.raises(Fatal, match=f"process {pid}"),

@@ -24,6 +24,7 @@ from cleanerd.config.sources import read_sources
 from cleanerd.daemon.telemetry.history import HOLD, HistoryFile
 from cleanerd.daemon.values.models import HistoryEvent
 from cleanerd.daemon.work.holds import Hold
+from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import unpaced
 from cleanerd.errors import (
@@ -45,11 +46,12 @@ from cleanerd.insight.verify import verify
 from cleanerd.install.journal import Journal
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.commit import revalidate
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.metadata_log import find_metadata, read_metadata
 from cleanerd.storage.metadata_tail import MetadataTail
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
-from cleanerd.storage.scan import is_kafka_dir, scan_partition
+from cleanerd.storage.scan import scan_partition
 from cleanerd.storage.staged import read_manifests
 from tests.cleaning.logs import META_PROPERTIES
 from tests.config.test_metadata_fuzz import LOG as CLUSTER_LOG
@@ -141,10 +143,8 @@ def _request() -> CleanRequest:
 def _choose_and_plan(log_dir: Path) -> None:
     """As a worker does, up to what needs Spark."""
     directory, request = str(log_dir), _request()
-    checkpoints, is_kafka = read_checkpoints(FILES, directory), is_kafka_dir(FILES, directory)
-    found = examine(
-        FILES, directory, TP, checkpoints, request, is_kafka=is_kafka, now_ms=NOW_MS, pace=unpaced
-    )
+    place = LogDir.at(FILES, directory, FixedNow(NOW_MS))
+    found = examine(place, TP, place.checkpoints(), request, pace=unpaced)
     if isinstance(found, Candidate):
         plan_cleaning(FILES, found, now_ms=NOW_MS, chunk_bytes=1000, pace=unpaced)
     elif found.reason is not None and found.outcome == "failed":

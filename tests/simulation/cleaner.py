@@ -21,8 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from cleanerd.cleaning import clean, commit, cuts, recovery
-from cleanerd.cleaning import lock as cleaning_lock
+from cleanerd.cleaning import clean, committer, cuts
 from cleanerd.cleaning.reservations import Reservations
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.throttle import Throttle
@@ -43,7 +42,7 @@ from cleanerd.errors import Aborted
 from cleanerd.pipeline import small_log
 from cleanerd.pipeline.channel import Phase
 from cleanerd.storage import lock as storage_lock
-from cleanerd.storage import segments
+from cleanerd.storage import log_dir, segments
 from tests.client.cleaning import InProcess
 from tests.simulation.disk import REAL
 from tests.simulation.tick import Tick
@@ -306,7 +305,7 @@ def instead_of_the_machine(
         mock.patch.object(uuid, "uuid4", identity),
         mock.patch.object(sys, "excepthook", lambda kind, error, _: told(f"{kind.__name__}: {error}")),
     ]
-    waiting = (commit, cleaning_lock, recovery, storage_lock, segments, writer)
+    waiting = (committer, log_dir, storage_lock, segments, writer)
     patches += [mock.patch.object(module, "threading", without_waiting(clock)) for module in waiting]
     patches += [mock.patch.object(module, "ThreadPoolExecutor", InlinePool) for module in (clean, cuts)]
     patches += [mock.patch.object(env_files, "_sync_threads", InlinePool())]

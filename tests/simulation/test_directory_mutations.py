@@ -6,18 +6,20 @@ As `test_mutations`, in worlds that all have two or three.
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cleanerd.cleaning import checkpoint, siblings
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.work import deletions
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.format import names
 from cleanerd.install.journal import Journal
+from cleanerd.storage import log_dir as log_dir_module
 from cleanerd.storage.checkpoints import read_offsets, update_cleaner_checkpoint
+from cleanerd.storage.log_dir import LogDir
 from tests.simulation import moving, stage
 from tests.simulation import world as worlds
 from tests.simulation.test_mutations import found
@@ -45,14 +47,14 @@ def test_it_finds_a_checkpoint_with_entries_of_all_directories(monkeypatch: Patc
         entries = [entry for path in everywhere for entry in read_offsets(files, path).items()]
         update_cleaner_checkpoint(files, log_dir, {**dict(entries), **offsets})
 
-    monkeypatch.setattr(checkpoint, "update_cleaner_checkpoint", update)
+    monkeypatch.setattr(log_dir_module, "update_cleaner_checkpoint", update)
     found("gets an entry of .*, which is not there")
 
 
 def test_it_finds_a_second_entry(brokers: None, monkeypatch: Patch) -> None:
     """Of a replica that a broker without a cleaner has moved."""
     monkeypatch.setattr(moving, "CLEANER_SHARE", 0.0)
-    monkeypatch.setattr(checkpoint, "siblings", lambda *_: ())
+    monkeypatch.setattr(LogDir, "siblings", lambda _: iter(()))
     found("gets an entry of .* has one")
 
 
@@ -77,12 +79,14 @@ def test_it_finds_a_daemon_that_waits_until_all_directories_work(monkeypatch: Pa
 
 
 def test_it_finds_a_directory_that_keeps_others_from_being_recorded(monkeypatch: Patch) -> None:
-    def careless(files: Any, log_dir: str, log_dirs: Any) -> Iterator[str]:
-        for other in log_dirs:
-            siblings._broker(files, other)
-        return siblings.siblings(files, log_dir, log_dirs)
+    real = LogDir.siblings
 
-    monkeypatch.setattr(checkpoint, "siblings", careless)
+    def careless(self: LogDir) -> Iterator[LogDir]:
+        for path in self.log_dirs:
+            replace(self, path=path)._broker()
+        return real(self)
+
+    monkeypatch.setattr(LogDir, "siblings", careless)
     found("something waits for ever")
 
 
@@ -100,7 +104,7 @@ def test_it_finds_a_directory_that_is_not_recovered_when_it_is_back(monkeypatch:
 
 def test_it_finds_a_log_that_is_cleaned_while_its_broker_moves_it(brokers: None, monkeypatch: Patch) -> None:
     """Rule 2.10."""
-    monkeypatch.setattr("cleanerd.cleaning.commit.moving", lambda *_, **__: {})
+    monkeypatch.setattr(LogDir, "moving", lambda _: {})
     monkeypatch.setattr(Inventory, "moving_to", lambda *_: None)
     found("came back|the delete horizon of the batch|tombstone|marker|the last batch of producer|is lost")
 

@@ -5,12 +5,12 @@
 
 import os
 
-from cleanerd.cleaning.lock import commit_lock
 from cleanerd.daemon.parts import no_cluster
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import TopicPartition
 from cleanerd.install.area import Area
 from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from tests.simulation import judge
@@ -211,7 +211,7 @@ class World(Stage):
             if not is_recovered or not os.path.isdir(log.directory):
                 continue
             before = self._contents(log.directory)
-            with commit_lock(log.log_dir, is_kafka=self.is_kafka):
+            with LogDir(RealFiles(), log.log_dir, self.clock, self.is_kafka).lock():
                 recover(PartitionDir(RealFiles(), log.directory), is_kafka=self.is_kafka)
             after = self._contents(log.directory)
             if before != after:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from cleanerd.cleaning.delete_records import OffsetOutOfRange, delete_records
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import CleanerdError, DirOffline, LockHeld
+from cleanerd.storage.log_dir import LogDir
 from tests.simulation import judge
 from tests.simulation.rules import Violation
 from tests.simulation.stage import Stage
@@ -119,7 +120,7 @@ class Writing:
         def work() -> None:
             try:
                 model.start = max(model.start, offset)
-                start = delete_records(RealFiles(), log.log_dir, log.tp, offset)
+                start = delete_records(LogDir.at(RealFiles(), log.log_dir, stage.clock), log.tp, offset)
                 told.append(f"starts at {start}")
                 stage.counts["records deleted"] += 1
             except OffsetOutOfRange as error:

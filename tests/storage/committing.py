@@ -1,4 +1,4 @@
-"""A commit of one group, with every sync done at once: what `commit_together` does for several logs side by side."""
+"""A commit of one group, with every sync done at once: what `Committer.under` does for several logs side by side."""
 
 from cleanerd.env.files import Files
 from cleanerd.storage.commit import commit_steps

@@ -58,6 +58,7 @@ from cleanerd.daemon.work.states import StillRunning
 from cleanerd.errors import CleanerdError, LockHeld
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.lifecycle import Status
+from cleanerd.storage.log_dir import Owner
 
 _T = TypeVar("_T")
 _POLL_S = 0.1
@@ -263,7 +264,7 @@ class Service(Operations):
         """A broker is about to start: until it has come, nothing of ours begins."""
         parts = self._parts
         for log_dir in parts.log_dirs:
-            if parts.ownership.is_kafka(log_dir) and parts.ownership.owner_of(log_dir) is None:
+            if parts.ownership.owner(log_dir) in (Owner.STOPPED_BROKER, Owner.BROKER_COMING):
                 parts.ownership.yield_to_broker(log_dir)
 
     def mute(self, pattern: str) -> tuple[MuteView, ...]:
@@ -357,7 +358,7 @@ class Service(Operations):
         except (CleanerdError, ValueError) as error:
             raise Conflict(str(error)) from error
         try:
-            start = delete_records(parts.files, log.log_dir, log.topic_partition, offset)
+            start = delete_records(parts.ownership.at(log.log_dir), log.topic_partition, offset)
         except OffsetOutOfRange as error:
             raise Invalid(str(error)) from error
         except LockHeld as error:

@@ -17,7 +17,6 @@ from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 
-from cleanerd.cleaning.boundary import attempt
 from cleanerd.cleaning.choose import Candidate, PaceOf, examine_all
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.reservations import Reservations
@@ -34,9 +33,10 @@ from cleanerd.daemon.engine.calls import (
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import Pace, unpaced
-from cleanerd.errors import InternalError, JobFailed
+from cleanerd.errors import InternalError, JobFailed, attempt
 from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.storage.log_dir import LogDir
 
 _CALLS_AT_ONCE = 64  # more than workers; an explanation does not wait for a cleaning
 
@@ -156,8 +156,8 @@ class EngineProcess:
     def _examine_all(
         self, task: CleanCall | ExamineCall, request: CleanRequest, pace_of: PaceOf
     ) -> list[Candidate | LogResult]:
-        found = examine_all(self._files, task.log_dir, task.partitions, request, self._clock, pace_of)
-        return list(found)
+        log_dir = LogDir.at(self._files, task.log_dir, self._clock)
+        return list(examine_all(log_dir, task.partitions, request, pace_of))
 
 
 def _request(task: CleanCall | ExamineCall) -> CleanRequest:

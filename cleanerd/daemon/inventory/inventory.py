@@ -15,7 +15,6 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cleanerd.cleaning.siblings import futures
 from cleanerd.daemon.inventory.entry import Entry
 from cleanerd.daemon.inventory.installed import InstalledLogs
 from cleanerd.daemon.inventory.listed_log import (
@@ -38,6 +37,7 @@ from cleanerd.format.names import (
     parse_partition_dir,
 )
 from cleanerd.storage.checkpoints import LOG_DIR_CHECKPOINTS, read_offsets
+from cleanerd.storage.log_dir import futures
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints
 

@@ -28,7 +28,7 @@ class Cleaners:
         self.cleanings = Cleanings(
             engine=parts.engine, states=parts.states, jobs=parts.jobs, throttle=parts.throttle, files=parts.files,
             configuration=parts.configuration, metrics=parts.metrics, clock=parts.clock,
-            ownership=parts.ownership, wanted=parts.wanted, log_dirs=parts.log_dirs,
+            ownership=parts.ownership, wanted=parts.wanted,
             done=self._cleaned, beat=self._beat,
         )  # fmt: skip
         express = replace(self.cleanings, engine=parts.express_engine, is_urgent=True)

@@ -15,7 +15,7 @@ class Committer:
 
     def _step(self) -> bool:
         parts = self._parts
-        free = {log_dir for log_dir in parts.log_dirs if parts.ownership.is_free(log_dir)}
+        free = {log_dir for log_dir in parts.log_dirs if parts.ownership.owner(log_dir).is_free}
         staged = [log for log in parts.inventory.staged() if log.log_dir in free] if free else []
         waiting = [log for log in staged if not parts.jobs.of(log)]
         if waiting:

@@ -8,7 +8,6 @@ from typing import Any
 
 import structlog
 
-from cleanerd.cleaning.boundary import attempt
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.inventory.ignored import why_foreign
 from cleanerd.daemon.inventory.inventory import ScanReport
@@ -17,9 +16,10 @@ from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.telemetry.history import MOVING
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.workers import Bell, Worker
-from cleanerd.errors import guarded
+from cleanerd.errors import attempt, guarded
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
+from cleanerd.storage.log_dir import Owner
 
 _NEW_FOR_S = 60.0
 """A broker creates a partition before it writes its topic id, and before we have read of the topic: for so long that is
@@ -142,7 +142,8 @@ class Scanner:
             self._new_since_s.pop(log, None)
         self.judge({*report.appeared, *report.changed, *self._new_since_s})
         for log_dir in self._online():
-            if parts.ownership.is_kafka(log_dir):
+            owner = parts.ownership.owner(log_dir)
+            if owner not in (Owner.NOBODY, Owner.WRITER):
                 parts.conditions.brokers_cleaner.look(log_dir, parts.ownership.owner_of(log_dir))
         parts.obstacles.full = parts.commits.full_dirs(parts.log_dirs, parts.configuration().broker)
         with parts.progressed:

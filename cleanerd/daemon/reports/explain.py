@@ -12,6 +12,7 @@ from cleanerd.daemon.work.condition import utc
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.errors import CleanerdError
 from cleanerd.policy.lifecycle import Status
+from cleanerd.storage.log_dir import Owner
 
 _EXAMINATION = "examination"
 _STATES = {
@@ -69,7 +70,7 @@ def _about_daemon(parts: Parts, log: LogId) -> list[Fact]:
     if obstacle is not None and not any(fact.blocks for fact in facts):
         facts.append(Fact(name="in the way", value=obstacle, blocks=True))
     owner = parts.ownership.owner_of(log.log_dir)
-    if owner is not None and parts.ownership.is_kafka(log.log_dir):
+    if parts.ownership.owner(log.log_dir) is Owner.LIVE_BROKER:
         text = f"process {owner or 'unknown'} holds .lock: results wait staged until it stops"
         facts.append(Fact(name="owner of the log directory", value=text))
     return facts

@@ -10,6 +10,7 @@ from cleanerd.daemon.work.condition import utc
 from cleanerd.daemon.work.retention import Passed, whose_turn
 from cleanerd.errors import CleanerdError
 from cleanerd.policy.retention import Breach, Keeper, Kept
+from cleanerd.storage.log_dir import Owner
 
 _END_OF_TIME_MS = 253_402_300_800_000
 """The year 10000: what is due later has no date."""
@@ -77,7 +78,7 @@ def _obstacle(parts: Parts, log: LogId) -> str | None:
     owner = parts.ownership.owner_of(log.log_dir)
     if not parts.conditions.usable([log]):
         return "its log directory is offline or about to be taken by its broker, or the log is ignored"
-    if owner is not None and parts.ownership.is_kafka(log.log_dir):
+    if parts.ownership.owner(log.log_dir) is Owner.LIVE_BROKER:
         return f"process {owner or 'unknown'} holds .lock: retention is its broker's"
     config = parts.configuration()
     if config.topic(log.topic_partition.topic).compact and not config.broker.log_cleaner_enable:

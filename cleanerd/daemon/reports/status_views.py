@@ -6,6 +6,7 @@ from cleanerd.daemon.values.models import HoldView, LogDirView, MuteView, Reload
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.mutes import Mute
 from cleanerd.env.space import space_of
+from cleanerd.storage.log_dir import Owner
 
 
 def hold_view(parts: Parts, hold: Hold) -> HoldView:
@@ -40,7 +41,7 @@ def log_dir_view(parts: Parts, log_dir: str) -> LogDirView:
         free_bytes=free_bytes,
         staged_bytes=staged,
         lock_owner_pid=owner or None,
-        broker_is_live=owner is not None and parts.ownership.is_kafka(log_dir),
+        broker_is_live=parts.ownership.owner(log_dir) is Owner.LIVE_BROKER,
     )
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 from structlog.contextvars import bound_contextvars
 
-from cleanerd.cleaning.boundary import attempt, one_by_one
+from cleanerd.cleaning.boundary import one_by_one
+from cleanerd.cleaning.committer import Committer, in_rounds
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import LogResult
-from cleanerd.cleaning.settle import in_rounds, settle
 from cleanerd.cleaning.spark_master import spark_master
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
@@ -23,17 +23,18 @@ from cleanerd.daemon.engine.client import Engine
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.commit_hosts import JobHost
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.daemon.work.wanted import Wanted
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import Aborted, CleanerdError, JobFailed
+from cleanerd.errors import Aborted, CleanerdError, JobFailed, attempt
 from cleanerd.pipeline.channel import Channel, Phase, driver_host
 from cleanerd.storage.generation import end_left_truncation
+from cleanerd.storage.log_dir import Owner
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.scan import is_kafka_dir
 from cleanerd.storage.staged import discard_staged
 
 
@@ -51,7 +52,6 @@ class Cleanings:
     clock: Clock
     ownership: Ownership
     wanted: Wanted
-    log_dirs: tuple[str, ...]  # all of the broker's
     done: Callable[[Job, LogId, LogResult], None]
     beat: Callable[[Job], None]
     is_urgent: bool = False  # its I/O counts as all other, and is paid before that of the others
@@ -83,11 +83,7 @@ class Cleanings:
         return results
 
     def _has_live_broker(self, job: Job) -> bool:
-        log_dir = job.logs[0].log_dir
-        return self._is_owned(log_dir) and self.ownership.is_kafka(log_dir)
-
-    def _is_owned(self, log_dir: str) -> bool:
-        return self.ownership.owner_of(log_dir) is not None
+        return self.ownership.owner(job.logs[0].log_dir) is Owner.LIVE_BROKER
 
     def _end_left_truncations(self, logs: Sequence[LogId]) -> None:
         """A log whose writer died while it truncated can be planned again. Whatever else there is, examining it tells."""
@@ -133,7 +129,7 @@ class Cleanings:
                 force=job.force or force,
                 horizons=job.trigger == "horizon",
                 reporter=channel.reporter,
-                is_owned=self._is_owned(log_dir),
+                is_owned=self.ownership.owner(log_dir).has_lock,
                 jobs_at_once=jobs_at_once(configuration.broker),
             )
             try:
@@ -184,19 +180,10 @@ class Cleanings:
         if self.ownership.is_yielding(log.log_dir):
             return replace(result, reason="waits for a broker that is about to start")
         self.wanted.refresh()
-        is_kafka = attempt(functools.partial(is_kafka_dir, self.files, log.log_dir), log.directory)
-        if isinstance(is_kafka, CleanerdError):
-            return result.failed(is_kafka)
-        settled = settle(
-            self.files,
-            result,
-            self.clock,
-            is_kafka=is_kafka,
-            log_dirs=self.log_dirs,
-            check=functools.partial(self.wanted.check, log),
-            swapped=lambda group: self.metrics.swapped(log.log_dir, group),
-            acted=functools.partial(self.metrics.recovered, log.log_dir),
-        )
+        log_dir = attempt(functools.partial(self.ownership.at, log.log_dir), log.directory)
+        if isinstance(log_dir, CleanerdError):
+            return result.failed(log_dir)
+        (settled,) = Committer(log_dir, JobHost(log.log_dir, self.wanted, self.metrics)).settle([result])
         took = settled.phase_seconds.items() - result.phase_seconds.items()
         self.metrics.phases_took(dict(took))
         return settled

@@ -1,25 +1,24 @@
 """Staged results: committed as soon as the lock of their log directory is free, limited in number, dropped when stale."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import structlog
 
-from cleanerd.cleaning.commit import Committed, TimeUp, Waiting, commit_waiting
-from cleanerd.cleaning.staging_limits import why_full
+from cleanerd.cleaning.committer import Committed, Committer, TimeUp, Turn
+from cleanerd.cleaning.slices import Weighed
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.inventory.inventory import Inventory
+from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import CommitView
+from cleanerd.daemon.work.commit_hosts import WaitingHost
 from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.daemon.work.slices import SliceSize, Weighed
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.daemon.work.wanted import Wanted
-from cleanerd.env.clock import Clock
-from cleanerd.env.files import Files
 from cleanerd.errors import (
     Aborted,
     CleanerdError,
@@ -27,9 +26,9 @@ from cleanerd.errors import (
     DirOffline,
     LockHeld,
     SourceChanged,
+    guarded,
 )
 from cleanerd.policy.lifecycle import Status
-from cleanerd.storage.scan import is_kafka_dir
 
 _log = structlog.get_logger("cleanerd")
 
@@ -41,11 +40,8 @@ class Commits:
     states: PartitionStates
     ownership: Ownership
     events: EventLog
-    files: Files
     inventory: Inventory
     metrics: Metrics
-    clock: Clock
-    log_dirs: tuple[str, ...]  # all of the broker's
     wanted: Wanted
     pause: Callable[[float], object]
 
@@ -60,8 +56,9 @@ class Commits:
         for log_dir in log_dirs:
             if self.ownership.owner_of(log_dir) is None:
                 continue
+            staged_bytes = partial(self.staged_bytes, log_dir)
             try:
-                reason = why_full(log_dir, partial(self.staged_bytes, log_dir), config)
+                reason = self.ownership.at(log_dir).why_full(staged_bytes, config)
             except OSError:
                 continue  # the next scan takes it offline
             if reason is not None:
@@ -84,78 +81,52 @@ class Commits:
             views += self._try_dir(log_dir, members, goes_on)
         return views
 
-    def _try_dir(
-        self, log_dir: str, logs: Sequence[LogId], goes_on: Callable[[str], bool]
-    ) -> list[CommitView]:
+    def _try_dir(self, path: str, logs: Sequence[LogId], goes_on: Callable[[str], bool]) -> list[CommitView]:
         held = [log for log in logs if self.states.state(log).status is Status.PAUSED]
         views = [_view(log, "held", f"the log is {self.states.state(log)}") for log in sorted(held)]
         free = sorted(set(logs).difference(held))
-        owner = self.ownership.owner_of(log_dir)
-        if owner is not None or not self.ownership.recover(log_dir):
-            return views + _waiting(free, f"{log_dir}: the lock is held", owner)
-        weighed = (Weighed.of(log, self.inventory.facts(log)) for log in free)
-        rest = sorted(weighed, key=lambda one: (-one.gain_bytes, one.log))
-        size = SliceSize()
-        while rest and goes_on(log_dir):
-            batch = size.next_slice(rest)
-            try:
-                done, unfinished, seconds = self._slice(log_dir, [one.log for one in batch])
-            except (LockHeld, DirOffline, OSError) as error:
-                pid = error.pid if isinstance(error, LockHeld) else None
-                return views + _waiting([one.log for one in rest], str(error), pid)
-            views += done
-            size.took(batch, seconds)
-            rest = [one for one in batch if one.log in unfinished] + rest[len(batch) :]
-        left = [one.log for one in rest]
-        return views + _waiting(left, f"{log_dir}: a broker is about to start, or the time is up")
+        owner = self.ownership.owner_of(path)
+        if owner is not None or not self.ownership.recover(path):
+            return views + _waiting(free, f"{path}: the lock is held", owner)
+        log_dir = guarded(partial(self.ownership.at, path), path)
+        if isinstance(log_dir, CleanerdError):
+            return views + _waiting(free, str(log_dir))
 
-    def _slice(
-        self, log_dir: str, logs: Sequence[LogId]
-    ) -> tuple[list[CommitView], Collection[LogId], float]:
-        """Commit these under one hold of the lock, and leave it alone afterwards.
-
-        Also returns those that have groups left, because time was up, and how long the lock was held, in seconds.
-        Raises LockHeld, DirOffline, OSError: nothing was done.
-        """
-        is_kafka, taken = is_kafka_dir(self.files, log_dir), self.states.try_start_all(logs)
-        views = [
-            _view(log, "waiting", f"the log is {self.states.state(log)}") for log in set(logs) - set(taken)
-        ]
-        swapped = partial(self.metrics.swapped, log_dir)
-        waiting = [Waiting(log.topic_partition, partial(self.wanted.check, log), swapped) for log in taken]
-        try:
-            turn = commit_waiting(
-                self.files, log_dir, waiting, self.clock, is_kafka=is_kafka, log_dirs=self.log_dirs,
-                acted=partial(self.metrics.recovered, log_dir),
-            )  # fmt: skip
-            self.metrics.phases_took({"commit": turn.seconds})
+        def ended(turn: Turn) -> None:
+            """While the logs of a slice are still taken."""
             _log.debug(
-                "commit_slice",
-                log_dir=log_dir,
-                logs=len(taken),
-                seconds=turn.seconds,
-                is_wanted=turn.is_wanted,
-            )
-            unfinished = {log for log in taken if isinstance(turn.done[log.topic_partition], TimeUp)}
-            for log in taken:
-                if log in unfinished:
-                    continue
-                if log.topic_partition in turn.left:
-                    reason = str(turn.left[log.topic_partition])
-                    _log.error("recovery_failed", **log.fields(), reason=reason)
-                views.append(self._told(log, turn.done[log.topic_partition]))
-        finally:
-            for log in taken:
-                self.inventory.touch_log(log)
-                self.states.done_cleaning(log)
-        if turn.is_wanted and is_kafka:
-            self.ownership.yield_to_broker(log_dir)
-        self.pause(turn.pause_s)
-        return views, unfinished, turn.seconds
+                "commit_slice", log_dir=path, logs=len(turn.taken), seconds=turn.seconds, is_wanted=turn.is_wanted
+            )  # fmt: skip
+            for tp in turn.taken:
+                self.inventory.touch_log(LogId(path, tp))
+            for tp, done in turn.done.items():
+                if not isinstance(done, TimeUp):
+                    answers[LogId(path, tp)] = self._told(LogId(path, tp), done)
+            if turn.is_wanted and log_dir.is_kafka:
+                self.ownership.yield_to_broker(path)
+
+        answers: dict[LogId, CommitView] = {}
+        host = WaitingHost(
+            path, self.wanted, self.metrics, self.states, lambda: goes_on(path), ended, self.pause
+        )
+        batch = [weighed(log, self.inventory.facts(log)) for log in free]
+        done = Committer(log_dir, host).commit(batch)
+        views += answers.values()
+        views += [_view(log, "waiting", f"the log is {self.states.state(log)}") for log in host.refused]
+        left = [log for log in free if log not in answers and log not in host.refused]
+        for log in left:
+            error = done.get(log.topic_partition)
+            if isinstance(error, CleanerdError):
+                views.append(
+                    _view(log, "waiting", str(error), error.pid if isinstance(error, LockHeld) else None)
+                )
+            else:
+                views += _waiting([log], f"{path}: a broker is about to start, or the time is up")
+        return views
 
     def _told(self, log: LogId, done: Committed) -> CommitView:
         """What became of a log, which is still taken."""
-        if isinstance(done, LockHeld | Aborted):
+        if isinstance(done, LockHeld | Aborted | DirOffline):
             return _view(log, "waiting", str(done), done.pid if isinstance(done, LockHeld) else None)
         if isinstance(done, SourceChanged | CorruptFile):  # stale, or not wanted any more
             self.events.dropped(log, str(done))
@@ -174,6 +145,19 @@ class Commits:
         if last is None or last.outcome not in ("committed", "dropped"):
             return _view(log, "nothing", None)
         return _view(log, last.outcome, last.reason)
+
+
+def weighed(log: LogId, known: ListedLog | None) -> Weighed:
+    """By what the last scan found. One that could not be read has no gain: its commit finds out what is wrong."""
+    staged = known.contents.staged if known is not None else None
+    if staged is None:
+        return Weighed(log.topic_partition)
+    return Weighed.of(
+        log.topic_partition,
+        freed_bytes=staged.freed_bytes,
+        segments=staged.replaced_segments,
+        replaced_bytes=staged.replaced_bytes,
+    )
 
 
 def _waiting(logs: Iterable[LogId], reason: str, pid: int | None = None) -> list[CommitView]:

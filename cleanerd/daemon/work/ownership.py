@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
-from cleanerd.cleaning.recovery import recover_dir
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, DirOffline, Fatal, LockHeld, guarded
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, parse_partition_dir
 from cleanerd.storage.lock import LogDirLock, may_lease, probe
-from cleanerd.storage.scan import is_kafka_dir
+from cleanerd.storage.log_dir import LogDir, Owner
 
 BROKER_START_S = 60.0
 """How long a directory is left alone for a broker that is expected, if it does not come."""
@@ -37,11 +36,13 @@ class Ownership:
         self,
         files: Files,
         clock: Clock,
+        log_dirs: Sequence[str],
         recovered: Callable[[str, str | None], None],
         acted: Callable[[str, str], None],
     ) -> None:
         self._files = files
         self._clock = clock
+        self._log_dirs = log_dirs
         self._yielding: dict[str, float] = {}  # until when, by log directory
         self._owned: set[str] = set()  # log directories that another process had at the last look
         self._recovered = recovered
@@ -49,6 +50,20 @@ class Ownership:
         self._mutex = threading.Lock()
         self._locks: dict[str, LogDirLock] = {}
         self._unrecovered: dict[str, set[str]] = {}  # log directories, with what was recovered there so far
+
+    def at(self, path: str) -> LogDir:
+        """One of the directories as it is now. Raises OSError."""
+        return LogDir.at(self._files, path, self._clock, self._log_dirs)
+
+    def owner(self, path: str) -> Owner:
+        """Whose it is now, for those who look and touch nothing: one that fails is nobody's."""
+        log_dir, pid = guarded(functools.partial(self.at, path), path), self.owner_of(path)
+        is_kafka = isinstance(log_dir, LogDir) and log_dir.is_kafka
+        if pid is not None:
+            return Owner.LIVE_BROKER if is_kafka else Owner.WRITER
+        if self.is_yielding(path):
+            return Owner.BROKER_COMING
+        return Owner.STOPPED_BROKER if is_kafka else Owner.NOBODY
 
     def take(self, log_dirs: Sequence[str]) -> dict[str, str]:
         """Take what can be taken and let go of the rest; returns why a directory is out of reach."""
@@ -82,7 +97,7 @@ class Ownership:
             if log_dir not in self._unrecovered:
                 return log_dir in self._locks
         try:
-            self._recover_all(log_dir, is_kafka=is_kafka_dir(self._files, log_dir))
+            self._recover_all(self.at(log_dir))
         except LockHeld:
             return False
         except (CleanerdError, OSError) as error:
@@ -107,10 +122,6 @@ class Ownership:
         self._yielding.pop(log_dir, None)  # the broker that was waited for has come
         return pid
 
-    def is_kafka(self, log_dir: str) -> bool:
-        """Whether a directory is known to be a broker's, for those who look and touch nothing: one that fails is not."""
-        return guarded(functools.partial(is_kafka_dir, self._files, log_dir), log_dir) is True
-
     def yield_to_broker(self, log_dir: str, seconds: float = BROKER_START_S) -> None:
         """A broker is about to start: until it has `.lock`, or for so long, nothing of ours begins there."""
         self._yielding[log_dir] = self._clock.monotonic_s() + seconds
@@ -120,17 +131,14 @@ class Ownership:
         self.owner_of(log_dir)
         return self._yielding.get(log_dir, -math.inf) > self._clock.monotonic_s()
 
-    def is_free(self, log_dir: str) -> bool:
-        """Whether no other process has `.lock`, and none is expected to take it."""
-        return self.owner_of(log_dir) is None and not self.is_yielding(log_dir)
-
     def yielding(self, log_dirs: Iterable[str]) -> set[str]:
         """Those of these log directories to which a broker is coming."""
         return set(filter(self.is_yielding, log_dirs))
 
     def _let_restart(self, log_dir: str) -> None:
         """A broker has ended. Where its restart would not wait for our lock, it gets the time for one."""
-        if self.is_kafka(log_dir) and not may_lease(log_dir):
+        found = guarded(functools.partial(self.at, log_dir), log_dir)
+        if isinstance(found, LogDir) and found.is_kafka and not may_lease(log_dir):
             self.yield_to_broker(log_dir)
 
     def release(self) -> None:
@@ -165,17 +173,15 @@ class Ownership:
         self._locks.pop(log_dir).__exit__(None, None, None)
         self._unrecovered.pop(log_dir, None)
 
-    def _recover_all(self, log_dir: str, *, is_kafka: bool) -> None:
+    def _recover_all(self, log_dir: LogDir) -> None:
         """Raises LockHeld, DirOffline, OSError."""
-        done = self._unrecovered.get(log_dir, set())
-        found = [
-            (name, parse_partition_dir(name)) for name in self._files.list_names(log_dir) if name not in done
-        ]
+        done = self._unrecovered.get(log_dir.path, set())
+        listed = [name for name in self._files.list_names(log_dir.path) if name not in done]
+        found = [(name, parse_partition_dir(name)) for name in listed]
         current = [name for name, parsed in found if parsed is not None and parsed[1] is DirKind.CURRENT]
-
-        def recovered(name: str, reason: str | CleanerdError | None) -> None:
-            done.add(name)
-            self._recovered(os.path.join(log_dir, name), None if reason is None else str(reason))
-
-        acted = functools.partial(self._acted, log_dir)
-        recover_dir(self._files, log_dir, current, self._clock, recovered, is_kafka=is_kafka, acted=acted)
+        for one in log_dir.recover(current):
+            done.add(one.name)
+            for action in one.actions:
+                self._acted(log_dir.path, action)
+            directory = os.path.join(log_dir.path, one.name)
+            self._recovered(directory, None if one.reason is None else str(one.reason))

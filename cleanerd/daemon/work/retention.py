@@ -14,8 +14,6 @@ from functools import partial
 
 import structlog
 
-from cleanerd.cleaning.boundary import attempt
-from cleanerd.cleaning.reset import reset_checkpoint
 from cleanerd.cleaning.retain import Preview, Retained, preview, retain_log
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
@@ -25,12 +23,12 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable
-from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable, attempt
 from cleanerd.storage.delete import deleted_files
 from cleanerd.storage.generation import end_left_truncation
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.scan import Checkpoints, is_kafka_dir, scan_partition
+from cleanerd.storage.scan import Checkpoints
 
 _log = structlog.get_logger("cleanerd")
 
@@ -103,10 +101,8 @@ class RetentionPasses:
         config, now_ms = self.configuration().topic(log.topic_partition.topic), self.clock.now_ms()
 
         def look() -> Preview:
-            is_kafka, checkpoints = self._read(log.log_dir)
-            snapshot = scan_partition(
-                self.files, log.log_dir, log.topic_partition, checkpoints, is_kafka=is_kafka
-            )
+            log_dir, checkpoints = self._read(log.log_dir)
+            snapshot = log_dir.scan(log.topic_partition, checkpoints)
             if snapshot is None:
                 raise LogUncleanable(f"{log.directory}: no segment")
             return preview(self.files, snapshot, config, now_ms)
@@ -131,11 +127,8 @@ class RetentionPasses:
 
     def _reset_checkpoint(self, log: LogId) -> None:
         def reset() -> int | None:
-            is_kafka, checkpoints = self._read(log.log_dir)
-            return reset_checkpoint(
-                self.files, log.log_dir, log.topic_partition, checkpoints,
-                is_kafka=is_kafka, now_ms=self.clock.now_ms(),
-            )  # fmt: skip
+            log_dir, checkpoints = self._read(log.log_dir)
+            return log_dir.reset_checkpoint(log.topic_partition, checkpoints)
 
         start = attempt(reset, log.directory)
         if isinstance(start, int):  # else the next round tries again; whatever is wrong, a cleaning names it
@@ -151,20 +144,20 @@ class RetentionPasses:
             if isinstance(found, CleanerdError):
                 _log.warning("retention_skipped", log_dir=log_dir, reason=str(found))
                 continue
-            is_kafka, checkpoints = found
             for log in members:
-                outcome = self._one(log, configuration, checkpoints, is_kafka=is_kafka)
+                outcome = self._one(log, configuration, *found)
                 if isinstance(outcome, LockHeld):
                     break
                 outcomes[log] = outcome
         return outcomes
 
-    def _read(self, log_dir: str) -> tuple[bool, Checkpoints]:
-        """Whether a log directory is a broker's, and its checkpoints. Raises CorruptFile, OSError."""
-        return is_kafka_dir(self.files, log_dir), read_checkpoints(self.files, log_dir)
+    def _read(self, path: str) -> tuple[LogDir, Checkpoints]:
+        """A log directory and its checkpoints. Raises CorruptFile, OSError."""
+        log_dir = LogDir.at(self.files, path, self.clock)
+        return log_dir, log_dir.checkpoints()
 
     def _one(
-        self, log: LogId, configuration: Configuration, checkpoints: Checkpoints, *, is_kafka: bool
+        self, log: LogId, configuration: Configuration, log_dir: LogDir, checkpoints: Checkpoints
     ) -> Passed:
         """LockHeld: the other logs of the directory are their broker's, too."""
         config = configuration.topic(log.topic_partition.topic)
@@ -173,10 +166,8 @@ class RetentionPasses:
             self.dispose(paths, self.clock.now_ms() + config.file_delete_delay_ms)
 
         attempt(partial(end_left_truncation, PartitionDir(self.files, log.directory)), log.directory)
-        done = retain_log(
-            self.files, log.log_dir, log.topic_partition, checkpoints, config,
-            is_kafka=is_kafka, now_ms=self.clock.now_ms(), dry_run=False, dispose=dispose,
-        )  # fmt: skip
+        tp = log.topic_partition
+        done = retain_log(log_dir, tp, checkpoints, config, dry_run=False, dispose=dispose)
         if done is None or isinstance(done, LockHeld):
             return done
         if isinstance(done, CleanerdError):

@@ -11,7 +11,7 @@ from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import PolicyChanged
-from cleanerd.storage.scan import is_kafka_dir
+from cleanerd.storage.log_dir import LogDir
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,6 @@ class Wanted:
             reason = f"{log.directory}: its broker moves it to {target}"
         if reason is not None:
             raise PolicyChanged(reason)
-        check_wanted(
-            self.files,
-            log.log_dir,
-            log.topic_partition,
-            configuration.topic(log.topic_partition.topic),
-            round_end,
-            is_kafka=is_kafka_dir(self.files, log.log_dir),
-            now_ms=self.clock.now_ms(),
-        )
+        log_dir, tp = LogDir.at(self.files, log.log_dir, self.clock), log.topic_partition
+        check_wanted(log_dir, tp, configuration.topic(tp.topic), round_end)
         self.states.begin_commit(log)

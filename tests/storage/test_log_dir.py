@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.checkpoint import record_cleaned
+from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.checkpoints import read_offsets
+from cleanerd.storage.log_dir import LogDir
 from tests.cleaning.logs import META_PROPERTIES, lock_of_another
 
 FILES = RealFiles()
@@ -30,8 +31,8 @@ def log_dirs(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def record(log_dirs: tuple[Path, Path], *, is_kafka: bool = True, files: RealFiles = FILES) -> None:
-    everywhere = [str(log_dir) for log_dir in log_dirs]
-    record_cleaned(files, everywhere[1], {TP: 5}, log_dirs=everywhere, is_kafka=is_kafka)
+    everywhere = tuple(str(log_dir) for log_dir in log_dirs)
+    LogDir(files, everywhere[1], SystemClock(), is_kafka, everywhere).record_cleaned({TP: 5})
 
 
 def entries(log_dir: Path) -> dict[TopicPartition, int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.commit import commit_staged, record_unchanged
+from cleanerd.cleaning.committer import CommitHost, Committer
 from cleanerd.client.producer import Producer
 from cleanerd.client.writer import LogWriter
 from cleanerd.env.clock import SystemClock
@@ -20,11 +20,12 @@ from cleanerd.errors import SourceChanged
 from cleanerd.format import names
 from cleanerd.format.checkpoint import render_leader_epochs
 from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.segments import live_bases
 from cleanerd.storage.staged import manifest_names, read_manifests, staged_names
 from tests.cleaning.logs import META_PROPERTIES
-from tests.client.cleaning import TP, Cleaning
+from tests.client.cleaning import TP, Cleaning, committed
 from tests.daemon.processes import wait_until
 from tests.storage.test_lock import starting_broker
 
@@ -46,6 +47,11 @@ def staged(tmp_path: Path) -> Cleaning:
     (*_, last) = read_manifests(PartitionDir(FILES, cleaning.directory))
     assert last.next_base_offset < 20 < last.round_end
     return cleaning
+
+
+def at(cleaning: Cleaning, log_dirs: tuple[str, ...]) -> LogDir:
+    """Its log directory: of a broker, where there are others."""
+    return LogDir(FILES, cleaning.log_dir, SystemClock(), is_kafka=bool(log_dirs), log_dirs=log_dirs)
 
 
 def files_of(cleaning: Cleaning) -> dict[str, bytes]:
@@ -74,13 +80,14 @@ def test_a_writer_that_wants_the_lock_gets_its_turn_and_the_commit_goes_on(stage
     path, writers = Path(staged.directory).parent / names.LOCK, list[subprocess.Popen[str]]()
     with ExitStack() as stack:
 
-        def check(_: int) -> None:
-            if not writers:
-                writers.append(stack.enter_context(starting_broker(path)))
-                wait_until(lambda: "BREAKING" in Path("/proc/locks").read_text(), 30)
-                threading.Thread(target=roll, args=(writers[0],)).start()
+        class Host(CommitHost):
+            def check(self, *_: object) -> None:
+                if not writers:
+                    writers.append(stack.enter_context(starting_broker(path)))
+                    wait_until(lambda: "BREAKING" in Path("/proc/locks").read_text(), 30)
+                    threading.Thread(target=roll, args=(writers[0],)).start()
 
-        done = commit_staged(FILES, str(path.parent), TP, SystemClock(), is_kafka=False, check=check)
+        done = committed(LogDir(FILES, str(path.parent), SystemClock(), is_kafka=False), Host())
     assert turns == ["locked"]
     assert done == live_bases(staged.directory)[-1]
 
@@ -121,19 +128,19 @@ def test_2_10_nor_is_a_log_recorded_as_clean_meanwhile(staged: Cleaning, moved: 
     assert staged.plan is not None
     basis, end = staged.plan.candidate.basis, staged.plan.work.round_end
     with pytest.raises(SourceChanged, match="moves it"):
-        record_unchanged(FILES, staged.log_dir, TP, end, is_kafka=True, basis=basis, log_dirs=moved)
+        Committer(at(staged, moved)).record_unchanged(TP, end, basis)
     assert not read_checkpoints(FILES, staged.log_dir).cleaner
 
 
 def test_a_log_that_another_broker_moves_is_not_meant(staged: Cleaning, moved: tuple[str, str]) -> None:
     (Path(moved[1]) / names.META_PROPERTIES).write_text(META_PROPERTIES.replace("node.id=", "node.id=9"))
-    assert commit_staged(FILES, staged.log_dir, TP, SystemClock(), is_kafka=True, log_dirs=moved)
+    assert committed(at(staged, moved))
 
 
 def check_dropped(staged: Cleaning, reason: str, log_dirs: tuple[str, ...] = ()) -> None:
     """With the reason, and nothing of the log is touched."""
     before = files_of(staged)
     with pytest.raises(SourceChanged, match=reason):
-        commit_staged(FILES, staged.log_dir, TP, SystemClock(), is_kafka=bool(log_dirs), log_dirs=log_dirs)
+        committed(at(staged, log_dirs))
     assert files_of(staged) == before
     assert manifest_names(PartitionDir(FILES, staged.directory)) == []

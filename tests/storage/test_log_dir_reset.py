@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.reset import reset_checkpoint
 from cleanerd.client.producer import Producer
 from cleanerd.client.reader import read_records
 from cleanerd.client.writer import LogWriter
@@ -25,6 +24,7 @@ from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartit
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints, read_offsets, update_cleaner_checkpoint
 from cleanerd.storage.generation import begin_truncation
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from tests.cleaning.logs import META_PROPERTIES, clean, lock_of_another
 
@@ -67,7 +67,7 @@ def stored(log_dir: Path) -> int | None:
 
 def reset(log_dir: Path, *, is_kafka: bool = False) -> int | None:
     checkpoints = read_checkpoints(FILES, str(log_dir))
-    return reset_checkpoint(FILES, str(log_dir), TP, checkpoints, is_kafka=is_kafka, now_ms=NOW_MS)
+    return LogDir(FILES, str(log_dir), FixedNow(NOW_MS), is_kafka).reset_checkpoint(TP, checkpoints)
 
 
 @CASES
@@ -233,7 +233,7 @@ def test_nothing_is_written_when_the_log_has_changed_since(tmp_path: Path) -> No
     directory = write(tmp_path, 25)
     before = read_checkpoints(FILES, str(tmp_path))
     update_cleaner_checkpoint(FILES, str(tmp_path), {TP: 26})
-    assert reset_checkpoint(FILES, str(tmp_path), TP, before, is_kafka=False, now_ms=NOW_MS) is None
+    assert LogDir.at(FILES, str(tmp_path), FixedNow(NOW_MS)).reset_checkpoint(TP, before) is None
     log = directory / str(SegmentFileName(0, FileKind.LOG))
     swap = directory / str(SegmentFileName(0, FileKind.TIME_INDEX, Suffix.SWAP))
     swap.touch()

@@ -8,9 +8,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cleanerd.cleaning.lock import AIM_S
-from cleanerd.daemon.inventory.listed_log import ListedLog
-from cleanerd.daemon.values.log_id import LogId
+from cleanerd.format.names import TopicPartition
+from cleanerd.storage.lock import HOLD_S
 
 _BYTES_PER_UNIT = 64 * 2**20
 _LOGS_MAX = 64
@@ -20,32 +19,26 @@ _LOGS_MAX = 64
 class Weighed:
     """A log with a staged result. `gain_bytes`: what its commit frees; `weight`: what the time of its commit follows."""
 
-    log: LogId
+    topic_partition: TopicPartition
     gain_bytes: int = 0
     weight: float = 1.0
 
-    @staticmethod
-    def of(log: LogId, known: ListedLog | None) -> "Weighed":
-        """By what the last scan found: a broker's start leaves no time to read manifests.
-
-        One that could not be read has no gain: its commit finds out what is wrong.
-        """
-        staged = known.contents.staged if known is not None else None
-        if staged is None:
-            return Weighed(log)
-        weight = staged.replaced_segments + staged.replaced_bytes / _BYTES_PER_UNIT
-        return Weighed(log, staged.freed_bytes, max(weight, 1.0))
+    @classmethod
+    def of(cls, tp: TopicPartition, *, freed_bytes: int, segments: int, replaced_bytes: int) -> "Weighed":
+        """By what is known of its result: a broker's start leaves no time to read manifests."""
+        return cls(tp, freed_bytes, max(segments + replaced_bytes / _BYTES_PER_UNIT, 1.0))
 
 
 class SliceSize:
     """Learns from slice to slice how much may be committed together.
 
     The logs of a slice share their syncs, which take most of the time. So what a slice of one log takes is the price of any,
-    and more logs are added as long as that adds no more than `AIM_S`, or as it ends in `AIM_S`.
+    and more logs are added as long as that adds no more than `HOLD_S`, or as it ends in `HOLD_S`.
     """
 
-    def __init__(self) -> None:
-        self._weight = 1.0  # of the next slice, but for one that is a single log
+    def __init__(self, first: float = 1.0) -> None:
+        """`first`: weight of the first slice."""
+        self._weight = first  # of the next slice, but for one that is a single log
         self._price_s = math.inf
 
     def next_slice(self, rest: Sequence[Weighed]) -> Sequence[Weighed]:
@@ -63,5 +56,5 @@ class SliceSize:
         weight = sum(one.weight for one in logs)
         if len(logs) == 1:
             self._price_s = min(self._price_s, seconds)
-        in_time = seconds <= AIM_S + (self._price_s if self._price_s > AIM_S else 0.0)
+        in_time = seconds <= HOLD_S + (self._price_s if self._price_s > HOLD_S else 0.0)
         self._weight = max(self._weight, 2 * weight) if in_time else weight / 2

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.commit import Committed, TimeUp, Waiting, commit_together
-from cleanerd.cleaning.lock import AIM_S
+from cleanerd.cleaning.committer import Committed, Committer, TimeUp
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.checkpoints import read_offsets
-from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.lock import HOLD_S, LogDirLock
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from tests.sim.disk import SimDisk
@@ -87,10 +87,9 @@ class SlowDisk:
 
 def hold(disk: SimDisk, lock: LogDirLock, sync_s: float) -> Mapping[TopicPartition, Committed]:
     """Commit under one hold of the lock."""
-    waiting = [Waiting(TopicPartition(topic, 0)) for topic in LOGS]
-    clock = SlowDisk(disk, sync_s)
+    log_dir = LogDir(disk, LOG_DIR, SlowDisk(disk, sync_s), is_kafka=True, log_dirs=(LOG_DIR,))
     with lock:
-        return commit_together(disk, LOG_DIR, waiting, lock, clock, is_kafka=True, log_dirs=[LOG_DIR])
+        return Committer(log_dir).under(lock, [TopicPartition(topic, 0) for topic in LOGS])
 
 
 def commit(disk: SimDisk, lock: LogDirLock) -> None:
@@ -193,7 +192,7 @@ def test_killed_or_switched_off_between_two_turns_each_log_is_old_or_new(
 
 @pytest.mark.parametrize("sync_s", [0.001, 0.03])
 def test_a_hold_ends_with_the_groups_that_were_begun_in_time(lock: LogDirLock, sync_s: float) -> None:
-    """No group but the first of a log is begun later than `AIM_S` after the first ones."""
+    """No group but the first of a log is begun later than `HOLD_S` after the first ones."""
     disk = staged_disk(moves_checkpoint=True)
     hold(disk, lock, sync_s)
     begun_s, syncs = [], 0
@@ -202,4 +201,4 @@ def test_a_hold_ends_with_the_groups_that_were_begun_in_time(lock: LogDirLock, s
         if op == "rename" and paths[1].endswith(".log.cleaned"):
             begun_s.append(syncs * sync_s)
     assert begun_s[: len(LOGS)] == [0.0] * len(LOGS)
-    assert max(begun_s) < AIM_S
+    assert max(begun_s) < HOLD_S

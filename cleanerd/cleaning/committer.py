@@ -1,0 +1,376 @@
+"""Steps 8 and 9 of a cleaning, second half: staged groups take the place of their sources, the checkpoint moves.
+
+The process that commits need not be the one that cleaned: a result may wait for hours until its broker stops. All that is
+needed lies in the manifests.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from cleanerd.cleaning.phases import Stopwatch
+from cleanerd.cleaning.result import Basis, LogResult
+from cleanerd.cleaning.slices import SliceSize, Weighed
+from cleanerd.errors import (
+    Aborted,
+    CleanerdError,
+    CorruptFile,
+    DirOffline,
+    InternalError,
+    LockHeld,
+    LogUncleanable,
+    PolicyChanged,
+    SourceChanged,
+    attempt,
+    from_os_error,
+    guarded,
+    report_unexpected,
+)
+from cleanerd.format.names import FileKind, TopicPartition, segment_path
+from cleanerd.policy.commit_plan import epochs_contradiction
+from cleanerd.storage.checkpoints import read_leader_epochs
+from cleanerd.storage.commit import commit_steps, revalidate
+from cleanerd.storage.generation import check_generation
+from cleanerd.storage.lock import HOLD_S, LogDirLock, pause_after
+from cleanerd.storage.log_dir import LogDir, Recovered
+from cleanerd.storage.staged import StagedGroup, discard_staged, live_logs, manifest_names, read_manifests
+
+
+class TimeUp(LockHeld):
+    """The lock has been held for long enough: the groups that are left may be committed once others have had their turn."""
+
+
+Committed = int | None | CleanerdError
+"""The new first dirty offset, the end of the cleaned range; None when nothing was staged; or what went wrong.
+
+LockHeld, Aborted, DirOffline: the result, or what is left of it, waits on. SourceChanged, CorruptFile: the result no longer
+fits the log, is no longer wanted, or was never finished, and has been dropped; the message says why. After all else the log
+was recovered.
+"""
+
+_IN_ORDER = (Aborted, CorruptFile, DirOffline, LockHeld, SourceChanged)
+"""After these nothing is left to recover: the result waits untouched, or was dropped."""
+_UNTRIED = TimeUp("its turn has not come", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one hold of the lock came to, for each log, and in seconds.
+
+    `is_wanted`: another process waited for the lock at the end. `recovered`: logs whose commit went wrong.
+    """
+
+    taken: Sequence[TopicPartition]
+    done: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    seconds: float = 0.0
+    is_wanted: bool = False
+    recovered: Mapping[TopicPartition, Recovered] = field(default_factory=dict)
+
+
+class CommitHost:
+    """For whom something is committed: what is asked and reported on the way. This one objects to nothing."""
+
+    def goes_on(self) -> bool:
+        """Whether the next slice may begin."""
+        return True
+
+    def begin(self, logs: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
+        """A slice begins; returns those of its logs that may be committed now."""
+        return logs
+
+    def check(self, tp: TopicPartition, round_end: int) -> None:
+        """Called with `.lock` held and nothing touched yet: whether a cleaning up to `round_end` is still wanted.
+
+        SourceChanged drops the result; Aborted leaves it waiting; anything else is what went wrong with the log.
+        """
+
+    def swapped(self, tp: TopicPartition, group: StagedGroup) -> None:
+        """A group has taken the place of its sources. Must not raise."""
+
+    def end(self, turn: Turn) -> None:
+        """A slice has ended, whatever became of it: `turn.done` is empty where the lock could not be had."""
+
+    def pause(self, seconds: float) -> None:
+        """Leave the lock alone for so long."""
+        threading.Event().wait(seconds)
+
+
+class Committer:
+    """Commits results that wait in one log directory."""
+
+    def __init__(
+        self, log_dir: LogDir, host: CommitHost | None = None, size: SliceSize | None = None
+    ) -> None:
+        self._log_dir = log_dir
+        self._files = log_dir.files
+        self._clock = log_dir.clock
+        self._host = host or CommitHost()
+        self._size = size or SliceSize()
+
+    def commit(self, waiting: Sequence[Weighed]) -> dict[TopicPartition, Committed]:
+        """Swap the staged groups of these logs, those first that free the most, and record the checkpoints.
+
+        Slice by slice: the lock is held for one, then left alone so that others can take it. Not in the answer are logs
+        that the host did not let begin. The checkpoint of a log stays where it is if there was no room for all groups of
+        its cleaning (`StagedGroup.moves_checkpoint`).
+        """
+        answers: dict[TopicPartition, Committed] = {}
+        rest = sorted(waiting, key=lambda one: (-one.gain_bytes, one.topic_partition))
+        while rest and self._host.goes_on():
+            batch = self._size.next_slice(rest)
+            turn = Turn(self._host.begin([one.topic_partition for one in batch]))
+            try:
+                turn, pause_s = self._hold(turn.taken)
+            except (LockHeld, DirOffline) as error:
+                return answers | dict.fromkeys((one.topic_partition for one in rest), error)
+            finally:
+                self._host.end(turn)
+            self._size.took(batch, turn.seconds)
+            unfinished = [one for one in batch if isinstance(turn.done.get(one.topic_partition), TimeUp)]
+            answers |= turn.done
+            rest = unfinished + list(rest[len(batch) :])
+            self._host.pause(pause_s)
+        return answers
+
+    def _hold(self, logs: Sequence[TopicPartition]) -> tuple[Turn, float]:
+        """Commit these under one hold of the lock, then recover what went wrong; the pause that should follow, in seconds.
+
+        Raises LockHeld, DirOffline: nothing was done.
+        """
+        with self._log_dir.lock() as lock:
+            began_s = self._clock.monotonic_s()
+            done = self.under(lock, logs)
+            seconds = self._clock.monotonic_s() - began_s
+            pause_s, is_wanted = pause_after(lock, seconds), lock.is_wanted
+        recovered = {}
+        for tp, found in done.items():
+            if isinstance(found, InternalError):
+                report_unexpected(found)
+            if isinstance(found, CleanerdError) and not isinstance(found, _IN_ORDER):
+                recovered[tp] = self._log_dir.recover_log(tp)
+        return Turn(logs, done, seconds, is_wanted, recovered), pause_s
+
+    def under(self, lock: LogDirLock, logs: Sequence[TopicPartition]) -> dict[TopicPartition, Committed]:
+        """Commit logs side by side while `lock` is held.
+
+        Each step is taken in all of them, then all are synced, which a file system with a journal does at once, and their
+        checkpoint is written once. No group but the first of a log is begun later than `HOLD_S` after the first ones: the
+        rest waits, and its result is TimeUp. What goes wrong with one log is its own. Never raises for a log.
+        """
+        ends_s = self._clock.monotonic_s() + HOLD_S
+        moving = guarded(self._log_dir.moving, self._log_dir.path)
+        done: dict[TopicPartition, Committed] = dict.fromkeys(logs)
+        ends: dict[TopicPartition, int] = {}
+        under_way = {tp: self._steps(tp, lock, moving, ends_s) for tp in logs}
+        while under_way:
+            for tp, steps in list(under_way.items()):
+                found = guarded(partial(next, steps, _Ended(None)), self._directory(tp))
+                if found is not None:
+                    done[tp] = found.round_end if isinstance(found, _Ended) else found
+                    if isinstance(found, _Ended) and found.round_end is not None and found.moves_checkpoint:
+                        ends[tp] = found.round_end
+                    del under_way[tp]
+            synced = [self._directory(tp) for tp in under_way]
+            for tp, directory, failure in zip(
+                list(under_way), synced, self._files.fsync_dirs(synced), strict=True
+            ):
+                if failure is not None:
+                    done[tp] = from_os_error(failure, directory)
+                    del under_way[tp]
+        error = guarded(partial(self._log_dir.record_cleaned, ends), self._log_dir.path)
+        return done if error is None else done | dict.fromkeys(ends, error)
+
+    def _steps(
+        self,
+        tp: TopicPartition,
+        lock: LogDirLock,
+        moving: Mapping[TopicPartition, str] | CleanerdError,
+        ends_s: float,
+    ) -> "Iterator[_Ended | None]":
+        """The commit of a log; at every yield of None its directory has to be synced."""
+        partition = self._log_dir.partition(tp)
+        self._make_way(lock)
+        try:
+            groups, live = self.waiting_groups(tp, moving)
+        except (SourceChanged, CorruptFile):
+            discard_staged(partition)
+            raise
+        if not groups:
+            return
+        for group in groups:
+            self._make_way(lock)
+            if group is not groups[0] and self._clock.monotonic_s() >= ends_s:
+                raise TimeUp("the rest of its groups is committed in a moment", None)
+            try:
+                yield from commit_steps(partition, group, live)
+            except (SourceChanged, LogUncleanable):
+                discard_staged(partition)
+                raise
+            self._host.swapped(tp, group)
+        yield _Ended(groups[-1].round_end, groups[-1].moves_checkpoint)
+
+    def _make_way(self, lock: LogDirLock) -> None:
+        """Raise LockHeld when another process has taken the lock file away or waits for it: a broker that starts.
+
+        Between two groups a commit may end: the rest of the cleaning goes on waiting. Where no broker is, a writer wants the
+        lock for the moment of a roll: TimeUp, and the rest is committed in a moment.
+        """
+        lock.check()
+        if lock.is_wanted and not self._log_dir.is_kafka:
+            raise TimeUp("a writer waits for the lock: it is committed in a moment", None)
+        if lock.is_wanted:
+            raise LockHeld("another process waits for the lock, a broker may be starting", None)
+
+    def waiting_groups(
+        self, tp: TopicPartition, moving: Mapping[TopicPartition, str] | CleanerdError
+    ) -> tuple[list[StagedGroup], list[int]]:
+        """The groups that a commit would swap now, none for none, and `live_logs`; without `.lock` that may change any time.
+
+        `moving`: `LogDir.moving`, or why it is not known. Raises SourceChanged, CorruptFile where it would drop them; what
+        the host's `check` raises; OSError.
+        """
+        partition = self._log_dir.partition(tp)
+        groups = read_manifests(partition)
+        if not groups:
+            return [], []
+        if not groups[-1].is_last:
+            # A cleaning that was interrupted while it staged must not move the checkpoint.
+            raise SourceChanged(
+                f"{partition.path}: the cleaning was interrupted before it had staged everything"
+            )
+        live = live_logs(partition)
+        for group in groups:
+            basis = Basis(group.generation, group.checkpoint, group.leader_epochs)
+            self._check_basis(tp, basis)
+            revalidate(partition, group, live)
+            self._check_reach(tp, basis, group.round_end)
+        self._check_wanted(tp, groups[-1].round_end, moving)
+        return groups, live
+
+    def settle(self, results: Sequence[LogResult]) -> list[LogResult]:
+        """What became of logs of the directory that are staged or unchanged; other results are passed through. Never raises.
+
+        While another process holds `.lock`, a result waits. After a failure nothing is left of it: the log is what it was,
+        or, past the commit point of a group, has that group. Each log reports its share of the seconds.
+        """
+        staged = [result for result in results if result.outcome == "staged"]
+        watch, done = Stopwatch(self._clock), dict[TopicPartition, Committed]()
+        if staged:
+            with watch.phase("commit"):
+                done = self.commit([Weighed(result.topic_partition) for result in staged])
+            watch.phase_seconds = {name: s / len(staged) for name, s in watch.phase_seconds.items()}
+        settled = []
+        for result in results:
+            if result.outcome == "staged":
+                found = done.get(result.topic_partition, _UNTRIED)
+                settled.append(
+                    self._settled(result, watch, found if isinstance(found, CleanerdError) else None)
+                )
+            else:
+                settled.append(self._recorded(result) if result.outcome == "unchanged" else result)
+        return settled
+
+    def _recorded(self, result: LogResult) -> LogResult:
+        """A log in which nothing had to go: its checkpoint moves."""
+        watch = Stopwatch(self._clock)
+
+        def record() -> None:
+            assert result.end_offset is not None
+            assert result.basis is not None
+            with watch.phase("checkpoint"):
+                self.record_unchanged(result.topic_partition, result.end_offset, result.basis)
+
+        error = attempt(record, self._directory(result.topic_partition))
+        return self._settled(result, watch, error)
+
+    def record_unchanged(self, tp: TopicPartition, round_end: int, basis: Basis) -> None:
+        """The checkpoint of a log in which nothing had to go. Raises LockHeld, SourceChanged, CorruptFile, OSError.
+
+        `basis`: the log that the cleaning was planned on.
+        """
+        with self._log_dir.lock():
+            self._check_basis(tp, basis)
+            self._check_reach(tp, basis, round_end)
+            self._check_wanted(tp, round_end, self._log_dir.moving())
+            self._log_dir.record_cleaned({tp: round_end})
+
+    def _settled(self, result: LogResult, watch: Stopwatch, error: CleanerdError | None) -> LogResult:
+        """The end of the account of a log."""
+        is_staged = result.outcome == "staged"
+        if error is None:
+            return result.after(watch, "committed" if is_staged else None)
+        if isinstance(error, LockHeld):
+            what = "waits for the lock" if is_staged else "checkpoint not written"
+            return replace(result, reason=f"{what}: {error}")
+        partition = self._log_dir.partition(result.topic_partition)
+        attempt(partial(discard_staged, partition), partition.path)
+        return result.failed(error)
+
+    def _check_wanted(
+        self, tp: TopicPartition, round_end: int, moving: Mapping[TopicPartition, str] | CleanerdError
+    ) -> None:
+        if isinstance(moving, CleanerdError):
+            raise moving
+        if tp in moving:
+            raise PolicyChanged(f"{self._directory(tp)}: its broker moves it to {moving[tp]}")
+        self._host.check(tp, round_end)
+
+    def _check_basis(self, tp: TopicPartition, basis: Basis) -> None:
+        """Raise SourceChanged if the log was truncated, or created again, since the cleaning was planned. Needs `.lock`.
+
+        A checkpoint above records that no cleaning has seen would let tombstones among them go before the values that they
+        delete. So it moves only from where the cleaning found it.
+        """
+        check_generation(self._log_dir.partition(tp), basis.generation)
+        found = self._log_dir.first_dirty_offset(tp)
+        if found != basis.checkpoint:
+            raise SourceChanged(
+                f"{self._directory(tp)}: the first dirty offset was {basis.checkpoint}, is {found}"
+            )
+
+    def _check_reach(self, tp: TopicPartition, basis: Basis, round_end: int) -> None:
+        """Raise SourceChanged if the log was cut below the end of the cleaned range by an unclean leader election (spec disk
+        G).
+
+        A cleaning judges with all records of its range: what superseded a record in a staged group may be gone although
+        nothing in that group has changed.
+        """
+        partition = self._log_dir.partition(tp)
+        epochs = read_leader_epochs(partition)
+        reason = epochs_contradiction(basis.leader_epochs, epochs, next_base_offset=round_end)
+        if not self._files.exists(segment_path(partition.path, round_end, FileKind.LOG)):
+            reason = f"segment {round_end}, which follows the cleaned range, is gone"
+        if reason is not None:
+            raise SourceChanged(f"{partition.path}: {reason}")
+
+    def _directory(self, tp: TopicPartition) -> str:
+        return self._log_dir.partition(tp).path
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """The last thing that `_steps` yields; the end of the cleaned range, None when nothing was staged."""
+
+    round_end: int | None
+    moves_checkpoint: bool = True
+
+
+def has_result(log_dir: LogDir, tp: TopicPartition) -> bool:
+    """Whether something waits to be committed; a log that cannot be looked at has nothing."""
+    partition = log_dir.partition(tp)
+    return bool(attempt(partial(manifest_names, partition), partition.path))
+
+
+def in_rounds(first: LogResult, again: Callable[[], LogResult]) -> LogResult:
+    """A log for whose groups there is no room at a time: cleaned `again` after each commit, as long as that gets on.
+
+    What was committed changes no more, so each round is about the groups that are left; the last one moves the checkpoint.
+    """
+    result = first
+    while result.outcome == "committed" and result.groups_left:
+        left = result.groups_left
+        result = result.then(again())
+        if result.groups_left >= left:
+            break  # the log grows faster than it is cleaned: the next cleaning goes on
+    return result

@@ -1,0 +1,316 @@
+"""A log directory: whose it is, its lock, its checkpoints, its partitions, and the other directories of the same broker.
+
+A broker that moves a replica from one of its directories to another fills a `-future` directory from the log as it is, from
+its beginning on, and goes on with that after a restart. What was copied before a cleaning and what is copied after it do not
+fit together: a tombstone may be gone from the log before it is copied, while the value that it deleted has been. So such a
+log is not cleaned, as Kafka's own cleaner is paused for it, and what was staged before is dropped (`moving`, rule 2.10).
+"""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+
+from cleanerd.config.model import CleanerdConfig
+from cleanerd.env.clock import Clock
+from cleanerd.env.files import Files
+from cleanerd.env.pace import Pace, unpaced
+from cleanerd.env.space import space_for
+from cleanerd.errors import CleanerdError, DirOffline, LockHeld, attempt, guarded
+from cleanerd.format import names
+from cleanerd.format.errors import FormatError
+from cleanerd.format.meta_properties import parse_meta_properties
+from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
+from cleanerd.policy.cleanable import usable_checkpoint
+
+from .checkpoints import clean_up_to, read_checkpoints, read_offsets, update_cleaner_checkpoint
+from .generation import check_generation
+from .lock import HOLD_S, LogDirLock, pause_after, probe
+from .partition_dir import PartitionDir
+from .recover import recover
+from .scan import Checkpoints, PartitionSnapshot, is_kafka_dir, read_bounds, scan_partition
+from .staged import StagedGroup
+
+_WRITER_LOCK_WAIT_S = 30.0
+
+
+class Owner(Enum):
+    """Whose a log directory is now (architecture 2)."""
+
+    NOBODY = "nobody"
+    WRITER = "a writer"
+    """A cooperating writer, or another program that keeps to the rule, holds `.lock`."""
+    STOPPED_BROKER = "a stopped broker"
+    LIVE_BROKER = "a live broker"
+    BROKER_COMING = "a broker that is about to start"
+    """Only a daemon knows (`daemon.work.ownership`): it was announced, or has opened `.lock`."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether `.lock` can be had, and nobody is expected to take it."""
+        return self in (Owner.NOBODY, Owner.STOPPED_BROKER)
+
+    @property
+    def has_lock(self) -> bool:
+        """Whether another process holds `.lock`."""
+        return self in (Owner.WRITER, Owner.LIVE_BROKER)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What `recover` made of a partition directory: why its log must be skipped, None if it need not be, and what was done.
+
+    `actions`: roll_forward or roll_back for each commit that was completed or undone, and delete_leftover.
+    """
+
+    name: str
+    reason: str | CleanerdError | None
+    actions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogDir:
+    """A log directory as it is now, to be made afresh for each piece of work: `at`.
+
+    `is_kafka`: it has `meta.properties`, so it is a broker's, whether that runs or not. `log_dirs`: all directories that
+    may belong to the same broker. Every method raises OSError, and LockHeld or DirOffline where it takes `.lock`.
+    """
+
+    files: Files
+    path: str
+    clock: Clock
+    is_kafka: bool
+    log_dirs: tuple[str, ...] = ()
+
+    @classmethod
+    def at(cls, files: Files, path: str, clock: Clock, log_dirs: Sequence[str] = ()) -> "LogDir":
+        """The directory at a path. Raises OSError when it cannot be looked at."""
+        return cls(files, path, clock, is_kafka_dir(files, path), tuple(log_dirs))
+
+    # -- whose it is --------------------------------------------------------------------------------------------
+
+    @property
+    def owner(self) -> Owner:
+        """Whose it is, as far as `.lock` tells: our own process counts as nobody. Raises DirOffline."""
+        is_held = probe(self.path) not in (None, os.getpid())
+        if self.is_kafka:
+            return Owner.LIVE_BROKER if is_held else Owner.STOPPED_BROKER
+        return Owner.WRITER if is_held else Owner.NOBODY
+
+    def lock(self) -> LogDirLock:
+        """Its `.lock`, to be entered.
+
+        A cooperating writer holds it for the moment of a roll, so it is waited for; a broker for its life, so it is not.
+        """
+        wait_s = 0.0 if self.is_kafka else _WRITER_LOCK_WAIT_S
+        return LogDirLock(self.path, wait_s=wait_s, wait=threading.Event().wait)
+
+    # -- what lies in it ----------------------------------------------------------------------------------------
+
+    def partition(self, tp: TopicPartition) -> PartitionDir:
+        """The directory of a partition."""
+        return PartitionDir.of(self.files, self.path, tp)
+
+    def scan(
+        self,
+        tp: TopicPartition,
+        checkpoints: Checkpoints,
+        *,
+        first_batch_timestamps: bool = False,
+        pace: Pace = unpaced,
+        staged: Sequence[StagedGroup] = (),
+    ) -> PartitionSnapshot | None:
+        """`scan_partition` of a partition that lies here."""
+        return scan_partition(
+            self.files, self.path, tp, checkpoints, is_kafka=self.is_kafka,
+            first_batch_timestamps=first_batch_timestamps, pace=pace, staged=staged,
+        )  # fmt: skip
+
+    def checkpoints(self) -> Checkpoints:
+        """Its four offset checkpoints. Raises CorruptFile."""
+        return read_checkpoints(self.files, self.path)
+
+    def first_dirty_offset(self, tp: TopicPartition) -> int | None:
+        """The entry of `cleaner-offset-checkpoint`. Raises CorruptFile."""
+        return self._cleaner_offsets().get(tp)
+
+    def _cleaner_offsets(self) -> dict[TopicPartition, int]:
+        return read_offsets(self.files, os.path.join(self.path, names.CLEANER_OFFSET_CHECKPOINT))
+
+    def why_full(self, staged_bytes: Callable[[], int], config: CleanerdConfig) -> str | None:
+        """Why nothing more may be staged, None when something may: the disk of a live broker is not ours to fill.
+
+        `staged_bytes` counts what waits there; it is asked only where that matters.
+        """
+        limit_bytes = config.staged_max_bytes
+        if limit_bytes >= 0 and (staged := staged_bytes()) >= limit_bytes:
+            return f"{staged} bytes wait staged in {self.path}, cleanerd.staged.max.bytes is {limit_bytes}"
+        least_ratio = config.staged_min_free_ratio
+        space = space_for(self.path, lambda space: space.free_ratio >= least_ratio)
+        if space.free_ratio < least_ratio:
+            least = f"cleanerd.staged.min.free.ratio is {least_ratio}"
+            return f"{space.free_ratio:.1%} of the file system of {self.path} is free, {least}"
+        return None
+
+    # -- its broker's other directories -------------------------------------------------------------------------
+
+    def siblings(self) -> Iterator["LogDir"]:
+        """The other directories of the same broker, without any that fails."""
+        if not self.is_kafka:
+            return
+        broker, inode = self._broker(), self.files.stat(self.path).inode
+
+        def is_sibling(other: LogDir) -> bool:
+            is_other = self.files.exists(other.path) and self.files.stat(other.path).inode != inode
+            return is_other and other._broker() == broker
+
+        for path in self.log_dirs:
+            other = LogDir(self.files, path, self.clock, is_kafka=True, log_dirs=self.log_dirs)
+            if path != self.path and guarded(partial(is_sibling, other), path) is True:
+                yield other
+
+    def _broker(self) -> tuple[str | None, int | None] | None:
+        try:
+            found = parse_meta_properties(self.files.read(f"{self.path}/{names.META_PROPERTIES}"))
+        except (FileNotFoundError, FormatError):
+            return None
+        return found.cluster_id, found.node_id
+
+    def moving(self) -> dict[TopicPartition, str]:
+        """Partitions that are on their way to another directory of the same broker, and to which (rule 2.10).
+
+        To be asked with `.lock` held: only a live broker begins to move one.
+        """
+        found: dict[TopicPartition, str] = {}
+        for other in self.siblings() if len(self.log_dirs) > 1 else ():
+            listed = guarded(partial(self.files.list_names, other.path), other.path)
+            if not isinstance(listed, CleanerdError):
+                found |= dict.fromkeys(futures(listed), other.path)
+        return found
+
+    # -- its first dirty offsets --------------------------------------------------------------------------------
+
+    def record_cleaned(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Write first dirty offsets; no other directory of the same broker keeps an entry of these partitions.
+
+        A partition whose topic was created again, or whose replica was moved, leaves an entry in the directory where it was,
+        and a broker's cleaner dies of two. The old one goes first: a crash in between costs the entry, so that the log is
+        cleaned from its start. Where it cannot go, because another process has that directory or it fails, no new one is
+        written. What else is wrong with another directory is no reason not to write in this one: a broker reads none that
+        fails.
+
+        Needs `.lock`. Raises CorruptFile, before anything is written if it is about this directory.
+        """
+        self._cleaner_offsets()
+        kept: set[TopicPartition] = set()
+        for other in self.siblings():
+            stale = other._entries() & ends.keys()
+            if stale and not other._forget(stale):
+                kept |= stale
+        ours = {tp: end for tp, end in ends.items() if tp not in kept}
+        if ours:
+            update_cleaner_checkpoint(self.files, self.path, ours)
+
+    def _entries(self) -> set[TopicPartition]:
+        """Partitions with an entry. A checkpoint that cannot be read has none: a broker takes its directory offline."""
+        found = guarded(self._cleaner_offsets, self.path)
+        return set() if isinstance(found, CleanerdError) else set(found)
+
+    def _forget(self, stale: set[TopicPartition]) -> bool:
+        try:
+            with self.lock():
+                update_cleaner_checkpoint(self.files, self.path, dict.fromkeys(stale))
+        except (LockHeld, DirOffline, OSError):
+            return False
+        return True
+
+    def reset_checkpoint(self, tp: TopicPartition, checkpoints: Checkpoints) -> int | None:
+        """Write where a log is dirty from over a first dirty offset that no cleaning of it can have written (1.5, 1.7).
+
+        None where it is usable. One above the log end is what a log leaves that lost its end, or was restored from an older
+        copy: it goes back to the log start. One that is older than segments below it is what a broker without a cleaner
+        leaves of a log that it truncated, or of a topic that was created again: it goes back to the first of them
+        (`policy.cleanable.lowered_checkpoint`). Ignoring it is not enough: the log grows past it, or another entry of the
+        same file is written. Then what lies below would count as clean although no cleaning has seen it, and tombstones
+        among it would go before the values that they delete.
+
+        Requires: the log is not cleaned meanwhile, and no result of it waits, for that names the old checkpoint.
+        `checkpoints` were read before. Raises LockHeld (a broker does this for itself), SourceChanged, CorruptFile.
+        """
+        checkpoint = checkpoints.cleaner.get(tp)
+        bounds = None if checkpoint is None else read_bounds(self.files, self.path, tp, checkpoints)
+        if checkpoint is None or bounds is None:
+            return None
+        partition, first_dirty = self.partition(tp), bounds.start
+        if usable_checkpoint(checkpoint, bounds.start, bounds.end):
+            written_ms, now_ms = checkpoints.cleaner_written_ms, self.clock.now_ms()
+            first_dirty = max(clean_up_to(partition, checkpoint, written_ms, now_ms=now_ms), bounds.start)
+        if first_dirty == checkpoint:
+            return None
+        with self.lock():
+            check_generation(partition, bounds.generation)
+            if self.first_dirty_offset(tp) != checkpoint:
+                return None  # it was moved since
+            update_cleaner_checkpoint(self.files, self.path, {tp: first_dirty})
+        return first_dirty
+
+    # -- what an interrupted commit left ------------------------------------------------------------------------
+
+    def recover(self, names: Iterable[str]) -> Iterator[Recovered]:
+        """Finish or undo what was interrupted in partition directories; a broker that waits for the lock goes first.
+
+        Raises LockHeld when another process owns the directory, DirOffline. What goes wrong with one log is its own.
+        """
+        left = list(names)
+        while True:
+            done = []
+            with self.lock() as lock:
+                ends_s = self.clock.monotonic_s() + HOLD_S
+                while left and self.clock.monotonic_s() < ends_s and not lock.is_wanted:
+                    done.append(self._recovered(left.pop(0)))
+                pause_s = pause_after(lock, HOLD_S)
+            yield from done
+            if not left:
+                return
+            threading.Event().wait(pause_s)
+
+    def recover_log(self, tp: TopicPartition) -> Recovered:
+        """Finish a commit that went wrong or take it back; `reason` is what keeps us from it: then the next start will."""
+
+        def under_the_lock() -> Recovered:
+            with self.lock():
+                return self._recovered(str(tp))
+
+        found = attempt(under_the_lock, self.partition(tp).path)
+        return Recovered(str(tp), found, ()) if isinstance(found, CleanerdError) else found
+
+    def _recovered(self, name: str) -> Recovered:
+        partition, actions = PartitionDir(self.files, os.path.join(self.path, name)), list[str]()
+        step = partial(recover, partition, is_kafka=self.is_kafka, acted=actions.append)
+        return Recovered(name, attempt(step, partition.path), tuple(actions))
+
+    # -- the other cleanerd -------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def cleaned_by_us(self) -> Iterator[None]:
+        """No second cleanerd in the same directory. Raises DirOffline where one is."""
+        lock = LogDirLock(self.path, names.CLEANERD_LOCK)
+        try:
+            lock.__enter__()
+        except LockHeld as error:
+            raise DirOffline(f"another cleanerd works in {self.path} (process {error.pid})") from error
+        try:
+            yield
+        finally:
+            lock.__exit__(None, None, None)
+
+
+def futures(listed: Iterable[str]) -> Iterator[TopicPartition]:
+    """Partitions that are on their way to a log directory with these names in it."""
+    for name in listed:
+        parsed = parse_partition_dir(name) if name.endswith(DirKind.FUTURE.value) else None
+        if parsed is not None:
+            yield parsed[0]
