@@ -49,10 +49,10 @@ import os, signal
 from cleanerd.cleaning import choose
 examine = choose.examine
 
-def deadly(files, log_dir, tp, *args, **kwargs):
+def deadly(log_dir, tp, *args, **kwargs):
     if tp.topic == "hostile":
         os.kill(os.getpid(), signal.SIGKILL)
-    return examine(files, log_dir, tp, *args, **kwargs)
+    return examine(log_dir, tp, *args, **kwargs)
 
 choose.examine = deadly
 """
