@@ -130,8 +130,8 @@ def lowered_checkpoint(
     cleaner would have lowered it, to the base of a segment (2.14).
 
     Files that are copied without their times count as written, which costs a cleaning. A segment that was modified after
-    `now_ms`, by a clock that was set back, counts as old: each cleaning would be the next one's reason. Not if the checkpoint
-    was written later than that as well: then one clock wrote both, and the next checkpoint ends it.
+    `now_ms`, by a clock that was set back, counts as old: each cleaning would be the next one's reason. Not if the
+    checkpoint was written later than that as well: then one clock wrote both, and the next checkpoint ends it.
     """
     if written_ms is None:
         return checkpoint

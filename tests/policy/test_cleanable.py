@@ -152,7 +152,7 @@ def test_2_11_what_was_written_after_the_checkpoint_is_dirty(
 
 
 def test_2_11_what_was_written_after_the_checkpoint_is_dirty_whatever_time_it_is_said_to_be() -> None:
-    """`--now-ms` of last year hides nothing of a topic that was created again: its checkpoint was written after that, too."""
+    """`--now-ms` of last year hides nothing of a topic that was created again: its checkpoint was written after that."""
     segments = [replace(s, modified_ms=NOW_MS + 5_000) for s in THREE]
     log = replace(log_of(*segments, end=30, checkpoint=20), checkpoint_written_ms=NOW_MS)
     assert first_dirty_offset(log, NOW_MS - HOUR_MS) == (0, True)
