@@ -23,8 +23,8 @@ highest first: the command line; `topics.d/<topic>.properties`; the cluster's me
 file; the default. `cleanerd config show --origin` tells which it was. A variable that differs from the config file is a
 warning. `KAFKA_LOG_DIR` gives way to a config file that names log directories: many images keep the directory of the
 application logs in it. `dedupe` in a `cleanup.policy` is an old name of `compact`. *Reload*: the daemon takes a new value
-while it runs; otherwise a reload that changes the key is refused as a whole. *No effect*: the value is checked and shown, and nothing
-in cleanerd depends on it.
+while it runs; otherwise a reload that changes the key is refused as a whole. *No effect*: the value is checked and shown,
+and nothing in cleanerd depends on it.
 """
 
 _SPARK_CONF = f"""
