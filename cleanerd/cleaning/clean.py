@@ -438,14 +438,14 @@ def _result(log: _Log, rewritten: RewrittenLog, outcome: CleaningOutcome, watch:
     assert log.indexed is not None
     snapshot, plan = log.candidate.snapshot, log.plan
     changed = [plan.groups[number] for number in log.indexed.changed_groups]
-    written = _written_bytes(rewritten)
+    parts = [written.part for parts in rewritten.parts.values() for written in parts]
     replaced = sum(segment.size_bytes for group in changed for segment in group.sources)
     removed, extra = _removed(rewritten), Room.counted(plan, rewritten)
     records_read = log.indexed.records_read
     return replace(
         log.candidate.result(outcome, None).measured(watch),
         bytes_read=sum(summary.bytes for summary in log.indexed.summaries),
-        bytes_after=snapshot.size_bytes - replaced + written,
+        bytes_after=snapshot.size_bytes - replaced + sum(part.size_bytes for part in parts),
         records_read=records_read,
         records_kept=records_read - int(removed.sum()),
         removed={v.reason: int(removed[v]) for v in REMOVED_VERDICTS if removed[v]},
@@ -454,6 +454,9 @@ def _result(log: _Log, rewritten: RewrittenLog, outcome: CleaningOutcome, watch:
         peak_extra_bytes=extra.peak_bytes,
         peak_group_bytes=extra.largest_group_bytes,
         groups_left=log.groups_left,
+        topic_codec_saves_bytes=sum(p.topic_codec_saves_bytes for p in parts)
+        if plan.work.topic_codec
+        else None,
         next_horizon_ms=_next_horizon_ms(rewritten),
         basis=log.candidate.basis,
     )
@@ -488,10 +491,6 @@ def _next_horizon_ms(log: RewrittenLog) -> int | None:
     written = [part.part.next_horizon_ms for parts in log.parts.values() for part in parts]
     found = [summary.next_horizon_ms for summary in log.indexed.summaries] + written
     return min((horizon_ms for horizon_ms in found if horizon_ms > now_ms), default=None)
-
-
-def _written_bytes(log: RewrittenLog) -> int:
-    return sum(written.part.size_bytes for parts in log.parts.values() for written in parts)
 
 
 def _bound(log: _Log) -> Room:

@@ -15,7 +15,7 @@ from cleanerd.format.offset_index import ENTRY_BYTES, OffsetIndex
 from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.heads import Heads
 from cleanerd.kernels.tables import AbortedTxns
-from cleanerd.pipeline.values import ChunkWork, LogWork, Source
+from cleanerd.pipeline.values import ChunkWork, LogWork, Source, TopicCodec
 from cleanerd.policy.cleanable import range_query
 from cleanerd.policy.grouping import group_segments
 from cleanerd.policy.winner import may_supersede
@@ -98,6 +98,7 @@ def plan_cleaning(
         least_free_bytes=least_free_bytes,
         log_start_offset=snapshot.log_start_offset,
         in_place=in_place,
+        topic_codec=TopicCodec.of(config),
     )
     return CleaningPlan(candidate, tuple(groups), work)
 

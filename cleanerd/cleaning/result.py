@@ -54,6 +54,8 @@ class LogResult:
     of the group that needs most: with less than the former, but no less than the latter, a cleaning commits group by
     group. `groups_left`: of groups that there was no room for beside those that are staged. `basis` is what the
     checkpoint needs to move. `phase_seconds` by the names in `phases`: part of `seconds`, but for `examine`.
+    `topic_codec_saves_bytes`: about so much do rewritten batches save with the codec of compression.type, or would they with
+    cleanerd.compression=topic; known of dry runs of topics that name a codec.
     """
 
     topic: str
@@ -76,6 +78,7 @@ class LogResult:
     peak_extra_bytes: int = 0
     peak_group_bytes: int = 0
     groups_left: int = 0
+    topic_codec_saves_bytes: int | None = None
     error: str | None = None
     is_retryable: bool = False
     next_horizon_ms: int | None = None

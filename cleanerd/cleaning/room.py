@@ -13,6 +13,7 @@ from cleanerd.cleaning.plan import CleaningPlan
 from cleanerd.env.space import space_of
 from cleanerd.errors import NoSpace
 from cleanerd.format import offset_index, time_index, txn_index
+from cleanerd.format.head import HEADER_SIZE
 from cleanerd.pipeline.segment_indexes import aborted_in
 from cleanerd.pipeline.values import IndexedLog, RewrittenLog
 from cleanerd.pipeline.whole_log import foreseen
@@ -24,7 +25,9 @@ _MANIFEST_BYTES, _SOURCE_BYTES, _EPOCH_BYTES = (
     160,
     40,
 )  # at most: its text, of which a source, a leader epoch
-_LEGACY_GROWTH_BYTES = 64  # most that a message of magic 0 or 1 gains as a batch of magic 2
+_LEGACY_GROWTH_BYTES = (
+    64  # most that a message of magic 0 or 1 gains as a batch of magic 2, or a batch by any codec
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +87,16 @@ class Room:
 
     @classmethod
     def bound(cls, plan: CleaningPlan, indexed: IndexedLog) -> "Room":
-        """At most, before any rewrite: what grows are tombstone batches, by a few bytes, and batches of old formats."""
+        """At most, before any rewrite: what grows are tombstone batches, by a few bytes, batches of old formats, and those
+        that get another codec.
+        """
         parts: dict[int, list[_Part]] = {}
         for chunk, summary in zip(plan.work.chunks, indexed.summaries, strict=True):
-            size = summary.bytes + summary.bytes // 8 + _LEGACY_GROWTH_BYTES * summary.legacy_batches
+            size, growing = summary.bytes, summary.legacy_batches
+            if plan.work.recodes:
+                growing = summary.batches
+                size = max(size, summary.expanded_bytes + HEADER_SIZE * growing)
+            size += size // 8 + _LEGACY_GROWTH_BYTES * growing
             entries = min(summary.batches, size // max(plan.work.index_interval_bytes, 1)) + 1
             parts.setdefault(chunk.group, []).append(_Part(size, entries, entries))
         return cls(plan, indexed, parts)

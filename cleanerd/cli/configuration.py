@@ -6,11 +6,11 @@ the cluster says about topics and brokers.
 
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cleanerd.config.load import Configuration, examine, resolve
-from cleanerd.config.model import Layer
+from cleanerd.config.model import Layer, TopicConfig
 from cleanerd.config.sources import read_sources
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import BadUsage, CleanerdError
@@ -52,6 +52,26 @@ def log_dirs(arguments: Namespace) -> tuple[str, ...]:
     if arguments.log_dir:
         return _log_dirs(arguments.log_dir, ())
     return _log_dirs([], resolve(read_sources(arguments.config)).broker.log_dirs)
+
+
+def topic_configs(
+    arguments: Namespace, log_dirs: Sequence[str], warn: Callable[[str], None]
+) -> Callable[[str], TopicConfig] | None:
+    """What is known of topics without options that override it. None, and a warning, where the configuration is broken.
+
+    Without the metadata log, what the files and the environment say.
+    """
+    try:
+        configuration = resolve(read_sources(arguments.config))
+    except CleanerdError as error:
+        warn(f"what is configured for topics is not known: {error}")
+        return None
+    try:
+        found = find_metadata(RealFiles(), log_dirs, configuration.broker.metadata_log_dir)
+        return configuration.with_metadata(found).topic
+    except CleanerdError as error:
+        warn(f"what the cluster overrides for topics is not known: {error}")
+        return configuration.topic
 
 
 @dataclass(frozen=True, slots=True)

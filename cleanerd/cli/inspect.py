@@ -27,7 +27,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
 from cleanerd.cli import output
-from cleanerd.cli.configuration import log_dirs
+from cleanerd.cli.configuration import log_dirs, topic_configs
 from cleanerd.cli.inspect_tables import estimate_text, write_coordinator, write_details, write_overview
 from cleanerd.cli.progress import bytes_on
 from cleanerd.env.clock import SystemClock
@@ -48,17 +48,21 @@ def run(arguments: Namespace) -> int:
     """Look, report; returns the exit code."""
     from cleanerd.insight.inspect import KEYS_MAX, Inspection  # noqa: PLC0415 - loads the compiled loops
     from cleanerd.insight.inspect_logs import Failed, inspect_logs  # noqa: PLC0415
+    from cleanerd.pipeline.values import TopicCodec  # noqa: PLC0415
 
     now_ms = arguments.now_ms if arguments.now_ms is not None else SystemClock().now_ms()
+    directories = log_dirs(arguments)
+    config_of = topic_configs(arguments, directories, output.say)
     with bytes_on(sys.stderr, "inspect") as read:
         answers = inspect_logs(
-            log_dirs(arguments),
+            directories,
             now_ms=now_ms,
             topics=frozenset(arguments.topic) or None,
             partitions=frozenset(arguments.partition) or None,
             processes=arguments.processes,
             keys_max=arguments.keys_max or KEYS_MAX,
             prefix_bytes=arguments.prefix_bytes,
+            topic_codec=lambda topic: None if config_of is None else TopicCodec.of(config_of(topic)),
             read=read,
         )
     failed = [one for _, one in answers if isinstance(one, Failed)]

@@ -106,7 +106,11 @@ def _log(log: "Inspection") -> str:
         if band.records or dead.records
     ]
     recoded = [
-        (f"{one.codec}, batches of {size(one.batch_bytes)}", one.size_bytes, one.saved_bytes)
+        (
+            f"{one.codec}{' (of the topic)' * one.is_of_topic}, batches of {size(one.batch_bytes)}",
+            one.size_bytes,
+            one.saved_bytes,
+        )
         for one in log.alternatives
     ]
     return "\n".join(

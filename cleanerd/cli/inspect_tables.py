@@ -88,7 +88,14 @@ def answers(log: "Inspection") -> list[str]:
     helps = [f"a cleaning (at most {_bytes(superseded)})"] if superseded.value else []
     if log.no_key_bytes:
         helps.append(f"a cleaning also removes records without a key ({size(log.no_key_bytes)})")
-    best = next((one for one in log.alternatives if one.saved_bytes > log.bytes // 20), None)
+    recoded = next((one for one in log.alternatives if one.is_of_topic), None)
+    if recoded is not None and recoded.saved_bytes > 0:
+        helps.append(
+            f"cleanerd.compression=topic ({recoded.codec}: about {size(recoded.saved_bytes)} once every batch has been "
+            "rewritten)"
+        )
+    others = (one for one in log.alternatives if not one.is_of_topic)
+    best = next((one for one in others if one.saved_bytes > log.bytes // 20), None)
     if best is not None:
         helps.append(f"{best.codec} in batches of {size(best.batch_bytes)} ({size(best.saved_bytes)})")
     lines.append(f"  What would help: {', '.join(helps)}." if helps else "  Nothing to save.")
@@ -236,7 +243,7 @@ def _write_batches(log: "Inspection") -> None:
     write_table(
         side_by_side(
             {
-                "WITH CODEC": [one.codec for one in shown],
+                "WITH CODEC": [one.codec + " (of the topic)" * one.is_of_topic for one in shown],
                 "BATCHES OF": [size(one.batch_bytes) for one in shown],
                 "SIZE": [f"about {size(one.size_bytes)}" for one in shown],
                 "SAVES": [size(one.saved_bytes) if one.saved_bytes > 0 else "-" for one in shown],

@@ -1,7 +1,8 @@
 """Where output goes: documents for programs and tables for people to stdout, all else to stderr.
 
 The JSON document of `clean` is `{"apiVersion": "cleanerd/v1", "results": [...]}` with `RESULT_FIELDS` for
-each log, and `peak_extra_bytes` and `peak_group_bytes` for those of a dry run. What is not known or does not apply is null.
+each log, and `peak_extra_bytes`, `peak_group_bytes` and `topic_codec_saves_bytes` for those of a dry run. What is not
+known or does not apply is null.
 """
 
 import contextlib
@@ -82,6 +83,7 @@ def _result(result: "LogResult") -> dict[str, object]:
     if result.outcome == "planned":
         values["peak_extra_bytes"] = result.peak_extra_bytes
         values["peak_group_bytes"] = result.peak_group_bytes
+        values["topic_codec_saves_bytes"] = result.topic_codec_saves_bytes
     return values
 
 

@@ -26,7 +26,7 @@ _STYLES = {
 _NUMERIC = {
     "BYTE", "BEFORE", "AFTER", "PEAK EXTRA", "BY GROUP", "SECONDS", "MB/S", "SIZE", "RECORDS", "KEYS", "NEWEST",
     "SUPERSEDED", "SHARE", "TOMBSTONES", "ABORTED", "NO KEY", "BYTES/BATCH", "RECORDS/BATCH", "BATCHES", "BATCHES OF",
-    "STORED", "RECORD", "SAVES", "SUPERSEDED SINCE", "LARGEST AT OFFSET",
+    "STORED", "RECORD", "SAVES", "SUPERSEDED SINCE", "LARGEST AT OFFSET", "TOPIC'S CODEC SAVES",
 }  # fmt: skip
 
 
@@ -42,12 +42,19 @@ def results_table(results: Sequence[LogResult]) -> Table:
         "AFTER": [size(result.bytes_after) for result in results],
         "PEAK EXTRA": [size(result.peak_extra_bytes) if is_plan else "" for result in results],
         "BY GROUP": [size(result.peak_group_bytes) if is_plan else "" for result in results],
+        "TOPIC'S CODEC SAVES": [
+            _about(result.topic_codec_saves_bytes) if is_plan else "" for result in results
+        ],
         "REMOVED": [reasons(result.removed) for result in results],
         "SECONDS": [f"{result.seconds:.2f}" for result in results],
         "MB/S": [f"{result.mb_per_s:.1f}" if result.bytes_read else "" for result in results],
         "REASON": [result.reason or "" for result in results],
     }
     return side_by_side(columns)
+
+
+def _about(saved_bytes: int | None) -> str:
+    return f"about {'-' * (saved_bytes < 0)}{size(abs(saved_bytes))}" if saved_bytes else ""
 
 
 def log_name(result: LogResult) -> str:

@@ -102,7 +102,7 @@ _TOPIC_GLOBS = matching(r"[a-zA-Z0-9._*?\[\]!-]{1,249}", "a list of topic names 
 KAFKA_LOG_DIR = "/tmp/kafka-logs"  # noqa: S108 - Kafka's default
 _HOUR_MS, _DAY_MS, _WEEK_MS = 3_600_000, 86_400_000, 604_800_000
 _GZIP_LEVEL = Check("-1 or a number in [1, 9]", lambda value: value == -1 or value in range(1, 10))
-_LEVEL_DOC = "Level of that codec for appended batches."
+_LEVEL_DOC = "Level of that codec where compression.type names it."
 _RESERVED = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 # fmt: off
@@ -155,11 +155,18 @@ _TOPIC_ROWS = (
     TopicKey("flush.ms", LONG, INT64_MAX, at_least(0), "ms",
              ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"), "", "Time between two flushes."),
     TopicKey("compression.type", STRING, "producer", _COMPRESSION, "",
-             ("compression.type",), "",
-             "Codec of appended batches; cleaning keeps the codec of each batch."),
-    TopicKey("compression.gzip.level", INT, -1, _GZIP_LEVEL, "", ("compression.gzip.level",), "", _LEVEL_DOC),
-    TopicKey("compression.lz4.level", INT, 9, between(1, 17), "", ("compression.lz4.level",), "", _LEVEL_DOC),
-    TopicKey("compression.zstd.level", INT, 3, between(-131_072, 22), "", ("compression.zstd.level",), "", _LEVEL_DOC),
+             ("compression.type",), "compression_type",
+             "Codec of appended batches, and with cleanerd.compression=topic of those that cleaning rewrites."),
+    TopicKey("compression.gzip.level", INT, -1, _GZIP_LEVEL, "",
+             ("compression.gzip.level",), "compression_gzip_level", _LEVEL_DOC),
+    TopicKey("compression.lz4.level", INT, 9, between(1, 17), "",
+             ("compression.lz4.level",), "compression_lz4_level", _LEVEL_DOC),
+    TopicKey("compression.zstd.level", INT, 3, between(-131_072, 22), "",
+             ("compression.zstd.level",), "compression_zstd_level", _LEVEL_DOC),
+    TopicKey("cleanerd.compression", STRING, "batch", one_of("batch", "topic"), "",
+             ("cleanerd.compression",), "compression",
+             "Codec of a batch that is rewritten: that of the batch, or compression.type and level of its topic. Batches "
+             "that lose nothing stay as they are."),
     TopicKey("message.timestamp.before.max.ms", LONG, INT64_MAX, at_least(0), "ms",
              ("log.message.timestamp.before.max.ms",), "", "How old a record may be when it is appended."),
     TopicKey("message.timestamp.after.max.ms", LONG, _HOUR_MS, at_least(0), "ms",
@@ -361,10 +368,9 @@ def _synonym(name: str, key: TopicKey) -> BrokerKey:
 
 TOPIC_KEYS = {key.name: key for key in _TOPIC_ROWS}
 _INERT_TOPIC_KEYS = (
-    "segment.ms", "segment.jitter.ms", "max.message.bytes", "preallocate", "flush.messages", "flush.ms", "compression.type",
-    "message.timestamp.type", "local.retention.ms", "local.retention.bytes", "compression.gzip.level",
-    "compression.lz4.level", "compression.zstd.level", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms",
-    "remote.log.copy.disable", "remote.log.delete.on.disable",
+    "segment.ms", "segment.jitter.ms", "max.message.bytes", "preallocate", "flush.messages", "flush.ms",
+    "message.timestamp.type", "local.retention.ms", "local.retention.bytes", "message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms", "remote.log.copy.disable", "remote.log.delete.on.disable",
 )  # fmt: skip
 INERT_KEYS = frozenset(
     (

@@ -124,6 +124,11 @@ class TopicConfig:
     segment_index_bytes: int
     index_interval_bytes: int
     file_delete_delay_ms: int
+    compression: str  # of rewritten batches: that of their "batch" or of their "topic"
+    compression_type: str
+    compression_gzip_level: int
+    compression_lz4_level: int
+    compression_zstd_level: int
     remote_storage_enable: bool
 
     @property

@@ -17,6 +17,7 @@ cannot read, and cannot read the zstd and snappy that Kafka writes.
 
 import struct
 import threading
+import zlib
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Protocol
@@ -53,6 +54,7 @@ _ZSTD_RLE, _ZSTD_COMPRESSED = 1, 2
 _LZ4_MAGIC = bytes.fromhex("04224d18")
 _LZ4_FLG, _LZ4_BD = 4, 5
 _LZ4_MAX_RATIO = 255
+_LZ4_KAFKA_DEFAULT, _LZ4_HC_MIN = 9, 3
 _LZ4_HC_OF_60_40 = 0x82
 _LZ4_QUIRK_HC_OF_60_40 = 0x1A
 
@@ -67,23 +69,30 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-def compress(codec: Codec, data: Data, magic: int = 2) -> bytes:
+def is_fast_lz4(level: int | None) -> bool:
+    """Whether a broker with this compression.lz4.level has the fast compressor: with its default, and no other level."""
+    return level in (None, _LZ4_KAFKA_DEFAULT)
+
+
+def compress(codec: Codec, data: Data, magic: int = 2, level: int | None = None) -> bytes:
     """Compress `data` as the JVM would for a batch of this `magic`, at a fast level.
 
-    Requires: no zstd below magic 2.
+    `level`: a value of compression.<codec>.level, with Kafka's meaning. Requires: no zstd below magic 2.
     """
     match codec:
         case Codec.NONE:
             return bytes(data)
         case Codec.GZIP:
-            return bytes(isal_zlib.compress(data, GZIP_LEVEL, _GZIP_WBITS))
+            if level is None:
+                return bytes(isal_zlib.compress(data, GZIP_LEVEL, _GZIP_WBITS))
+            return zlib.compress(data, level, _GZIP_WBITS)  # isal has none of the levels from 4 on
         case Codec.SNAPPY:
             return _compress_xerial(data)
         case Codec.LZ4:
-            return _compress_lz4(data, magic)
+            return _compress_lz4(data, magic, level)
         case Codec.ZSTD:
             assert magic >= 2, "zstd exists only for magic 2"
-            return _engines.zstd_compressor.compress(data)
+            return _engines.zstd_compressor(ZSTD_LEVEL if level is None else level).compress(data)
 
 
 class ExpandsBeyond(FormatError):
@@ -114,11 +123,19 @@ def decompress(
 
 
 class _Engines(threading.local):
-    """One reusable zstd context pair per thread: making one costs more than a 16 KiB batch."""
+    """Reusable zstd contexts per thread: making one costs more than a 16 KiB batch."""
 
     def __init__(self) -> None:
-        self.zstd_compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=False)
+        self._zstd_compressors: dict[int, zstandard.ZstdCompressor] = {}
         self.zstd_decompressor = zstandard.ZstdDecompressor()
+
+    def zstd_compressor(self, level: int) -> zstandard.ZstdCompressor:
+        """The one of this level."""
+        found = self._zstd_compressors.get(level)
+        if found is None:
+            found = zstandard.ZstdCompressor(level=level, write_content_size=False)
+            self._zstd_compressors[level] = found
+        return found
 
 
 _engines = _Engines()
@@ -276,10 +293,10 @@ def _decompress_raw_snappy(block: memoryview, position: int, expanded_bytes_max:
         raise FormatError(position, "a snappy block", problem) from problem
 
 
-def _compress_lz4(data: Data, magic: int) -> bytes:
+def _compress_lz4(data: Data, magic: int, level: int | None) -> bytes:
     frame: bytes = lz4.frame.compress(
         data,
-        compression_level=LZ4_LEVEL,
+        compression_level=LZ4_LEVEL if level is None or is_fast_lz4(level) else max(level, _LZ4_HC_MIN),
         block_size=lz4.frame.BLOCKSIZE_MAX64KB,
         block_linked=False,
         content_checksum=False,

@@ -24,6 +24,7 @@ from cleanerd.kernels.judge import Context, mark_aborted
 from cleanerd.kernels.tables import EventKind, Producers, Table
 from cleanerd.kernels.tally import DAY_MS, GROUPS, Tally, TopTable, Total
 from cleanerd.kernels.transactions import collect_events
+from cleanerd.pipeline.values import TopicCodec
 
 from .recoding import Recoded, RecordSample
 from .records import LogRange, open_log, read_slices
@@ -155,15 +156,19 @@ def inspect_partition(
     now_ms: int,
     keys_max: int = KEYS_MAX,
     prefix_bytes: int = 0,
+    topic_codec: TopicCodec | None = None,
 ) -> Inspection:
     """Look at one partition. `prefix_bytes`: length of the prefixes; 0: up to a separator.
+
+    `topic_codec`: what it would take with that is estimated, too.
 
     Raises: `BadUsage` for no partition directory; `CorruptFile` for damage; `SourceChanged` when segments keep changing;
     `OSError`.
     """
     for attempt in range(_ATTEMPTS_MAX):
         try:
-            return _inspect(committed_or_not(partition_dir), now_ms, Tally(keys_max, new_key(), prefix_bytes))
+            tally = Tally(keys_max, new_key(), prefix_bytes)
+            return _inspect(committed_or_not(partition_dir), now_ms, tally, topic_codec)
         except SourceChanged:  # a live broker deletes and swaps segments
             if attempt == _ATTEMPTS_MAX - 1:
                 raise
@@ -196,7 +201,7 @@ def add_sound(tally: Tally, view: LogRange, sound: Sound) -> npt.NDArray[np.bool
     return aborted
 
 
-def _inspect(view: LogRange, now_ms: int, tally: Tally) -> Inspection:
+def _inspect(view: LogRange, now_ms: int, tally: Tally, topic_codec: TopicCodec | None) -> Inspection:
     sample, batches = RecordSample(), _Batches()
     for sound in read_slices(view):
         batches.add(sound, add_sound(tally, view, sound))
@@ -241,7 +246,7 @@ def _inspect(view: LogRange, now_ms: int, tally: Tally) -> Inspection:
         days=_days(tally),
         largest=_largest(tally),
         codecs=batches.codecs(),
-        alternatives=sample.alternatives(expanded_bytes, batches.bytes),
+        alternatives=sample.alternatives(expanded_bytes, batches.bytes, batches.count, topic_codec),
     )
 
 

@@ -1,11 +1,12 @@
 """`inspect` for many logs: each in one of several processes, largest first. One log's trouble is its own."""
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from cleanerd.errors import CleanerdError
 from cleanerd.format.names import TopicPartition
+from cleanerd.pipeline.values import TopicCodec
 
 from .inspect import KEYS_MAX, Inspection, inspect_partition
 from .log_dir_check import list_log_dir
@@ -23,6 +24,7 @@ class InspectTask:
     now_ms: int
     keys_max: int
     prefix_bytes: int
+    topic_codec: TopicCodec | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ def inspect_logs(
     processes: int | None,
     keys_max: int = KEYS_MAX,
     prefix_bytes: int = 0,
+    topic_codec: Callable[[str], TopicCodec | None] = lambda _: None,
     read: ReadProgress,
 ) -> list[tuple[InspectTask, Inspection | Failed]]:
     """What is in the logs of some directories, or only in some topics or partitions, the largest first.
@@ -51,7 +54,16 @@ def inspect_logs(
     `processes`: as many as there are cores if None. Memory is that of `keys_max` for each of them.
     """
     tasks = [
-        InspectTask(log_dir, tp, directory, _size_bytes(directory), now_ms, keys_max, prefix_bytes)
+        InspectTask(
+            log_dir,
+            tp,
+            directory,
+            _size_bytes(directory),
+            now_ms,
+            keys_max,
+            prefix_bytes,
+            topic_codec(tp.topic),
+        )
         for log_dir in log_dirs
         for tp, directory in list_log_dir(log_dir).partitions
         if (topics is None or tp.topic in topics) and (partitions is None or tp.partition in partitions)
@@ -78,7 +90,11 @@ def inspect_task(task: InspectTask) -> Inspection | Failed:
     """Look at one log; what cannot be read is the answer."""
     try:
         return inspect_partition(
-            task.directory, now_ms=task.now_ms, keys_max=task.keys_max, prefix_bytes=task.prefix_bytes
+            task.directory,
+            now_ms=task.now_ms,
+            keys_max=task.keys_max,
+            prefix_bytes=task.prefix_bytes,
+            topic_codec=task.topic_codec,
         )
     except (CleanerdError, OSError) as error:
         return _failed(task, str(error))

@@ -7,10 +7,10 @@ else, and all that is broken, is left to `cleanerd.format.codecs`, which knows e
 import numpy as np
 import numpy.typing as npt
 
-from cleanerd.format.codecs import Codec, compress
+from cleanerd.format.codecs import ZSTD_LEVEL, Codec, compress, is_fast_lz4
 from cleanerd.format.head import CODEC_MASK
 
-from .libraries import addresses
+from .libraries import addresses, set_zstd_level
 from .native import JIT, call_lz4, call_zstd, copy_bytes, le32, njit
 from .tables import Bytes, Table
 
@@ -196,19 +196,24 @@ def expand(raw: Bytes, batches: Table, begin: int, wanted: int, large: int) -> t
 
 
 def pack(
-    bodies: Bytes, codecs: npt.NDArray[np.integer], is_packed: npt.NDArray[np.bool_], spans: Spans
+    bodies: Bytes,
+    codecs: npt.NDArray[np.integer],
+    is_packed: npt.NDArray[np.bool_],
+    spans: Spans,
+    level: int | None = None,
 ) -> tuple[Bytes, Spans] | None:
     """Compress `bodies[spans[j]]` with codec `codecs[j]` where `is_packed[j]`; returns (buffer, spans in it).
 
-    The spans of other rows stay as they are.
+    The spans of other rows stay as they are. `level`: as in `codecs.compress`.
 
-    None when that is not for these kernels: another codec, or a library that is not there.
+    None when that is not for these kernels: another codec, slow lz4, or a library that is not there.
     """
     found = addresses()
     used = np.unique(codecs[is_packed])
-    able = {_LZ4: found.lz4_compress, _ZSTD: found.zstd_compress}
+    able = {_LZ4: found.lz4_compress if is_fast_lz4(level) else 0, _ZSTD: found.zstd_compress}
     if not all(able.get(codec) for codec in used.tolist()):
         return None
+    set_zstd_level(ZSTD_LEVEL if level is None else level)
     sizes = (spans[:, 1] - spans[:, 0])[is_packed]
     frames = (
         sizes + sizes // 128 + _ZSTD_GROWTH_BYTES
@@ -223,12 +228,16 @@ def pack(
 
 
 def pack_singly(
-    bodies: Bytes, codecs: npt.NDArray[np.integer], is_packed: npt.NDArray[np.bool_], spans: Spans
+    bodies: Bytes,
+    codecs: npt.NDArray[np.integer],
+    is_packed: npt.NDArray[np.bool_],
+    spans: Spans,
+    level: int | None = None,
 ) -> tuple[Bytes, Spans]:
     """What `pack` does, for any codec, a call of Python for each batch."""
     packed, moved, filled = [], spans.copy(), 0
     for j in np.flatnonzero(is_packed):
-        body = compress(Codec(int(codecs[j])), bodies[spans[j, 0] : spans[j, 1]].tobytes())
+        body = compress(Codec(int(codecs[j])), bodies[spans[j, 0] : spans[j, 1]].tobytes(), level=level)
         moved[j] = filled, filled + len(body)
         filled += len(body)
         packed.append(body)

@@ -128,7 +128,7 @@ def encode_columns(records: RecordColumns, codec: Codec, batch_bytes: int) -> tu
     table, judged = _headers(records, firsts, codec)
     nothing, no_records, no_verdicts = bodies[:0], np.zeros(0, RECORD), np.zeros(0, np.uint8)
     return write_batches(
-        nothing, nothing, table, 0, no_records, no_verdicts, judged, bodies, spans, all_of_them
+        nothing, nothing, table, 0, no_records, no_verdicts, judged, codecs, bodies, spans, all_of_them
     )
 
 

@@ -45,10 +45,17 @@ class _ZstdContexts:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
+        self._level: int | None = None
         self.reader: int | None = library.ZSTD_createDCtx()
         self.writer: int | None = library.ZSTD_createCCtx()
-        for name, value in ((_LEVEL, ZSTD_LEVEL), (_CONTENT_SIZE, 0)):
-            library.ZSTD_CCtx_setParameter(self.writer, name, value)
+        library.ZSTD_CCtx_setParameter(self.writer, _CONTENT_SIZE, 0)
+        self.set_level(ZSTD_LEVEL)
+
+    def set_level(self, level: int) -> None:
+        """At which the writer compresses from now on."""
+        if level != self._level:
+            self._library.ZSTD_CCtx_setParameter(self.writer, _LEVEL, level)
+            self._level = level
 
     def __del__(self) -> None:
         self._library.ZSTD_freeDCtx(self.reader)
@@ -76,6 +83,12 @@ def addresses() -> Addresses:
     return Addresses(
         decompress, compress, zstd.decompress, zstd.compress, contexts.reader, contexts.writer
     )  # fmt: skip
+
+
+def set_zstd_level(level: int) -> None:
+    """At which `zstd_compress` works in this thread from now on."""
+    if _of_thread.contexts is not None:
+        _of_thread.contexts.set_level(level)
 
 
 @cache

@@ -7,7 +7,6 @@ from cleanerd.format.head import (
     ATTRIBUTES_AT,
     BASE_SEQUENCE_AT,
     BASE_TIMESTAMP_AT,
-    CODEC_MASK,
     CONTROL,
     CRC_AT,
     DELETE_HORIZON,
@@ -197,7 +196,7 @@ def _store_crcs(out, written, count, without):
 
 @njit(**JIT)
 def _write_batches(
-    raw, expanded, batches, begin, records, verdicts, judged, bodies, spans, has_body, out, written
+    raw, expanded, batches, begin, records, verdicts, judged, codecs, bodies, spans, has_body, out, written
 ):
     at = np.int64(0)
     count = 0
@@ -228,7 +227,7 @@ def _write_batches(
                 copy_bytes(out, at + HEADER_SIZE, bodies, spans[j, 0], size - HEADER_SIZE)
             else:
                 size = _write_kept(raw, expanded, batch, records, verdicts, row, out, at + HEADER_SIZE) - at
-            attributes = batch.attributes & (_KEPT_ATTRIBUTES | CODEC_MASK)
+            attributes = (batch.attributes & _KEPT_ATTRIBUTES) | codecs[j]
             if row.horizon >= 0:
                 attributes |= DELETE_HORIZON
             if batch.magic < 2:
@@ -283,18 +282,32 @@ def write_batches(
     records: Table,
     verdicts: npt.NDArray[np.uint8],
     judged: Table,
+    codecs: npt.NDArray[np.uint8],
     bodies: Bytes,
     spans: npt.NDArray[np.int64],
     has_body: npt.NDArray[np.bool_],
 ) -> tuple[Bytes, Table]:
     """The bytes of all batches that stay, in order, and a `WRITTEN` row for each (positions from 0).
 
-    The body of REBUILD batch j is `bodies[spans[j]]` where `has_body[j]`; else it is made of its kept records.
+    The body of REBUILD batch j is `bodies[spans[j]]`, compressed with `codecs[j]`, where `has_body[j]`; else it is made of
+    its kept records.
     """
     bound = _batches_bound(batches, begin, records, verdicts, judged, spans, has_body)
     out = np.empty(bound, np.uint8)
     written = np.zeros(len(judged), WRITTEN)
     size, count = _write_batches(
-        raw, expanded, batches, begin, records, verdicts, judged, bodies, spans, has_body, out, written
+        raw,
+        expanded,
+        batches,
+        begin,
+        records,
+        verdicts,
+        judged,
+        codecs,
+        bodies,
+        spans,
+        has_body,
+        out,
+        written,
     )
     return out[:size], written[:count]

@@ -23,7 +23,7 @@ from cleanerd.policy.winner import newest_first
 
 from .channel import Advance
 from .chunks import Piece, Slice, check_index, map_slices, read_pieces, size_bytes
-from .values import Bits, ChunkSummary, ChunkWork, IndexedLog, PackedBits, Source
+from .values import Bits, ChunkSummary, ChunkWork, IndexedLog, PackedBits, Source, TopicCodec
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class LogContext:
     key: tuple[int, int]  # of the fingerprints, fresh for every cleaning
     buckets: int
     number: int = 0  # of the log, in reports
+    topic_codec: TopicCodec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ def log_context(log: IndexedLog, discardable_markers: Sequence[int]) -> LogConte
         key=log.key,
         buckets=log.buckets,
         number=work.number,
+        topic_codec=work.topic_codec,
     )
 
 
@@ -117,7 +119,7 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
             buckets.append(numbers)
             clean += below
             tally.changed += _changed_anyway(piece, part, aborted, log.context, work)
-            tally.records += len(part.records)
+            tally.add_records(piece, part)
             return size_bytes(piece, part), len(part.records)
 
         for read_bytes, records in map_slices(piece, take):
@@ -156,7 +158,7 @@ class ChunkTally:
     """What adds up over the pieces of a chunk."""
 
     def __init__(self) -> None:
-        self.records = self.changed = self._batches = self._legacy_batches = 0
+        self.changed = self._records = self._expanded_bytes = self._batches = self._legacy_batches = 0
         self._first_offset = self._last_offset = -1
         self._events: list[Table] = []
         self._next_horizon_ms = -1
@@ -171,11 +173,18 @@ class ChunkTally:
         self._legacy_batches += int(np.count_nonzero(piece.batches["magic"] < 2))
         self._events.append(events)
 
+    def add_records(self, piece: Piece, part: Slice) -> None:
+        """Count those of a slice."""
+        batches = piece.batches[part.begin : part.end]
+        self._records += len(part.records)
+        self._expanded_bytes += int((batches["payload_end"] - batches["payload_start"]).sum())
+
     def summary(self, source: Source, competing: int) -> ChunkSummary:
         """The result; so many records take part in the contest for their key."""
         return ChunkSummary(
             bytes=source.size_bytes,
-            records=self.records,
+            expanded_bytes=self._expanded_bytes,
+            records=self._records,
             batches=self._batches,
             legacy_batches=self._legacy_batches,
             first_offset=self._first_offset,

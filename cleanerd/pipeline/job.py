@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from operator import itemgetter
 from typing import Any
 
@@ -152,14 +152,20 @@ class Pipeline:
         return cleaned
 
     def rewrite(self, logs: Sequence[IndexedLog], *, write: bool) -> list[RewrittenLog]:
-        """Rewrite the changed groups and verify what was written; with `write` False only count (dry run)."""
+        """Rewrite the changed groups and verify what was written; with `write` False only count (dry run).
+
+        A log whose new segment would be too large with the codec of its topic keeps those of its batches.
+        """
         rewritten, unforeseen = self._rewrite(logs, write=write)
         if unforeseen:
-            again = [logs[number] for number in unforeseen]
-            self._read_rest(again)
-            done, _ = self._rewrite(again, write=write)
-            for number, log in zip(unforeseen, done, strict=True):
-                rewritten[number] = log
+            self._read_rest([logs[number] for number in unforeseen])
+        overgrown = [n for n, log in enumerate(rewritten) if log.indexed.work.recodes and too_large(log)]
+        for number in overgrown:
+            logs[number].work = replace(logs[number].work, topic_codec=None)
+        again = [*unforeseen, *overgrown]
+        done, _ = self._rewrite([logs[number] for number in again], write=write)
+        for number, log in zip(again, done, strict=True):
+            rewritten[number] = log
         return rewritten
 
     def _rewrite(self, logs: Sequence[IndexedLog], *, write: bool) -> tuple[list[RewrittenLog], list[int]]:
@@ -268,7 +274,7 @@ class Pipeline:
     def _in_one_pass(self, log: IndexedLog, changes: Collection[int], keys: KeySet) -> list[int]:
         """The clean chunks of a log that are looked up when they are rewritten. `changes`: groups that are known to."""
         chosen: list[int] = []
-        if log.work.in_place and not log.work.aborted_txns:
+        if log.work.in_place and not (log.work.aborted_txns or log.work.recodes):
             with (
                 suppress(Aborted),  # its next task is told as well
                 self._reporter.advance(log.work.number, Phase.INDEX) as advance,

@@ -7,7 +7,7 @@ of the work where much is clean and little dirty. Two kinds of chunks are looked
 - those of a segment group that is not known to change: nothing is to be written of a group that stays as it is. It is known
   to as soon as a dirty chunk of it does, or a look at its first clean bytes finds a record that goes;
 - those of which the whole log has to be known first: of transactions, and of old formats, which grow. They show when they
-  are met: `Unforeseen`.
+  are met: `Unforeseen`. So do batches that get another codec.
 """
 
 import contextlib
@@ -77,14 +77,14 @@ class LookedUp:
         )  # fmt: skip
         if clean < len(fingerprints):
             raise beyond_segment(self._work.source, self._log)
+        self._tally.add_records(piece, part)
         found = look_up(self._keys, fingerprints, buckets)
         self._competing += len(found)
         self.superseded += int(np.count_nonzero(found))
         return spread(piece.batches, part.records, aborted, found)
 
-    def judged(self, records: int, changed: int) -> None:
-        """So many records of the slice, and so many of its batches do not stay as they are."""
-        self._tally.records += records
+    def judged(self, changed: int) -> None:
+        """So many batches of the slice do not stay as they are."""
         self._tally.changed += changed
 
     def check_exhausted(self, source: Source) -> None:

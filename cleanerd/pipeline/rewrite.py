@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from cleanerd.env.files import FileStat, open_regular
 from cleanerd.errors import LogUncleanable
-from cleanerd.format.head import CODEC_MASK
+from cleanerd.format.codecs import Codec
+from cleanerd.format.head import CODEC_MASK, CONTROL
 from cleanerd.kernels.compressed import pack, pack_singly
 from cleanerd.kernels.digest import digest_batches, digest_judged, digest_records
 from cleanerd.kernels.fingerprint import look_up_answers
@@ -32,7 +33,9 @@ from .one_pass import LookedUp
 from .part_file import PartFile
 from .place import Asked, Known
 from .segment_indexes import index_entries
-from .values import Bits, ChunkWork, IndexEntries, Part, Source, Verdicts
+from .values import Bits, ChunkWork, IndexEntries, Part, Source, TopicCodec, Verdicts
+
+_SAMPLE_BYTES = 256 << 10  # of records of a chunk: a dry run encodes them twice more, to compare codecs
 
 
 class VerificationFailed(LogUncleanable):
@@ -93,6 +96,7 @@ def rewrite_chunk(
         removed=removed,
         entries=entries,
         next_horizon_ms=tally.next_horizon_ms,
+        topic_codec_saves_bytes=tally.topic_codec_saves_bytes,
     )
 
 
@@ -101,7 +105,8 @@ def _rewrite(
 ) -> "tuple[npt.NDArray[np.int64], _PartTally]":
     """Encode what stays into `out`; returns (records per `RecordVerdict`, what adds up)."""
     removed = np.zeros(len(RecordVerdict), np.int64)
-    tally = _PartTally()
+    tally = _PartTally(log.topic_codec if out is None else None)
+    codec = log.topic_codec if log.topic_codec is not None and log.topic_codec.is_taken else None
     for piece in read_pieces(work.source, ahead=not contest.is_read_before):
         contest.begin(piece)
         aborted = mark_aborted(piece.batches, log.aborted)
@@ -111,8 +116,8 @@ def _rewrite(
                 piece.batches, part.begin, part.end, part.records, contest.of(piece, part, aborted), aborted,
                 log.context, work.retain_legacy_deletes, removed,
             )  # fmt: skip
-            contest.judged(len(part.records), changed)
-            encoded, rows = _encode(piece, part, judged, kept)
+            contest.judged(changed)
+            encoded, rows = _encode(piece, part, judged, kept, codec)
             tally.add(piece, part, judged, kept, rows)
             if out is not None:
                 out.write(encoded)
@@ -125,11 +130,13 @@ def _rewrite(
 
 
 class _PartTally:
-    """What adds up over the slices of a chunk."""
+    """What adds up over the slices of a chunk. With a `codec`, also what that of the topic saves: by a sample."""
 
-    def __init__(self) -> None:
+    def __init__(self, codec: TopicCodec | None) -> None:
         self.records_read = 0
         self.next_horizon_ms = -1
+        self._codec = codec
+        self._rebuilt_bytes = self._sampled_bytes = self._sampled_in_codec_bytes = 0
         self._size_bytes = self._records_digest = self._batches_digest = 0
         self._written: list[Table] = []
 
@@ -141,9 +148,40 @@ class _PartTally:
         self._batches_digest = digest_judged(self._batches_digest, piece.batches, part.begin, judged)
         self.records_read += len(part.records)
         self.next_horizon_ms = next_written_horizon(judged, self.next_horizon_ms)
+        if self._codec is not None:
+            self._sample(piece, part, judged, kept, rows, self._codec)
         rows["position"] += self._size_bytes
         self._size_bytes += int(rows["size"].sum())
         self._written.append(rows)
+
+    def _sample(
+        self,
+        piece: Piece,
+        part: Slice,
+        judged: Table,
+        kept: npt.NDArray[np.uint8],
+        rows: Table,
+        codec: TopicCodec,
+    ) -> None:
+        """Encode the first rebuilt batches of the chunk with their own codec, and with `codec`."""
+        is_rebuilt = judged["action"] == int(Action.REBUILD)
+        self._rebuilt_bytes += int(rows["size"][is_rebuilt[judged["action"] != int(Action.DROP)]].sum())
+        if self._sampled_bytes or not is_rebuilt.any():
+            return
+        batches = piece.batches[part.begin : part.end]
+        sizes = np.where(is_rebuilt, batches["payload_end"] - batches["payload_start"], 0)
+        some = judged.copy()
+        some["action"][~is_rebuilt | (np.cumsum(sizes) - sizes >= _SAMPLE_BYTES)] = int(Action.DROP)
+        self._sampled_bytes = len(_encode(piece, part, some, kept, None)[0])
+        self._sampled_in_codec_bytes = len(_encode(piece, part, some, kept, codec)[0])
+
+    @property
+    def topic_codec_saves_bytes(self) -> int:
+        """About so much less do the rebuilt batches take than with their own codecs, or would they."""
+        if self._codec is None or not self._sampled_bytes:
+            return 0
+        made = self._sampled_in_codec_bytes if self._codec.is_taken else self._sampled_bytes
+        return round(self._rebuilt_bytes * (self._sampled_bytes - self._sampled_in_codec_bytes) / made)
 
     def written(self) -> Table:
         """WRITTEN rows of all batches that stay."""
@@ -177,7 +215,7 @@ class _Known:
     def begin(self, piece: Piece) -> None:
         """Nothing is left to find out about a piece."""
 
-    def judged(self, records: int, changed: int) -> None:
+    def judged(self, changed: int) -> None:
         """Nothing is left to count."""
 
     def of(self, piece: Piece, part: Slice, aborted: Bits) -> Bits:
@@ -198,20 +236,25 @@ class _Known:
         )
 
 
-def _encode(piece: Piece, part: Slice, judged: Table, kept: npt.NDArray[np.uint8]) -> tuple[Bytes, Table]:
-    """Bytes and WRITTEN rows of a judged slice."""
+def _encode(
+    piece: Piece, part: Slice, judged: Table, kept: npt.NDArray[np.uint8], codec: TopicCodec | None
+) -> tuple[Bytes, Table]:
+    """Bytes and WRITTEN rows of a judged slice; rebuilt batches with `codec`, but for markers, or with their own."""
     batches, begin = piece.batches, part.begin
-    codecs = batches["attributes"][begin : part.end] & CODEC_MASK
+    attributes, level = batches["attributes"][begin : part.end], None
+    codecs = (attributes & CODEC_MASK).astype(np.uint8)
+    if codec is not None:
+        codecs, level = np.where(attributes & CONTROL, Codec.NONE, codec.codec).astype(np.uint8), codec.level
     is_packed = (judged["action"] == int(Action.REBUILD)) & (codecs != 0)
     bodies, spans = write_bodies(
         piece.raw, part.expanded, batches, begin, part.records, kept, judged, is_packed
     )
     if is_packed.any():
-        bodies, spans = pack(bodies, codecs, is_packed, spans) or pack_singly(
-            bodies, codecs, is_packed, spans
+        bodies, spans = pack(bodies, codecs, is_packed, spans, level) or pack_singly(
+            bodies, codecs, is_packed, spans, level
         )
     return write_batches(
-        piece.raw, part.expanded, batches, begin, part.records, kept, judged, bodies, spans, is_packed
+        piece.raw, part.expanded, batches, begin, part.records, kept, judged, codecs, bodies, spans, is_packed
     )
 
 

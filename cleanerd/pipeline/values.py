@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import FileStat
 from cleanerd.errors import CleanerdError
+from cleanerd.format.codecs import Codec
 from cleanerd.format.names import TopicPartition
 from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.tables import AbortedTxns, KeySet, Producers, Table
@@ -51,6 +53,28 @@ class ChunkWork:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicCodec:
+    """What a topic asks for with compression.type. `level`: as in `codecs.compress`."""
+
+    codec: Codec
+    level: int | None
+    is_taken: bool  # by batches that are rewritten; else a dry run estimates what that would save
+
+    @staticmethod
+    def of(config: TopicConfig) -> "TopicCodec | None":
+        """None: the codec of the producer."""
+        codec, level = {
+            "producer": (None, None),
+            "uncompressed": (Codec.NONE, None),
+            "gzip": (Codec.GZIP, config.compression_gzip_level),
+            "snappy": (Codec.SNAPPY, None),
+            "lz4": (Codec.LZ4, config.compression_lz4_level),
+            "zstd": (Codec.ZSTD, config.compression_zstd_level),
+        }[config.compression_type]
+        return None if codec is None else TopicCodec(codec, level, config.compression == "topic")
+
+
+@dataclass(frozen=True, slots=True)
 class LogWork:
     """One log to clean; chunks in offset order."""
 
@@ -70,6 +94,12 @@ class LogWork:
     log_start_offset: int = 0  # no transaction that ends below it is among the aborted ones (rule 4.22)
     in_place: bool = False  # tasks write the parts of a group into one file; else each is a file of its own
     number: int = 0  # among the logs of its job: its name in what tasks report
+    topic_codec: TopicCodec | None = None
+
+    @property
+    def recodes(self) -> bool:
+        """Whether rewritten batches get another codec: they may take any room, and nobody knows before they were read."""
+        return self.topic_codec is not None and self.topic_codec.is_taken
 
     @property
     def size_bytes(self) -> int:
@@ -120,6 +150,7 @@ class ChunkSummary:
     """What the driver keeps of an indexed chunk: a bit a record, not a fingerprint."""
 
     bytes: int
+    expanded_bytes: int  # of the records, not compressed
     records: int
     batches: int
     legacy_batches: int  # of magic 0 and 1: their records are written as magic 2
@@ -192,6 +223,7 @@ class Part:
     removed: npt.NDArray[np.int64]  # per RecordVerdict
     entries: IndexEntries
     next_horizon_ms: int  # the earliest delete horizon of the batches that stay, -1 none
+    topic_codec_saves_bytes: int = 0  # about; of a dry run
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def join_chunks(
 def foreseen(work: ChunkWork) -> ChunkSummary:
     """Of a chunk that is read when it is rewritten: as many batches as there can be, and none of old formats."""
     return ChunkSummary(
-        work.source.size_bytes, records=0, batches=work.source.size_bytes // HEADER_SIZE, legacy_batches=0,
+        work.source.size_bytes, expanded_bytes=0, records=0, batches=work.source.size_bytes // HEADER_SIZE, legacy_batches=0,
         first_offset=work.source.min_offset, last_offset=-1, changed_anyway=0, competing=0,
         events=np.zeros(0, EVENT), next_horizon_ms=-1,
     )  # fmt: skip
@@ -71,7 +71,7 @@ def join_rest(log: IndexedLog, found: Mapping[int, tuple[ChunkSummary, int]]) ->
 
 
 def too_large(log: RewrittenLog) -> LogUncleanable | None:
-    """A new segment that no index can point into: records of magic 0 and 1 may grow when they become magic 2."""
+    """A new segment that no index can point into: records of magic 0 and 1 may grow, and batches with another codec."""
     for group, parts in log.parts.items():
         size_bytes = sum(written.part.size_bytes for written in parts)
         if size_bytes > SEGMENT_MAX_BYTES:

@@ -135,3 +135,18 @@ class Tags(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+
+
+def test_the_codec_of_the_topic_is_that_of_its_configuration(run: Run, tmp_path: Path) -> None:
+    """Where the configuration cannot be read, that is said and the rest is shown."""
+    config = tmp_path / "server.properties"
+    options = ("inspect", f"--config={config}", f"--log-dir={GOLDEN}", "--topic=plain", *NOW)
+    config.write_text("compression.type=zstd\n")
+    (log,) = json.loads(run(*options, "-o", "json").out)["logs"]
+    assert [one["codec"] for one in log["alternatives"] if one["is_of_topic"]] == ["zstd"]
+    assert "zstd (of the topic)" in run(*options).out
+    config.write_text("compression.type=zip\n")
+    ran = run(*options)
+    assert "what is configured for topics is not known: " in ran.err
+    assert ran.code == 0
+    assert "(of the topic)" not in ran.out

@@ -14,6 +14,7 @@ from cleanerd.errors import BadConfiguration
 
 OWN = sorted(name for name in BROKER_KEYS if name.startswith("cleanerd."))
 GOOD = {
+    "cleanerd.compression": ("batch", "topic"),
     "cleanerd.io.max.read.bytes.per.second": ("1e6", "0.5"),
     "cleanerd.io.max.write.bytes.per.second": ("1e6", "1.7976931348623157E308"),
     "cleanerd.spark.master": ("", "spark://a:7077"),
@@ -51,6 +52,7 @@ GOOD = {
     "cleanerd.reserved.max.wait.ms": ("0",),
 }
 BAD = {
+    "cleanerd.compression": ("", "producer"),
     "cleanerd.io.max.read.bytes.per.second": ("0", "-1", "NaN", "fast"),
     "cleanerd.io.max.write.bytes.per.second": ("0", ""),
     "cleanerd.spark.master": (),

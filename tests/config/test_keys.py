@@ -51,6 +51,7 @@ TOPIC_DEFAULTS = {
     "compression.type": "producer",
     "message.timestamp.type": "CreateTime",
     "cleanerd.min.cleanable.dirty.ratio": None,
+    "cleanerd.compression": "batch",
     "compression.gzip.level": -1,
     "compression.lz4.level": 9,
     "compression.zstd.level": 3,
@@ -102,6 +103,7 @@ DYNAMIC_8A = {  # 7.18
     "message.max.bytes",
 }
 OWN_DEFAULTS = {
+    "compression": "batch",
     "io.max.read.bytes.per.second": 1.7976931348623157e308,
     "io.max.write.bytes.per.second": 1.7976931348623157e308,
     "spark.idle.timeout.ms": 60_000,
@@ -187,7 +189,10 @@ def test_keys_of_cleanerd() -> None:
     own = {name.removeprefix("cleanerd."): key for name, key in BROKER_KEYS.items() if "cleanerd." in name}
     assert {name: key.default for name, key in own.items()} == OWN_DEFAULTS
     assert {name for name, key in own.items() if key.scope is Scope.STATIC} == OWN_STATIC
-    of_topics = {"min.cleanable.dirty.ratio": ""}  # a default of topics, and so no field of the broker's
+    of_topics = {
+        "min.cleanable.dirty.ratio": "",
+        "compression": "",
+    }  # defaults of topics, and so no fields of the broker's
     expected = {name: name.replace(".", "_") for name in own} | of_topics
     assert {name: key.field for name, key in own.items()} == expected
 

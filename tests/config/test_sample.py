@@ -11,7 +11,7 @@ from cleanerd.config.sources import read_sources
 PACKAGE = Path(cleanerd.__file__).parent
 SAMPLE = PACKAGE.parent / "etc" / "cleanerd.properties"
 TOPIC_SAMPLE = SAMPLE.parent / "topics.d" / "TOPIC.properties"
-PAIR = re.compile(r"((?:# .*\n)+)#([a-z.]+)=(.*)\n")
+PAIR = re.compile(r"((?:# .*\n)+)#([a-z0-9.]+)=(.*)\n")
 DERIVED = {"log.dirs", "log.dir", "metadata.log.dir", "node.id"}
 """These feed the log directories and the choice of the broker's dynamic values."""
 OF_THE_DAEMON = {name for name in BROKER_KEYS if name.startswith("cleanerd.")} | {

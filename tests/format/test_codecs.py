@@ -47,6 +47,30 @@ def test_round_trip(codec, magic, size, dense):
     assert content == decompress(codec, memoryview(blob), magic)
 
 
+LEVELS = {Codec.GZIP: (-1, 1, 9), Codec.LZ4: (1, 2, 3, 9, 12, 17), Codec.ZSTD: (-131_072, -1, 0, 1, 22)}
+
+
+@pytest.mark.parametrize(("codec", "level"), [(c, level) for c, levels in LEVELS.items() for level in levels])
+def test_every_level_that_kafka_knows(codec, level):
+    """Ends and middle of the ranges; the frames are those that Kafka reads."""
+    for content in (b"", payload(300_000), payload(70_000, dense=True)):
+        blob = compress(codec, content, level=level)
+        assert content == decompress(codec, blob)
+        if codec is Codec.LZ4:
+            assert blob[:7] == LZ4_PREFIX
+
+
+@pytest.mark.parametrize(
+    ("codec", "fast", "small"), [(Codec.GZIP, 1, 9), (Codec.LZ4, 9, 12), (Codec.ZSTD, 1, 19)]
+)
+def test_a_level_reaches_the_library(codec, fast, small):
+    """Kafka's default of lz4, 9, is the fast compressor; every other level is a slow one."""
+    content = payload(300_000)
+    assert len(compress(codec, content, level=small)) < 0.95 * len(compress(codec, content, level=fast))
+    if codec is Codec.LZ4:
+        assert compress(codec, content, level=9) == compress(codec, content)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_lz4_blocks_are_independent_and_the_prefix_is_kafkas(size):
     """FLG bit 5: Kafka refuses linked blocks, which the library writes by default from 65 537 bytes on."""

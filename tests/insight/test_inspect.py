@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from cleanerd.errors import CorruptFile
+from cleanerd.format.codecs import Codec
 from cleanerd.format.record import encode_records
 from cleanerd.format.txn_index import parse_txn_index
 from cleanerd.insight.inspect import Inspection, inspect_partition
+from cleanerd.pipeline.values import TopicCodec
 from tests.insight import damage
 from tests.insight.logdirs import GOLDEN, broker_log_dir, random_partition
 from tests.kernels.reference import Batch, read_batches
@@ -164,3 +166,21 @@ def test_other_batches_are_measured_not_guessed(tmp_path: Path) -> None:
     predicted = {(one.codec, one.batch_bytes): one for one in plain_log.alternatives}
     assert predicted["zstd", 16384].size_bytes == pytest.approx(zstd.bytes, rel=0.1)
     assert predicted["none", 16384].saved_bytes == pytest.approx(0, abs=plain_log.bytes * 0.01)
+
+
+def test_batches_in_the_codec_of_the_topic_are_measured_at_its_level(tmp_path: Path) -> None:
+    """As large as they are; without a codec of the topic there is no such row."""
+    shape = {"keys": 5000, "value_bytes": 200, "random_bytes": 40}
+    write_log(tmp_path / "t-0", 40_000, Shape(**shape, records_per_batch=10))
+    write_log(tmp_path / "t-1", 40_000, Shape(**shape, records_per_batch=10, codec=4))
+    sizes = {}
+    for level in (1, 3, 19):
+        codec = TopicCodec(Codec.ZSTD, level, is_taken=False)
+        found = inspect_partition(str(tmp_path / "t-0"), now_ms=NOW_MS, topic_codec=codec)
+        (row,) = [one for one in found.alternatives if one.is_of_topic]
+        sizes[level] = row.size_bytes
+        assert row.saved_bytes == found.bytes - row.size_bytes
+    without = inspect_partition(str(tmp_path / "t-1"), now_ms=NOW_MS)
+    assert sizes[3] == pytest.approx(without.bytes, rel=0.1)
+    assert sizes[1] > sizes[19]
+    assert not any(one.is_of_topic for one in without.alternatives)

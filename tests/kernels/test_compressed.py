@@ -62,6 +62,21 @@ def test_expands_what_the_codecs_write_and_packs_the_same_bytes(batches: list[tu
             assert (moved[j] == spans[j]).all()
 
 
+@pytest.mark.parametrize(
+    ("codec", "level"),
+    [(Codec.ZSTD, 19), (Codec.ZSTD, -5), (Codec.ZSTD, None), (Codec.LZ4, 9), (Codec.LZ4, 12)],
+)
+def test_packs_at_a_level_and_then_at_its_own_again(codec: Codec, level: int | None) -> None:
+    """The context of zstd is kept from call to call. Slow lz4 is left to Python."""
+    content = bytes(random.Random(1).choices(range(20), k=50_000))
+    spans, is_packed = np.array([(0, len(content))]), np.ones(1, np.bool_)
+    for wanted in (level, None):
+        packed = pack(guarded(content), np.array([codec]), is_packed, spans, wanted)
+        assert (packed is None) == (codec is Codec.LZ4 and wanted == 12)
+        if packed is not None:
+            assert packed[0].tobytes() == compress(codec, content, level=wanted)
+
+
 def lz4_forms(content: bytes) -> list[bytes]:
     """Frames that clients and other tools write."""
     sizes = (lz4.frame.BLOCKSIZE_MAX64KB, lz4.frame.BLOCKSIZE_MAX4MB)
