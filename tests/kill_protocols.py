@@ -1,10 +1,7 @@
-"""More of what `tests.kills` kills: writers, checkpoints, recoveries, installs, the history. Each says what must be left."""
+"""More of what `tests.kills` kills: writers, checkpoints, recoveries, the history. Each says what must be left."""
 
 import os
-import pickle
-import random
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +12,10 @@ from cleanerd.client.reader import read_records
 from cleanerd.client.writer import LogWriter
 from cleanerd.daemon.telemetry.history import HOLD, HistoryFile
 from cleanerd.env.files import Files
-from cleanerd.format.names import PARTITION_METADATA
-from cleanerd.format.partition_metadata import render_partition_metadata
-from cleanerd.format.uuid_text import parse_uuid
-from cleanerd.install.area import Area
-from cleanerd.install.driver import Driver
-from cleanerd.install.values import PlaceContent, Step
 from cleanerd.spark import partition_files
 from cleanerd.storage.checkpoints import read_checkpoints, update_cleaner_checkpoint
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
-from tests.install.cluster import REPLICAS, TOPIC_ID
-from tests.install.world import LIMITS, World, fresh_install
 from tests.sim.counted import CountedFiles
 from tests.spark.test_write import batch, row, some
 from tests.spark.test_write import writer as segments_writer
@@ -46,7 +35,6 @@ class Protocol:
     check: Callable[[Path, Records], None]
     prepare: Callable[[Path, int], None] = lambda *_: None
     is_cleaning: bool = False  # what is left is a log that a cleaning was killed in
-    is_at_random: bool = True  # killed at random moments as well as before its operations
 
 
 def records(log_dir: Path, partition: str = str(TP)) -> Records:
@@ -123,92 +111,6 @@ def recover_log(log_dir: str, files: Files) -> None:
     recover(PartitionDir.of(files, log_dir, TP), is_kafka=False)
 
 
-# -- an install -------------------------------------------------------------------------------------------------
-
-
-class _Cluster(World):
-    """One whose broker has its log on disk; it lives on when cleanerd is killed."""
-
-    def __init__(self, log_dir: str) -> None:
-        super().__init__(is_calm=True)
-        self.log_dir, self.told = log_dir, []
-        self._kept = Path(log_dir + ".cluster")
-        if self._kept.exists():
-            vars(self).update(pickle.loads(self._kept.read_bytes()))
-
-    def happen(self, area: Area) -> None:
-        """What the broker does next, to its directory as well."""
-        install, live = fresh_install(), Path(self.log_dir, str(TP))
-        self.place = before = area.place(install)
-        self.restart_broker()
-        self.tick(1_000)
-        if self.place is not before:
-            if self.place is PlaceContent.NOTHING:
-                live.rename(f"{live}.{random.SystemRandom().getrandbits(128):032x}-delete")
-            else:
-                _make(live, "fetched")
-        self.keep()
-
-    def keep(self) -> None:
-        fields = {name: value for name, value in vars(self).items() if name not in ("chance", "told")}
-        part = self._kept.with_suffix(".part")
-        part.write_bytes(pickle.dumps(fields))
-        part.rename(self._kept)
-
-    def ask_for_replicas(self, topic: str, partition: int, replicas: object) -> None:
-        super().ask_for_replicas(topic, partition, replicas)  # type: ignore[arg-type]
-        self.keep()
-
-
-def _make(directory: Path, content: str) -> None:
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir()
-    (directory / PARTITION_METADATA).write_bytes(render_partition_metadata(parse_uuid(TOPIC_ID)))
-    (directory / "content").write_text(content)
-
-
-def _no_install(log_dir: Path, _: int) -> None:
-    Path(f"{log_dir}.cluster").unlink(missing_ok=True)
-    assert not Path(Area(FILES, str(log_dir)).path).exists(), "the last one left something"
-
-
-def _install(log_dir: str, files: Files) -> None:
-    """A whole one, or the rest of one that was killed; nothing when it is over."""
-    area, cluster = Area(files, log_dir), _Cluster(log_dir)
-    left = area.journal.read()
-    driver = Driver(area, cluster, cluster.clock, LIMITS, left or fresh_install())  # type: ignore[arg-type]
-    if left is None:
-        if cluster.asked:
-            return
-        area.make()
-        _make(Path(area.prepared), "prepared")
-        area.mark(area.prepared, driver.install.id)
-        area.journal.write(driver.install)
-        driver._go(driver.install.to(Step.REMOVING, cluster.clock.now_ms()))
-    for _ in range(400):
-        if driver.step() is not None:
-            return
-        cluster.happen(area)
-    raise AssertionError(f"never over: {driver.install}")
-
-
-def _is_installed_or_as_before(log_dir: Path, before: Records) -> None:
-    """The next process ends it: the list is the old one, the broker has a whole log, nothing of ours is left."""
-    _install(str(log_dir), FILES)
-    area, cluster = Area(FILES, str(log_dir)), _Cluster(str(log_dir))
-    live = log_dir / str(TP)
-    assert area.journal.read() is None
-    shutil.rmtree(
-        area.path, ignore_errors=True
-    )  # killed before the journal: what was prepared is prepared anew
-    assert (cluster.replicas, cluster.adding) == (REPLICAS, ())
-    if (live / "content").exists():
-        assert (live / "content").read_text() in ("prepared", "fetched")
-        assert not (live / "cleanerd-install").exists()
-    else:
-        assert records(log_dir) == before
-
-
 # -- the history ------------------------------------------------------------------------------------------------
 
 STATES = 40
@@ -268,7 +170,6 @@ def _write_once(log_dir: str, files: Files) -> None:
 MORE = {
     "append and roll": Protocol(_append, _is_a_beginning),
     "checkpoint": Protocol(_checkpoint, _is_one_of_them),
-    "install": Protocol(_install, _is_installed_or_as_before, _no_install, is_at_random=False),
     "history": Protocol(_remember, _remembers_what_was_safe),
     "kafka-segments writer": Protocol(_write_once, _is_whole_or_not_there),
 }

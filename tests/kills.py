@@ -167,8 +167,6 @@ def kill(name: str, place: Place, count: int) -> int:
     protocol = PROTOCOLS[name]
     moments = _moments(*_measured(target, place, protocol.prepare), chance)
     for turn, (own, delay_s) in enumerate(moments):
-        if delay_s is not None and not protocol.is_at_random:
-            continue
         log_dir = place.fresh()
         protocol.prepare(log_dir, turn)
         kills += killed(target, log_dir, own, delay_s) is None

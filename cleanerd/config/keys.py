@@ -94,9 +94,6 @@ _SOCKET = matching("/.{1,106}", "an absolute path of at most 107 characters")  #
 _LISTEN = address_or_nothing()
 _PATH_OR_NOTHING = matching("(/.+)?", "an absolute path or nothing")
 _SERVERS = matching(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}", "a list of host:port")
-_WINDOW = matching(
-    "((([01][0-9]|2[0-3]):[0-5][0-9])-(([01][0-9]|2[0-3]):[0-5][0-9]))?", "HH:MM-HH:MM or nothing"
-)
 _TOPICS = matching(TOPIC_NAME, "a list of topic names")
 _TOPIC_GLOBS = matching(r"[a-zA-Z0-9._*?\[\]!-]{1,249}", "a list of topic names or shell globs")
 KAFKA_LOG_DIR = "/tmp/kafka-logs"  # noqa: S108 - Kafka's default
@@ -284,27 +281,9 @@ _BROKER_ROWS = (
               "broker_cleaner_grace_ms",
               "How long a log is left to a live broker's own cleaner that is seen at work; 0: not at all."),
     BrokerKey("cleanerd.kafka.bootstrap.servers", LIST, (), _SERVERS, CLUSTER, "",
-              "kafka_bootstrap_servers", "Brokers to ask for what only the cluster can do (mute, install); empty: none."),
+              "kafka_bootstrap_servers", "Brokers to ask for what only the cluster can do (mute); empty: none."),
     BrokerKey("cleanerd.kafka.client.config", STRING, "", _PATH_OR_NOTHING, CLUSTER, "",
               "kafka_client_config", "Properties file of the Kafka client: security.protocol, sasl.*, ssl.*; empty: none."),
-    # ... results that reach a running broker
-    BrokerKey("cleanerd.install", STRING, "restart", one_of("restart", "reassign"), CLUSTER, "",
-              "install", "How results reach a running broker: at its restart, or by taking the replica out and putting it "
-              "back (needs cleanerd.kafka.bootstrap.servers)."),
-    BrokerKey("cleanerd.install.topics", LIST, (), _TOPIC_GLOBS, CLUSTER, "",
-              "install_topics", "With reassign: only these topics; empty: all but internal ones, which have to be named "
-              "by a glob that begins with `__`."),
-    BrokerKey("cleanerd.install.window", STRING, "", _WINDOW, CLUSTER, "",
-              "install_window", "When an install may begin, HH:MM-HH:MM in UTC; empty: always."),
-    BrokerKey("cleanerd.install.min.reclaim.bytes", LONG, 268_435_456, at_least(0), CLUSTER, "bytes",
-              "install_min_reclaim_bytes", "Least number of bytes that an install must free."),
-    BrokerKey("cleanerd.install.min.reclaim.ratio", DOUBLE, 0.2, between(0, 1), CLUSTER, "ratio",
-              "install_min_reclaim_ratio", "Least share of the log that an install must free."),
-    BrokerKey("cleanerd.install.max.tail.bytes", LONG, 1_073_741_824, at_least(0), CLUSTER, "bytes",
-              "install_max_tail_bytes", "Most bytes of the end of the log that the replica may have to fetch again."),
-    BrokerKey("cleanerd.install.step.timeout.ms", LONG, 30_000, at_least(1000), CLUSTER, "ms",
-              "install_step_timeout_ms", "How long the broker may take to close the log, and to load the new one; then the "
-              "replica is put back at once."),
     # ... process, history, control, metrics, log
     BrokerKey("cleanerd.shutdown.timeout.ms", LONG, 20_000, at_least(0), CLUSTER, "ms",
               "shutdown_timeout_ms", "Time for work in progress to stop."),

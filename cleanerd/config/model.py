@@ -81,13 +81,6 @@ class CleanerdConfig:
     broker_cleaner_grace_ms: int
     kafka_bootstrap_servers: tuple[str, ...]  # empty: no cluster to ask
     kafka_client_config: str  # "": none
-    install: str
-    install_topics: tuple[str, ...]  # empty: all but internal ones
-    install_window: str  # "": always
-    install_min_reclaim_bytes: int
-    install_min_reclaim_ratio: float
-    install_max_tail_bytes: int
-    install_step_timeout_ms: int
     shutdown_timeout_ms: int
     state_dir: str
     history_max_age_ms: int

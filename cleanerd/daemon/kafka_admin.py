@@ -56,13 +56,6 @@ class KafkaAdmin:
             for topic, entry in told.items()
         }
 
-    def value(self, topic: str, key: str) -> str:
-        """The value that holds for a topic, wherever it was set."""
-        entry = self._values([topic], key).get(topic)
-        if entry is None:
-            raise ClusterRefused(f"the cluster does not tell {key} of {topic}")
-        return str(entry["value"])
-
     def _values(self, topics: Iterable[str], key: str) -> dict[str, Any]:
         from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
 

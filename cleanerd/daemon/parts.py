@@ -17,7 +17,6 @@ from cleanerd.daemon.engine.client import Engine
 from cleanerd.daemon.inventory.due_logs import DueLogs
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import stamp_of
-from cleanerd.daemon.kafka_replicas import KafkaReplicas
 from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.telemetry.history import HOLD, HistoryFile
 from cleanerd.daemon.telemetry.metrics import Metrics
@@ -29,7 +28,6 @@ from cleanerd.daemon.work.condition import Conditions, Obstacles
 from cleanerd.daemon.work.deletions import PendingDeletions
 from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.holds import Hold
-from cleanerd.daemon.work.installs import Installs
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.retention import RetentionPasses
@@ -88,7 +86,6 @@ class Parts:
     express_engine: Engine
     wanted: Wanted
     commits: Commits
-    installs: Installs
 
     def stamp(self, log: LogId) -> str:
         """Stands for the files of a log and its configuration: another one means that a failure may be over."""
@@ -108,13 +105,11 @@ def build_parts(
     clock: Clock,
     recovering: Callable[[], None] = lambda: None,
     refresh: Callable[[], None] = lambda: None,
-    connect: Callable[[], KafkaReplicas] = no_cluster,
 ) -> Parts:
     """All of them, with what connects them.
 
     `recovering` is called after each partition directory that was recovered, so that a slow start can report progress.
     `refresh` takes in what the cluster has said about its topics since the configuration was read.
-    `connect` opens a connection to the cluster, or raises ClusterRefused.
     """
     life = Life(clock.monotonic_s())
     metrics, inventory = Metrics(log_dirs, clock), Inventory(files, clock)
@@ -134,12 +129,6 @@ def build_parts(
         states=states, ownership=ownership, events=events, inventory=inventory, metrics=metrics, wanted=wanted,
         pause=life.stopping.wait,
     )  # fmt: skip
-    installs = Installs(
-        files=files, clock=clock, log_dirs=log_dirs, configuration=configuration, inventory=inventory, states=states,
-        ownership=ownership, wanted=wanted, events=events, history=history, metrics=metrics, connect=connect,
-        pause=life.stopping.wait,
-    )  # fmt: skip
-    metrics.read_with(installs.samples)
     retention = RetentionPasses(
         states=states, files=files, clock=clock, configuration=configuration, dispose=deletions.add,
         done=partial(_retained, inventory, metrics, events),
@@ -154,7 +143,6 @@ def build_parts(
         history=history, metrics=metrics, events=events, inventory=inventory, due_logs=due_logs, states=states,
         failures=failures, obstacles=obstacles, ownership=ownership, conditions=conditions, throttle=Throttle(clock),
         jobs=jobs, schedule=schedule, deletions=deletions, retention=retention, wanted=wanted, commits=commits,
-        installs=installs,
         engine=Engine(lambda: spark_place(configuration().broker), clock, stall_timeout_ms),
         express_engine=Engine(lambda: express_place(configuration().broker), clock, stall_timeout_ms),
     )  # fmt: skip

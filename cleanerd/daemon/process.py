@@ -18,7 +18,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TypeVar
 
 import structlog
 
@@ -34,7 +33,6 @@ from cleanerd.daemon.api.status_page import StatusPage, landing_page
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus, ReloadTrigger
 from cleanerd.daemon.configuration.watch import ConfigWatcher
 from cleanerd.daemon.kafka_admin import KafkaAdmin
-from cleanerd.daemon.kafka_replicas import KafkaReplicas
 from cleanerd.daemon.notify import ServiceManager
 from cleanerd.daemon.parts import build_parts, no_cluster
 from cleanerd.daemon.reports import scraped_metrics
@@ -49,7 +47,6 @@ from cleanerd.errors import Fatal
 from cleanerd.format.names import CLUSTER_METADATA_TOPIC
 from cleanerd.storage.metadata_tail import MetadataTail
 
-_Admin = TypeVar("_Admin", bound=KafkaAdmin)
 _log = structlog.get_logger("cleanerd")
 _LEFT_AT_ONCE = 130
 _CUT_OFF = 1
@@ -83,7 +80,7 @@ class Daemon:
         self._stopping = threading.Event()
         self._reload_wanted = threading.Event()
         self._history = _open_history(config.state_dir, config.history_max_age_ms, config.history_max_bytes)
-        self._mutes = Mutes(self._history, clock, lambda: self._connect(KafkaAdmin))
+        self._mutes = Mutes(self._history, clock, self._connect)
         self._reloader = Reloader(
             configuration.with_mutes(self._mutes.ratios()),
             lambda: load().with_mutes(self._mutes.ratios()),
@@ -102,7 +99,6 @@ class Daemon:
             clock,
             recovering=self._manager.extend_timeout,
             refresh=self._refresh,
-            connect=lambda: self._connect(KafkaReplicas),
         )
         self._supervisor = Supervisor(self._parts)
         self._crew = self._supervisor.crew
@@ -188,11 +184,11 @@ class Daemon:
             if self._tail.has_news():
                 self._reload(ReloadTrigger.METADATA)
 
-    def _connect(self, connection: type[_Admin]) -> _Admin:
+    def _connect(self) -> KafkaAdmin:
         config = self._reloader.current.broker
         if not config.kafka_bootstrap_servers:
             no_cluster()
-        return connection(config.kafka_bootstrap_servers, config.kafka_client_config)
+        return KafkaAdmin(config.kafka_bootstrap_servers, config.kafka_client_config)
 
     def _reload(self, trigger: ReloadTrigger) -> bool:
         """Reload, wake whatever the new configuration concerns, report it; whether it was adopted."""

@@ -5,7 +5,7 @@ Start   1. directories taken (`ownership`), a second instance refused with the p
         3. first scan
         4. workers, keepers, control socket; from here on it is ready
 Stop    1. no new work; every cleaning is aborted at its next buffer, waiters are sent away
-        2. an install is brought to its end, or left in its journal; workers end; a commit that has begun is finished
+        2. workers end; a commit that has begun is finished
         3. engine, keepers, control socket, history, directory locks
 
 What a kill leaves behind, the next start recovers.
@@ -67,7 +67,6 @@ class Supervisor:
         def left_s() -> float:
             return max(deadline_s - parts.clock.monotonic_s(), 0.0)
 
-        crew.installer.finish(left_s())  # a replica that is out comes first; the workers end meanwhile
         workers = crew.cleaners.workers
         is_drained = workers.join(left_s() / 2)
         for engine in (parts.engine, parts.express_engine):

@@ -1,23 +1,22 @@
 """`python -m tests.bench.busy_day OUTPUT`: a busy day of three brokers, compressed: what cleaning costs and what it leaves.
 
 The same traffic (`tests.bench.day_load`: an open loop at a fixed rate with acks=all, several compacted topics, keys that
-come and go, and a group that reads everything) goes through three modes, each on a cluster of its own:
+come and go, and a group that reads everything) goes through two modes, each on a cluster of its own:
 
 =========  ==============================================================================================================
 mode       who cleans
 =========  ==============================================================================================================
 kafka      the brokers' own cleaners
 restart    one cleanerd beside each broker, niced as its unit is; the topics are muted; each broker restarts once in the time
-install    the same without restarts: results are installed by reassignment
 =========  ==============================================================================================================
 
-All three clusters run all the time and take turns in working: a slice of some seconds each, in another order in every round.
-So whatever else the machine does falls on all of them alike, and the spread between rounds shows how much that is. The one
-that works has the traffic and the cleaning; brokers of the others are idle, and their cleanerds are stopped.
+Both clusters run all the time and take turns in working: a slice of some seconds each, in another order in every round.
+So whatever else the machine does falls on both alike, and the spread between rounds shows how much that is. The one
+that works has the traffic and the cleaning; brokers of the other are idle, and their cleanerds are stopped.
 
 Time and sizes are compressed: segments of 1 MiB stand for those of 1 GiB, so that they roll and are cleaned as often in the
-minutes of a mode as in a day. What an install or a cleaning costs whatever the size is (a claim of two seconds, a task of
-Spark) is not compressed, so that cleanerd looks worse here than in a day.
+minutes of a mode as in a day. What a cleaning costs whatever the size is (a task of Spark) is not compressed, so that
+cleanerd looks worse here than in a day.
 
 Written to OUTPUT: `<mode>.json` (a row a second), `summary.json`, `summary.md`, `busy_day.png` (with the extra `bench`).
 """
@@ -45,7 +44,7 @@ from tests.bench.day_load import PARTITIONS, TOPICS
 from tests.broker.cluster import NODES, KafkaCluster
 from tests.daemon.processes import ROOT, DaemonProcess, environment, wait_until
 
-MODES = ("kafka", "restart", "install")
+MODES = ("kafka", "restart")
 CLIENTS = ("consume", "produce")
 SLICE_S, DRAIN_S = 35.0, 5.0
 WARM_ROUNDS = 2
@@ -101,7 +100,7 @@ def main() -> None:
 class Day:
     """One mode: a cluster of its own, its clients, its daemons; it works while `work` runs, and at no other time.
 
-    Brokers that do not work have no traffic; a cleanerd that does not work is stopped, between two installs.
+    Brokers that do not work have no traffic; a cleanerd that does not work is stopped.
     """
 
     def __init__(self, mode: str, options: argparse.Namespace) -> None:
@@ -122,8 +121,7 @@ class Day:
             create_topics(self._cluster, is_muted=self.mode != "kafka")
             nodes = () if self.mode == "kafka" else NODES
             self._daemons = {
-                node: stack.enter_context(cleanerd(self._cluster, node, self.mode, self._root))
-                for node in nodes
+                node: stack.enter_context(cleanerd(self._cluster, node, self._root)) for node in nodes
             }
             clients = [Client(what, self._cluster.bootstrap, self._root, self._options) for what in CLIENTS]
             self._clients = [stack.enter_context(client) for client in clients]
@@ -172,11 +170,6 @@ class Day:
         found: dict[str, Any] = {}
         for client in self._clients:
             found |= client.ended()
-        outcomes = [outcome for daemon in self._daemons.values() for outcome in install_outcomes(daemon)]
-        found |= {
-            "installs": outcomes.count("installed"),
-            "installs_otherwise": len(outcomes) - outcomes.count("installed"),
-        }
         due_s, took_ms = np.load(self._root / "produce.npy").T
         add_latencies(self._rows, due_s, took_ms)
         add_percentiles(self.slices, due_s, took_ms)
@@ -238,14 +231,8 @@ class Day:
             signal_tree(daemon, signal.SIGCONT)
 
     def _freeze(self) -> None:
-        """Stop the daemons while none of them has an install under way."""
-        while True:
-            for daemon in self._daemons.values():
-                signal_tree(daemon, signal.SIGSTOP)
-            if not list(self._root.glob("*/.cleanerd-install-*/journal")):
-                return
-            self._thaw()
-            threading.Event().wait(0.3)
+        for daemon in self._daemons.values():
+            signal_tree(daemon, signal.SIGSTOP)
 
 
 def create_topics(cluster: KafkaCluster, *, is_muted: bool) -> None:
@@ -258,13 +245,11 @@ def create_topics(cluster: KafkaCluster, *, is_muted: bool) -> None:
 
 
 @contextmanager
-def cleanerd(cluster: KafkaCluster, node: int, mode: str, root: Path) -> Iterator[DaemonProcess]:
+def cleanerd(cluster: KafkaCluster, node: int, root: Path) -> Iterator[DaemonProcess]:
     """One daemon beside a broker."""
     settings = {
         "cleanerd.kafka.bootstrap.servers": cluster.bootstrap,
         "cleanerd.min.cleanable.dirty.ratio": "0.5",
-        "cleanerd.install": "reassign" if mode == "install" else "restart",
-        "cleanerd.install.min.reclaim.bytes": str(SEGMENT_BYTES),
         "log.cleaner.threads": "1",
         "log.cleaner.backoff.ms": "1000",
         "cleanerd.scan.interval.ms": "1000",
@@ -285,12 +270,6 @@ def cleanerd(cluster: KafkaCluster, node: int, mode: str, root: Path) -> Iterato
             daemon.stop(timeout_s=60)
         if daemon.process.poll() is None:
             daemon.process.kill()
-
-
-def install_outcomes(daemon: DaemonProcess) -> list[str]:
-    """Of all installs that have ended."""
-    events = [event for event in daemon.events() if event["event"] == "install"]
-    return [str(event["outcome"]) for event in events if event["outcome"] != "running"]
 
 
 class Client:
@@ -350,12 +329,11 @@ def signal_tree(daemon: DaemonProcess, number: int) -> None:
 def used_bytes(log_dir: Path) -> int:
     """Blocks of all files of a broker, each once: what is linked twice takes its room once."""
     found: dict[int, int] = {}
-    for top in (log_dir, *log_dir.parent.glob(".cleanerd-install-*")):
-        for parent, _, names in os.walk(top):
-            for name in names:
-                with suppress(FileNotFoundError):
-                    stat = os.stat(os.path.join(parent, name))
-                    found[stat.st_ino] = 512 * stat.st_blocks
+    for parent, _, names in os.walk(log_dir):
+        for name in names:
+            with suppress(FileNotFoundError):
+                stat = os.stat(os.path.join(parent, name))
+                found[stat.st_ino] = 512 * stat.st_blocks
     return sum(found.values())
 
 

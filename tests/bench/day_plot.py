@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-NAMES = {"kafka": "Kafka's cleaner", "restart": "cleanerd, restarts", "install": "cleanerd, installs"}
-COLOURS = {"kafka": "#8c8c8c", "restart": "#d98200", "install": "#1f77b4"}
+NAMES = {"kafka": "Kafka's cleaner", "restart": "cleanerd, restarts"}
+COLOURS = {"kafka": "#8c8c8c", "restart": "#d98200"}
 SMOOTH_S = 15
 MB = 1e6
 
@@ -22,7 +22,6 @@ def table(found: Sequence[dict[str, Any]]) -> str:
         ("the same by round, least / median / most, ms", lambda s: " / ".join(f"{p:.0f}" for p in s["p99_of_rounds_ms"])),
         ("produce p99.9, ms", lambda s: f"{s['p999_ms']:.0f}"),
         ("longest, ms", lambda s: f"{s['max_ms']:.0f}"),
-        ("installs", lambda s: str(s["installs"]) if s["installs"] else "-"),
         ("errors of clients", lambda s: str(s["errors"] + s["consumer_errors"])),
         ("wrong keys", lambda s: f"{s['wrong_keys']} of {s['keys']}"),
         ("CPU of others on the machine, cores", lambda s: f"{s['others_cores']:.2f}"),

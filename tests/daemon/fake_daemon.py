@@ -29,7 +29,6 @@ class FakeOperations:
         self.job_polls = 0
         self.kinds_asked: list[Collection[str] | None] = []
         self.commit_polls = 0
-        self.install_polls = 0
         self.is_valid = True
         self.offsets: list[int] = []
 
@@ -157,16 +156,6 @@ class FakeOperations:
 
     def unmute(self, pattern: str) -> tuple[models.MuteView, ...]:
         return self.mute(pattern)
-
-    def install(
-        self, topic_partition: TopicPartition, dry_run: bool, abort: bool, wait_ms: int
-    ) -> tuple[models.InstallView, ...]:
-        """A dry run says possible; an install runs at the first time of asking."""
-        self.install_polls += 1
-        outcome = "possible" if dry_run else "running" if self.install_polls == 1 else "installed"
-        tp = topic_partition
-        view = {"topic": tp.topic, "partition": tp.partition, "log_dir": LOG_DIR, "outcome": outcome}
-        return (models.InstallView.model_validate(view),)
 
     def retry(self, pattern: str) -> tuple[models.LogRef, ...]:
         return self._refs(pattern)

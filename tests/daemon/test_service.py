@@ -42,7 +42,6 @@ EXAMPLES: dict[str, tuple[str, dict[str, object] | None]] = {
     "resume": ("/v1/resume", {"selector": "h1"}),
     "abort": ("/v1/abort", {"pattern": "orders", "timeout_ms": 1}),
     "commit": ("/v1/commit", {"wait_ms": 0}),
-    "install": ("/v1/install", {"topic_partition": "orders-0", "dry_run": True}),
     "mute": ("/v1/mute", {"pattern": "orders"}),
     "unmute": ("/v1/unmute", {"pattern": "orders"}),
     "retry": ("/v1/retry", {"pattern": "*"}),

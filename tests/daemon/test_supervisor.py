@@ -17,20 +17,18 @@ from cleanerd.config.reload import plan_reload
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus, ReloadTrigger
 from cleanerd.daemon.engine.calls import CleanCall
-from cleanerd.daemon.loops.installer import Installer
+from cleanerd.daemon.loops.housekeeper import Housekeeper
 from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.history import HistoryFile
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent
-from cleanerd.daemon.work.installs import Installs
 from cleanerd.daemon.workers import Worker
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from tests.cleaning.logs import lock_of_another, write_logs
-from tests.daemon.inventories import HandClock
 from tests.daemon.processes import wait_until
 
 Make = Callable[..., Supervisor]
@@ -223,39 +221,21 @@ def test_a_keeper_that_dies_is_counted_and_started_again_by_a_change(
     logs = write_logs(tmp_path / "logs")
     mended, worked = threading.Event(), threading.Event()
 
-    def step(_: Installs, alive: Callable[[], object]) -> bool:
+    def step(_: Housekeeper) -> bool:
         if not mended.is_set():
             raise RuntimeError("out of luck")
-        alive()
         worked.set()
         return False
 
-    monkeypatch.setattr(Installs, "step", step)
-    monkeypatch.setattr("cleanerd.daemon.loops.installer.Worker", partial(Worker, restart_pause_s=600))
+    monkeypatch.setattr(Housekeeper, "_step", step)
+    monkeypatch.setattr("cleanerd.daemon.loops.housekeeper.Worker", partial(Worker, restart_pause_s=600))
     daemon = make(logs, {})
     before = daemon.parts.configuration()
     daemon.crew.start(1)
-    wait_until(lambda: daemon.crew.installer.worker.is_dead, 20)
+    wait_until(lambda: any(keeper.is_dead for keeper in daemon.crew._keepers), 20)
     assert daemon.crew.deaths == 1
     mended.set()
     daemon.apply(plan_reload(before, configuration(logs, {}, log_cleaner_backoff_ms=7)))
     assert worked.wait(20)
     daemon.crew.stop()
     assert daemon.crew.join_keepers(daemon.parts.clock.monotonic_s() + 20)
-
-
-def test_a_stop_gives_an_install_no_more_than_the_time_there_is(
-    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """cleanerd.shutdown.timeout.ms: the step that is under way has taken a part of it."""
-    clock, left_s = HandClock(), list[float]()
-
-    def join(_: Worker, __: float) -> bool:
-        clock.advance(15_000)
-        return True
-
-    monkeypatch.setattr(Worker, "join", join)
-    monkeypatch.setattr(Installs, "close", lambda _, timeout_s: left_s.append(timeout_s))
-    parts = make(write_logs(tmp_path / "logs"), {}).parts
-    Installer(replace(parts, clock=clock)).finish(20.0)
-    assert left_s == [5.0]

@@ -43,7 +43,6 @@ from cleanerd.insight.inspect import inspect_partition
 from cleanerd.insight.records import open_log, read_columns
 from cleanerd.insight.salvage import salvage
 from cleanerd.insight.verify import verify
-from cleanerd.install.journal import Journal
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.commit import revalidate
 from cleanerd.storage.log_dir import LogDir
@@ -58,7 +57,6 @@ from tests.config.test_metadata_fuzz import LOG as CLUSTER_LOG
 from tests.config.test_metadata_fuzz import SNAPSHOT
 from tests.fuzz.mutate import Mutate, batches_mutated, json_mutated, mutated
 from tests.fuzz.targets import Target
-from tests.install.world import fresh_install
 from tests.kernels.damage import damage, damage_inside_crc
 from tests.storage import kill9_child
 from tests.storage.kill9_child import TP
@@ -281,22 +279,6 @@ def _metadata_target(name: str, whole: bytes, batches: Sequence[bytes]) -> Targe
     return Target(lambda: (whole,), partial(_metadata, name), mutate, names_file=True, cost=8)
 
 
-def _journal(data: bytes, directory: Path) -> None:
-    path = directory / "journal"
-    path.write_bytes(data)
-    found = Journal(FILES, str(path)).read()
-    assert found is not None
-    Journal(FILES, str(path)).write(found)
-    assert Journal(FILES, str(path)).read() == found, "what was read is what is kept"
-
-
-def _valid_journal() -> tuple[bytes, ...]:
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory, "journal")
-        Journal(FILES, str(path)).write(fresh_install())
-        return (path.read_bytes(),)
-
-
 def _valid_history() -> tuple[bytes, ...]:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "history.db")
@@ -356,7 +338,6 @@ TARGETS = {
     "manifest in mid commit": _a_file(".manifest.cleanerd", json_mutated, _MID_COMMIT),
     "metadata log": _metadata_target(f"{0:020d}.log", b"".join(CLUSTER_LOG), CLUSTER_LOG),
     "metadata snapshot": _metadata_target(f"{4:020d}-0000000003.checkpoint", SNAPSHOT, _batches_of(SNAPSHOT)),
-    "install journal": Target(_valid_journal, _journal, json_mutated, names_file=True, cost=2),
     "history": Target(_valid_history, _open_history, cost=100),
     "configuration": Target(_properties, _configure, refusals=(BadConfiguration,), cost=20),
 }

@@ -1,11 +1,10 @@
-"""What moves metrics and takes more than a few lines: logs that will be late, and an install that was left behind."""
+"""What moves metrics and takes more than a few lines: logs that will be late."""
 
 from collections.abc import Callable
 
 from cleanerd.daemon.telemetry import metric_table as table
 from cleanerd.daemon.telemetry.metric_table import Metric
 from cleanerd.daemon.values.models import ThrottleChange
-from tests.operate.left_install import an_install_of_another_process_is_found
 from tests.operate.world import World
 
 
@@ -18,6 +17,5 @@ def more_becomes_due_than_can_be_done(world: World) -> None:
 
 
 MORE_SCENARIOS: dict[Callable[[World], None], tuple[Metric, ...]] = {
-    an_install_of_another_process_is_found: (table.INSTALLS, table.INSTALL_OUT),
     more_becomes_due_than_can_be_done: (table.DEADLINE_MISSES,),
 }

@@ -2,10 +2,8 @@
 
 In each a daemon, its engine and cooperating writers or a broker live through kills, stops, power cuts, failing calls, full
 disks, aborted transactions, truncations, deletions of records, holds, reloads and jumps of the clock (`world`), and after
-each step the logs are judged from outside (`judge`). Where the broker is one of a cluster, results are installed while it
-runs, with late and lost requests, replicas that die or fall behind, reassignments and installs of others, topics that are
-deleted (`replicas`). There are one to three log directories, of which one may fail (`directories`), and a broker moves
-replicas from one to another (`moving`).
+each step the logs are judged from outside (`judge`). There are one to three log directories, of which one may fail
+(`directories`), and a broker moves replicas from one to another (`moving`).
 A failure prints the end of its trace and its seed: `--seed K --seeds 1` runs it once more, the same to the last operation.
 """
 

@@ -19,44 +19,36 @@ from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.storage import lock as storage_lock
 from cleanerd.storage.checkpoints import read_offsets
 from cleanerd.storage.replace import replace_file
-from tests.install.cluster import BROKER
 from tests.sim import kafka_startup
 from tests.simulation import judge
-from tests.simulation.directories import MARK
 from tests.simulation.disk import REAL
 from tests.simulation.entries import set_entry
-from tests.simulation.hosting import Hosting
 from tests.simulation.moving import Moving
-from tests.simulation.replicas import Replicas
 from tests.simulation.rules import Violation
 from tests.simulation.stage import FILES, Stage, next_offset
 from tests.simulation.writer import Log
 from tests.simulation.writing import Writing
 
-CLUSTER_ID = b"AAAAAAAAAAAAAAAAAAAAAg"
-OURS = (".cleanerd", names.CLEANERD_LOCK, f"/{MARK}")
+CLUSTER_ID, NODE_ID = b"AAAAAAAAAAAAAAAAAAAAAg", 1
+OURS = (".cleanerd", names.CLEANERD_LOCK)
 """Ends of the names that cleanerd may touch beside a live broker."""
 
 
 class Broker:
     """`log_dirs`: of which it has the lock. `lives`: of all that it needs; `is_starting`: it has done nothing else yet."""
 
-    def __init__(self, stage: Stage, writing: Writing, replicas: Replicas | None) -> None:
+    def __init__(self, stage: Stage, writing: Writing) -> None:
         self._stage = stage
         self._writing = writing
-        self._replicas = replicas
         self.log_dirs: list[str] = []
         self._moving = Moving(stage, writing, lambda: self.log_dirs)
-        self._hosting = None
-        if replicas is not None:
-            self._hosting = Hosting(stage, writing, replicas, self._moving, lambda: self.log_dirs)
         self._opening: list[str] = []  # log directories of which it needs the lock
         self.lives = self.is_starting = False
         self._after_wanted: set[str] = set()  # directories in which a commit began while we wait
         stage.locks.unlocked = self._unlocked
         for log_dir in stage.log_dirs:
             properties = f"{log_dir}/{names.META_PROPERTIES}"
-            FILES.write(properties, b"version=1\nnode.id=%d\ncluster.id=%s\n" % (BROKER, CLUSTER_ID))
+            FILES.write(properties, b"version=1\nnode.id=%d\ncluster.id=%s\n" % (NODE_ID, CLUSTER_ID))
             FILES.fsync(properties)
 
     # -- beside the daemon --------------------------------------------------------------------------------------
@@ -69,7 +61,7 @@ class Broker:
             stage.aside(self.load)
         is_ours = operation == "fsync" or path.partition(" -> ")[0].endswith(OURS)
         log_dir = stage.directories.of(path.partition(" -> ")[0])
-        if log_dir in self.log_dirs and not is_ours and not self._is_of_install(operation, path):
+        if log_dir in self.log_dirs and not is_ours:
             stage.problems.append(f"{operation} {path} beside a live broker")
         if stage.locks.wanted == f"{log_dir}/{names.LOCK}" and operation == "rename":
             directory = os.path.dirname(path.partition(" -> ")[0])
@@ -80,13 +72,6 @@ class Broker:
         may_wait = not self.lives and not self._opening and stage.locks.has_leases and not stage.is_calm
         if may_wait and not is_lock and stage.chance.random() < 0.003 and self._locked():
             stage.aside(self.start)
-
-    def _is_of_install(self, operation: str, path: str) -> bool:
-        """What only an install does: not with what the broker has open."""
-        source, _, target = path.partition(" -> ")
-        opened = {log.directory for log in self._stage.logs if log.hosted is not None}
-        is_rejected = os.path.basename(target) == "rejected" and source not in opened
-        return (operation == "rename" and is_rejected) or "-stray" in source
 
     def _locked(self) -> set[str]:
         """Log directories of which cleanerd has the lock."""
@@ -129,14 +114,10 @@ class Broker:
         if self.is_starting:
             self.load()
             return
-        self.follow()
-        if not self.lives:
-            return
         if log.log_dir not in self.log_dirs:
             return
         stage.maybe_killed(0.02, 12)
-        may_move = log.is_used and log.writer is not None
-        if may_move and stage.chance.random() < (0.25 if log.future else 0.12):
+        if log.writer is not None and stage.chance.random() < (0.25 if log.future else 0.12):
             self._act(log, lambda told: self._moving.step(log, told))
         elif draw < 0.78:
             count = stage.chance.choice([1, 3, 8])
@@ -145,21 +126,12 @@ class Broker:
             self._act(log, lambda told: log.writer.roll() if log.writer is not None else None)
         elif draw < 0.90:
             self._act(log, lambda told: self._truncate(log, told))
-        elif draw < 0.95 or stage.chance.random() > stage.roughness:
+        elif draw < 0.95:
             self._act(log, lambda _: self.write_down())
         elif draw < 0.98:
             self.stop()
         else:
             self.die()
-
-    def follow(self) -> None:
-        """What the controller says, and the replicas that lead."""
-        for log in self._stage.logs:
-            if self._hosting is not None and self.lives and self._is_here(log) and self._hosting.is_due(log):
-                self._stage.maybe_killed(0.01, 25)
-                self._act(log, partial(self._hosting.follow, log))
-        if self.lives and self._hosting is not None and self._stage.chance.random() < 0.3:
-            self._act(self._stage.logs[0], lambda _: self.write_down())
 
     def settle(self, log_dirs: Sequence[str] = ()) -> None:
         """What is on its way gets there. With `log_dirs` all replicas move."""
@@ -168,16 +140,6 @@ class Broker:
                 self._act(log, partial(self._moving.step, log))
             if log.future is not None:
                 self._act(log, partial(self._moving.finish, log))
-
-    def check_nothing_left(self) -> None:
-        """Of any install. Raises Violation."""
-        if self._hosting is not None:
-            self._hosting.check_nothing_left()
-
-    def _is_here(self, log: Log) -> bool:
-        """Whether a log lies, or may be made, in a directory that the broker has."""
-        is_new = self._hosting is not None and log.known is None and not os.path.isdir(log.directory)
-        return is_new or log.log_dir in self.log_dirs
 
     def start(self) -> None:
         """With all log directories that work."""
@@ -222,7 +184,7 @@ class Broker:
         if self._act(stage.logs[0], work):
             self._release()
             for log in here:
-                log.is_whole = log.is_used
+                log.is_whole = True
 
     def die(self) -> None:
         """kill -9."""
@@ -238,8 +200,6 @@ class Broker:
         self._stage.locks.wanted = None
         self.log_dirs.clear()
         self._opening.clear()
-        if self._replicas is not None:
-            self._replicas.alive.discard(BROKER)
 
     def _act(self, log: Log, work: Callable[[list[str]], object]) -> bool:
         locks = self._stage.locks
@@ -261,18 +221,11 @@ class Broker:
             if os.path.exists(f"{log_dir}/{names.CLEAN_SHUTDOWN}"):
                 FILES.unlink(f"{log_dir}/{names.CLEAN_SHUTDOWN}")
         for log in self._stage.logs:
-            if self.lives and self._is_here(log):
-                self._act(log, partial(self._load_log, log))
-            elif self.lives:
-                log.known = log.hosted = None
-        if self.lives and self._replicas is not None:
-            self._replicas.alive.add(BROKER)
+            if self.lives and log.log_dir in self.log_dirs:
+                self._act(log, lambda _, log=log: self._load_log(log))
 
-    def _load_log(self, log: Log, told: list[str]) -> None:
+    def _load_log(self, log: Log) -> None:
         self._moving.load(log)
-        if self._hosting is not None:
-            self._hosting.load(log, told)
-            return
         if os.path.isdir(log.directory):
             report = kafka_startup.start(FILES, log.directory, next_offset)
             if report.zero_indexes:
@@ -284,7 +237,7 @@ class Broker:
         for log_dir in self.log_dirs:
             ends = {}
             for log in self._stage.logs:
-                if log.model.sent and log.is_used and log.log_dir == log_dir:
+                if log.model.sent and log.log_dir == log_dir:
                     ends[log.tp] = log.model.end
                     log.model.limit = max(log.model.limit or 0, log.model.end)
             content = render_offset_checkpoint(ends)
@@ -293,14 +246,11 @@ class Broker:
 
     def _truncate(self, log: Log, told: list[str]) -> None:
         """A follower's: never below the high watermark. It knows nothing of generations."""
-        if log.writer is None or (log.leader and log.leader.log_end_offset != log.writer.log_end_offset):
+        if log.writer is None:
             return
         offset = self._writing.cut_offset(log, (log.model.limit or 0) + 1)
         if offset is None:
             return
-        if log.leader is not None:
-            log.leader.truncate(offset)
-            log.producers.clear()
         told.append(f"truncated to {offset}")
         log.cut = offset
         log.close()

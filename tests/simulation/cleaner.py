@@ -16,7 +16,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -32,7 +31,7 @@ from cleanerd.daemon.configuration.reload import Reloader
 from cleanerd.daemon.engine.calls import CleanCall, EngineCall, EngineReply, PlannedBytes
 from cleanerd.daemon.engine.client import EngineDied
 from cleanerd.daemon.engine.process import EngineProcess
-from cleanerd.daemon.parts import Parts, build_parts, no_cluster
+from cleanerd.daemon.parts import Parts, build_parts
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry.history import HistoryFile
 from cleanerd.daemon.work import cleanings
@@ -202,24 +201,6 @@ class InlineEngine:
         return False
 
 
-class Passing(threading.Condition):
-    """A condition: who waits for it lets time go by."""
-
-    def __init__(self, pause: Callable[[float], object]) -> None:
-        super().__init__()
-        self._pause = pause
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._pause(timeout or 0.0)
-        return False
-
-
-def _half(clock: Tick, timeout_s: float) -> bool:
-    """The step that is under way when a daemon is told to stop takes half of the time there is."""
-    clock.pass_s(timeout_s / 2)
-    return True
-
-
 class Cleanerd:
     """A daemon that has started; `steps` are what its threads would repeat."""
 
@@ -228,8 +209,6 @@ class Cleanerd:
         state: str,
         log_dirs: tuple[str, ...],
         clock: Tick,
-        connect: Callable[[], Any] = no_cluster,
-        pause: Callable[[float], object] | None = None,
     ) -> None:
         config_file = f"{state}/server.properties"
 
@@ -238,11 +217,7 @@ class Cleanerd:
 
         self.reloader = Reloader(load(), load, lambda: None, lambda plan: self.supervisor.apply(plan), clock)
         history = HistoryFile(f"{state}/history.sqlite", max_age_ms=10**12, max_bytes=1 << 26)
-        parts = build_parts(
-            lambda: self.reloader.current, log_dirs, history, RealFiles(), clock, connect=connect
-        )
-        parts.installs.pause = pause or clock.pass_s
-        parts.installs._changed = Passing(parts.installs.pause)
+        parts = build_parts(lambda: self.reloader.current, log_dirs, history, RealFiles(), clock)
         throttle = Throttle(clock, lambda _, seconds: clock.pass_s(seconds))
         self.parts: Parts = replace(
             parts,
@@ -252,7 +227,6 @@ class Cleanerd:
         self.supervisor = Supervisor(self.parts)
         crew = self.supervisor.crew
         crew.start = lambda _: None  # type: ignore[method-assign]  # no threads
-        crew.installer.worker.join = partial(_half, clock)  # type: ignore[method-assign]
         workers = crew.cleaners.workers
         self.steps: dict[str, Callable[[], object]] = {
             "worker": workers._step,

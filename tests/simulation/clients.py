@@ -22,13 +22,7 @@ class Clients:
         log, service = stage.chance.choice(stage.logs), self._service()
         draw, pattern = stage.chance.random(), str(log.tp)
         try:
-            if stage.replicas is not None and stage.chance.random() < 0.4:
-                is_look, is_abort = draw < 0.2, draw > 0.7
-                installs = service.install(log.tp, is_look, is_abort, 0)
-                stage.note(
-                    f"install of {pattern}: {[(one.outcome, one.step, one.reason) for one in installs]}"
-                )
-            elif stage.chance.random() < 0.2:
+            if stage.chance.random() < 0.2:
                 told = [view.state for view in service.logs(None, None)]
                 goes = [view.outcome for view in service.retention("*", dry_run=True)]
                 stage.note(f"the logs are {told}, retention: {goes}")
@@ -84,8 +78,7 @@ class Clients:
         """Another one, which the next reload or start reads."""
         stage, chance, is_calm = self._stage, self._stage.chance, self._stage.is_calm
         policy = chance.choice(["compact", "compact", "compact", "compact,delete", "delete"])
-        is_eager = is_calm or stage.replicas is not None  # there shall be something to install
-        if is_eager:
+        if is_calm:
             policy = "compact"
         rules = stage.rules = Rules(
             delete_retention_ms=chance.choice([0, 2_000, 60_000]),
@@ -93,22 +86,16 @@ class Clients:
             deletes="delete" in policy,
             retention_ms=chance.choice([-1, 30_000, 3_600_000]),
             retention_bytes=chance.choice([-1, -1, 4_000]),
-            compaction_lag_ms=0 if is_eager else chance.choice([0, 0, 5_000]),
+            compaction_lag_ms=0 if is_calm else chance.choice([0, 0, 5_000]),
         )
-        install = chance.choice(["reassign", "reassign", "reassign", "restart"])
-        patience_ms = chance.choice([1_000, 10_000])
         lines = {
             "log.dirs": ",".join(stage.log_dirs),
-            "cleanerd.install": install,
-            "cleanerd.install.min.reclaim.bytes": 0,
-            "cleanerd.install.min.reclaim.ratio": 0.0,
-            "cleanerd.install.step.timeout.ms": patience_ms,
-            "cleanerd.shutdown.timeout.ms": patience_ms,
+            "cleanerd.shutdown.timeout.ms": chance.choice([1_000, 10_000]),
             "log.cleanup.policy": policy,
             "log.retention.ms": rules.retention_ms,
             "log.retention.bytes": rules.retention_bytes,
             "log.retention.check.interval.ms": 2_000,
-            "log.cleaner.min.cleanable.ratio": 0.0 if is_eager else chance.choice([0.0, 0.3, 0.6]),
+            "log.cleaner.min.cleanable.ratio": 0.0 if is_calm else chance.choice([0.0, 0.3, 0.6]),
             "log.cleaner.delete.retention.ms": rules.delete_retention_ms,
             "log.cleaner.min.compaction.lag.ms": rules.compaction_lag_ms,
             "cleanerd.merge.enable": chance.choice(["true", "false"]),

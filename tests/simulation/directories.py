@@ -8,11 +8,9 @@ What may be wrong with one
 Heard of every change that a daemon makes (`check`)
     a directory of a partition is changed only where the log lies: no `-future`, `-delete` or `-stray` one of a broker's
     a checkpoint gets no entry of a partition that is not there, nor one that another directory has an entry of
-    the journal of an install lies beside the log directory that it is about
 """
 
 import errno
-import json
 import os
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -22,7 +20,6 @@ from cleanerd.format import names
 from cleanerd.format.checkpoint import parse_offset_checkpoint
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import Suffix, TopicPartition
-from cleanerd.install.area import Area
 from tests.simulation.disk import REAL
 
 if TYPE_CHECKING:
@@ -35,8 +32,6 @@ FILES = RealFiles()
 CHECKPOINTS = (names.CLEANER_OFFSET_CHECKPOINT, names.LOG_START_CHECKPOINT)
 """Those that cleanerd writes."""
 STAGED = Suffix.STAGED.value
-MARK = "cleanerd-install"
-"""A file that an install takes out of the directory that a broker has opened, whoever holds the log."""
 
 
 class Trouble(Enum):
@@ -121,8 +116,6 @@ class Directories:
         source, _, target = path.partition(" -> ")
         log_dir = self.of(source)
         if log_dir is None:
-            if operation == "rename" and target == "journal":
-                self._check_journal(source)
             return
         name = source[len(log_dir) + 1 :].partition("/")[0]
         if operation == "rename" and target in CHECKPOINTS:
@@ -135,16 +128,8 @@ class Directories:
 
     def _check_partition(self, operation: str, path: str, log_dir: str, name: str) -> None:
         here = {str(log.tp) for log in self._stage.logs if log.log_dir == log_dir}
-        is_installs = name.endswith("-stray") or path.endswith(
-            ("/rejected", MARK)
-        )  # what it has prepared goes again
-        if self._stage.is_kafka and name not in here and not is_installs:
+        if self._stage.is_kafka and name not in here:
             self._stage.problems.append(f"{operation} {path}: no log lies there, but in {sorted(here)}")
-
-    def _check_journal(self, path: str) -> None:
-        log_dir = json.loads(_content(path))["install"]["log_dir"]
-        if Area(FILES, log_dir).path != os.path.dirname(path):
-            self._stage.problems.append(f"{path} is about a log in {log_dir}")
 
     def _check_checkpoint(self, log_dir: str, source: str, target: str) -> None:
         new, old = _entries(source), _entries(f"{log_dir}/{target}")

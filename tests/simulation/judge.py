@@ -105,17 +105,6 @@ class Model:
         self.bound, self.start = min(self.bound, offset), min(self.start, offset)
         self.horizons.truncate(offset)
 
-    def exchanged(self, end: int, found: "Lying") -> None:
-        """It has another directory, which ends there: what is missing it will fetch."""
-        there = {batch.first for batch in found.batches}
-        fetched = {batch.header.producer_id for batch in self.sent if batch.last >= end}
-        left = {one for one in self.dropped if one < end}
-        for batch in self.sent:
-            if batch.last < end and batch.first not in there and batch.header.producer_id in fetched:
-                left.add(batch.first)
-        self.truncate(end)
-        self.dropped, self.perhaps, self.soft = left, None, None
-
     def reopened(self, end: int) -> None:
         """A writer has found the end of the log: it tells what became of the batch of which nobody was told."""
         perhaps, self.perhaps = self.perhaps, None

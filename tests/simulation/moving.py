@@ -65,12 +65,6 @@ class Moving:
                 elif name.startswith(f"{log.tp}.") and name.endswith(FUTURE) and path != log.future:
                     shutil.rmtree(path)
 
-    def abandon(self, log: Log) -> None:
-        """It does not move any more."""
-        if log.future is not None and os.path.isdir(log.future):
-            shutil.rmtree(log.future)
-        log.future = None
-
     def truncated(self, log: Log, keeper: int) -> None:
         """A log ends in the segment `keeper`: what was copied from there on goes."""
         if log.future is not None and os.path.dirname(log.future) in self._log_dirs():

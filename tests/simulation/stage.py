@@ -20,11 +20,10 @@ import structlog
 
 from cleanerd.env.files import RealFiles
 from cleanerd.env.space import Space, floor_bytes
-from cleanerd.errors import ClusterRefused
 from cleanerd.format.batch import iterate_batches, parse_header
 from tests.sim.disk import SwitchedOff
 from tests.simulation.cleaner import Cleanerd, Locks, instead_of_the_machine
-from tests.simulation.directories import LOOKS, MARK, STAGED, Directories
+from tests.simulation.directories import LOOKS, STAGED, Directories
 from tests.simulation.disk import Disk
 from tests.simulation.rules import Rules
 from tests.simulation.tick import Tick
@@ -32,12 +31,11 @@ from tests.simulation.writer import Log
 
 if TYPE_CHECKING:
     from tests.simulation.broker import Broker
-    from tests.simulation.replicas import Replicas
 
 START_NS = 1_790_000_000 * 10**9
 FAULTS = (errno.EIO, errno.ENOSPC, errno.EACCES)
-KAFKA_SHARE, CLUSTER_SHARE = 0.5, 0.6
-"""Of the worlds whose log directory belongs to a broker, and of those that are in a cluster."""
+KAFKA_SHARE = 0.5
+"""Of the worlds whose log directory belongs to a broker."""
 LOG_DIRS = (1, 1, 2, 2, 2, 3)
 """How many log directories worlds have."""
 FILES = RealFiles()
@@ -75,10 +73,8 @@ class Stage(ABC):
         self.problems: list[str] = []  # told by code that could not raise
         self.is_calm = False
         self.rules = Rules(delete_retention_ms=0)
-        self.roughness = 1.0  # of this world: how much of what goes wrong in others
         self.is_kafka = self.chance.random() < KAFKA_SHARE
         self.broker: Broker | None = None
-        self.replicas: Replicas | None = None  # of the cluster that the broker is in
         self.aborted: set[str] = set()  # directories whose cleaning was told to stop, in this step
         self.logs: list[Log] = []
 
@@ -143,20 +139,6 @@ class Stage(ABC):
                 self.note(f"  killed before {what}")
                 raise SwitchedOff
 
-    def asks(self, what: str) -> None:
-        """The daemon asks the cluster: it may be killed or get no answer, and others go on. Raises ClusterRefused."""
-        if self.actor != "daemon":
-            return
-        self.digest.update(f"asks {what.replace(self.disk.root, '')}\n".encode())
-        self._die_if_due(f"it asks {what}")
-        if self.is_calm:
-            return
-        if self.chance.random() < max(0.03, self.fault_rate):
-            self.note(f"  no answer when it asks {what}")
-            raise ClusterRefused("no answer")
-        if self.chance.random() < 0.1:
-            self.aside(self._meanwhile)
-
     def _maybe_fail(self, operation: str, path: str, numbers: tuple[int, ...]) -> None:
         if self.fault_rate and path.startswith(self.faulty) and self.chance.random() < self.fault_rate:
             number = self.chance.choice(numbers)
@@ -183,7 +165,7 @@ class Stage(ABC):
         )  # which is always safe to delete (architecture 2)
         self.directories.check(operation, path)
         for hold, log in self.held.items():
-            spared = is_leftover or ".deleted" in path or path.endswith(MARK)
+            spared = is_leftover or ".deleted" in path
             if path.startswith(f"{log.directory}/") and not spared:
                 self.problems.append(f"{operation} {path} under hold {hold}")
         is_commit = operation == "rename" and not path.endswith(STAGED)
@@ -234,7 +216,7 @@ class Stage(ABC):
 
     def maybe_killed(self, share: float, most: int) -> None:
         """Who acts next is killed before one of so many operations."""
-        if not self.is_calm and self.chance.random() < share * self.roughness:
+        if not self.is_calm and self.chance.random() < share:
             self.kill_in = self.chance.randint(0, most)
 
     def hear(self) -> None:

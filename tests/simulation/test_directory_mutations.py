@@ -16,12 +16,10 @@ from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.work import deletions
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.format import names
-from cleanerd.install.journal import Journal
 from cleanerd.storage import log_dir as log_dir_module
 from cleanerd.storage.checkpoints import read_offsets, update_cleaner_checkpoint
 from cleanerd.storage.log_dir import LogDir
 from tests.simulation import moving, stage
-from tests.simulation import world as worlds
 from tests.simulation.test_mutations import found
 
 pytestmark = pytest.mark.soak
@@ -35,9 +33,8 @@ def _all_with_several(monkeypatch: Patch) -> None:
 
 @pytest.fixture
 def brokers(monkeypatch: Patch) -> None:
-    """All belong to a broker that is in no cluster, and moves its replicas."""
+    """All belong to a broker, which moves its replicas."""
     monkeypatch.setattr(stage, "KAFKA_SHARE", 1.0)
-    monkeypatch.setattr(worlds, "CLUSTER_SHARE", 0.0)
 
 
 def test_it_finds_a_checkpoint_with_entries_of_all_directories(monkeypatch: Patch) -> None:
@@ -113,18 +110,3 @@ def test_it_finds_a_cleaner_that_deletes_what_is_its_brokers(brokers: None, monk
     """What it has moved away."""
     monkeypatch.setattr(deletions, "is_kafka_dir", lambda *_: False)
     found("no log lies there")
-
-
-def test_it_finds_a_journal_that_lies_in_another_place(monkeypatch: Patch) -> None:
-    """On another file system than the log that it is about."""
-    monkeypatch.setattr(stage, "KAFKA_SHARE", 1.0)
-    monkeypatch.setattr(worlds, "CLUSTER_SHARE", 1.0)
-    real = Journal.write
-
-    def write(self: Journal, install: Any) -> None:
-        elsewhere = self.path.replace("/0/.", "/1/.")
-        os.makedirs(os.path.dirname(elsewhere), exist_ok=True)
-        real(Journal(self.files, elsewhere), install)
-
-    monkeypatch.setattr(Journal, "write", write)
-    found("is about")

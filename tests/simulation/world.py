@@ -1,14 +1,12 @@
 """One seed's world: log directories, their writers or their broker, their cleaner, and everything that can happen to them.
 
-`stage` is what it stands on, `writing`, `broker` with `hosting`, `replicas` and `clients` are the others in it.
+`stage` is what it stands on, `writing`, `broker` and `clients` are the others in it.
 """
 
 import os
 
-from cleanerd.daemon.parts import no_cluster
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import TopicPartition
-from cleanerd.install.area import Area
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
@@ -17,14 +15,12 @@ from tests.simulation import judge
 from tests.simulation.broker import Broker
 from tests.simulation.cleaner import Cleanerd, EngineKilled
 from tests.simulation.clients import Clients
-from tests.simulation.replicas import Replicas
 from tests.simulation.rules import Violation
-from tests.simulation.stage import CLUSTER_SHARE, Stage
+from tests.simulation.stage import Stage
 from tests.simulation.writer import Log
 from tests.simulation.writing import Writing
 
 STEPS = ("worker", "worker", "worker", "committer", "retention", "housekeeper", "scanner", "scan", "express")
-STEPS_IN_CLUSTER = (*STEPS, "worker", "worker", "scan", "scan", *["installer"] * 4)
 CAPACITY_BYTES = 64 << 20
 """Of a disk that can be full; cleanerd leaves 1 % of one that small."""
 STOP_MARGIN_S = 2
@@ -52,10 +48,7 @@ class World(Stage):
             log.model.limit = 0 if self.is_kafka else None
         self.locks.has_leases = self.chance.random() < 0.8
         if self.is_kafka:
-            if self.chance.random() < CLUSTER_SHARE:
-                self.replicas = Replicas(self)
-                self.roughness = self.chance.choice([0.2, 0.2, 1.0])
-            self.broker = Broker(self, self.writing, self.replicas)
+            self.broker = Broker(self, self.writing)
         self.clients.write_configuration()
         self.hear()
         for log_dir in self.log_dirs:
@@ -67,7 +60,7 @@ class World(Stage):
         draw = self.chance.random()
         if self.is_calm or draw > 0.25:
             return
-        if draw < 0.02 * self.roughness**2:
+        if draw < 0.02:
             self.counts["engine kills"] += 1
             self.note("  the engine is killed")
             raise EngineKilled
@@ -76,22 +69,14 @@ class World(Stage):
     def _meanwhile(self) -> None:
         """Others do something."""
         draw = self.chance.random()
-        if self.chance.random() < 0.01 * self.roughness:
+        if self.chance.random() < 0.01:
             self.directories.something()
-        if draw < 0.12 * self.roughness and self.daemon is not None:
+        if draw < 0.12 and self.daemon is not None:
             self.clients.control()
-        elif draw < 0.16 * self.roughness:
+        elif draw < 0.16:
             self.clients.reload()
         else:
             self.writing.step()
-            if self.replicas is not None:
-                self.replicas.go_on()
-
-    def _pause(self, seconds: float) -> None:
-        """Of an install: meanwhile others go on."""
-        self.clock.pass_s(seconds)
-        if not self.is_calm:
-            self.aside(self._meanwhile)
 
     # -- steps --------------------------------------------------------------------------------------------------
 
@@ -101,11 +86,7 @@ class World(Stage):
         self.clock.pass_s(self.chance.choice([0, 0.01, 0.5, 3]))
         draw = self.chance.random()
         self.note(f"step {self.counts['steps']}")
-        if self.replicas is not None:
-            self.replicas.go_on()
-            if self.chance.random() < (0.12 if self._is_installing() else 0.03):
-                self.replicas.something()
-        if self.chance.random() < (0.1 if self.directories.offline else 0.03) * self.roughness:
+        if self.chance.random() < (0.1 if self.directories.offline else 0.03):
             self.directories.something()
         if draw < 0.45:
             self.writing.step()
@@ -119,12 +100,10 @@ class World(Stage):
             self.note(f"faults at {self.fault_rate} in {self.faulty}")
         elif draw < 0.93:
             self._jump()
-        elif draw < 0.93 + 0.01 * self.roughness:
+        elif draw < 0.94:
             self._fill()
         elif draw < 0.96:
             self.clients.reload()
-        elif self.chance.random() > self.roughness:
-            self.writing.step()
         elif draw < 0.97:
             self._stop()
         elif draw < 0.98:
@@ -161,8 +140,7 @@ class World(Stage):
             made: list[Cleanerd] = []
 
             def start() -> None:
-                connect = no_cluster if self.replicas is None else self.replicas.connect
-                made.append(Cleanerd(self.state, self.log_dirs, self.clock, connect, self._pause))
+                made.append(Cleanerd(self.state, self.log_dirs, self.clock))
                 made[0].start()
 
             self.note("the daemon starts")
@@ -176,28 +154,17 @@ class World(Stage):
             elif made:
                 made[0].close()
             return
-        name = self.chance.choice(STEPS if self.replicas is None else STEPS_IN_CLUSTER)
-        draw = self.chance.random() if self._is_installing() else 1.0
-        if draw < 0.07:
-            self._stop()
-            return
-        if draw < 0.7:
-            name = "installer"
-        names = ["scan", "worker", "scan"] if name == "worker" and self.replicas is not None else [name]
-        for name in names:
-            self.note(f"daemon {name}")
-            if self.daemon is not None and not self._take(name):
-                self.counts["daemons killed"] += 1
-                self._kill_daemon()
+        name = self.chance.choice(STEPS)
+        self.note(f"daemon {name}")
+        if not self._take(name):
+            self.counts["daemons killed"] += 1
+            self._kill_daemon()
 
     def _take(self, name: str) -> bool:
         """A step of the daemon; whether it lives."""
         assert self.daemon is not None
         self.doing = name
         return self.act("daemon", self.daemon.steps[name])
-
-    def _is_installing(self) -> bool:
-        return any(os.path.exists(Area(RealFiles(), log_dir).path) for log_dir in self.log_dirs)
 
     def _kill_daemon(self) -> None:
         daemon, self.daemon = self.daemon, None
@@ -223,8 +190,8 @@ class World(Stage):
         return {(name, stat.st_ino, stat.st_size) for name, stat in found}
 
     def _stop(self) -> None:
-        """SIGTERM. An install that is under way is brought to its end, or left in its journal. Raises Violation."""
-        daemon, began_s, was_installing = self.daemon, self._charged_s(), self._is_installing()
+        """SIGTERM. Raises Violation."""
+        daemon, began_s = self.daemon, self._charged_s()
         if daemon is None:
             return
         limit_s = daemon.parts.configuration().broker.shutdown_timeout_ms / 1000 + STOP_MARGIN_S
@@ -236,8 +203,6 @@ class World(Stage):
             self.note(f"it has stopped within {took_s} s")
             if took_s > limit_s or kept:
                 raise Violation(f"a daemon that was told to stop took {took_s} s and kept {kept}")
-            if was_installing:
-                self.counts["installs left" if self._is_installing() else "installs finished"] += 1
         self._kill_daemon()
 
     def _charged_s(self) -> float:
@@ -254,8 +219,7 @@ class World(Stage):
             self.kill_in = self.chance.randint(0, 80)
             kill = self.kill_in
             if self.daemon is not None:
-                more = ["installer"] * 6 if self._is_installing() else []
-                name = self.chance.choice(["worker", "worker", "committer", *more])
+                name = self.chance.choice(["worker", "worker", "committer"])
                 self.note(f"daemon {name}, and after {kill} operations the power goes")
                 self._take(name)
         self.counts["power cuts"] += 1
@@ -287,8 +251,6 @@ class World(Stage):
         if self.problems:
             raise Violation("; ".join(self.problems))
         for log in self.logs:
-            if self.replicas is not None and not self.replicas.has(log):
-                continue
             if not os.path.isdir(log.directory):
                 if log.model.sent:
                     raise Violation(f"{log.tp} is gone")
@@ -306,7 +268,7 @@ class World(Stage):
             judge.check(log.model, log.directory, reads=self.chance.random() < 0.2)
             self.counts["judgements"] += 1
         is_staged = any(name.endswith(".cleanerd") for name, _, _ in seen)
-        if not is_staged and not self._is_installing():
+        if not is_staged:
             window.settle(now_ms, self.rules)
 
     def end(self) -> None:
@@ -329,8 +291,6 @@ class World(Stage):
             self.broker.load()
         if self.broker is not None:
             self.broker.settle()
-        if self.replicas is not None:
-            self._end_installs(self.replicas)
         self._write_last()
         if self.daemon is None:
             self._clean()
@@ -343,7 +303,7 @@ class World(Stage):
             self._get_done()
             self.directories.something()
         self._get_done()
-        if self.broker is not None and self.replicas is None:
+        if self.broker is not None:
             self.broker.start()
             self.broker.settle(self.log_dirs)
             self._write_last()
@@ -365,8 +325,6 @@ class World(Stage):
             log.writer.roll()
             log.append()
             log.end_all()
-            if log.leader is not None:
-                log.fetch(1 << 30)
         if self.broker is not None:
             self.broker.stop()
         self.locks.is_broker = False
@@ -387,35 +345,6 @@ class World(Stage):
             if not (waits := self._what_waits()):
                 return
         raise Violation(f"something waits for ever: {waits}")
-
-    def _end_installs(self, replicas: Replicas) -> None:
-        """All of them come to their end, and broker 1 has a replica of everything again. Raises Violation."""
-        broker = self.broker
-        assert broker is not None
-        replicas.calm()
-        is_brought_back, quiet = False, 0
-        for _ in range(400):
-            self.clock.pass_s(1)
-            replicas.go_on()
-            broker.follow()
-            if self.daemon is None:
-                self._clean()
-            elif not self._take("installer"):
-                raise Violation("a daemon that nobody kills ends")
-            self.judge()
-            quiet = quiet + 1 if not self._is_installing() and replicas.is_quiet() else 0
-            if quiet == 5 and not is_brought_back:
-                is_brought_back, quiet = True, 0
-                replicas.judge()
-                replicas.bring_back()
-            elif quiet == 5:
-                break
-        else:
-            raise Violation(f"an install waits for ever: {replicas.told()}")
-        replicas.judge()
-        broker.check_nothing_left()
-        for log in self.logs:
-            log.check_complete()
 
     def _what_waits(self) -> list[str]:
         waits = []

@@ -2,18 +2,13 @@
 
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 from cleanerd.client.producer import Producer, ProducerRecord
 from cleanerd.client.writer import LogWriter
 from cleanerd.format.codecs import Codec
 from cleanerd.format.names import TopicPartition
 from tests.simulation.disk import Disk
-from tests.simulation.judge import PRODUCER_EXPIRATION_MS, Batch, Model, read
-from tests.simulation.rules import Violation
-
-if TYPE_CHECKING:
-    from tests.simulation.replicas import Leader
+from tests.simulation.judge import PRODUCER_EXPIRATION_MS, Batch, Model
 
 CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
 SEGMENT_BYTES = 700
@@ -34,10 +29,6 @@ class Log:
     _sequences: dict[int, int] = field(default_factory=dict)
     is_whole: bool = False  # nobody writes, and the last one who did came to a clean end
     cut: int | None = None  # where a truncation is under way, or was interrupted
-    leader: "Leader | None" = None  # of a partition with several replicas: then `writer` follows it
-    known: str | None = None  # id of the topic of which its broker has a replica
-    hosted: str | None = None  # topic id of the directory that its broker has open
-    is_exchanged: bool = False  # its directory went, or there was none yet
     future: str | None = None  # directory that its broker moves it to
     copied: set[int] = field(default_factory=set)  # segments that are there
     targets: set[str] = field(default_factory=set)  # log directories that it has been on its way to
@@ -47,17 +38,12 @@ class Log:
     def directory(self) -> str:
         return f"{self.log_dir}/{self.tp}"
 
-    @property
-    def is_used(self) -> bool:
-        """Whether its broker uses what lies in its directory, or has when it lived."""
-        return self.leader is None or (self.known is not None and self.known == self.hosted)
-
     def open(self) -> None:
         """Another writer; its producers have ids of their own, as after a crash of theirs."""
         self.is_whole = False
         writer = LogWriter(
             self.log_dir, self.tp.topic, self.tp.partition, segment_bytes=SEGMENT_BYTES, index_interval_bytes=120,
-            fsync=True, repair=True, start_offset=0 if self.is_exchanged else self.model.end,
+            fsync=True, repair=True, start_offset=self.model.end,
             producer_expiration_ms=PRODUCER_EXPIRATION_MS, clock=self.disk.clock,
         )  # fmt: skip
         self.writer = writer
@@ -73,40 +59,19 @@ class Log:
             self.model.append(raw)
 
         writer.append = append  # type: ignore[method-assign]
-        if self.is_exchanged:
-            self.model.exchanged(writer.log_end_offset, read(self.directory))
-            self.is_exchanged, self.cut = False, None
-
-    @property
-    def _target(self) -> Any:
-        """What producers write to."""
-        return self.leader or self.writer
-
-    def fetch(self, most: int) -> int:
-        """Take so many batches from the leader; where it ends then."""
-        assert self.writer is not None
-        assert self.leader is not None
-        missing = [one for one in self.leader.batches if one.last >= self.writer.log_end_offset]
-        for batch in missing[:most]:
-            self.writer.append(batch.raw)
-        return self.writer.log_end_offset
 
     def die(self) -> None:
         """kill -9."""
         self.writer, self.is_whole = None, False
-        self._lose_producers()
+        self.producers.clear()
         self.disk.close_all_of(str(self.tp))
 
     def close(self) -> None:
         """A clean end."""
         writer, self.writer = self.writer, None
-        self._lose_producers()
+        self.producers.clear()
         if writer is not None:
             writer.close()
-
-    def _lose_producers(self) -> None:
-        if self.leader is None:
-            self.producers.clear()
 
     def append(self) -> str:
         """One batch, or the end of a transaction, by one of its producers."""
@@ -135,19 +100,18 @@ class Log:
         return ProducerRecord(key, value, now_ms - chance.randint(0, 5))
 
     def _new_producer(self) -> tuple[int, Producer]:
+        assert self.writer is not None
         codec, draw = self.chance.choice(CODECS), self.chance.random()
         if draw < 0.35:
-            return -1, Producer(self._target, codec=codec)
+            return -1, Producer(self.writer, codec=codec)
         number, self._next_producer = self._next_producer, self._next_producer + 1
-        made = self.producers[number] = Producer(self._target, codec=codec, producer_id=number)
+        made = self.producers[number] = Producer(self.writer, codec=codec, producer_id=number)
         if draw < 0.7:
             made.begin()
-        if len(self.producers) > (3 if self.leader is None else 2):
+        if len(self.producers) > 3:
             oldest = min(self.producers)
             if not self.producers[oldest]._in_transaction:
                 del self.producers[oldest]
-            elif self.leader is not None:  # where a broker that dies ends none
-                self._end(oldest)
         return number, made
 
     def _end(self, number: int) -> str:
@@ -155,19 +119,6 @@ class Log:
         is_abort = self.chance.random() < 0.4
         offset = producer.abort(now_ms) if is_abort else producer.commit(now_ms)
         return f"{offset}: producer {number}: {'abort' if is_abort else 'commit'}"
-
-    def check_complete(self) -> None:
-        """Its broker has all that the leader has. Raises Violation."""
-        assert self.leader is not None
-        ours = {batch.first: batch.raw for batch in self.model.sent}
-        for batch in self.leader.batches:
-            is_gone = all(
-                record.offset in self.model.gone for record in batch.records
-            )  # and may be forgotten
-            if ours.pop(batch.first, batch.raw if is_gone else None) != batch.raw:
-                raise Violation(f"{self.tp} has another batch at {batch.first} than its leader, or none")
-        if ours:
-            raise Violation(f"{self.tp} has batches at {sorted(ours)}, its leader has none there")
 
     def end_all(self) -> None:
         """No transaction stays open."""
@@ -178,7 +129,8 @@ class Log:
 
     def end_left(self) -> None:
         """Those of producers that died are aborted by their coordinator."""
-        writer = self._target
+        writer = self.writer
+        assert writer is not None
         for entry in writer.producers:
             if entry.current_txn_first_offset >= 0:
                 left = Producer(writer, producer_id=entry.producer_id, producer_epoch=entry.producer_epoch)

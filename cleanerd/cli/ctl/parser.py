@@ -212,18 +212,6 @@ def _add_waiting(verbs: _Verbs) -> None:
         help="wait until no lock is in the way. Without PATTERN this announces a broker: nothing else begins in its free "
         "log directories until it has started, for a minute at most",
     )
-    install = verbs.add(
-        "install",
-        ctl_verbs.install,
-        "install a staged result in a running broker: its replica is taken out for a moment and put back",
-        "log",
-        examples=("install orders-3 --dry-run", "install orders-3 --wait", "install orders-3 --abort"),
-    )
-    install.add_argument("--wait", action="store_true", help="wait until it is done")
-    install.add_argument(
-        "--dry-run", action="store_true", help="only say whether it could begin now, or how far it is"
-    )
-    install.add_argument("--abort", action="store_true", help="do not begin, or put the replica back at once")
     verbs.add(
         "await",
         ctl_verbs.await_cleaned,

@@ -211,14 +211,6 @@ _COMMITS: Mapping[str, Cell] = {
     "LOCK OWNER": _as(lambda pid: f"pid {pid}", "lock_owner_pid"),
     "REASON": _as(str, "reason"),
 }
-_INSTALLS: Mapping[str, Cell] = {
-    **_WHERE,
-    "OUTCOME": _as(str, "outcome"),
-    "STEP": _as(str, "step"),
-    "FREES": _as(size, "freed_bytes"),
-    "FETCHES": _as(size, "tail_bytes"),
-    "REASON": _as(str, "reason"),
-}
 _MUTES: Mapping[str, Cell] = {
     "TOPIC": _as(str, "topic"),
     "SINCE": _as(instant, "since_ms"),
@@ -471,7 +463,6 @@ _EMPTY = {
     "commits": "nothing is staged",
     "explanations": "no log matches",
     "events": "nothing happened",
-    "installs": "no log matches",
     "deleted": "nothing was deleted",
     "muted": "nothing is muted",
 }
@@ -489,7 +480,6 @@ _TEXTS: Mapping[str, Callable[[Any], str]] = {
     "throttle": _throttle,
     "reload": _reload,
     "muted": lambda rows: table(rows, _MUTES),
-    "installs": lambda rows: table(rows, _INSTALLS),
     "retention": lambda rows: table(rows, _RETENTION),
     "deleted": lambda rows: table(rows, _DELETED),
 }

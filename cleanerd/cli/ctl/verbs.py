@@ -236,26 +236,6 @@ def unmute(client: Client, options: argparse.Namespace) -> Reply:
     return Reply(client.send("POST", "/v1/unmute", {"pattern": options.topics}, _CLUSTER_S))
 
 
-def install(client: Client, options: argparse.Namespace) -> Reply:
-    """Install a staged result into its running broker; with --wait, what became of it."""
-    body: dict[str, Any] = {"topic_partition": _partition(client, options.log)}
-    for flag in ("dry_run", "abort"):
-        if getattr(options, flag):
-            return _installed(client.send("POST", "/v1/install", body | {flag: True}, _CLUSTER_S))
-    deadline = _Deadline(options.timeout if options.wait else 0.0)
-    while True:
-        slice_ms = deadline.slice_ms()
-        answer = client.send("POST", "/v1/install", body | {"wait_ms": slice_ms}, slice_ms / 1000)
-        going_on = {row["outcome"] for row in answer["installs"]} & {"waiting", "running"}
-        if not going_on or deadline.is_over():
-            return _installed(answer, BUSY if options.wait else 0)
-
-
-def _installed(answer: dict[str, Any], going_on: int = 0) -> Reply:
-    codes = {"possible": 0, "installed": 0, "waiting": going_on, "running": going_on}
-    return Reply(answer, max(codes.get(row["outcome"], FAILED) for row in answer["installs"]))
-
-
 def retry(client: Client, options: argparse.Namespace) -> Reply:
     """Forget failures."""
     answer = client.send("POST", "/v1/retry", {"pattern": options.pattern})

@@ -18,7 +18,6 @@ from cleanerd.daemon.values.models import (
     HistoryEvent,
     HistoryEventKind,
     HoldView,
-    InstallView,
     JobView,
     LogRef,
     LogState,
@@ -151,15 +150,6 @@ class Operations(Protocol):
 
     def unmute(self, pattern: str) -> tuple[MuteView, ...]:
         """Bring back what muted topics had before; names those that were muted."""
-        ...
-
-    def install(
-        self, topic_partition: TopicPartition, dry_run: bool, abort: bool, wait_ms: int
-    ) -> tuple[InstallView, ...]:
-        """Install the staged result of a log into its running broker, next of all; answers within `wait_ms`.
-
-        `dry_run`: only tell whether it could begin. `abort`: do not begin, or take the replica back.
-        """
         ...
 
     def retry(self, pattern: str) -> tuple[LogRef, ...]:

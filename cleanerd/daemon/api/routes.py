@@ -151,14 +151,6 @@ class Commit(Parameters):
     wait_ms: WaitMs = 0
 
 
-class InstallOne(OnePartition):
-    """Which log; `dry_run`: only look, `abort`: take back; else how long to wait for the end."""
-
-    dry_run: bool = False
-    abort: bool = False
-    wait_ms: WaitMs = 0
-
-
 class Retry(Parameters):
     """Which logs."""
 
@@ -249,7 +241,6 @@ ROUTES = (
     Route("POST", "/v1/commit", "commit", Commit, "commits"),
     Route("POST", "/v1/mute", "mute", Topics, "muted"),
     Route("POST", "/v1/unmute", "unmute", Topics, "muted"),
-    Route("POST", "/v1/install", "install", InstallOne, "installs"),
     Route("POST", "/v1/retry", "retry", Retry, "logs"),
     Route("POST", "/v1/reload", "reload", Parameters, "reload"),
     Route("POST", "/v1/retention", "retention", Retention, "retention"),

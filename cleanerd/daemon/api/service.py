@@ -38,7 +38,6 @@ from cleanerd.daemon.values.models import (
     HistoryEvent,
     HistoryEventKind,
     HoldView,
-    InstallView,
     JobView,
     LogRef,
     LogState,
@@ -298,17 +297,6 @@ class Service(Operations):
             raise Conflict(str(error)) from error
         finally:
             self._reloaded(self._reloader.reload(ReloadTrigger.MUTES))
-
-    def install(
-        self, topic_partition: TopicPartition, dry_run: bool, abort: bool, wait_ms: int
-    ) -> tuple[InstallView, ...]:
-        """Install a staged result into its running broker."""
-        found, installs = self._of(topic_partition), self._parts.installs
-        if dry_run:
-            return tuple(map(installs.look, found))
-        if abort:
-            return tuple(map(installs.abort, found))
-        return tuple(installs.ask(log, wait_ms / 1000 / len(found)) for log in found)
 
     def retry(self, pattern: str) -> tuple[LogRef, ...]:
         """Forget failures."""

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cleanerd.daemon.inventory.entry import Entry
-from cleanerd.daemon.inventory.installed import InstalledLogs
 from cleanerd.daemon.inventory.listed_log import (
     Contents,
     ListedLog,
@@ -95,7 +94,6 @@ class Inventory:
     def __init__(self, files: Files, clock: Clock) -> None:
         self._files = files
         self._clock = clock
-        self.installed = InstalledLogs(files)
         self._dirs: dict[str, _LogDir] = {}
         self._touched: set[tuple[str, str]] = set()
         self._scanning = threading.Lock()
@@ -306,7 +304,7 @@ class Inventory:
             return
         if contents is not None:
             offsets = offsets_of(
-                log.topic_partition, contents, self.installed.complete(place.checkpoints(), log),
+                log.topic_partition, contents, place.checkpoints(),
                 is_kafka=place.is_kafka, now_ms=self._clock.now_ms(),
                 reaches=functools.partial(self._reaches, log, before, contents),
             )  # fmt: skip

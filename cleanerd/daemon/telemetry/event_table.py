@@ -85,23 +85,6 @@ _row("commit", "info", ("outcome", "reason", *_LOG),
      "What became of a result that was staged because a broker owned the log directory.",
      "dropped: nothing, the log has changed and will be cleaned again. failed: look at the disk.",
      outcomes="committed, dropped, failed", loud="failed")
-_row("install", "info", ("outcome", "reason", *_LOG, "step", "replicas", "freed_bytes", "tail_bytes"),
-     "An install of a staged result into a running broker. running: a `step` is in the journal; installed: the broker has "
-     "loaded the result, the list of replicas is the old one; returned: the list is the old one, the log too, or fetched "
-     "from the leader; abandoned: the cluster was asked for nothing; dropped: the topic is gone; foreign: the partition "
-     "was given another list of replicas meanwhile, which stays.",
-     "returned, dropped: see the reason; the log is cleaned again when it is due. abandoned: the result waits as before. "
-     "foreign: check that the list is what you want. "
-     "If the last line of an install is `running`, `cleanerctl install LOG --dry-run` tells what it waits for.",
-     outcomes="running, installed, returned, abandoned, dropped, foreign", loud="returned, foreign")
-_row("install_waits", "warning", (*_LOG, "step", "reason"),
-     "An install cannot continue and will try again: the cluster or the disk is in the way.",
-     "While its step is removing, moving, adding or evicting the partition has one replica fewer: see to the reason soon. "
-     "prepared: another install has the claim of the cluster for ten minutes; if its cleanerd is gone for good, delete the "
-     "consumer group `cleanerd-install`.")
-_row("install_unreadable", "warning", ("log_dir", "reason"), "The journal of an install cannot be read.",
-     "Compare the list of replicas of the partition that was installed last with what it was (`cleanerctl history`), "
-     "put it right, and remove the file.")
 _row("retention", "info", ("outcome", "reason", *_LOG, "bytes"), "Retention deleted segments of a log.",
      "failed: look at the file that the reason names.", outcomes="deleted, failed", loud="failed")
 _row("recovery", "info", ("outcome", "reason"), "Leftovers of an interrupted commit could not be cleaned up.",

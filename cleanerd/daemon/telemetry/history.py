@@ -36,7 +36,6 @@ from cleanerd.daemon.values.sample import SizeSample
 HOLD = "hold"
 HORIZON = "horizon"
 MUTE = "mute"
-INSTALLED = "installed"
 MOVING = "moving"
 _DURABLE = {HOLD, MUTE, MOVING}
 """Kinds of state that are on stable storage when `put` or `delete` answers True."""

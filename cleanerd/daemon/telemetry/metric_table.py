@@ -168,12 +168,6 @@ COMMITS = _counter("cleanerd_staged_commits_total", "log_dir outcome",
                    "What became of results that had to wait for the lock of their log directory.",
                    "when the broker has stopped; dropped: the log had changed meanwhile",
                    outcome=("committed", "dropped", "failed"))
-INSTALLS = _counter("cleanerd_installs_total", "log_dir outcome", "Installs of staged results into a running broker.",
-                    "when one is over; returned: the replica is back without the result",
-                    outcome=("installed", "returned", "abandoned", "dropped", "foreign"))
-INSTALL_OUT = _read("cleanerd_install_replica_out_seconds", "",
-                    "Age of the install under way whose replica may be out of its list of replicas; 0: none is.",
-                    "for a moment with each install")
 SCANS = _counter("cleanerd_scans_total", "log_dir outcome", "Full scans.", "every cleanerd.scan.interval.ms",
                  outcome=("ok", "offline"))
 

@@ -141,10 +141,6 @@ class Metrics:
         self._count(table.SEGMENTS_REPLACED, log_dir, by=len(group.sources))
         self._count(table.RECLAIMED_BYTES, log_dir, "compaction", by=max(before - after, 0))
 
-    def installed(self, log_dir: str, freed_bytes: int) -> None:
-        """A running broker has loaded a result."""
-        self._count(table.RECLAIMED_BYTES, log_dir, "compaction", by=max(freed_bytes, 0))
-
     def cleaned(self, job_id: str, log: LogId, result: LogResult) -> None:
         """A log went through a cleaning."""
         log_dir = log.log_dir
@@ -168,11 +164,10 @@ class Metrics:
 
     def told(self, event: HistoryEvent) -> None:
         """An event was recorded: what became of a result that had to wait."""
-        counter = {"commit": table.COMMITS, "install": table.INSTALLS}.get(event.kind)
-        if counter is None or event.log_dir is None or event.outcome == "running":
+        if event.kind != "commit" or event.log_dir is None:
             return
-        self._count(counter, event.log_dir, event.outcome)
-        if event.outcome in ("committed", "installed"):
+        self._count(table.COMMITS, event.log_dir, event.outcome)
+        if event.outcome == "committed":
             assert event.topic is not None
             assert event.partition is not None
             self._is_clean(LogId(event.log_dir, TopicPartition(event.topic, event.partition)))

@@ -22,9 +22,7 @@ LogState = Literal[
 """Of a log; `aborted` means that its cleaning was told to stop and has not stopped yet (rule 2A), `ignored` that cleanerd
 leaves it alone (policy, foreign topic id), with the reason."""
 
-HistoryEventKind = Literal[
-    "cleaning", "commit", "install", "retention", "recovery", "control", "reload", "daemon"
-]
+HistoryEventKind = Literal["cleaning", "commit", "retention", "recovery", "control", "reload", "daemon"]
 
 JobTrigger = Literal["schedule", "request", "horizon", "max lag"]
 
@@ -233,34 +231,6 @@ class StatusView(View):
     holds: int
     warnings: tuple[str, ...] = ()
     muted: tuple[MuteView, ...] = ()
-
-
-class InstallView(View):
-    """An install of a staged result into its running broker, or what prevents it.
-
-    `outcome`: possible and refused answer a dry run; waiting and running go on; the others are ends. `step`, while it runs,
-    is that of the journal. `freed_bytes`: by which the log gets smaller; `tail_bytes`: what the replica fetches again.
-    """
-
-    topic: str
-    partition: int
-    log_dir: str
-    outcome: Literal[
-        "possible",
-        "refused",
-        "waiting",
-        "running",
-        "installed",
-        "returned",
-        "abandoned",
-        "dropped",
-        "foreign",
-    ]
-    reason: str | None = None
-    step: str | None = None
-    replicas: tuple[int, ...] = ()
-    freed_bytes: int | None = None
-    tail_bytes: int | None = None
 
 
 class DeletedRecords(View):

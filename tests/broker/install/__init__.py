@@ -1,1 +1,0 @@
-"""Installs into running brokers."""
