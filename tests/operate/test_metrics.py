@@ -423,7 +423,7 @@ def test_other_paths_are_not_found_and_other_methods_refused() -> None:
         host, port = address.split(":")
         with socket.create_connection((host, int(port))) as client:
             client.sendall(b"POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
-            assert client.recv(100).startswith(b"HTTP/1.0 501")
+            assert client.recv(100).startswith(b"HTTP/1.1 405")
 
 
 def test_an_address_in_use_is_told_with_its_key() -> None:

@@ -1,9 +1,37 @@
-"""What the servers of the daemon share: an answer, a page, and what one client can take."""
+"""HTTP/1.1 on a socket that listens already, one request on each connection, each in a thread, all within limits.
 
+=====================  ==================================================================================================
+what                   how it is limited
+=====================  ==================================================================================================
+size of a request      `RequestLimits.max_body_bytes`, and as much again as a head may have (413, 431)
+time for a request     `RequestLimits.request_s` from the connection to its last byte, however slowly it drips (408)
+time for an answer     `RequestLimits.answer_s` from its first byte to its last
+connections at once    `RequestLimits.max_connections`: one more takes the place of the one that has been silent for longest;
+                       where all have asked, it is turned away (503)
+=====================  ==================================================================================================
+"""
+
+import contextlib
+import io
+import select
+import socket
+import socketserver
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Any, Protocol
+
+import structlog
+
+from cleanerd import __version__
+from cleanerd.env.clock import Clock, SystemClock
 
 JSON = "application/json"
+_log = structlog.get_logger("cleanerd")
+_HEAD_BYTES = 16_384
+_ACCEPT_PAUSE_MS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +56,254 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client says beside the path: the Accept header, and what follows the `?`."""
+    """What a client asks for. `query` follows the `?` of its target; `headers` by their names in lower case."""
 
-    accept: str = ""
+    method: str = "GET"
+    path: str = "/"
     query: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    connection: socket.socket | None = None
+    body: io.BufferedIOBase = field(default_factory=io.BytesIO)  # what follows the head, as it comes in
+
+    @property
+    def accept(self) -> str:
+        """The Accept header."""
+        return self.headers.get("accept", "")
 
 
 Page = Callable[[Request], Answer]
-"""Makes the answer to GET on a path beside the verbs (metrics, health, status)."""
+"""Makes the answer to GET on one path."""
+
+
+class UnreadableRequest(Exception):
+    """A request that does not come in within the limits, or whose sender has gone (`status` None)."""
+
+    def __init__(self, status: HTTPStatus | None) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Site(Protocol):
+    """What a server serves."""
+
+    def answer(self, request: Request, began_s: float) -> Answer:
+        """The answer to a request; may raise UnreadableRequest. `began_s`: when its connection came, by the clock."""
+        ...
+
+    def error(self, status: int, code: str, message: str) -> Answer:
+        """The answer to what is no request, or does not come in."""
+        ...
+
+
+class HttpServer:
+    """Serves a site on a socket in threads of its own, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        site: Site,
+        name: str,
+        limits: RequestLimits | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`name`: of its thread, and in its log."""
+        self._server = _Server(listening, site, name, limits or RequestLimits(), clock or SystemClock())
+        self._accepting = threading.Thread(target=self._server.accept_until_stopped, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._accepting.start()
+
+    def stop(self, drain_s: float) -> None:
+        """Stop accepting and wait up to `drain_s` for requests in progress. The socket stays open."""
+        self._server.stop_accepting()
+        self._accepting.join()
+        self._server.drain(drain_s)
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(
+        self, listening: socket.socket, site: Site, name: str, limits: RequestLimits, clock: Clock
+    ) -> None:
+        socketserver.BaseServer.__init__(self, "", _Connection)
+        self.socket, self.site, self.name, self.limits, self.clock = listening, site, name, limits, clock
+        self._changed = threading.Condition()
+        self._silent: dict[socket.socket, bool] = {}  # connections by age; whether they have yet to ask
+        self._stop_receiver, self._stop_sender = socket.socketpair()
+        listening.setblocking(False)
+
+    def accept_until_stopped(self) -> None:
+        """Take connections; wakes for them and for `stop_accepting` only."""
+        ready, stopped = select.poll(), select.poll()
+        ready.register(self.socket, select.POLLIN)
+        for poll in (ready, stopped):
+            poll.register(self._stop_receiver, select.POLLIN)
+        while self._stop_receiver.fileno() not in dict(ready.poll()):
+            try:
+                connection, _ = self.socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                continue
+            except OSError as error:  # too many open files, for example: it stays readable, so do not spin
+                _log.error("accept_failed", server=self.name, reason=str(error))
+                stopped.poll(_ACCEPT_PAUSE_MS)
+                continue
+            self.process_request(connection, "")
+
+    def stop_accepting(self) -> None:
+        """Make `accept_until_stopped` return."""
+        self._stop_sender.close()
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until no request is in progress any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._silent, timeout_s)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Give a connection its thread, or turn it away."""
+        try:
+            if self._has_room(request):
+                return super().process_request(request, client_address)
+        except RuntimeError:  # no thread to be had
+            self._forget(request)
+        with contextlib.suppress(OSError):
+            _send(request, self.site.error(503, "busy", "too many connections; try again"), 0.0)
+        self.shutdown_request(request)
+        return None
+
+    def _has_room(self, connection: socket.socket) -> bool:
+        """Whether there is room for one more: a client that connects and says nothing keeps no other from asking."""
+        with self._changed:
+            if len(self._silent) >= self.limits.max_connections:
+                silent = next((one for one, is_silent in self._silent.items() if is_silent), None)
+                if silent is None:
+                    return False
+                del self._silent[silent]
+                with contextlib.suppress(OSError):
+                    silent.shutdown(socket.SHUT_RDWR)  # its thread wakes and closes it
+            self._silent[connection] = True
+            return True
+
+    def has_asked(self, connection: socket.socket) -> bool:
+        """The head of a request came in: it keeps its place from now on. False for one whose place was taken."""
+        with self._changed:
+            if connection not in self._silent:
+                return False
+            self._silent[connection] = False
+            return True
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._changed:
+            self._silent.pop(connection, None)
+            self._changed.notify_all()
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._forget(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        """Log the error that ended a connection."""
+        _log.exception("connection_failed", server=self.name)
+
+
+class _Incoming(io.RawIOBase):
+    """Bytes of one request, with a limit on their number and on the time that all of them take."""
+
+    def __init__(self, connection: socket.socket, limits: RequestLimits, clock: Clock) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._deadline_s = clock.monotonic_s() + limits.request_s
+        self._left_bytes = _HEAD_BYTES + limits.max_body_bytes
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left_s = self._deadline_s - self._clock.monotonic_s()
+        if self._left_bytes == 0:
+            raise UnreadableRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        if left_s <= 0:
+            raise UnreadableRequest(HTTPStatus.REQUEST_TIMEOUT)
+        try:
+            self._connection.settimeout(left_s)
+            count = self._connection.recv_into(memoryview(buffer)[: self._left_bytes])
+        except TimeoutError:
+            raise UnreadableRequest(HTTPStatus.REQUEST_TIMEOUT) from None
+        except OSError:
+            raise UnreadableRequest(None) from None
+        self._left_bytes -= count
+        return count
+
+
+class _Connection(BaseHTTPRequestHandler):
+    """One connection: reads a request within its limits, answers it, ends."""
+
+    server: _Server
+
+    def setup(self) -> None:
+        """No writing yet; reading within limits."""
+        self.connection = self.request
+        self.rfile = io.BufferedReader(_Incoming(self.request, self.server.limits, self.server.clock))
+        self.answer: Answer | None = None
+        self.command = ""
+        self.began_s = self.server.clock.monotonic_s()
+
+    def handle(self) -> None:
+        """Read, act, answer."""
+        try:
+            self.raw_requestline = self.rfile.readline(_HEAD_BYTES)
+            if self.raw_requestline and self.parse_request() and self.server.has_asked(self.connection):
+                path, _, query = self.path.partition("?")
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                request = Request(self.command, path, query, headers, self.connection, self.rfile)
+                self.answer = self.server.site.answer(request, self.began_s)
+        except UnreadableRequest as unreadable:
+            if unreadable.status is not None:
+                self.send_error(unreadable.status)
+        except Exception:  # noqa: BLE001  # the boundary of a request
+            _log.exception("request_failed", server=self.server.name, request=repr(self.raw_requestline))
+            self.answer = self.server.site.error(
+                500, "internal", "internal error; the daemon's log says more"
+            )
+
+    def finish(self) -> None:
+        """Send the answer, if the client is still there."""
+        if self.answer is not None:
+            try:
+                _send(
+                    self.connection, self.answer, self.server.limits.answer_s, is_head=self.command == "HEAD"
+                )
+            except OSError as error:
+                _log.info("answer_lost", server=self.server.name, reason=str(error))
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
+        """Answer to a request that is not even HTTP, or not within the limits."""
+        status = HTTPStatus(code)
+        text = message or status.description or status.phrase
+        self.answer = self.server.site.error(code, status.name.lower(), text)
+
+    def handle_expect_100(self) -> bool:
+        """Never tell a client to go on: requests are small, and it will go on by itself."""
+        return True
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Nothing: what matters is in the audit log."""
+
+
+def _send(connection: socket.socket, answer: Answer, timeout_s: float, *, is_head: bool = False) -> None:
+    headers = {
+        "Server": f"cleanerd/{__version__}",
+        "Content-Type": answer.content_type,
+        "Content-Length": str(len(answer.body)),
+        "Connection": "close",
+        **answer.headers,
+    }
+    lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    connection.settimeout(timeout_s)
+    connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + (b"" if is_head else answer.body))

@@ -174,11 +174,9 @@ _row("history_state_unreadable", "error", ("path", "state", "reason"),
 # -- control API and metrics --------------------------------------------------------------------------------------------
 
 _row("audit_lost", "error", ("entry", "exception"), "A request could not be recorded.", "Report it.")
-_row("control_accept_failed", "error", ("reason",), "The control socket cannot accept connections at the moment.",
+_row("accept_failed", "error", ("server", "reason"), "The control socket or the metrics port cannot accept connections.",
      "Too many open files: raise LimitNOFILE.")
-_row("control_connection_failed", "error", ("exception",), "An internal error in a connection.", "Report it.")
-_row("control_request_failed", "error", ("request", "exception"), "An internal error in a request.", "Report it.")
-_row("control_answer_lost", "info", ("reason",), "A client left before its answer was ready.")
-_row("metrics_page_failed", "error", ("path", "exception"), "An internal error while a page was made.", "Report it.")
-_row("metrics_request_failed", "debug", ("client", "error"), "A client went away or did not speak HTTP.")
+_row("connection_failed", "error", ("server", "exception"), "An internal error in a connection.", "Report it.")
+_row("request_failed", "error", ("server", "request", "exception"), "An internal error in a request.", "Report it.")
+_row("answer_lost", "info", ("server", "reason"), "A client left before its answer was ready.")
 # fmt: on

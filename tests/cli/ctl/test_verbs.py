@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -259,6 +260,8 @@ def test_exit_75_when_it_is_busy(daemon: Daemon) -> None:
     full = Daemon(daemon.path.parent / "full", RequestLimits(max_connections=1))
     with socket.socket(socket.AF_UNIX) as other:
         other.connect(str(full.path))
+        other.sendall(b"POST /v1/clean HTTP/1.1\r\nContent-Length: 9\r\n\r\n{")
+        threading.Event().wait(0.5)  # until its head has been read
         ran = full.ctl("status")
     assert (ran.returncode, "too many connections" in ran.stderr) == (75, True)
     full.server.stop(1.0)
