@@ -43,6 +43,14 @@ def instant(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
+def utc(time_ms: int) -> str:
+    """A point in time for a reader whose time zone is not known; no calendar has what a producer may write into a record."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError):
+        return f"{time_ms} ms, which is after the year 9999"
+
+
 def clock_time(time_ms: int) -> str:
     """The time of day of an instant, in the time zone of the reader."""
     return instant(time_ms).partition(" ")[2]

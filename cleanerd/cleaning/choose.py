@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from cleanerd.cleaning.horizons import read_horizons
 from cleanerd.cleaning.result import Basis, CleaningOutcome, CleanRequest, LogResult
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.pace import Pace
@@ -26,6 +27,7 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot
 from cleanerd.storage.stability import Stability, read_stability
 from cleanerd.storage.staged import StagedGroup
+from cleanerd.units import utc
 
 _NO_MAX_LAG = 2**63 - 1
 PaceOf = Callable[[TopicPartition], Pace]
@@ -178,15 +180,29 @@ def _examine(
         config.min_cleanable_dirty_ratio, config.min_compaction_lag_ms, config.max_compaction_lag_ms
     )
     found = cleanable_range(facts, compaction, now_ms)
-    if request.horizons and found.is_empty:
-        found = clean_section_only(facts, found)
-        reason = (
-            None if found.clean_bytes else "there is no clean section in which a delete horizon could expire"
-        )
-    else:
-        reason = _why_not(found, compaction, force=request.force)
     candidate = Candidate(snapshot, stability, found, config, epochs)
-    return candidate if reason is None else candidate.result("skipped", reason)
+    reason = _why_not(found, compaction, force=request.force)
+    if reason is None:
+        return candidate
+    skipped = candidate.result("skipped", reason)
+    if not request.horizons or not found.clean_bytes:
+        return skipped
+    visit = replace(candidate, range=clean_section_only(facts, found))
+    return _unless_expired(skipped, visit, now_ms, pace)
+
+
+def _unless_expired(skipped: LogResult, visit: Candidate, now_ms: int, pace: Pace) -> Candidate | LogResult:
+    """The visit for expired delete horizons alone, if it would find any; else the result that says so."""
+    if not visit.range.clean_bytes:  # held back by what may move without a change of the clean section
+        return replace(skipped, next_horizon_ms=now_ms + visit.config.delete_retention_ms)
+    end = visit.range.first_uncleanable_offset
+    clean = [segment for segment in visit.snapshot.segments if segment.base_offset < end]
+    horizons = read_horizons(clean, now_ms, pace)
+    if horizons.has_expired:
+        return visit
+    following = "" if horizons.next_ms is None else f"; the next one passes at {utc(horizons.next_ms)}"
+    reason = f"{skipped.reason}; no tombstone has passed its delete horizon{following}"
+    return replace(skipped, reason=reason, next_horizon_ms=horizons.next_ms)
 
 
 def _why_not(found: CleanableRange, config: CompactionConfig, *, force: bool) -> str | None:

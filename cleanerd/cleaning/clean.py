@@ -457,7 +457,6 @@ def _result(log: _Log, rewritten: RewrittenLog, outcome: CleaningOutcome, watch:
         topic_codec_saves_bytes=sum(p.topic_codec_saves_bytes for p in parts)
         if plan.work.topic_codec
         else None,
-        next_horizon_ms=_next_horizon_ms(rewritten),
         basis=log.candidate.basis,
     )
 
@@ -483,14 +482,6 @@ def _removed(log: RewrittenLog) -> np.ndarray:
             total += written.part.removed
     total[RecordVerdict.KEEP] = 0
     return total
-
-
-def _next_horizon_ms(log: RewrittenLog) -> int | None:
-    """When the next tombstone or marker of the log may go."""
-    now_ms = log.indexed.work.now_ms
-    written = [part.part.next_horizon_ms for parts in log.parts.values() for part in parts]
-    found = [summary.next_horizon_ms for summary in log.indexed.summaries] + written
-    return min((horizon_ms for horizon_ms in found if horizon_ms > now_ms), default=None)
 
 
 def _bound(log: _Log) -> Room:

@@ -49,7 +49,8 @@ class LogResult:
     The cleaned range is [`first_dirty_offset`, `end_offset`). Bytes and segments before and after are those
     of the whole log; `bytes_read` and records are those that the run went through. `removed` counts records
     by reason. `error` is the class of what went wrong; with `is_retryable` the same work may succeed later by
-    itself. `next_horizon_ms`: when the earliest tombstone or marker that stays may go.
+    itself. `next_horizon_ms`: of a log that was looked at for expired delete horizons, when it is worth another look; None
+    as long as no cleaning stamps new ones.
     `peak_extra_bytes` is the disk space that new files need while the old ones are still there, `peak_group_bytes` that
     of the group that needs most: with less than the former, but no less than the latter, a cleaning commits group by
     group. `groups_left`: of groups that there was no room for beside those that are staged. `basis` is what the
@@ -163,7 +164,7 @@ class CleanRequest:
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
     force: bool = False  # ignore the dirty ratio, never a safety bound
-    horizons: bool = False  # also go through logs with nothing dirty: a delete horizon may have expired
+    horizons: bool = False  # also clean what is not dirty enough, if a delete horizon there has expired
     dry_run: bool = False
     jobs_at_once: int = 1  # that share the memory for keys
 

@@ -73,6 +73,7 @@ def request_from(arguments: Namespace) -> CleanRequest:
         topics=frozenset(arguments.topic) or None,
         partitions=frozenset(arguments.partition) or None,
         force=arguments.force,
+        horizons=True,
         dry_run=arguments.dry_run,
     )
 

@@ -109,7 +109,8 @@ def _row(found: Candidate | LogResult, now_ms: int, *, exact: bool) -> LogRow | 
         "topic": tp.topic,
         "partition": tp.partition,
         "log_dir": snapshot.log_dir,
-        "is_due": is_filthy(bound, thresholds),
+        "is_due": bound.is_empty
+        or is_filthy(bound, thresholds),  # empty: an expired delete horizon is all there is
         "dirty_ratio": round(bound.dirty_ratio, 6),
         "bytes_before": snapshot.size_bytes,
         "bytes_to_read": found.size_bytes,

@@ -11,9 +11,6 @@ Stop    1. no new work; every cleaning is aborted at its next buffer, waiters ar
 What a kill leaves behind, the next start recovers.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import structlog
 
 from cleanerd.config.load import Configuration
@@ -21,8 +18,6 @@ from cleanerd.config.reload import ReloadPlan
 from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus, ReloadTrigger
 from cleanerd.daemon.loops.crew import Crew
 from cleanerd.daemon.parts import Parts
-from cleanerd.daemon.telemetry.history import HORIZON
-from cleanerd.daemon.values.log_id import LogId
 
 _log = structlog.get_logger("cleanerd")
 
@@ -44,8 +39,6 @@ class Supervisor:
             if log_dir not in parts.obstacles.offline and not parts.ownership.recover(log_dir):
                 _log.info("owned_by_another", log_dir=log_dir, pid=parts.ownership.owner_of(log_dir))
         self.crew.scanner.scan()
-        for log, horizon_ms in parts.history.all(HORIZON, _horizon).values():
-            parts.due_logs.note_horizon(log, horizon_ms)
         self.crew.start(config.log_cleaner_threads)
         parts.life.is_ready = True
         parts.events.record(
@@ -116,7 +109,3 @@ class Supervisor:
         config = configuration.broker
         self.parts.history.set_limits(config.history_max_age_ms, config.history_max_bytes)
         self.parts.due_logs.reserve(config.reserved_topics, config.reserved_max_wait_ms)
-
-
-def _horizon(fields: Mapping[str, Any]) -> tuple[LogId, int]:
-    return LogId.of_fields(fields), int(fields["horizon_ms"])

@@ -1,4 +1,4 @@
-"""Walk the headers of all batches of a file: where it can be cut, and how many records lie between the cuts.
+"""Walk the headers of all batches of a file: where it can be cut, and how many records and which horizons lie in each part.
 
 The plan of a cleaning follows from these numbers, so none of them is taken on a header's word: a batch holds no more
 records than its offsets and its bytes have room for. Nothing but headers is read where batches are large.
@@ -14,7 +14,9 @@ from numba import types
 from cleanerd.env.pace import Pace
 from cleanerd.format.codecs import MAX_EXPANDED_BYTES
 from cleanerd.format.head import (
+    BASE_TIMESTAMP_AT,
     CODEC_MASK,
+    DELETE_HORIZON,
     FLAGS_AT,
     HEADER_SIZE,
     LAST_OFFSET_DELTA_AT,
@@ -25,6 +27,7 @@ from cleanerd.format.head import (
 )
 
 from .fingerprint import may_supersede
+from .horizons import earlier
 from .native import JIT, be32, be64, njit
 from .records import RECORD_BYTES_MIN
 from .scan import next_size
@@ -72,9 +75,17 @@ def _records_max(buffer, at, size, previous, expanded_max):
 
 
 @njit(**JIT)
+def _horizon(buffer, at):
+    """Delete horizon of the batch at `at`, -1 none."""
+    if buffer[at + MAGIC_AT] < 2 or buffer[at + FLAGS_AT] & DELETE_HORIZON == 0:
+        return np.int64(-1)
+    return max(be64(buffer, at + BASE_TIMESTAMP_AT), np.int64(-1))
+
+
+@njit(**JIT)
 def _walk_heads(
     fd, size, until, chunk_bytes, first_dirty_offset, expanded_max, buffer, address, state, starts, records,
-    dirty_records,
+    dirty_records, horizons,
 ):  # fmt: skip
     """Fills the outputs from where `state` is to `until`, and moves it there; whether no batch was met before that."""
     position, previous, chunk, next_cut, advised = state
@@ -102,6 +113,7 @@ def _walk_heads(
         count, previous = _records_max(buffer, at, batch_bytes, previous, expanded_max)
         records[chunk] += count
         dirty_records[chunk] += count if may_supersede(previous, first_dirty_offset) else 0
+        horizons[chunk] = earlier(_horizon(buffer, at), horizons[chunk])
         wanted = np.int64(HEADER_SIZE if batch_bytes >= _SKIPPED_BYTES else _WINDOW_BYTES)
         position += batch_bytes
     state[:] = position, previous, chunk, next_cut, advised
@@ -114,16 +126,31 @@ def walk_heads(fd: int, size_bytes: int, chunk_bytes: int, first_dirty_offset: i
     What cannot be read, or is no header, ends the walk: all that is left belongs to the last chunk, whose reader meets the
     same and says so. Raises what `pace` does.
     """
+    return _walk(fd, size_bytes, chunk_bytes, first_dirty_offset, pace)[0]
+
+
+def walk_horizons(
+    fd: int, size_bytes: int, chunk_bytes: int, pace: Pace
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(starts as in `Heads`, the earliest delete horizon of each chunk in ms, -1 none). Raises what `pace` does."""
+    heads, horizons = _walk(fd, size_bytes, chunk_bytes, 0, pace)
+    return heads.starts, horizons
+
+
+def _walk(
+    fd: int, size_bytes: int, chunk_bytes: int, first_dirty_offset: int, pace: Pace
+) -> tuple[Heads, npt.NDArray[np.int64]]:
     room = min(size_bytes // chunk_bytes, size_bytes // V0_SIZE_MIN) + 1
     starts, records, dirty_records = (np.zeros(room, np.int64) for _ in range(3))
+    horizons = np.full(room, -1, np.int64)
     buffer = np.empty(_WINDOW_BYTES, np.uint8)
     state, position, is_stuck = np.array([0, -1, -1, 0, 0], np.int64), 0, False
     while position < size_bytes and not is_stuck:
         is_stuck = _walk_heads(
             fd, size_bytes, min(position + _STEP_BYTES, size_bytes), chunk_bytes, first_dirty_offset,
-            MAX_EXPANDED_BYTES, buffer, buffer.ctypes.data, state, starts, records, dirty_records,
+            MAX_EXPANDED_BYTES, buffer, buffer.ctypes.data, state, starts, records, dirty_records, horizons,
         )  # fmt: skip
         passed, position = int(state[0]) - position, int(state[0])
         pace(passed)
     kept = max(int(state[2]) + 1, 1)
-    return Heads(starts[:kept], records[:kept], dirty_records[:kept])
+    return Heads(starts[:kept], records[:kept], dirty_records[:kept]), horizons[:kept]

@@ -2,12 +2,10 @@
 
 import numpy as np
 
-from cleanerd.format.head import DELETE_HORIZON
+from cleanerd.format.head import CONTROL, DELETE_HORIZON
 
 from .native import JIT, njit
-from .tables import Action, Table
-
-_DROP, _EMPTY = int(Action.DROP), int(Action.EMPTY)
+from .tables import Table
 
 
 @njit(**JIT)
@@ -19,33 +17,39 @@ def delete_horizon(batch):
 
 
 @njit(**JIT)
-def _earlier(known, horizon):
-    return horizon if known < 0 or horizon < known else known
+def earlier(horizon, other):
+    """The earlier of two horizons, of which -1 is none."""
+    return horizon if other < 0 or 0 <= horizon < other else other
 
 
 @njit(**JIT)
-def _next_horizon(batches, known, now_ms):
+def _next_horizon(batches, now_ms):
+    found = np.int64(-1)
     for i in range(len(batches)):
         horizon = delete_horizon(batches[i])
-        if horizon > now_ms and horizon >= 0:
-            known = _earlier(known, horizon)
-    return known
+        if horizon > now_ms:
+            found = earlier(horizon, found)
+    return found
 
 
 @njit(**JIT)
-def _next_written_horizon(judged, known):
-    for i in range(len(judged)):
-        row = judged[i]
-        if row.action not in (_DROP, _EMPTY) and row.horizon >= 0:
-            known = _earlier(known, row.horizon)
-    return known
+def _holds_expired(batches, records, now_ms):
+    for i in range(len(records)):
+        batch = batches[records[i].batch]
+        can_go = batch.attributes & CONTROL != 0 or records[i].value_is_null != 0
+        if can_go and 0 <= delete_horizon(batch) <= now_ms:
+            return True
+    return False
 
 
-def next_horizon(batches: Table, known_ms: int, now_ms: int) -> int:
-    """The earliest of `known_ms` (-1 none) and the delete horizons of `batches` after `now_ms`; -1 when there is none."""
-    return int(_next_horizon(batches, known_ms, now_ms))
+def next_horizon(batches: Table, now_ms: int) -> int:
+    """The earliest delete horizon after `now_ms`, -1 when there is none."""
+    return int(_next_horizon(batches, now_ms))
 
 
-def next_written_horizon(judged: Table, known_ms: int) -> int:
-    """The earliest of `known_ms` (-1 none) and the delete horizons that judged batches are written with; -1 none."""
-    return int(_next_written_horizon(judged, known_ms))
+def holds_expired(batches: Table, records: Table, now_ms: int) -> bool:
+    """Whether one of `records` is a tombstone or a marker whose time has come.
+
+    A batch keeps its horizon when its last tombstone goes (rule 4.28), so its header alone does not tell.
+    """
+    return bool(_holds_expired(batches, records, now_ms))

@@ -13,7 +13,6 @@ import numpy as np
 
 from cleanerd.errors import CorruptFile
 from cleanerd.kernels.fingerprint import Fingerprints, fingerprint_records
-from cleanerd.kernels.horizons import next_horizon
 from cleanerd.kernels.judge import Context, all_stay, judge, mark_aborted
 from cleanerd.kernels.newest import answer_rest, mark_superseded, new_set, split_by_bucket, survivors
 from cleanerd.kernels.tables import EVENT, AbortedTxns, Table, joined
@@ -124,7 +123,7 @@ def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[Chu
 
         for read_bytes, records in map_slices(piece, take):
             advance(read_bytes, 0, records)
-        tally.add_batches(piece, events, log.context.now_ms)
+        tally.add_batches(piece, events)
     fingerprints, numbers = np.concatenate(parts), np.concatenate(buckets)
     if clean < len(fingerprints) and not work.is_dirty:
         raise beyond_segment(work.source, log)
@@ -161,11 +160,9 @@ class ChunkTally:
         self.changed = self._records = self._expanded_bytes = self._batches = self._legacy_batches = 0
         self._first_offset = self._last_offset = -1
         self._events: list[Table] = []
-        self._next_horizon_ms = -1
 
-    def add_batches(self, piece: Piece, events: Table, now_ms: int) -> None:
+    def add_batches(self, piece: Piece, events: Table) -> None:
         """Count the batches of a piece whose records were walked: legacy wrappers have no base offset before that."""
-        self._next_horizon_ms = next_horizon(piece.batches, self._next_horizon_ms, now_ms)
         if self._batches == 0:
             self._first_offset = int(piece.batches["base_offset"][0])
         self._last_offset = int(piece.batches["last_offset"][-1])
@@ -192,7 +189,6 @@ class ChunkTally:
             changed_anyway=self.changed,
             competing=competing,
             events=joined(self._events, EVENT),
-            next_horizon_ms=self._next_horizon_ms,
         )
 
 

@@ -67,7 +67,7 @@ class LookedUp:
         is_of_txn = piece.batches["attributes"] & (CONTROL | TRANSACTIONAL) != 0
         if bool((is_of_txn | (piece.batches["magic"] < 2)).any()):
             raise Unforeseen
-        self._tally.add_batches(piece, np.zeros(0, EVENT), self._log.context.now_ms)
+        self._tally.add_batches(piece, np.zeros(0, EVENT))
 
     def of(self, piece: Piece, part: Slice, aborted: Bits) -> Bits:
         """Superseded or not, one entry per record of the slice. Raises CorruptFile."""

@@ -20,7 +20,6 @@ from cleanerd.format.head import CODEC_MASK, CONTROL
 from cleanerd.kernels.compressed import pack, pack_singly
 from cleanerd.kernels.digest import digest_batches, digest_judged, digest_records
 from cleanerd.kernels.fingerprint import look_up_answers
-from cleanerd.kernels.horizons import next_written_horizon
 from cleanerd.kernels.judge import judge, mark_aborted
 from cleanerd.kernels.rebuild import write_batches, write_bodies
 from cleanerd.kernels.tables import WRITTEN, Action, Bytes, Table, joined
@@ -95,7 +94,6 @@ def rewrite_chunk(
         last_offset=proof.last_offset,
         removed=removed,
         entries=entries,
-        next_horizon_ms=tally.next_horizon_ms,
         topic_codec_saves_bytes=tally.topic_codec_saves_bytes,
     )
 
@@ -134,7 +132,6 @@ class _PartTally:
 
     def __init__(self, codec: TopicCodec | None) -> None:
         self.records_read = 0
-        self.next_horizon_ms = -1
         self._codec = codec
         self._rebuilt_bytes = self._sampled_bytes = self._sampled_in_codec_bytes = 0
         self._size_bytes = self._records_digest = self._batches_digest = 0
@@ -147,7 +144,6 @@ class _PartTally:
         )
         self._batches_digest = digest_judged(self._batches_digest, piece.batches, part.begin, judged)
         self.records_read += len(part.records)
-        self.next_horizon_ms = next_written_horizon(judged, self.next_horizon_ms)
         if self._codec is not None:
             self._sample(piece, part, judged, kept, rows, self._codec)
         rows["position"] += self._size_bytes

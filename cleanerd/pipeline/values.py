@@ -159,7 +159,6 @@ class ChunkSummary:
     changed_anyway: int  # batches that change whatever the other chunks hold
     competing: int  # records that take part in the contest for their key
     events: Table
-    next_horizon_ms: int  # the earliest delete horizon still to come that a batch carries already, -1 none
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +221,6 @@ class Part:
     last_offset: int  # of the last batch that stays, -1 none
     removed: npt.NDArray[np.int64]  # per RecordVerdict
     entries: IndexEntries
-    next_horizon_ms: int  # the earliest delete horizon of the batches that stay, -1 none
     topic_codec_saves_bytes: int = 0  # about; of a dry run
 
 

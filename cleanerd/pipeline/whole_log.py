@@ -55,7 +55,7 @@ def foreseen(work: ChunkWork) -> ChunkSummary:
     return ChunkSummary(
         work.source.size_bytes, expanded_bytes=0, records=0, batches=work.source.size_bytes // HEADER_SIZE, legacy_batches=0,
         first_offset=work.source.min_offset, last_offset=-1, changed_anyway=0, competing=0,
-        events=np.zeros(0, EVENT), next_horizon_ms=-1,
+        events=np.zeros(0, EVENT),
     )  # fmt: skip
 
 

@@ -199,13 +199,21 @@ def first_young(segments: Sequence[SegmentFacts], min_compaction_lag_ms: int, no
 
 
 def clean_section_only(log: LogFacts, found: CleanableRange) -> CleanableRange:
-    """The range of a visit that only looks for expired delete horizons: it ends where the dirty section begins.
+    """The range of a visit for expired delete horizons alone: it ends where the dirty section begins.
 
     Kafka waits for new dirty records before it drops an expired tombstone. `clean_bytes` is 0 when there is no such range:
-    a round ends at the base of a segment (1.13).
+    a round ends at the base of a segment (1.13), and a checkpoint lifts none of the other bounds (1.9), such as the high
+    watermark of a restored log whose entry is missing.
     """
     end = found.first_dirty_offset
-    usable = not found.checkpoint_reset and any(segment.base_offset == end for segment in log.segments)
+    bounds = [log.active.base_offset, log.last_stable_offset]
+    if log.recovery_point is not None:
+        bounds.append(log.recovery_point)
+    usable = (
+        not found.checkpoint_reset
+        and end <= min(bounds)
+        and any(segment.base_offset == end for segment in log.segments)
+    )
     clean_bytes = found.clean_bytes if usable else 0
     return replace(found, first_uncleanable_offset=end, cleanable_bytes=0, clean_bytes=clean_bytes)
 

@@ -21,7 +21,7 @@ from cleanerd.format.time_index import ENTRY
 HOUR_MS = 3_600_000
 OLD_MS = 1_600_000_000_000  # before anything that the clock of a test says
 CONFIG = TopicConfig(
-    cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.5, delete_retention_ms=0, min_compaction_lag_ms=0,
+    cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.5, delete_retention_ms=24 * HOUR_MS, min_compaction_lag_ms=0,
     max_compaction_lag_ms=FOREVER_MS, retention_ms=-1, retention_bytes=-1, segment_bytes=1 << 20,
     segment_index_bytes=1 << 20, index_interval_bytes=4096, file_delete_delay_ms=0,
     broker_min_cleanable_dirty_ratio=0.5, remote_storage_enable=False, compression="batch", compression_type="producer",
@@ -91,6 +91,7 @@ class Fixture:
     clock: HandClock = field(default_factory=HandClock)
     configs: dict[str, TopicConfig] = field(default_factory=dict)
     busy: set[str] = field(default_factory=set)
+    looks: bool = True  # at the delete horizons of a new log, and finds none
 
     def __post_init__(self) -> None:
         self.inventory = Inventory(self.files, self.clock)
@@ -109,6 +110,9 @@ class Fixture:
     def scan(self) -> list[str]:
         """What the scan reports, in words."""
         report = self.inventory.scan([str(path) for path in self.dirs])
+        for log in report.appeared if self.looks else ():
+            self.due_logs.estimate(log, self.clock.now_ms(), self.config)
+            self.due_logs.note_horizon(log, None)
         return [
             f"{word} {log}"
             for word, logs in (("+", report.appeared), ("-", report.vanished), ("~", report.changed))

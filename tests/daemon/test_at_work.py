@@ -18,6 +18,7 @@ from cleanerd.client.reader import read_records
 from cleanerd.client.writer import LogWriter
 from cleanerd.config.reload import CLEANER_KEYS
 from cleanerd.format import names
+from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.producer_snapshot import render_producer_snapshot
 from tests.cleaning.logs import assert_settled, contents, newest, segment
 from tests.cleaning.test_group_by_group import SEGMENT_BYTES, tight
@@ -199,6 +200,26 @@ def test_an_expired_delete_horizon_is_visited_though_nothing_is_dirty(tmp_path: 
         assert (first["removed"], second["removed"]) == ({"superseded": 1}, {"tombstone": 1})
         time.sleep(1)  # noqa: TID251  # nothing more is due, and nothing more happens
         assert len(daemon.outcomes("graves-0")) == 2
+
+
+def test_horizons_that_others_stamped_are_visited_once_by_a_new_daemon(tmp_path: Path) -> None:
+    """One that expired long ago goes; a log with nothing to wait for is looked at in silence; a request looks as well."""
+    log_dir, state_dir = tmp_path / "logs", tmp_path / "d"
+    for topic, horizon_ms in (("graves", 1000), ("quiet", None), ("later", 2**62)):
+        with LogWriter(str(log_dir), topic, 0, segment_bytes=1 << 20) as log:
+            tombstone = Record(0, 1000, b"dead", None if horizon_ms else b"alive")
+            log.append(encode_batch([tombstone], base_offset=0, delete_horizon_ms=horizon_ms))
+            log.roll()
+    entries = "".join(f"{topic} 0 1\n" for topic in ("graves", "quiet", "later"))
+    (log_dir / names.CLEANER_OFFSET_CHECKPOINT).write_text(f"0\n3\n{entries}")
+    with running(state_dir, log_dir, cleanerd_spark_idle_timeout_ms=600_000) as daemon:
+        wait_until(lambda: daemon.outcomes("graves-0") == ["committed"], 60, daemon.output)
+        assert not list(read_records(str(log_dir / "graves-0")))
+        assert (daemon.outcomes("quiet-0"), daemon.outcomes("later-0")) == ([], [])
+        jobs = daemon.ask("jobs")["jobs"]
+        assert [(job["trigger"], len(job["logs"])) for job in jobs] == [("horizon", 3)]
+        reason = daemon.ask("clean", "later-0", "--force", "--wait")["jobs"][0]["reason"]
+        assert "no tombstone has passed its delete horizon; the next one passes at" in reason
 
 
 def test_a_log_without_room_for_all_its_groups_is_committed_group_by_group(tmp_path: Path) -> None:

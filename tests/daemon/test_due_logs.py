@@ -340,7 +340,7 @@ def test_horizon_that_passes_is_worth_a_visit_though_nothing_is_dirty(one: Fixtu
     log = one.log("log20-0")
     write_cleaner_checkpoint(one.root, {"log20-0": 18})
     one.scan()
-    assert (one.due_names(), one.next_due_in_ms()) == ([], None)
+    assert (one.due_names(), one.next_due_in_ms()) == ([], CONFIG.delete_retention_ms)
     at_ms = one.clock.now_ms() + 50
     one.due_logs.note_horizon(log, at_ms)
     assert (one.due_names(), one.next_due_in_ms()) == ([], 50)
@@ -350,9 +350,54 @@ def test_horizon_that_passes_is_worth_a_visit_though_nothing_is_dirty(one: Fixtu
     assert (one.due_names(), one.next_due_in_ms()) == ([], None)
 
 
+def test_a_new_log_is_looked_at_for_horizons_once_if_it_has_a_clean_section(fixture: Fixture) -> None:
+    """They may be a year old, whoever stamped them; the log itself is what tells."""
+    fixture.looks = False
+    for name in ("clean-0", "dirty-0", "beyond-0"):
+        write_log(fixture.root / name, {0: 100, 10: 100, 20: 0})
+    (fixture.root / names.META_PROPERTIES).touch()
+    write_cleaner_checkpoint(fixture.root, {"clean-0": 20, "beyond-0": 20})
+    write_checkpoint(fixture.root, names.RECOVERY_POINT_CHECKPOINT, {"clean-0": 20, "beyond-0": 20})
+    write_checkpoint(fixture.root, names.REPLICATION_CHECKPOINT, {"clean-0": 20, "beyond-0": 10})
+    fixture.scan()
+    assert [(due.reason, due.range.clean_bytes) for due in fixture.due()] == [(DueReason.HORIZON, 200)]
+    assert fixture.due_names() == ["clean-0"], "the high watermark holds the other one back"
+    fixture.due_logs.note_horizon(fixture.log("clean-0"), None)
+    fixture.clock.advance(1000 * HOUR_MS)
+    fixture.scan()
+    assert (fixture.due_names(), fixture.next_due_in_ms()) == ([], None)
+
+
+def test_horizons_are_looked_for_when_the_last_cleaning_is_delete_retention_ms_ago(fixture: Fixture) -> None:
+    """Of the broker or cleanerd; retention, and what is appended, is no cleaning."""
+    log, day_ms = fixture.root / "t-0", CONFIG.delete_retention_ms
+    write_log(log, {0: 100, 10: 100, 20: 100, 30: 0})
+    write_cleaner_checkpoint(fixture.root, {"t-0": 30})
+    fixture.scan()
+    assert fixture.next_due_in_ms() is None
+    for _ in range(3):
+        write_log(log, {10: 60, 40: 0})
+        write_cleaner_checkpoint(fixture.root, {"t-0": 40})
+        fixture.scan()
+        assert (fixture.due_names(), fixture.next_due_in_ms()) == ([], day_ms)
+        fixture.clock.advance(day_ms - 1)
+        fixture.scan()
+        write_log(log, {10: 50})
+    fixture.scan()
+    assert fixture.next_due_in_ms() == day_ms, "it was cleaned again"
+    fixture.clock.advance(day_ms - 1)
+    (log / file_name(0)).unlink()
+    write_log(log, {50: 0})
+    fixture.scan()
+    assert fixture.next_due_in_ms() == 1
+    fixture.due_logs.note_cleaned(fixture.log("t-0"), fixture.config)
+    assert fixture.next_due_in_ms() == day_ms
+
+
 def test_horizons_come_after_dirty_logs_and_the_oldest_first(three: Fixture) -> None:
     write_cleaner_checkpoint(three.root, {"log20-0": 18, "log25-0": 24, "log30-0": 20})
     three.scan()
+    assert three.due_names() == ["log30-0"]
     for name, ago_ms in (("log20-0", 5), ("log25-0", 7)):
         three.due_logs.note_horizon(three.log(name), three.clock.now_ms() - ago_ms)
     assert three.due_names() == ["log30-0", "log25-0", "log20-0"]

@@ -102,7 +102,7 @@ def read_everything(data: bytes, rng: random.Random) -> ReadStatus:
     if len(batches):
         assert first_misplaced(batches, 0, batches["position"].copy()) == -1
         first_misplaced(batches, 0, np.sort(np.array([rng.randrange(-9, len(raw) + 9) for _ in range(5)])))
-        next_horizon(batches, -1, NOW_MS)
+        next_horizon(batches, NOW_MS)
         digest_batches(0, batches)
     plain = (batches["attributes"] & 7 == 0).all()
     rows, impossible = count_records(nothing, batches, 0, len(batches)) if plain else (0, 0)

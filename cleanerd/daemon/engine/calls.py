@@ -23,7 +23,7 @@ class CleanCall:
     """Examine logs of one log directory, clean those that qualify as one job, stage the results.
 
     `is_owned`: a broker lives in the log directory; `jobs_at_once`: how many share the memory for keys.
-    `force`: whatever the dirty ratio; `horizons`: also where nothing is dirty and only a delete horizon has expired.
+    `force`: whatever the dirty ratio; `horizons`: also where only a delete horizon has expired.
     Answered by a list with a `LogResult` per log: staged, unchanged, skipped, failed or aborted.
     """
 

@@ -73,7 +73,8 @@ class DueLogs:
                 continue
             own = [FOREVER_MS]
             if self._due(entry, now_ms, config_of)[0] is None:
-                own = [found.next_change_ms(now_ms), entry.visits.horizon_ms, entry.visits.examined_until_ms]
+                horizon_ms = entry.visits.horizon_ms if found.clean_range.clean_bytes else FOREVER_MS
+                own = [found.next_change_ms(now_ms), horizon_ms, entry.visits.examined_until_ms]
             elif entry.visits.due_since_s is not None:
                 left_s = self._left_s(entry, self._clock.monotonic_s())
                 own = [now_ms + math.ceil(min(left_s * 1000, FOREVER_MS))]
@@ -93,11 +94,16 @@ class DueLogs:
             entry.visits.examined_until_ms = FOREVER_MS if until_ms is None else until_ms
             entry.visits.examined = entry.visits.offered
 
-    def note_horizon(self, log: LogId, due_ms: int | None) -> None:
-        """From `due_ms` on a visit is due even if nothing is dirty (rule 0.6); None: there is nothing to wait for."""
+    def note_horizon(self, log: LogId, next_ms: int | None) -> None:
+        """A look found no expired delete horizon (rule 0.6); the next one expires at `next_ms`, None if there is none."""
         entry = self._inventory.entry(log)
         if entry is not None:
-            entry.visits.horizon_ms = FOREVER_MS if due_ms is None else due_ms
+            entry.visits.horizon_ms = FOREVER_MS if next_ms is None else next_ms
+
+    def note_cleaned(self, log: LogId, topic_config: TopicConfigs) -> None:
+        """All that had expired is gone, and what was stamped now will have after delete.retention.ms."""
+        delay_ms = topic_config(log.topic_partition.topic).delete_retention_ms
+        self.note_horizon(log, _sum_ms(self._clock.now_ms(), delay_ms))
 
     def due_for_s(self, log: LogId) -> float:
         """For how long a log has been found due without a break, in seconds; 0 for one that is not due."""
@@ -125,9 +131,9 @@ class DueLogs:
         found = self._estimate(entry, now_ms, config_of)
         if found is None or found.known.contents.in_transition:
             return None, None
-        reason = found.reason(now_ms)
-        if reason is None and now_ms >= entry.visits.horizon_ms:
-            reason = DueReason.HORIZON
+        reason, offered = found.reason(now_ms), found.range
+        if reason is None and now_ms >= entry.visits.horizon_ms and found.clean_range.clean_bytes:
+            reason, offered = DueReason.HORIZON, found.clean_range
         if reason is None:
             return None, None
         limits = (found.range.first_dirty_offset, found.range.first_uncleanable_offset)
@@ -135,7 +141,7 @@ class DueLogs:
         if now_ms < entry.visits.examined_until_ms and basis == entry.visits.examined:
             return None, None
         at_ms = {DueReason.MAX_LAG: found.deadline_ms, DueReason.HORIZON: entry.visits.horizon_ms}.get(reason)
-        return Due(entry.log, reason, found.range, at_ms), basis
+        return Due(entry.log, reason, offered, at_ms), basis
 
     def _totals(self, entries: Sequence[Entry], now_ms: int, config_of: TopicConfigs) -> Totals:
         known = [entry.known for entry in entries if entry.known is not None]
@@ -164,8 +170,22 @@ class DueLogs:
         except OSError:  # it changes under our hands; if it cannot be read at all, the scan says so
             self._inventory.touch_log(entry.log)
             return None
-        entry.visits.estimate = estimate(known, config, now_ms, first_batches_ms)
-        return entry.visits.estimate
+        found = entry.visits.estimate = estimate(known, config, now_ms, first_batches_ms)
+        self._watch_clean_section(entry, found, now_ms)
+        return found
+
+    def _watch_clean_section(self, entry: Entry, found: DirtyEstimate, now_ms: int) -> None:
+        """When to look for delete horizons: at once in a log that is new here, delete.retention.ms after a cleaning.
+
+        That is when the last one that the cleaning stamped expires, whoever cleaned: so a log that is cleaned more often is
+        never looked at, and one that is quiet is once. Retention, which only takes segments away, is no cleaning.
+        """
+        visits, section = entry.visits, found.clean_section
+        if visits.clean_section is None:
+            visits.horizon_ms = now_ms
+        elif not section <= visits.clean_section:
+            visits.horizon_ms = _sum_ms(now_ms, found.config.delete_retention_ms)
+        visits.clean_section = section
 
     def _first_batches_ms(self, entry: Entry, known: ListedLog, config: TopicConfig) -> dict[int, int | None]:
         """Rule 1.19, read once for each closed segment of a topic that has max.compaction.lag.ms."""
@@ -177,6 +197,10 @@ class DueLogs:
             for segment in known.contents.closed
         }
         return {segment.facts.base_offset: at for segment, at in entry.visits.first_batches_ms.items()}
+
+
+def _sum_ms(time_ms: int, delay_ms: int) -> int:
+    return min(time_ms + max(delay_ms, 0), FOREVER_MS)
 
 
 def _log_path(entry: Entry, segment: ClosedSegment) -> str:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cleanerd.config.model import TopicConfig
-from cleanerd.daemon.inventory.listed_log import ListedLog
+from cleanerd.daemon.inventory.listed_log import ClosedSegment, ListedLog
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.policy.cleanable import CleanableRange, non_active_from
+from cleanerd.policy.cleanable import CleanableRange, clean_section_only, non_active_from
 
 FOREVER_MS = 2**63 - 1
 """As a lag: none. As an instant: never."""
@@ -18,22 +18,30 @@ class DueReason(Enum):
 
     MAX_LAG = "older than max.compaction.lag.ms"
     RATIO = "dirty ratio above min.cleanable.dirty.ratio"
-    HORIZON = "a delete horizon has passed"
+    HORIZON = "a delete horizon may have passed"
 
 
 @dataclass(frozen=True, slots=True)
 class DirtyEstimate:
     """The most that may be cleanable, and until when that stands if nothing else changes.
 
+    `clean_range`: of a visit for expired delete horizons alone, without bytes where there can be none.
     `deadline_ms`: first instant at which a dirty segment is older than max.compaction.lag.ms (1.18), FOREVER_MS if none is.
     """
 
     known: ListedLog
     config: TopicConfig
     range: CleanableRange
+    clean_range: CleanableRange
     deadline_ms: int
     from_ms: int
     until_ms: int
+
+    @property
+    def clean_section(self) -> frozenset[ClosedSegment]:
+        """The segments below the first dirty offset."""
+        end = self.range.first_dirty_offset
+        return frozenset(one for one in self.known.contents.closed if one.facts.base_offset < end)
 
     def holds(self, known: ListedLog, config: TopicConfig, now_ms: int) -> bool:
         """Whether a new one would be the same."""
@@ -70,6 +78,7 @@ def estimate(
         known=known,
         config=config,
         range=found,
+        clean_range=clean_section_only(facts, found),
         deadline_ms=min(oldest_ms + max(config.max_compaction_lag_ms, 0) + 1, FOREVER_MS),
         from_ms=now_ms,
         until_ms=next(young, FOREVER_MS) if min_lag_ms else FOREVER_MS,

@@ -7,7 +7,6 @@ from structlog.contextvars import bind_contextvars, unbind_contextvars
 from cleanerd.cleaning.result import SUPERSEDED, LogResult
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.parts import Parts
-from cleanerd.daemon.telemetry.history import HORIZON
 from cleanerd.daemon.telemetry.metrics import dedupe_ratio
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
@@ -68,8 +67,11 @@ class Cleaners:
         """What became of a log; it is still in progress."""
         parts, config = self._parts, self._parts.configuration().broker
         parts.inventory.touch_log(log)
-        parts.metrics.cleaned(job.id, log, result)
-        parts.events.cleaned(job, log, result)
+        if (
+            job.trigger != "horizon" or result.outcome != "skipped"
+        ):  # else it is one of thousands after a start
+            parts.metrics.cleaned(job.id, log, result)
+            parts.events.cleaned(job, log, result)
         if result.outcome in ("committed", "staged") and config.log_kafka_summary:
             ratio = dedupe_ratio([result], config)
             parts.events.summarized(self.workers.number(), log, result, ratio)
@@ -77,9 +79,7 @@ class Cleaners:
             self._failed(log, result)
         elif result.outcome not in ("aborted", SUPERSEDED):
             parts.failures.succeeded(log)
-        self._note_examined(log, result)
-        if result.outcome in ("committed", "staged", "unchanged"):
-            self._note_horizon(log, result.next_horizon_ms)
+        self._note_examined(job, log, result)
 
     def _failed(self, log: LogId, result: LogResult) -> None:
         parts, config = self._parts, self._parts.configuration().broker
@@ -87,17 +87,13 @@ class Cleaners:
         if failure.is_uncleanable:
             parts.events.record_log("cleaning", "uncleanable", log, failure.reason, failures=failure.failures)
 
-    def _note_examined(self, log: LogId, result: LogResult) -> None:
+    def _note_examined(self, job: Job, log: LogId, result: LogResult) -> None:
         parts, now_ms = self._parts, self._parts.clock.now_ms()
         if result.outcome == SUPERSEDED:  # as soon as the log is seen to be another one, else after a pause
             parts.due_logs.note_examined(log, now_ms + parts.configuration().broker.retry_backoff_ms)
         if result.outcome == "skipped" or (result.outcome == "unchanged" and result.reason):
             parts.due_logs.note_examined(log, now_ms + _EXAMINED_FOR_MS)
-
-    def _note_horizon(self, log: LogId, horizon_ms: int | None) -> None:
-        parts = self._parts
-        parts.due_logs.note_horizon(log, horizon_ms)
-        if horizon_ms is None:
-            parts.history.delete(HORIZON, log.directory)
-        else:
-            parts.history.put(HORIZON, log.directory, {**log.fields(), "horizon_ms": horizon_ms})
+        if job.trigger in ("horizon", "request") and result.outcome == "skipped":
+            parts.due_logs.note_horizon(log, result.next_horizon_ms)
+        elif result.outcome in ("committed", "staged", "unchanged"):
+            parts.due_logs.note_cleaned(log, parts.configuration().topic)

@@ -8,11 +8,11 @@ from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports.retention import retention_facts
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import Explanation, Fact
-from cleanerd.daemon.work.condition import utc
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.errors import CleanerdError
 from cleanerd.policy.lifecycle import Status
 from cleanerd.storage.log_dir import Owner
+from cleanerd.units import utc
 
 _EXAMINATION = "examination"
 _STATES = {

@@ -6,11 +6,11 @@ from cleanerd.cleaning.retain import Preview
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import Fact, RetentionView
-from cleanerd.daemon.work.condition import utc
 from cleanerd.daemon.work.retention import Passed, whose_turn
 from cleanerd.errors import CleanerdError
 from cleanerd.policy.retention import Breach, Keeper, Kept
 from cleanerd.storage.log_dir import Owner
+from cleanerd.units import utc
 
 _END_OF_TIME_MS = 253_402_300_800_000
 """The year 10000: what is due later has no date."""

@@ -127,7 +127,7 @@ class Cleanings:
                     log.topic_partition.topic: configuration.topic(log.topic_partition.topic) for log in logs
                 },
                 force=job.force or force,
-                horizons=job.trigger == "horizon",
+                horizons=job.trigger in ("horizon", "request"),
                 reporter=channel.reporter,
                 is_owned=self.ownership.owner(log_dir).has_lock,
                 jobs_at_once=jobs_at_once(configuration.broker),

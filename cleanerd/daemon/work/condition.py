@@ -19,7 +19,6 @@ clean                       all others
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.inventory.due_logs import DueLogs, TopicConfigs
@@ -35,6 +34,7 @@ from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
 from cleanerd.policy.lifecycle import Status
 from cleanerd.policy.staging import pays_again
+from cleanerd.units import utc
 
 _BUSY: dict[Status, LogState] = {Status.IN_PROGRESS: "cleaning", Status.ABORTED: "aborted"}
 
@@ -189,11 +189,6 @@ class Conditions:
             broker = f"left to the broker's own cleaner, which is at work, until {utc(until_ms)}"
             return Condition(state, reason or broker, broker, True)
         return Condition(state, reason)
-
-
-def utc(time_ms: int) -> str:
-    """An instant for people: the daemon does not know the time zone of who asks."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _waits_for(owner: int | None) -> str | None:

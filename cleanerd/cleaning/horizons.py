@@ -1,0 +1,71 @@
+"""Delete horizons as they stand on disk: what a visit to a log with nothing dirty would find, whoever stamped it.
+
+The batch headers of the clean section are walked. A batch whose horizon has passed is looked into, because it keeps that
+horizon when its last tombstone goes (rule 4.28). Newest segments come first: the last cleaning before a log went quiet left
+most tombstones there, and the first one that may go ends the walk.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cleanerd.env.files import open_regular
+from cleanerd.env.pace import Pace
+from cleanerd.kernels.heads import walk_horizons
+from cleanerd.kernels.horizons import holds_expired, next_horizon
+from cleanerd.pipeline.chunks import Piece, Slice, map_slices, pieces_of
+from cleanerd.pipeline.values import Source
+from cleanerd.storage.scan import SegmentOnDisk
+
+_CHUNK_BYTES = 1 << 20  # is looked into as a whole when one of its batches has an expired horizon
+_NEVER_MS = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Horizons:
+    """Of the segments of a clean section: whether a tombstone or marker may go now, else when the next one may."""
+
+    has_expired: bool
+    next_ms: int | None = None
+
+
+def read_horizons(segments: Sequence[SegmentOnDisk], now_ms: int, pace: Pace) -> Horizons:
+    """Look for a tombstone or marker whose delete horizon has passed, newest segment first.
+
+    A header that is none ends the walk through its segment: to report damage is for a cleaning, and for `verify`. Raises
+    CorruptFile for a damaged batch that was looked into, SourceChanged, OSError, and what `pace` does.
+    """
+    next_ms = _NEVER_MS
+    for segment in reversed(segments):
+        with open_regular(segment.path) as fd:
+            starts, horizons = walk_horizons(fd, segment.size_bytes, _CHUNK_BYTES, pace)
+            ends = np.append(starts[1:], segment.size_bytes)
+            for at in np.flatnonzero(horizons >= 0):
+                after_ms = int(horizons[at])
+                if after_ms <= now_ms:
+                    source = Source(
+                        segment.path, segment.identity, int(starts[at]), int(ends[at]), segment.base_offset
+                    )
+                    found = _look_into(fd, source, now_ms, pace)
+                    if found.has_expired:
+                        return found
+                    after_ms = _NEVER_MS if found.next_ms is None else found.next_ms
+                next_ms = min(next_ms, after_ms)
+    return Horizons(has_expired=False, next_ms=next_ms if next_ms < _NEVER_MS else None)
+
+
+def _look_into(fd: int, source: Source, now_ms: int, pace: Pace) -> Horizons:
+    """The records of a chunk."""
+    found = -1
+    for piece in pieces_of(fd, source):
+        pace(len(piece.raw))
+
+        def take(part: Slice, piece: Piece = piece) -> bool:
+            return holds_expired(piece.batches, part.records, now_ms)
+
+        if any(map_slices(piece, take)):
+            return Horizons(has_expired=True)
+        later = next_horizon(piece.batches, now_ms)
+        found = later if found < 0 or 0 <= later < found else found
+    return Horizons(has_expired=False, next_ms=found if found >= 0 else None)

@@ -1,0 +1,210 @@
+"""Tombstones and markers of a log that nobody writes any more go by the horizons in its batches (rules 0.6, 4.18-4.21).
+
+Each cleaning here is a run of its own and remembers nothing: what has to be known lies in the log.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.horizons import Horizons, read_horizons
+from cleanerd.cleaning.one_shot import clean_once
+from cleanerd.cleaning.result import CleanRequest, LogResult
+from cleanerd.client.producer import Producer, ProducerRecord
+from cleanerd.client.reader import read_records
+from cleanerd.client.writer import LogWriter
+from cleanerd.config.load import resolve
+from cleanerd.config.sources import read_sources
+from cleanerd.env.clock import FixedNow
+from cleanerd.env.files import RealFiles
+from cleanerd.env.pace import unpaced
+from cleanerd.errors import CorruptFile
+from cleanerd.format import names
+from cleanerd.format.batch import Record, encode_batch
+from cleanerd.format.codecs import Codec
+from cleanerd.format.names import TopicPartition
+from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.scan import scan_partition
+from cleanerd.storage.segments import log_batches
+from tests.cleaning.silent import Silent
+
+TP = TopicPartition("quiet", 0)
+DAY_MS = 86_400_000
+T0_MS = 1_700_000_000_000
+HORIZON_MS = T0_MS + DAY_MS
+Rows = dict[bytes | None, bytes | None]
+Write = Callable[[Producer], None]
+
+
+def write(log_dir: Path, *segments: Write, codec: Codec = Codec.NONE, producer_id: int = -1) -> None:
+    """Closed segments, and an active one with another record."""
+    with LogWriter(str(log_dir), TP.topic, TP.partition, segment_bytes=1 << 24) as log:
+        producer = Producer(log, codec=codec, producer_id=producer_id)
+        for each in segments:
+            each(producer)
+            log.roll()
+        Producer(log).put(b"last", b"1", T0_MS)
+
+
+def clean(
+    log_dir: Path, spark: LazySpark, now_ms: int, *, force: bool = False, ratio: float = 0.5
+) -> LogResult:
+    """One run over all there is."""
+    settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": str(ratio)}
+    found = resolve(read_sources(topic_assignments=[(TP.topic, *item) for item in settings.items()]))
+    request = CleanRequest(
+        config=found.broker, topic_config=found.topic, log_dirs=(str(log_dir),), force=force, horizons=True
+    )
+    (result,) = clean_once(request, Silent(), FixedNow(now_ms), session=spark)
+    return result
+
+
+def rows(log_dir: Path) -> Rows:
+    return {record.key: record.value for record in read_records(str(log_dir / str(TP)))}
+
+
+def horizons(log_dir: Path, now_ms: int) -> Horizons:
+    """Of the closed segments."""
+    checkpoints = read_checkpoints(RealFiles(), str(log_dir))
+    snapshot = scan_partition(RealFiles(), str(log_dir), TP, checkpoints, is_kafka=False)
+    assert snapshot is not None
+    return read_horizons(snapshot.segments[:-1], now_ms, unpaced)
+
+
+def values(producer: Producer) -> None:
+    producer.send([ProducerRecord(b"%d" % key, b"value", T0_MS - DAY_MS) for key in range(5)])
+
+
+def deletions(producer: Producer) -> None:
+    producer.send([ProducerRecord(b"%d" % key, None, T0_MS - DAY_MS) for key in range(5)])
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_tombstones_go_in_the_first_run_after_their_horizon_though_nothing_is_dirty(
+    tmp_path: Path, spark: LazySpark, codec: Codec, *, force: bool
+) -> None:
+    write(tmp_path, values, deletions, codec=codec)
+    assert clean(tmp_path, spark, T0_MS).outcome == "committed"
+    before = clean(tmp_path, spark, HORIZON_MS - 1, force=force)
+    assert (before.outcome, before.next_horizon_ms) == ("skipped", HORIZON_MS)
+    assert before.reason is not None
+    assert before.reason.endswith("the next one passes at 2023-11-15 22:13:20 UTC")
+    assert len(rows(tmp_path)) == 6
+    after = clean(tmp_path, spark, HORIZON_MS, force=force)
+    assert (after.outcome, after.removed) == ("committed", {"tombstone": 5})
+    assert rows(tmp_path) == {b"last": b"1"}
+    again = clean(tmp_path, spark, HORIZON_MS + DAY_MS, force=force)
+    assert (again.outcome, again.next_horizon_ms) == ("skipped", None)
+
+
+def test_horizons_of_a_broker_count_as_well(tmp_path: Path, spark: LazySpark) -> None:
+    """Kafka's cleaner left them, with its checkpoint."""
+    with LogWriter(str(tmp_path), TP.topic, TP.partition, segment_bytes=1 << 24) as log:
+        tombstone = Record(0, T0_MS - DAY_MS, b"k", None)
+        log.append(encode_batch([tombstone], base_offset=0, delete_horizon_ms=HORIZON_MS))
+        log.roll()
+    (tmp_path / names.CLEANER_OFFSET_CHECKPOINT).write_text("0\n1\nquiet 0 1\n")
+    assert clean(tmp_path, spark, HORIZON_MS - 1).outcome == "skipped"
+    assert clean(tmp_path, spark, HORIZON_MS).removed == {"tombstone": 1}
+    assert rows(tmp_path) == {}
+
+
+def test_4_21_markers_go_by_their_horizon_too(tmp_path: Path, spark: LazySpark) -> None:
+    """And not before their data is gone and a cleaning has stamped them."""
+
+    def aborted(producer: Producer) -> None:
+        producer.begin()
+        producer.put(b"k", b"aborted", T0_MS - 2 * DAY_MS)
+        producer.abort(T0_MS - 2 * DAY_MS)
+
+    write(tmp_path, aborted, producer_id=7)
+    assert clean(tmp_path, spark, T0_MS, force=True).removed == {"aborted": 1}
+    assert clean(tmp_path, spark, T0_MS + 9 * DAY_MS, force=True).outcome == "skipped", "no horizon yet"
+    write(tmp_path, values)
+    assert clean(tmp_path, spark, T0_MS, force=True).outcome == "committed"
+    before = clean(tmp_path, spark, HORIZON_MS - 1)
+    assert (before.outcome, before.next_horizon_ms) == ("skipped", HORIZON_MS)
+    assert clean(tmp_path, spark, HORIZON_MS).removed == {"control": 1}
+    assert clean(tmp_path, spark, HORIZON_MS).outcome == "skipped"
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_4_28_a_batch_that_keeps_its_horizon_without_a_tombstone_is_no_reason_to_clean(
+    tmp_path: Path, spark: LazySpark, codec: Codec
+) -> None:
+    """Kafka never clears the bit: by headers alone the log would be read through with each run, for ever."""
+
+    def both(producer: Producer) -> None:
+        producer.send([ProducerRecord(b"a", b"1", T0_MS), ProducerRecord(b"b", None, T0_MS)])
+
+    write(tmp_path, both, codec=codec)
+    clean(tmp_path, spark, T0_MS)
+    assert clean(tmp_path, spark, HORIZON_MS).removed == {"tombstone": 1}
+    headers = [batch.header for batch in log_batches(str(tmp_path / str(TP)), 0)]
+    assert [header and header.delete_horizon_ms for header in headers] == [HORIZON_MS, None]
+    result = clean(tmp_path, spark, HORIZON_MS + DAY_MS, force=True)
+    assert (result.outcome, result.next_horizon_ms) == ("skipped", None)
+    assert rows(tmp_path) == {b"a": b"1", b"last": b"1"}
+
+
+def test_a_later_horizon_is_seen_beside_one_that_has_passed_for_nothing(
+    tmp_path: Path, spark: LazySpark
+) -> None:
+    """In the same chunk, whose earliest horizon is the one that has passed."""
+    with LogWriter(str(tmp_path), TP.topic, TP.partition, segment_bytes=1 << 24) as log:
+        for offset, (value, horizon_ms) in enumerate([(b"1", 5), (None, 9), (None, 7)]):
+            record = Record(offset, T0_MS, b"%d" % offset, value)
+            log.append(encode_batch([record], base_offset=offset, delete_horizon_ms=horizon_ms))
+        log.roll()
+    assert horizons(tmp_path, 4) == Horizons(has_expired=False, next_ms=5)
+    assert horizons(tmp_path, 6) == Horizons(has_expired=False, next_ms=7)
+    assert horizons(tmp_path, 7) == Horizons(has_expired=True)
+
+
+def test_what_is_dirty_waits_for_its_ratio(tmp_path: Path, spark: LazySpark) -> None:
+    """The visit ends where the dirty section begins; a forced cleaning takes both, as one of Kafka's would."""
+    write(tmp_path, values, deletions)
+    clean(tmp_path, spark, T0_MS)
+    write(tmp_path, values)
+    result = clean(tmp_path, spark, HORIZON_MS, ratio=0.99)
+    assert (result.outcome, result.end_offset, result.removed) == ("committed", 10, {"tombstone": 5})
+    assert len(rows(tmp_path)) == 6
+    assert clean(tmp_path, spark, HORIZON_MS, ratio=0.99).outcome == "skipped"
+    assert clean(tmp_path, spark, HORIZON_MS, ratio=0.99, force=True).first_dirty_offset == 10
+
+
+@pytest.mark.parametrize("missing", [names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT])
+def test_1_9_a_checkpoint_lifts_no_other_bound(tmp_path: Path, spark: LazySpark, missing: str) -> None:
+    """A broker's directory, restored without an entry: nothing says that its tombstones were replicated."""
+    write(tmp_path, values, deletions)
+    clean(tmp_path, spark, T0_MS)
+    (tmp_path / names.META_PROPERTIES).write_text("version=1\ncluster.id=c\nnode.id=1\n")
+    for name in {names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT} - {missing}:
+        (tmp_path / name).write_text("0\n1\nquiet 0 11\n")
+    held = clean(tmp_path, spark, HORIZON_MS, force=True)
+    assert (held.outcome, held.next_horizon_ms) == ("skipped", HORIZON_MS + DAY_MS)
+    (tmp_path / missing).write_text("0\n1\nquiet 0 11\n")
+    assert clean(tmp_path, spark, HORIZON_MS).removed == {"tombstone": 5}
+
+
+def test_damage_is_reported_where_a_batch_has_to_be_looked_into(tmp_path: Path, spark: LazySpark) -> None:
+    """A quiet log with a torn header is none of this look's business; one that a cleaning would change is."""
+    write(tmp_path, values, deletions)
+    clean(tmp_path, spark, T0_MS)
+    oldest = min((tmp_path / str(TP)).glob("*.log"))
+    whole = oldest.read_bytes()
+
+    def damage(position: int) -> None:
+        oldest.write_bytes(whole[:position] + b"\xff" + whole[position + 1 :])
+        os.utime(oldest, ns=(T0_MS, T0_MS))
+
+    damage(len(whole) - 1)
+    with pytest.raises(CorruptFile, match="CRC"):
+        horizons(tmp_path, HORIZON_MS)
+    assert horizons(tmp_path, HORIZON_MS - 1).next_ms == HORIZON_MS
+    damage(16)  # no magic byte
+    assert horizons(tmp_path, HORIZON_MS) == Horizons(has_expired=False)
