@@ -259,8 +259,6 @@ _BROKER_ROWS = (
               "retry_max", "Failures in a row after which a log is uncleanable."),
     BrokerKey("cleanerd.retry.backoff.ms", LONG, 10_000, at_least(1), CLUSTER, "ms",
               "retry_backoff_ms", "Pause after the first failure; it doubles with each further one."),
-    BrokerKey("cleanerd.retry.backoff.max.ms", LONG, 600_000, at_least(1), CLUSTER, "ms",
-              "retry_backoff_max_ms", "Longest pause after a failure."),
     BrokerKey("cleanerd.reserved.topics", LIST, _RESERVED, _TOPICS, CLUSTER, "",
               "reserved_topics", "Topics that do not wait behind long jobs."),
     BrokerKey("cleanerd.reserved.max.wait.ms", LONG, 60_000, at_least(0), CLUSTER, "ms",
@@ -272,11 +270,6 @@ _BROKER_ROWS = (
               "staged_min_free_ratio", "Share of the file system that staging leaves free for the broker."),
     BrokerKey("cleanerd.staged.commit.interval.ms", LONG, 1000, at_least(1), CLUSTER, "ms",
               "staged_commit_interval_ms", "How often to look for a free .lock while something is staged."),
-    BrokerKey("cleanerd.staged.max.wasted.ratio", DOUBLE, 1.0, at_least(0), CLUSTER, "ratio",
-              "staged_max_wasted_ratio",
-              "A staged result is made again when that throws away at most this share of the bytes that became dirty "
-              "since; 0: never."),
-    # ... living beside a broker
     BrokerKey("cleanerd.broker.cleaner.grace.ms", LONG, 900_000, at_least(0), CLUSTER, "ms",
               "broker_cleaner_grace_ms",
               "How long a log is left to a live broker's own cleaner that is seen at work; 0: not at all."),
@@ -299,20 +292,30 @@ _BROKER_ROWS = (
               "metrics_listen", "Address of the metrics, host:port; empty: none."),
     BrokerKey("cleanerd.metrics.per.partition.topics", LIST, (), _TOPIC_GLOBS, CLUSTER, "",
               "metrics_per_partition_topics", "Topics whose partitions have metrics of their own."),
-    BrokerKey("cleanerd.metrics.per.partition.max", INT, 500, at_least(0), CLUSTER, "partitions",
-              "metrics_per_partition_max", "Largest number of partitions with metrics of their own."),
-    BrokerKey("cleanerd.metrics.jmx.compat", BOOLEAN, False, ANY, STATIC, "",
-              "metrics_jmx_compat", "Also metrics under the names that Kafka's JMX exporter gives the broker's cleaner."),
     BrokerKey("cleanerd.page", BOOLEAN, True, ANY, STATIC, "",
               "page", "Also the read-only status page on that address: all logs, jobs and history."),
     BrokerKey("cleanerd.log.format", STRING, "auto", one_of("auto", "json", "console"), STATIC, "",
               "log_format", "Form of the log; auto: console on a terminal, else json."),
     BrokerKey("cleanerd.log.level", STRING, "info", one_of("debug", "info", "warning", "error"), CLUSTER, "",
               "log_level", "Lowest level that is logged."),
-    BrokerKey("cleanerd.log.kafka.summary", BOOLEAN, False, ANY, CLUSTER, "",
-              "log_kafka_summary", "Also the summary of each committed cleaning in the words of Kafka's cleaner."),
 )
 # fmt: on
+
+RETIRED_KEYS = {
+    "cleanerd.install": "results are no longer installed by reassignment",
+    "cleanerd.install.topics": "results are no longer installed by reassignment",
+    "cleanerd.install.window": "results are no longer installed by reassignment",
+    "cleanerd.install.min.reclaim.bytes": "results are no longer installed by reassignment",
+    "cleanerd.install.min.reclaim.ratio": "results are no longer installed by reassignment",
+    "cleanerd.install.max.tail.bytes": "results are no longer installed by reassignment",
+    "cleanerd.install.step.timeout.ms": "results are no longer installed by reassignment",
+    "cleanerd.retry.backoff.max.ms": "the longest pause after a failure is 10 minutes",
+    "cleanerd.staged.max.wasted.ratio": "it is 1",
+    "cleanerd.metrics.per.partition.max": "it is 500",
+    "cleanerd.metrics.jmx.compat": "use the names in metrics.md",
+    "cleanerd.log.kafka.summary": "the event `cleaning` has all of it",
+}
+"""Keys of earlier versions, and what holds instead: a warning, so that an upgrade does not keep a daemon from starting."""
 
 IGNORED_BROKER_KEYS = {
     "log.flush.offset.checkpoint.interval.ms": "recovery points are the broker's",

@@ -211,7 +211,6 @@ def _broker_settings(texts: Texts, problems: list[str]) -> Settings:
         if setting is not None:
             settings[name] = setting
     _check_dedupe_buffer(settings, problems)
-    _check_order(settings, "cleanerd.retry.backoff.ms", "cleanerd.retry.backoff.max.ms", "", problems)
     return settings
 
 

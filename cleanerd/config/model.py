@@ -71,13 +71,11 @@ class CleanerdConfig:
     scan_interval_ms: int
     retry_max: int
     retry_backoff_ms: int
-    retry_backoff_max_ms: int
     reserved_topics: tuple[str, ...]
     reserved_max_wait_ms: int
     staged_max_bytes: int  # -1: only free space limits it
     staged_min_free_ratio: float
     staged_commit_interval_ms: int
-    staged_max_wasted_ratio: float
     broker_cleaner_grace_ms: int
     kafka_bootstrap_servers: tuple[str, ...]  # empty: no cluster to ask
     kafka_client_config: str  # "": none
@@ -88,12 +86,9 @@ class CleanerdConfig:
     control_socket: str
     metrics_listen: str  # "": none
     metrics_per_partition_topics: tuple[str, ...]
-    metrics_per_partition_max: int
-    metrics_jmx_compat: bool
     page: bool
     log_format: str
     log_level: str
-    log_kafka_summary: bool
 
     @property
     def round_pause_s(self) -> float:

@@ -25,7 +25,14 @@ from typing import Any
 
 import javaproperties
 
-from cleanerd.config.keys import BROKER_KEYS, IGNORED_TOPIC_KEYS, TOPIC_KEYS, TOPIC_NAME, broker_key
+from cleanerd.config.keys import (
+    BROKER_KEYS,
+    IGNORED_TOPIC_KEYS,
+    RETIRED_KEYS,
+    TOPIC_KEYS,
+    TOPIC_NAME,
+    broker_key,
+)
 from cleanerd.config.model import Layer, Origin
 
 OWN_PREFIX = "cleanerd."
@@ -75,8 +82,8 @@ def read_sources(
     problems: list[str] = []
     warnings: list[str] = []
     return Sources(
-        command_line=_command_line(assignments, problems),
-        environment=_environment(problems),
+        command_line=_command_line(assignments, problems, warnings),
+        environment=_environment(problems, warnings),
         config_file=_config_file(config_file, problems, warnings) if config_file else {},
         command_line_topics=_command_line_topics(topic_assignments, problems),
         topic_files=_topic_files(config_file, problems) if config_file else {},
@@ -121,21 +128,28 @@ def _field(key: str) -> str:
     return key.replace(".", "_")
 
 
-def _environment(problems: list[str]) -> dict[str, Text]:
+def _environment(problems: list[str], warnings: list[str]) -> dict[str, Text]:
     known = [environment_variable(key) for key in BROKER_KEYS if key.startswith(OWN_PREFIX)]
+    retired = {environment_variable(key): key for key in RETIRED_KEYS}
     for name in sorted(os.environ):
-        if name.startswith("CLEANERD_") and name not in known:
+        if name in retired:
+            warnings.append(_retired(retired[name], Origin(Layer.ENVIRONMENT, name)))
+        elif name.startswith("CLEANERD_") and name not in known:
             nearly = difflib.get_close_matches(name, known, 1, _NEARLY)
             problems.extend(f"{name}: expected {meant}, found an unknown variable" for meant in nearly)
     return read_environment()
 
 
-def _command_line(assignments: Iterable[tuple[str, str]], problems: list[str]) -> dict[str, Text]:
+def _command_line(
+    assignments: Iterable[tuple[str, str]], problems: list[str], warnings: list[str]
+) -> dict[str, Text]:
     texts = {}
     for key, value in assignments:
         origin = Origin(Layer.COMMAND_LINE, f"--set {key}")
         if broker_key(key) is not None:
             texts[key] = Text(value, origin)
+        elif key in RETIRED_KEYS:
+            warnings.append(_retired(key, origin))
         else:
             problems.append(_unknown_broker_key(key, origin))
     return texts
@@ -157,6 +171,8 @@ def _config_file(path: str, problems: list[str], warnings: list[str]) -> dict[st
     for key, text in _properties(path, Layer.CONFIG_FILE, problems).items():
         if broker_key(key) is not None:
             texts[key] = text
+        elif key in RETIRED_KEYS:
+            warnings.append(_retired(key, text.origin))
         elif key.startswith(OWN_PREFIX):
             own = [name for name in BROKER_KEYS if name.startswith(OWN_PREFIX)]
             problems.append(_unknown(key, "a key of cleanerd", text.origin, own))
@@ -216,6 +232,10 @@ def _provider_references(texts: Texts) -> Iterable[str]:
     for key, text in texts.items():
         if broker_key(key) is not None and _PROVIDER_REFERENCE.search(text.text):
             yield f"{key}: expected a literal value, found a config provider's {text.text!r} ({text.origin})"
+
+
+def _retired(key: str, origin: Origin) -> str:
+    return f"{key}: no longer a key: {RETIRED_KEYS[key]} ({origin})"
 
 
 def _unknown(key: str, expected: str, origin: Origin, known: Iterable[str]) -> str:

@@ -193,11 +193,6 @@ class Workers:
         name = threading.current_thread().name
         return next((worker for worker in self.all() if worker.name == name), None)
 
-    def number(self) -> int:
-        """Of the worker whose thread this is; the express one comes after the others."""
-        workers, current = self.all(), self.current()
-        return workers.index(current) if current is not None else len(workers)
-
     @property
     def deaths(self) -> int:
         """How often one died, since the start."""

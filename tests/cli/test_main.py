@@ -147,7 +147,7 @@ def test_config_check_names_all_problems_at_once(run: Run, tmp_path: Path) -> No
     (tmp_path / "c").write_text(
         f"log.dirs=/nowhere/a,{logs},/nowhere/b\n"
         "log.cleaner.threads=8\nlog.cleaner.dedupe.buffer.size=8388608\n"
-        "cleanerd.retry.backoff.ms=2\ncleanerd.retry.backoff.max.ms=1\n"
+        "log.cleaner.min.compaction.lag.ms=2\nlog.cleaner.max.compaction.lag.ms=1\n"
         "cleanerd.scan.intervall.ms=1\nlog.retention.hours=x\nmetadata.log.dir=/nowhere/m\n"
     )
     ran = run("config", "check", "--config", "c")
@@ -157,7 +157,7 @@ def test_config_check_names_all_problems_at_once(run: Run, tmp_path: Path) -> No
         "cleanerd.scan.intervall.ms: expected a key of cleanerd",
         "log.retention.hours: expected a 32-bit integer",
         "log.cleaner.dedupe.buffer.size: expected more than 1048576 for each of 8",
-        "cleanerd.retry.backoff.ms: expected at most cleanerd.retry.backoff.max.ms, which is 1",
+        "min.compaction.lag.ms: expected at most max.compaction.lag.ms, which is 1",
         "/nowhere/a: expected a readable directory",
         "/nowhere/b: expected a readable directory",
         "/nowhere/m: expected a readable directory",

@@ -21,7 +21,6 @@ GOOD = {
     "cleanerd.reserved.topics": ("", "__consumer_offsets, a.b"),
     "cleanerd.staged.max.bytes": ("-1", "0", "5000000000"),
     "cleanerd.staged.min.free.ratio": ("0", "0.25", "1"),
-    "cleanerd.staged.max.wasted.ratio": ("0", "2.5"),
     "cleanerd.log.cleaner.enable": ("true", "FALSE"),
     "cleanerd.min.cleanable.dirty.ratio": ("0", "0.25", "1"),
     "cleanerd.broker.cleaner.grace.ms": ("0", "60000"),
@@ -31,14 +30,10 @@ GOOD = {
     "cleanerd.control.socket": ("/run/c.sock", "/" + "s" * 106),
     "cleanerd.metrics.listen": ("", "0.0.0.0:1", "[::1]:11308", "localhost:65535"),
     "cleanerd.metrics.per.partition.topics": ("", "orders", "orders-*, a[0-9]?"),
-    "cleanerd.metrics.per.partition.max": ("0", "9"),
-    "cleanerd.metrics.jmx.compat": ("TRUE", "false"),
     "cleanerd.page": ("true", "False"),
     "cleanerd.log.format": ("auto", "json", "console"),
     "cleanerd.log.level": ("debug", "error"),
-    "cleanerd.log.kafka.summary": ("true", "False"),
     "cleanerd.merge.enable": ("true", "False"),
-    "cleanerd.retry.backoff.max.ms": ("10000",),
     "cleanerd.history.max.bytes": ("1048576",),
     "cleanerd.shutdown.timeout.ms": ("0", "1"),
     "cleanerd.spark.idle.timeout.ms": ("0",),
@@ -52,7 +47,6 @@ BAD = {
     "cleanerd.reserved.topics": ("a/b", "a,,b", "x" * 250),
     "cleanerd.staged.max.bytes": ("-2", "1.5"),
     "cleanerd.staged.min.free.ratio": ("-0.1", "1.1"),
-    "cleanerd.staged.max.wasted.ratio": ("-0.1", "all"),
     "cleanerd.log.cleaner.enable": ("", "yes"),
     "cleanerd.min.cleanable.dirty.ratio": ("-0.1", "1.1"),
     "cleanerd.broker.cleaner.grace.ms": ("-1", "x"),
@@ -62,11 +56,8 @@ BAD = {
     "cleanerd.control.socket": ("", "control.sock", "/" + "s" * 107),
     "cleanerd.metrics.listen": ("11308", ":11308", "host:", "host:65536", "a b:1", "::1:11308", "/x:1"),
     "cleanerd.metrics.per.partition.topics": ("a/b", "a,,b"),
-    "cleanerd.metrics.per.partition.max": ("-1",),
-    "cleanerd.metrics.jmx.compat": ("yes",),
     "cleanerd.log.format": ("", "JSON"),
     "cleanerd.log.level": ("INFO", "trace"),
-    "cleanerd.log.kafka.summary": ("yes", ""),
     "cleanerd.merge.enable": ("yes", ""),
     "cleanerd.history.max.bytes": ("1048575",),
     "cleanerd.shutdown.timeout.ms": ("-1",),
@@ -135,11 +126,17 @@ def test_records_of_the_metadata_log_set_what_may_change_at_run_time() -> None:
     assert (broker.scan_interval_ms, broker.state_dir) == (5, "/var/lib/cleanerd")
 
 
-def test_first_pause_after_a_failure_is_not_above_the_longest() -> None:
-    """A conflict, like that of the two lags (N3)."""
-    texts = {"cleanerd.retry.backoff.ms": "600001"}
-    with pytest.raises(BadConfiguration, match=r"at most cleanerd\.retry\.backoff\.max\.ms, which is 600000"):
-        resolve(read_sources(None, texts.items()))
+def test_a_key_of_an_earlier_version_is_a_warning_that_says_what_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In any layer: an upgrade keeps no daemon from starting."""
+    path = tmp_path / "server.properties"
+    path.write_text("cleanerd.install=reassign\n")
+    monkeypatch.setenv("CLEANERD_LOG_KAFKA_SUMMARY", "true")
+    found = resolve(read_sources(str(path), [("cleanerd.retry.backoff.max.ms", "5")])).warnings
+    assert [text.split(":")[0] for text in found] == [
+        "cleanerd.retry.backoff.max.ms", "cleanerd.log.kafka.summary", "cleanerd.install",
+    ]  # fmt: skip
 
 
 def spark_conf(*assignments: tuple[str, str]) -> tuple[tuple[str, str], ...]:

@@ -204,8 +204,6 @@ def test_c154_every_static_key_is_refused(name: str) -> None:
     """Also one that was not set and one that no longer is."""
     texts = {"boolean": "false", "paths": "/x", "string": "/x", "int": "7", "long": "7"}
     text = {"cleanerd.metrics.listen": "", "cleanerd.log.format": "json"}.get(name)
-    if name == "cleanerd.metrics.jmx.compat":
-        text = "true"
     other = configured({name: texts[BROKER_KEYS[name].type.value] if text is None else text})
     for old, new in ((configured(), other), (other, configured())):
         assert f"{name}: cannot be updated dynamically" in "\n".join(refusals(old, new))

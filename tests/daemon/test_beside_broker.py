@@ -150,10 +150,7 @@ def test_a_result_that_has_aged_is_made_again(world: World) -> None:
     oldest_s = after.total("cleanerd_staged_oldest_timestamp_seconds", log_dir=a)
     manifest = next((world.a / "one-0").glob("*.manifest.cleanerd"))
     assert oldest_s == pytest.approx(os.stat(manifest).st_mtime, abs=0.01)
-    world.configure(cleanerd_staged_max_wasted_ratio=0)
-    daemon.parts.obstacles.ignored.clear()
-    assert daemon.parts.conditions.of(log).obstacle is not None, "never"
-    world.configure(cleanerd_staged_max_wasted_ratio=1, log_cleaner_min_cleanable_ratio="1.0")
+    world.configure(log_cleaner_min_cleanable_ratio="1.0")
     daemon.parts.obstacles.ignored.clear()
     assert daemon.parts.conditions.of(log).obstacle is not None, "it does not qualify again"
 
@@ -181,16 +178,14 @@ def test_what_is_thrown_away_is_counted(world: World) -> None:
 
 def test_what_is_ever_thrown_away_is_within_its_bound() -> None:
     """A log to which bytes are appended one by one, and never committed."""
-    for ratio in (0.25, 1.0, 2.0):
-        wasted = staged = total = since = 0
-        for _ in range(5000):
-            total, since = total + 1, since + 1
-            if pays_again(
-                staged_bytes=staged, clean_bytes=total - since, dirty_bytes=since,
-                min_cleanable_dirty_ratio=0.1, max_wasted_ratio=ratio,
-            ):  # fmt: skip
-                wasted, staged, since = wasted + staged, total // 2, 0
-        assert 0 < wasted <= ratio * total
+    wasted = staged = total = since = 0
+    for _ in range(5000):
+        total, since = total + 1, since + 1
+        if pays_again(
+            staged_bytes=staged, clean_bytes=total - since, dirty_bytes=since, min_cleanable_dirty_ratio=0.1
+        ):
+            wasted, staged, since = wasted + staged, total // 2, 0
+    assert 0 < wasted <= total
 
 
 def test_explain_says_who_cleans_a_log_next(world: World) -> None:

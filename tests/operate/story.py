@@ -26,8 +26,7 @@ MOVED_BY_STORY = (
     table.PHASE_SECONDS, table.READ_BYTES, table.WRITTEN_BYTES, table.RECORDS_READ, table.RECORDS_REMOVED,
     table.SEGMENTS_REPLACED, table.RECLAIMED_BYTES, table.THROTTLE_SECONDS, table.IO_LIMIT, table.UNCLEANABLE_BYTES,
     table.STAGED_BYTES, table.DEDUPE_RATIO, table.SESSION_UP, table.ENGINE_STARTS, table.CONTROL_REQUESTS,
-    table.CONTROL_SECONDS, table.PARTITION_CLEANED, table.PARTITION_RATIO, table.JMX_BUFFER, table.JMX_RECOPY,
-    table.JMX_SECONDS, table.JMX_UNCLEANABLE, table.JMX_UNCLEANABLE_BYTES, table.CONFIG_RELOADS,
+    table.CONTROL_SECONDS, table.PARTITION_CLEANED, table.PARTITION_RATIO, table.CONFIG_RELOADS,
 )  # fmt: skip
 
 
@@ -74,7 +73,6 @@ def begun(place: Path) -> Iterator[Story]:
     settings: dict[str, Any] = {
         "log_cleaner_threads": 1,
         "cleanerd_metrics_listen": "127.0.0.1:0",
-        "cleanerd_metrics_jmx_compat": "true",
         "cleanerd_metrics_per_partition_topics": "first",
         "cleanerd_spark_idle_timeout_ms": 600_000,
         "log_cleaner_io_max_bytes_per_second": SLOW,

@@ -8,7 +8,6 @@ import os
 import pty
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -19,7 +18,7 @@ from structlog.testing import capture_logs
 
 import cleanerd
 from cleanerd.cleaning.phases import JOB_PHASES, LOG_PHASES
-from cleanerd.cleaning.result import CleaningOutcome, LogResult
+from cleanerd.cleaning.result import CleaningOutcome
 from cleanerd.daemon.configuration.reload import ReloadStatus
 from cleanerd.daemon.telemetry import log_setup as logs
 from cleanerd.daemon.telemetry.event_table import BOUND, EVENTS, Event
@@ -190,19 +189,16 @@ def test_json_where_nobody_watches() -> None:
 
 @pytest.mark.usefixtures("as_it_was")
 def test_text_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And Kafka's summary as Kafka prints it."""
     monkeypatch.setenv("NO_COLOR", "1")
     ours, terminal = pty.openpty()
     with open(terminal, "w") as stream:
         logs.configure("auto", "info", stream)
-        structlog.get_logger("test").info("kafka_summary", message="[kafka]: \n\tLog cleaner thread 0\n")
         structlog.get_logger("test").info("cleaning", outcome="committed")
         text = ""
         while "outcome=committed" not in text:
             text += os.read(ours, 10_000).decode().replace("\r\n", "\n")
     os.close(ours)
-    assert "[kafka]: \n\tLog cleaner thread 0\n" in text
-    assert "kafka_summary" not in text
+    assert "cleaning" in text
 
 
 @pytest.mark.usefixtures("as_it_was")
@@ -250,7 +246,6 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Worked:
     damaged = segment(log_dir / "bad-0", 1)
     damaged.write_bytes(damaged.read_bytes()[:-5] + b"\xff" + damaged.read_bytes()[-4:])
     settings = {
-        "cleanerd_log_kafka_summary": "true",
         "cleanerd_retry_max": 2,
         "cleanerd_metrics_listen": "127.0.0.1:0",
     }
@@ -276,22 +271,21 @@ def test_every_line_is_as_the_table_says(worked: Worked) -> None:
         event = EVENTS[line["event"]]
         assert line["level"] == (event.level_of(line["outcome"]) if event.outcomes else event.level), line
         assert line.keys() <= FORM | set(event.fields) | BOUND.keys(), line
-    assert {"ready", "daemon", "cleaning", "kafka_summary", "reload", "stopping", "stopped"} <= {
+    assert {"ready", "daemon", "cleaning", "reload", "stopping", "stopped"} <= {
         line["event"] for line in worked.lines
     }
 
 
 def test_every_line_about_a_job_has_its_context(worked: Worked) -> None:
-    """Also those that are not told what they are about: a log that is given up, Kafka's summary."""
-    lines = worked.of("cleaning") + worked.of("kafka_summary")
-    assert len(lines) >= 3 + 1 + 1 + 2
+    """Also those that are not told what they are about: a log that is given up."""
+    lines = worked.of("cleaning")
+    assert len(lines) >= 3 + 1 + 1
     jobs = {(job["job_id"], job["worker"]) for job in worked.of("cleaning")}
     for line in lines:
         assert BOUND.keys() <= line.keys(), line
         assert (line["job_id"], line["worker"]) in jobs
         assert line["worker"] in ("cleanerd-worker-0", "cleanerd-worker-express")
         assert line["partition"] == 0
-    assert {line["topic"] for line in worked.of("kafka_summary")} == {"first", "second"}
     assert {line["topic"] for line in worked.of("cleaning", outcome="uncleanable")} == {"bad"}
     assert len(worked.of("cleaning", topic="first")) == 1
 
@@ -335,47 +329,6 @@ def test_phases_are_the_same_in_history_and_metrics(worked: Worked) -> None:
         assert worked.scrape.total("cleanerd_phase_duration_seconds_count", phase=phase) == len(found)
         total = worked.scrape.total("cleanerd_phase_duration_seconds_sum", phase=phase)
         assert total == pytest.approx(sum(found), abs=0.001 * len(found) + 1e-9), phase
-
-
-def test_summary_in_kafkas_words_is_that_of_the_cleaning(worked: Worked) -> None:
-    for summary in worked.of("kafka_summary"):
-        (line,) = worked.of("cleaning", topic=summary["topic"])
-        rows = summary["message"].splitlines()
-        start, end = line["range"]
-        assert rows[0] == "[kafka-log-cleaner-thread-0]: "
-        assert (
-            rows[1]
-            == f"\tLog cleaner thread 0 cleaned log {line['topic']}-0 (dirty section = [{start}, {end}])"
-        )
-        assert rows[6].endswith(f"({line['records_read']:,} messages)")
-        assert rows[7].endswith(f"({line['records_kept']:,} messages)")
-
-
-def test_summary_is_for_who_asks_for_it_at_any_time(world: World) -> None:
-    """When the cleaning takes effect: a staged one, when it is committed."""
-    daemon, log = world.daemon, world.log("one")
-    job = daemon.parts.jobs.start("schedule", [log])
-    done = LogResult("one", 0, str(world.a), "committed", first_dirty_offset=0, end_offset=9, seconds=1)
-    with capture_logs() as lines:
-        daemon.crew.cleaners._cleaned(job, log, done)
-        world.configure(cleanerd_log_kafka_summary="true")
-        daemon.crew.cleaners._cleaned(job, log, done)
-        daemon.crew.cleaners._cleaned(job, log, replace(done, outcome="staged"))
-        daemon.parts.events.dropped(log, "the log has changed")
-        daemon.crew.cleaners._cleaned(job, log, replace(done, outcome="staged", end_offset=12))
-        daemon.parts.events.committed(log, 12)
-        daemon.parts.events.committed(log, 15)  # staged by an earlier process: nobody knows
-        daemon.crew.cleaners._cleaned(job, log, replace(done, outcome="staged"))
-        world.configure(cleanerd_log_kafka_summary="false")
-        daemon.crew.cleaners._cleaned(job, log, replace(done, outcome="staged", end_offset=20))
-        daemon.parts.events.committed(log, 20)  # nobody asked for its summary
-    assert [line["event"] for line in lines if line["event"] != "reload"] == [
-        "cleaning", "cleaning", "kafka_summary", "cleaning", "commit", "cleaning", "commit", "kafka_summary", "commit",
-        "cleaning", "cleaning", "commit",
-    ]  # fmt: skip
-    staged = [line for line in lines if line["event"] == "kafka_summary"][1]
-    assert "(dirty section = [0, 12])" in staged["message"]
-    assert staged["topic"] == "one"
 
 
 def test_a_thread_that_dies_tells_of_which_job_and_its_next_life_does_not(world: World) -> None:

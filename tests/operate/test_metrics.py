@@ -18,8 +18,9 @@ from cleanerd.daemon.api.http import Answer, RequestLimits
 from cleanerd.daemon.api.metrics_server import MetricsServer, pages
 from cleanerd.daemon.configuration.reload import ReloadStatus
 from cleanerd.daemon.engine.client import EngineDied
+from cleanerd.daemon.reports import scraped_metrics
 from cleanerd.daemon.telemetry import metric_table as table
-from cleanerd.daemon.telemetry.metric_table import METRICS, Metric, MetricKind, When
+from cleanerd.daemon.telemetry.metric_table import METRICS, Metric, MetricKind
 from cleanerd.daemon.telemetry.metrics import Metrics, cause_of
 from cleanerd.daemon.telemetry.metrics_reference import render_metrics_reference
 from cleanerd.daemon.values.models import ThrottleChange
@@ -102,7 +103,7 @@ def a_log_appears_and_is_found_by_a_scan(world: World) -> None:
     assert after.total("cleanerd_max_dirty_ratio", log_dir=a) == 1
 
 
-@moves(table.MAX_DELAY, table.JMX_DELAY)
+@moves(table.MAX_DELAY)
 def max_compaction_lag_passes(world: World) -> None:
     """Rule 1.18: for how long."""
     world.configure(log_cleaner_max_compaction_lag_ms=world.clock.now_ms() - 1000 + 5000)
@@ -112,7 +113,7 @@ def max_compaction_lag_passes(world: World) -> None:
     assert delay_s == pytest.approx(60, abs=0.01)
 
 
-@moves(table.MAX_DIRTY_RATIO, table.JMX_DIRTY, table.CLEANABLE_BYTES)
+@moves(table.MAX_DIRTY_RATIO, table.CLEANABLE_BYTES)
 def checkpoints_move(world: World) -> None:
     """The upper bound falls when a cleaning, here of nobody, has moved the first dirty offset."""
     ends = [f"{name} 0 {int(segment(world.a / f'{name}-0', -1).stem)}" for name in ("one", "two", "three")]
@@ -234,7 +235,7 @@ def the_history_cannot_be_written(world: World) -> None:
     assert world.scrape().total("cleanerd_history_lost_events_total") == 1
 
 
-@moves(table.READY, table.WORKERS, table.THREAD_DEATHS, table.JMX_DEAD)
+@moves(table.READY, table.WORKERS, table.THREAD_DEATHS)
 def a_worker_dies_and_lives_again(world: World) -> None:
     """7.16: Kafka's stay dead."""
     failed = threading.Event()
@@ -253,27 +254,19 @@ def a_worker_dies_and_lives_again(world: World) -> None:
 
 @moves(table.PARTITION_RATIO, table.PARTITION_BYTES, table.PARTITIONS_DROPPED)
 def somebody_asks_for_partitions(world: World) -> None:
+    """No more of them than `_PARTITIONS_MAX`."""
     world.configure(cleanerd_metrics_per_partition_topics="t*,nothing")
     after = world.scrape()
-    topics = {dict(key)["topic"] for (_, key), _ in after.of("cleanerd_partition_dirty_ratio")}
-    assert topics == {"three", "two"}
-    assert after.total("cleanerd_partition_dirty_ratio", topic="two", partition="0") == 1
-    assert after.total("cleanerd_partition_metrics_dropped") == 0
-    world.configure(cleanerd_metrics_per_partition_max=1)
-    after = world.scrape()
+    assert {dict(key)["topic"] for (_, key), _ in after.of("cleanerd_partition_dirty_ratio")} == {"three"}
+    assert after.total("cleanerd_partition_dirty_ratio", topic="three", partition="0") == 1
     assert len(after.of("cleanerd_partition_dirty_bytes")) == 1
-    assert after.total("cleanerd_partition_metrics_dropped") == 1
+    assert after.total("cleanerd_partition_metrics_dropped") == 1, "two"
     assert not after.has(table.PARTITION_CLEANED), "never since the start"
 
 
-@moves(table.JMX_RUN)
-def time_passes_without_a_scan(world: World) -> None:
-    world.clock.advance(4321)
-    assert world.scrape().total("kafka_log_logcleanermanager_time_since_last_run_ms") == 4321
-
-
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_metrics_move(scenario: Scenario, world: World) -> None:
+def test_metrics_move(scenario: Scenario, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scraped_metrics, "_PARTITIONS_MAX", 1)
     before = world.scrape()
     scenario(world)
     after = world.scrape()
@@ -355,15 +348,14 @@ def test_committed_reference_is_current() -> None:
 def test_names_are_as_prometheus_wants_them(metric: Metric) -> None:
     assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
     assert set(metric.values) <= set(metric.labels)
-    if metric.when is not When.JMX:
-        assert metric.name.startswith("cleanerd_")
+    assert metric.name.startswith("cleanerd_")
 
 
 # -- cost -----------------------------------------------------------------------------------------------------------
 
 
 def test_number_of_series_does_not_depend_on_the_number_of_partitions(tmp_path: Path) -> None:
-    world = World(tmp_path, jmx=False)
+    world = World(tmp_path)
     before = world.scrape()
     world.add(*(f"more{number}" for number in range(20)))
     world.scan()
@@ -372,7 +364,6 @@ def test_number_of_series_does_not_depend_on_the_number_of_partitions(tmp_path: 
     assert after.samples.keys() == before.samples.keys()
     assert not [key for key in after.samples if key[0].endswith("_created")]
     assert after.total("process_resident_memory_bytes") > 0
-    assert not [key for key in after.samples if key[0].startswith("kafka_")]
 
 
 # -- over HTTP ------------------------------------------------------------------------------------------------------
@@ -464,7 +455,7 @@ def test_who_connects_and_says_nothing_is_cut_off() -> None:
         host, port = address.split(":")
         with socket.create_connection((host, int(port))) as client:
             client.settimeout(10)
-            assert client.recv(1) == b""
+            assert client.recv(100).startswith(b"HTTP/1.1 408")
 
 
 def test_beyond_the_limit_who_has_asked_is_answered_and_one_more_turned_away() -> None:

@@ -23,7 +23,7 @@ from tests.operate.scrape import Scrape, parse
 class World:
     """Two log directories of cooperating writers, `a` with three dirty logs, `b` with none."""
 
-    def __init__(self, root: Path, *, jmx: bool = True) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
         self.clock = HandClock()
         self.a, self.b = root / "a", root / "b"
@@ -33,7 +33,6 @@ class World:
         self._settings: dict[str, object] = {
             "log.dirs": f"{self.a},{self.b}",
             "log.cleanup.policy": "compact",
-            "cleanerd.metrics.jmx.compat": str(jmx).lower(),
         }
         self._write()
         self._start()

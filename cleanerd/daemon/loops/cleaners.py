@@ -7,7 +7,6 @@ from structlog.contextvars import bind_contextvars, unbind_contextvars
 from cleanerd.cleaning.result import SUPERSEDED, LogResult
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.parts import Parts
-from cleanerd.daemon.telemetry.metrics import dedupe_ratio
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.cleanings import Cleanings
@@ -65,16 +64,13 @@ class Cleaners:
 
     def _cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
         """What became of a log; it is still in progress."""
-        parts, config = self._parts, self._parts.configuration().broker
+        parts = self._parts
         parts.inventory.touch_log(log)
         if (
             job.trigger != "horizon" or result.outcome != "skipped"
         ):  # else it is one of thousands after a start
             parts.metrics.cleaned(job.id, log, result)
             parts.events.cleaned(job, log, result)
-        if result.outcome in ("committed", "staged") and config.log_kafka_summary:
-            ratio = dedupe_ratio([result], config)
-            parts.events.summarized(self.workers.number(), log, result, ratio)
         if result.outcome == "failed":
             self._failed(log, result)
         elif result.outcome not in ("aborted", SUPERSEDED):

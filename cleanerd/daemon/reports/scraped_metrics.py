@@ -19,6 +19,8 @@ from cleanerd.daemon.work.condition import Condition
 from cleanerd.env.space import space_of
 
 _LIMITS = {RateLimit.TOTAL: "total", RateLimit.READ: "read", RateLimit.WRITE: "write"}
+_PARTITIONS_MAX = 500
+"""More series than that are a burden for Prometheus."""
 ByLog = dict[LogId, Condition]
 
 
@@ -34,8 +36,6 @@ def read(parts: Parts, crew: Crew, reloader: Reloader) -> Iterator[MetricSample]
     for log_dir in parts.log_dirs:
         yield from _log_dir(parts, log_dir, totals.get(log_dir), uncleanable[log_dir])
     yield from _partitions(parts)
-    if parts.configuration().broker.metrics_jmx_compat:
-        yield from _jmx(parts, crew, totals, conditions, uncleanable)
 
 
 def _process(parts: Parts, crew: Crew) -> Iterator[MetricSample]:
@@ -131,7 +131,7 @@ def _partitions(parts: Parts) -> Iterator[MetricSample]:
         for log in (parts.inventory.logs() if globs else ())
         if any(fnmatchcase(log.topic_partition.topic, glob) for glob in globs)
     ]
-    chosen = logs[: config.metrics_per_partition_max]
+    chosen = logs[:_PARTITIONS_MAX]
     yield table.PARTITIONS_DROPPED, (), len(logs) - len(chosen)
     for log in chosen:
         labels = (log.log_dir, log.topic_partition.topic, str(log.topic_partition.partition))
@@ -141,22 +141,3 @@ def _partitions(parts: Parts) -> Iterator[MetricSample]:
         cleaned_s = parts.metrics.last_clean_s(log)
         if cleaned_s is not None:
             yield table.PARTITION_CLEANED, labels, cleaned_s
-
-
-def _jmx(
-    parts: Parts, crew: Crew, totals: dict[str, Totals], conditions: ByLog, uncleanable: Counter[str]
-) -> Iterator[MetricSample]:
-    """The same facts under the names and in the units of Kafka's own cleaner."""
-    metrics, last = parts.metrics, parts.metrics.last
-    yield table.JMX_BUFFER, (), 100 * metrics.dedupe_ratio
-    if last is not None:
-        yield table.JMX_RECOPY, (), 100 * last.bytes_after / last.bytes_before if last.bytes_before else 0
-        yield table.JMX_SECONDS, (), last.seconds
-    yield table.JMX_DELAY, (), max((total.max_delay_ms for total in totals.values()), default=0) / 1000
-    yield table.JMX_DEAD, (), _workers(parts, crew)["dead"]
-    yield table.JMX_DIRTY, (), 100 * max((total.max_dirty_ratio for total in totals.values()), default=0)
-    yield table.JMX_RUN, (), crew.scanner.since_scan_s * 1000
-    given_up = Counter(log.log_dir for log, found in conditions.items() if found.state == "uncleanable")
-    for log_dir in parts.log_dirs:
-        yield table.JMX_UNCLEANABLE, (log_dir,), given_up[log_dir]
-        yield table.JMX_UNCLEANABLE_BYTES, (log_dir,), uncleanable[log_dir]

@@ -10,7 +10,6 @@ from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.retain import Retained
 from cleanerd.daemon.telemetry.event_table import EVENTS
 from cleanerd.daemon.telemetry.history import HistoryFile
-from cleanerd.daemon.telemetry.kafka_summary import kafka_summary
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
@@ -29,8 +28,6 @@ class EventLog:
         self._listener = listener
         self._mutex = threading.Lock()
         self._last: dict[LogId, HistoryEvent] = {}
-        # Of results that wait staged. One that an earlier process staged has none.
-        self._summaries: dict[LogId, str] = {}
 
     def last(self, log: LogId) -> HistoryEvent | None:
         """The newest event of a log."""
@@ -39,7 +36,6 @@ class EventLog:
 
     def cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
         """A log went through a cleaning: what an earlier one left staged is not what will be committed."""
-        self._take_summary(log)
         fields = asdict(result) | {
             "seconds": round(result.seconds, 3),
             "phase_seconds": {name: round(seconds, 3) for name, seconds in result.phase_seconds.items()},
@@ -65,31 +61,13 @@ class EventLog:
             error=result.error,
         )
 
-    def summarized(self, thread: int, log: LogId, result: LogResult, buffer_ratio: float) -> None:
-        """A cleaning in Kafka's words, for the log alone: told when it takes effect, a staged one with `committed`."""
-        with self._mutex:
-            self._summaries[log] = kafka_summary(thread, result, buffer_ratio)
-        if result.outcome == "committed":
-            self._tell_summary(log)
-
     def committed(self, log: LogId, round_end: int) -> None:
         """A staged result has taken the place of its sources."""
         self.record_log("commit", "committed", log, f"cleaned up to offset {round_end}")
-        self._tell_summary(log)
 
     def dropped(self, log: LogId, reason: str) -> None:
         """A staged result no longer fitted its log."""
         self.record_log("commit", "dropped", log, reason)
-        self._take_summary(log)
-
-    def _tell_summary(self, log: LogId) -> None:
-        summary = self._take_summary(log)
-        if summary is not None:
-            _log.info("kafka_summary", message=summary, **log.fields())
-
-    def _take_summary(self, log: LogId) -> str | None:
-        with self._mutex:
-            return self._summaries.pop(log, None)
 
     def retained(self, log: LogId, retained: Retained | None, reason: str | None) -> None:
         """Retention took segments from a log, or failed."""

@@ -77,10 +77,6 @@ _row("cleaning", "info",
      "failed: it is retried automatically. uncleanable: repair the file that the reason names, or `cleanerctl retry`.",
      outcomes="committed, staged, unchanged, skipped, superseded_by_broker, aborted, failed, uncleanable",
      loud="failed, uncleanable")
-_row("kafka_summary", "info", ("message", *_LOG),
-     "When a cleaning takes effect, with `cleanerd.log.kafka.summary`: `message` is the summary in the words of Kafka's "
-     "cleaner, of several lines. On a terminal it is printed as it is. Not for a result that was staged before the daemon "
-     "started.")
 _row("commit", "info", ("outcome", "reason", *_LOG),
      "What became of a result that was staged because a broker owned the log directory.",
      "dropped: nothing, the log has changed and will be cleaned again. failed: look at the disk.",

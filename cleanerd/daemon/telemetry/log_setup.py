@@ -29,8 +29,7 @@ def configure(log_format: str, level: str, stream: IO[str] = sys.stderr) -> None
         if is_console
         else structlog.processors.JSONRenderer()
     )
-    first: list[Processor] = [_message_as_text] if is_console else []
-    last: list[Processor] = [*first, renderer, *([_priority] if _is_journal(stream) else [])]
+    last: list[Processor] = [renderer, *([_priority] if _is_journal(stream) else [])]
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -54,13 +53,6 @@ def configure(log_format: str, level: str, stream: IO[str] = sys.stderr) -> None
 
 
 def _as_it_is(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    return event
-
-
-def _message_as_text(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """A text for people takes the place of the event's name where people read."""
-    if "message" in event:
-        event["event"] = event.pop("message")
     return event
 
 

@@ -46,7 +46,6 @@ class When(Enum):
 
     ALWAYS = "always"
     PER_PARTITION = "for topics named by `cleanerd.metrics.per.partition.topics`"
-    JMX = "with `cleanerd.metrics.jmx.compat`"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -261,28 +260,7 @@ PARTITION_BYTES = _read("cleanerd_partition_dirty_bytes", _PARTITION, "Its clean
 PARTITION_CLEANED = _read("cleanerd_partition_last_clean_timestamp_seconds", _PARTITION, "When it was last cleaned.",
                           "like cleanerd_last_clean_success_timestamp_seconds", when=When.PER_PARTITION)
 PARTITIONS_DROPPED = _read("cleanerd_partition_metrics_dropped", "",
-                           "Partitions that were configured but have no series: cleanerd.metrics.per.partition.max.",
+                           "Partitions that were configured but have no series: there are more than 500.",
                            "with new partitions and with the configuration")
 
-# -- the names of Kafka's own cleaner --------------------------------------------------------------------------------------
-
-_JMX, _JMX_MANAGER = "kafka_log_logcleaner", "kafka_log_logcleanermanager"
-JMX_BUFFER = _read(f"{_JMX}_max_buffer_utilization_percent", "", "100 times the utilization ratio of the dedupe buffer.",
-                   "at the end of a job", when=When.JMX)
-JMX_RECOPY = _read(f"{_JMX}_cleaner_recopy_percent", "", "Size after over size before the last cleaning.",
-                   "at the end of a cleaning", when=When.JMX)
-JMX_SECONDS = _read(f"{_JMX}_max_clean_time_secs", "", "Duration of the last cleaning.", "at the end of a cleaning",
-                    when=When.JMX)
-JMX_DELAY = _read(f"{_JMX}_max_compaction_delay_secs", "", "Largest cleanerd_max_compaction_delay_seconds.",
-                  "with it", when=When.JMX)
-JMX_DEAD = _read(f"{_JMX}_deadthreadcount", "", "Cleaner threads that are dead at the moment.",
-                 "they are started again", when=When.JMX)
-JMX_DIRTY = _read(f"{_JMX_MANAGER}_max_dirty_percent", "", "100 times the largest cleanerd_max_dirty_ratio.",
-                  "with it", when=When.JMX)
-JMX_RUN = _read(f"{_JMX_MANAGER}_time_since_last_run_ms", "", "Time since the last full scan.", "with time",
-                when=When.JMX)
-JMX_UNCLEANABLE = _read(f"{_JMX_MANAGER}_uncleanable_partitions_count", "logDirectory", "Uncleanable logs.",
-                        "with their states", when=When.JMX)
-JMX_UNCLEANABLE_BYTES = _read(f"{_JMX_MANAGER}_uncleanable_bytes", "logDirectory", "Their cleanable bytes.",
-                              "with their states", when=When.JMX)
 # fmt: on

@@ -65,7 +65,6 @@ class Metrics:
         self._waiting: Tally[str] = Tally()
         self._cleaned_at: dict[LogId, float] = {}
         self.dedupe_ratio = 0.0
-        self.last: LogResult | None = None
 
     def read_with(self, read: ReadSamples) -> None:
         """Ask this, too, at every scrape."""
@@ -156,7 +155,6 @@ class Metrics:
                 self._count(table.RECORDS_REMOVED, log_dir, reason, by=records)
         if result.outcome in ("committed", "unchanged"):
             self._is_clean(log)
-        self.last = result
 
     def wasted(self, log_dir: str, size_bytes: int) -> None:
         """A result that waited was thrown away."""

@@ -8,20 +8,15 @@ _HEAD = """# Metrics reference
 
 Made from `cleanerd/daemon/telemetry/metric_table.py`; a test compares the two. `log_dir` is a log directory as it
 is configured. Counters begin with 0 when the daemon starts, also those of which nothing has happened yet, and a
-reload of the configuration changes nothing about that. Everything but the names in the last section
-passes `promtool check metrics`. Beside these there are the `process_*` and `python_*` metrics of the daemon itself, without
-its engine.
+reload of the configuration changes nothing about that. All of it passes `promtool check metrics`. Beside these there are the
+`process_*` and `python_*` metrics of the daemon itself, without its engine.
 """
 _SECTIONS = {
     When.ALWAYS: "## Always there",
     When.PER_PARTITION: "## Partitions that the configuration names",
-    When.JMX: "## Kafka's names",
 }
 _NOTES = {
-    When.PER_PARTITION: "Only for topics that match `cleanerd.metrics.per.partition.topics`, and no more partitions than "
-    "`cleanerd.metrics.per.partition.max`.",
-    When.JMX: "Only with `cleanerd.metrics.jmx.compat`: for alerts that exist already, under the names that the exporter of "
-    "a broker gives to its own cleaner. They do not follow Prometheus' conventions.",
+    When.PER_PARTITION: "Only for topics that match `cleanerd.metrics.per.partition.topics`; no more than 500 partitions.",
 }
 
 

@@ -149,7 +149,6 @@ class Conditions:
             - staged.freed_bytes,
             dirty_bytes=sum(s.size_bytes for s in closed if staged.round_end <= s.base_offset < end),
             min_cleanable_dirty_ratio=found.config.min_cleanable_dirty_ratio,
-            max_wasted_ratio=self.configuration().broker.staged_max_wasted_ratio,
         )
 
     def _until(self, found: DirtyEstimate, config_of: TopicConfigs) -> int | None:

@@ -18,6 +18,8 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.format.names import TopicPartition
 
 KIND = "trouble"
+BACKOFF_MAX_MS = 600_000
+"""Longest pause after a failure, where cleanerd.retry.backoff.ms is not longer."""
 _T = TypeVar("_T")
 
 
@@ -80,7 +82,9 @@ class Failures:
         with self._mutex:
             before = self._failures.get(log)
             failures = before.failures + 1 if before is not None else 1
-            pause_ms = min(config.retry_backoff_ms << min(failures - 1, 30), config.retry_backoff_max_ms)
+            pause_ms = min(
+                config.retry_backoff_ms << min(failures - 1, 30), max(BACKOFF_MAX_MS, config.retry_backoff_ms)
+            )
             gives_up = failures >= config.retry_max and not result.is_retryable
             failure = Failure(
                 log_dir=log.log_dir,
