@@ -29,7 +29,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "daemon/test_faults.py::test_a_limit_on_the_size_of_files_fails_the_log_that_needs_more",
     ),
     "descriptors run out": ("pipeline/test_channel.py::test_it_goes_on_when_descriptors_were_short",),
-    "the history cannot be written": ("daemon/test_history.py::test_a_full_disk_costs_the_row_only",),
+    "the history cannot be written": ("daemon/test_store.py::test_a_full_disk_costs_the_row_only",),
     "the JVM or the engine is killed": (
         "daemon/test_process.py::test_killed_jvm_costs_a_retry_and_a_killed_engine_too",
         "pipeline/test_job.py::test_the_death_of_the_jvm_costs_one_retry",

@@ -10,7 +10,7 @@ from unittest import mock
 from cleanerd.client.producer import Producer
 from cleanerd.client.reader import read_records
 from cleanerd.client.writer import LogWriter
-from cleanerd.daemon.telemetry.history import HOLD, HistoryFile
+from cleanerd.daemon.store import HOLD, Store
 from cleanerd.env.files import Files
 from cleanerd.spark import partition_files
 from cleanerd.storage.checkpoints import read_checkpoints, update_cleaner_checkpoint
@@ -118,7 +118,7 @@ STATES = 40
 
 def _remember(log_dir: str, files: Files) -> None:
     """One state after the other; those that are safe are written down."""
-    history = HistoryFile(f"{log_dir}/history.sqlite", max_age_ms=10**12, max_bytes=1 << 24)
+    history = Store(f"{log_dir}/history.sqlite", max_age_ms=10**12, max_bytes=1 << 24)
     safe = os.open(f"{log_dir}/safe", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in range(STATES):
         if isinstance(files, CountedFiles):
@@ -129,7 +129,7 @@ def _remember(log_dir: str, files: Files) -> None:
 
 
 def _remembers_what_was_safe(log_dir: Path, _: Records) -> None:
-    history = HistoryFile(f"{log_dir}/history.sqlite", max_age_ms=10**12, max_bytes=1 << 24)
+    history = Store(f"{log_dir}/history.sqlite", max_age_ms=10**12, max_bytes=1 << 24)
     found = history.all(HOLD, lambda fields: int(fields["number"]))
     history.close()
     safe = (log_dir / "safe").read_text().split() if (log_dir / "safe").exists() else []

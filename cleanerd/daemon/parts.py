@@ -17,8 +17,8 @@ from cleanerd.daemon.engine.client import Engine
 from cleanerd.daemon.inventory.due_logs import DueLogs
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import stamp_of
+from cleanerd.daemon.store import HOLD, Store
 from cleanerd.daemon.telemetry.event_log import EventLog
-from cleanerd.daemon.telemetry.history import HOLD, HistoryFile
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent
@@ -67,7 +67,7 @@ class Parts:
     work_bell: Bell
     commit_bell: Bell
     progressed: threading.Condition
-    history: HistoryFile
+    store: Store
     metrics: Metrics
     events: EventLog
     inventory: Inventory
@@ -100,7 +100,7 @@ def no_cluster() -> NoReturn:
 def build_parts(
     configuration: Callable[[], Configuration],
     log_dirs: tuple[str, ...],
-    history: HistoryFile,
+    store: Store,
     files: Files,
     clock: Clock,
     recovering: Callable[[], None] = lambda: None,
@@ -115,12 +115,12 @@ def build_parts(
     metrics, inventory = Metrics(log_dirs, clock), Inventory(files, clock)
     deletions = PendingDeletions(files, clock)
     due_logs = DueLogs(inventory, clock)
-    events = EventLog(history, clock, partial(_recorded, metrics, inventory))
+    events = EventLog(store, clock, partial(_recorded, metrics, inventory))
     recovered = partial(_recovered, events, deletions, recovering)
     ownership = Ownership(files, clock, log_dirs, recovered, metrics.recovered)
-    states = PartitionStates(clock, history.all(HOLD, TypeAdapter(Hold).validate_python).values())
+    states = PartitionStates(clock, store.all(HOLD, TypeAdapter(Hold).validate_python).values())
     wanted = Wanted(states, files, clock, configuration, refresh, inventory.moving_to)
-    failures, obstacles, jobs = Failures(history), Obstacles(), Jobs(clock)
+    failures, obstacles, jobs = Failures(store), Obstacles(), Jobs(clock)
     conditions = Conditions(
         inventory=inventory, due_logs=due_logs, states=states, failures=failures, ownership=ownership,
         configuration=configuration, clock=clock, obstacles=obstacles, brokers_cleaner=BrokersCleaner(files),
@@ -140,7 +140,7 @@ def build_parts(
     return Parts(
         configuration=configuration, log_dirs=log_dirs, files=files, clock=clock, life=life,
         work_bell=Bell(), commit_bell=Bell(), progressed=threading.Condition(),
-        history=history, metrics=metrics, events=events, inventory=inventory, due_logs=due_logs, states=states,
+        store=store, metrics=metrics, events=events, inventory=inventory, due_logs=due_logs, states=states,
         failures=failures, obstacles=obstacles, ownership=ownership, conditions=conditions, throttle=Throttle(clock),
         jobs=jobs, schedule=schedule, deletions=deletions, retention=retention, wanted=wanted, commits=commits,
         engine=Engine(lambda: spark_place(configuration().broker), clock, stall_timeout_ms),

@@ -37,9 +37,9 @@ from cleanerd.daemon.notify import ServiceManager
 from cleanerd.daemon.parts import build_parts, no_cluster
 from cleanerd.daemon.reports import scraped_metrics
 from cleanerd.daemon.reports.status_line import StatusLine
+from cleanerd.daemon.store import Store
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry import log_setup as logs
-from cleanerd.daemon.telemetry.history import HistoryFile
 from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
@@ -216,7 +216,7 @@ class Daemon:
         )
 
 
-def _open_history(state_dir: str, max_age_ms: int, max_bytes: int) -> HistoryFile:
+def _open_history(state_dir: str, max_age_ms: int, max_bytes: int) -> Store:
     try:
         os.makedirs(state_dir, mode=0o750, exist_ok=True)
     except OSError as error:
@@ -224,7 +224,7 @@ def _open_history(state_dir: str, max_age_ms: int, max_bytes: int) -> HistoryFil
             f"{state_dir}: cannot keep state there: {error.strerror}; set cleanerd.state.dir to a directory that "
             f"{os.environ.get('USER', f'user {os.geteuid()}')} may write"
         ) from error
-    return HistoryFile(os.path.join(state_dir, "history.sqlite"), max_age_ms=max_age_ms, max_bytes=max_bytes)
+    return Store(os.path.join(state_dir, "history.sqlite"), max_age_ms=max_age_ms, max_bytes=max_bytes)
 
 
 def _report_unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

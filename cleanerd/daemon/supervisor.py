@@ -67,7 +67,7 @@ class Supervisor:
         is_drained = is_drained or workers.join(left_s())
         is_drained &= crew.join_keepers(deadline_s)
         parts.events.record("daemon", "stopped" if is_drained else "cut off")
-        parts.history.close()
+        parts.store.close()
         parts.ownership.release()
         return is_drained
 
@@ -107,5 +107,5 @@ class Supervisor:
     def _set_limits(self, configuration: Configuration) -> None:
         """Priorities and the size of the history as configured."""
         config = configuration.broker
-        self.parts.history.set_limits(config.history_max_age_ms, config.history_max_bytes)
+        self.parts.store.set_limits(config.history_max_age_ms, config.history_max_bytes)
         self.parts.due_logs.reserve(config.reserved_topics, config.reserved_max_wait_ms)

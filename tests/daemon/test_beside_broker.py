@@ -113,7 +113,7 @@ def test_being_second_is_no_failure(world: World) -> None:
     after = world.scrape()
     assert after.total("cleanerd_cleaning_errors_total") == 0
     assert after.total("cleanerd_cleanings_total", outcome="superseded_by_broker") > 0
-    (event, *_) = daemon.parts.history.events("one", 1, None, None)
+    (event, *_) = daemon.parts.store.events("one", 1, None, None)
     assert event.outcome == "superseded_by_broker"
 
 

@@ -16,8 +16,8 @@ from cleanerd.daemon.configuration.reload import Reloader, ReloadTrigger
 from cleanerd.daemon.notify import EXTENSION_S, ServiceManager
 from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.reports.status_line import StatusLine
+from cleanerd.daemon.store import Store
 from cleanerd.daemon.supervisor import Supervisor
-from cleanerd.daemon.telemetry.history import HistoryFile
 from cleanerd.daemon.values.job import Job
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import META_PROPERTIES
@@ -151,7 +151,7 @@ def supervised(tmp_path: Path, clock: HandClock) -> tuple[Supervisor, Reloader]:
     write_plain_logs(tmp_path / "logs", "first", "second")
     configuration = resolve(read_sources(None, [("log.cleanup.policy", "compact")], []))
     reloader = Reloader(configuration, lambda: configuration, no_metadata, lambda _: None, clock)
-    history = HistoryFile(str(tmp_path / "history.sqlite"), max_age_ms=1000, max_bytes=10_000_000)
+    history = Store(str(tmp_path / "history.sqlite"), max_age_ms=1000, max_bytes=10_000_000)
     supervisor = Supervisor(
         build_parts(lambda: reloader.current, (str(tmp_path / "logs"),), history, RealFiles(), clock)
     )

@@ -74,7 +74,7 @@ def cleaned(world: World, log: LogId, result: LogResult) -> None:
 def busy(world: World) -> None:
     """A job that runs, results that wait, things that happened."""
     parts, rows = world.parts, list[str]()
-    sampler = Sampler(parts.inventory, parts.due_logs, parts.configuration, parts.history)
+    sampler = Sampler(parts.inventory, parts.due_logs, parts.configuration, parts.store)
     world.add(*(f"topic-{number}" for number in range(12)))
     world.scan()
     for number in range(12):

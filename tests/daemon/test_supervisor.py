@@ -19,8 +19,8 @@ from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus, Re
 from cleanerd.daemon.engine.calls import CleanCall
 from cleanerd.daemon.loops.housekeeper import Housekeeper
 from cleanerd.daemon.parts import build_parts
+from cleanerd.daemon.store import Store
 from cleanerd.daemon.supervisor import Supervisor
-from cleanerd.daemon.telemetry.history import HistoryFile
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent
 from cleanerd.daemon.workers import Worker
@@ -49,7 +49,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
     def supervisor(log_dir: Path, topics: dict[str, str], **settings: object) -> Supervisor:
         holds = configuration(log_dir, topics, **settings)
-        history = HistoryFile(str(tmp_path / "history.sqlite"), max_age_ms=10**9, max_bytes=10**9)
+        history = Store(str(tmp_path / "history.sqlite"), max_age_ms=10**9, max_bytes=10**9)
         found = Supervisor(build_parts(lambda: holds, (str(log_dir),), history, RealFiles(), SystemClock()))
         found.parts.ownership.take_at_start([str(log_dir)])
         found.crew.scanner.scan()
@@ -59,7 +59,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
     yield supervisor
     for found in made:
         found.parts.ownership.release()
-        found.parts.history.close()
+        found.parts.store.close()
 
 
 def test_c051_a_topic_that_is_not_compacted_any_more_has_its_cleanings_aborted(
@@ -147,13 +147,13 @@ def test_limits_of_the_history_hold_from_a_reload_on(tmp_path: Path, make: Make)
     daemon = make(logs, {"one": "compact"})
     now_ms = daemon.parts.clock.now_ms()
     for age_ms in (1000, 3_600_000):
-        daemon.parts.history.record(HistoryEvent(time_ms=now_ms - age_ms, kind="daemon", outcome="started"))
-    daemon.parts.history.prune(now_ms)
-    assert len(daemon.parts.history.events(None, 10, None, None)) == 2
+        daemon.parts.store.record(HistoryEvent(time_ms=now_ms - age_ms, kind="daemon", outcome="started"))
+    daemon.parts.store.prune(now_ms)
+    assert len(daemon.parts.store.events(None, 10, None, None)) == 2
     shorter = configuration(logs, {"one": "compact"}, cleanerd_history_max_age_ms=60_000)
     daemon.apply(plan_reload(daemon.parts.configuration(), shorter))
-    daemon.parts.history.prune(now_ms)
-    assert [event.time_ms for event in daemon.parts.history.events(None, 10, None, None)] == [now_ms - 1000]
+    daemon.parts.store.prune(now_ms)
+    assert [event.time_ms for event in daemon.parts.store.events(None, 10, None, None)] == [now_ms - 1000]
 
 
 def test_cleanerds_own_switch_and_ratio_win_over_the_brokers(tmp_path: Path, make: Make) -> None:

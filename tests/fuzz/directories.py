@@ -21,7 +21,7 @@ from cleanerd.cleaning.result import CleanRequest
 from cleanerd.client.reader import read_records
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
-from cleanerd.daemon.telemetry.history import HOLD, HistoryFile
+from cleanerd.daemon.store import HOLD, Store
 from cleanerd.daemon.values.models import HistoryEvent
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.env.clock import FixedNow
@@ -292,8 +292,8 @@ def _valid_history() -> tuple[bytes, ...]:
         return (path.read_bytes(),)
 
 
-def _history(path: Path) -> HistoryFile:
-    return HistoryFile(str(path), max_age_ms=1 << 60, max_bytes=1 << 30)
+def _history(path: Path) -> Store:
+    return Store(str(path), max_age_ms=1 << 60, max_bytes=1 << 30)
 
 
 def _open_history(data: bytes, directory: Path) -> None:

@@ -9,8 +9,8 @@ from cleanerd.daemon.api.service import Service
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadTrigger
 from cleanerd.daemon.parts import build_parts, no_cluster
 from cleanerd.daemon.reports import scraped_metrics
+from cleanerd.daemon.store import Store
 from cleanerd.daemon.supervisor import Supervisor
-from cleanerd.daemon.telemetry.history import HistoryFile
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.env.files import RealFiles
@@ -43,7 +43,7 @@ class World:
         self._start()
 
     def _start(self) -> None:
-        self.history = HistoryFile(str(self.root / "history.sqlite"), max_age_ms=10**9, max_bytes=10**7)
+        self.history = Store(str(self.root / "history.sqlite"), max_age_ms=10**9, max_bytes=10**7)
         self.reloader = Reloader(
             self._load(), self._load, _no_metadata, lambda p: self.daemon.apply(p), self.clock
         )

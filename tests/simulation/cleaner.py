@@ -32,8 +32,8 @@ from cleanerd.daemon.engine.calls import CleanCall, EngineCall, EngineReply, Pla
 from cleanerd.daemon.engine.client import EngineDied
 from cleanerd.daemon.engine.process import EngineProcess
 from cleanerd.daemon.parts import Parts, build_parts
+from cleanerd.daemon.store import Store
 from cleanerd.daemon.supervisor import Supervisor
-from cleanerd.daemon.telemetry.history import HistoryFile
 from cleanerd.daemon.work import cleanings
 from cleanerd.env import files as env_files
 from cleanerd.env.files import RealFiles
@@ -216,7 +216,7 @@ class Cleanerd:
             return resolve(read_sources(config_file))
 
         self.reloader = Reloader(load(), load, lambda: None, lambda plan: self.supervisor.apply(plan), clock)
-        history = HistoryFile(f"{state}/history.sqlite", max_age_ms=10**12, max_bytes=1 << 26)
+        history = Store(f"{state}/history.sqlite", max_age_ms=10**12, max_bytes=1 << 26)
         parts = build_parts(lambda: self.reloader.current, log_dirs, history, RealFiles(), clock)
         throttle = Throttle(clock, lambda _, seconds: clock.pass_s(seconds))
         self.parts: Parts = replace(
@@ -245,7 +245,7 @@ class Cleanerd:
 
     def close(self) -> None:
         """The end of the process, however it came."""
-        self.parts.history.close()
+        self.parts.store.close()
         for slot in storage_lock._slots.values():
             if slot.fd is not None:
                 with contextlib.suppress(OSError):

@@ -28,7 +28,7 @@ from cleanerd.daemon.reports import forecast as forecasting
 from cleanerd.daemon.reports import retention as retaining
 from cleanerd.daemon.reports.log_views import limits_view, log_views, rates_of
 from cleanerd.daemon.reports.status_views import hold_view, log_dir_view, mute_view, reload_view
-from cleanerd.daemon.telemetry.history import HOLD
+from cleanerd.daemon.store import HOLD
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import (
     CommitView,
@@ -124,7 +124,7 @@ class Service(Operations):
         kinds: Collection[HistoryEventKind] | None,
     ) -> tuple[HistoryEvent, ...]:
         """The newest events."""
-        return self._parts.history.events(pattern, limit, since_ms, kinds)
+        return self._parts.store.events(pattern, limit, since_ms, kinds)
 
     def jobs(self) -> tuple[JobView, ...]:
         """Jobs that are remembered."""
@@ -182,7 +182,7 @@ class Service(Operations):
             raise Timeout(
                 f"still being cleaned after {timeout_ms} ms: {_some_names(running)}; nothing is paused"
             )
-        if not parts.history.put(HOLD, hold.id, asdict(hold)):
+        if not parts.store.put(HOLD, hold.id, asdict(hold)):
             parts.states.release(hold.id)
             raise Unavailable("the hold would not survive a restart: the state directory cannot be written")
         return hold_view(self._parts, hold)
@@ -198,7 +198,7 @@ class Service(Operations):
         views = tuple(map(partial(hold_view, self._parts), found))
         for hold in found:
             parts.states.release(hold.id)
-            parts.history.delete(HOLD, hold.id)
+            parts.store.delete(HOLD, hold.id)
         parts.work_bell.ring()
         parts.commit_bell.ring()
         return views

@@ -70,7 +70,7 @@ class StatusPage:
         since_ms = now_ms - pages.DAY_MS
         return pages.overview(
             operations.status(), operations.logs(None, None), operations.jobs(), operations.holds(),
-            self._parts.history.samples(None, since_ms), self._events(None, since_ms), now_ms,
+            self._parts.store.samples(None, since_ms), self._events(None, since_ms), now_ms,
         )  # fmt: skip
 
     def _logs(self, fields: Fields) -> bytes:
@@ -99,7 +99,7 @@ class StatusPage:
         logs = [log for log in parts.inventory.logs() if log.topic_partition == topic_partition]
         views = log_views(parts, logs)
         return [
-            pages.LogReport(view, explain(parts, log, exact=False), parts.history.samples(log, 0))
+            pages.LogReport(view, explain(parts, log, exact=False), parts.store.samples(log, 0))
             for log, view in zip(logs, views, strict=True)
         ]
 
@@ -109,7 +109,7 @@ class StatusPage:
         q, now_ms = fields.get("q", "").strip(), self._parts.clock.now_ms()
         since_ms = now_ms - pages.RANGES[chosen]
         events = self._events(q or None, since_ms)
-        samples = () if q else self._parts.history.samples(None, since_ms)
+        samples = () if q else self._parts.store.samples(None, since_ms)
         return pages.history(samples, events, chosen, q, now_ms, is_all=len(events) < _MAX_EVENTS)
 
     def _forecast(self, fields: Fields) -> bytes:

@@ -3,7 +3,7 @@
 import structlog
 
 from cleanerd.daemon.parts import Parts
-from cleanerd.daemon.telemetry.history import HOLD
+from cleanerd.daemon.store import HOLD
 from cleanerd.daemon.telemetry.sampler import Sampler
 from cleanerd.daemon.work.deletions import Deleted
 from cleanerd.daemon.workers import Bell, Worker
@@ -19,7 +19,7 @@ class Housekeeper:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._pruned_s = parts.clock.monotonic_s()
-        self._sampler = Sampler(parts.inventory, parts.due_logs, parts.configuration, parts.history)
+        self._sampler = Sampler(parts.inventory, parts.due_logs, parts.configuration, parts.store)
         self.worker = Worker("cleanerd-housekeeper", self._step, lambda: _PAUSE_S, Bell(), parts.clock)
 
     def _step(self) -> bool:
@@ -41,7 +41,7 @@ class Housekeeper:
     def _end_holds(self, now_ms: int) -> None:
         parts = self._parts
         for hold in parts.states.expire(now_ms):
-            parts.history.delete(HOLD, hold.id)
+            parts.store.delete(HOLD, hold.id)
             reason = f"hold {hold.id} of {hold.owner} on {hold.pattern} ({hold.reason}) was never released"
             parts.events.record("control", "expired", reason)
             parts.work_bell.ring()
@@ -56,4 +56,4 @@ class Housekeeper:
         now_s = self._parts.clock.monotonic_s()
         if now_s - self._pruned_s > _PRUNE_S:
             self._pruned_s = now_s
-            self._parts.history.prune(now_ms)
+            self._parts.store.prune(now_ms)

@@ -13,7 +13,7 @@ from cleanerd.daemon.inventory.ignored import why_foreign
 from cleanerd.daemon.inventory.inventory import ScanReport
 from cleanerd.daemon.inventory.watch import LogDirWatcher
 from cleanerd.daemon.parts import Parts
-from cleanerd.daemon.telemetry.history import MOVING
+from cleanerd.daemon.store import MOVING
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.workers import Bell, Worker
 from cleanerd.errors import attempt, guarded
@@ -37,7 +37,7 @@ class Scanner:
         self._told_offline: frozenset[str] = frozenset()
         self._bell = Bell()
         self._new_since_s: dict[LogId, float] = {}  # logs that may be of a topic that is just being created
-        self._moving = dict(parts.history.all(MOVING, _partitions))  # as the history knows it
+        self._moving = dict(parts.store.all(MOVING, _partitions))  # as the history knows it
         for log_dir, moving in self._moving.items():
             parts.inventory.remember_futures(log_dir, moving)
         self.watcher = LogDirWatcher(parts.log_dirs, self._seen_change, self._seen_lock)
@@ -70,7 +70,7 @@ class Scanner:
 
     def _remember_moves(self) -> None:
         """Which replicas are on their way to which log directory: one that fails cannot be asked after a restart (2.10)."""
-        history = self._parts.history
+        history = self._parts.store
         for log_dir in self._parts.log_dirs:
             moving = self._parts.inventory.futures(log_dir)
             if moving == self._moving.get(log_dir, frozenset()):

@@ -121,7 +121,7 @@ def _enough(waiting: Estimates, now_ms: int, workers: int, rate: float) -> float
 def _rate(parts: Parts) -> tuple[float, bool]:
     """Bytes of log per second and worker, and whether that was measured, of the larger half of the last jobs."""
     jobs: dict[str | None, list[HistoryEvent]] = defaultdict(list)
-    for event in parts.history.events(None, _EVENTS, None, _CLEANINGS):
+    for event in parts.store.events(None, _EVENTS, None, _CLEANINGS):
         if event.outcome in ("committed", "staged", "unchanged") and event.bytes_before and event.seconds:
             jobs[event.job_id].append(event)
     sizes = sorted(
@@ -176,7 +176,7 @@ def _removable_bytes(estimate: DirtyEstimate, last: HistoryEvent | None) -> int 
 def _due(parts: Parts, log: LogId, estimate: DirtyEstimate, now_ms: int) -> tuple[int | None, str | None]:
     """When the log becomes due if writing goes on as in the last week."""
     bound, config = estimate.range, estimate.config
-    written = written_bytes_per_s(parts.history.samples(log, now_ms - _GROWTH_MS))
+    written = written_bytes_per_s(parts.store.samples(log, now_ms - _GROWTH_MS))
     dirty = 0 if bound.is_empty else bound.cleanable_bytes
     at_ms = ratio_reached_ms(bound.clean_bytes, dirty, config.min_cleanable_dirty_ratio, written, now_ms)
     why = "dirty ratio above min.cleanable.dirty.ratio"

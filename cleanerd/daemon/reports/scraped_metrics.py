@@ -48,7 +48,7 @@ def _process(parts: Parts, crew: Crew) -> Iterator[MetricSample]:
     yield table.THREAD_DEATHS, (), crew.deaths
     yield table.SESSION_UP, (), parts.engine.pid is not None
     yield table.ENGINE_STARTS, (), parts.engine.starts
-    yield table.HISTORY_LOST, (), parts.history.lost_events
+    yield table.HISTORY_LOST, (), parts.store.lost_events
     yield table.DEDUPE_BYTES, (), config.dedupe_buffer_size_bytes * config.io_buffer_load_factor
     for limit, rate in parts.throttle.limits().items():
         yield table.IO_LIMIT, (_LIMITS[limit],), rate

@@ -19,7 +19,7 @@ _RETENTION_DAYS = (1, 7)
 
 def what_if(parts: Parts, log: LogId, config: TopicConfig) -> tuple[WhatIf, ...]:
     """The setting of now first; nothing as long as too little is recorded."""
-    samples = parts.history.samples(log, parts.clock.now_ms() - _SINCE_MS)
+    samples = parts.store.samples(log, parts.clock.now_ms() - _SINCE_MS)
     if len(samples) < _SAMPLES_MIN:
         return ()
     seen = [RecordedLog(one.time_ms, one.size_bytes, one.clean_bytes) for one in samples]

@@ -8,8 +8,8 @@ import structlog
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.retain import Retained
+from cleanerd.daemon.store import Store
 from cleanerd.daemon.telemetry.event_table import EVENTS
-from cleanerd.daemon.telemetry.history import HistoryFile
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
@@ -22,7 +22,7 @@ _log = structlog.get_logger("cleanerd")
 class EventLog:
     """Thread-safe. `last` is the newest event of each log, as far as this process has seen one."""
 
-    def __init__(self, history: HistoryFile, clock: Clock, listener: Listener = lambda _: None) -> None:
+    def __init__(self, history: Store, clock: Clock, listener: Listener = lambda _: None) -> None:
         self._history = history
         self._clock = clock
         self._listener = listener

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.inventory.due_logs import DueLogs
 from cleanerd.daemon.inventory.inventory import Inventory
-from cleanerd.daemon.telemetry.history import HistoryFile
+from cleanerd.daemon.store import Store
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.sample import SizeSample
 
@@ -23,7 +23,7 @@ class Sampler:
         inventory: Inventory,
         due_logs: DueLogs,
         configuration: Callable[[], Configuration],
-        history: HistoryFile,
+        history: Store,
     ) -> None:
         self._inventory = inventory
         self._due_logs = due_logs

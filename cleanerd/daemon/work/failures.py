@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class Store(Protocol):
-    """Where failures outlive a restart: `history.History`."""
+    """Where failures outlive a restart: `store.Store`."""
 
     def put(self, kind: str, key: str, value: Mapping[str, Any]) -> bool:
         """Set a value; False while a restart would lose it."""

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pydantic import TypeAdapter
 
 from cleanerd.daemon.kafka_admin import KafkaAdmin
-from cleanerd.daemon.telemetry.history import MUTE, HistoryFile
+from cleanerd.daemon.store import MUTE, Store
 from cleanerd.env.clock import Clock
 from cleanerd.errors import CleanerdError
 
@@ -39,7 +39,7 @@ class Mute:
 class Mutes:
     """All topics that are muted; thread-safe. `connect` opens a connection to the cluster, or raises ClusterRefused."""
 
-    def __init__(self, history: HistoryFile, clock: Clock, connect: Callable[[], KafkaAdmin]) -> None:
+    def __init__(self, history: Store, clock: Clock, connect: Callable[[], KafkaAdmin]) -> None:
         self._history = history
         self._clock = clock
         self._connect = connect

@@ -64,7 +64,7 @@ _Key = tuple[str, str]
 _Action = Callable[[sqlite3.Connection], None]
 
 
-class HistoryFile:
+class Store:
     """The file at `path`: events and samples not older than `max_age_ms` that take up to about `max_bytes`, and state.
 
     Every method may be called from any thread; writers take turns. None raises because of the file.

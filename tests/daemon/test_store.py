@@ -13,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter
 from structlog.testing import capture_logs
 
-from cleanerd.daemon.telemetry.history import HOLD, HistoryFile
+from cleanerd.daemon.store import HOLD, Store
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
 from cleanerd.daemon.values.sample import SizeSample
@@ -54,12 +54,12 @@ def events_of(lines: list[dict[str, Any]]) -> list[str]:
     return [line["event"] for line in lines]
 
 
-def opened(path: str, *, max_age_ms: int = DAY_MS, max_bytes: int = SIZE) -> HistoryFile:
-    return HistoryFile(path, max_age_ms=max_age_ms, max_bytes=max_bytes)
+def opened(path: str, *, max_age_ms: int = DAY_MS, max_bytes: int = SIZE) -> Store:
+    return Store(path, max_age_ms=max_age_ms, max_bytes=max_bytes)
 
 
 def times(
-    history: HistoryFile, pattern: str | None = None, limit: int = 100, since_ms: int | None = None
+    history: Store, pattern: str | None = None, limit: int = 100, since_ms: int | None = None
 ) -> list[int]:
     return [found.time_ms for found in history.events(pattern, limit, since_ms)]
 
@@ -127,8 +127,8 @@ def test_a_hold_survives_kill_9_at_once(path: str) -> None:
     """Nothing is left for an orderly end to write; the process kills itself right after `put` has answered True."""
     child = (
         "import os, sys\n"
-        "from cleanerd.daemon.telemetry.history import HOLD, HistoryFile\n"
-        "history = HistoryFile(sys.argv[1], max_age_ms=1, max_bytes=1)\n"
+        "from cleanerd.daemon.store import HOLD, Store\n"
+        "history = Store(sys.argv[1], max_age_ms=1, max_bytes=1)\n"
         "assert history.put(HOLD, 'h1', {'pattern': 'orders'})\n"
         "os.kill(os.getpid(), 9)\n"
     )
@@ -325,7 +325,7 @@ def test_a_full_disk_costs_the_row_only(path: str) -> None:
 
 def test_a_locked_file_costs_the_row_only(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody who has the file open for writing does not block the daemon for long."""
-    monkeypatch.setattr("cleanerd.daemon.telemetry.history._BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("cleanerd.daemon.store._BUSY_TIMEOUT_S", 0.01)
     history = opened(path)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
