@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from cleanerd.cleaning.causes import Cause, Held
 from cleanerd.cleaning.horizons import read_horizons
 from cleanerd.cleaning.result import Basis, CleaningOutcome, CleanRequest, LogResult
 from cleanerd.config.model import TopicConfig
+from cleanerd.env.files import Files
 from cleanerd.env.pace import Pace
 from cleanerd.errors import CleanerdError, CorruptFile, attempt, guarded
 from cleanerd.format import names
@@ -68,6 +70,33 @@ class Candidate:
             segments_before=segments,
             segments_after=segments,
         )
+
+    def held_back(self, files: Files, now_ms: int) -> Cause | None:
+        """Why it may not be cleaned beyond its range; None where the active segment begins."""
+        stability = self.stability
+        held = Held.of(files, self.snapshot, stability.last_stable_offset, stability.open_producer)
+        return held.uncleanable(self.range, self.config, now_ms)
+
+    def skipped(self, files: Files, now_ms: int) -> LogResult:
+        """The account of a log that does not qualify, with what holds it back."""
+        found, config, cause = self.range, self.config, self.held_back(files, now_ms)
+        remedy = None if cause is None else cause.remedy
+        if not found.is_empty:
+            reason = (
+                f"dirty ratio {found.dirty_ratio:.3f} is not above min.cleanable.dirty.ratio "
+                f"{config.min_cleanable_dirty_ratio}, and nothing is older than max.compaction.lag.ms"
+            )
+            if cause is not None:
+                reason += f"; held back from offset {found.first_uncleanable_offset} on: {cause.text}"
+            force = f"`cleanerctl clean {self.snapshot.topic_partition} --force` cleans it regardless of its dirty ratio"
+            remedy = force if remedy is None else f"{force}; {remedy}"
+        elif cause is None:
+            reason = (
+                f"nothing to clean: all closed segments are clean, up to offset {found.first_dirty_offset}"
+            )
+        else:
+            reason = f"nothing to clean: held back from offset {found.first_dirty_offset} on: {cause.text}"
+        return replace(self.result("skipped", reason), remedy=remedy)
 
 
 def partitions(log_dir: LogDir, request: CleanRequest) -> list[TopicPartition]:
@@ -181,10 +210,9 @@ def _examine(
     )
     found = cleanable_range(facts, compaction, now_ms)
     candidate = Candidate(snapshot, stability, found, config, epochs)
-    reason = _why_not(found, compaction, force=request.force)
-    if reason is None:
+    if not found.is_empty and (request.force or is_filthy(found, compaction)):
         return candidate
-    skipped = candidate.result("skipped", reason)
+    skipped = candidate.skipped(log_dir.files, now_ms)
     if not request.horizons or not found.clean_bytes:
         return skipped
     visit = replace(candidate, range=clean_section_only(facts, found))
@@ -203,20 +231,6 @@ def _unless_expired(skipped: LogResult, visit: Candidate, now_ms: int, pace: Pac
     following = "" if horizons.next_ms is None else f"; the next one passes at {utc(horizons.next_ms)}"
     reason = f"{skipped.reason}; no tombstone has passed its delete horizon{following}"
     return replace(skipped, reason=reason, next_horizon_ms=horizons.next_ms)
-
-
-def _why_not(found: CleanableRange, config: CompactionConfig, *, force: bool) -> str | None:
-    if found.is_empty:
-        return (
-            f"nothing to clean: dirty from offset {found.first_dirty_offset}, "
-            f"uncleanable from {found.first_uncleanable_offset}, which is set by the {found.limit.value}"
-        )
-    if force or is_filthy(found, config):
-        return None
-    return (
-        f"dirty ratio {found.dirty_ratio:.3f} is not above min.cleanable.dirty.ratio "
-        f"{config.min_cleanable_dirty_ratio}, and nothing is older than max.compaction.lag.ms"
-    )
 
 
 def in_order(candidates: list[Candidate]) -> list[Candidate]:

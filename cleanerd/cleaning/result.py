@@ -46,11 +46,11 @@ class Basis:
 class LogResult:
     """The account of one log. Offsets are None where the run did not get as far as knowing them.
 
-    The cleaned range is [`first_dirty_offset`, `end_offset`). Bytes and segments before and after are those
-    of the whole log; `bytes_read` and records are those that the run went through. `removed` counts records
-    by reason. `error` is the class of what went wrong; with `is_retryable` the same work may succeed later by
-    itself. `next_horizon_ms`: of a log that was looked at for expired delete horizons, when it is worth another look; None
-    as long as no cleaning stamps new ones.
+    `remedy`: what an operator can do about the reason. The cleaned range is [`first_dirty_offset`, `end_offset`). Bytes
+    and segments before and after are those of the whole log; `bytes_read` and records are those that the run went through.
+    `removed` counts records by reason. `error` is the class of what went wrong; with `is_retryable` the same work may
+    succeed later by itself. `next_horizon_ms`: of a log that was looked at for expired delete horizons, when it is worth
+    another look; None as long as no cleaning stamps new ones.
     `peak_extra_bytes` is the disk space that new files need while the old ones are still there, `peak_group_bytes` that
     of the group that needs most: with less than the former, but no less than the latter, a cleaning commits group by
     group. `groups_left`: of groups that there was no room for beside those that are staged. `basis` is what the
@@ -64,6 +64,7 @@ class LogResult:
     log_dir: str
     outcome: CleaningOutcome
     reason: str | None = None
+    remedy: str | None = None
     first_dirty_offset: int | None = None
     end_offset: int | None = None
     bytes_read: int = 0

@@ -25,6 +25,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from cleanerd.cleaning.causes import Cause, Held
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files, check_unchanged
 from cleanerd.errors import CleanerdError, LogUncleanable, SourceChanged, attempt
@@ -78,6 +79,7 @@ class Preview:
 
     goes: Mapping[Breach, tuple[int, int]]
     kept: Kept | None
+    cause: Cause | None  # why that one stays
     log_start_offset: int
 
 
@@ -96,7 +98,9 @@ def preview(files: Files, snapshot: PartitionSnapshot, config: TopicConfig, now_
         log_end_offset=snapshot.log_end_offset,
         high_watermark=_limit(snapshot),
     )
-    return Preview(goes, kept, plan.log_start_offset)
+    held = Held.of(files, snapshot, snapshot.high_watermark)
+    cause = None if kept is None else held.kept(kept, config, now_ms)
+    return Preview(goes, kept, cause, plan.log_start_offset)
 
 
 def retain_log(

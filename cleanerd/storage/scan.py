@@ -87,6 +87,14 @@ class Checkpoints:
     high_watermark: Mapping[TopicPartition, int]
     cleaner_written_ms: int | None = field(default=None, kw_only=True)
 
+    def unlisted(self, topic_partition: TopicPartition) -> tuple[str, ...]:
+        """Names of the files in which a broker has an entry for every log of its, and that have none for this one."""
+        needed = {
+            names.REPLICATION_CHECKPOINT: self.high_watermark,
+            names.RECOVERY_POINT_CHECKPOINT: self.recovery_point,
+        }
+        return tuple(name for name, offsets in needed.items() if topic_partition not in offsets)
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionSnapshot:
@@ -105,6 +113,7 @@ class PartitionSnapshot:
     checkpoint: int | None
     checkpoint_written_ms: int | None = None  # None: it will be, when what is staged is committed
     generation: str = ""  # read before anything else: what is truncated since has another one
+    unlisted: tuple[str, ...] = ()  # `Checkpoints.unlisted`; none where no broker would write an entry
 
     @property
     def size_bytes(self) -> int:
@@ -181,6 +190,7 @@ def scan_partition(
         checkpoint=staged[-1].round_end if is_moved else checkpoints.cleaner.get(topic_partition),
         checkpoint_written_ms=None if is_moved else checkpoints.cleaner_written_ms,
         generation=generation,
+        unlisted=checkpoints.unlisted(topic_partition) if is_kafka else (),
     )
 
 

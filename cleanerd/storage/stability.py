@@ -25,12 +25,14 @@ from .scan import PartitionSnapshot, tail_batches
 class Stability:
     """`last_stable_offset` <= high watermark; `producers`: the active ones of the whole log (rule 4.17).
 
+    `open_producer`: whose transaction begins at the last stable offset, None if that comes from something else.
     `aborts`: (producer id, offset of the marker) of transactions that were aborted in the part of the log that was replayed.
     """
 
     last_stable_offset: int
     producers: Producers
     aborts: frozenset[tuple[int, int]] = frozenset()
+    open_producer: int | None = None
 
 
 def read_stability(
@@ -48,9 +50,10 @@ def read_stability(
             for raw, batches in tail_batches(files, segment, start, pace):
                 state = replay(state, raw, batches, start, snapshot.high_watermark)
     rows = state.producers
-    open_txns = rows["txn_first_offset"][rows["txn_first_offset"] >= 0].tolist()
+    open_txns = rows[rows["txn_first_offset"] >= 0]
     ended_late = [state.first_unstable_offset] if state.first_unstable_offset >= 0 else []
-    last_stable = min([snapshot.high_watermark, *open_txns, *ended_late])
+    last_stable = min([snapshot.high_watermark, *open_txns["txn_first_offset"].tolist(), *ended_late])
+    holding = open_txns["producer_id"][open_txns["txn_first_offset"] == last_stable]
     active = rows[(rows["txn_first_offset"] >= 0) | (now_ms - rows["timestamp"] < expiration_ms)]
     return Stability(
         last_stable,
@@ -62,6 +65,7 @@ def read_stability(
         frozenset(
             zip(state.aborts["producer_id"].tolist(), state.aborts["marker_offset"].tolist(), strict=True)
         ),
+        int(holding[0]) if len(holding) else None,
     )
 
 

@@ -5,15 +5,22 @@ from pathlib import Path
 
 import pytest
 
+from cleanerd.client.producer import Producer
+from cleanerd.client.writer import LogWriter
+from cleanerd.format import names
 from tests.cleaning.logs import lock_of_another, segment, write_logs
 from tests.daemon.processes import DaemonProcess, running, wait_until
 
 POLICIES = {"good": "compact", "torn": "compact", "held": "compact", "kept": "delete"}
+OTHERS = {"staged": "compact", "future": "compact,delete", "restored": "compact", "nothing": ""}
+YEAR_2035_MS = 2_079_360_000_000
 
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    """With a log that is damaged, one that waits staged for a lock, one that is paused, one that is not compacted."""
+    """With a log that is damaged, one that waits staged for a lock, one that is paused, one that is not compacted; with a
+    record in the future, without the entries of its broker, without a policy.
+    """
     directory = tmp_path_factory.mktemp("explain")
     own = write_logs(directory / "own", "good", "torn", "held", "kept")
     damaged = segment(own / "torn-0", 0)
@@ -21,11 +28,23 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     content[100] ^= 0xFF
     damaged.write_bytes(content)
     brokers = write_logs(directory / "brokers", "staged")
-    settings = {"cleanerd_retry_max": 1, "log_retention_hours": -1}
-    topics = {**POLICIES, "staged": "compact"}
+    restored = write_logs(directory / "restored", "restored")
+    (restored / names.REPLICATION_CHECKPOINT).unlink()
+    plain = directory / "plain"
+    for topic, at_ms in (("future", YEAR_2035_MS), ("nothing", 1000)):
+        with LogWriter(str(plain), topic, 0, segment_bytes=1 << 20) as log:
+            Producer(log).put(b"k", b"v", at_ms)
+            log.roll()
+    settings = {
+        "cleanerd_retry_max": 1,
+        "log_cleaner_min_compaction_lag_ms": 1000,
+        "log_retention_ms": 10**15,
+    }
     with (
         lock_of_another(brokers / ".lock"),
-        running(directory / "d", own, brokers, topics=topics, **settings) as daemon,
+        running(
+            directory / "d", own, brokers, restored, plain, topics=POLICIES | OTHERS, **settings
+        ) as daemon,
     ):
         daemon.ask("pause", "held", "--owner", "anna", "--reason", "restore")
         for name, state in {"good": "clean", "torn": "uncleanable", "staged": "staged"}.items():
@@ -59,7 +78,6 @@ def test_a_staged_result_names_who_is_in_the_way(daemon: DaemonProcess) -> None:
     assert "holds .lock" in facts["owner of the log directory"]
     assert "`cleanerctl commit staged-0 --wait`" in facts["what to do"]
     assert str(daemon.log("staged-0")["reason"]).startswith("commit waits until process ")
-    assert ", set by the " in facts["first uncleanable offset"], "nothing else names it"
     assert daemon.ctl("clean", "staged-0").returncode == 0, "who asks for it gets a better one"
     wait_until(lambda: daemon.outcomes("staged-0") == ["staged"] * 2, 60, daemon.output)
 
@@ -68,18 +86,47 @@ def test_a_log_that_is_not_compacted_has_no_dirty_section(daemon: DaemonProcess)
     decision, facts = explained(daemon, "kept-0")
     assert decision == "not cleaned: cleanup.policy is delete, without compact: retention only"
     assert not {"dirty ratio", "first dirty offset", "what to do"} & set(facts)
-    assert facts["retention time"] == "retention.ms is unlimited, not breached"
+    assert facts["retention time"] == f"retention.ms is {10**15}, not breached"
     assert (
-        facts["oldest segment"]
-        == "segment 0 stays: neither limit is breached; only a higher log start offset takes it"
+        facts["oldest segment"] == "segment 0 stays: neither limit is breached; retention.ms takes it never"
     )
     assert daemon.log("kept-0")["reason"] == "not compacted: retention only"
+
+
+def test_a_record_in_the_future_is_named_with_what_to_do(daemon: DaemonProcess) -> None:
+    decision, facts = explained(daemon, "future-0")
+    stamp = f"the batch at offset 0 bears timestamp {YEAR_2035_MS} (2035-11-22 16:00:00 UTC), in the future"
+    held = f"segment 0 is younger than min.compaction.lag.ms (1000): {stamp}"
+    assert decision == f"not cleaned: nothing to clean: held back from offset 0 on: {held}"
+    assert facts["what to do"].startswith("set min.compaction.lag.ms of the topic to 0, or delete")
+    (row,) = daemon.ask("retention", "future", "--dry-run")["retention"]
+    assert row["kept"] == f"segment 0 stays: retention.ms counts from its largest timestamp: {stamp}"
+
+
+def test_a_log_restored_without_its_checkpoints_names_the_file(daemon: DaemonProcess) -> None:
+    decision, facts = explained(daemon, "restored-0")
+    (log_dir,) = [row["log_dir"] for row in daemon.ask("logs")["logs"] if row["topic"] == "restored"]
+    assert (
+        f"{log_dir}/{names.REPLICATION_CHECKPOINT} is missing, so its high watermark counts as 0" in decision
+    )
+    assert facts["what to do"].startswith("start its broker once, which writes replication-offset-checkpoint")
+
+
+def test_a_topic_without_a_policy_says_what_that_means(daemon: DaemonProcess) -> None:
+    decision, facts = explained(daemon, "nothing-0")
+    assert decision == (
+        "not cleaned: cleanup.policy is empty: nothing goes but what lies below the log start offset"
+    )
+    assert "set the topic's cleanup.policy" in facts["what to do"]
+    assert facts["oldest segment"].startswith("segment 0 stays: cleanup.policy is empty, so neither age")
 
 
 def test_a_clean_log_needs_nothing(daemon: DaemonProcess) -> None:
     decision, facts = explained(daemon, "good-0")
     assert decision.startswith("not cleaned: nothing to clean: ")
-    assert " is set by the " in decision
+    assert "all closed segments are clean" in decision
+    assert ", or from 20" in facts["cleaned next by"]
+    assert facts["cleaned next by"].endswith(" on if a tombstone has passed its delete horizon")
     assert facts["first uncleanable offset"].removeprefix("at most ").isdigit(), "one bound decides"
     assert "what to do" not in facts
     log = daemon.log("good-0")
@@ -110,7 +157,7 @@ def test_history_tells_what_was_asked(daemon: DaemonProcess) -> None:
 
 def test_status_counts_states_as_the_logs_have_them(daemon: DaemonProcess) -> None:
     counts = daemon.ask("status")["status"]["logs_by_state"]
-    assert counts == {"clean": 1, "uncleanable": 1, "paused": 1, "ignored": 1, "staged": 1}
+    assert counts == {"clean": 3, "uncleanable": 1, "paused": 1, "ignored": 2, "staged": 1}
 
 
 @pytest.mark.soak

@@ -126,12 +126,10 @@ class EngineProcess:
         (answer,) = self._examine_all(task, _request(task), lambda _: unpaced)
         if isinstance(answer, LogResult):
             return answer
-        found = answer.range
-        return answer.result(
-            "planned",
-            f"dirty ratio {found.dirty_ratio:.3f}, {found.cleanable_bytes} bytes to clean, "
-            f"limited by the {found.limit.value}",
-        )
+        found, cause = answer.range, answer.held_back(self._files, self._clock.now_ms())
+        what = f"dirty ratio {found.dirty_ratio:.3f}, {found.cleanable_bytes} bytes to clean"
+        beyond = "" if cause is None else f"; not beyond: {cause.text}"
+        return answer.result("planned", f"{what}, up to offset {found.first_uncleanable_offset}{beyond}")
 
     def _clean(self, call_id: int, task: CleanCall) -> list[LogResult]:
         request = replace(

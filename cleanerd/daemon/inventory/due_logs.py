@@ -105,6 +105,13 @@ class DueLogs:
         delay_ms = topic_config(log.topic_partition.topic).delete_retention_ms
         self.note_horizon(log, _sum_ms(self._clock.now_ms(), delay_ms))
 
+    def horizons_at_ms(self, log: LogId, now_ms: int, topic_config: TopicConfigs) -> int | None:
+        """When a log will be looked at for expired delete horizons if nobody cleans it before; None if it need not be."""
+        entry, found = self._inventory.entry(log), self.estimate(log, now_ms, topic_config)
+        if entry is None or found is None or not found.clean_range.clean_bytes:
+            return None
+        return entry.visits.horizon_ms if entry.visits.horizon_ms < FOREVER_MS else None
+
     def due_for_s(self, log: LogId) -> float:
         """For how long a log has been found due without a break, in seconds; 0 for one that is not due."""
         entry = self._inventory.entry(log)

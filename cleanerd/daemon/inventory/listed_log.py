@@ -102,6 +102,7 @@ class Offsets:
     recovery_point: int | None  # None: no broker will recover this log
     checkpoint: int | None
     is_outdated: bool = False  # the entry in the file is higher, and older than segments below it
+    unlisted: tuple[str, ...] = ()  # `Checkpoints.unlisted`
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +200,7 @@ def offsets_of(
         recovery_point=min(checkpoints.recovery_point.get(tp, 0), active_base),
         checkpoint=checkpoint,
         is_outdated=checkpoint != entry,
+        unlisted=checkpoints.unlisted(tp),
     )
 
 

@@ -1,5 +1,6 @@
 """Why a log is or is not cleaned now, fact by fact, in the order in which they decide; then what retention does to it."""
 
+from cleanerd.cleaning.causes import SET_POLICY, Cause, Held
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.engine.calls import ExamineCall
 from cleanerd.daemon.inventory.listed_log import Offsets
@@ -14,7 +15,6 @@ from cleanerd.policy.lifecycle import Status
 from cleanerd.storage.log_dir import Owner
 from cleanerd.units import utc
 
-_EXAMINATION = "examination"
 _STATES = {
     Status.NONE: "neither being cleaned nor paused",
     Status.IN_PROGRESS: "in progress",
@@ -25,13 +25,16 @@ _STATES = {
 
 def explain(parts: Parts, log: LogId, *, exact: bool) -> Explanation:
     """Exact: looks at the log as a cleaning would, for which the engine may have to start. Else by what scans have found."""
-    facts = _about_daemon(parts, log)
+    facts, remedy = _about_daemon(parts, log), None
     if not facts[0].blocks:  # else there is no dirty section to speak of
-        facts += _about_files(parts, log, names_bound=not exact or any(fact.blocks for fact in facts))
+        held = None if exact and not any(fact.blocks for fact in facts) else _held_back(parts, log)
+        facts += _about_files(parts, log, held)
+        remedy = None if held is None else held.remedy
     blocking = [fact for fact in facts if fact.blocks]
     if not blocking and exact:
-        facts.append(_examined(parts, log))
-        blocking = facts[-1:] if facts[-1].blocks else []
+        examined, remedy = _examined(parts, log)
+        facts.append(examined)
+        blocking = [examined] if examined.blocks else []
     if blocking:
         decision = f"not cleaned: {_said(blocking[0])}"
     elif parts.jobs.of(log) is not None:
@@ -41,7 +44,7 @@ def explain(parts: Parts, log: LogId, *, exact: bool) -> Explanation:
     else:
         decision = "not cleaned: not dirty enough, judging by its files"
     facts.append(Fact(name="cleaned next by", value=_cleaned_next_by(parts, log)))
-    advice = _advice(parts, log, facts) if blocking else None
+    advice = (_advice(parts, log) if blocking else None) or remedy
     if advice is not None:
         facts.append(Fact(name="what to do", value=advice))
     facts += retention_facts(parts, log)
@@ -58,8 +61,10 @@ def _said(fact: Fact) -> str:
 def _about_daemon(parts: Parts, log: LogId) -> list[Fact]:
     """The first one is the policy."""
     config = parts.configuration().topic(log.topic_partition.topic)
-    policy = ",".join(config.cleanup_policy) or "empty"
-    if not config.compact:
+    policy = ",".join(config.cleanup_policy)
+    if not policy:
+        policy = "empty: nothing goes but what lies below the log start offset"
+    elif not config.compact:
         policy += ", without compact: retention only"
     facts = [Fact(name="cleanup.policy", value=policy, blocks=not config.compact, rule="1.3")]
     status = parts.states.state(log).status
@@ -82,12 +87,13 @@ def _hold(hold: Hold) -> str:
     return f"hold {hold.id} of {hold.owner} since {utc(hold.created_ms)}{until}{reason}"
 
 
-def _advice(parts: Parts, log: LogId, facts: list[Fact]) -> str | None:
+def _advice(parts: Parts, log: LogId) -> str | None:
     """What an operator can do who wants the log cleaned all the same."""
     known, failure = parts.inventory.facts(log), parts.failures.of(log)
+    config = parts.configuration().topic(log.topic_partition.topic)
     held = [hold.id for hold in parts.states.holds() if hold.matches(log.topic_partition)]
-    if facts[0].blocks:
-        return None
+    if not config.compact:
+        return None if config.cleanup_policy else SET_POLICY
     if held:
         return " and ".join(f"`cleanerctl resume {hold_id}`" for hold_id in held)
     if failure is not None and failure.is_uncleanable:
@@ -96,8 +102,6 @@ def _advice(parts: Parts, log: LogId, facts: list[Fact]) -> str | None:
         return f"it will be tried again at {utc(failure.retry_at_ms)}; `cleanerctl retry {log}` tries now"
     if known is not None and known.contents.is_staged:
         return f"stop the owner of the log directory; `cleanerctl commit {log} --wait` commits as soon as it has stopped"
-    if any(fact.name == _EXAMINATION for fact in facts) and _is_dirty(parts, log):
-        return f"`cleanerctl clean {log} --force` cleans it regardless of its dirty ratio"
     return None
 
 
@@ -114,7 +118,7 @@ def _cleaned_next_by(parts: Parts, log: LogId) -> str:
         return "neither cleaner, until that changes"
     if condition.obstacle is not None:
         return condition.obstacle
-    ours = f"cleanerd, when its dirty ratio is above {config.min_cleanable_dirty_ratio}"
+    ours = f"cleanerd, when its dirty ratio is above {config.min_cleanable_dirty_ratio}{_or_horizons(parts, log)}"
     if not parts.conditions.brokers_cleaner.is_at_work(log.log_dir):
         return ours
     if config.broker_min_cleanable_dirty_ratio >= 1:
@@ -122,18 +126,33 @@ def _cleaned_next_by(parts: Parts, log: LogId) -> str:
     return f"the broker's cleaner, when its dirty ratio is above {config.broker_min_cleanable_dirty_ratio}; {ours}"
 
 
-def _is_dirty(parts: Parts, log: LogId) -> bool:
+def _or_horizons(parts: Parts, log: LogId) -> str:
+    """From when on an expired tombstone is reason enough."""
+    at_ms = parts.due_logs.horizons_at_ms(log, parts.clock.now_ms(), parts.configuration().topic)
+    if at_ms is None:
+        return ""
+    when = "now" if at_ms <= parts.clock.now_ms() else f"from {utc(at_ms)} on"
+    return f", or {when} if a tombstone has passed its delete horizon"
+
+
+def _held_back(parts: Parts, log: LogId) -> Cause | None:
+    """Why a log is not cleanable up to its active segment, by what scans have found; None if it is."""
     known, config = parts.inventory.facts(log), parts.configuration().topic(log.topic_partition.topic)
-    return known is not None and not known.upper_bound(config, parts.clock.now_ms()).is_empty
+    if known is None:
+        return None
+    facts, offsets, now_ms = known.facts({}), known.offsets, parts.clock.now_ms()
+    tp, high_watermark = log.topic_partition, offsets.high_watermark
+    held = Held(parts.files, log.log_dir, tp, facts, high_watermark, offsets.unlisted)
+    return held.uncleanable(known.upper_bound(config, now_ms), config, now_ms)
 
 
-def _about_files(parts: Parts, log: LogId, *, names_bound: bool) -> list[Fact]:
-    """`names_bound`: no examination will name the bound that decides, which may be another one than the files tell."""
+def _about_files(parts: Parts, log: LogId, held: Cause | None) -> list[Fact]:
+    """`held`: what to name beside the bound, None where an examination will: another one may decide than the files tell."""
     known, config = parts.inventory.facts(log), parts.configuration().topic(log.topic_partition.topic)
     if known is None:
         return [Fact(name="files", value=parts.inventory.errors().get(log, "no segment"), blocks=True)]
     bound = known.upper_bound(config, parts.clock.now_ms())
-    offsets, said = known.offsets, f", set by the {bound.limit.value}" if names_bound else ""
+    offsets, said = known.offsets, "" if held is None else f": {held.text}"
     facts = [
         Fact(name="log start offset", value=str(offsets.log_start)),
         Fact(
@@ -175,8 +194,8 @@ def _first_dirty(offset: int, offsets: Offsets) -> str:
     return f"{offset}, checkpoint {'none' if offsets.checkpoint is None else offsets.checkpoint}"
 
 
-def _examined(parts: Parts, log: LogId) -> Fact:
-    """What a cleaning would find, with transactions and the true log end."""
+def _examined(parts: Parts, log: LogId) -> tuple[Fact, str | None]:
+    """What a cleaning would find, with transactions and the true log end; and what to do about it."""
     topic, configuration = log.topic_partition.topic, parts.configuration()
     call = ExamineCall(
         log.log_dir, (log.topic_partition,), configuration.broker, {topic: configuration.topic(topic)}
@@ -184,5 +203,6 @@ def _examined(parts: Parts, log: LogId) -> Fact:
     try:
         found: LogResult = parts.engine.examine(call)
     except CleanerdError as error:
-        return Fact(name=_EXAMINATION, value=str(error), blocks=True)
-    return Fact(name=_EXAMINATION, value=found.reason or found.outcome, blocks=found.outcome != "planned")
+        return Fact(name="examination", value=str(error), blocks=True), None
+    is_held = found.outcome != "planned"
+    return Fact(name="examination", value=found.reason or found.outcome, blocks=is_held), found.remedy

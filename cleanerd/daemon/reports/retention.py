@@ -8,7 +8,7 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import Fact, RetentionView
 from cleanerd.daemon.work.retention import Passed, whose_turn
 from cleanerd.errors import CleanerdError
-from cleanerd.policy.retention import Breach, Keeper, Kept
+from cleanerd.policy.retention import Breach, Kept
 from cleanerd.storage.log_dir import Owner
 from cleanerd.units import utc
 
@@ -35,7 +35,7 @@ def planned(parts: Parts, log: LogId) -> RetentionView:
         bytes=sum(size for _, size in goes),
         breaches=tuple(breach.value for breach in found.goes),
         log_start_offset=found.log_start_offset,
-        **_kept_fields(found.kept),
+        **_kept_fields(found),
     )
 
 
@@ -96,15 +96,17 @@ def _view(log: LogId, **fields: object) -> RetentionView:
     )
 
 
-def _kept_fields(kept: Kept | None) -> dict[str, object]:
-    if kept is None:
+def _kept_fields(found: Preview) -> dict[str, object]:
+    if found.kept is None:
         return {}
-    due_ms = kept.due_ms
-    return {"kept": _why(kept), "next_ms": due_ms if due_ms is None or due_ms < _END_OF_TIME_MS else None}
+    due_ms = found.kept.due_ms
+    return {"kept": _why(found), "next_ms": due_ms if due_ms is None or due_ms < _END_OF_TIME_MS else None}
 
 
-def _why(kept: Kept) -> str:
-    return f"segment {kept.segment.base_offset} stays: {kept.keeper.value}"
+def _why(found: Preview) -> str:
+    assert found.kept is not None
+    assert found.cause is not None
+    return f"segment {found.kept.segment.base_offset} stays: {found.cause.text}"
 
 
 def retention_facts(parts: Parts, log: LogId) -> list[Fact]:
@@ -128,9 +130,7 @@ def retention_facts(parts: Parts, log: LogId) -> list[Fact]:
     if found.goes and obstacle is not None:
         goes.append(Fact(name="retention", value=f"no pass now: {obstacle}", rule="1.28"))
     if found.kept is not None:
-        goes.append(
-            Fact(name="oldest segment", value=_until(found.kept, has_delete=config.delete), rule="6.2")
-        )
+        goes.append(Fact(name="oldest segment", value=_until(found, found.kept), rule="6.2"))
     return goes
 
 
@@ -152,16 +152,14 @@ def _breached(found: Preview, breach: Breach) -> str:
     return f", breached by {segments} segments with {size} bytes" if segments else ", not breached"
 
 
-def _until(kept: Kept, *, has_delete: bool) -> str:
+def _until(found: Preview, kept: Kept) -> str:
     """Why it stays and what ends that."""
-    if not has_delete:
-        return f"segment {kept.segment.base_offset} stays: without the policy delete only a higher log start offset takes it"
     ends = []
     if kept.due_ms is not None:
         is_ever = kept.due_ms < _END_OF_TIME_MS
         ends.append(f"retention.ms takes it {f'from {utc(kept.due_ms)} on' if is_ever else 'never'}")
     if kept.due_bytes is not None:
         ends.append(f"retention.bytes takes it when the log has grown by {kept.due_bytes} bytes")
-    if kept.keeper is Keeper.LIMITS and not ends:
-        ends.append("only a higher log start offset takes it")
-    return "; ".join([_why(kept), *ends])
+    if found.cause is not None and found.cause.remedy is not None:
+        ends.append(found.cause.remedy)
+    return "; ".join([_why(found), *ends])

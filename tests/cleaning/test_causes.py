@@ -1,0 +1,192 @@
+"""What holds a log back is named by segment, record or file, with what to do about it (rules 1.9-1.13, 6.2)."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.causes import Cause, dated
+from cleanerd.cleaning.choose import examine_all
+from cleanerd.cleaning.result import CleanRequest, LogResult
+from cleanerd.cleaning.retain import preview
+from cleanerd.client.producer import Producer
+from cleanerd.client.writer import LogWriter
+from cleanerd.config.load import Configuration, resolve
+from cleanerd.config.sources import read_sources
+from cleanerd.env.clock import FixedNow
+from cleanerd.env.files import RealFiles
+from cleanerd.env.pace import unpaced
+from cleanerd.format import names
+from cleanerd.format.names import FileKind, TopicPartition
+from cleanerd.storage.log_dir import LogDir
+from tests.cleaning.logs import segment
+
+TP = TopicPartition("held", 0)
+HOUR_MS = 3_600_000
+NOW_MS = 1_764_000_000_000
+OLD_MS = NOW_MS - 100 * HOUR_MS
+LATER_MS = NOW_MS + 87_600 * HOUR_MS
+
+
+def write(log_dir: Path, newest_ms: int = OLD_MS, *, producer_id: int | None = None) -> Path:
+    """Segments of ten records from offsets 0, 10 and 20; that at 14 bears `newest_ms`. A producer leaves one open at 3."""
+    with LogWriter(str(log_dir), TP.topic, TP.partition, segment_bytes=1 << 20) as log:
+        for base in (0, 10):
+            producer = Producer(log, producer_id=-1 if producer_id is None else producer_id)
+            for offset in range(base, base + 10):
+                if producer_id is not None and offset == 3:
+                    producer.begin()
+                producer.put(b"%d" % offset, b"v", newest_ms if offset == 14 else OLD_MS)
+            log.roll()
+    return log_dir / str(TP)
+
+
+def as_broker(log_dir: Path, **entries: int) -> None:
+    (log_dir / names.META_PROPERTIES).write_text("version=1\ncluster.id=c\nnode.id=1\n")
+    for name, offset in entries.items():
+        (log_dir / f"{name}-offset-checkpoint").write_text(f"0\n1\nheld 0 {offset}\n")
+
+
+def configured(**settings: object) -> Configuration:
+    items = {"cleanup_policy": "compact"} | settings
+    return resolve(
+        read_sources(topic_assignments=[(TP.topic, k.replace("_", "."), str(v)) for k, v in items.items()])
+    )
+
+
+def skipped(log_dir: Path, **settings: object) -> LogResult:
+    """What an examination says."""
+    found = configured(**settings)
+    request = CleanRequest(config=found.broker, topic_config=found.topic, log_dirs=(str(log_dir),))
+    place = LogDir.at(RealFiles(), str(log_dir), FixedNow(NOW_MS))
+    (result,) = examine_all(place, [TP], request, lambda _: unpaced)
+    assert isinstance(result, LogResult)
+    assert result.outcome == "skipped"
+    return result
+
+
+def kept(log_dir: Path, **settings: object) -> Cause:
+    """Why retention leaves the oldest segment."""
+    place = LogDir.at(RealFiles(), str(log_dir), FixedNow(NOW_MS))
+    snapshot = place.scan(TP, place.checkpoints())
+    assert snapshot is not None
+    found = preview(RealFiles(), snapshot, configured(**settings).topic(TP.topic), NOW_MS)
+    assert found.cause is not None
+    return found.cause
+
+
+def test_a_record_in_the_future_is_named_by_segment_offset_and_time(tmp_path: Path) -> None:
+    write(tmp_path, LATER_MS)
+    result = skipped(tmp_path, min_compaction_lag_ms=HOUR_MS, min_cleanable_dirty_ratio=1)
+    assert str(result.reason).endswith(
+        "held back from offset 10 on: segment 10 is younger than min.compaction.lag.ms (3600000): "
+        f"the batch at offset 14 bears timestamp {LATER_MS} (2035-11-22 16:00:00 UTC), in the future"
+    )
+    assert "`cleanerctl clean held-0 --force`" in str(result.remedy)
+    assert "set min.compaction.lag.ms of the topic to 0" in str(result.remedy)
+
+
+def test_a_record_that_is_only_young_says_until_when(tmp_path: Path) -> None:
+    write(tmp_path, NOW_MS - HOUR_MS)
+    result = skipped(tmp_path, min_compaction_lag_ms=2 * HOUR_MS, min_cleanable_dirty_ratio=1)
+    assert "in the future" not in str(result.reason)
+    assert "wait until 2025-11-24 17:00:00 UTC, or lower min.compaction.lag.ms" in str(result.remedy)
+
+
+def test_without_a_time_index_the_time_of_the_file_counts(tmp_path: Path) -> None:
+    """Rule 1.10, as Kafka has it for records without timestamps."""
+    partition = write(tmp_path)
+    segment(partition, 0, FileKind.TIME_INDEX).write_bytes(b"")
+    os.utime(segment(partition, 0), ns=(0, LATER_MS * 1_000_000))
+    result = skipped(tmp_path, min_compaction_lag_ms=HOUR_MS)
+    written = f"its time index is empty, and its file was written at {LATER_MS} (2035-11-22 16:00:00 UTC), in the future"
+    assert str(result.reason).endswith(
+        f"segment 0 is younger than min.compaction.lag.ms (3600000): {written}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("missing", "what"), [("replication", "high watermark"), ("recovery-point", "recovery point")]
+)
+@pytest.mark.parametrize("is_file", [True, False])
+def test_a_missing_entry_after_a_restore_is_named_with_its_file(
+    tmp_path: Path, missing: str, what: str, *, is_file: bool
+) -> None:
+    write(tmp_path)
+    as_broker(tmp_path, **{name: 20 for name in ("replication", "recovery-point") if name != missing})
+    path = tmp_path / f"{missing}-offset-checkpoint"
+    if is_file:
+        path.write_text("0\n0\n")
+    lacks = "has no entry for held-0" if is_file else "is missing"
+    text = f"{path} {lacks}, so its {what} counts as 0"
+    remedy = f"start its broker once, which writes {path.name}; or restore that file with the logs"
+    result = skipped(tmp_path)
+    assert (result.reason, result.remedy) == (f"nothing to clean: held back from offset 0 on: {text}", remedy)
+    assert kept(tmp_path, cleanup_policy="delete", retention_ms=1) == Cause(text, remedy)
+    as_broker(tmp_path, **{missing: 5})
+    assert f"{path} has 5 as its {what}" in str(skipped(tmp_path).reason)
+
+
+def test_an_open_transaction_is_named_by_producer_and_offset(tmp_path: Path) -> None:
+    write(tmp_path, producer_id=7)
+    result = skipped(tmp_path)
+    assert str(result.reason).endswith("a transaction of producer 7 is open from offset 3 on")
+    assert "kafka-transactions.sh" in str(result.remedy)
+
+
+def test_a_clean_log_has_nothing_to_do(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / names.CLEANER_OFFSET_CHECKPOINT).write_text("0\n1\nheld 0 20\n")
+    result = skipped(tmp_path)
+    assert (result.reason, result.remedy) == (
+        "nothing to clean: all closed segments are clean, up to offset 20", None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"cleanup_policy": ""}, "cleanup.policy is empty, so neither age nor size takes it"),
+        ({"cleanup_policy": "compact"}, "without the policy delete only a higher log start offset takes it"),
+        ({"retention_ms": -1}, "neither limit is set, so only a higher log start offset takes it"),
+        ({"retention_ms": 1000 * HOUR_MS}, "neither limit is breached"),
+        (
+            {"remote_storage_enable": True},
+            "remote.storage.enable is set: only its broker knows what has been copied",
+        ),
+    ],
+)
+def test_why_retention_leaves_the_oldest_segment(
+    tmp_path: Path, settings: dict[str, object], text: str
+) -> None:
+    write(tmp_path)
+    assert kept(tmp_path, **{"cleanup_policy": "delete"} | settings).text == text
+
+
+def test_retention_counts_from_a_record_in_the_future(tmp_path: Path) -> None:
+    """Once the segments before it are gone."""
+    write(tmp_path, LATER_MS)
+    found = kept(tmp_path, cleanup_policy="delete", retention_ms=HOUR_MS)
+    assert found.text == (
+        "retention.ms counts from its largest timestamp: "
+        f"the batch at offset 14 bears timestamp {LATER_MS} (2035-11-22 16:00:00 UTC), in the future"
+    )
+    assert "kafka-delete-records.sh" in str(found.remedy)
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "text"),
+    [
+        (OLD_MS, f"{OLD_MS} (2025-11-20 12:00:00 UTC)"),
+        (NOW_MS * 1000, f"{NOW_MS}000, in the future; as microseconds it would be 2025-11-24 16:00:00 UTC"),
+        (
+            NOW_MS * 10**6,
+            f"{NOW_MS}000000, in the future; as nanoseconds it would be 2025-11-24 16:00:00 UTC",
+        ),
+        (2**63 - 1, "9223372036854775807, in the future"),
+    ],
+)
+def test_a_time_that_no_calendar_has_is_read_as_its_producer_may_have_meant_it(
+    timestamp_ms: int, text: str
+) -> None:
+    assert dated(timestamp_ms, NOW_MS) == text
