@@ -351,6 +351,20 @@ def test_rows_of_another_version_are_passed_over(path: str) -> None:
     assert (times(again), again.all("log", dict)) == ([1], {})
 
 
+def test_a_file_of_a_version_that_installed_opens_with_all_its_rows(path: str) -> None:
+    history = opened(path)
+    history.record(event(1))
+    history.close()
+    row = '{"time_ms":2,"kind":"install","outcome":"running","log_dir":"/d","topic":"a","partition":0}'
+    with sqlite3.connect(path) as other:
+        other.execute("INSERT INTO events (time_ms, topic, partition, event) VALUES (2, 'a', 0, ?)", (row,))
+        other.execute("INSERT INTO state VALUES ('installed', '/d/a-0', '{\"inode\": 1, \"offset\": 2}')")
+    other.close()
+    again = opened(path)
+    assert times(again) == [2, 1]
+    assert again.put(HOLD, "h", {"pattern": "a"})
+
+
 def test_rows_of_another_type_are_passed_over(path: str) -> None:
     """SQLite keeps no column to its type, and a page that is damaged may hold any."""
     history = opened(path)

@@ -7,12 +7,14 @@ cleanerd-worker-express  reserved topics that have waited too long behind long j
 cleanerd-scanner      inventory: when the watcher saw something, and every cleanerd.scan.interval.ms
 cleanerd-committer    staged results whose directory became free
 cleanerd-retention    log.retention.check.interval.ms for logs that are not compacted, the backoff for the others
+cleanerd-left-installs  what an earlier version has left of installs by reassignment
 cleanerd-housekeeper  deletions that are due, holds that expire, an idle engine, history
 """
 
 from cleanerd.daemon.loops.cleaners import Cleaners
 from cleanerd.daemon.loops.committer import Committer
 from cleanerd.daemon.loops.housekeeper import Housekeeper
+from cleanerd.daemon.loops.left_installs import LeftInstalls
 from cleanerd.daemon.loops.retainer import Retainer
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.parts import Parts
@@ -26,7 +28,8 @@ class Crew:
         self.scanner = Scanner(parts)
         self.cleaners = Cleaners(parts, self.scanner)
         keepers = (
-            self.scanner, Committer(parts, self.scanner), Retainer(parts, self.scanner), Housekeeper(parts),
+            self.scanner, Committer(parts, self.scanner), Retainer(parts, self.scanner), LeftInstalls(parts),
+            Housekeeper(parts),
         )  # fmt: skip
         self._keepers = [keeper.worker for keeper in keepers]
 

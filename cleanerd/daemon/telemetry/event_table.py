@@ -81,6 +81,21 @@ _row("commit", "info", ("outcome", "reason", *_LOG),
      "What became of a result that was staged because a broker owned the log directory.",
      "dropped: nothing, the log has changed and will be cleaned again. failed: look at the disk.",
      outcomes="committed, dropped, failed", loud="failed")
+_row("install", "info", ("outcome", "reason", *_LOG, "replicas"),
+     "What an earlier version had left of an install by reassignment was cleared away. abandoned: the cluster had been "
+     "asked for nothing; returned: the list of replicas is the old one; installed: so it is, and the broker has loaded the "
+     "result; dropped: the topic is gone; foreign: the partition was given another list meanwhile, which stays.",
+     "installed: the replica may have keys that its leader has not: have it fetch the whole log. foreign: check that the "
+     "list is what you want. dropped: if the topic was created again on this broker, restart the broker.",
+     outcomes="abandoned, returned, installed, dropped, foreign", loud="installed, foreign")
+_row("install_waits", "warning", (*_LOG, "step", "replicas", "reason"),
+     "A replica that an earlier version may have taken out of its partition is not back yet; the reason names what is "
+     "waited for. The daemon tries again every few seconds, and at its next start.",
+     "See to the reason: until then the partition may have one replica fewer than the list in `replicas`.")
+_row("install_unreadable", "warning", ("log_dir", "reason"),
+     "What an earlier version left of an install by reassignment cannot be read; it is not touched.",
+     "Compare the list of replicas of the partition that was installed last with what it was (`cleanerctl history`), "
+     "put it right, and remove the directory.")
 _row("retention", "info", ("outcome", "reason", *_LOG, "bytes"), "Retention deleted segments of a log.",
      "failed: look at the file that the reason names.", outcomes="deleted, failed", loud="failed")
 _row("recovery", "info", ("outcome", "reason"), "Leftovers of an interrupted commit could not be cleaned up.",

@@ -115,7 +115,7 @@ def test_resume_says_what_goes_on(daemon: Daemon) -> None:
 def test_history_is_of_logs_unless_all_is_asked_for(daemon: Daemon) -> None:
     for arguments in (("history",), ("history", "--all")):
         assert daemon.ctl(*arguments).returncode == 0
-    assert daemon.operations.kinds_asked == [("cleaning", "commit", "retention", "recovery"), None]
+    assert daemon.operations.kinds_asked == [("cleaning", "commit", "install", "retention", "recovery"), None]
 
 
 def test_a_rate_alone_is_for_reads_and_writes_together(daemon: Daemon) -> None:
