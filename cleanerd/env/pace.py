@@ -1,4 +1,4 @@
-"""What a host reads itself, before there are tasks, it pays for as they do, and it stops when it is told to."""
+"""Reads outside Spark tasks are throttled and abortable like those of tasks."""
 
 from collections.abc import Callable
 

@@ -237,7 +237,7 @@ class Reporter:
         return _go_on(lambda: self._ask(message))
 
     def live(self, log: int, phase: Phase) -> None:
-        """A sign of life of work that moves no bytes of the log; its next report is answered whether it is to stop."""
+        """Heartbeat for work that moves no bytes; an abort arrives with the next report."""
         with contextlib.suppress(OSError):
             self._ask(_MESSAGE.pack(log, phase, 0, 0, 0))
 

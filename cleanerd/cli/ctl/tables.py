@@ -391,7 +391,7 @@ def _throttle(throttle: Row) -> str:
 def _reload(reload: Row) -> str:
     if not reload["applied"]:
         return (
-            "\n  ".join(["refused; the configuration of before stays in force:", *reload["problems"]]) + "\n"
+            "\n  ".join(["rejected; the previous configuration remains active:", *reload["problems"]]) + "\n"
         )
     if not reload["changed"]:
         return "applied; nothing changed\n"
@@ -442,9 +442,7 @@ def _forecast(found: Row) -> str:
         enough = found["enough_bytes_per_s"]
         more = 0 if enough is None else enough - found["bytes_per_s"]
         if more > 0:
-            verdict += (
-                f"; {rate(more)} more for each worker would do for those whose deadline is still to come"
-            )
+            verdict += f"; {rate(more)} more per worker would meet the remaining deadlines"
     what_if = [row | one for row in rows for one in row["what_if"]]
     shown = "\n" + table(what_if, _WHAT_IFS) if what_if else ""
     return (table(rows, _FORECASTS) if rows else "") + shown + f"{verdict}; {workers}\n"

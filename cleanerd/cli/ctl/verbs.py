@@ -223,7 +223,7 @@ def abort(client: Client, options: argparse.Namespace) -> Reply:
     stop_s = _stop_s(options.timeout)
     body = {"pattern": options.pattern, "timeout_ms": round(1000 * stop_s)}
     answer = client.send("POST", "/v1/abort", body, stop_s)
-    return Reply(answer, text=ctl_tables.text_or("nothing of it was being cleaned"))
+    return Reply(answer, text=ctl_tables.text_or("no matching log was being cleaned"))
 
 
 def mute(client: Client, options: argparse.Namespace) -> Reply:
@@ -239,7 +239,7 @@ def unmute(client: Client, options: argparse.Namespace) -> Reply:
 def retry(client: Client, options: argparse.Namespace) -> Reply:
     """Forget failures."""
     answer = client.send("POST", "/v1/retry", {"pattern": options.pattern})
-    return Reply(answer, text=ctl_tables.text_or("nothing of it had failed"))
+    return Reply(answer, text=ctl_tables.text_or("no matching log had failed"))
 
 
 def reload(client: Client, _: argparse.Namespace) -> Reply:

@@ -136,7 +136,7 @@ class Operations(Protocol):
     def commit(self, pattern: str | None, wait_ms: int) -> tuple[CommitView, ...]:
         """Commit staged results, waiting up to `wait_ms` for locks; what is still locked then is `waiting`, no error.
 
-        Who waits for all of them is a broker that is about to start: after that no lock is taken in free log directories
+        Waiting for all results announces a broker start: after that no lock is taken in free log directories
         for a minute, or until a broker holds it.
         """
         ...

@@ -225,7 +225,7 @@ class Service(Operations):
         return tuple(map(_ref, busy))
 
     def commit(self, pattern: str | None, wait_ms: int) -> tuple[CommitView, ...]:
-        """Commit staged results. Who waits for all is about to start a broker: everything else makes way for that."""
+        """Commit staged results. Waiting for all of them announces a broker start: everything else makes way."""
         parts, now = self._parts, self._parts.clock.monotonic_s
         deadline_s, is_start = now() + wait_ms / 1000, wait_ms > 0 and pattern is None
         self._wait_until_ready(deadline_s)

@@ -148,7 +148,7 @@ MAX_DIRTY_RATIO = _read("cleanerd_max_dirty_ratio", "log_dir",
                         "Dirty ratio of the dirtiest compacted log: an upper bound, whatever state the log is in.",
                         "grows as segments are closed, falls with a cleaning")
 MAX_DELAY = _read("cleanerd_max_compaction_delay_seconds", "log_dir",
-                  "How long the most overdue log has been past max.compaction.lag.ms.",
+                  "Time since the most overdue log passed max.compaction.lag.ms.",
                   "grows with time from the deadline on, 0 when no log is late")
 DEADLINE_MISSES = _read("cleanerd_deadline_misses_predicted", "",
                         "Logs expected to miss max.compaction.lag.ms, at the rate of past cleanings.",
@@ -156,7 +156,7 @@ DEADLINE_MISSES = _read("cleanerd_deadline_misses_predicted", "",
 CLEANABLE_BYTES = _read("cleanerd_cleanable_bytes", "log_dir",
                         "Dirty bytes of compacted logs that a cleaning would read: an upper bound.",
                         "grows as segments are closed, falls with a cleaning")
-UNCLEANABLE_BYTES = _read("cleanerd_uncleanable_bytes", "log_dir", "Those of them in uncleanable logs.",
+UNCLEANABLE_BYTES = _read("cleanerd_uncleanable_bytes", "log_dir", "Cleanable bytes in uncleanable logs (upper bound).",
                           "with the state of a log becoming uncleanable")
 CLEANINGS = _counter("cleanerd_cleanings_total", "log_dir outcome", "Logs that went through a cleaning.",
                      "once for each log of a job; skipped: an exact examination found nothing to do; superseded_by_broker: "
@@ -164,16 +164,17 @@ CLEANINGS = _counter("cleanerd_cleanings_total", "log_dir outcome", "Logs that w
 CLEANING_ERRORS = _counter("cleanerd_cleaning_errors_total", "log_dir cause", "Cleanings that failed, by cause.",
                            "with outcome failed", cause=CAUSES)
 COMMITS = _counter("cleanerd_staged_commits_total", "log_dir outcome",
-                   "What became of results that had to wait for the lock of their log directory.",
+                   "Staged results by what became of them once the lock was free.",
                    "when the broker has stopped; dropped: the log had changed meanwhile",
                    outcome=("committed", "dropped", "failed"))
-SCANS = _counter("cleanerd_scans_total", "log_dir outcome", "Full scans.", "every cleanerd.scan.interval.ms",
+SCANS = _counter("cleanerd_scans_total", "log_dir outcome",
+                 "Full scans of log directories.", "every cleanerd.scan.interval.ms",
                  outcome=("ok", "offline"))
 
 # -- what is it doing? --------------------------------------------------------------------------------------------------
 
 CLEANING_SECONDS = _histogram("cleanerd_cleaning_duration_seconds", "log_dir",
-                              "How long logs took to be cleaned, waiting for other logs of the same job included.",
+                              "Duration of a cleaning per log, including the wait for other logs of its job.",
                               "with every cleaning but those skipped; exemplars have the job_id",
                               (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400))
 PHASE_SECONDS = _histogram("cleanerd_phase_duration_seconds", "phase",
@@ -198,7 +199,7 @@ RECORDS_REMOVED = _counter("cleanerd_records_removed_total", "log_dir reason", "
                            reason=tuple(verdict.reason for verdict in REMOVED_VERDICTS))
 SEGMENTS_REPLACED = _counter("cleanerd_segments_replaced_total", "log_dir", "Segments replaced by cleaned ones.",
                              "at the commit")
-RECLAIMED_BYTES = _counter("cleanerd_reclaimed_bytes_total", "log_dir by", "Bytes by which logs shrank.",
+RECLAIMED_BYTES = _counter("cleanerd_reclaimed_bytes_total", "log_dir by", "Bytes that cleaning and retention have freed.",
                            "at the commit of a cleaning; when retention renames segments to .deleted",
                            by=("compaction", "retention"))
 RETENTION_SEGMENTS = _counter("cleanerd_retention_segments_total", "log_dir", "Segments deleted by retention.",
@@ -213,30 +214,34 @@ IO_LIMIT = _read("cleanerd_io_limit_bytes_per_second", "limit", "I/O limits in f
 
 # -- capacity -----------------------------------------------------------------------------------------------------------
 
-LOG_BYTES = _read("cleanerd_log_bytes", "log_dir", "Bytes of all segments.", "with appends, cleanings and retention")
-FREE_BYTES = _read("cleanerd_log_dir_free_bytes", "log_dir", "Free space of the file system.", "with every write there")
-DIR_BYTES = _read("cleanerd_log_dir_capacity_bytes", "log_dir", "Size of the file system.", "when it is resized")
+LOG_BYTES = _read("cleanerd_log_bytes", "log_dir",
+                  "Bytes of all segments in the log directory.", "with appends, cleanings and retention")
+FREE_BYTES = _read("cleanerd_log_dir_free_bytes", "log_dir",
+                   "Free bytes of the file system that holds the log directory.", "with every write there")
+DIR_BYTES = _read("cleanerd_log_dir_capacity_bytes", "log_dir",
+                  "Size of the file system that holds the log directory.", "when it is resized")
 LARGEST_BYTES = _read("cleanerd_largest_cleaning_bytes", "log_dir",
-                      "The most that cleaning one log can write before its old segments are deleted.",
+                      "Most bytes that cleaning one log can write before it deletes old segments.",
                       "with the size of the largest compacted log")
-STAGED_BYTES = _read("cleanerd_staged_bytes", "log_dir", "Bytes of results that wait for their commit.",
+STAGED_BYTES = _read("cleanerd_staged_bytes", "log_dir", "Bytes of staged results that wait to be committed.",
                      "while a broker owns the directory")
-STAGED_RESULTS = _read("cleanerd_staged_results", "log_dir", "Logs whose results wait for their commit.",
+STAGED_RESULTS = _read("cleanerd_staged_results", "log_dir", "Logs with a staged result that waits to be committed.",
                        "while a broker owns the directory")
-STAGED_FREED = _read("cleanerd_staged_freeable_bytes", "log_dir", "Bytes by which their commits will make logs smaller.",
+STAGED_FREED = _read("cleanerd_staged_freeable_bytes", "log_dir", "Bytes that committing the staged results would free.",
                      "with cleanerd_staged_results")
 STAGED_SINCE = _read("cleanerd_staged_oldest_timestamp_seconds", "log_dir",
-                     "Since when the oldest of them has been waiting; 0 when none is.", "with cleanerd_staged_results")
+                     "Staging time of the oldest uncommitted result; 0 without one.", "with cleanerd_staged_results")
 STAGED_WASTED = _counter("cleanerd_staged_wasted_bytes_total", "log_dir",
                          "Bytes of results that were discarded: the log had changed, or they had aged.",
                          "when a result is dropped, and when the log of a waiting result is cleaned again")
-DEDUPE_BYTES = _read("cleanerd_dedupe_buffer_bytes", "", "Memory for the keys of a job: size times load factor.",
+DEDUPE_BYTES = _read("cleanerd_dedupe_buffer_bytes", "",
+                     "Memory for the keys of a job: dedupe buffer size times load factor.",
                      "with the configuration")
 DEDUPE_RATIO = _fed("cleanerd_dedupe_buffer_max_utilization_ratio", "",
-                    "Upper bound of the share of it that the last job needed; above 1 its keys are resolved a "
-                    "bucket at a time: still one pass.",
+                    "Peak dedupe-buffer utilization of the last job (upper bound); above 1 the job resolves its "
+                    "keys bucket by bucket, still in one pass.",
                     "at the end of a job")
-SESSION_UP = _read("cleanerd_spark_session_up", "", "Whether the engine process is up.",
+SESSION_UP = _read("cleanerd_spark_session_up", "", "Whether the engine process, which owns the Spark session, is up.",
                    "from the first job to cleanerd.spark.idle.timeout.ms after the last one")
 ENGINE_STARTS = _read("cleanerd_engine_starts_total", "", "Starts of the engine process.",
                       "with the first job after an idle time, and after it died", kind=MetricKind.COUNTER)
@@ -253,11 +258,11 @@ CONTROL_SECONDS = _histogram("cleanerd_control_request_duration_seconds", "metho
 # -- partitions that the configuration names --------------------------------------------------------------------------------
 
 _PARTITION = "log_dir topic partition"
-PARTITION_RATIO = _read("cleanerd_partition_dirty_ratio", _PARTITION, "Dirty ratio of a log, an upper bound.",
+PARTITION_RATIO = _read("cleanerd_partition_dirty_ratio", _PARTITION, "Dirty ratio of a log (upper bound).",
                         "like cleanerd_max_dirty_ratio", when=When.PER_PARTITION)
-PARTITION_BYTES = _read("cleanerd_partition_dirty_bytes", _PARTITION, "Its cleanable bytes, an upper bound.",
+PARTITION_BYTES = _read("cleanerd_partition_dirty_bytes", _PARTITION, "Cleanable bytes of a log (upper bound).",
                         "like cleanerd_cleanable_bytes", when=When.PER_PARTITION)
-PARTITION_CLEANED = _read("cleanerd_partition_last_clean_timestamp_seconds", _PARTITION, "When it was last cleaned.",
+PARTITION_CLEANED = _read("cleanerd_partition_last_clean_timestamp_seconds", _PARTITION, "Time of the last cleaning.",
                           "like cleanerd_last_clean_success_timestamp_seconds", when=When.PER_PARTITION)
 PARTITIONS_DROPPED = _read("cleanerd_partition_metrics_dropped", "",
                            "Partitions that were configured but have no series: there are more than 500.",
