@@ -8,7 +8,7 @@ import pytest
 from cleanerd.env.clock import SystemClock
 from cleanerd.format.producer_snapshot import parse_producer_snapshot
 from tests.broker.agreement import check_with_broker, clean_and_compare, compare_with_model, dumps
-from tests.broker.conftest import ONE_PHASE, Origin, write_phases
+from tests.broker.conftest import ONE_PHASE, Origin, clean_by_broker, write_phases
 from tests.broker.kafka import KafkaBroker
 from tests.broker.logdump import dump_partition
 from tests.broker.producers import Message, Style, WriterPool
@@ -41,6 +41,21 @@ def test_three_passes(origin: Origin, log_dir: Path, tmp_path: Path) -> None:
         check_with_broker(tmp_path / f"pass-{number}", log_dir, before)
         markers.append(marker_count(log_dir, origin.plans))
     assert markers[-1] < markers[0]
+
+
+def test_what_a_brokers_cleaner_stamped_goes_though_nothing_is_dirty(
+    origin: Origin, log_dir: Path, tmp_path: Path
+) -> None:
+    """Nobody writes any more, the checkpoint stays, and the horizons are the broker's."""
+    clean_by_broker(tmp_path / "cleaning", log_dir, [plan.directory for plan in origin.plans])
+    before, now_ms = dumps(log_dir, origin.plans), SystemClock().now_ms() + 2 * DAY_MS
+    result = clean_and_compare(log_dir, origin.plans, now_ms=now_ms)
+    rows = [row for row in result.rows.values() if row["outcome"] == "committed"]
+    assert {reason for row in rows for reason in row["removed"]} >= {"tombstone", "control"}
+    assert all(row["first_dirty_offset"] == row["end_offset"] for row in rows)
+    check_with_broker(tmp_path / "reading", log_dir, before)
+    again = clean(log_dir, origin.plans, "--now-ms", str(now_ms))
+    assert {row["outcome"] for row in again.rows.values()} == {"skipped"}
 
 
 def test_broker_writes_on_after_a_cleaning(log_dir: Path, tmp_path: Path) -> None:
