@@ -51,6 +51,10 @@ class LockHeld(Retryable):
         self.pid = pid
 
 
+class NoWayIn(Retryable):
+    """A running broker cannot be asked to swap segments; the message gives the reason and what would help."""
+
+
 class NoSpace(Retryable):
     """The file system cannot take the peak of this work; nothing was changed."""
 

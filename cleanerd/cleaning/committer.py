@@ -2,13 +2,21 @@
 
 The process that commits need not be the one that cleaned: a result may wait for hours until its broker stops. All that is
 needed lies in the manifests.
+
+There are three ways, and `Committer` chooses: where no process has `.lock`, it is taken; a live broker that can
+be asked swaps the segments itself (`broker_agent.swap`); beside any other the result waits.
 """
 
+import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Literal
 
+from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.broker_agent.swap import Swap, Swapped
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import Basis, LogResult
 from cleanerd.cleaning.slices import SliceSize, Weighed
@@ -20,6 +28,7 @@ from cleanerd.errors import (
     InternalError,
     LockHeld,
     LogUncleanable,
+    NoWayIn,
     PolicyChanged,
     SourceChanged,
     attempt,
@@ -30,7 +39,7 @@ from cleanerd.errors import (
 from cleanerd.format.names import FileKind, TopicPartition, segment_path
 from cleanerd.policy.commit_plan import epochs_contradiction
 from cleanerd.storage.checkpoints import read_leader_epochs
-from cleanerd.storage.commit import commit_steps, revalidate
+from cleanerd.storage.commit import check_previous, commit_steps, revalidate
 from cleanerd.storage.generation import check_generation
 from cleanerd.storage.lock import HOLD_S, LogDirLock, pause_after
 from cleanerd.storage.log_dir import LogDir, Recovered
@@ -48,6 +57,9 @@ LockHeld, Aborted, DirOffline: the result, or what is left of it, waits on. Sour
 fits the log, is no longer wanted, or was never finished, and has been dropped; the message says why. After all else the log
 was recovered.
 """
+
+CommittedBy = Literal["lock", "swap"]
+"""With `.lock` held, or by the live broker that has it."""
 
 _IN_ORDER = (Aborted, CorruptFile, DirOffline, LockHeld, SourceChanged)
 """After these nothing is left to recover: the result waits untouched, or was dropped."""
@@ -97,12 +109,21 @@ class CommitHost:
 
 
 class Committer:
-    """Commits results that wait in one log directory."""
+    """Commits results that wait in one log directory. `brokers`: None for those who commit with `.lock` held only.
+
+    `ways`: which way each log was committed last.
+    """
 
     def __init__(
-        self, log_dir: LogDir, host: CommitHost | None = None, size: SliceSize | None = None
+        self,
+        log_dir: LogDir,
+        host: CommitHost | None = None,
+        size: SliceSize | None = None,
+        brokers: LiveBrokers | None = None,
     ) -> None:
         self._log_dir = log_dir
+        self._brokers = brokers
+        self.ways: dict[TopicPartition, CommittedBy] = {}
         self._files = log_dir.files
         self._clock = log_dir.clock
         self._host = host or CommitHost()
@@ -136,9 +157,15 @@ class Committer:
     def _hold(self, logs: Sequence[TopicPartition]) -> tuple[Turn, float]:
         """Commit these under one hold of the lock, then recover what went wrong; the pause that should follow, in seconds.
 
-        Raises LockHeld, DirOffline: nothing was done.
+        Or by the broker that has the lock. Raises LockHeld, with the reason why it cannot be asked, and DirOffline: nothing
+        was done.
         """
-        with self._log_dir.lock() as lock:
+        with contextlib.ExitStack() as stack:
+            try:
+                lock = stack.enter_context(self._log_dir.lock())
+            except LockHeld as held:
+                return self._swap_all(logs, self._live_brokers(held)), 0.0
+            self.ways |= dict.fromkeys(logs, "lock")
             began_s = self._clock.monotonic_s()
             done = self.under(lock, logs)
             seconds = self._clock.monotonic_s() - began_s
@@ -150,6 +177,63 @@ class Committer:
             if isinstance(found, CleanerdError) and not isinstance(found, _IN_ORDER):
                 recovered[tp] = self._log_dir.recover_log(tp)
         return Turn(logs, done, seconds, is_wanted, recovered), pause_s
+
+    def _live_brokers(self, held: LockHeld) -> LiveBrokers:
+        """Those who can ask the holder of the lock. Raises `held`, with the reason why it cannot be asked."""
+        if self._brokers is None or not self._log_dir.is_kafka or held.pid == os.getpid():
+            raise held
+        reason = self._brokers.why_not(self._log_dir.path)
+        if reason is not None:
+            raise LockHeld(f"{held}; {reason}", held.pid) from held
+        return self._brokers
+
+    def _swap_all(self, logs: Sequence[TopicPartition], brokers: LiveBrokers) -> Turn:
+        """By the live broker: log by log, for no other process has to be let in between."""
+        self.ways |= dict.fromkeys(logs, "swap")
+        began_s = self._clock.monotonic_s()
+        moving = guarded(self._log_dir.moving, self._log_dir.path)
+        done: dict[TopicPartition, Committed] = {}
+        for tp in logs:
+            done[tp] = guarded(partial(self._swap, tp, moving, brokers), self._directory(tp))
+        return Turn(logs, done, self._clock.monotonic_s() - began_s)
+
+    def _swap(
+        self,
+        tp: TopicPartition,
+        moving: Mapping[TopicPartition, str] | CleanerdError,
+        brokers: LiveBrokers,
+    ) -> int | None:
+        """Groups that were swapped before something went wrong stay; of the others none is left, unless it waits on."""
+        partition = self._log_dir.partition(tp)
+        try:
+            groups, live = self.waiting_groups(tp, moving)
+            if not groups:
+                return None
+            check_previous(partition, groups[0], live)
+            swap = Swap.of(partition, tp, groups)
+            answer = self._ask(swap, brokers)
+            for group in groups[: len(answer.lock_s)]:
+                self._host.swapped(tp, group)
+            self._finish_swap(swap, answer)
+        except (SourceChanged, LogUncleanable):
+            discard_staged(partition)
+            raise
+        return swap.round_end
+
+    def _ask(self, swap: Swap, brokers: LiveBrokers) -> Swapped:
+        """The broker's answer. Raises LockHeld when there is none: it may have ended, and the lock may be free."""
+        try:
+            return brokers.swap(self._log_dir.path, swap)
+        except NoWayIn as error:
+            raise LockHeld(f"{swap.partition.path}: {error}") from error
+
+    def _finish_swap(self, swap: Swap, answer: Swapped) -> None:
+        """Raises what the answer means. A broker without a cleaner writes no checkpoint, and none but we do."""
+        error = answer.error()
+        if error is not None:
+            raise error
+        if swap.moves_checkpoint and not answer.has_cleaner:
+            self._log_dir.record_cleaned({swap.topic_partition: swap.round_end})
 
     def under(self, lock: LogDirLock, logs: Sequence[TopicPartition]) -> dict[TopicPartition, Committed]:
         """Commit logs side by side while `lock` is held.
@@ -264,9 +348,8 @@ class Committer:
         for result in results:
             if result.outcome == "staged":
                 found = done.get(result.topic_partition, _UNTRIED)
-                settled.append(
-                    self._settled(result, watch, found if isinstance(found, CleanerdError) else None)
-                )
+                error = found if isinstance(found, CleanerdError) else None
+                settled.append(self._settled(result, watch, error))
             else:
                 settled.append(self._recorded(result) if result.outcome == "unchanged" else result)
         return settled
@@ -289,17 +372,33 @@ class Committer:
 
         `basis`: the log that the cleaning was planned on.
         """
-        with self._log_dir.lock():
+
+        def check() -> None:
             self._check_basis(tp, basis)
             self._check_reach(tp, basis, round_end)
             self._check_wanted(tp, round_end, self._log_dir.moving())
-            self._log_dir.record_cleaned({tp: round_end})
+
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._log_dir.lock())
+            except LockHeld as held:
+                brokers = self._live_brokers(held)
+                check()
+                partition = self._log_dir.partition(tp)
+                swap = Swap(partition, tp, (), round_end, basis.checkpoint, basis.leader_epochs)
+                self._finish_swap(swap, self._ask(swap, brokers))
+            else:
+                check()
+                self._log_dir.record_cleaned({tp: round_end})
 
     def _settled(self, result: LogResult, watch: Stopwatch, error: CleanerdError | None) -> LogResult:
         """The end of the account of a log."""
         is_staged = result.outcome == "staged"
+        if error is None and is_staged:
+            done = result.after(watch, "committed")
+            return replace(done, committed_by=self.ways.get(result.topic_partition))
         if error is None:
-            return result.after(watch, "committed" if is_staged else None)
+            return result.after(watch)
         if isinstance(error, LockHeld):
             what = "waits for the lock" if is_staged else "checkpoint not written"
             return replace(result, reason=f"{what}: {error}")

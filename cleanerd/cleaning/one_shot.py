@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.batching import in_jobs
 from cleanerd.cleaning.boundary import one_by_one
 from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk, in_order, log_size, partitions
@@ -50,13 +51,15 @@ def clean_once(
 ) -> list[LogResult]:
     """Clean once and return a result per log. The session stays open; it is used only if there is something to clean."""
     files = files or RealFiles()
-    run = _Run(request, Cleaner(request, progress, clock, files, session, entropy), progress)
-    for path in request.log_dirs:
-        found = attempt(partial(_look, files, path, clock, request), path)
-        if isinstance(found, CleanerdError):
-            run.add(LogResult.of(_NO_LOG, path).failed(found))
-        else:
-            _Directory(run, *found).clean()
+    brokers = LiveBrokers(files, clock, lambda: request.config)
+    run = _Run(request, Cleaner(request, progress, clock, files, session, entropy), progress, brokers)
+    with contextlib.closing(brokers):
+        for path in request.log_dirs:
+            found = attempt(partial(_look, files, path, clock, request), path)
+            if isinstance(found, CleanerdError):
+                run.add(LogResult.of(_NO_LOG, path).failed(found))
+            else:
+                _Directory(run, *found).clean()
     return list(run.results.values())
 
 
@@ -74,6 +77,7 @@ class _Run:
     request: CleanRequest
     cleaner: Cleaner
     progress: Progress
+    brokers: LiveBrokers
     space: ForeseenSpace = field(default_factory=ForeseenSpace)
     results: dict[tuple[str, int, str], LogResult] = field(default_factory=dict)
 
@@ -98,7 +102,7 @@ class _Directory(CommitHost):
         self._cleaner = run.cleaner
         self._log_dir = log_dir
         self._found = found
-        self._committer = Committer(log_dir, self, SliceSize(_COMMITTED_TOGETHER))
+        self._committer = Committer(log_dir, self, SliceSize(_COMMITTED_TOGETHER), run.brokers)
 
     def clean(self) -> None:
         """All of it; what goes wrong with it as a whole is the result of every log that has none yet."""
@@ -140,7 +144,8 @@ class _Directory(CommitHost):
         for tp, end in self._committer.commit(list(map(Weighed, waiting))).items():
             if isinstance(end, int):
                 after = log_size(self._log_dir.partition(tp))
-                self._replace(self._waited("committed", tp, end, before[tp], after))
+                done = self._waited("committed", tp, end, before[tp], after)
+                self._replace(replace(done, committed_by=self._committer.ways.get(tp)))
 
     def check(self, tp: TopicPartition, round_end: int) -> None:
         """Whether a result is still wanted."""

@@ -57,6 +57,7 @@ class LogResult:
     checkpoint needs to move. `phase_seconds` by the names in `phases`: part of `seconds`, but for `examine`.
     `topic_codec_saves_bytes`: about so much do rewritten batches save with the codec of compression.type, or would they with
     cleanerd.compression=topic; known of dry runs of topics that name a codec.
+    `committed_by`: of a committed log, lock: with `.lock` held; swap: by the live broker.
     """
 
     topic: str
@@ -85,6 +86,7 @@ class LogResult:
     is_retryable: bool = False
     next_horizon_ms: int | None = None
     basis: Basis | None = None
+    committed_by: Literal["lock", "swap"] | None = None
 
     @classmethod
     def of(

@@ -26,6 +26,7 @@ RESULT_FIELDS = (
     "log_dir",
     "outcome",
     "reason",
+    "committed_by",
     "first_dirty_offset",
     "end_offset",
     "bytes_read",

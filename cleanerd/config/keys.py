@@ -264,6 +264,11 @@ _BROKER_ROWS = (
     BrokerKey("cleanerd.reserved.max.wait.ms", LONG, 60_000, at_least(0), CLUSTER, "ms",
               "reserved_max_wait_ms", "Longest wait of a reserved topic that is due."),
     # ... results that wait for a broker to stop
+    BrokerKey("cleanerd.commit.live", STRING, "off", one_of("auto", "off"), CLUSTER, "",
+              "commit_live", "auto: a running broker swaps results in, by an agent that is loaded into its JVM. "
+              "off: they wait until it stops."),
+    BrokerKey("cleanerd.broker.agent.untested", BOOLEAN, False, ANY, CLUSTER, "",
+              "broker_agent_untested", "Whether that agent may also work in releases of Kafka that it is not tested with."),
     BrokerKey("cleanerd.staged.max.bytes", LONG, -1, at_least(-1), CLUSTER, "bytes",
               "staged_max_bytes", "Largest sum of staged files in a log directory; -1: only free space limits it."),
     BrokerKey("cleanerd.staged.min.free.ratio", DOUBLE, 0.1, between(0, 1), CLUSTER, "ratio",

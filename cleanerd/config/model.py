@@ -73,6 +73,8 @@ class CleanerdConfig:
     retry_backoff_ms: int
     reserved_topics: tuple[str, ...]
     reserved_max_wait_ms: int
+    commit_live: str  # auto or off
+    broker_agent_untested: bool
     staged_max_bytes: int  # -1: only free space limits it
     staged_min_free_ratio: float
     staged_commit_interval_ms: int

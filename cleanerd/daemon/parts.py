@@ -9,6 +9,7 @@ from typing import NoReturn
 import structlog
 from pydantic import TypeAdapter
 
+from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.retain import Retained
 from cleanerd.cleaning.spark_master import express_place, spark_place
 from cleanerd.cleaning.throttle import Throttle
@@ -85,6 +86,7 @@ class Parts:
     engine: Engine
     express_engine: Engine
     wanted: Wanted
+    brokers: LiveBrokers
     commits: Commits
 
     def stamp(self, log: LogId) -> str:
@@ -125,8 +127,10 @@ def build_parts(
         inventory=inventory, due_logs=due_logs, states=states, failures=failures, ownership=ownership,
         configuration=configuration, clock=clock, obstacles=obstacles, brokers_cleaner=BrokersCleaner(files),
     )  # fmt: skip
+    brokers = LiveBrokers(files, clock, lambda: configuration().broker, metrics.asked_to_swap)
     commits = Commits(
         states=states, ownership=ownership, events=events, inventory=inventory, metrics=metrics, wanted=wanted,
+        brokers=brokers,
         pause=life.stopping.wait,
     )  # fmt: skip
     retention = RetentionPasses(
@@ -143,6 +147,7 @@ def build_parts(
         store=store, metrics=metrics, events=events, inventory=inventory, due_logs=due_logs, states=states,
         failures=failures, obstacles=obstacles, ownership=ownership, conditions=conditions, throttle=Throttle(clock),
         jobs=jobs, schedule=schedule, deletions=deletions, retention=retention, wanted=wanted, commits=commits,
+        brokers=brokers,
         engine=Engine(lambda: spark_place(configuration().broker), clock, stall_timeout_ms),
         express_engine=Engine(lambda: express_place(configuration().broker), clock, stall_timeout_ms),
     )  # fmt: skip

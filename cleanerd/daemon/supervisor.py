@@ -68,6 +68,7 @@ class Supervisor:
         is_drained &= crew.join_keepers(deadline_s)
         parts.events.record("daemon", "stopped" if is_drained else "cut off")
         parts.store.close()
+        parts.brokers.close()
         parts.ownership.release()
         return is_drained
 

@@ -119,7 +119,7 @@ def commit_steps(
     """
     live = live_logs(partition) if live is None else live
     revalidate(partition, group, live)
-    _check_previous(partition, group, live)
+    check_previous(partition, group, live)
     guard = group.name(FileKind.LOG, Suffix.CLEANED)
     partition.rename(group.staged(FileKind.LOG), guard)
     yield
@@ -134,8 +134,11 @@ def commit_steps(
     del live[bisect_left(live, group.base_offset + 1) : bisect_left(live, group.next_base_offset)]
 
 
-def _check_previous(partition: PartitionDir, group: StagedGroup, live: list[int]) -> None:
-    """(E) The group staged before this one is committed, or retention has taken all of it since."""
+def check_previous(partition: PartitionDir, group: StagedGroup, live: list[int]) -> None:
+    """(E) Raise SourceChanged unless the group staged before this one is committed, or retention has taken all of it since.
+
+    `live`: `live_logs`.
+    """
     before = group.previous
     if before is None:
         return

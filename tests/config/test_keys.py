@@ -114,6 +114,8 @@ OWN_DEFAULTS = {
     "retry.backoff.ms": 10_000,
     "reserved.topics": ("__consumer_offsets", "__transaction_state", "__share_group_state"),
     "reserved.max.wait.ms": 60_000,
+    "commit.live": "off",
+    "broker.agent.untested": False,
     "staged.max.bytes": -1,
     "staged.min.free.ratio": 0.1,
     "staged.commit.interval.ms": 1000,

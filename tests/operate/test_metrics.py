@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cleanerd.broker_agent.swap import Swapped
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.api.http import Answer, RequestLimits
 from cleanerd.daemon.api.metrics_server import MetricsServer, pages
@@ -271,6 +272,11 @@ def test_metrics_move(scenario: Scenario, world: World, monkeypatch: pytest.Monk
     scenario(world)
     after = world.scrape()
     assert [m.name for m in SCENARIOS[scenario] if not has_moved(m, before, after)] == []
+
+
+@moves(table.SWAPS, table.SWAP_SECONDS)
+def a_broker_swaps(world: World) -> None:
+    world.parts.metrics.asked_to_swap(str(world.a), Swapped("swapped", "", (0.004,), "", has_cleaner=True))
 
 
 def test_every_metric_moves_in_some_test() -> None:

@@ -8,6 +8,7 @@ import contextlib
 import contextvars
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -256,13 +257,14 @@ _WHAT_IFS: Mapping[str, Cell] = {
     "LARGEST": _as(size, "max_bytes"),
     "IN": lambda row: duration(row["lasted_ms"] / 1000),
 }
+_BROKERS = defaultdict(lambda: "live", swap="live, swaps")
 _LOG_DIRS: Mapping[str, Cell] = {
     "LOG DIR": _as(str, "path"),
     "ONLINE": _as(_yes_or_no, "online"),
     "FREE": _as(size, "free_bytes"),
     "STAGED": lambda row: size(row["staged_bytes"]) if row["staged_bytes"] else "",
     "LOCK OWNER": _as(lambda pid: f"pid {pid}", "lock_owner_pid"),
-    "BROKER": lambda row: "live" if row["broker_is_live"] else "",
+    "BROKER": lambda row: _BROKERS[str(row.get("committed_by"))] if row["broker_is_live"] else "",
     "REASON": _as(str, "reason"),
 }
 _ADVICE = "what to do"

@@ -26,7 +26,7 @@ class Cleaners:
         self.cleanings = Cleanings(
             engine=parts.engine, states=parts.states, jobs=parts.jobs, throttle=parts.throttle, files=parts.files,
             configuration=parts.configuration, metrics=parts.metrics, clock=parts.clock,
-            ownership=parts.ownership, wanted=parts.wanted,
+            ownership=parts.ownership, wanted=parts.wanted, brokers=parts.brokers,
             done=self._cleaned, beat=self._beat,
         )  # fmt: skip
         express = replace(self.cleanings, engine=parts.express_engine, is_urgent=True)

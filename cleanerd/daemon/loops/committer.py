@@ -1,4 +1,4 @@
-"""Commits staged results as soon as their log directory is free."""
+"""Commits staged results as soon as their log directory is free, or its broker can be asked to swap them."""
 
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.parts import Parts
@@ -15,8 +15,9 @@ class Committer:
 
     def _step(self) -> bool:
         parts = self._parts
-        free = {log_dir for log_dir in parts.log_dirs if parts.ownership.owner(log_dir).is_free}
-        staged = [log for log in parts.inventory.staged() if log.log_dir in free] if free else []
+        staged = parts.inventory.staged()
+        ready = {log_dir for log_dir in {log.log_dir for log in staged} if parts.commits.may_commit(log_dir)}
+        staged = [log for log in staged if log.log_dir in ready]
         waiting = [log for log in staged if not parts.jobs.of(log)]
         if waiting:
             parts.commits.try_all(waiting, lambda log_dir: not parts.ownership.is_yielding(log_dir))

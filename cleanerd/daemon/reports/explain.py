@@ -76,7 +76,9 @@ def _about_daemon(parts: Parts, log: LogId) -> list[Fact]:
         facts.append(Fact(name="in the way", value=obstacle, blocks=True))
     owner = parts.ownership.owner_of(log.log_dir)
     if parts.ownership.owner(log.log_dir) is Owner.LIVE_BROKER:
-        text = f"process {owner or 'unknown'} holds .lock: results wait staged until it stops"
+        refusal = parts.brokers.known_refusal(log.log_dir)
+        way = "it swaps results in" if refusal is None else f"results wait staged until it stops ({refusal})"
+        text = f"process {owner or 'unknown'} holds .lock: {way}"
         facts.append(Fact(name="owner of the log directory", value=text))
     return facts
 

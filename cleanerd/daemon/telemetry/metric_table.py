@@ -29,6 +29,7 @@ CAUSES = (
     "other",
 )
 """Classes of errors that end a cleaning."""
+SWAP_OUTCOMES = ("swapped", "changed", "busy", "failed")
 STATES: tuple[str, ...] = get_args(LogState)
 PHASES = ("scan", *JOB_PHASES, *LOG_PHASES)
 
@@ -167,6 +168,13 @@ COMMITS = _counter("cleanerd_staged_commits_total", "log_dir outcome",
                    "Staged results by what became of them once the lock was free.",
                    "when the broker has stopped; dropped: the log had changed meanwhile",
                    outcome=("committed", "dropped", "failed"))
+SWAPS = _counter("cleanerd_swaps_total", "log_dir outcome", "Cleaned logs that a running broker was asked to take over.",
+                 "with cleanerd.commit.live=auto; changed: the log was another one by then; busy: the broker was at work on "
+                 "it, and is asked again", outcome=SWAP_OUTCOMES)
+SWAP_SECONDS = _histogram("cleanerd_swap_lock_duration_seconds", "log_dir",
+                          "How long the broker's lock of a log was held for a group of segments, during which nothing is "
+                          "appended to that log.", "with every group that is swapped",
+                          (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1))
 SCANS = _counter("cleanerd_scans_total", "log_dir outcome",
                  "Full scans of log directories.", "every cleanerd.scan.interval.ms",
                  outcome=("ok", "offline"))

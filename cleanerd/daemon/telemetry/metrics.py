@@ -25,6 +25,7 @@ from prometheus_client import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
+from cleanerd.broker_agent.swap import Swapped
 from cleanerd.cleaning.phases import JOB_PHASES, Stopwatch
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.retain import Retained
@@ -139,6 +140,14 @@ class Metrics:
         before, after = sum(source.size_bytes for source in group.sources), group.sizes[FileKind.LOG]
         self._count(table.SEGMENTS_REPLACED, log_dir, by=len(group.sources))
         self._count(table.RECLAIMED_BYTES, log_dir, "compaction", by=max(before - after, 0))
+
+    def asked_to_swap(self, log_dir: str, answer: Swapped) -> None:
+        """A running broker has answered."""
+        self._count(
+            table.SWAPS, log_dir, answer.outcome if answer.outcome in table.SWAP_OUTCOMES else "failed"
+        )
+        for seconds in answer.lock_s:
+            self._histograms[table.SWAP_SECONDS].labels(log_dir).observe(seconds)
 
     def cleaned(self, job_id: str, log: LogId, result: LogResult) -> None:
         """A log went through a cleaning."""

@@ -193,7 +193,9 @@ class ReloadView(View):
 
 
 class LogDirView(View):
-    """A log directory. `broker_is_live`: another process that looks like a broker holds its lock."""
+    """A log directory. `broker_is_live`: another process that looks like a broker holds its lock. `committed_by`: lock
+    when it is free; swap by its live broker; restart of that broker, for this `swap_reason`.
+    """
 
     path: str
     online: bool
@@ -202,6 +204,8 @@ class LogDirView(View):
     staged_bytes: int = 0
     lock_owner_pid: int | None = None
     broker_is_live: bool = False
+    committed_by: Literal["lock", "swap", "restart"] = "lock"
+    swap_reason: str | None = None
 
 
 class MuteView(View):

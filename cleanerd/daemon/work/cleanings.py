@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from structlog.contextvars import bound_contextvars
 
+from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.boundary import one_by_one
 from cleanerd.cleaning.committer import Committer, in_rounds
 from cleanerd.cleaning.phases import Stopwatch
@@ -52,6 +53,7 @@ class Cleanings:
     clock: Clock
     ownership: Ownership
     wanted: Wanted
+    brokers: LiveBrokers
     done: Callable[[Job, LogId, LogResult], None]
     beat: Callable[[Job], None]
     is_urgent: bool = False  # its I/O counts as all other, and is paid before that of the others
@@ -183,7 +185,8 @@ class Cleanings:
         log_dir = attempt(functools.partial(self.ownership.at, log.log_dir), log.directory)
         if isinstance(log_dir, CleanerdError):
             return result.failed(log_dir)
-        (settled,) = Committer(log_dir, JobHost(log.log_dir, self.wanted, self.metrics)).settle([result])
+        host = JobHost(log.log_dir, self.wanted, self.metrics)
+        (settled,) = Committer(log_dir, host, brokers=self.brokers).settle([result])
         took = settled.phase_seconds.items() - result.phase_seconds.items()
         self.metrics.phases_took(dict(took))
         return settled

@@ -1,4 +1,6 @@
-"""Staged results: committed as soon as the lock of their log directory is free, limited in number, dropped when stale."""
+"""Staged results: committed as soon as the lock of their log directory is free, or the broker that has it can be asked to
+swap them; limited in number, dropped when stale.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -6,6 +8,7 @@ from functools import partial
 
 import structlog
 
+from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.committer import Committed, Committer, TimeUp, Turn
 from cleanerd.cleaning.slices import Weighed
 from cleanerd.config.model import CleanerdConfig
@@ -29,6 +32,7 @@ from cleanerd.errors import (
     guarded,
 )
 from cleanerd.policy.lifecycle import Status
+from cleanerd.storage.log_dir import Owner
 
 _log = structlog.get_logger("cleanerd")
 
@@ -43,6 +47,7 @@ class Commits:
     inventory: Inventory
     metrics: Metrics
     wanted: Wanted
+    brokers: LiveBrokers
     pause: Callable[[float], object]
 
     def staged_bytes(self, log_dir: str) -> int:
@@ -66,7 +71,7 @@ class Commits:
         return full
 
     def try_all(self, logs: Iterable[LogId], goes_on: Callable[[str], bool]) -> list[CommitView]:
-        """Commit all of these whose directory no other process owns now, those first that free the most.
+        """Commit all of these whose directory may be committed in now (`may_commit`), those first that free the most.
 
         The lock is held for a slice of the logs at a time; before each, `goes_on` is asked for the log directory. A broker
         that opens the lock meanwhile ends the row: it is about to start.
@@ -81,12 +86,18 @@ class Commits:
             views += self._try_dir(log_dir, members, goes_on)
         return views
 
+    def may_commit(self, log_dir: str) -> bool:
+        """Whether a log directory is free, or its broker can be asked to swap; asks it, which may take seconds."""
+        if self.ownership.owner_of(log_dir) is None:
+            return not self.ownership.is_yielding(log_dir)
+        return self.brokers.why_not(log_dir) is None and self.ownership.owner(log_dir) is Owner.LIVE_BROKER
+
     def _try_dir(self, path: str, logs: Sequence[LogId], goes_on: Callable[[str], bool]) -> list[CommitView]:
         held = [log for log in logs if self.states.state(log).status is Status.PAUSED]
         views = [_view(log, "held", f"the log is {self.states.state(log)}") for log in sorted(held)]
         free = sorted(set(logs).difference(held))
         owner = self.ownership.owner_of(path)
-        if owner is not None or not self.ownership.recover(path):
+        if not (self.ownership.recover(path) if owner is None else self.may_commit(path)):
             return views + _waiting(free, f"{path}: the lock is held", owner)
         log_dir = guarded(partial(self.ownership.at, path), path)
         if isinstance(log_dir, CleanerdError):
@@ -110,7 +121,7 @@ class Commits:
             path, self.wanted, self.metrics, self.states, lambda: goes_on(path), ended, self.pause
         )
         batch = [weighed(log, self.inventory.facts(log)) for log in free]
-        done = Committer(log_dir, host).commit(batch)
+        done = Committer(log_dir, host, brokers=self.brokers).commit(batch)
         views += answers.values()
         views += [_view(log, "waiting", f"the log is {self.states.state(log)}") for log in host.refused]
         left = [log for log in free if log not in answers and log not in host.refused]

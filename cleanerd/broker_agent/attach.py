@@ -1,0 +1,183 @@
+"""HotSpot's attach protocol: an agent is loaded into a JVM that runs, without a JDK and with nothing configured there.
+
+1. The JVM listens on `/tmp/.java_pid<N>` once it was asked to. It is asked by a file `.attach_pid<N>` in its working
+   directory, or in its /tmp, and SIGQUIT. N is the pid in the JVM's own namespace; /tmp is its own, too.
+2. SIGQUIT ends a JVM that does not catch it (-Xrs). Such a one listens from its start.
+3. The request `load` names the library "instrument", and in its last argument the jar and a text for the agent.
+4. The answer begins with 0 if the request was understood; `return code: 0` follows if the agent was loaded (Java 8: 0).
+
+The JVM answers its own user and group, and root.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import threading
+from dataclasses import dataclass
+
+from cleanerd.env.clock import Clock
+from cleanerd.errors import NoWayIn
+
+TIMEOUT_S = 10.0
+_POLL_S = 0.01
+_ARGUMENT_MAX = 1024  # of HotSpot before 24
+_ANSWER_MAX = 1 << 16
+_LOADED = re.compile(rb"0\n(return code: )?0\s*")
+_OTHERS = (
+    "cleanerd must run as the user and the group of the broker, and see its processes: no PrivateUsers=yes in its unit, "
+    "and in containers one pid namespace for both"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Jvm:
+    """A process that is a JVM, as /proc shows it. `inner_pid`: in its own pid namespace."""
+
+    pid: int
+    inner_pid: int
+    catches_sigquit: bool
+
+    @property
+    def socket_path(self) -> str:
+        """Where it listens, through its own root."""
+        return f"/proc/{self.pid}/root/tmp/.java_pid{self.inner_pid}"
+
+    @property
+    def triggers(self) -> tuple[str, str]:
+        """Names of the file that asks it to listen: both are looked for."""
+        name = f".attach_pid{self.inner_pid}"
+        return f"/proc/{self.pid}/cwd/{name}", f"/proc/{self.pid}/root/tmp/{name}"
+
+
+def find_jvm(pid: int) -> Jvm:
+    """The JVM of a process id, 0 for one that the kernel does not name. Raises NoWayIn unless it can be attached to."""
+    if pid == 0:
+        raise NoWayIn(f"the process that holds .lock cannot be seen from here: {_OTHERS}")
+    try:
+        status = _status(pid)
+        _check_user(pid, status)
+        with open(f"/proc/{pid}/maps", "rb") as maps:
+            is_jvm = any(b"/libjvm.so" in line for line in maps)
+        options = _options(pid)
+    except FileNotFoundError:
+        raise NoWayIn(f"process {pid} has ended: the next attempt finds its successor") from None
+    except PermissionError as error:
+        raise NoWayIn(f"process {pid} cannot be looked into ({error.filename}): {_OTHERS}") from error
+    if not is_jvm:
+        raise NoWayIn(f"process {pid}, which holds .lock, is no JVM: only a Kafka broker can swap segments")
+    if "-XX:+DisableAttachMechanism" in options:
+        raise NoWayIn(f"the JVM of process {pid} runs with -XX:+DisableAttachMechanism: start it without")
+    if "-XX:-EnableDynamicAgentLoading" in options:
+        raise NoWayIn(f"the JVM of process {pid} runs with -XX:-EnableDynamicAgentLoading: start it without")
+    caught = int(status["SigCgt"], 16) >> (signal.SIGQUIT - 1) & 1
+    return Jvm(pid, int(status["NSpid"].split()[-1]), bool(caught))
+
+
+def _status(pid: int) -> dict[str, str]:
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        rows = (line.partition(":") for line in file)
+        return {name: value.strip() for name, _, value in rows}
+
+
+def _check_user(pid: int, status: dict[str, str]) -> None:
+    """The JVM compares effective ids."""
+    theirs = (int(status["Uid"].split()[1]), int(status["Gid"].split()[1]))
+    ours = (os.geteuid(), os.getegid())
+    if ours[0] != 0 and ours != theirs:
+        raise NoWayIn(
+            f"process {pid} runs as user {theirs[0]} and group {theirs[1]}, cleanerd as {ours[0]} and {ours[1]}: "
+            "a JVM lets in its own user and group only"
+        )
+
+
+def _options(pid: int) -> set[str]:
+    """Of the command line, and of the variables from which a JVM takes more."""
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        words = file.read().decode(errors="replace").split("\0")
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        variables = file.read().decode(errors="replace").split("\0")
+    for variable in variables:
+        name, _, value = variable.partition("=")
+        if name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"):
+            words += value.split()
+    return set(words)
+
+
+def load_agent(jvm: Jvm, jar: str, text: str, clock: Clock) -> None:
+    """Load an agent, whose `agentmain` gets `text`; returns when that has returned. Raises NoWayIn."""
+    argument = f"{jar}={text}"
+    if "=" in jar or len(argument.encode()) >= _ARGUMENT_MAX:
+        raise NoWayIn(f"{jar}: the path of a log directory must have no = and fewer than 900 bytes")
+    deadline_s = clock.monotonic_s() + TIMEOUT_S
+    with contextlib.closing(_connect(jvm, clock, deadline_s)) as connected:
+        connected.settimeout(TIMEOUT_S)
+        try:
+            words = ("1", "load", "instrument", "false", argument)
+            connected.sendall(b"".join(word.encode() + b"\0" for word in words))
+            answer = b""
+            while (more := connected.recv(4096)) and len(answer) < _ANSWER_MAX:
+                answer += more
+        except OSError as error:
+            raise NoWayIn(
+                f"the JVM of process {jvm.pid} does not answer ({error}): look for a broker that hangs"
+            ) from error
+    if not _LOADED.fullmatch(answer):
+        reason = " ".join(answer.decode(errors="replace").split())
+        raise NoWayIn(f"the JVM of process {jvm.pid} does not load the agent: {reason}")
+
+
+def _connect(jvm: Jvm, clock: Clock, deadline_s: float) -> socket.socket:
+    found = _try_connect(jvm)
+    if found is not None:
+        return found
+    if not jvm.catches_sigquit:
+        raise NoWayIn(
+            f"the JVM of process {jvm.pid} does not listen and runs with -Xrs: start it with -XX:+StartAttachListener"
+        )
+    trigger = _create_trigger(jvm)
+    try:
+        os.kill(jvm.pid, signal.SIGQUIT)
+        while clock.monotonic_s() < deadline_s:
+            found = _try_connect(jvm)
+            if found is not None:
+                return found
+            threading.Event().wait(_POLL_S)
+    except OSError as error:
+        raise NoWayIn(f"process {jvm.pid} cannot be sent SIGQUIT ({error.strerror}): {_OTHERS}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(trigger)
+    raise NoWayIn(
+        f"the JVM of process {jvm.pid} was asked to listen on {jvm.socket_path} and does not within {TIMEOUT_S:.0f} s: "
+        "start it with -XX:+StartAttachListener"
+    )
+
+
+def _try_connect(jvm: Jvm) -> socket.socket | None:
+    """None while the JVM does not listen; a socket may be left of a JVM that has ended."""
+    connected = socket.socket(socket.AF_UNIX)
+    try:
+        connected.connect(jvm.socket_path)
+    except (FileNotFoundError, ConnectionRefusedError):
+        connected.close()
+        return None
+    except OSError as error:
+        connected.close()
+        raise NoWayIn(f"{jvm.socket_path}: cannot be connected to ({error.strerror}): {_OTHERS}") from error
+    return connected
+
+
+def _create_trigger(jvm: Jvm) -> str:
+    for path in jvm.triggers:
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            last = error
+        else:
+            return path
+    raise NoWayIn(
+        f"{' and '.join(jvm.triggers)}: neither can be written ({last.strerror}): "
+        "start the broker with -XX:+StartAttachListener, or let cleanerd write to its /tmp"
+    )

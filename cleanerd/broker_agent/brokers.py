@@ -1,0 +1,118 @@
+"""The brokers that a process of cleanerd talks to: one session each, opened when it is wanted."""
+
+import os
+import re
+import threading
+from collections.abc import Callable
+
+from cleanerd.config.model import CleanerdConfig
+from cleanerd.env.clock import Clock
+from cleanerd.env.files import Files
+from cleanerd.errors import NoWayIn
+from cleanerd.storage.lock import probe
+
+from .session import Session
+from .swap import Swap, Swapped
+
+TESTED_RELEASES = ("3.9", "4.0", "4.3")
+"""Kafka's, with which the tests of the agent run."""
+_BUSY_S, _BUSY_TRIES = 0.05, 40
+_OFF = "cleanerd.commit.live is off"
+_RETRY_S = 60.0
+"""How long a broker that cannot be asked is left alone."""
+
+
+class LiveBrokers:
+    """Thread-safe. `swapped` is called with the log directory of each swap, and the answer."""
+
+    def __init__(
+        self,
+        files: Files,
+        clock: Clock,
+        config: Callable[[], CleanerdConfig],
+        swapped: Callable[[str, Swapped], None] = lambda *_: None,
+    ) -> None:
+        self._files = files
+        self._clock = clock
+        self._config = config
+        self._swapped = swapped
+        self._mutex = threading.Lock()
+        self._sessions: dict[int, Session] = {}  # by pid
+        self._refused: dict[tuple[str, int], tuple[float, str]] = {}  # until when, and why
+
+    def swap(self, log_dir: str, swap: Swap) -> Swapped:
+        """Ask the broker that lives in a log directory. Raises NoWayIn, and as `Swap.by`.
+
+        Its cleaner takes every compacted log for a moment, each log.cleaner.backoff.ms: it is asked again, for a while.
+        """
+        answer = swap.by(self._session(log_dir))
+        for _ in range(_BUSY_TRIES):
+            if answer.outcome != "busy" or answer.lock_s:
+                break
+            threading.Event().wait(_BUSY_S)
+            answer = swap.by(self._session(log_dir))
+        self._swapped(log_dir, answer)
+        return answer
+
+    def _session(self, log_dir: str) -> Session:
+        """Raises NoWayIn, DirOffline."""
+        if self._config().commit_live == "off":
+            raise NoWayIn(_OFF)
+        pid = probe(log_dir)
+        if pid is None or pid == os.getpid():
+            raise NoWayIn(f"{log_dir}: no broker lives in it")
+        with self._mutex:
+            found = self._sessions.get(pid)
+            if found is not None and found.is_open:
+                return found
+            until_s, reason = self._refused.get((log_dir, pid), (0.0, ""))
+            if self._clock.monotonic_s() < until_s:
+                raise NoWayIn(reason)
+            return self._open(log_dir, pid)
+
+    def why_not(self, log_dir: str) -> str | None:
+        """Why a broker in a log directory cannot be asked to swap; None if it can."""
+        try:
+            self._session(log_dir)
+        except NoWayIn as error:
+            return str(error)
+        return None
+
+    def known_refusal(self, log_dir: str) -> str | None:
+        """As `why_not`, by what is known, without asking. None also before the first try."""
+        if self._config().commit_live == "off":
+            return _OFF
+        return next((reason for (path, _), (_, reason) in self._refused.items() if path == log_dir), None)
+
+    def close(self) -> None:
+        """End all sessions."""
+        with self._mutex:
+            for session in self._sessions.values():
+                session.close()
+            self._sessions.clear()
+
+    def _open(self, log_dir: str, pid: int) -> Session:
+        for gone in [pid, *(other for other, session in self._sessions.items() if not session.is_open)]:
+            left = self._sessions.pop(gone, None)
+            if left is not None:
+                left.close()
+        try:
+            session = Session(pid, log_dir, self._files, self._clock)
+            self._check_release(session)
+        except NoWayIn as error:
+            self._refused = {(log_dir, pid): (self._clock.monotonic_s() + _RETRY_S, str(error)), **{
+                key: value for key, value in self._refused.items() if key[0] != log_dir
+            }}  # fmt: skip
+            raise
+        self._sessions[pid] = session
+        return session
+
+    def _check_release(self, session: Session) -> None:
+        release = str(session.hello.get("release"))
+        found = re.match(r"\d+\.\d+", release)
+        if (found is None or found[0] not in TESTED_RELEASES) and not self._config().broker_agent_untested:
+            session.close()
+            raise NoWayIn(
+                f"the broker is Kafka {release}: the agent is tested with {', '.join(TESTED_RELEASES)}. "
+                "cleanerd.broker.agent.untested=true has it used all the same"
+            )

@@ -1,0 +1,34 @@
+"""The jar of the agent, as `hatch_build.py` has made it."""
+
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+
+from cleanerd.errors import NoWayIn
+
+
+@dataclass(frozen=True, slots=True)
+class AgentJar:
+    """Its bytes, and their SHA-256 in hexadecimal digits, which the broker compares with what it loads."""
+
+    content: bytes
+    sha256: str
+
+
+def agent_jar() -> AgentJar:
+    """The one of this installation. Raises NoWayIn where there is none, or not the one that was built."""
+    package = files("cleanerd.broker_agent")
+    try:
+        content = (package / "cleanerd-agent.jar").read_bytes()
+        expected = (package / "cleanerd-agent.jar.sha256").read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        raise NoWayIn(
+            "this installation has no agent: there was no Java compiler when it was built. Install cleanerd where there is "
+            "a JDK, or a Java runtime and PySpark"
+        ) from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != expected:
+        raise NoWayIn(
+            f"cleanerd-agent.jar: expected SHA-256 {expected}, found {found}. Install cleanerd again"
+        )
+    return AgentJar(content, found)

@@ -1,0 +1,329 @@
+package cleanerd.agent;
+
+import java.io.File;
+import java.io.IOException;
+import java.lang.reflect.Constructor;
+import java.lang.reflect.Field;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.lang.reflect.Modifier;
+import java.nio.file.Path;
+import java.util.Collection;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.locks.Lock;
+
+/**
+ * The broker in whose JVM this runs, with everything that is ever called in it. `find` proves that all of it is there, with
+ * these signatures, or refuses: nothing is looked for later.
+ */
+final class Broker {
+    private static final Class[] NONE = new Class[0];
+    private static final Object[] NO_ARGUMENTS = new Object[0];
+    private static final int DEPTH_MAX = 4;
+    private static final String STORAGE = "org.apache.kafka.storage.internals.log.";
+    private static final String COMMON = "org.apache.kafka.common.";
+
+    private final String release;
+    private final Object logManager;
+    private final Containers containers;
+    private final Constructor newTopicPartition;
+    private final Method getLog, getCleaner, cleanerConfig;
+    private final Method dir, config, time, topicId, highWatermark, lastStableOffset, logSegments, activeSegment;
+    private final Method leaderEpochCache, logDirFailureChannel, replaceSegments, epochEntries, markOffline;
+    private final Method baseOffset, size, open, getList;
+    private final Method cleanerManager, cleaningState, abortAndPause, resume, allCheckpoints, updateCheckpoints;
+    private final Field logLock, managerLock, epoch, epochStart, enableCleaner;
+    private final Class storageException;
+
+    /** Throws Refused when this is no broker, or not one that is known. */
+    static Broker find() throws Exception {
+        Object manager = findLogManager();
+        if (manager == null) {
+            throw Refused.unknown("no LogManager is registered in this JVM: it is no broker, or has not started yet");
+        }
+        Shape shape = new Shape(manager.getClass().getClassLoader());
+        Class version = shape.type(COMMON + "utils.AppInfoParser");
+        Method getVersion = shape.method(version, String.class, "getVersion", NONE);
+        String release = getVersion == null ? "of an unknown release" : (String) Shape.call(getVersion, null, NO_ARGUMENTS);
+        Broker broker = new Broker(release, manager, shape);
+        if (!shape.missing.isEmpty()) {
+            throw Refused.unknown("Kafka " + release + " is not known to this agent, it has no " + shape.missing);
+        }
+        return broker;
+    }
+
+    private Broker(String release, Object logManager, Shape shape) {
+        this.release = release;
+        this.logManager = logManager;
+        Class javaLog = shape.find(STORAGE + "UnifiedLog");
+        boolean isScala = true;
+        if (javaLog != null) {
+            for (Method method : javaLog.getDeclaredMethods()) {
+                isScala &= !method.getName().equals("replaceSegments"); // 4.0 has a class of that name with helpers only
+            }
+        }
+        String family = isScala ? "kafka.log." : STORAGE;
+        containers = new Containers(shape, isScala);
+        Class tp = shape.type(COMMON + "TopicPartition");
+        Class uuid = shape.type(COMMON + "Uuid");
+        Class clock = shape.type(COMMON + "utils.Time");
+        Class log = shape.type(family + "UnifiedLog");
+        Class segment = shape.type(STORAGE + "LogSegment");
+        Class logConfig = shape.type(STORAGE + "LogConfig");
+        Class epochs = shape.type("org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache");
+        Class epochEntry = shape.type(STORAGE + "EpochEntry");
+        Class failures = shape.type(STORAGE + "LogDirFailureChannel");
+        Class cleaner = shape.type(family + "LogCleaner");
+        Class manager = shape.type(family + "LogCleanerManager");
+        newTopicPartition = constructor(shape, tp, new Class[] {String.class, int.class});
+        getLog = shape.method(logManager.getClass(), Object.class, "getLog", new Class[] {tp, boolean.class});
+        getCleaner = shape.method(logManager.getClass(), cleaner, "cleaner", NONE);
+
+        Class settings = shape.type(STORAGE + "CleanerConfig");
+        cleanerConfig = shape.method(logManager.getClass(), settings, "cleanerConfig", NONE);
+        enableCleaner = shape.field(settings, boolean.class, "enableCleaner");
+        storageException = shape.type(COMMON + "errors.KafkaStorageException");
+
+        logLock = shape.field(log, Object.class, "lock");
+        dir = shape.method(log, File.class, "dir", NONE);
+        config = shape.method(log, logConfig, "config", NONE);
+        time = shape.method(log, clock, "time", NONE);
+        topicId = shape.method(log, containers.option, "topicId", NONE);
+        highWatermark = shape.method(log, long.class, "highWatermark", NONE);
+        lastStableOffset = shape.method(log, long.class, "lastStableOffset", NONE);
+        logSegments = shape.method(log, Collection.class, "logSegments", NONE);
+        activeSegment = shape.method(log, segment, "activeSegment", NONE);
+        leaderEpochCache = shape.method(log, Object.class, "leaderEpochCache", NONE);
+        logDirFailureChannel = shape.method(log, failures, "logDirFailureChannel", NONE);
+        replaceSegments = shape.method(log, void.class, "replaceSegments", new Class[] {containers.list, containers.list});
+        epochEntries = shape.method(epochs, List.class, "epochEntries", NONE);
+        epoch = shape.field(epochEntry, int.class, "epoch");
+        epochStart = shape.field(epochEntry, long.class, "startOffset");
+        markOffline = shape.method(
+            failures, void.class, "maybeAddOfflineLogDir", new Class[] {String.class, String.class, IOException.class});
+
+        baseOffset = shape.method(segment, long.class, "baseOffset", NONE);
+        size = shape.method(segment, int.class, "size", NONE);
+        open = shape.method(segment, segment, "open", new Class[] {
+            File.class, long.class, logConfig, clock, boolean.class, int.class, boolean.class, String.class});
+        getList = shape.method(logConfig, List.class, "getList", new Class[] {String.class});
+
+        cleanerManager = shape.method(cleaner, manager, "cleanerManager", NONE);
+        abortAndPause = shape.method(cleaner, void.class, "abortAndPauseCleaning", new Class[] {tp});
+        resume = shape.method(cleaner, void.class, "resumeCleaning", new Class[] {containers.set});
+        managerLock = shape.field(manager, Lock.class, "lock");
+        cleaningState = shape.method(manager, containers.option, "cleaningState", new Class[] {tp});
+        allCheckpoints = shape.method(manager, containers.map, "allCleanerCheckpoints", NONE);
+        updateCheckpoints = shape.method(
+            manager, void.class, "updateCheckpoints", new Class[] {File.class, containers.option, containers.option});
+    }
+
+    private static Constructor constructor(Shape shape, Class type, Class[] parameters) {
+        try {
+            return type.getConstructor(parameters);
+        } catch (NoSuchMethodException error) {
+            shape.missing.add(error.getMessage());
+            return null;
+        }
+    }
+
+    /** By a gauge that it has registered: so it is found whether the broker's cleaner is on or off. */
+    private static Object findLogManager() throws Exception {
+        Shape shape = new Shape(ClassLoader.getSystemClassLoader());
+        Class metrics = shape.find("org.apache.kafka.server.metrics.KafkaYammerMetrics");
+        if (metrics == null) {
+            return null;
+        }
+        Object registry = metrics.getMethod("defaultRegistry", NONE).invoke(null, NO_ARGUMENTS);
+        Map all = (Map) registry.getClass().getMethod("allMetrics", NONE).invoke(registry, NO_ARGUMENTS);
+        for (Object entry : all.entrySet()) {
+            Object name = ((Map.Entry) entry).getKey();
+            if ("LogManager".equals(name.getClass().getMethod("getType", NONE).invoke(name, NO_ARGUMENTS))) {
+                Object found = captured(((Map.Entry) entry).getValue(), DEPTH_MAX);
+                if (found != null) {
+                    return found;
+                }
+            }
+        }
+        return null;
+    }
+
+    /** The LogManager that a gauge asks, in its fields. */
+    private static Object captured(Object holder, int depth) throws Exception {
+        if (holder == null || depth == 0 || holder.getClass().getName().equals("kafka.log.LogManager")) {
+            return depth == 0 ? null : holder;
+        }
+        for (Class c = holder.getClass(); c != null && c != Object.class; c = c.getSuperclass()) {
+            for (Field field : c.getDeclaredFields()) {
+                if (Modifier.isStatic(field.getModifiers()) || field.getType().isPrimitive()) {
+                    continue;
+                }
+                try {
+                    field.setAccessible(true);
+                } catch (RuntimeException error) {
+                    continue; // of the JDK: no broker is in there
+                }
+                Object found = captured(field.get(holder), depth - 1);
+                if (found != null) {
+                    return found;
+                }
+            }
+        }
+        return null;
+    }
+
+    Map hello() throws Exception {
+        Map answer = new LinkedHashMap();
+        answer.put("outcome", "hello");
+        answer.put("release", release);
+        answer.put("collections", containers.isScala ? "scala" : "java");
+        return answer;
+    }
+
+    Object topicPartition(String topic, int partition) throws Exception {
+        return newTopicPartition.newInstance(new Object[] {topic, Integer.valueOf(partition)});
+    }
+
+    /** The log of a partition, null for none. */
+    Object log(Object tp) throws Exception {
+        return containers.orNull(Shape.call(getLog, logManager, new Object[] {tp, Boolean.FALSE}));
+    }
+
+    /** Whether the broker is copying the log to another of its directories. */
+    boolean isMoving(Object tp) throws Exception {
+        return containers.orNull(Shape.call(getLog, logManager, new Object[] {tp, Boolean.TRUE})) != null;
+    }
+
+    /** The monitor under which the broker changes the segments of a log. */
+    Object lock(Object log) throws Exception {
+        return logLock.get(log);
+    }
+
+    File dir(Object log) throws Exception {
+        return (File) of(dir, log);
+    }
+
+    /** In Kafka's form, null for none. */
+    String topicId(Object log) throws Exception {
+        Object found = containers.orNull(of(topicId, log));
+        return found == null ? null : found.toString();
+    }
+
+    boolean isCompacted(Object log) throws Exception {
+        return ((List) Shape.call(getList, of(config, log), new Object[] {"cleanup.policy"})).contains("compact");
+    }
+
+    long highWatermark(Object log) throws Exception {
+        return ((Long) of(highWatermark, log)).longValue();
+    }
+
+    long lastStableOffset(Object log) throws Exception {
+        return ((Long) of(lastStableOffset, log)).longValue();
+    }
+
+    /** Ascending. */
+    Collection segments(Object log) throws Exception {
+        return (Collection) of(logSegments, log);
+    }
+
+    Object activeSegment(Object log) throws Exception {
+        return of(activeSegment, log);
+    }
+
+    long baseOffset(Object segment) throws Exception {
+        return ((Long) of(baseOffset, segment)).longValue();
+    }
+
+    long size(Object segment) throws Exception {
+        return ((Integer) of(size, segment)).longValue();
+    }
+
+    /** Start offset by leader epoch, of those that start below an offset. */
+    Map epochs(Object log, long end) throws Exception {
+        Map found = new LinkedHashMap();
+        Object cache = containers.orNull(of(leaderEpochCache, log));
+        if (cache != null) {
+            for (Object entry : (List) of(epochEntries, cache)) {
+                if (epochStart.getLong(entry) < end) {
+                    found.put(Long.valueOf(epoch.getInt(entry)), Long.valueOf(epochStart.getLong(entry)));
+                }
+            }
+        }
+        return found;
+    }
+
+    /** Opens the files of a segment that end in `.cleaned`. */
+    Object openCleaned(Object log, long base) throws Exception {
+        Object[] arguments = {
+            dir(log), Long.valueOf(base), of(config, log), of(time, log), Boolean.TRUE, Integer.valueOf(0), Boolean.FALSE, ".cleaned"};
+        return Shape.call(open, null, arguments);
+    }
+
+    void replaceSegments(Object log, List created, List old) throws Exception {
+        Shape.call(replaceSegments, log, new Object[] {containers.list(created), containers.list(old)});
+    }
+
+    /**
+     * What the broker's own cleaner does when it cannot finish what it has begun. A KafkaStorageException is the broker's
+     * word that it has done so, or that it has closed the log to stop, and then nothing was begun.
+     */
+    void markOffline(Object log, String reason, Throwable error) throws Exception {
+        if (storageException.isInstance(error)) {
+            return;
+        }
+        IOException failure = error instanceof IOException ? (IOException) error : new IOException(error);
+        Object[] arguments = {dir(log).getParent(), reason, failure};
+        Shape.call(markOffline, of(logDirFailureChannel, log), arguments);
+    }
+
+    /** The broker's cleaner, null where it is off. */
+    Object cleaner() throws Exception {
+        Object cleaner = of(getCleaner, logManager);
+        if (cleaner == null && enableCleaner.getBoolean(of(cleanerConfig, logManager))) {
+            throw Refused.busy("the broker is starting, or stopping");
+        }
+        return cleaner;
+    }
+
+    /** Keeps the broker's cleaner from a log. Never waits: whoever is at work on the log comes first. */
+    void pause(Object cleaner, Object tp) throws Exception {
+        Object manager = of(cleanerManager, cleaner);
+        Lock lock = (Lock) managerLock.get(manager);
+        lock.lock();
+        try {
+            Object state = containers.orNull(Shape.call(cleaningState, manager, new Object[] {tp}));
+            if (state != null) {
+                throw Refused.busy("the broker is at work on the log: " + state.getClass().getSimpleName());
+            }
+            Shape.call(abortAndPause, cleaner, new Object[] {tp});
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    void resume(Object cleaner, Object tp) throws Exception {
+        Shape.call(resume, cleaner, new Object[] {containers.set(tp)});
+    }
+
+    /** First dirty offset in the broker's checkpoints, null for none. */
+    Long checkpoint(Object cleaner, Object tp) throws Exception {
+        return (Long) containers.get(of(allCheckpoints, of(cleanerManager, cleaner)), tp);
+    }
+
+    void updateCheckpoint(Object cleaner, Path logDir, Object tp, long offset) throws Exception {
+        Object entry = containers.option(containers.pair(tp, Long.valueOf(offset)));
+        Object[] arguments = {logDir.toFile(), entry, containers.option(null)};
+        Shape.call(updateCheckpoints, of(cleanerManager, cleaner), arguments);
+    }
+
+    private static Object of(Method method, Object target) throws Exception {
+        return Shape.call(method, target, NO_ARGUMENTS);
+    }
+
+    /** What reflection has wrapped. */
+    static Throwable cause(Throwable error) {
+        return error instanceof InvocationTargetException && error.getCause() != null ? error.getCause() : error;
+    }
+}

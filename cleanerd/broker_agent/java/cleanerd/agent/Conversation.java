@@ -1,0 +1,65 @@
+package cleanerd.agent;
+
+import java.io.DataInputStream;
+import java.io.EOFException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.util.Map;
+
+/** Requests of one cleanerd, answered one after the other until it closes its side. No exception leaves it. */
+public final class Conversation implements Runnable {
+    private static final int VERSION = 1;
+    private static final int REQUEST_MAX_BYTES = 4 << 20;
+    private final DataInputStream requests;
+    private final OutputStream answers;
+    private Broker broker;
+
+    public Conversation(InputStream requests, OutputStream answers) {
+        this.requests = new DataInputStream(requests);
+        this.answers = answers;
+    }
+
+    public void run() {
+        try {
+            while (true) {
+                int length = requests.readInt();
+                if (length < 0 || length > REQUEST_MAX_BYTES) {
+                    answers.write(Failure.frame("a request of " + length + " bytes: at most " + REQUEST_MAX_BYTES));
+                    return;
+                }
+                byte[] json = new byte[length];
+                requests.readFully(json);
+                answers.write(Failure.frame(answer(new String(json, "UTF-8"))));
+                answers.flush();
+            }
+        } catch (EOFException end) {
+            // cleanerd has ended, or has no more to ask
+        } catch (Throwable error) {
+            // the pipe is broken
+        }
+    }
+
+    private Map answer(String json) {
+        try {
+            Map request = (Map) Json.parse(json);
+            if (!Long.valueOf(VERSION).equals(request.get("version"))) {
+                return Failure.answer("failed", "this agent speaks version " + VERSION + ", not " + request.get("version"));
+            }
+            if (broker == null) {
+                broker = Broker.find();
+            }
+            Object what = request.get("request");
+            if ("hello".equals(what)) {
+                return broker.hello();
+            }
+            if ("swap".equals(what)) {
+                return new Swap(broker, request).run();
+            }
+            return Failure.answer("failed", "unknown request " + what);
+        } catch (Refused refused) {
+            return Failure.answer(refused.outcome, refused.getMessage());
+        } catch (Throwable error) {
+            return Failure.answer("failed", Broker.cause(error).toString());
+        }
+    }
+}

@@ -1,0 +1,177 @@
+"""A conversation with the agent in one broker, over two pipes.
+
+1. cleanerd makes two FIFOs in the log directory, which broker and cleanerd both see, and opens its sides.
+2. The agent is loaded with their token, and opens its sides in a thread of its own (`java/cleanerd/agent/Entry.java`).
+3. With the first answer the names of the FIFOs go. A kill before that leaves them: files that no broker looks at, and
+   that a later session takes away.
+4. Requests and answers: four bytes of length, the highest first, and JSON. One request at a time, each with a time limit.
+5. A process that ends closes its side, or the kernel does if it is killed: that ends the thread in the broker.
+"""
+
+import contextlib
+import json
+import os
+import re
+import select
+import struct
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from cleanerd.env.clock import Clock
+from cleanerd.env.files import Files
+from cleanerd.errors import NoWayIn
+from cleanerd.format import names
+from cleanerd.storage.replace import replace_file
+
+from .attach import find_jvm, load_agent
+from .jar import agent_jar
+
+VERSION = 1
+_ANSWER_MAX_BYTES = 1 << 20
+_HELLO_S = 30.0
+_LENGTH = struct.Struct(">I")
+_JAR = ".cleanerd-agent.jar"
+_PIPES = re.compile(r"\.cleanerd-agent-[0-9a-f]{16}\.(requests|answers)")
+
+
+class Session:
+    """Open from the constructor on, which returns when the agent has answered; thread-safe.
+
+    `hello` is that answer: `release` of Kafka, `collections` (java or scala). Raises NoWayIn; and so does each
+    request when the broker has ended or does not answer in time: after that the session is closed.
+    """
+
+    def __init__(self, pid: int, log_dir: str, files: Files, clock: Clock) -> None:
+        self.pid = pid
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._requests = self._answers = -1
+        self._begin(os.path.realpath(log_dir), files)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the broker still listens, as far as one can know without asking."""
+        with self._mutex:
+            return self._answers >= 0 and not select.select([self._answers], [], [], 0)[0]
+
+    def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """The answer to a request. Raises NoWayIn."""
+        with self._mutex:
+            if self._answers < 0:
+                raise NoWayIn(
+                    f"the broker, process {self.pid}, has ended or did not answer: it is asked again later"
+                )
+            try:
+                return self._asked(json.dumps({"version": VERSION, **request}).encode(), timeout_s)
+            except BaseException:
+                self._close()
+                raise
+
+    def close(self) -> None:
+        """Ends the agent's thread."""
+        with self._mutex:
+            self._close()
+
+    def _close(self) -> None:
+        for fd in (self._requests, self._answers):
+            if fd >= 0:
+                os.close(fd)
+        self._requests = self._answers = -1
+
+    def _begin(self, log_dir: str, files: Files) -> None:
+        jvm, jar = find_jvm(self.pid), agent_jar()
+        _check_seen(self.pid, log_dir)
+        token = os.urandom(8).hex()
+        pipes = [f"{log_dir}/.cleanerd-agent-{token}.{side}" for side in ("requests", "answers")]
+        try:
+            _sweep(log_dir, files, self._clock)
+            _place_jar(f"{log_dir}/{_JAR}", jar.content, files)
+            owner = os.stat(f"/proc/{self.pid}")
+            for pipe in pipes:
+                os.mkfifo(pipe, 0o600)
+                if owner.st_uid != os.geteuid():  # we are root
+                    os.chown(pipe, owner.st_uid, owner.st_gid)
+            # Both sides of the first one are open here, so that opening and writing never wait and never fail; the agent
+            # sees its end all the same, for these are the only ones.
+            self._requests = os.open(pipes[0], os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._answers = os.open(pipes[1], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            load_agent(jvm, f"{log_dir}/{_JAR}", f"{jar.sha256} {token} {log_dir}", self._clock)
+            self.hello = self.ask({"request": "hello"}, _HELLO_S)
+            if self.hello.get("outcome") != "hello":
+                raise NoWayIn(str(self.hello.get("reason")))
+        except OSError as error:
+            self.close()
+            raise NoWayIn(
+                f"{error.filename}: {error.strerror}: cleanerd must be able to write there"
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            for pipe in pipes:
+                with contextlib.suppress(OSError):
+                    os.unlink(pipe)
+
+    def _asked(self, request: bytes, timeout_s: float) -> dict[str, Any]:
+        deadline_s = self._clock.monotonic_s() + timeout_s
+        rest = memoryview(_LENGTH.pack(len(request)) + request)
+        while rest:
+            self._wait(self._requests, select.POLLOUT, deadline_s)
+            rest = rest[os.write(self._requests, rest[: select.PIPE_BUF]) :]
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline_s))
+        if length > _ANSWER_MAX_BYTES:
+            raise NoWayIn(f"the broker, process {self.pid}, answered with {length} bytes")
+        try:
+            answer = json.loads(self._read(length, deadline_s))
+        except ValueError as error:
+            raise NoWayIn(
+                f"the broker, process {self.pid}, answered with what is no JSON: {error}"
+            ) from error
+        if not isinstance(answer, dict):
+            raise NoWayIn(f"the broker, process {self.pid}, answered with no object")
+        return answer
+
+    def _read(self, length: int, deadline_s: float) -> bytes:
+        found = b""
+        while len(found) < length:
+            self._wait(self._answers, select.POLLIN, deadline_s)
+            more = os.read(self._answers, length - len(found))
+            if not more:
+                raise NoWayIn(f"the broker, process {self.pid}, has ended: it is asked again later")
+            found += more
+        return found
+
+    def _wait(self, fd: int, event: int, deadline_s: float) -> None:
+        poll = select.poll()
+        poll.register(fd, event)
+        left_ms = max((deadline_s - self._clock.monotonic_s()) * 1000, 0.0)
+        if not poll.poll(left_ms):
+            raise NoWayIn(f"the broker, process {self.pid}, did not answer in time: it is asked again later")
+
+
+def _check_seen(pid: int, log_dir: str) -> None:
+    """The broker must have the directory under the same path: what it loads and opens is named by that."""
+    theirs = f"/proc/{pid}/root{log_dir}"
+    try:
+        is_same = os.path.samefile(theirs, log_dir)
+    except OSError:
+        is_same = False
+    if not is_same:
+        raise NoWayIn(
+            f"{log_dir} is not where process {pid} has it: mount the log directories at the same path in both"
+        )
+
+
+def _sweep(log_dir: str, files: Files, clock: Clock) -> None:
+    """Take away what a session left that was killed while it began."""
+    for name in files.list_names(log_dir):
+        path = f"{log_dir}/{name}"
+        if _PIPES.fullmatch(name) and clock.now_ms() - files.stat(path).mtime_ms > _HELLO_S * 2000:
+            files.unlink(path)
+
+
+def _place_jar(path: str, content: bytes, files: Files) -> None:
+    """Where the broker sees it. It stays: a JVM reads it again at each attach."""
+    if not files.exists(path) or files.read(path) != content:
+        replace_file(files, path, content, f"{os.path.dirname(path)}/{names.META_PROPERTIES}")

@@ -1,0 +1,152 @@
+"""What a running broker is asked: staged groups of a log take the place of their sources, as its own cleaner would do it.
+
+One request for all groups of a cleaning, ascending. The agent (`java/cleanerd/agent/Swap.java`) pauses the broker's cleaner
+for the log; if that, or something else, is at work there: busy. Then it checks, under the log's own lock, that the log is
+the one that the cleaning was planned on, and all groups; if not: changed, nothing was touched. Then for each group:
+
+====  ==========================================================  =====================================================
+step  what is done                                                what a kill, or a power failure, after it leaves, and
+                                                                  what the broker's start makes of it
+====  ==========================================================  =====================================================
+0     everything is checked; nothing is touched                   the old log, staged files and manifest: the group waits
+1     the manifest is unlinked, the directory synced              the old log; the staged files are leftovers, which the
+                                                                  next recovery or cleaning takes away
+2     the lock is taken, everything checked again                 as 1
+3     `.cleanerd` -> `.cleaned`, `.log` first                     the old log: Kafka deletes `.cleaned` (spec disk D2)
+4     the segment is opened; `UnifiedLog.replaceSegments` renames the old log, as 3, until `.log` is `.swap`; the new log
+      `.cleaned` -> `.swap`, `.log` first                         then: Kafka deletes what it covers and renames it
+5     likewise: sources -> `.deleted`, ascending, and the         the new log; what it does not cover holds nothing that
+      producer snapshots of all but the first                     survived, goes oldest first, and is cleaned again
+6     likewise: `.swap` -> live, the directory synced; the lock   the new log; Kafka deletes `.deleted`
+      is let go, and `.deleted` unlinked after
+      file.delete.delay.ms
+7     after the last group: `cleaner-offset-checkpoint`           before it: the groups that are there, as after a cleaning
+                                                                  that was interrupted; they are cleaned again
+8     the broker's cleaner goes on with the log                   -
+====  ==========================================================  =====================================================
+
+From step 1 on the group has no manifest: what lies there from step 3 on is the broker's, as if its own cleaner had been
+interrupted, and cleanerd's recovery leaves it to the broker. A kill of cleanerd ends nothing that has begun.
+
+Steps 4 to 6 are the broker's own operation, with its guarantee for a power failure: it relies on a file system that keeps
+the order of renames in a directory, as ext4, XFS, Btrfs and ZFS do. The new files were synced when they were staged.
+
+An error in step 3 takes the `.cleaned` files away, and the log is as it was. One in steps 4 to 6 takes the log directory
+offline in the broker, as one of its own cleaner does. One in step 7 is reported by the broker in its own way.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cleanerd.env.files import FileStat
+from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable, SourceChanged
+from cleanerd.format.errors import FormatError
+from cleanerd.format.names import PARTITION_METADATA, FileKind, TopicPartition
+from cleanerd.format.partition_metadata import parse_partition_metadata
+from cleanerd.format.uuid_text import render_uuid
+from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.staged import StagedGroup
+
+from .session import Session
+
+_TIMEOUT_S = 30.0
+"""No group is begun later than so long after the request."""
+_ANSWER_S = 2 * _TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """One request. Without groups it only moves the first dirty offset; `checkpoint` is what that was at the planning."""
+
+    partition: PartitionDir
+    topic_partition: TopicPartition
+    groups: Sequence[StagedGroup]
+    round_end: int
+    checkpoint: int | None
+    leader_epochs: Sequence[tuple[int, int]]
+    moves_checkpoint: bool = True
+
+    @classmethod
+    def of(cls, partition: PartitionDir, tp: TopicPartition, groups: Sequence[StagedGroup]) -> "Swap":
+        """That of a whole cleaning, which is not empty."""
+        last = groups[-1]
+        return cls(
+            partition, tp, groups, last.round_end, last.checkpoint, last.leader_epochs, last.moves_checkpoint
+        )
+
+    def by(self, session: Session) -> "Swapped":
+        """Ask the broker. Raises NoWayIn, also when it is not known what became of it; CorruptFile, OSError."""
+        answer = session.ask(self._request(), _ANSWER_S)
+        seconds = tuple(int(micros) / 1e6 for micros in answer.get("lock_us", ()))
+        has_cleaner = answer.get("has_cleaner") is not False
+        return Swapped(
+            str(answer.get("outcome")), str(answer.get("reason")), seconds, self.partition.path, has_cleaner
+        )
+
+    def _request(self) -> dict[str, Any]:
+        return {
+            "request": "swap",
+            "topic": self.topic_partition.topic,
+            "partition": self.topic_partition.partition,
+            "directory": os.path.realpath(self.partition.path),
+            "topic_id": self._topic_id(),
+            "round_end": self.round_end,
+            "checkpoint": self.checkpoint,
+            "moves_checkpoint": self.moves_checkpoint,
+            "leader_epochs": self.leader_epochs,
+            "timeout_ms": int(_TIMEOUT_S * 1000),
+            "groups": [_group(group) for group in self.groups],
+        }
+
+    def _topic_id(self) -> str | None:
+        """None where there is no file: a broker of old message formats."""
+        try:
+            content = self.partition.files.read(self.partition.path_of(PARTITION_METADATA))
+            return render_uuid(parse_partition_metadata(content))
+        except FileNotFoundError:
+            return None
+        except FormatError as problem:
+            raise SourceChanged(
+                f"{self.partition.path}/{PARTITION_METADATA}: expected {problem.expected}, found {problem.found}"
+            ) from problem
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """The answer. `outcome`: swapped, changed, busy or failed; `lock_s`: seconds under the log's lock, of each group that
+    was swapped, whatever the outcome. `has_cleaner`: the broker's cleaner is on, and writes checkpoints.
+    """
+
+    outcome: str
+    reason: str
+    lock_s: tuple[float, ...]
+    directory: str
+    has_cleaner: bool
+
+    def error(self) -> CleanerdError | None:
+        """What the outcome means; None: all was done."""
+        message = f"{self.directory}: {self.reason}"
+        if self.outcome == "swapped":
+            return None
+        if self.outcome == "changed":
+            return SourceChanged(message)
+        return LockHeld(message) if self.outcome == "busy" else LogUncleanable(message)
+
+
+def _group(group: StagedGroup) -> dict[str, Any]:
+    staged_log = FileStat(group.log_inode or 0, group.sizes[FileKind.LOG], group.log_mtime_ns)
+    return {
+        "base_offset": group.base_offset,
+        "next_base_offset": group.next_base_offset,
+        "sources": [
+            {"base_offset": source.base_offset, **_identity(source.identity)} for source in group.sources
+        ],
+        "staged": [[kind.value, size] for kind, size in group.sizes.items()],
+        "staged_log": _identity(staged_log),
+    }
+
+
+def _identity(found: FileStat) -> dict[str, int]:
+    return {"inode": found.inode, "size_bytes": found.size_bytes, "mtime_ms": found.mtime_ms}

@@ -1,0 +1,172 @@
+"""A broker, clients that write all the time, and `cleanerd clean` that swaps beside them."""
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import hatch_build
+from cleanerd.broker_agent.session import Session
+from cleanerd.broker_agent.swap import Swap
+from cleanerd.env.clock import SystemClock
+from cleanerd.env.files import RealFiles
+from cleanerd.format.names import SEGMENT_KINDS, FileKind, SegmentFileName, Suffix, TopicPartition
+from cleanerd.storage.checkpoints import read_leader_epochs
+from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.staged import SourceSegment, StagedGroup, live_logs, write_manifest
+from tests.broker.kafka import KafkaBroker
+from tests.broker.live import COMPACT, PATIENCE_S, fixed_ports, warnings
+from tests.broker.tools import (
+    CLEAN_TIMEOUT_S,
+    READ_COMMITTED,
+    offset_checkpoint,
+    read_all,
+)
+from tests.broker.traffic import Ledger, Traffic, Transactions
+from tests.broker.workload import alter_config, create_topics
+from tests.daemon.processes import ROOT, wait_until
+
+FILES = RealFiles()
+TOPIC = "keys"
+TXN_TOPIC = "payments"
+QUICK = {**COMPACT, "delete.retention.ms": "1"}
+
+
+def build_agent() -> None:
+    """The jar of this source tree, as an installation of it has it."""
+    assert hatch_build.build_agent(Path(ROOT)), "no Java compiler"
+
+
+class Swapping:
+    """One broker with one log directory, its two compacted topics, and what clients were promised of them."""
+
+    def __init__(
+        self, root: Path, properties: Mapping[str, str] | None = None, jvm: Sequence[str] = ()
+    ) -> None:
+        broker, controller = fixed_ports(2)
+        self.log_dir = root / "logs"
+        self.broker = KafkaBroker(
+            root / "broker", [self.log_dir], properties, ports=(broker, controller), jvm_options=jvm
+        )
+        self.ledgers = {
+            topic: Ledger(topic, f"127.0.0.1:{broker}", random.Random(topic)) for topic in (TOPIC, TXN_TOPIC)
+        }
+        self.traffic = Traffic(self.ledgers)
+
+    def start(self) -> None:
+        """With both topics, and many records in them: of one some are aborted, and a transaction stays open."""
+        self.broker.start()
+        create_topics(self.broker.admin(), dict.fromkeys(self.ledgers, QUICK))
+        self.transactions = Transactions(self.ledgers[TXN_TOPIC], self.broker.bootstrap)
+        for number in range(120):
+            self.ledgers[TOPIC].send()
+            self.ledgers[TXN_TOPIC].send()
+            if number % 3 == 0:
+                self.transactions.write()
+                self.transactions.end(commit=number % 2 == 0)
+        for ledger in self.ledgers.values():
+            ledger.flush()
+        self.transactions.write()
+        wait_until(lambda: self._recovery_point(TXN_TOPIC) > 0, PATIENCE_S)
+
+    def close(self) -> None:
+        """However the story went."""
+        if self.broker.pid is not None:
+            self.broker.kill()
+
+    def directory(self, topic: str = TOPIC) -> Path:
+        """Of partition 0."""
+        return self.log_dir / f"{topic}-0"
+
+    def first_dirty_offset(self, topic: str) -> int:
+        """0 without an entry."""
+        return offset_checkpoint(self.log_dir / "cleaner-offset-checkpoint").get(f"{topic}-0", 0)
+
+    def clean(self, *arguments: str) -> dict[str, dict[str, Any]]:
+        """`cleanerd clean --force` with the agent; results by topic."""
+        command = [sys.executable, "-m", "cleanerd.cli.main", "clean", "--force", "-o", "json"]
+        command += ["--log-dir", str(self.log_dir), "--set", "cleanerd.commit.live=auto"]
+        for topic in self.ledgers:
+            command += ["--topic", topic]
+            for key, value in QUICK.items():
+                command += (
+                    ["--topic-set", f"{topic}:{key}={value}"] if not key.startswith("internal.") else []
+                )
+        done = subprocess.run(
+            [*command, *arguments], check=False, capture_output=True, text=True, timeout=CLEAN_TIMEOUT_S
+        )
+        assert done.returncode in {0, 1}, done.stderr
+        return {row["topic"]: row for row in json.loads(done.stdout)["results"]}
+
+    def check(self) -> None:
+        """What consumers of committed records see, against what they were promised."""
+        with self.traffic.still():
+            seen = read_all(self.broker, [*self.ledgers], READ_COMMITTED)
+            for topic, ledger in self.ledgers.items():
+                ledger.check(seen[topic], 0)
+
+    def complaints(self) -> list[str]:
+        """Warnings and errors of the broker since its last start."""
+        return [line for line in warnings(self.broker) if "`log.cleaner.enable` is deprecated" not in line]
+
+    def let_own_cleaner_go_on(self) -> None:
+        """The broker's own cleaner over the result."""
+        before = {topic: self.first_dirty_offset(topic) for topic in self.ledgers}
+        for topic in self.ledgers:
+            alter_config(self.broker.admin(), topic, {"min.cleanable.dirty.ratio": "0.0"})
+        wait_until(
+            lambda: all(self.first_dirty_offset(topic) > offset for topic, offset in before.items()),
+            PATIENCE_S,
+            lambda: f"{before} {self.broker.troubles()}",
+        )
+
+    def session(self) -> Session:
+        """A conversation with the broker's agent."""
+        assert self.broker.pid is not None
+        return Session(self.broker.pid, str(self.log_dir), FILES, SystemClock())
+
+    def stage_copies(self, topic: str = TOPIC, groups_max: int = 1000) -> Swap:
+        """Each segment but the last two is staged as a group that changes nothing."""
+        partition = PartitionDir(FILES, str(self.directory(topic)))
+        bases = live_logs(partition)[:-1][: groups_max + 1]
+        tp, before, groups = TopicPartition(topic, 0), None, list[StagedGroup]()
+        for base, end in pairwise(bases):
+            group = _copy(partition, base, end, bases[-1], self._checkpoint(tp))
+            before = write_manifest(partition, group, before)
+            groups.append(before)
+        return Swap.of(partition, tp, groups)
+
+    def _checkpoint(self, tp: TopicPartition) -> int | None:
+        return offset_checkpoint(self.log_dir / "cleaner-offset-checkpoint").get(str(tp))
+
+    def _recovery_point(self, topic: str) -> int:
+        return offset_checkpoint(self.log_dir / "recovery-point-offset-checkpoint").get(f"{topic}-0", 0)
+
+
+def _copy(
+    partition: PartitionDir, base: int, end: int, round_end: int, checkpoint: int | None
+) -> StagedGroup:
+    sizes: dict[FileKind, int] = {}
+    for kind in SEGMENT_KINDS:
+        live = Path(partition.path_of(SegmentFileName(base, kind)))
+        if live.exists():
+            staged = Path(partition.path_of(SegmentFileName(base, kind, Suffix.STAGED)))
+            shutil.copy(live, staged)
+            sizes[kind] = staged.stat().st_size
+    log = SegmentFileName(base, FileKind.LOG)
+    return StagedGroup(
+        sources=(SourceSegment(base, partition.stat(log)),),
+        next_base_offset=end,
+        round_end=round_end,
+        sizes=sizes,
+        log_mtime_ns=partition.stat(log.with_suffix(Suffix.STAGED)).mtime_ns,
+        last_offset=end - 1,
+        leader_epochs=tuple(read_leader_epochs(partition)),
+        is_last=end == round_end,
+        checkpoint=checkpoint,
+    )

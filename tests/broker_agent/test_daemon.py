@@ -1,0 +1,60 @@
+"""A daemon beside a running broker has it swap each result at once; where it may not, the reason is shown."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.broker.live import DAEMON, PATIENCE_S
+from tests.broker.swapping import TOPIC, Swapping, build_agent
+from tests.daemon.processes import DaemonProcess, wait_until
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def swapping(tmp_path: Path) -> Iterator[Swapping]:
+    build_agent()
+    world = Swapping(tmp_path)
+    try:
+        world.start()
+        yield world
+    finally:
+        world.close()
+
+
+@pytest.fixture
+def daemon(swapping: Swapping, tmp_path: Path) -> Iterator[DaemonProcess]:
+    (tmp_path / "daemon").mkdir()
+    settings = {**DAEMON, "cleanerd.commit.live": "auto", "cleanerd.staged.min.free.ratio": "0.01"}
+    daemon = DaemonProcess(tmp_path / "daemon", [swapping.log_dir], settings)
+    daemon.start()
+    try:
+        yield daemon
+    finally:
+        if daemon.process is not None and daemon.process.poll() is None:
+            daemon.process.kill()
+            daemon.process.wait()
+
+
+def test_results_are_swapped_as_they_come(swapping: Swapping, daemon: DaemonProcess) -> None:
+    """Over and over beside traffic, over a kill of the broker, which ends the conversation, and its next start."""
+
+    def cleaned_above(offset: int) -> None:
+        wait_until(lambda: swapping.first_dirty_offset(TOPIC) > offset, PATIENCE_S, daemon.output)
+
+    swapping.transactions.end(commit=True)
+    with swapping.traffic:
+        cleaned_above(0)
+        cleaned_above(swapping.first_dirty_offset(TOPIC))
+        (log_dir,) = daemon.ask("status")["status"]["log_dirs"]
+        assert (log_dir["committed_by"], log_dir["swap_reason"]) == ("swap", None)
+        swapping.check()
+        swapping.broker.kill()
+        swapping.broker.start()
+        cleaned_above(swapping.first_dirty_offset(TOPIC))
+        swapping.check()
+    events = daemon.ask("history", f"{TOPIC}-0", "--limit", "1000")["events"]
+    assert {event["outcome"] for event in events if event["kind"] == "cleaning"} >= {"committed"}
+    assert not [event for event in events if event["outcome"] in {"failed", "uncleanable"}]
+    assert [line for line in swapping.complaints() if "ERROR" in line] == []

@@ -1,0 +1,229 @@
+"""Segments are swapped into a running broker (architecture 2): nothing is lost, nothing is back, the broker is content."""
+
+import os
+import random
+import re
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cleanerd.errors import NoWayIn
+from tests.broker.kafka import required_program, run_tool
+from tests.broker.swapping import TOPIC, TXN_TOPIC, Swapping, build_agent
+from tests.daemon.processes import wait_until
+
+SWAPS = int(os.environ.get("CLEANERD_TEST_SWAPS", "1000"))
+KILLS = 12
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _agent() -> None:
+    build_agent()
+
+
+@pytest.fixture(params=["cleaner on", "cleaner off"])
+def swapping(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Swapping]:
+    is_on = request.param == "cleaner on"
+    world = Swapping(tmp_path, {} if is_on else {"log.cleaner.enable": "false"})
+    try:
+        world.start()
+        yield world
+    finally:
+        world.close()
+
+
+def test_a_log_shrinks_beside_traffic_and_without_a_restart(swapping: Swapping) -> None:
+    """Live, after the broker's own cleaner has gone over it, and after a restart every key is what it was promised to be."""
+    with swapping.traffic:
+        results = swapping.clean()
+        assert {row["outcome"] for row in results.values()} == {"committed"}, results
+        assert {row["committed_by"] for row in results.values()} == {"swap"}
+        swapping.transactions.end(commit=True)  # until then nothing behind its beginning is seen
+        swapping.check()
+        for topic, row in results.items():
+            assert row["bytes_after"] < row["bytes_before"]
+            assert swapping.first_dirty_offset(topic) == row["end_offset"]
+        assert results[TXN_TOPIC]["removed"]["aborted"] > 0
+        assert swapping.complaints() == []
+        if swapping.broker.properties.get("log.cleaner.enable") != "false":
+            swapping.let_own_cleaner_go_on()
+            assert swapping.complaints() == []
+            swapping.check()
+    swapping.broker.stop()
+    swapping.broker.start()
+    assert swapping.complaints() == []
+    swapping.check()
+    assert not list(swapping.directory(TOPIC).glob("*.cleanerd"))
+
+
+def changed(swap: dict[str, Any], **values: object) -> dict[str, Any]:
+    """The request with other values."""
+    return {**swap, **values}
+
+
+def with_group(swap: dict[str, Any], number: int, **values: object) -> dict[str, Any]:
+    """The request with other values of one of its groups."""
+    groups = [dict(group) for group in swap["groups"]]
+    groups[number].update(values)
+    return {**swap, "groups": groups}
+
+
+def hostile(swap: dict[str, Any]) -> dict[str, tuple[dict[str, Any], str, str]]:
+    """By name: a request that must not be carried out, the outcome and what the reason says."""
+    first, last = swap["groups"][0], swap["groups"][-1]
+    source = first["sources"][0]
+    beyond = {**last, "next_base_offset": last["next_base_offset"] + 10_000}
+    return {
+        "inode": (
+            with_group(swap, 0, sources=[{**source, "inode": source["inode"] + 1}]),
+            "changed",
+            "is not the file that was read",
+        ),
+        "size": (
+            with_group(swap, 0, sources=[{**source, "size_bytes": source["size_bytes"] - 1}]),
+            "changed",
+            "bytes, has",
+        ),
+        "time": (
+            with_group(swap, 0, sources=[{**source, "mtime_ms": source["mtime_ms"] + 1500}]),
+            "changed",
+            "is not the file that was read",
+        ),
+        "one source more": (
+            with_group(swap, 0, sources=[source, {**source, "base_offset": source["base_offset"] + 1}]),
+            "changed",
+            "the segments in the group were",
+        ),
+        "active segment": (with_group(swap, -1, **beyond), "changed", "is active"),
+        "staged": (with_group(swap, 0, staged=[[".log", 1]]), "changed", "is not the staged file"),
+        "another kind": (with_group(swap, 0, staged=[["/../../x", 1]]), "failed", "no file of a segment"),
+        "topic id": (changed(swap, topic_id="AAAAAAAAAAAAAAAAAAAAAA"), "changed", "the topic id was"),
+        "no topic": (changed(swap, topic="other"), "changed", "no log"),
+        "directory": (changed(swap, directory="/tmp"), "changed", "has the log in"),
+        "checkpoint": (changed(swap, checkpoint=5), "changed", "the first dirty offset was 5"),
+        "epochs": (changed(swap, leader_epochs=[[0, 0], [1, 1]]), "changed", "the leader epochs below"),
+        "high watermark": (changed(swap, round_end=1 << 40), "changed", "but the high watermark is"),
+        "end": (changed(swap, round_end=swap["round_end"] + 1), "changed", "which follows the cleaned range"),
+        "no groups": (changed(swap, groups=None), "failed", "NullPointerException"),
+        "another version": (changed(swap, version=2), "failed", "speaks version 1"),
+        "time is up": (changed(swap, timeout_ms=-1), "busy", "the time is up"),
+    }
+
+
+@pytest.mark.parametrize("swapping", ["cleaner on"], indirect=True)
+def test_what_does_not_fit_is_refused_and_nothing_is_touched(swapping: Swapping) -> None:
+    """By the broker's own knowledge, under the log's own lock: the request itself need not be right."""
+    swap = swapping.stage_copies(groups_max=3)._request()
+    session = swapping.session()
+
+    def live() -> dict[str, int]:
+        return {path.name: path.stat().st_ino for path in swapping.directory().iterdir()}
+
+    before = live()
+    for name, (request, outcome, reason) in hostile(swap).items():
+        answers = (session.ask(request, 30) for _ in range(100))
+        answer = next(answer for answer in answers if "LogCleaningInProgress" not in answer["reason"])
+        assert (answer["outcome"], reason in answer["reason"]) == (outcome, True), (name, answer)
+        if name != "time is up":  # then the manifest has gone
+            assert live() == before, name
+    wait_until(lambda: swapping.stage_copies(groups_max=3).by(session).outcome == "swapped", 30)
+    assert swapping.complaints() == []
+    swapping.transactions.end(commit=False)
+    swapping.check()
+    swapping.let_own_cleaner_go_on()  # nothing is left paused
+
+
+@pytest.mark.parametrize("swapping", ["cleaner on"], indirect=True)
+def test_thousands_of_swaps_leave_the_broker_as_large_as_it_was(swapping: Swapping) -> None:
+    """Heap, classes, threads and descriptors; by ten sessions."""
+
+    def swap_often(times: int) -> None:
+        session = swapping.session()
+        for _ in range(times):
+            swap = swapping.stage_copies(groups_max=1)
+            answers = (swap.by(session) for _ in range(100))
+            assert next(answer for answer in answers if answer.outcome != "busy").error() is None
+        session.close()
+
+    swap_often(200)
+    before = resources(swapping.broker.pid)
+    for _ in range(10):
+        swap_often(SWAPS // 10)
+    wait_until(
+        lambda: not grown(before, resources(swapping.broker.pid)),
+        60,
+        lambda: f"{before} {resources(swapping.broker.pid)}",
+    )
+    swapping.transactions.end(commit=False)
+    swapping.check()
+    assert swapping.complaints() == []
+
+
+def grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    """What is more than a broker that works would explain."""
+    allowed = {"threads": 2, "descriptors": 8, "classes": 40, "heap_bytes": 8 << 20}
+    return {name: after[name] - n for name, n in before.items() if after[name] - n > allowed[name]}
+
+
+def resources(pid: int | None) -> dict[str, int]:
+    """Of a JVM, after a collection."""
+
+    def jcmd(*words: str) -> str:
+        return run_tool([required_program("jcmd"), str(pid), *words]).stdout
+
+    jcmd("GC.run")
+    heap = re.findall(r"(?:generation|object space).*?used (\d+)K", jcmd("GC.heap_info"))
+    return {
+        "threads": len(list(Path(f"/proc/{pid}/task").iterdir())),
+        "descriptors": len(list(Path(f"/proc/{pid}/fd").iterdir())),
+        "classes": int(re.findall(r"Total = \d+ +(\d+)", jcmd("VM.classloader_stats"))[0]),
+        "heap_bytes": 1024 * sum(map(int, heap)),
+    }
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("swapping", ["cleaner on"], indirect=True)
+def test_kill_9_at_any_moment_of_a_swap(swapping: Swapping) -> None:
+    """Whatever the broker had done: after its start every key is there, and what was staged is in no one's way."""
+    rng = random.Random(33)
+    swapping.transactions.end(commit=False)
+    left = Counter[str]()
+    for _ in range(KILLS):
+        broker = swapping.broker
+        swap, session = swapping.stage_copies(), swapping.session()
+        waiting = rng.randrange(len(swap.groups))
+
+        def kill(
+            pid: int | None = broker.pid, waiting: int = waiting, delay_s: float = rng.uniform(0, 0.002)
+        ) -> None:
+            while len(list(swapping.directory().glob("*.manifest.cleanerd"))) > waiting:
+                pass
+            threading.Event().wait(delay_s)
+            os.kill(pid or 0, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        try:
+            while swap.by(session).outcome == "busy":
+                pass
+        except NoWayIn:
+            left["killed in the middle"] += 1
+        killer.join()
+        broker.kill()
+        names = [path.name for path in swapping.directory().iterdir()]
+        for suffix in (".manifest.cleanerd", ".cleaned", ".swap", ".deleted"):
+            left[suffix] += any(name.endswith(suffix) for name in names)
+        broker.start()
+        assert [line for line in swapping.complaints() if "ERROR" in line] == []
+        swapping.check()
+        for path in swapping.directory().glob("*.cleanerd"):
+            path.unlink()
+    print(left)
+    assert left["killed in the middle"] > KILLS // 4, left
