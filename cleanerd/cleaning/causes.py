@@ -11,7 +11,6 @@ from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, guarded
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, TopicPartition, segment_path
-from cleanerd.format.time_index import parse_time_index
 from cleanerd.policy.cleanable import (
     CleanableRange,
     LogFacts,
@@ -21,6 +20,7 @@ from cleanerd.policy.cleanable import (
     non_active_from,
 )
 from cleanerd.policy.retention import Keeper, Kept
+from cleanerd.storage.index_files import read_time_index
 from cleanerd.storage.scan import PartitionSnapshot
 from cleanerd.units import utc
 
@@ -154,12 +154,15 @@ class Held:
             return f"its time index is empty, and its file was written at {at}"
         directory = os.path.join(self.log_dir, str(self.topic_partition))
         path = segment_path(directory, segment.base_offset, FileKind.TIME_INDEX)
-        index = guarded(
-            lambda: parse_time_index(self.files.read(path), segment.base_offset, preallocated=True), path
-        )
-        if isinstance(index, CleanerdError) or index.largest_timestamp_ms != segment.largest_timestamp_ms:
-            return f"a record bears timestamp {at}"
-        return f"the batch at offset {index.offsets[-1]} bears timestamp {at}"
+        index = guarded(lambda: read_time_index(self.files, path, segment.base_offset), path)
+        if (
+            not isinstance(index, CleanerdError)
+            and index.largest_timestamp_ms == segment.largest_timestamp_ms
+        ):
+            return f"the batch at offset {index.offsets[-1]} bears timestamp {at}"
+        if segment.largest_timestamp_ms == segment.modified_ms:
+            return f"its time index is damaged, and its file was written at {at}"
+        return f"a record bears timestamp {at}"
 
 
 def dated(timestamp_ms: int, now_ms: int) -> str:

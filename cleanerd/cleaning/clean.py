@@ -457,6 +457,7 @@ def _result(log: _Log, rewritten: RewrittenLog, outcome: CleaningOutcome, watch:
         topic_codec_saves_bytes=sum(p.topic_codec_saves_bytes for p in parts)
         if plan.work.topic_codec
         else None,
+        damaged_indexes=plan.damage_met(log.indexed),
         basis=log.candidate.basis,
     )
 

@@ -36,7 +36,7 @@ class Uncut:
 
     segment: SegmentOnDisk
     end_offset: int
-    index: OffsetIndex | None
+    index: OffsetIndex
 
 
 def cut_all(
@@ -108,10 +108,9 @@ def _first_from(positions: npt.NDArray[Any], marks: _Marks) -> npt.NDArray[np.in
 def _indexed_starts(uncut: Uncut, marks: _Marks) -> tuple[list[int], list[int]]:
     """The first position that the index names from each mark on, and the last offset of the batch there."""
     positions, offsets = [0], [uncut.end_offset - 1]
-    if uncut.index is not None:
-        rows = _first_from(uncut.index.positions, marks)
-        positions += uncut.index.positions[rows].tolist()
-        offsets += uncut.index.offsets[rows].tolist()
+    rows = _first_from(uncut.index.positions, marks)
+    positions += uncut.index.positions[rows].tolist()
+    offsets += uncut.index.offsets[rows].tolist()
     return positions, offsets
 
 

@@ -35,7 +35,9 @@ def merge_neighbours(plan: CleaningPlan, indexed: IndexedLog) -> CleaningPlan:
             )
     number_of = {s.base_offset: number for number, group in enumerate(groups) for s in group.sources}
     chunks = tuple(replace(chunk, group=number_of[chunk.source.min_offset]) for chunk in plan.work.chunks)
-    work = replace(plan.work, chunks=chunks, groups=len(groups))
+    work = replace(
+        plan.work, chunks=chunks, groups=len(groups), renewed_groups=frozenset()
+    )  # are in `changed`
     indexed.work, indexed.changed_groups = work, frozenset(changed)
     return replace(plan, groups=tuple(groups), work=work)
 

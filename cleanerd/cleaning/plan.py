@@ -10,20 +10,21 @@ from cleanerd.cleaning.cuts import Uncut, cut_all
 from cleanerd.env.files import Files
 from cleanerd.env.pace import Pace
 from cleanerd.errors import CorruptFile
+from cleanerd.format.errors import FormatError
 from cleanerd.format.names import FileKind
-from cleanerd.format.offset_index import ENTRY_BYTES, OffsetIndex
+from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
 from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.heads import Heads
 from cleanerd.kernels.tables import AbortedTxns
-from cleanerd.pipeline.values import ChunkWork, LogWork, Source, TopicCodec
+from cleanerd.pipeline.values import ChunkWork, IndexedLog, LogWork, Source, TopicCodec
 from cleanerd.policy.cleanable import range_query
 from cleanerd.policy.grouping import group_segments
 from cleanerd.policy.winner import may_supersede
-from cleanerd.storage.scan import SegmentOnDisk, read_aborted_txns, read_offset_index
+from cleanerd.storage.index_files import read_offset_index
+from cleanerd.storage.scan import SegmentOnDisk, read_aborted_txns
 from cleanerd.storage.stability import check_aborted
 
 _MAX_MS = 2**63 - 1
-_NO_POSITIONS = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,28 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """What to do to one log."""
+    """What to do to one log. `damaged_indexes`: of its segments, which are read without them and get new ones."""
 
     candidate: Candidate
     groups: tuple[Group, ...]
     work: LogWork
+    damaged_indexes: tuple[CorruptFile, ...] = ()
+
+    def damage_met(self, indexed: IndexedLog) -> tuple[str, ...]:
+        """What was found out about indexes before their segments were read, and then; one thing for each index."""
+        segments = {segment.path: segment for group in self.groups for segment in group.sources}
+        met = [
+            _damaged_index(segments[chunk.source.path], FileKind.OFFSET_INDEX, summary.index_flaw)
+            for chunk, summary in zip(indexed.work.chunks, indexed.summaries, strict=True)
+            if summary.index_flaw is not None
+        ]
+        first = {flaw.path: str(flaw) for flaw in reversed((*self.damaged_indexes, *met))}
+        return tuple(first[path] for path in sorted(first))
+
+
+def _damaged_index(segment: SegmentOnDisk, kind: FileKind, flaw: FormatError) -> CorruptFile:
+    """What is wrong with an index of a segment."""
+    return CorruptFile(segment.sibling(kind), flaw.position, flaw.expected, flaw.found)
 
 
 def plan_cleaning(
@@ -55,30 +73,17 @@ def plan_cleaning(
 ) -> CleaningPlan:
     """Plan one log. Reads its offset and transaction indexes, and what `cuts` does. Raises CorruptFile, OSError, Aborted.
 
+    A damaged offset or time index stops nothing (`storage.index_files`): its group is written again in any case.
+
     `least_free_bytes` of the file system are left free by what is written; `in_place`: see `LogWork`.
     """
     snapshot, found, config = candidate.snapshot, candidate.range, candidate.config
     end = found.first_uncleanable_offset
-    by_base = {segment.base_offset: segment for segment in snapshot.segments}
-    to_rewrite = range_query(
-        [s.facts for s in snapshot.segments], 0, end
-    )  # rule 4.4: from the very beginning
-    grouped = group_segments(
-        to_rewrite,
-        segment_bytes=config.segment_bytes,
-        index_bytes=config.segment_index_bytes,
-        first_uncleanable_offset=end,
-    )
-    following = [
-        *(facts[0].base_offset for facts in grouped[1:]),
-        end,
-    ]  # `end` is the base of a segment (1.13)
-    groups = [
-        Group(tuple(by_base[f.base_offset] for f in facts), next_base)
-        for facts, next_base in zip(grouped, following, strict=True)
-    ]
+    groups = _groups(candidate)
     horizon_ms = _legacy_horizon_ms(candidate)
-    chunks = _plan_chunks(files, groups, found.first_dirty_offset, horizon_ms, chunk_bytes, pace)
+    places = [(number, uncut) for number, group in enumerate(groups) for uncut in _uncut(files, group)]
+    damaged = [(number, flaw) for number, uncut in places for flaw in _damaged_indexes(uncut)]
+    chunks = _plan_chunks(places, found.first_dirty_offset, horizon_ms, chunk_bytes, pace)
     horizon = now_ms + config.delete_retention_ms
     aborted = read_aborted_txns(files, snapshot)
     check_aborted(snapshot, candidate.stability, aborted)
@@ -99,46 +104,85 @@ def plan_cleaning(
         log_start_offset=snapshot.log_start_offset,
         in_place=in_place,
         topic_codec=TopicCodec.of(config),
+        renewed_groups=frozenset(number for number, _ in damaged),
     )
-    return CleaningPlan(candidate, tuple(groups), work)
+    return CleaningPlan(candidate, tuple(groups), work, tuple(flaw for _, flaw in damaged))
+
+
+def _groups(candidate: Candidate) -> list[Group]:
+    """The segments to rewrite, in groups."""
+    segments, config, end = (
+        candidate.snapshot.segments,
+        candidate.config,
+        candidate.range.first_uncleanable_offset,
+    )
+    by_base = {segment.base_offset: segment for segment in segments}
+    grouped = group_segments(
+        range_query([segment.facts for segment in segments], 0, end),  # rule 4.4: from the very beginning
+        segment_bytes=config.segment_bytes,
+        index_bytes=config.segment_index_bytes,
+        first_uncleanable_offset=end,
+    )
+    following = [
+        *(facts[0].base_offset for facts in grouped[1:]),
+        end,
+    ]  # `end` is the base of a segment (1.13)
+    return [
+        Group(tuple(by_base[one.base_offset] for one in facts), next_base)
+        for facts, next_base in zip(grouped, following, strict=True)
+    ]
+
+
+def _uncut(files: Files, group: Group) -> list[Uncut]:
+    """The segments of a group that hold anything, with what their offset indexes are good for. Raises OSError."""
+    ends = [*(segment.base_offset for segment in group.sources[1:]), group.next_base_offset]
+    return [
+        Uncut(segment, end, _read_index(files, segment, end))
+        for segment, end in zip(group.sources, ends, strict=True)
+        if segment.size_bytes
+    ]
+
+
+def _read_index(files: Files, segment: SegmentOnDisk, end_offset: int) -> OffsetIndex:
+    """The entries of an offset index that can be of its segment, none without one; what else it holds is its flaw."""
+    if FileKind.OFFSET_INDEX not in segment.kinds:
+        return parse_offset_index(b"", segment.base_offset)
+    index = read_offset_index(files, segment.sibling(FileKind.OFFSET_INDEX), segment.base_offset)
+    return index.within(segment.size_bytes, end_offset)
+
+
+def _damaged_indexes(uncut: Uncut) -> list[CorruptFile]:
+    """What is wrong with the indexes of a segment, as far as they show it themselves."""
+    flaws = {FileKind.OFFSET_INDEX: uncut.index.flaw, FileKind.TIME_INDEX: uncut.segment.time_index_flaw}
+    return [_damaged_index(uncut.segment, kind, flaw) for kind, flaw in flaws.items() if flaw is not None]
 
 
 def _plan_chunks(
-    files: Files,
-    groups: Sequence[Group],
+    places: Sequence[tuple[int, Uncut]],
     first_dirty_offset: int,
     legacy_horizon_ms: int,
     chunk_bytes: int,
     pace: Pace,
 ) -> list[ChunkWork]:
-    """The chunks of all groups in offset order, with the records that they can hold."""
-    places = [
-        (number, Uncut(segment, segment_end, _read_index(files, segment)))
-        for number, group in enumerate(groups)
-        for segment, segment_end in zip(
-            group.sources, [*(s.base_offset for s in group.sources[1:]), group.next_base_offset], strict=True
-        )
-        if segment.size_bytes
-    ]
+    """The chunks of segments, each with the number of its group, in offset order, with the records that they can hold."""
     uncut = [one for _, one in places]
     cut = cut_all(uncut, chunk_bytes=chunk_bytes, first_dirty_offset=first_dirty_offset, pace=pace)
     chunks = []
     for (number, one), heads in zip(places, cut, strict=True):
-        segment, positions = one.segment, _NO_POSITIONS if one.index is None else one.index.positions
-        chunks += [
-            ChunkWork(
-                source=source,
-                group=number,
-                is_dirty=may_supersede(one.end_offset - 1, first_dirty_offset),
-                retain_legacy_deletes=segment.identity.mtime_ms > legacy_horizon_ms,
-                index_path=segment.sibling(FileKind.OFFSET_INDEX),
-                index_positions=positions[(positions >= source.start) & (positions < source.end)],
-                index_first_entry=int(np.searchsorted(positions, source.start)),
-                records_max=records,
-                dirty_records_max=dirty_records,
+        for source, records, dirty_records in _chunks(one.segment, heads):
+            low, high = np.searchsorted(one.index.positions, [source.start, source.end])
+            chunks.append(
+                ChunkWork(
+                    source=source,
+                    group=number,
+                    is_dirty=may_supersede(one.end_offset - 1, first_dirty_offset),
+                    retain_legacy_deletes=one.segment.identity.mtime_ms > legacy_horizon_ms,
+                    index=OffsetIndex(one.index.offsets[low:high], one.index.positions[low:high]),
+                    index_first_entry=int(low),
+                    records_max=records,
+                    dirty_records_max=dirty_records,
+                )
             )
-            for source, records, dirty_records in _chunks(segment, heads)
-        ]
     return chunks
 
 
@@ -176,17 +220,3 @@ def _chunks(segment: SegmentOnDisk, heads: Heads) -> Iterator[tuple[Source, int,
             min_offset=segment.base_offset,
         )
         yield source, records, dirty_records
-
-
-def _read_index(files: Files, segment: SegmentOnDisk) -> OffsetIndex | None:
-    """The offset index of a segment, None without one; all its positions lie in the log. Raises CorruptFile."""
-    index = read_offset_index(files, segment)
-    if index is not None and len(index.positions) and index.positions[-1] >= segment.size_bytes:
-        row = int(np.searchsorted(index.positions, segment.size_bytes))
-        raise CorruptFile(
-            segment.sibling(FileKind.OFFSET_INDEX),
-            row * ENTRY_BYTES,
-            f"a position below the {segment.size_bytes} bytes of the log",
-            int(index.positions[row]),
-        )
-    return index

@@ -54,7 +54,8 @@ class LogResult:
     `peak_extra_bytes` is the disk space that new files need while the old ones are still there, `peak_group_bytes` that
     of the group that needs most: with less than the former, but no less than the latter, a cleaning commits group by
     group. `groups_left`: of groups that there was no room for beside those that are staged. `basis` is what the
-    checkpoint needs to move. `phase_seconds` by the names in `phases`: part of `seconds`, but for `examine`.
+    checkpoint needs to move. `damaged_indexes`: file, byte, what was expected and found; the log was read without them.
+    `phase_seconds` by the names in `phases`: part of `seconds`, but for `examine`.
     `topic_codec_saves_bytes`: about so much do rewritten batches save with the codec of compression.type, or would they with
     cleanerd.compression=topic; known of dry runs of topics that name a codec.
     `committed_by`: of a committed log, lock: with `.lock` held; swap: by the live broker.
@@ -87,6 +88,7 @@ class LogResult:
     next_horizon_ms: int | None = None
     basis: Basis | None = None
     committed_by: Literal["lock", "swap"] | None = None
+    damaged_indexes: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -143,8 +145,18 @@ class LogResult:
             segments_before=self.segments_before,
             seconds=self.seconds + later.seconds,
             peak_extra_bytes=max(self.peak_extra_bytes, later.peak_extra_bytes),
+            damaged_indexes=tuple(dict.fromkeys((*self.damaged_indexes, *later.damaged_indexes))),
             phase_seconds=dict(Counter(self.phase_seconds) + Counter(later.phase_seconds)),
         )
+
+    @property
+    def index_damage(self) -> str | None:
+        """The damaged indexes in a line, None without one."""
+        if not self.damaged_indexes:
+            return None
+        count = len(self.damaged_indexes)
+        more = f", and {count - 1} more" if count > 1 else ""
+        return f"damaged indexes, without which the log was read: {self.damaged_indexes[0]}{more}"
 
     @property
     def mb_per_s(self) -> float:

@@ -23,7 +23,7 @@ roll, so that an idle writer cannot be told from none, and what it appends to a 
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cleanerd.cleaning.causes import Cause, Held
 from cleanerd.config.model import TopicConfig
@@ -32,6 +32,7 @@ from cleanerd.errors import CleanerdError, LogUncleanable, SourceChanged, attemp
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.format.producer_snapshot import ProducerEntry
+from cleanerd.policy.cleanable import SegmentFacts
 from cleanerd.policy.retention import (
     Breach,
     Kept,
@@ -49,6 +50,7 @@ from cleanerd.storage.checkpoints import (
 )
 from cleanerd.storage.delete import retire_segments, unlink_all
 from cleanerd.storage.generation import check_generation
+from cleanerd.storage.index_files import largest_timestamp_ms
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replay import producers_at
@@ -57,6 +59,8 @@ from cleanerd.storage.scan import Checkpoints, PartitionSnapshot
 
 Dispose = Callable[[tuple[str, ...]], None]
 """What becomes of `.deleted` files; called with `.lock` held."""
+
+_EVER_MS = -1  # older than any limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +89,13 @@ class Preview:
 
 def preview(files: Files, snapshot: PartitionSnapshot, config: TopicConfig, now_ms: int) -> Preview:
     """The plan of `retain`, and why the rest is not part of it. Raises LogUncleanable, OSError."""
-    plan = _plan(files, snapshot, config, now_ms)
+    plan, facts = _plan(files, snapshot, config, now_ms)
     goes: dict[Breach, tuple[int, int]] = {}
     for segment, breach in plan.deletions:
         segments, size = goes.get(breach, (0, 0))
         goes[breach] = segments + 1, size + segment.size_bytes
     kept = what_stays(
-        [segment.facts for segment in snapshot.segments],
+        facts,
         _settings(config),
         plan,
         now_ms=now_ms,
@@ -144,7 +148,7 @@ def retain(
     deleted at once. Raises LockHeld; SourceChanged when the log changed since the snapshot; LogUncleanable, OSError.
     """
     files = log_dir.files
-    plan = _plan(files, snapshot, config, log_dir.clock.now_ms())
+    plan, _ = _plan(files, snapshot, config, log_dir.clock.now_ms())
     if not plan.deletions:
         return None
     if not dry_run:
@@ -163,14 +167,41 @@ def retain(
     )
 
 
-def _plan(files: Files, snapshot: PartitionSnapshot, config: TopicConfig, now_ms: int) -> RetentionPlan:
+def _plan(
+    files: Files, snapshot: PartitionSnapshot, config: TopicConfig, now_ms: int
+) -> tuple[RetentionPlan, list[SegmentFacts]]:
+    """The plan, and the segments that it was made for.
+
+    Where a time index is damaged the `.log` is asked, from the oldest segment on, until one stays. A broker takes a segment
+    whose index ends in zeros for one of 1970, and deletes it; what it would rebuild the index to is what holds here.
+    """
     if snapshot.log_start_offset > snapshot.log_end_offset:
         raise LogUncleanable(
             f"{snapshot.directory}: {names.LOG_START_CHECKPOINT} says that the log starts at "
             f"{snapshot.log_start_offset}, but it ends at {snapshot.log_end_offset}: is this the log it was written for?"
         )
+    facts = [segment.facts for segment in snapshot.segments]
+    unknown = {n for n, segment in enumerate(snapshot.segments) if not segment.is_age_known}
+    for number in unknown:
+        facts[number] = replace(facts[number], largest_timestamp_ms=_EVER_MS)
+    while True:
+        plan = _plan_with(files, snapshot, facts, config, now_ms)
+        by_time = [
+            n for n, (_, breach) in enumerate(plan.deletions) if breach is Breach.TIME and n in unknown
+        ]
+        if not by_time:
+            return plan, [snapshot.segments[n].facts if n in unknown else one for n, one in enumerate(facts)]
+        segment = snapshot.segments[by_time[0]]
+        found_ms = largest_timestamp_ms(segment.path, segment.identity)
+        facts[by_time[0]] = replace(segment.facts, largest_timestamp_ms=found_ms)
+        unknown.remove(by_time[0])
+
+
+def _plan_with(
+    files: Files, snapshot: PartitionSnapshot, facts: Sequence[SegmentFacts], config: TopicConfig, now_ms: int
+) -> RetentionPlan:
     plan = plan_retention(
-        [segment.facts for segment in snapshot.segments],
+        facts,
         _settings(config),
         now_ms=now_ms,
         log_start_offset=snapshot.log_start_offset,

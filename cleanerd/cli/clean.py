@@ -87,6 +87,8 @@ def _report(results: list[LogResult], arguments: Namespace) -> None:
     for result in results:
         if result.outcome in NOT_DONE and not is_table:  # the table has the reason
             output.say(f"{log_name(result)} in {result.log_dir}: {result.outcome}: {result.reason}")
+        if result.index_damage is not None:
+            output.say(f"{log_name(result)} in {result.log_dir}: {result.index_damage}")
 
 
 def _topics(log_dirs: Iterable[str]) -> set[str]:

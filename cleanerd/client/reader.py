@@ -12,12 +12,12 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 
-from cleanerd.env.files import READ_MAX_BYTES, read_regular
+from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.format.batch import Record
-from cleanerd.format.errors import corruption_in
 from cleanerd.format.names import MAX_OFFSET, FileKind, segment_path
-from cleanerd.format.txn_index import ENTRY_BYTES, AbortedTxn, Isolation, parse_txn_index
+from cleanerd.format.txn_index import AbortedTxn, Isolation
+from cleanerd.storage.index_files import read_txn_index
 from cleanerd.storage.replay import last_stable_offset
 from cleanerd.storage.segments import LIST_ATTEMPTS_MAX, LogBatch, log_batches, settled_bases
 
@@ -83,11 +83,6 @@ def _read_txn_indexes(directory: str, bases: list[int]) -> _Aborted:
         path = segment_path(directory, base, FileKind.TXN_INDEX)
         if not os.path.exists(path):
             continue
-        data = read_regular(path, READ_MAX_BYTES)
-        if base == bases[-1]:  # its writer may be in the middle of an entry
-            data = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
-        with corruption_in(path):
-            entries = parse_txn_index(data)
-        for entry in entries:
+        for entry in read_txn_index(RealFiles(), path, base, is_written=base == bases[-1]):
             aborted[entry.producer_id].append(entry)
     return aborted

@@ -116,6 +116,24 @@ def read_regular(path: str, max_bytes: int) -> bytes:
     return content
 
 
+def read_to_hole(path: str, max_bytes: int, *, follow_links: bool = False) -> tuple[bytes, int]:
+    """Content up to the first hole, and the size: a file that was allocated in advance costs what was written of it.
+
+    Raises as `regular_fd`, and NotRegular for more than `max_bytes` before the hole.
+    """
+    with open_regular(path, follow_links=follow_links) as fd:
+        size, content = os.fstat(fd).st_size, b""
+        try:
+            stored = os.lseek(fd, 0, os.SEEK_HOLE)
+        except OSError:  # empty, or the file system knows no holes
+            stored = size
+        if stored > max_bytes:
+            raise NotRegular(errno.EFBIG, f"expected at most {max_bytes} bytes, found {stored}", path)
+        while len(content) < stored and (more := os.pread(fd, stored - len(content), len(content))):
+            content += more
+    return content, size
+
+
 def check_regular(mode: int, path: str) -> None:
     """Raise NotRegular unless `st_mode` is that of a regular file."""
     if not stat.S_ISREG(mode):
@@ -151,6 +169,10 @@ class Files(Protocol):
 
     def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         """Whole content of a regular file, as `read_regular`."""
+        ...
+
+    def read_to_hole(self, path: str, max_bytes: int = READ_MAX_BYTES) -> tuple[bytes, int]:
+        """Content of a regular file up to its first hole, and its size, as `read_to_hole`."""
         ...
 
     def write(self, path: str, data: bytes) -> None:
@@ -222,6 +244,10 @@ class RealFiles:
     def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         """Whole content of a regular file, as `read_regular`."""
         return read_regular(path, max_bytes)
+
+    def read_to_hole(self, path: str, max_bytes: int = READ_MAX_BYTES) -> tuple[bytes, int]:
+        """Content of a regular file up to its first hole, and its size, as `read_to_hole`."""
+        return read_to_hole(path, max_bytes)
 
     def write(self, path: str, data: bytes) -> None:
         """Create or truncate, write all of `data`. Not synced."""

@@ -21,7 +21,11 @@ class FormatError(ValueError):
 
     def __reduce__(self) -> tuple[type["FormatError"], tuple[int, object, object]]:
         """Crosses process borders (Spark tasks) with its facts."""
-        return (FormatError, (self.position, self.expected, self.found))
+        return (type(self), (self.position, self.expected, self.found))
+
+
+class Padded(FormatError):
+    """From `position` on a file holds nothing but zeros: what was allocated in advance, and never written."""
 
 
 @contextmanager

@@ -8,8 +8,7 @@ off  size  field      note
 ===  ====  =========  ==========================================================
 
 Offsets rise strictly. No entry ever stands at position 0, so zeros are the unused rest of a preallocated
-file. A live broker also leaves files that are all zeros, and they are legal: every lookup then starts at
-byte 0.
+file. A live broker also leaves files that are all zeros (spec disk E3): every lookup then starts at byte 0.
 """
 
 import struct
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cleanerd.format.errors import FormatError
+from cleanerd.format.index_entries import used_entries, whole_entries
 
 INDEX_INTERVAL_BYTES = 4096
 """Of log between two entries: Kafka's default of index.interval.bytes."""
@@ -27,57 +27,65 @@ ENTRY = struct.Struct(">ii")
 """One entry, for who writes them one at a time."""
 
 ENTRY_BYTES = ENTRY.size
-_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
+NAMED_BATCH = "the start of a batch at or below the offset"
+"""What an entry has to lead to."""
+_ENTRY = np.dtype([("relative offset", ">i4"), ("position", ">i4")])
 assert _ENTRY.itemsize == ENTRY_BYTES == 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OffsetIndex:
-    """Absolute offsets and the positions of the batches that they end, as two arrays of one length."""
+    """Absolute offsets and the positions of the batches that they end, as two arrays of one length.
+
+    `flaw`: why the file has more bytes than these entries, None if it has not.
+    """
 
     offsets: NDArray[np.int64]
     positions: NDArray[np.int64]
+    flaw: FormatError | None = None
 
     def lookup(self, offset: int) -> int:
         """Position from which to scan for `offset`: that of the greatest entry at or below it, else 0."""
         slot = int(np.searchsorted(self.offsets, offset, side="right")) - 1
         return int(self.positions[slot]) if slot >= 0 else 0
 
+    def entry(self, slot: int) -> str:
+        """One entry in words."""
+        return f"offset {self.offsets[slot]} at position {self.positions[slot]}"
 
-def parse_offset_index(data: bytes, base_offset: int) -> OffsetIndex:
-    """Read the entries up to the first unused one.
+    def within(self, log_bytes: int, end_offset: int) -> "OffsetIndex":
+        """The entries that can be of a segment of `log_bytes` whose offsets are below `end_offset`; the rest is a flaw."""
+        used = min(np.searchsorted(self.positions, log_bytes), np.searchsorted(self.offsets, end_offset))
+        if used == len(self.offsets):
+            return self
+        expected = f"entries below byte {log_bytes} and offset {end_offset}"
+        flaw = FormatError(int(used) * ENTRY_BYTES, expected, self.entry(int(used)))
+        return OffsetIndex(self.offsets[:used], self.positions[:used], flaw)
 
-    Raises: `FormatError` for a broken entry, offsets that do not rise, or negative numbers.
+
+def parse_offset_index(data: bytes, base_offset: int, size_bytes: int | None = None) -> OffsetIndex:
+    """Read the entries up to the first that is none. Raises nothing: what an index says is a hint, never the only word.
+
+    `data` ends at the first hole of a file of `size_bytes`.
     """
-    if len(data) % ENTRY_BYTES:
-        raise FormatError(len(data), f"entries of {ENTRY_BYTES} bytes", f"{len(data)} bytes")
-    entries = np.frombuffer(data, dtype=_ENTRY)
-    relative = entries["offset"].astype(np.int64)
+    entries = whole_entries(data, _ENTRY)
+    relative = entries["relative offset"].astype(np.int64)
     positions = entries["position"].astype(np.int64)
-    unused = np.flatnonzero((relative == 0) & (positions == 0))
-    used = int(unused[0]) if unused.size else len(entries)
-    relative, positions = relative[:used], positions[:used]
-    _check_rising(relative, positions)
-    return OffsetIndex(relative + base_offset, positions)
-
-
-def _check_rising(relative: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
     good = (relative >= 0) & (positions > 0)
     good[1:] &= (relative[1:] > relative[:-1]) & (positions[1:] > positions[:-1])
-    if not good.all():
-        slot = int(np.argmin(good))
-        found = f"offset +{relative[slot]}, position {positions[slot]}"
-        raise FormatError(slot * ENTRY_BYTES, "rising offsets and positions", found)
+    size_bytes = len(data) if size_bytes is None else size_bytes
+    used, flaw = used_entries(good, entries, size_bytes, "rising offsets and positions")
+    return OffsetIndex(relative[:used] + base_offset, positions[:used], flaw)
 
 
 def render_offset_index(index: OffsetIndex, base_offset: int) -> bytes:
     """The file for these entries, exactly as long as they need.
 
-    Requires: what `parse_offset_index` demands, and offsets less than 2^31 above the base.
+    Requires: entries that rise, and offsets less than 2^31 above the base.
     """
     relative = index.offsets - base_offset
     assert relative.size == 0 or (relative.min() >= 0 and relative.max() < 2**31)
     entries = np.empty(len(relative), dtype=_ENTRY)
-    entries["offset"] = relative
+    entries["relative offset"] = relative
     entries["position"] = index.positions
     return entries.tobytes()

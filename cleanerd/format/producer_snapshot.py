@@ -52,10 +52,11 @@ class ProducerEntry:
     current_txn_first_offset: int
 
 
-def parse_producer_snapshot(data: bytes) -> tuple[ProducerEntry, ...]:
-    """Read all entries.
+def parse_producer_snapshot(data: bytes, offset: int) -> tuple[ProducerEntry, ...]:
+    """Read all entries of the snapshot with `offset` in its name.
 
-    Raises: `FormatError` for another version, a wrong CRC, or a size that disagrees with the count.
+    Raises: `FormatError` for another version, a wrong CRC, a size that disagrees with the count, or what is not known yet at
+    that offset: the snapshot of another one.
     """
     if len(data) < _HEADER.size:
         raise FormatError(0, f"a snapshot of at least {_HEADER.size} bytes", f"{len(data)} bytes")
@@ -68,7 +69,12 @@ def parse_producer_snapshot(data: bytes) -> tuple[ProducerEntry, ...]:
     body = memoryview(data)[_HEADER.size :]
     if len(body) != count * _ENTRY.size:
         raise FormatError(_CRC_END, f"{count} entries of {_ENTRY.size} bytes", f"{len(body)} bytes")
-    return tuple(ProducerEntry(*fields) for fields in _ENTRY.iter_unpack(body))
+    entries = tuple(ProducerEntry(*fields) for fields in _ENTRY.iter_unpack(body))
+    for row, entry in enumerate(entries):
+        last = max(entry.last_offset, entry.current_txn_first_offset)
+        if last >= offset:
+            raise FormatError(_HEADER.size + row * _ENTRY.size, f"offsets below {offset}", last)
+    return entries
 
 
 def render_producer_snapshot(entries: Sequence[ProducerEntry]) -> bytes:

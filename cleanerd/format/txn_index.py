@@ -38,10 +38,10 @@ class AbortedTxn:
     last_stable_offset: int
 
 
-def parse_txn_index(data: bytes) -> tuple[AbortedTxn, ...]:
-    """Read all entries.
+def parse_txn_index(data: bytes, base_offset: int = 0) -> tuple[AbortedTxn, ...]:
+    """Read all entries of a segment with this base offset.
 
-    Raises: `FormatError` for a broken entry, another version, or last offsets that do not rise.
+    Raises: `FormatError` for a broken entry, another version, or last offsets that do not rise from the base offset on.
     """
     if len(data) % ENTRY_BYTES:
         raise FormatError(len(data), f"entries of {ENTRY_BYTES} bytes", f"{len(data)} bytes")
@@ -51,10 +51,9 @@ def parse_txn_index(data: bytes) -> tuple[AbortedTxn, ...]:
         if version != 0:
             raise FormatError(position, "txn index version 0", version)
         entry = AbortedTxn(*fields)
-        if entries and entry.last_offset <= entries[-1].last_offset:
-            raise FormatError(
-                position + 18, f"a last offset above {entries[-1].last_offset}", entry.last_offset
-            )
+        least = entries[-1].last_offset + 1 if entries else base_offset
+        if entry.last_offset < least:
+            raise FormatError(position + 18, f"a last offset of {least} or more", entry.last_offset)
         entries.append(entry)
     return tuple(entries)
 

@@ -35,7 +35,10 @@ class Kind(NamedTuple):
 
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 _REFETCH = "refetch the replica from another broker, or save what can be saved with `cleanerd salvage`"
-_REINDEX = "stop the broker and delete the file's `.index`: the broker rebuilds all indexes of the segment"
+_REINDEX = (
+    "stop the broker and delete the file's `.index`: the broker rebuilds all indexes of the segment. "
+    "`cleanerd clean` makes new ones for what it cleans"
+)
 _AT_START = "nothing: the broker deletes or finishes it when it starts"
 
 KINDS: Mapping[str, Kind] = {
@@ -58,8 +61,14 @@ KINDS: Mapping[str, Kind] = {
     "many_findings": Kind(_E, "more is wrong with a file than is listed", _REFETCH),
     "index_missing": Kind(_W, "a segment has no offset index", "nothing: the broker rebuilds it when it starts"),
     "index_entry": Kind(_E, "an offset index does not point at its batches", _REINDEX),
+    "index_padded": Kind(
+        _W, "an index ends in zeros that were allocated in advance: a lookup reads the segment from its start", _REINDEX
+    ),
     "time_index_missing": Kind(_W, "a segment has no time index: its age is taken from the file", _REINDEX),
     "time_index_entry": Kind(_E, "a time index does not agree with its batches", _REINDEX),
+    "time_index_padded": Kind(
+        _E, "a time index ends in zeros: a broker takes the segment for one of 1970, and retention.ms for expired", _REINDEX
+    ),
     "time_index_end": Kind(_W, "a time index does not end with the segment's largest timestamp", _REINDEX),
     "txn_index_entry": Kind(_E, "a transaction index names no abort of its segment", _REINDEX),
     "txn_index_gap": Kind(_E, "an aborted transaction is not in the index: consumers see its records", _REINDEX),

@@ -28,11 +28,9 @@ import numpy.typing as npt
 
 from cleanerd.env.files import Files, open_regular
 from cleanerd.errors import BadUsage, SourceChanged
-from cleanerd.format.errors import FormatError
 from cleanerd.format.head import CONTROL, LOG_APPEND_TIME
 from cleanerd.format.names import MAX_OFFSET, FileKind, parse_partition_dir, segment_path
 from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
-from cleanerd.format.time_index import parse_time_index
 from cleanerd.format.txn_index import Isolation
 from cleanerd.kernels.columns import gather, header_fields, key_fields, value_fields
 from cleanerd.kernels.judge import mark_aborted
@@ -40,6 +38,7 @@ from cleanerd.kernels.scan import first_bad_crc, scan_batches
 from cleanerd.kernels.tables import AbortedTxns, Bytes, Table
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.file_bytes import read_at
+from cleanerd.storage.index_files import read_offset_index, read_time_index
 from cleanerd.storage.scan import PartitionSnapshot, is_kafka_dir, read_aborted_txns, scan_partition
 from cleanerd.storage.stability import read_stability
 
@@ -238,10 +237,9 @@ def _base_offset_at(fd: int, position: int) -> int | None:
 def _offset_index(part: SegmentRange) -> OffsetIndex:
     """Without entries if it cannot be read."""
     try:
-        return parse_offset_index(CarefulFiles().read(part.sibling(FileKind.OFFSET_INDEX)), part.base_offset)
-    except (OSError, FormatError):
-        nothing = np.zeros(0, np.int64)
-        return OffsetIndex(nothing, nothing)
+        return read_offset_index(CarefulFiles(), part.sibling(FileKind.OFFSET_INDEX), part.base_offset)
+    except OSError:
+        return parse_offset_index(b"", part.base_offset)
 
 
 def _first_offset_since(log: LogRange, timestamp_ms: int) -> int:
@@ -265,9 +263,10 @@ def _first_offset_since(log: LogRange, timestamp_ms: int) -> int:
 def _last_offset_before(part: SegmentRange, timestamp_ms: int) -> int | None:
     """An offset up to which every record is older; None if all of a segment are, which no index of an active one says."""
     try:
-        content = CarefulFiles().read(part.sibling(FileKind.TIME_INDEX))
-        index = parse_time_index(content, part.base_offset, preallocated=part.is_active)
-    except (OSError, FormatError):
+        index = read_time_index(CarefulFiles(), part.sibling(FileKind.TIME_INDEX), part.base_offset)
+    except OSError:
+        return part.base_offset
+    if index.flaw is not None and not part.is_active:
         return part.base_offset
     slot = int(np.searchsorted(index.timestamps_ms, timestamp_ms)) - 1
     if slot == len(index.offsets) - 1 and slot >= 0 and not part.is_active:

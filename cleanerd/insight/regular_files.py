@@ -8,7 +8,7 @@ import os
 
 import numpy as np
 
-from cleanerd.env.files import RealFiles, open_regular
+from cleanerd.env.files import READ_MAX_BYTES, RealFiles, open_regular, read_to_hole
 from cleanerd.kernels.tables import Bytes
 from cleanerd.storage.file_bytes import read_at
 
@@ -55,22 +55,9 @@ class CarefulFiles(RealFiles):
         """Whole content. Raises as `read_small`."""
         return read_small(path, max_bytes)
 
-
-def read_to_hole(path: str, max_bytes: int) -> tuple[bytes, int]:
-    """Content up to the first hole, and the size: an index that is allocated in advance is sparse.
-
-    Raises as `read_small`.
-    """
-    with open_regular(path, follow_links=True) as fd:
-        size = file_size(fd)
-        try:
-            stored = os.lseek(fd, 0, os.SEEK_HOLE)
-        except OSError:
-            stored = size
-        content = read_at(fd, 0, min(stored, max_bytes + 1)).tobytes()
-    if len(content) > max_bytes:
-        raise OSError(errno.EFBIG, f"a file of more than {max_bytes} bytes", path)
-    return content, size
+    def read_to_hole(self, path: str, max_bytes: int = READ_MAX_BYTES) -> tuple[bytes, int]:
+        """Content up to the first hole, and the size."""
+        return read_to_hole(path, max_bytes, follow_links=True)
 
 
 def file_size(fd: int) -> int:

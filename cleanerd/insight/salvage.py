@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanerd.env.files import Files, RealFiles, open_regular
-from cleanerd.errors import BadUsage, LockHeld
+from cleanerd.errors import BadUsage, CorruptFile, LockHeld
 from cleanerd.format import names
 from cleanerd.format.batch import parse_header
 from cleanerd.format.checkpoint import EpochEntry, parse_leader_epochs, render_leader_epochs
@@ -39,9 +39,10 @@ from cleanerd.format.names import (
 from cleanerd.format.offset_index import INDEX_INTERVAL_BYTES
 from cleanerd.format.partition_metadata import parse_partition_metadata
 from cleanerd.format.producer_snapshot import render_producer_snapshot
-from cleanerd.format.txn_index import AbortedTxn, parse_txn_index
+from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.tables import Bytes, Table
 from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
+from cleanerd.storage.index_files import read_txn_index
 from cleanerd.storage.lock import probe
 from cleanerd.storage.producer_state import ProducerState
 
@@ -261,8 +262,8 @@ class _Salvage:
         """
         path = segment_path(self._source, base, FileKind.TXN_INDEX)
         try:
-            txns = parse_txn_index(CarefulFiles().read(path))
-        except (FormatError, OSError):
+            txns = read_txn_index(CarefulFiles(), path, base, is_written=False)
+        except (CorruptFile, OSError):
             return  # rebuilt from the markers
         covered = np.concatenate([np.zeros((0, 2), np.int64), *self._covered])
         for txn in txns:

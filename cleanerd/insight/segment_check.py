@@ -2,31 +2,34 @@
 
 import os
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
-from cleanerd.env.files import FileStat, NotRegular, open_regular
-from cleanerd.format.errors import FormatError
+from cleanerd.env.files import Files, FileStat, NotRegular, open_regular
+from cleanerd.errors import CorruptFile
+from cleanerd.format.errors import FormatError, Padded
 from cleanerd.format.names import MAX_OFFSET, SEGMENT_MAX_BYTES, FileKind, TopicPartition, segment_path
-from cleanerd.format.txn_index import ENTRY_BYTES as TXN_ENTRY_BYTES
-from cleanerd.format.txn_index import AbortedTxn, parse_txn_index
+from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.judge import Context
 from cleanerd.kernels.tables import Producers, Table
 from cleanerd.kernels.transactions import collect_events
 from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
+from cleanerd.storage.index_files import read_offset_index, read_time_index, read_txn_index
 
 from .findings import Finding
 from .index_check import OffsetIndexCheck, TimeIndexCheck
-from .regular_files import file_size, read_small, read_to_hole
+from .regular_files import CarefulFiles, file_size
 from .walk import Bounds, Damage, Sound, walk_log
 
 FINDINGS_MAX = 100
 """Listed per segment; a ruined one has as many as batches."""
 
-INDEX_BYTES_MAX = 256 << 20
 _ATTEMPTS_MAX = 3
+_T = TypeVar("_T")
 _NOTHING = np.empty(0, np.int64)
 _CONTEXT = Context(0, -1, MAX_OFFSET, Producers(_NOTHING, _NOTHING, _NOTHING), _NOTHING)
 
@@ -196,33 +199,41 @@ def _bounds(task: SegmentTask, size: int) -> Bounds:
 
 
 def _offset_index(report: SegmentReport) -> OffsetIndexCheck | None:
-    task = report.task
-    content = _content(report, FileKind.OFFSET_INDEX, "index_missing")
-    if content is None:
+    index = _read(report, FileKind.OFFSET_INDEX, "index_missing", read_offset_index)
+    if index is None:
         return None
-    wrong = partial(report.add, "index_entry", task.path(FileKind.OFFSET_INDEX))
-    return OffsetIndexCheck(*content, task.base_offset, wrong, is_settled=task.is_settled)
+    wrong = partial(_note_flaw, report, FileKind.OFFSET_INDEX, "index")
+    return OffsetIndexCheck(index, wrong, is_settled=report.task.is_settled)
 
 
 def _time_index(report: SegmentReport) -> TimeIndexCheck | None:
-    task = report.task
-    content = _content(report, FileKind.TIME_INDEX, "time_index_missing")
-    if content is None:
+    index = _read(report, FileKind.TIME_INDEX, "time_index_missing", read_time_index)
+    if index is None:
         return None
-    wrong = partial(report.add, "time_index_entry", task.path(FileKind.TIME_INDEX))
-    return TimeIndexCheck(*content, task.base_offset, wrong, is_settled=task.is_settled)
+    wrong = partial(_note_flaw, report, FileKind.TIME_INDEX, "time_index")
+    return TimeIndexCheck(index, wrong, is_settled=report.task.is_settled)
 
 
-def _content(report: SegmentReport, kind: FileKind, missing: str) -> tuple[bytes, int] | None:
-    """The used part of an index and the size of the file; None where there is none, with a finding."""
+def _note_flaw(report: SegmentReport, kind: FileKind, code: str, flaw: FormatError) -> None:
+    code = f"{code}_padded" if isinstance(flaw, Padded) else f"{code}_entry"
+    report.add(code, report.task.path(kind), flaw.position, flaw.expected, flaw.found)
+
+
+def _read(
+    report: SegmentReport, kind: FileKind, missing: str, read: Callable[[Files, str, int], _T]
+) -> _T | None:
+    """What is in a file of the segment; None where there is none to be read, with a finding."""
     task, path = report.task, report.task.path(kind)
     if kind not in task.kinds and not _comes_or_goes(task, path):
         report.add(missing, path, -1, "a file", "none")
         return None
     try:
-        return read_to_hole(path, INDEX_BYTES_MAX)
+        return read(CarefulFiles(), path, task.base_offset)
     except FileNotFoundError:
         return None
+    except CorruptFile as error:
+        report.add("txn_index_entry", path, error.position, error.expected, error.found)
+        report.is_whole = False
     except NotRegular as error:
         report.add("not_regular", path, -1, "a regular file", error.found)
     except OSError as error:
@@ -306,25 +317,6 @@ def _finish(
 
 def _check_txn_index(report: SegmentReport) -> None:
     task = report.task
-    path = task.path(FileKind.TXN_INDEX)
-    if FileKind.TXN_INDEX not in task.kinds:
-        return
-    try:
-        content = read_small(path, INDEX_BYTES_MAX)
-        if not task.is_settled:  # its writer may be in the middle of an entry
-            content = content[: len(content) // TXN_ENTRY_BYTES * TXN_ENTRY_BYTES]
-        report.aborted = parse_txn_index(content)
-    except FileNotFoundError:
-        return
-    except FormatError as error:
-        report.add("txn_index_entry", path, error.position, error.expected, error.found)
-        report.is_whole = False
-    except NotRegular as error:
-        report.add("not_regular", path, -1, "a regular file", error.found)
-    except OSError as error:
-        report.add("unreadable", path, -1, "a readable file", error.strerror)
-    for row, txn in enumerate(report.aborted):
-        if txn.last_offset < task.base_offset:
-            at = row * TXN_ENTRY_BYTES
-            report.add("txn_index_entry", path, at, f"markers from {task.base_offset} on", txn.last_offset)
-            break
+    if FileKind.TXN_INDEX in task.kinds:
+        read = partial(read_txn_index, is_written=not task.is_settled)
+        report.aborted = _read(report, FileKind.TXN_INDEX, "", read) or ()

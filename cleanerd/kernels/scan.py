@@ -1,7 +1,6 @@
 """Walk the batches of a chunk of log: headers to `BATCH` rows, bounds and CRCs checked (spec disk B1, C1, C3)."""
 
 import numpy as np
-import numpy.typing as npt
 
 from cleanerd.format.head import (
     ATTRIBUTES_AT,
@@ -27,6 +26,7 @@ from cleanerd.format.head import (
     PRODUCER_ID_AT,
     RECORD_COUNT_AT,
 )
+from cleanerd.format.offset_index import OffsetIndex
 
 from .crc import crc32c, crc32c_of_three
 from .native import JIT, be16, be32, be64, njit
@@ -204,27 +204,19 @@ def _first_bad_order(batches, previous):
     return -1
 
 
-@njit(**JIT)
-def _first_misplaced(batches, file_position, named):
-    row = 0
-    first = batches[0].position + file_position
-    end = batches[-1].position + batches[-1].size + file_position
-    at = np.searchsorted(named, first)
-    while at < len(named) and named[at] < end:
-        while row < len(batches) and batches[row].position + file_position < named[at]:
-            row += 1
-        if row == len(batches) or batches[row].position + file_position != named[at]:
-            return at
-        at += 1
-    return -1
+def first_misplaced(batches: Table, file_position: int, index: OffsetIndex) -> int:
+    """First entry of an offset index that points between `batches` without naming one, -1 if there is none.
 
-
-def first_misplaced(batches: Table, file_position: int, named: npt.NDArray[np.int64]) -> int:
-    """First of the ascending file positions `named` that lies inside one of `batches`, -1 if all are at their starts.
-
-    `batches`, at least one, are laid end to end; `file_position` is where their buffer begins in the file.
+    It names one if it points at the start of a batch that begins at or below its offset. `batches`, at least one, are laid
+    end to end; `file_position` is where their buffer begins in the file.
     """
-    return int(_first_misplaced(batches, file_position, named))
+    starts = batches["position"] + file_position
+    low, high = np.searchsorted(index.positions, [starts[0], starts[-1] + int(batches["size"][-1])])
+    at = np.searchsorted(starts, index.positions[low:high])
+    at[at == len(starts)] = 0
+    good = starts[at] == index.positions[low:high]
+    good &= batches["base_offset"][at] <= index.offsets[low:high]
+    return -1 if good.all() else int(low + np.argmin(good))
 
 
 def scan_batches(buffer: Bytes, start: int, end: int) -> tuple[Table, int, ReadStatus]:

@@ -20,14 +20,12 @@ from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.codecs import MAX_EXPANDED_BYTES, Codec, ExpandsBeyond, decompress
 from cleanerd.format.errors import FormatError
 from cleanerd.format.head import CODEC_MASK, HEADER_SIZE, V0_KEY_AT, V1_KEY_AT
-from cleanerd.format.offset_index import ENTRY_BYTES
 from cleanerd.kernels.compressed import expand
 from cleanerd.kernels.records import count_records, walk_records
 from cleanerd.kernels.scan import (
     crcs,
     first_bad_crc,
     first_bad_order,
-    first_misplaced,
     first_with_more,
     is_plain,
     scan_batches,
@@ -35,7 +33,7 @@ from cleanerd.kernels.scan import (
 from cleanerd.kernels.tables import RECORD, Bytes, ReadStatus, Table
 from cleanerd.storage.file_bytes import is_cached, read_at
 
-from .values import ChunkWork, Source
+from .values import Source
 
 PIECE_BYTES = 2 << 20
 SLICE_BYTES = 2 << 20
@@ -149,18 +147,6 @@ def _check(piece: Piece) -> None:
     if bad >= 0:
         at = piece.file_position + int(piece.batches["position"][bad])
         raise corrupt(piece.source.path, at, ReadStatus.BAD_OFFSET)
-
-
-def check_index(piece: Piece, work: ChunkWork) -> None:
-    """Raise CorruptFile when an offset index entry does not point at the start of a batch of this piece."""
-    wrong = first_misplaced(piece.batches, piece.file_position, work.index_positions)
-    if wrong >= 0:
-        raise CorruptFile(
-            work.index_path,
-            (work.index_first_entry + wrong) * ENTRY_BYTES,
-            "positions of batch starts only",
-            f"position {int(work.index_positions[wrong])}, inside a batch",
-        )
 
 
 def _first_large(batches: Table, begin: int) -> int:

@@ -12,16 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from cleanerd.errors import CorruptFile
+from cleanerd.format.errors import FormatError
+from cleanerd.format.offset_index import ENTRY_BYTES, NAMED_BATCH
 from cleanerd.kernels.fingerprint import Fingerprints, fingerprint_records
 from cleanerd.kernels.judge import Context, all_stay, judge, mark_aborted
 from cleanerd.kernels.newest import answer_rest, mark_superseded, new_set, split_by_bucket, survivors
+from cleanerd.kernels.scan import first_misplaced
 from cleanerd.kernels.tables import EVENT, AbortedTxns, Table, joined
 from cleanerd.kernels.transactions import collect_events
 from cleanerd.policy.verdicts import RecordVerdict
 from cleanerd.policy.winner import newest_first
 
 from .channel import Advance
-from .chunks import Piece, Slice, check_index, map_slices, read_pieces, size_bytes
+from .chunks import Piece, Slice, map_slices, read_pieces, size_bytes
 from .values import Bits, ChunkSummary, ChunkWork, IndexedLog, PackedBits, Source, TopicCodec
 
 
@@ -99,12 +102,11 @@ def holders_of_buckets(chunks: Sequence[Blocks]) -> dict[int, list[int]]:
 
 def index_chunk(work: ChunkWork, log: LogContext, advance: Advance) -> tuple[ChunkSummary, Blocks]:
     """Index one chunk: its summary and its blocks. Raises CorruptFile, SourceChanged, Aborted, OSError."""
-    tally = ChunkTally()
+    tally = ChunkTally(work)
     parts = [np.empty((0, 2), np.uint64)]
     buckets = [np.empty(0, np.int32)]
     clean = 0
     for piece in read_pieces(work.source, ahead=True):
-        check_index(piece, work)
         aborted = mark_aborted(piece.batches, log.aborted)
         events = collect_events(piece.raw, piece.batches, aborted, log.context)
 
@@ -156,13 +158,16 @@ def beyond_segment(source: Source, log: LogContext) -> CorruptFile:
 class ChunkTally:
     """What adds up over the pieces of a chunk."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: ChunkWork) -> None:
+        self._work = work
+        self._index_flaw: FormatError | None = None
         self.changed = self._records = self._expanded_bytes = self._batches = self._legacy_batches = 0
         self._first_offset = self._last_offset = -1
         self._events: list[Table] = []
 
     def add_batches(self, piece: Piece, events: Table) -> None:
         """Count the batches of a piece whose records were walked: legacy wrappers have no base offset before that."""
+        self._index_flaw = self._index_flaw or _misplaced(piece, self._work)
         if self._batches == 0:
             self._first_offset = int(piece.batches["base_offset"][0])
         self._last_offset = int(piece.batches["last_offset"][-1])
@@ -189,7 +194,17 @@ class ChunkTally:
             changed_anyway=self.changed,
             competing=competing,
             events=joined(self._events, EVENT),
+            index_flaw=self._index_flaw,
         )
+
+
+def _misplaced(piece: Piece, work: ChunkWork) -> FormatError | None:
+    """The first entry of the offset index that does not lead to a batch of this piece."""
+    slot = first_misplaced(piece.batches, piece.file_position, work.index)
+    if slot < 0:
+        return None
+    at = (work.index_first_entry + slot) * ENTRY_BYTES
+    return FormatError(at, NAMED_BATCH, work.index.entry(slot))
 
 
 def resolve(blocks: list[Block]) -> tuple[list[Bits], Fingerprints]:

@@ -246,7 +246,7 @@ class Pipeline:
         if in_one_pass:
             whole = {log for (log, _), summary in summaries.items() if _is_of_whole_log(summary)}
             for number in dirty_keys.keys() - whole:
-                changes = {
+                changes = indexed[number].work.renewed_groups | {
                     work.group
                     for chunk, work in enumerate(indexed[number].work.chunks)
                     if work.is_dirty and _is_changed(summaries[number, chunk], bits[number, chunk])

@@ -27,7 +27,7 @@ from cleanerd.kernels.newest import look_up
 from cleanerd.kernels.tables import EVENT, KeySet
 
 from .channel import Advance
-from .chunks import Piece, Slice, check_index, map_slices, read_pieces
+from .chunks import Piece, Slice, map_slices, read_pieces
 from .index import ChunkTally, LogContext, beyond_segment, log_context
 from .values import Bits, ChunkSummary, ChunkWork, IndexedLog, Part, Source
 
@@ -57,13 +57,12 @@ class LookedUp:
         self._work = work
         self._log = log
         self._keys = keys
-        self._tally = ChunkTally()
+        self._tally = ChunkTally(work)
         self._competing = 0
         self.superseded = 0
 
     def begin(self, piece: Piece) -> None:
-        """A piece, before its records. Raises CorruptFile, Unforeseen."""
-        check_index(piece, self._work)
+        """A piece, before its records. Raises Unforeseen."""
         is_of_txn = piece.batches["attributes"] & (CONTROL | TRANSACTIONAL) != 0
         if bool((is_of_txn | (piece.batches["magic"] < 2)).any()):
             raise Unforeseen

@@ -14,7 +14,9 @@ from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import FileStat
 from cleanerd.errors import CleanerdError
 from cleanerd.format.codecs import Codec
+from cleanerd.format.errors import FormatError
 from cleanerd.format.names import TopicPartition
+from cleanerd.format.offset_index import OffsetIndex
 from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.tables import AbortedTxns, KeySet, Producers, Table
 
@@ -45,11 +47,10 @@ class ChunkWork:
     group: int
     is_dirty: bool  # holds offsets of the dirty section
     retain_legacy_deletes: bool  # rule 4.11
-    index_path: str  # offset index of the segment, for errors
-    index_positions: npt.NDArray[np.int64]  # its positions inside this chunk
+    index: OffsetIndex  # entries of the offset index that point into this chunk
+    index_first_entry: int  # number of the first of them in the index file
     records_max: int  # of its offsets or its batch headers; never more than its bytes can hold
     dirty_records_max: int  # those that may be in the dirty section
-    index_first_entry: int = 0  # number of the first of these entries in the index file
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class LogWork:
     least_free_bytes: int = 0  # of the file system: new files leave it free
     log_start_offset: int = 0  # no transaction that ends below it is among the aborted ones (rule 4.22)
     in_place: bool = False  # tasks write the parts of a group into one file; else each is a file of its own
+    renewed_groups: frozenset[int] = frozenset()  # written again in any case: their indexes are damaged
     number: int = 0  # among the logs of its job: its name in what tasks report
     topic_codec: TopicCodec | None = None
 
@@ -159,6 +161,7 @@ class ChunkSummary:
     changed_anyway: int  # batches that change whatever the other chunks hold
     competing: int  # records that take part in the contest for their key
     events: Table
+    index_flaw: FormatError | None = None  # an entry of the offset index that leads to no batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,13 +144,18 @@ def _join_transactions(log: IndexedLog) -> list[Table]:
 def _changed_groups(log: IndexedLog, events: Sequence[Table]) -> frozenset[int]:
     """Groups in which a record or batch goes, shrinks or gets a delete horizon, or a transaction index entry goes.
 
-    Those of chunks that have not been read are known to be (`one_pass`).
+    And those with a damaged index: a broker would go on using it (spec disk E2). Those of chunks that have not been read are
+    known to change (`one_pass`).
     """
     discardable = np.array(log.discardable_markers, np.int64)
-    changed = set()
+    changed = set(log.work.renewed_groups)
     for number, (chunk, summary) in enumerate(zip(log.work.chunks, log.summaries, strict=True)):
         mine = events[number]
         markers = mine[np.isin(mine["offset"], discardable) & (mine["changes"] > 0)]
-        if log.verdicts[number] is None or summary.changed_anyway or log.superseded[number] or len(markers):
+        is_wrong = summary.index_flaw is not None
+        if (
+            log.verdicts[number] is None or summary.changed_anyway or log.superseded[number] or len(markers)
+            or is_wrong
+        ):  # fmt: skip
             changed.add(chunk.group)
     return frozenset(changed)

@@ -1,7 +1,7 @@
 """Damage, or a file that was exchanged while we read it? A broker that swaps segments takes no lock that we see.
 
-A reader with the index of the new segment and the log of the old one finds positions that do not fit; both are sound. So a
-`CorruptFile` is believed only while the files of its segment are those that were read.
+A reader with the transaction index of the new segment and the log of the old one finds aborts in one that are not in the
+other; both are sound. So a `CorruptFile` is believed only while the files of its segment are those that were read.
 """
 
 import os

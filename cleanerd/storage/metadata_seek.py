@@ -8,7 +8,8 @@ from cleanerd.env.files import Files
 from cleanerd.format.batch import decode_batch
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import MAX_OFFSET, FileKind, parse_segment_file
-from cleanerd.format.offset_index import parse_offset_index
+
+from .index_files import read_offset_index
 
 
 def index_position(files: Files, log_path: str, offset: int = MAX_OFFSET) -> int:
@@ -16,10 +17,10 @@ def index_position(files: Files, log_path: str, offset: int = MAX_OFFSET) -> int
     directory, _, name = log_path.rpartition("/")
     segment = parse_segment_file(name)
     assert segment is not None, "the path of a log file"
+    path = f"{directory}/{name.removesuffix(FileKind.LOG.value)}{FileKind.OFFSET_INDEX.value}"
     try:
-        data = files.read(f"{directory}/{name.removesuffix(FileKind.LOG.value)}{FileKind.OFFSET_INDEX.value}")
-        return parse_offset_index(data, segment.base_offset).lookup(offset)
-    except (OSError, FormatError):
+        return read_offset_index(files, path, segment.base_offset).lookup(offset)
+    except OSError:
         return 0
 
 

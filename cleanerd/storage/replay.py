@@ -61,7 +61,9 @@ def _newest_snapshot(directory: str, limit: int) -> tuple[int, ProducerState]:
         path = segment_path(directory, offset, FileKind.PRODUCER_SNAPSHOT)
         if offset <= limit:
             try:
-                return offset, ProducerState(parse_producer_snapshot(read_regular(path, READ_MAX_BYTES)))
+                return offset, ProducerState(
+                    parse_producer_snapshot(read_regular(path, READ_MAX_BYTES), offset)
+                )
             except (FormatError, FileNotFoundError, NotRegular):
                 continue
     return 0, ProducerState()

@@ -17,13 +17,11 @@ from cleanerd.env.pace import Pace, unpaced
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.batch import BatchHeader, checksum, iterate_batches, parse_header
-from cleanerd.format.errors import FormatError, corruption_in
+from cleanerd.format.errors import FormatError
 from cleanerd.format.head import (
     HEAD_BYTES,
     HEADER,
     HEADER_SIZE,
-    LEGACY_TIMESTAMP_AT,
-    MAX_TIMESTAMP_AT,
     peek_batch,
 )
 from cleanerd.format.names import (
@@ -34,13 +32,12 @@ from cleanerd.format.names import (
     TopicPartition,
     segment_path,
 )
-from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
-from cleanerd.format.time_index import parse_time_index
-from cleanerd.format.txn_index import ENTRY_BYTES, AbortedTxn, parse_txn_index
+from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.policy.cleanable import LogFacts, SegmentFacts
 
 from .file_bytes import read_at
 from .generation import read_generation
+from .index_files import max_timestamp_ms, read_offset_index, read_time_index, read_txn_index
 from .partition_dir import PartitionDir
 from .staged import StagedGroup, live_logs
 
@@ -61,6 +58,12 @@ class SegmentOnDisk:
     kinds: frozenset[FileKind]  # which files it has
     facts: SegmentFacts
     suffix: Suffix = Suffix.LIVE  # of their names
+    time_index_flaw: FormatError | None = None  # that of an active segment is no damage
+
+    @property
+    def is_age_known(self) -> bool:
+        """Whether the time index tells the largest timestamp. One that was allocated in advance tells 0."""
+        return self.time_index_flaw is None and self.facts.largest_timestamp_ms != 0
 
     @property
     def base_offset(self) -> int:
@@ -253,12 +256,12 @@ def _segment(
         for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
         if kind in kinds
     }
-    largest = None
+    largest = flaw = None
     if FileKind.TIME_INDEX in kinds:
-        time_index_path = partition.path_of(SegmentFileName(base, FileKind.TIME_INDEX, suffix))
-        with corruption_in(time_index_path):
-            index = parse_time_index(partition.files.read(time_index_path), base, preallocated=is_active)
-        largest = index.largest_timestamp_ms
+        name = SegmentFileName(base, FileKind.TIME_INDEX, suffix)
+        index = read_time_index(partition.files, partition.path_of(name), base)
+        flaw = index.flaw
+        largest = index.largest_timestamp_ms if flaw is None or is_active else None
     facts = SegmentFacts(
         base_offset=base,
         size_bytes=found.size_bytes,
@@ -268,7 +271,7 @@ def _segment(
         first_batch_timestamp_ms=first_batch_timestamp_ms(path) if first_batch_timestamp else None,
         modified_ms=found.mtime_ms,
     )
-    return SegmentOnDisk(path, found, kinds, facts, suffix)
+    return SegmentOnDisk(path, found, kinds, facts, suffix, flaw)
 
 
 def stat_log(files: Files, path: str) -> FileStat:
@@ -291,20 +294,8 @@ def first_batch_timestamp_ms(path: str) -> int | None:
         magic = peek_batch(data).magic
     except FormatError:
         return None
-    at = MAX_TIMESTAMP_AT if magic == 2 else LEGACY_TIMESTAMP_AT
-    if magic == 0 or len(data) < at + 8:
-        return None
-    timestamp = int.from_bytes(data[at : at + 8], "big", signed=True)
+    timestamp = max_timestamp_ms(data, magic)
     return timestamp if timestamp > 0 else None
-
-
-def read_offset_index(files: Files, segment: SegmentOnDisk) -> OffsetIndex | None:
-    """The offset index of a segment, None without one. Raises CorruptFile."""
-    if FileKind.OFFSET_INDEX not in segment.kinds:
-        return None
-    path = segment.sibling(FileKind.OFFSET_INDEX)
-    with corruption_in(path):
-        return parse_offset_index(files.read(path), segment.base_offset)
 
 
 def log_end_offset(files: Files, active: SegmentOnDisk, pace: Pace = unpaced) -> int:
@@ -367,13 +358,10 @@ def _last_offset(data: bytes, position: int, magic: int) -> int:
 
 def _last_indexed_batch(files: Files, segment: SegmentOnDisk) -> int:
     """Position of the last batch with an index entry; 0 if there is none, or no sound batch where it points."""
-    if segment.size_bytes <= _SHORT_TAIL_BYTES:
+    if segment.size_bytes <= _SHORT_TAIL_BYTES or FileKind.OFFSET_INDEX not in segment.kinds:
         return 0
-    try:
-        index = read_offset_index(files, segment)
-    except CorruptFile:
-        return 0
-    if index is None or not index.positions.size:
+    index = read_offset_index(files, segment.sibling(FileKind.OFFSET_INDEX), segment.base_offset)
+    if not index.positions.size:
         return 0
     position = int(index.positions[-1])
     return 0 if sound_batch(segment, position, int(index.offsets[-1])) is None else position
@@ -435,11 +423,8 @@ def _batches_from(segment: SegmentOnDisk, position: int, pace: Pace) -> "Iterato
 
 def _index_position(files: Files, segment: SegmentOnDisk, from_offset: int) -> int:
     """Where to start; 0 when the index cannot be trusted, which only costs time."""
-    try:
-        index = read_offset_index(files, segment)
-    except CorruptFile:
-        return 0
-    position = index.lookup(from_offset) if index is not None else 0
+    index = read_offset_index(files, segment.sibling(FileKind.OFFSET_INDEX), segment.base_offset)
+    position = index.lookup(from_offset)
     return position if _is_batch_start(segment, position, from_offset) else 0
 
 
@@ -459,14 +444,8 @@ def read_aborted_txns(files: Files, snapshot: PartitionSnapshot) -> tuple[Aborte
     found: list[AbortedTxn] = []
     for segment in snapshot.segments:
         if FileKind.TXN_INDEX in segment.kinds:
-            path = segment.sibling(FileKind.TXN_INDEX)
-            data = files.read(path)
-            if segment is snapshot.segments[-1]:
-                data = data[
-                    : len(data) - len(data) % ENTRY_BYTES
-                ]  # a writer may be in the middle of an entry
-            with corruption_in(path):
-                found += parse_txn_index(data)
+            path, is_active = segment.sibling(FileKind.TXN_INDEX), segment is snapshot.segments[-1]
+            found += read_txn_index(files, path, segment.base_offset, is_written=is_active)
     return tuple(txn for txn in found if txn.last_offset >= snapshot.log_start_offset)
 
 

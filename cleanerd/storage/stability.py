@@ -95,7 +95,7 @@ def _newest_usable(files: Files, snapshot: PartitionSnapshot) -> tuple[int, Repl
             continue
         path = segment_path(snapshot.directory, offset, FileKind.PRODUCER_SNAPSHOT)
         try:
-            return offset, ReplayState(_rows(parse_producer_snapshot(files.read(path))), -1)
+            return offset, ReplayState(_rows(parse_producer_snapshot(files.read(path), offset)), -1)
         except (FormatError, FileNotFoundError, NotRegular):
             continue
     return snapshot.segments[0].base_offset, ReplayState(np.zeros(0, PRODUCER), -1)

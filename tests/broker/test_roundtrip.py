@@ -199,7 +199,7 @@ def producers(log_dir: Path, plan: TopicPlan) -> dict[int, tuple[int, ...]]:
             entry.offset_delta,
             entry.current_txn_first_offset,
         )
-        for entry in parse_producer_snapshot(newest.read_bytes())
+        for entry in parse_producer_snapshot(newest.read_bytes(), int(newest.stem))
     }
 
 

@@ -68,6 +68,35 @@ def zstd_bomb(partition: Path) -> str:
     return f"{log}: at byte {start}"
 
 
+def padded_index(partition: Path) -> str:
+    """As it was allocated when the segment was active."""
+    return _padded(segment(partition, 1, FileKind.OFFSET_INDEX), 10485760)
+
+
+def padded_time_index(partition: Path) -> str:
+    return _padded(segment(partition, 1, FileKind.TIME_INDEX), 10485756)
+
+
+def padded_with_bytes(partition: Path) -> str:
+    """A copy is not sparse."""
+    index = segment(partition, 1, FileKind.TIME_INDEX)
+    told = _padded(index, 10485756)
+    index.write_bytes(index.read_bytes())
+    return told
+
+
+def _padded(index: Path, size: int) -> str:
+    used = index.stat().st_size
+    os.truncate(index, size)
+    return f"{index}: at byte {used}"
+
+
+def time_index_of_zeros(partition: Path) -> str:
+    index = segment(partition, 1, FileKind.TIME_INDEX)
+    index.write_bytes(bytes(index.stat().st_size))
+    return f"{index}: at byte 0"
+
+
 def half_index_entry(partition: Path) -> str:
     index = segment(partition, 1, FileKind.OFFSET_INDEX)
     os.truncate(index, index.stat().st_size - 3)
@@ -136,10 +165,10 @@ def bad_sector(partition: Path) -> str:
 class BadSector(RealFiles):
     """One index cannot be read."""
 
-    def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
+    def read_to_hole(self, path: str, max_bytes: int = READ_MAX_BYTES) -> tuple[bytes, int]:
         if "bad_sector" in path and path == str(segment(Path(path).parent, 1, FileKind.OFFSET_INDEX)):
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-        return super().read(path, max_bytes)
+        return super().read_to_hole(path, max_bytes)
 
 
 DAMAGES: tuple[Callable[[Path], str], ...] = (
@@ -148,10 +177,6 @@ DAMAGES: tuple[Callable[[Path], str], ...] = (
     wrong_magic,
     zeros,
     zstd_bomb,
-    half_index_entry,
-    half_time_index_entry,
-    shifted_index,
-    index_beyond_the_log,
     txn_index_of_another_version,
     directory_as_log,
     directory_as_index,
@@ -159,3 +184,17 @@ DAMAGES: tuple[Callable[[Path], str], ...] = (
     cleaned_of_a_broker,
     bad_sector,
 )
+
+"""To what cannot be done without."""
+
+HINTS: tuple[Callable[[Path], str], ...] = (
+    half_index_entry,
+    half_time_index_entry,
+    shifted_index,
+    index_beyond_the_log,
+    padded_index,
+    padded_time_index,
+    padded_with_bytes,
+    time_index_of_zeros,
+)
+"""To indexes that are rebuilt anyway."""

@@ -19,14 +19,6 @@ def end_beyond_int64(partition: Path) -> str:
     return f"{log}: at byte {start}"
 
 
-def sparse_offset_index(partition: Path) -> str:
-    return _sparse(segment(partition, 1, FileKind.OFFSET_INDEX))
-
-
-def sparse_time_index(partition: Path) -> str:
-    return _sparse(segment(partition, 1, FileKind.TIME_INDEX))
-
-
 def sparse_txn_index(partition: Path) -> str:
     return _sparse(segment(partition, 1, FileKind.TXN_INDEX))
 
@@ -77,8 +69,6 @@ def _fifo(path: Path) -> str:
 
 HOSTILE: tuple[Callable[[Path], str], ...] = (
     end_beyond_int64,
-    sparse_offset_index,
-    sparse_time_index,
     sparse_txn_index,
     sparse_leader_epochs,
     fifo_as_log,

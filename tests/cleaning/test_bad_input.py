@@ -19,8 +19,9 @@ from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.env.space import space_of
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix
+from cleanerd.insight.verify import verify
 from cleanerd.pipeline.lazy_spark import LazySpark
-from tests.cleaning.damage import DAMAGES, BadSector
+from tests.cleaning.damage import DAMAGES, HINTS, BadSector
 from tests.cleaning.logs import (
     GOOD,
     RECORDS,
@@ -53,9 +54,10 @@ class Damaged:
 
 @pytest.fixture(scope="module")
 def damaged(spark: LazySpark, tmp_path_factory: pytest.TempPathFactory) -> Damaged:
-    topics = [damage.__name__ for damage in DAMAGES]
+    harms = (*DAMAGES, *HINTS)
+    topics = [harm.__name__ for harm in harms]
     log_dir = write_logs(tmp_path_factory.mktemp("damaged") / "logs", GOOD, "short_index", *topics)
-    told = {damage.__name__: damage(log_dir / f"{damage.__name__}-0") for damage in DAMAGES}
+    told = {harm.__name__: harm(log_dir / f"{harm.__name__}-0") for harm in harms}
     os.truncate(segment(log_dir / "short_index-0", 1, FileKind.OFFSET_INDEX), 8)
     checkpoints = {names.CLEANER_OFFSET_CHECKPOINT: "0\n1\ngood 0 999999\n"}
     hw = (log_dir / names.REPLICATION_CHECKPOINT).read_text()
@@ -73,6 +75,21 @@ def damaged(spark: LazySpark, tmp_path_factory: pytest.TempPathFactory) -> Damag
 def test_damaged_log_is_named_and_left_as_it_was(damaged: Damaged, topic: str) -> None:
     assert damaged.told[topic] in damaged.ran.reason(topic)
     assert contents(damaged.log_dir / f"{topic}-0") == damaged.before[f"{topic}-0"]
+
+
+@pytest.mark.parametrize("topic", [hint.__name__ for hint in HINTS])
+def test_b8_a_damaged_index_is_told_and_the_log_read_instead(damaged: Damaged, topic: str) -> None:
+    """A broker checks neither of them when it loads a log, and its cleaner rebuilds both."""
+    assert_cleaned(damaged.ran, damaged.log_dir / f"{topic}-0")
+    (line,) = [line for line in damaged.ran.told.splitlines() if f"{topic}-0 in" in line]
+    assert "damaged indexes, without which the log was read" in line
+    assert damaged.told[topic] in line
+    left = [
+        finding
+        for finding in verify([str(damaged.log_dir)], topics={topic}).findings
+        if "index" in finding.code
+    ]
+    assert left == []
 
 
 def test_damaged_logs_do_not_keep_others_from_being_cleaned(damaged: Damaged) -> None:
@@ -341,11 +358,11 @@ def test_source_that_changes_between_plan_and_read(spark: LazySpark, tmp_path: P
     after: list[Contents] = []
 
     class Hasty(RealFiles):
-        def read(self, path: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
+        def read_to_hole(self, path: str, max_bytes: int = READ_MAX_BYTES) -> tuple[bytes, int]:
             if not after and path == str(log.with_suffix(".index")):
                 exchange(log)
                 after.append(contents(log.parent))
-            return super().read(path, max_bytes)
+            return super().read_to_hole(path, max_bytes)
 
     ran = clean(spark, log_dir, files=Hasty())
     assert str(log) in ran.reason("bad")

@@ -93,13 +93,15 @@ def test_a_record_that_is_only_young_says_until_when(tmp_path: Path) -> None:
     assert "wait until 2025-11-24 17:00:00 UTC, or lower min.compaction.lag.ms" in str(result.remedy)
 
 
-def test_without_a_time_index_the_time_of_the_file_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("padding", "what"), [(0, "empty"), (1200, "damaged")])
+def test_without_a_time_index_the_time_of_the_file_counts(tmp_path: Path, padding: int, what: str) -> None:
     """Rule 1.10, as Kafka has it for records without timestamps."""
     partition = write(tmp_path)
-    segment(partition, 0, FileKind.TIME_INDEX).write_bytes(b"")
+    index = segment(partition, 0, FileKind.TIME_INDEX)
+    index.write_bytes(index.read_bytes() + bytes(padding) if padding else b"")
     os.utime(segment(partition, 0), ns=(0, LATER_MS * 1_000_000))
     result = skipped(tmp_path, min_compaction_lag_ms=HOUR_MS)
-    written = f"its time index is empty, and its file was written at {LATER_MS} (2035-11-22 16:00:00 UTC), in the future"
+    written = f"its time index is {what}, and its file was written at {LATER_MS} (2035-11-22 16:00:00 UTC), in the future"
     assert str(result.reason).endswith(
         f"segment 0 is younger than min.compaction.lag.ms (3600000): {written}"
     )
@@ -163,9 +165,12 @@ def test_why_retention_leaves_the_oldest_segment(
     assert kept(tmp_path, **{"cleanup_policy": "delete"} | settings).text == text
 
 
-def test_retention_counts_from_a_record_in_the_future(tmp_path: Path) -> None:
-    """Once the segments before it are gone."""
-    write(tmp_path, LATER_MS)
+@pytest.mark.parametrize("padding", [0, 1200])
+def test_retention_counts_from_a_record_in_the_future(tmp_path: Path, padding: int) -> None:
+    """Once the segments before it are gone. Where the time index does not tell, the log does."""
+    partition = write(tmp_path, LATER_MS)
+    for index in partition.glob("*.timeindex"):
+        index.write_bytes(index.read_bytes() + bytes(padding))
     found = kept(tmp_path, cleanup_policy="delete", retention_ms=HOUR_MS)
     assert found.text == (
         "retention.ms counts from its largest timestamp: "

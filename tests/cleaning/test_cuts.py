@@ -15,10 +15,13 @@ from cleanerd.env.pace import unpaced
 from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.codecs import Codec
 from cleanerd.format.names import FileKind
-from cleanerd.format.offset_index import OffsetIndex
+from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
 from cleanerd.kernels.heads import Heads
 from cleanerd.policy.cleanable import SegmentFacts
 from cleanerd.storage.scan import SegmentOnDisk
+
+NO_INDEX = parse_offset_index(b"", 0)
+
 
 CHUNK_BYTES = 2000
 BASE = 1000
@@ -39,7 +42,7 @@ def segment(
     found = FileStat.of(path.stat())
     facts = SegmentFacts(base, found.size_bytes, 0, 0, 5, None)
     on_disk = SegmentOnDisk(path.as_posix(), found, frozenset({FileKind.LOG, FileKind.OFFSET_INDEX}), facts)
-    return Uncut(on_disk, end_offset, index if indexed else None)
+    return Uncut(on_disk, end_offset, index if indexed else NO_INDEX)
 
 
 def dense(path: Path, batches: int = 40, *, indexed: bool = True) -> Uncut:
@@ -75,7 +78,7 @@ def test_an_index_cuts_where_the_headers_do(
     uncut = dense(tmp_path / "0.log")
     found = cut(uncut, first_dirty_offset)
     assert not walked
-    expected = cut(replace(uncut, index=None), first_dirty_offset)
+    expected = cut(replace(uncut, index=NO_INDEX), first_dirty_offset)
     assert walked
     assert len(found.starts) > 5
     assert found.starts.tolist() == expected.starts.tolist()
@@ -103,7 +106,6 @@ def test_a_clean_segment_may_have_gaps(tmp_path: Path, walked: list[str]) -> Non
 
 
 def lying(uncut: Uncut, change: Callable[[OffsetIndex], None]) -> Uncut:
-    assert uncut.index is not None
     index = OffsetIndex(uncut.index.offsets.copy(), uncut.index.positions.copy())
     change(index)
     return replace(uncut, index=index)
@@ -140,7 +142,6 @@ def damaged(path: Path) -> Uncut:
 def sparse_index(path: Path) -> Uncut:
     """One entry for all of it."""
     uncut = dense(path)
-    assert uncut.index is not None
     return replace(uncut, index=OffsetIndex(uncut.index.offsets[:1], uncut.index.positions[:1]))
 
 
@@ -171,16 +172,16 @@ def test_where_an_index_says_too_little_headers_are_walked(
     walked.clear()
     found = cut(uncut)
     assert walked == [uncut.segment.path]
-    assert found.starts.tolist() == cut(replace(uncut, index=None)).starts.tolist()
+    assert found.starts.tolist() == cut(replace(uncut, index=NO_INDEX)).starts.tolist()
 
 
 def test_each_segment_gets_its_own(tmp_path: Path, walked: list[str]) -> None:
     """Those that are walked come back to their places."""
     segments = [dense(tmp_path / f"{i}.log", random.Random(i).randrange(20, 60)) for i in range(6)]
-    mixed = [replace(one, index=None) if i % 2 else one for i, one in enumerate(segments)]
+    mixed = [replace(one, index=NO_INDEX) if i % 2 else one for i, one in enumerate(segments)]
     found = cut_all(mixed, chunk_bytes=CHUNK_BYTES, first_dirty_offset=0, pace=unpaced)
     assert walked == [one.segment.path for one in mixed[1::2]]
-    walked_alone = [replace(one, index=None) for one in segments]
+    walked_alone = [replace(one, index=NO_INDEX) for one in segments]
     expected = cut_all(walked_alone, chunk_bytes=CHUNK_BYTES, first_dirty_offset=0, pace=unpaced)
     assert [heads.starts.tolist() for heads in found] == [heads.starts.tolist() for heads in expected]
 

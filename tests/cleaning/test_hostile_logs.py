@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cleanerd.env.files import RealFiles
+from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.format.names import FileKind
 from cleanerd.pipeline.lazy_spark import LazySpark, SparkFailed
 from tests.cleaning.hostile import HOSTILE, sparse_snapshot
@@ -78,9 +78,9 @@ class Broken(RealFiles):
         if call == self._call and "/hostile-0" in path and path.endswith(self._ending):
             raise MemoryError if call == "read" else RuntimeError("nobody expects this")
 
-    def read(self, path: str) -> bytes:
+    def read_to_hole(self, path: str, max_bytes: int = READ_MAX_BYTES) -> tuple[bytes, int]:
         self._meet("read", path)
-        return super().read(path)
+        return super().read_to_hole(path, max_bytes)
 
     def list_names(self, directory: str) -> list[str]:
         self._meet("list_names", directory)

@@ -15,7 +15,8 @@ from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.format.record import Record
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints
-from cleanerd.storage.scan import PartitionSnapshot, read_aborted_txns, read_offset_index, scan_partition
+from cleanerd.storage.index_files import read_offset_index
+from cleanerd.storage.scan import PartitionSnapshot, read_aborted_txns, scan_partition
 from cleanerd.storage.segments import live_bases
 from tests.cleaning.logs import Contents, assert_settled, clean, contents, segment
 
@@ -64,8 +65,7 @@ def test_segments_of_unique_keys_become_one_batch_for_batch(tmp_path: Path, spar
     merged, _ = snapshot(tmp_path).segments
     assert merged.identity.mtime_ns == last.st_mtime_ns
     assert merged.facts.largest_timestamp_ms == max(times[:-1])
-    index = read_offset_index(RealFiles(), merged)
-    assert index is not None
+    index = read_offset_index(RealFiles(), merged.sibling(FileKind.OFFSET_INDEX), 0)
     assert max(np.diff([0, *index.positions.tolist(), merged.size_bytes])) < 2 * 4096, "as any segment"
     assert_settled(directory)
 

@@ -142,7 +142,11 @@ def test_snapshot_at_every_roll_and_at_the_end(tmp_path):
         second.commit(14, coordinator_epoch=5)
         at_end = writer.producers
     found = contents(tmp_path)
-    snapshots = {name: parse_producer_snapshot(found[name]) for name in found if name.endswith(".snapshot")}
+    snapshots = {
+        name: parse_producer_snapshot(found[name], int(name.partition(".")[0]))
+        for name in found
+        if name.endswith(".snapshot")
+    }
     first_at_2 = ProducerEntry(7, 2, 1, 1, 1, 12, -1, -1)
     assert snapshots == {
         "00000000000000000002.snapshot": (first_at_2,),
@@ -243,7 +247,7 @@ def test_idle_producers_leave_with_the_next_snapshot(tmp_path, expiration_ms, le
         assert [entry.producer_id for entry in writer.producers] == [1, 2, 3]
         writer.roll()
         assert [entry.producer_id for entry in writer.producers] == left
-    snapshot = parse_producer_snapshot(contents(tmp_path)["00000000000000000003.snapshot"])
+    snapshot = parse_producer_snapshot(contents(tmp_path)["00000000000000000003.snapshot"], 3)
     assert [entry.producer_id for entry in snapshot] == left
     with open_writer(tmp_path) as writer:
         assert [entry.producer_id for entry in writer.producers] == left

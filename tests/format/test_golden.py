@@ -100,6 +100,7 @@ def test_offset_index(path: Path, base_offset: int, facts: Facts) -> None:
     index = parse_offset_index(path.read_bytes(), base_offset)
     found = zip(index.offsets.tolist(), index.positions.tolist(), strict=True)
     assert [(int(fact["offset"]), int(fact["position"])) for fact in facts] == list(found)
+    assert index.flaw is None
     assert render_offset_index(index, base_offset) == path.read_bytes()
 
 
@@ -109,13 +110,14 @@ def test_time_index(path: Path, base_offset: int, facts: Facts) -> None:
     index = parse_time_index(path.read_bytes(), base_offset)
     found = zip(index.timestamps_ms.tolist(), index.offsets.tolist(), strict=True)
     assert [(int(fact["timestamp"]), int(fact["offset"])) for fact in facts] == list(found)
+    assert index.flaw is None
     assert render_time_index(index, base_offset) == path.read_bytes()
 
 
 @files_of(FileKind.TXN_INDEX)
 def test_txn_index(path: Path, base_offset: int, facts: Facts) -> None:
     """Entries, and the same bytes when they are written again."""
-    entries = parse_txn_index(path.read_bytes())
+    entries = parse_txn_index(path.read_bytes(), base_offset)
     words = ("producerId", "firstOffset", "lastOffset", "lastStableOffset")
     expected = [tuple(int(fact[word]) for word in words) for fact in facts]
     found = [
@@ -132,7 +134,7 @@ def test_producer_snapshot(path: Path, base_offset: int, facts: Facts) -> None:
 
     After a marker with a new epoch (transaction version 2) no batch is known, and the tool prints none.
     """
-    entries = parse_producer_snapshot(path.read_bytes())
+    entries = parse_producer_snapshot(path.read_bytes(), base_offset)
     found = [
         {
             "producerId": str(entry.producer_id),

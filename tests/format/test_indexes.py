@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanerd.format.errors import FormatError
+from cleanerd.format.errors import FormatError, Padded
 from cleanerd.format.offset_index import OffsetIndex, parse_offset_index, render_offset_index
 from cleanerd.format.time_index import TimeIndex, parse_time_index, render_time_index
 from cleanerd.format.txn_index import AbortedTxn, parse_txn_index, render_txn_index
@@ -28,10 +28,19 @@ def test_offset_index_round_trip(relative, data):
     index = OffsetIndex(array(relative) + BASE, array(sorted(positions)))
     content = render_offset_index(index, BASE)
     assert len(content) == 8 * len(relative)
-    for stored in (content, content + bytes(800)):
-        found = parse_offset_index(stored, BASE)
+    for padding in (0, 800):
+        found = parse_offset_index(content + bytes(padding), BASE)
         assert found.offsets.tolist() == index.offsets.tolist()
         assert found.positions.tolist() == index.positions.tolist()
+        assert_padded(found.flaw, len(content), padding)
+
+
+def assert_padded(flaw: FormatError | None, position: int, padding: int) -> None:
+    """With so many bytes of zeros from `position` on."""
+    assert (flaw is None) == (padding == 0)
+    if flaw is not None:
+        assert isinstance(flaw, Padded)
+        assert (flaw.position, flaw.found) == (position, f"{padding} bytes of zeros")
 
 
 def test_offset_index_bytes():
@@ -70,10 +79,29 @@ def test_offset_index_lookup(offset, position):
     ],
 )
 def test_offset_index_damage(entries, slot):
-    """Offsets and positions rise and are not negative; nothing points at byte 0."""
-    with pytest.raises(FormatError, match="rising offsets") as caught:
-        parse_offset_index(bytes.fromhex(entries), 0)
-    assert caught.value.position == 8 * slot
+    """Offsets and positions rise and are not negative; nothing points at byte 0. What comes before is used."""
+    index = parse_offset_index(bytes.fromhex(entries), 0)
+    assert_flaw(index.flaw, "rising offsets", 8 * slot)
+    assert len(index.offsets) == slot
+
+
+def assert_flaw(flaw: FormatError | None, expected: str, position: int) -> None:
+    """Of this kind and at this byte."""
+    assert flaw is not None
+    assert not isinstance(flaw, Padded)
+    assert expected in str(flaw.expected)
+    assert flaw.position == position
+
+
+@pytest.mark.parametrize(
+    ("log_bytes", "end_offset", "used"), [(91, 111, 2), (90, 111, 1), (91, 110, 1), (50, 111, 0)]
+)
+def test_an_offset_index_that_leads_out_of_its_segment(log_bytes, end_offset, used):
+    """By position or by offset: it belongs to another one."""
+    index = OffsetIndex(array([105, 110]), array([50, 90])).within(log_bytes, end_offset)
+    assert index.offsets.tolist() == [105, 110][:used]
+    if used < 2:
+        assert_flaw(index.flaw, f"entries below byte {log_bytes} and offset {end_offset}", 8 * used)
 
 
 @given(rising, st.data())
@@ -85,9 +113,9 @@ def test_time_index_round_trip(relative, data):
     index = TimeIndex(array(sorted(stamps)), array(relative) // 2 + BASE)
     content = render_time_index(index, BASE)
     assert len(content) == 12 * len(relative)
-    closed = parse_time_index(content, BASE)
-    active = parse_time_index(content + bytes(1200), BASE, preallocated=True)
-    for found in (closed, active):
+    for padding in (0, 1200):
+        found = parse_time_index(content + bytes(padding), BASE)
+        assert_padded(found.flaw, len(content), padding)
         assert found.timestamps_ms.tolist() == index.timestamps_ms.tolist()
         assert found.offsets.tolist() == index.offsets.tolist()
         assert found.largest_timestamp_ms == (max(stamps) if stamps else None)
@@ -101,10 +129,12 @@ def test_time_index_bytes():
     assert render_time_index(index, 100) == content
 
 
-def test_time_index_of_zeros_is_empty_when_preallocated():
-    """Spec disk B5: nobody wrote to it yet."""
-    index = parse_time_index(bytes(10485756), 7, preallocated=True)
+@pytest.mark.parametrize("data", [bytes(10485756), bytes(4096), b""])
+def test_time_index_of_zeros_is_empty(data):
+    """Spec disk B5: nobody wrote to it yet. Of a sparse file no more is read than up to the first hole."""
+    index = parse_time_index(data, 7, 10485756)
     assert index.largest_timestamp_ms is None
+    assert_padded(index.flaw, 0, 10485756)
 
 
 @pytest.mark.parametrize(
@@ -118,12 +148,10 @@ def test_time_index_of_zeros_is_empty_when_preallocated():
     ],
 )
 def test_time_index_damage(entries, slot):
-    """An error in a closed file; the end of the data in a preallocated one."""
-    content = bytes.fromhex(entries)
-    with pytest.raises(FormatError, match="rising timestamps") as caught:
-        parse_time_index(content, 0)
-    assert caught.value.position == 12 * slot
-    assert len(parse_time_index(content, 0, preallocated=True).offsets) == slot
+    """A flaw of a closed file; the end of the entries in one that is written."""
+    index = parse_time_index(bytes.fromhex(entries), 0)
+    assert_flaw(index.flaw, "rising timestamps", 12 * slot)
+    assert len(index.offsets) == slot
 
 
 def test_txn_index_sample():
@@ -145,7 +173,7 @@ def test_txn_index_round_trip(last_offsets, producer_id):
     ("content", "expected"),
     [
         ("0001" + "00" * 32, "version 0"),
-        ("00" * 68, "above 0"),
+        ("00" * 68, "1 or more"),
         ("00" * 33, "entries of 34 bytes"),
     ],
 )
@@ -155,22 +183,23 @@ def test_txn_index_damage(content, expected):
         parse_txn_index(bytes.fromhex(content))
 
 
+def test_b8_a_txn_index_of_an_earlier_segment():
+    """With which a broker recovers the segment when it loads it."""
+    content = render_txn_index([AbortedTxn(0, 3, 4, 5)])
+    assert parse_txn_index(content, 4)
+    with pytest.raises(FormatError, match="5 or more, found 4"):
+        parse_txn_index(content, 5)
+
+
 @pytest.mark.parametrize(
-    "parse",
-    [
-        lambda data: parse_offset_index(data, 0),
-        lambda data: parse_time_index(data, 0),
-        parse_txn_index,
-    ],
+    ("parse", "entry"),
+    [(parse_offset_index, "00000005 00000010"), (parse_time_index, "0000000000000005 00000001")],
 )
-def test_files_end_with_a_whole_entry(parse):
-    """Half an entry is damage."""
-    for size in (1, 7, 13):
-        with pytest.raises(FormatError):
-            parse(bytes(size))
-
-
-def test_time_index_of_the_active_segment_may_end_in_half_an_entry():
-    """Its writer may be at work, or have been killed."""
-    content = bytes.fromhex("0000000000000005 00000001 0000000000000006 000000")
-    assert parse_time_index(content, 0, preallocated=True).largest_timestamp_ms == 5
+def test_files_end_with_a_whole_entry(parse, entry):
+    """Half an entry is a flaw; the ones before it are used."""
+    whole = bytes.fromhex(entry)
+    for half in (b"", b"\0", b"\7\7"):
+        index = parse(whole + half, 0)
+        assert index.offsets.size == 1
+        if half:
+            assert_flaw(index.flaw, "entries of", len(whole + half))

@@ -31,9 +31,8 @@ PARSERS = {
     "offset checkpoint": parse_offset_checkpoint,
     "offset index": lambda data: parse_offset_index(data, 0),
     "partition.metadata": parse_partition_metadata,
-    "producer snapshot": parse_producer_snapshot,
+    "producer snapshot": lambda data: parse_producer_snapshot(data, 9),
     "time index": lambda data: parse_time_index(data, 0),
-    "time index, active": lambda data: parse_time_index(data, 0, preallocated=True),
     "txn index": parse_txn_index,
 }
 text_like = st.text("0123456789ab -:=_\\\n\r\t", max_size=60).map(str.encode)

@@ -19,7 +19,7 @@ OPEN_TXN = bytes.fromhex(
 
 def test_empty_sample():
     """Ten bytes, as a broker wrote them."""
-    assert parse_producer_snapshot(EMPTY) == ()
+    assert parse_producer_snapshot(EMPTY, 0) == ()
     assert render_producer_snapshot(()) == EMPTY
 
 
@@ -35,7 +35,7 @@ def test_sample_with_an_open_transaction():
         coordinator_epoch=0,
         current_txn_first_offset=7,
     )
-    assert parse_producer_snapshot(OPEN_TXN) == (entry,)
+    assert parse_producer_snapshot(OPEN_TXN, 9) == (entry,)
     assert render_producer_snapshot((entry,)) == OPEN_TXN
 
 
@@ -45,7 +45,7 @@ int16, int32, int64 = (st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for 
 @given(st.lists(st.builds(ProducerEntry, int64, int16, int32, int64, int32, int64, int32, int64), max_size=5))
 def test_round_trip(entries):
     """Every field at its full width, order kept."""
-    assert parse_producer_snapshot(render_producer_snapshot(entries)) == tuple(entries)
+    assert parse_producer_snapshot(render_producer_snapshot(entries), 2**63) == tuple(entries)
 
 
 def sealed(rest: bytes, version: int = 1) -> bytes:
@@ -69,4 +69,11 @@ def sealed(rest: bytes, version: int = 1) -> bytes:
 def test_damage(content, expected):
     """Version, CRC, count and size are all checked."""
     with pytest.raises(FormatError, match=expected):
-        parse_producer_snapshot(content)
+        parse_producer_snapshot(content, 9)
+
+
+def test_a_snapshot_of_a_later_offset_is_none():
+    """It would tell what ended as open, or what began as unknown."""
+    with pytest.raises(FormatError, match="offsets below 7, found 7") as caught:
+        parse_producer_snapshot(OPEN_TXN, 7)
+    assert caught.value.position == 10

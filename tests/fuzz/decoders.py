@@ -159,7 +159,7 @@ TARGETS = {
     ),
     "time index": Target(
         lambda: _texts(struct.pack(">qiqi", 1000, 3, 2000, 9)),
-        lambda data, _: (parse_time_index(data, 0, preallocated=True), parse_time_index(data, 0)),
+        lambda data, _: parse_time_index(data, 0),
     ),
     "txn index": Target(
         lambda: _texts(render_txn_index([_TXN, AbortedTxn(6, 22, 30, 31)])),
@@ -167,7 +167,7 @@ TARGETS = {
     ),
     "producer snapshot": Target(
         lambda: _texts(render_producer_snapshot([_PRODUCER, replace(_PRODUCER, producer_id=6)])),
-        lambda data, _: parse_producer_snapshot(data),
+        lambda data, _: parse_producer_snapshot(data, 1 << 40),
     ),
     "offset checkpoint": Target(
         lambda: _texts(b"0\n2\nt 0 17\nother-topic 11 5\n", b"0\n0\n"),

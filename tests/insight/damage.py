@@ -190,6 +190,50 @@ def index_beyond_the_log(log_dir: Path) -> tuple[Path, int]:
     return index, size
 
 
+def index_padded(log_dir: Path) -> tuple[Path, int]:
+    """As it was allocated when the segment was active."""
+    return _padded(log_dir, FileKind.OFFSET_INDEX, 10485760)
+
+
+def time_index_padded(log_dir: Path) -> tuple[Path, int]:
+    return _padded(log_dir, FileKind.TIME_INDEX, 10485756)
+
+
+def _padded(log_dir: Path, kind: FileKind, size: int) -> tuple[Path, int]:
+    index = segment(log_dir / "transactions-0", 0, kind)
+    used = index.stat().st_size
+    os.truncate(index, size)
+    return index, used
+
+
+def index_of_zeros(log_dir: Path) -> tuple[Path, int]:
+    """Of the right size: what a power cut leaves where a file system had not written its content."""
+    return _zeros(log_dir, FileKind.OFFSET_INDEX)
+
+
+def time_index_of_zeros(log_dir: Path) -> tuple[Path, int]:
+    return _zeros(log_dir, FileKind.TIME_INDEX)
+
+
+def _zeros(log_dir: Path, kind: FileKind) -> tuple[Path, int]:
+    index = segment(log_dir / "transactions-0", 0, kind)
+    index.write_bytes(bytes(index.stat().st_size))
+    return index, 0
+
+
+def time_index_of_half_an_entry(log_dir: Path) -> tuple[Path, int]:
+    index = segment(log_dir / "transactions-0", 0, FileKind.TIME_INDEX)
+    append(index, b"abc")
+    return index, index.stat().st_size
+
+
+def time_index_that_falls(log_dir: Path) -> tuple[Path, int]:
+    index = segment(log_dir / "transactions-0", 0, FileKind.TIME_INDEX)
+    content = index.read_bytes()
+    index.write_bytes(content[12:24] + content[:12])
+    return index, 12
+
+
 def time_index_missing(log_dir: Path) -> tuple[Path, int]:
     index = segment(log_dir / "transactions-0", 0, FileKind.TIME_INDEX)
     index.unlink()
@@ -231,7 +275,7 @@ def txn_index_without_an_abort(log_dir: Path) -> tuple[Path, int]:
 def txn_index_of_an_earlier_segment(log_dir: Path) -> tuple[Path, int]:
     index = segment(log_dir / "transactions-0", 17, FileKind.TXN_INDEX)
     index.write_bytes(segment(log_dir / "transactions-0", 0, FileKind.TXN_INDEX).read_bytes())
-    return index, 0
+    return index, 18
 
 
 def txn_index_gap(log_dir: Path) -> tuple[Path, int]:
@@ -256,7 +300,7 @@ def snapshot_of_the_future(log_dir: Path) -> tuple[Path, int]:
     """An entry for an offset that the snapshot cannot know of."""
     path = segment(log_dir / "idempotent-0", 28, FileKind.PRODUCER_SNAPSHOT)
     early = segment(log_dir / "idempotent-0", 20, FileKind.PRODUCER_SNAPSHOT)
-    assert parse_producer_snapshot(path.read_bytes())[0].last_offset >= 20
+    assert parse_producer_snapshot(path.read_bytes(), 28)[0].last_offset >= 20
     early.write_bytes(path.read_bytes())
     return early, 10
 
@@ -292,6 +336,12 @@ DAMAGES: dict[Damage, str] = {
     index_above_its_offset: "index_entry",
     index_that_falls: "index_entry",
     index_beyond_the_log: "index_entry",
+    index_padded: "index_padded",
+    index_of_zeros: "index_padded",
+    time_index_padded: "time_index_padded",
+    time_index_of_zeros: "time_index_padded",
+    time_index_of_half_an_entry: "time_index_entry",
+    time_index_that_falls: "time_index_entry",
     time_index_missing: "time_index_missing",
     time_index_too_old: "time_index_entry",
     time_index_too_young: "time_index_entry",

@@ -4,27 +4,19 @@ import struct
 
 import pytest
 
+from cleanerd.format.errors import FormatError
+from cleanerd.format.offset_index import parse_offset_index
 from cleanerd.insight.index_check import OffsetIndexCheck
-
-
-def complaints(*entries: tuple[int, int], is_settled: bool) -> list[tuple[object, ...]]:
-    """What is wrong with an offset index of these entries, allocated in advance."""
-    content = b"".join(struct.pack(">ii", *entry) for entry in entries) + bytes(80)
-    found: list[tuple[object, ...]] = []
-    OffsetIndexCheck(content, len(content), 56, lambda *what: found.append(what), is_settled=is_settled)
-    return found
 
 
 @pytest.mark.parametrize("before", [(), ((3, 400),)])
 def test_the_half_of_an_entry_is_one_that_is_being_written(before: tuple[tuple[int, int], ...]) -> None:
     """Kafka puts the offset into the mapped file, then the position (spec disk B2)."""
-    at = 8 * len(before)
-    assert complaints(*before, (8, 0), is_settled=False) == []
-    assert complaints(*before, (8, 0), is_settled=True) == [
-        (at, "rising offsets and positions", "offset +8, position 0")
-    ]
-
-
-def test_only_the_last_entry_can_be_half() -> None:
-    """One before it is wrong."""
-    assert len(complaints((8, 0), (16, 800), is_settled=False)) == 1
+    content = b"".join(struct.pack(">ii", *entry) for entry in (*before, (8, 0))) + bytes(80)
+    found: list[FormatError] = []
+    for is_settled in (False, True):
+        assert not found
+        OffsetIndexCheck(parse_offset_index(content, 56), found.append, is_settled=is_settled)
+    assert str(found[0]) == (
+        f"at byte {8 * len(before)}: expected rising offsets and positions, found relative offset 8, position 0"
+    )

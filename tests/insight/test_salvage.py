@@ -69,8 +69,11 @@ def test_a_healthy_log_is_copied(name: str, tmp_path: Path) -> None:
         assert (copy / small).read_bytes() == (source / small).read_bytes()
     for path in copy.glob("*.snapshot"):
         if name != "__cluster_metadata-0" and (source / path.name).exists():
-            mine, theirs = parse_producer_snapshot(path.read_bytes()), (source / path.name).read_bytes()
-            assert sorted(mine) == sorted(parse_producer_snapshot(theirs)) if mine else True
+            mine, theirs = (
+                parse_producer_snapshot((directory / path.name).read_bytes(), int(path.stem))
+                for directory in (copy, source)
+            )
+            assert sorted(mine) == sorted(theirs) if mine else True
     assert verify([str(copy.parent)]).findings == []
 
 

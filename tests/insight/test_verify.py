@@ -28,7 +28,6 @@ ALSO = {
     damage.many_findings: {"bad_crc"},
     damage.segment_overflow: {"time_index_end", "epoch_order", "snapshot", "checkpoint_beyond_end"},
     damage.txn_index_without_an_abort: {"txn_index_gap"},
-    damage.txn_index_of_an_earlier_segment: {"txn_index_gap"},
     damage.torn_tail: {"epoch_beyond_end"},  # of the broker's last start
 }
 """What else a damage entails."""

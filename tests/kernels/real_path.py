@@ -12,7 +12,8 @@ import numpy as np
 from cleanerd.env.files import FileStat
 from cleanerd.format.batch import iterate_batches
 from cleanerd.format.errors import FormatError
-from cleanerd.format.names import TopicPartition
+from cleanerd.format.names import MAX_OFFSET, TopicPartition
+from cleanerd.format.offset_index import OffsetIndex
 from cleanerd.kernels.judge import Context
 from cleanerd.kernels.newest import key_set, look_up
 from cleanerd.kernels.tables import AbortedTxns, Producers
@@ -91,8 +92,8 @@ class RealPath:
                         group=number // self.layout.segments_per_group,
                         is_dirty=bases[number + 1] > facts.first_dirty_offset,
                         retain_legacy_deletes=segment.retain_legacy_deletes,
-                        index_path=str(path.with_suffix(".index")),
-                        index_positions=np.array(inside[::2], np.int64),
+                        index=_index(inside[::2]),
+                        index_first_entry=0,
                         records_max=end - start,
                         dirty_records_max=end - start,
                     )
@@ -201,6 +202,11 @@ def _positions(data: bytes) -> list[int]:
         for position, _, _ in iterate_batches(data):
             found.append(position)
     return found
+
+
+def _index(positions: Sequence[int]) -> OffsetIndex:
+    """Names these positions, for offsets above all of the log."""
+    return OffsetIndex(np.full(len(positions), MAX_OFFSET), np.array(positions, np.int64))
 
 
 def _cuts(positions: list[int], size: int, chunk_bytes: int) -> list[tuple[int, int]]:

@@ -17,7 +17,9 @@ from cleanerd.env.turns import machine_turn
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.codecs import Codec, compress
+from cleanerd.format.errors import FormatError
 from cleanerd.format.legacy import encode_wrapper
+from cleanerd.format.offset_index import NAMED_BATCH, OffsetIndex
 from cleanerd.pipeline import chunks
 from cleanerd.pipeline.chunks import map_slices, read_pieces, slices
 from cleanerd.pipeline.index import index_chunk
@@ -158,15 +160,24 @@ def test_an_lz4_frame_that_claims_an_exabyte(tmp_path: Path) -> None:
 
 
 def test_index_entries_inside_batches(tmp_path: Path) -> None:
-    """An offset index that points into a batch belongs to another file."""
+    """An offset index that points into a batch belongs to another file: it is told, and its group is written anew."""
     size = len(batch(0))
     path = RealPath(tmp_path, [LogSegment(0, batch(0) + batch(1) + batch(2))], FACTS)
     (chunk,), context = path.work.chunks, path._context(())
-    for positions in ([0, size], [size, 2 * size], []):
-        index_chunk(replace(chunk, index_positions=np.array(positions, np.int64)), context, go_on)
-    for positions in ([1], [size, 2 * size + 1], [3 * size - 1]):
-        with pytest.raises(CorruptFile, match=r"\.index: .* inside a batch"):
-            index_chunk(replace(chunk, index_positions=np.array(positions, np.int64)), context, go_on)
+
+    def flaw(*entries: tuple[int, int]) -> FormatError | None:
+        columns = np.array(entries, np.int64).reshape(-1, 2)
+        index = OffsetIndex(columns[:, 0], columns[:, 1])
+        return index_chunk(replace(chunk, index=index, index_first_entry=7), context, go_on)[0].index_flaw
+
+    for entries in ([(0, 0), (1, size)], [(1, size), (2, 2 * size)], []):
+        assert flaw(*entries) is None
+    for slot, entries in enumerate(
+        ([(0, 1)], [(1, size), (2, 2 * size + 1)], [(0, 0), (1, size), (1, 2 * size)])
+    ):
+        found = flaw(*entries)
+        assert found is not None
+        assert (found.position, found.expected) == (8 * (7 + slot), NAMED_BATCH)
 
 
 def test_segments_whose_offsets_overlap(tmp_path: Path) -> None:

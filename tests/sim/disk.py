@@ -166,6 +166,10 @@ class SimDisk:
         assert len(self._file(path).content) <= max_bytes
         return self._file(path).content
 
+    def read_to_hole(self, path: str, max_bytes: int = READ_MAX_BYTES) -> tuple[bytes, int]:
+        content = self.read(path, max_bytes)
+        return content, len(content)
+
     def write(self, path: str, data: bytes) -> None:
         self._record("write", path)
         directory, name = os.path.split(path)

@@ -73,7 +73,7 @@ def assert_is_whole(disk: SimDisk) -> bool:
     assert bases == [*BASES, END]
     assert name(END, ".txnindex") not in listing, "it would hide what is written from now on"
     assert {listing[name(END, kind)] for kind in (".index", ".timeindex")} == {b""}
-    assert parse_producer_snapshot(listing[name(END, ".snapshot")]) == PRODUCERS
+    assert parse_producer_snapshot(listing[name(END, ".snapshot")], END) == PRODUCERS
     return True
 
 

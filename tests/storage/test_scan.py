@@ -20,7 +20,6 @@ from cleanerd.storage.scan import (
     PartitionSnapshot,
     is_kafka_dir,
     read_aborted_txns,
-    read_offset_index,
     scan_partition,
 )
 
@@ -164,20 +163,6 @@ def test_b8_state_of_the_offset_index_of_the_active_segment_does_not_matter(
     assert scan(log_dir).log_end_offset == 8
 
 
-def test_damaged_offset_index_of_a_closed_segment_is_named(log_dir: Path) -> None:
-    index = log_dir / str(TP) / name(0, FileKind.OFFSET_INDEX)
-    index.write_bytes(b"\0" * 3)
-    segment = scan(log_dir).segments[0]
-    with pytest.raises(CorruptFile) as caught:
-        read_offset_index(FILES, segment)
-    assert (caught.value.path, caught.value.position) == (str(index), 3)
-
-
-def test_missing_offset_index_reads_as_none(log_dir: Path) -> None:
-    (log_dir / str(TP) / name(0, FileKind.OFFSET_INDEX)).unlink()
-    assert read_offset_index(FILES, scan(log_dir).segments[0]) is None
-
-
 def test_1_10_largest_timestamp_is_that_of_the_time_index_else_the_mtime(log_dir: Path) -> None:
     assert [s.facts.largest_timestamp_ms for s in scan(log_dir).segments] == [1200, 1500, 1700]
     (log_dir / str(TP) / name(0, FileKind.TIME_INDEX)).unlink()
@@ -187,12 +172,22 @@ def test_1_10_largest_timestamp_is_that_of_the_time_index_else_the_mtime(log_dir
     assert [s.facts.largest_timestamp_ms for s in scan(log_dir).segments] == [7, 10, 1700]
 
 
-def test_damaged_time_index_of_a_closed_segment_is_named(log_dir: Path) -> None:
+@pytest.mark.parametrize("content", [b"\xff" * 12, bytes(24), bytes(5)])
+def test_1_10_a_damaged_time_index_counts_as_none(log_dir: Path, content: bytes) -> None:
+    """What zeros say would have retention delete the segment at once."""
     path = log_dir / str(TP) / name(3, FileKind.TIME_INDEX)
-    path.write_bytes(b"\xff" * 12)
-    with pytest.raises(CorruptFile) as caught:
-        scan(log_dir)
-    assert (caught.value.path, caught.value.position) == (str(path), 0)
+    path.write_bytes(content)
+    os.utime(log_dir / str(TP) / name(3), ns=(0, 10_000_000))
+    segment = scan(log_dir).segments[1]
+    assert segment.facts.largest_timestamp_ms == 10
+    assert segment.time_index_flaw is not None
+    assert not segment.is_age_known
+
+
+def test_b5_a_timestamp_of_0_is_no_age(log_dir: Path) -> None:
+    """Twelve bytes of zeros may be an entry, or what a power cut left of one."""
+    (log_dir / str(TP) / name(3, FileKind.TIME_INDEX)).write_bytes(bytes(12))
+    assert [segment.is_age_known for segment in scan(log_dir).segments] == [True, False, True]
 
 
 def test_b5_time_index_of_the_active_segment_may_be_preallocated(log_dir: Path) -> None:

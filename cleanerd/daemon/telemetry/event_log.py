@@ -59,6 +59,7 @@ class EventLog:
             records_per_s=round(result.records_per_s),
             segments=[result.segments_before, result.segments_after],
             error=result.error,
+            index_damage=result.index_damage,
         )
 
     def committed(self, log: LogId, round_end: int) -> None:

@@ -69,10 +69,11 @@ def _words(text: str) -> tuple[str, ...]:
 _row("cleaning", "info",
      ("outcome", "reason", *_LOG, "job_id", "trigger", "range", "seconds", "phase_seconds", "mb_per_s",
       "records_per_s", "bytes_read", "bytes_before", "bytes_after", "records_read", "records_kept", "removed",
-      "segments", "error", "failures"),
+      "segments", "error", "failures", "index_damage"),
      "A log went through a cleaning; one line for each log of a job. `range`: first dirty offset and end; `removed`: "
      "records by reason; `phase_seconds`: all but commit and checkpoint are those of the job, which its logs share; "
-     "`segments`: before and after; superseded_by_broker: the broker's cleaner or retention "
+     "`segments`: before and after; `index_damage`: what is wrong with indexes of the old segments, instead of which "
+     "the log itself was read; superseded_by_broker: the broker's cleaner or retention "
      "got there first; uncleanable: it has failed `failures` times and is no longer retried.",
      "failed: it is retried automatically. uncleanable: repair the file that the reason names, or `cleanerctl retry`.",
      outcomes="committed, staged, unchanged, skipped, superseded_by_broker, aborted, failed, uncleanable",
