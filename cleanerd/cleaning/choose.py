@@ -8,6 +8,7 @@ from functools import partial
 from cleanerd.cleaning.causes import Cause, Held
 from cleanerd.cleaning.horizons import read_horizons
 from cleanerd.cleaning.result import Basis, CleaningOutcome, CleanRequest, LogResult
+from cleanerd.config.load import DEFAULT
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
 from cleanerd.env.pace import Pace
@@ -133,8 +134,9 @@ def examine(
     """One partition: a candidate, or the result that says why not. `staged`: as `scan_partition` takes it."""
     config = request.topic_config(tp.topic)
     if not config.compact:
-        reason = f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, without compact"
-        return LogResult.of(tp, log_dir.path, "skipped", reason)
+        policy = ",".join(config.cleanup_policy) or "empty"
+        by = " by default" if _is_default(request, tp.topic) else ""
+        return LogResult.of(tp, log_dir.path, "skipped", f"cleanup.policy is {policy}{by}, without compact")
     directory, files = log_dir.partition(tp).path, log_dir.files
     look = partial(_examine, log_dir, tp, checkpoints, request, config, pace, staged)
     found = attempt(look, directory)
@@ -144,6 +146,14 @@ def examine(
         if isinstance(found, CorruptFile) and stamps(files, found.path) != before:
             found = changed_while_read(found)
     return failed_on_disk(log_dir, tp, found) if isinstance(found, CleanerdError) else found
+
+
+def _is_default(request: CleanRequest, topic: str) -> bool:
+    """Whether nobody said what its cleanup.policy is."""
+    configuration = request.configuration
+    return (
+        configuration is not None and configuration.topic_settings(topic)["cleanup.policy"].origin == DEFAULT
+    )
 
 
 def failed_on_disk(log_dir: LogDir, tp: TopicPartition, error: CleanerdError) -> LogResult:

@@ -18,6 +18,7 @@ from cleanerd.cleaning.boundary import one_by_one
 from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk, in_order, log_size, partitions
 from cleanerd.cleaning.clean import Cleaner, CleaningJob
 from cleanerd.cleaning.committer import CommitHost, Committer, has_result, in_rounds
+from cleanerd.cleaning.foreign import left_alone
 from cleanerd.cleaning.overlap import Ending, one_ahead
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import CleaningOutcome, CleanRequest, LogResult, Progress
@@ -31,6 +32,7 @@ from cleanerd.errors import CleanerdError, JobFailed, LockHeld, attempt, guarded
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir, Owner
+from cleanerd.storage.no_log_dir import why_no_log_dir
 from cleanerd.storage.scan import PartitionSnapshot
 from cleanerd.storage.staged import StagedGroup, staged_bytes
 
@@ -58,14 +60,17 @@ def clean_once(
             found = attempt(partial(_look, files, path, clock, request), path)
             if isinstance(found, CleanerdError):
                 run.add(LogResult.of(_NO_LOG, path).failed(found))
-            else:
+            elif found is not None:  # else the command line warns of it
                 _Directory(run, *found).clean()
     return list(run.results.values())
 
 
 def _look(
     files: Files, path: str, clock: Clock, request: CleanRequest
-) -> tuple[LogDir, list[TopicPartition]]:
+) -> tuple[LogDir, list[TopicPartition]] | None:
+    """A directory and the partitions that the run is about; None for what is no log directory."""
+    if why_no_log_dir(files, path) is not None:
+        return None
     log_dir = LogDir.at(files, path, clock, request.all_log_dirs)
     return log_dir, partitions(log_dir, request)
 
@@ -114,6 +119,7 @@ class _Directory(CommitHost):
     def _sequence(self) -> None:
         with self._log_dir.cleaned_by_us():
             self._recover()
+            self._leave_alone()
             self._commit_waiting()
             self._reset_checkpoints()
             self._clean_jobs()
@@ -133,6 +139,16 @@ class _Directory(CommitHost):
                 elif one.reason is not None:
                     self._add(LogResult.of(tp, self._log_dir.path, "failed", one.reason))
         self._found = [tp for tp in self._found if self._result_of(tp) is None]
+
+    def _leave_alone(self) -> None:
+        """What nothing says that it may be touched is not looked at further."""
+        request = self._request
+        alone = left_alone(self._log_dir, self._found, request.configuration, request.topics or frozenset())
+        for tp, reason in alone.items():
+            skipped = LogResult.of(tp, self._log_dir.path, "skipped", reason)
+            if self._is_news(skipped):
+                self._add(skipped)
+        self._found = [tp for tp in self._found if tp not in alone]
 
     def _commit_waiting(self) -> None:
         """Commit what earlier cleanings left staged, so that nothing is done twice.
@@ -268,6 +284,7 @@ class _Directory(CommitHost):
 
     def _count(self) -> None:
         """A dry run: it writes nothing, so it takes no lock either."""
+        self._leave_alone()
         is_owned = self._log_dir.owner.has_lock
         count = partial(self._cleaner.count, space=self._run.space, is_owned=is_owned)
         for job in self._jobs({} if is_owned else self._foresee_commits()):

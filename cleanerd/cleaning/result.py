@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from cleanerd.cleaning.phases import Stopwatch
+from cleanerd.config.load import Configuration
 from cleanerd.config.model import CleanerdConfig, TopicConfig
 from cleanerd.errors import Aborted, CleanerdError, DirOffline, PolicyChanged, Retryable, SourceChanged
 from cleanerd.format.names import TopicPartition
@@ -171,7 +172,10 @@ class LogResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanRequest:
-    """What to clean, and by which rules. None for `topics` or `partitions`: all of them."""
+    """What to clean, and by which rules. None for `topics` or `partitions`: all of them.
+
+    `configuration`: what to ask which logs are left alone (`cleaning.foreign`); None where the host has asked.
+    """
 
     config: CleanerdConfig
     topic_config: Callable[[str], TopicConfig]
@@ -182,6 +186,7 @@ class CleanRequest:
     horizons: bool = False  # also clean what is not dirty enough, if a delete horizon there has expired
     dry_run: bool = False
     jobs_at_once: int = 1  # that share the memory for keys
+    configuration: Configuration | None = None
 
     @property
     def all_log_dirs(self) -> tuple[str, ...]:

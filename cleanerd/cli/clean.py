@@ -17,7 +17,7 @@ from typing import Protocol
 
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
 from cleanerd.cli import output
-from cleanerd.cli.configuration import load
+from cleanerd.cli.configuration import load, no_log_dirs
 from cleanerd.cli.parser import did_you_mean
 from cleanerd.cli.progress import progress_on
 from cleanerd.cli.tables import log_name, results_table, write_table
@@ -66,6 +66,8 @@ def _clean_once(request: CleanRequest, *, progress: Progress, clock: Clock) -> l
 def request_from(arguments: Namespace) -> CleanRequest:
     """What the options of `clean` ask for. Raises `BadConfiguration`, `BadUsage`."""
     loaded = load(arguments, output.say)
+    for reason in no_log_dirs(loaded.log_dirs):
+        output.say(reason)
     return CleanRequest(
         config=loaded.configuration.broker,
         topic_config=loaded.configuration.topic,
@@ -75,6 +77,7 @@ def request_from(arguments: Namespace) -> CleanRequest:
         force=arguments.force,
         horizons=True,
         dry_run=arguments.dry_run,
+        configuration=loaded.configuration,
     )
 
 

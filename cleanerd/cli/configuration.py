@@ -6,16 +6,25 @@ the cluster says about topics and brokers.
 
 import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from cleanerd.cleaning.foreign import left_alone
 from cleanerd.config.load import Configuration, examine, resolve
 from cleanerd.config.model import Layer, TopicConfig
 from cleanerd.config.sources import read_sources
+from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.errors import BadUsage, CleanerdError
-from cleanerd.format.names import META_PROPERTIES
+from cleanerd.errors import BadUsage, CleanerdError, guarded
+from cleanerd.format.names import DirKind, parse_partition_dir
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.metadata_log import find_metadata
+from cleanerd.storage.no_log_dir import why_no_log_dir
+
+_NO_METADATA = "no metadata log found: what the cluster overrides for topics and brokers is not known"
+_SHOWN = 5
+_ONE_SHOTS = ("clean", "forecast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +44,11 @@ def load(arguments: Namespace, warn: Callable[[str], None], files: Files | None 
         raise BadUsage("which logs? give the broker's --config FILE, or --log-dir DIR")
     log_dirs = _log_dirs(arguments.log_dir, configuration.broker.log_dirs)
     metadata = find_metadata(files, log_dirs, configuration.broker.metadata_log_dir)
-    for warning in configuration.warnings:
-        warn(warning)
     if metadata is not None:
         configuration = resolve(sources, metadata)
-    elif any(files.exists(os.path.join(log_dir, META_PROPERTIES)) for log_dir in log_dirs):
-        warn("no metadata log found: what the cluster overrides for topics and brokers is not known")
+    named = frozenset(arguments.topic) if arguments.command in _ONE_SHOTS else None
+    for warning in (*configuration.warnings, *_unknown_topics(files, log_dirs, configuration, named)):
+        warn(warning)
     return Loaded(configuration, log_dirs)
 
 
@@ -72,6 +80,39 @@ def topic_configs(
     except CleanerdError as error:
         warn(f"what the cluster overrides for topics is not known: {error}")
         return configuration.topic
+
+
+def _unknown_topics(
+    files: Files, log_dirs: Iterable[str], configuration: Configuration, named: frozenset[str] | None
+) -> Iterator[str]:
+    """That a broker's directories have no metadata log, and which topics are left alone; `named`: see `left_alone`."""
+    if configuration.metadata is not None:
+        return
+
+    def unknown(path: str) -> set[str] | None:
+        log_dir = LogDir.at(files, path, SystemClock())
+        if not log_dir.is_kafka:
+            return None
+        parsed = [parse_partition_dir(name) for name in files.list_names(path)]
+        current = [one[0] for one in parsed if one is not None and one[1] is DirKind.CURRENT]
+        asked = [tp for tp in current if not named or tp.topic in named]
+        return {tp.topic for tp in left_alone(log_dir, asked, configuration, named)}
+
+    found = [guarded(partial(unknown, path), path) for path in log_dirs]
+    brokers = [topics for topics in found if isinstance(topics, set)]
+    topics = sorted(set().union(*brokers))
+    more = f" and {len(topics) - _SHOWN} more" if len(topics) > _SHOWN else ""
+    left = f"; until their cleanup.policy is set, these are left alone: {', '.join(topics[:_SHOWN])}{more}"
+    if brokers:
+        yield f"{_NO_METADATA}{left if topics else ''}"
+
+
+def no_log_dirs(log_dirs: Iterable[str]) -> Iterator[str]:
+    """Why some of these are no log directories; one that cannot be read is passed over."""
+    for path in log_dirs:
+        reason = guarded(partial(why_no_log_dir, RealFiles(), path), path)
+        if isinstance(reason, str):
+            yield reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +147,10 @@ def diagnose(arguments: Namespace, files: Files | None = None) -> Diagnosis:
         unusable.append(str(error))
     else:
         configuration, problems = examine(sources, metadata)
-    return Diagnosis(log_dirs, (*problems, *unusable), configuration.warnings)
+    warnings = [*configuration.warnings, *no_log_dirs(log_dirs)]
+    if not unusable:
+        warnings += _unknown_topics(files, log_dirs, configuration, None)
+    return Diagnosis(log_dirs, (*problems, *unusable), tuple(warnings))
 
 
 def _names_log_dirs(configuration: Configuration) -> bool:

@@ -17,6 +17,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 
 from cleanerd.cleaning.choose import Candidate, examine_all, partitions
+from cleanerd.cleaning.foreign import left_alone
 from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.cli import output
 from cleanerd.cli.clean import request_from
@@ -72,7 +73,10 @@ def run(arguments: Namespace) -> int:
 def _examined(request: CleanRequest, clock: Clock) -> Iterator[Candidate | LogResult]:
     for path in request.log_dirs:
         log_dir = LogDir.at(RealFiles(), path, clock)
-        yield from examine_all(log_dir, partitions(log_dir, request), request, lambda _: unpaced)
+        found = partitions(log_dir, request)
+        alone = left_alone(log_dir, found, request.configuration, request.topics or frozenset())
+        known = [tp for tp in found if tp not in alone]
+        yield from examine_all(log_dir, known, request, lambda _: unpaced)
 
 
 def _name(found: Candidate | LogResult) -> str:

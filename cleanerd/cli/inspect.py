@@ -27,7 +27,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
 from cleanerd.cli import output
-from cleanerd.cli.configuration import log_dirs, topic_configs
+from cleanerd.cli.configuration import log_dirs, no_log_dirs, topic_configs
 from cleanerd.cli.inspect_tables import estimate_text, write_coordinator, write_details, write_overview
 from cleanerd.cli.progress import bytes_on
 from cleanerd.env.clock import SystemClock
@@ -52,6 +52,8 @@ def run(arguments: Namespace) -> int:
 
     now_ms = arguments.now_ms if arguments.now_ms is not None else SystemClock().now_ms()
     directories = log_dirs(arguments)
+    for reason in no_log_dirs(directories):
+        output.say(reason)
     config_of = topic_configs(arguments, directories, output.say)
     with bytes_on(sys.stderr, "inspect") as read:
         answers = inspect_logs(

@@ -92,6 +92,9 @@ KINDS: Mapping[str, Kind] = {
     "log_start_beyond_end": Kind(
         _E, "the log starts behind its end: a broker deletes all segments", "remove the entry of the log"
     ),
+    "no_log_dir": Kind(
+        _W, "neither a broker's directory nor one with a partition in it", "give the directories that log.dirs names"
+    ),
     "foreign_directory": Kind(_E, "a directory with which no broker starts", "move it out of the log directory"),
     "foreign_file": Kind(_I, "a file that is not Kafka's", "nothing"),
     "misnamed_file": Kind(_E, "a file with whose name no broker starts", "move it out of the partition"),

@@ -4,16 +4,18 @@ import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import UUID
 
-from cleanerd.env.files import NotRegular
-from cleanerd.errors import DirOffline
+from cleanerd.env.files import NotRegular, RealFiles
+from cleanerd.errors import DirOffline, guarded
 from cleanerd.format import names
 from cleanerd.format.checkpoint import parse_offset_checkpoint
 from cleanerd.format.errors import FormatError
 from cleanerd.format.meta_properties import MetaProperties, parse_meta_properties
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.storage.lock import probe
+from cleanerd.storage.no_log_dir import A_LOG_DIR, found_instead
 
 from .findings import Finding
 from .partition_check import DirFacts, Partition
@@ -48,27 +50,24 @@ def list_log_dir(log_dir: str) -> LogDir:
     findings: list[Finding] = []
     problems = _Problems(log_dir, findings)
     offsets = {name: problems.checkpoint(name) for name in CHECKPOINTS}
-    meta_content = problems.read(names.META_PROPERTIES, "meta_properties")
+    meta = problems.meta()
     facts = DirFacts(
         log_dir=log_dir,
         is_kafka=os.path.lexists(os.path.join(log_dir, names.META_PROPERTIES)),
+        is_kraft=meta is not None and meta.version > 0,
         is_live=_is_live(log_dir),
         is_clean=os.path.isfile(os.path.join(log_dir, names.CLEAN_SHUTDOWN)),
         offsets=offsets,
     )
-    found = LogDir(facts, findings)
-    if meta_content is not None:
-        try:
-            found.meta = parse_meta_properties(meta_content)
-        except FormatError as error:
-            problems.add(
-                "meta_properties", names.META_PROPERTIES, error.position, error.expected, error.found
-            )
+    found = LogDir(facts, findings, meta=meta)
     try:
         listed = sorted(os.listdir(log_dir))
     except OSError as error:
         problems.add("unreadable", "", -1, "a readable directory", error.strerror)
         return found
+    instead = guarded(partial(found_instead, RealFiles(), log_dir), log_dir)
+    if isinstance(instead, str):
+        problems.add("no_log_dir", "", -1, A_LOG_DIR, instead)
     for name in listed:
         _sort(found, problems, name)
     _check_entries(found, problems)
@@ -135,6 +134,14 @@ class _Problems:
         except OSError as error:
             self.add(unreadable, name, -1, "a readable file", error.strerror)
         return None
+
+    def meta(self) -> MetaProperties | None:
+        content = self.read(names.META_PROPERTIES, "meta_properties")
+        try:
+            return None if content is None else parse_meta_properties(content)
+        except FormatError as error:
+            self.add("meta_properties", names.META_PROPERTIES, error.position, error.expected, error.found)
+            return None
 
     def checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
         content = self.read(name, "checkpoint")

@@ -34,10 +34,14 @@ _NUMBER = re.compile(r"[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class DirFacts:
-    """What every partition of a log directory shares; see `SegmentTask`. `is_kafka`: it is a broker's."""
+    """What every partition of a log directory shares; see `SegmentTask`.
+
+    `is_kafka`: it is a broker's; `is_kraft`: of a cluster whose topics have ids.
+    """
 
     log_dir: str
     is_kafka: bool
+    is_kraft: bool
     is_live: bool
     is_clean: bool
     offsets: Mapping[str, Mapping[TopicPartition, int]]  # by name of the checkpoint
@@ -193,7 +197,7 @@ def _read_metadata(found: Partition) -> None:
     try:
         if content is not None:
             found.topic_id = parse_partition_metadata(content)
-        elif _is_missing(found, path):
+        elif found.facts.is_kraft and _is_missing(found, path):
             found.add("partition_metadata_missing", path)
     except FormatError as error:
         found.add("partition_metadata", path, error.position, error.expected, error.found)

@@ -213,3 +213,19 @@ def test_no_more_is_staged_beside_a_live_broker_than_it_allows(
     assert reason in str(ran.results["logs", "good"]["reason"])
     assert contents(log_dir / "good-0") == before
     assert_cleaned(clean(spark, log_dir, options=[f"--set={limit}"]), log_dir / "good-0")
+
+
+def test_nothing_is_written_to_what_is_no_log_directory(spark: LazySpark, tmp_path: Path) -> None:
+    """Application logs, or another engine's directory: no lock file lies there; the log directory beside is cleaned."""
+    other = tmp_path / "other"
+    (other / "t-0").mkdir(parents=True)
+    (other / "t-0" / "0-1-v1.log").write_text("of another engine")
+    (other / "server.log").write_text("started")
+    before = {path: path.stat().st_mtime_ns for path in [other, *other.rglob("*")]}
+    log_dir = write_logs(tmp_path / "logs", "good")
+    ran = clean(spark, other, log_dir)
+    assert {path: path.stat().st_mtime_ns for path in [other, *other.rglob("*")]} == before
+    assert f"{other}: expected a log directory" in ran.told
+    assert "found server.log, t-0\n" in ran.told
+    assert ran.results.keys() == {("logs", "good")}
+    assert_cleaned(ran, log_dir / "good-0")

@@ -52,6 +52,12 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cleanerd.__file__).parents[1
 """For a process of its own, which must find the package that is tested, installed or not."""
 
 
+def make_log_dir(path: Path) -> None:
+    """A log directory with an empty log."""
+    (path / "empty-0").mkdir(parents=True)
+    (path / "empty-0" / "00000000000000000000.log").touch()
+
+
 @pytest.fixture
 def cleaning() -> FakeCleaning:
     """The stand-in of this test."""
@@ -65,11 +71,12 @@ def run(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Run:
-    """Run `cleanerd` with some arguments, in a directory and an environment of its own."""
+    """Run `cleanerd` with some arguments, in a directory and an environment of its own; the directory has an empty log."""
     for name in list(os.environ):
         if name.startswith(("KAFKA_", "CLEANERD_")):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
+    make_log_dir(tmp_path)
 
     def _run(*arguments: str) -> Ran:
         code = main(arguments, clean_once=cleaning)

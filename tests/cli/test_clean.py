@@ -12,7 +12,7 @@ import pytest
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.errors import BadConfiguration, CleanerdError, Fatal, LockHeld
-from tests.cli.conftest import ENVIRONMENT, FakeCleaning, Run
+from tests.cli.conftest import ENVIRONMENT, FakeCleaning, Run, make_log_dir
 
 COMMITTED = LogResult(
     topic="orders",
@@ -179,7 +179,7 @@ def test_without_any_log_directory_it_says_what_to_give(run: Run, cleaning: Fake
 
 def test_options_become_the_request(run: Run, cleaning: FakeCleaning, tmp_path: Path) -> None:
     """Every option of architecture section 6 arrives."""
-    (tmp_path / "a").mkdir()
+    make_log_dir(tmp_path / "a")
     (tmp_path / "server.properties").write_text("log.dirs=/configured\nlog.cleaner.backoff.ms=1\n")
     ran = run(
         *("clean", "--config", "server.properties", "--log-dir", "a", "--log-dir", str(tmp_path)),
@@ -280,6 +280,22 @@ def test_errors_of_the_run_become_exit_codes(
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.parametrize("command", ["clean", "inspect", "forecast", "verify", "config check"])
+def test_a_directory_that_is_no_log_directory_is_named(run: Run, tmp_path: Path, command: str) -> None:
+    """By every command, with what lies there: a wrong path, or a volume that is not mounted, is no success."""
+    for name in ("gc.log", "kafka", "server.log", "state-change.log"):
+        (tmp_path / "application-logs" / name).mkdir(parents=True)
+    (tmp_path / "server.properties").write_text(f"log.dirs={tmp_path},{tmp_path}/application-logs\n")
+    ran = run(*command.split(), "--config", "server.properties")
+    assert ran.code == 0
+    if command == "verify":
+        assert ran.out.count("no_log_dir") == 2  # its row, and what it means
+    else:
+        assert f"{tmp_path}/application-logs: expected a log directory" in ran.err
+        assert "found gc.log, kafka, server.log and 1 more\n" in ran.err
+        assert f"{tmp_path}: expected" not in ran.err
+
+
 def test_missing_metadata_log_of_a_kafka_directory_is_said(run: Run, tmp_path: Path) -> None:
     """Topic overrides are then not known; a directory of nobody needs none."""
     assert run("clean", "--log-dir", ".").err == ""
@@ -349,11 +365,13 @@ def test_no_color_is_honoured(tmp_path: Path) -> None:
 
 def test_dumb_terminal_gets_no_bar(tmp_path: Path) -> None:
     """It could not draw one."""
+    make_log_dir(tmp_path)
     assert run_on_terminal(tmp_path, TERM="dumb")[1] == b""
 
 
 def test_closed_pipe_ends_quietly(tmp_path: Path) -> None:
     """`cleanerd clean | head -1` leaves no traceback, and the code of the work."""
+    make_log_dir(tmp_path)
     shell = f'"{sys.executable}" -c "$SCRIPT" 3000 2>err; echo $? >code'
     command = ["sh", "-c", f"({shell}) | head -1"]
     environment = {**ENVIRONMENT, "SCRIPT": SCRIPT}

@@ -27,7 +27,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     content = bytearray(damaged.read_bytes())
     content[100] ^= 0xFF
     damaged.write_bytes(content)
-    brokers = write_logs(directory / "brokers", "staged")
+    brokers = write_logs(directory / "brokers", "staged", "unknown")
     restored = write_logs(directory / "restored", "restored")
     (restored / names.REPLICATION_CHECKPOINT).unlink()
     plain = directory / "plain"
@@ -121,6 +121,20 @@ def test_a_topic_without_a_policy_says_what_that_means(daemon: DaemonProcess) ->
     assert facts["oldest segment"].startswith("segment 0 stays: cleanup.policy is empty, so neither age")
 
 
+def test_a_log_of_an_unknown_topic_has_neither_policy_nor_date(daemon: DaemonProcess) -> None:
+    """What Kafka's defaults would do to it does not happen."""
+    decision, facts = explained(daemon, "unknown-0")
+    assert "how unknown is configured is not known; set its cleanup.policy in topics.d" in decision
+    assert list(facts) == ["ignored"]
+    log = daemon.log("unknown-0")
+    assert (log["state"], log["policy"]) == ("ignored", "unknown")
+    (planned,) = daemon.ask("retention", "unknown-0", "--dry-run")["retention"]
+    assert (planned["outcome"], planned["segments"], planned["next_ms"]) == ("skipped", 0, None)
+    assert "is not known" in planned["reason"]
+    warned = [event["reason"] for event in daemon.events() if event["event"] == "configuration_warning"]
+    assert any(reason.endswith("these are left alone: unknown") for reason in warned)
+
+
 def test_a_clean_log_needs_nothing(daemon: DaemonProcess) -> None:
     decision, facts = explained(daemon, "good-0")
     assert decision.startswith("not cleaned: nothing to clean: ")
@@ -157,7 +171,7 @@ def test_history_tells_what_was_asked(daemon: DaemonProcess) -> None:
 
 def test_status_counts_states_as_the_logs_have_them(daemon: DaemonProcess) -> None:
     counts = daemon.ask("status")["status"]["logs_by_state"]
-    assert counts == {"clean": 3, "uncleanable": 1, "paused": 1, "ignored": 2, "staged": 1}
+    assert counts == {"clean": 3, "uncleanable": 1, "paused": 1, "ignored": 3, "staged": 1}
 
 
 @pytest.mark.soak

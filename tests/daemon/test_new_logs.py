@@ -13,8 +13,10 @@ from structlog.testing import capture_logs
 from cleanerd.config.model import KraftMetadata
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.format.names import PARTITION_METADATA
+from cleanerd.format.names import CLEANERD_LOCK, META_PROPERTIES, PARTITION_METADATA
 from cleanerd.format.partition_metadata import render_partition_metadata
+from tests.cleaning.logs import write_logs
+from tests.daemon.processes import running, wait_until
 from tests.operate.world import World
 
 TOPIC_ID = uuid.UUID(int=1)
@@ -69,3 +71,37 @@ def test_a_topic_id_that_comes_late_is_found_by_the_next_full_scan(world: World)
     (world.a / "one-0" / PARTITION_METADATA).write_bytes(render_partition_metadata(TOPIC_ID))
     scanner.scan()
     assert set(ignored) == {world.log("two"), world.log("three")}
+
+
+def test_nothing_is_written_to_a_directory_until_it_is_a_log_directory(world: World) -> None:
+    """It is reported once, with what lies there; from its first segment on it is the daemon's as any other."""
+    world.close()
+    for path in world.b.iterdir():
+        path.unlink()
+    with capture_logs() as events:
+        world._start()
+        world.scan()
+        assert list(world.b.iterdir()) == []
+        write_logs(world.b, "new")
+        world.scan()
+    told = [(event["event"], event.get("reason")) for event in events if event.get("log_dir") == str(world.b)]
+    expected = (
+        f"{world.b}: expected a log directory (meta.properties, or a partition with a segment), found nothing"
+    )
+    assert told[0] == ("log_dir_offline", expected)
+    assert [event for event, _ in told].count("log_dir_offline") == 1
+    assert ("log_dir_online", None) in told
+    assert (world.b / CLEANERD_LOCK).exists()
+    assert any(log.log_dir == str(world.b) for log in world.parts.inventory.logs())
+
+
+def test_the_first_segment_of_a_log_directory_is_seen_at_once(tmp_path: Path) -> None:
+    """Not by the next full scan, which may be far away."""
+    log_dir = tmp_path / "logs"
+    log_dir.mkdir()
+    with running(tmp_path / "d", log_dir, cleanerd_scan_interval_ms=600_000) as daemon:
+        assert os.listdir(log_dir) == []
+        assert daemon.ask("status")["status"]["log_dirs"][0]["online"] is False
+        write_logs(log_dir, "new")
+        (log_dir / META_PROPERTIES).unlink()
+        wait_until(lambda: daemon.log("new-0"), 30, daemon.output)

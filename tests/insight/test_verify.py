@@ -58,8 +58,24 @@ def test_a_damage_is_found_where_it_is(harm: Damage, tmp_path: Path) -> None:
 
 def test_every_code_has_a_damage() -> None:
     """But those that need two directories, a staged cleaning or a race."""
-    elsewhere = {"meta_mismatch", "partition_twice", "staged", "changed", "not_judged"}
+    elsewhere = {"meta_mismatch", "partition_twice", "staged", "changed", "not_judged", "no_log_dir"}
     assert KINDS.keys() - set(DAMAGES.values()) == elsewhere
+
+
+def test_partitions_of_a_zookeeper_broker_need_no_topic_id(tmp_path: Path) -> None:
+    """Brokers before 2.8 wrote none; only a KRaft broker takes a partition without one for a stray."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    shutil.rmtree(log_dir / "__cluster_metadata-0")
+    (log_dir / "plain-0" / names.PARTITION_METADATA).unlink()
+    assert codes(log_dir) == {"partition_metadata_missing": 1}
+    (log_dir / names.META_PROPERTIES).write_text("version=0\nbroker.id=1\ncluster.id=c\n")
+    assert codes(log_dir) == {}
+
+
+def test_a_directory_of_another_program_is_named_as_a_whole(tmp_path: Path) -> None:
+    (tmp_path / "kafka" / "orders" / "0_12").mkdir(parents=True)
+    (finding,) = findings(tmp_path)
+    assert (finding.code, finding.path, finding.found) == ("no_log_dir", str(tmp_path), "kafka")
 
 
 def test_two_directories_of_one_broker(tmp_path: Path) -> None:

@@ -15,19 +15,21 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import META_PROPERTIES, TopicPartition
+from tests.cleaning.logs import META_PROPERTIES as BROKER
 from tests.cleaning.logs import write_logs
 from tests.daemon.inventories import HandClock
 from tests.operate.scrape import Scrape, parse
 
 
 class World:
-    """Two log directories of cooperating writers, `a` with three dirty logs, `b` with none."""
+    """Two log directories: `a` of cooperating writers, with three dirty logs, `b` of a broker, with none."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.clock = HandClock()
         self.a, self.b = root / "a", root / "b"
         self.b.mkdir()
+        (self.b / META_PROPERTIES).write_text(BROKER)
         self.add("one", "two", "three")
         self._file = root / "server.properties"
         self._settings: dict[str, object] = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import structlog
 
+from cleanerd.cleaning.foreign import why_foreign
 from cleanerd.config.load import Configuration
-from cleanerd.daemon.inventory.ignored import why_foreign
 from cleanerd.daemon.inventory.inventory import ScanReport
 from cleanerd.daemon.inventory.watch import LogDirWatcher
 from cleanerd.daemon.parts import Parts
@@ -19,7 +19,7 @@ from cleanerd.daemon.workers import Bell, Worker
 from cleanerd.errors import attempt, guarded
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
-from cleanerd.storage.log_dir import Owner
+from cleanerd.storage.log_dir import LogDir, Owner
 
 _NEW_FOR_S = 60.0
 """A broker creates a partition before it writes its topic id, and before we have read of the topic: for so long that is
@@ -94,7 +94,7 @@ class Scanner:
             is_named = self._is_named(
                 log, configuration
             )  # first: what its broker writes meanwhile is found by the next scan
-            reason = attempt(partial(why_foreign, parts.files, log, configuration), log.directory)
+            reason = attempt(partial(self._why_foreign, log, configuration), log.directory)
             if reason is None:
                 ignored.pop(log, None)
                 self._new_since_s.pop(log, None)
@@ -106,6 +106,10 @@ class Scanner:
         for failure in parts.failures.all():
             if parts.failures.changed(failure.log, parts.stamp(failure.log)):
                 _log.info("tried_again", **failure.log.fields(), reason="it changed")
+
+    def _why_foreign(self, log: LogId, configuration: Configuration) -> str | None:
+        log_dir = LogDir.at(self._parts.files, log.log_dir, self._parts.clock)
+        return why_foreign(log_dir, log.topic_partition, configuration)
 
     def _is_named(self, log: LogId, configuration: Configuration) -> bool:
         """Whether all is there that tells which topic a log is of, if anything ever does."""
@@ -177,7 +181,9 @@ class Scanner:
     def _seen_change(self, log_dir: str, name: str | None) -> None:
         if name is not None:
             self._parts.inventory.touch(log_dir, name)
-        else:  # events were lost
+        if (
+            name is None or log_dir in self._parts.obstacles.offline
+        ):  # events were lost, or it may be a log directory now
             self._scanned_s = -math.inf
         self._bell.ring()
 

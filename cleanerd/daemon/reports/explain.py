@@ -24,7 +24,15 @@ _STATES = {
 
 
 def explain(parts: Parts, log: LogId, *, exact: bool) -> Explanation:
-    """Exact: looks at the log as a cleaning would, for which the engine may have to start. Else by what scans have found."""
+    """Exact: looks at the log as a cleaning would, for which the engine may have to start. Else by what scans have found.
+
+    Of a log that is not known to be ours nothing else is: neither its policy nor what retention would do to it.
+    """
+    ignored = parts.obstacles.ignored.get(log)
+    if ignored is not None:
+        return _explanation(
+            log, f"not cleaned: {ignored}", [Fact(name="ignored", value=ignored, blocks=True)]
+        )
     facts, remedy = _about_daemon(parts, log), None
     if not facts[0].blocks:  # else there is no dirty section to speak of
         held = None if exact and not any(fact.blocks for fact in facts) else _held_back(parts, log)
@@ -47,7 +55,10 @@ def explain(parts: Parts, log: LogId, *, exact: bool) -> Explanation:
     advice = (_advice(parts, log) if blocking else None) or remedy
     if advice is not None:
         facts.append(Fact(name="what to do", value=advice))
-    facts += retention_facts(parts, log)
+    return _explanation(log, decision, facts + retention_facts(parts, log))
+
+
+def _explanation(log: LogId, decision: str, facts: list[Fact]) -> Explanation:
     tp = log.topic_partition
     return Explanation(
         topic=tp.topic, partition=tp.partition, log_dir=log.log_dir, decision=decision, facts=tuple(facts)

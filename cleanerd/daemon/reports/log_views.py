@@ -34,7 +34,7 @@ def _log_view(
         partition=tp.partition,
         log_dir=log.log_dir,
         state=condition.state,
-        policy=",".join(config.cleanup_policy),
+        policy="unknown" if log in parts.obstacles.ignored else ",".join(config.cleanup_policy),
         size_bytes=known.contents.size_bytes if known else 0,
         segments=len(known.contents.closed) + 1 if known else 0,
         log_start_offset=known.offsets.log_start if known else None,

@@ -19,7 +19,10 @@ _BUSY = "it is paused or being cleaned, or another process holds .lock"
 
 
 def planned(parts: Parts, log: LogId) -> RetentionView:
-    """What a pass would do now; `skipped` with what it would do once it may."""
+    """What a pass would do now; `skipped` with what it would do once it may, if that is known."""
+    ignored = parts.obstacles.ignored.get(log)
+    if ignored is not None:
+        return _view(log, outcome="skipped", reason=ignored)
     try:
         found = parts.retention.preview(log)
     except CleanerdError as error:
@@ -77,7 +80,8 @@ def _obstacle(parts: Parts, log: LogId) -> str | None:
     """What keeps a pass from this log, None when nothing does."""
     owner = parts.ownership.owner_of(log.log_dir)
     if not parts.conditions.usable([log]):
-        return "its log directory is offline or about to be taken by its broker, or the log is ignored"
+        ignored = parts.obstacles.ignored.get(log)
+        return ignored or "its log directory is offline or about to be taken by its broker"
     if parts.ownership.owner(log.log_dir) is Owner.LIVE_BROKER:
         return f"process {owner or 'unknown'} holds .lock: retention is its broker's"
     config = parts.configuration()

@@ -131,8 +131,9 @@ _row("internal_error", "error", ("exception",),
 
 # -- log directories and logs -------------------------------------------------------------------------------------------
 
-_row("log_dir_offline", "warning", ("log_dir", "reason"), "A log directory does not work; its logs are left alone.",
-     "Check its disk and mount; every scan tries it again.")
+_row("log_dir_offline", "warning", ("log_dir", "reason"),
+     "A log directory does not work, or is none; its logs are left alone.",
+     "Check its disk, its mount and its name; every scan tries it again.")
 _row("log_dir_online", "info", ("log_dir",), "A log directory that was offline works again.")
 _row("owned_by_another", "info", ("log_dir", "pid"), "A broker owns a log directory at the start: results will be staged.")
 _row("recovery_postponed", "warning", ("log_dir", "reason"),
@@ -146,8 +147,9 @@ _row("commit_slice", "debug", ("log_dir", "logs", "seconds", "is_wanted"),
 _row("leftovers_not_read", "warning", ("directory", "reason"),
      "A directory could not be searched for retired files that wait to be deleted.",
      "Look at the directory; the next start tries again.")
-_row("ignored", "warning", (*_LOG, "reason"), "A log is left alone: it does not belong to the cluster.",
-     "Remove the directory if it is a stray one.")
+_row("ignored", "warning", (*_LOG, "reason"),
+     "A log is left alone: it does not belong to the cluster, or nothing says how its topic is configured.",
+     "Remove the directory if it is a stray one; set the `cleanup.policy` of an unknown topic in `topics.d`.")
 _row("tried_again", "info", (*_LOG, "reason"), "An uncleanable or failed log changed and will be retried.")
 _row("checkpoint_reset", "warning", (*_LOG, "offset"),
      "The first dirty offset of a log lay below its start or beyond its end, and is the log start offset now; or it was "

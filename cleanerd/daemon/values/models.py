@@ -59,7 +59,7 @@ class LogView(View):
 
     Of a log that is compacted, `clean_bytes`, `cleanable_bytes`, `uncleanable_bytes` (closed segments that may not be
     cleaned yet) and `active_bytes` add up to `size_bytes`; a segment that is dirty in part counts as cleanable.
-    `dirty_since_ms`: largest timestamp of the oldest closed segment that is dirty.
+    `dirty_since_ms`: largest timestamp of the oldest closed segment that is dirty. `policy` is `unknown` where the topic is.
     """
 
     topic: str

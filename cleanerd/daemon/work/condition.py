@@ -6,7 +6,7 @@ What comes first in this order decides.
 state                       what decides it
 ==========================  ==================================================================================
 offline                     its log directory does not work
-ignored                     it is not known to be ours to clean (`inventory.ignored`)
+ignored                     it is not known to be ours to clean (`cleaning.foreign`)
 cleaning, aborted, paused   a worker has it, or a hold or a client keeps it (rule 2A), or its broker moves it (2.10)
 uncleanable                 it is compacted and cannot be read, or failed too often
 staged                      a result waits for its commit

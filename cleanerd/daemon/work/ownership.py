@@ -19,6 +19,7 @@ from cleanerd.format import names
 from cleanerd.format.names import DirKind, parse_partition_dir
 from cleanerd.storage.lock import LogDirLock, may_lease, probe
 from cleanerd.storage.log_dir import LogDir, Owner
+from cleanerd.storage.no_log_dir import why_no_log_dir
 
 BROKER_START_S = 60.0
 """How long a directory is left alone for a broker that is expected, if it does not come."""
@@ -158,6 +159,9 @@ class Ownership:
         except DirOffline as error:
             self._unrecovered[log_dir] = set()  # whatever was under way there has failed
             return error
+        why = guarded(functools.partial(why_no_log_dir, self._files, log_dir), log_dir)
+        if why is not None:
+            return DirOffline(str(why))
         lock = LogDirLock(log_dir, names.CLEANERD_LOCK)
         try:
             lock.__enter__()

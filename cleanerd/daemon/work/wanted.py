@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cleanerd.cleaning.foreign import why_foreign
 from cleanerd.cleaning.wanted import check_wanted
 from cleanerd.config.load import Configuration
-from cleanerd.daemon.inventory.ignored import why_foreign
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
@@ -31,11 +31,11 @@ class Wanted:
         Asked again are cleanup.policy, topic id, min.compaction.lag.ms, holds and moves. Raises CorruptFile, OSError.
         """
         configuration = self.configuration()
-        reason = why_foreign(self.files, log, configuration)
+        log_dir, tp = LogDir.at(self.files, log.log_dir, self.clock), log.topic_partition
+        reason = why_foreign(log_dir, tp, configuration)
         if reason is None and (target := self.moving_to(log)) is not None:  # it may not be there to be seen
             reason = f"{log.directory}: its broker moves it to {target}"
         if reason is not None:
             raise PolicyChanged(reason)
-        log_dir, tp = LogDir.at(self.files, log.log_dir, self.clock), log.topic_partition
         check_wanted(log_dir, tp, configuration.topic(tp.topic), round_end)
         self.states.begin_commit(log)

@@ -1,0 +1,108 @@
+"""Logs that are left alone because nothing says that they may be touched (architecture 2).
+
+Where the cluster's metadata log is at hand, a log must be of a topic in it. A broker's directory without one (a ZooKeeper
+broker's, a restored volume) says nothing of its topics: with Kafka's defaults a compacted one would be deleted after a
+week, and under a policy for all, compaction would take from a deleted one all but the newest record of each key, and all
+records without a key. There somebody has to say what the policy of the topic is. Of a log that the metadata log does not
+know, only a command line that names it does.
+
+=============================================  =============================================================
+who says it                                    for which logs of a broker's directory without a metadata log
+=============================================  =============================================================
+`topics.d`, `--topic-set`                      those of the topic that is named
+`clean --topic`, beside a policy for all       those of the topics that are named
+`clean --set log.cleanup.policy` alone         those of no topic that has settings elsewhere: KRaft brokers give each
+                                               partition a topic id, so one without is not theirs; and with `compact`
+                                               those that have been compacted before, by `cleaner-offset-checkpoint`
+=============================================  =============================================================
+"""
+
+from collections.abc import Iterable
+
+from cleanerd.config.load import Configuration
+from cleanerd.config.model import Layer
+from cleanerd.format.errors import corruption_in
+from cleanerd.format.meta_properties import parse_meta_properties
+from cleanerd.format.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition
+from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.topic_id import why_not_of_cluster
+
+
+def why_foreign(log_dir: LogDir, tp: TopicPartition, configuration: Configuration) -> str | None:
+    """Why a log must be left alone, None for those that are ours to clean. Raises OSError."""
+    topic = tp.topic
+    if configuration.metadata is None and log_dir.is_kafka:
+        if "cleanup.policy" in configuration.own_texts(topic):
+            return None
+        return (
+            f"{log_dir.path} is a broker's and has no metadata log: how {topic} is configured is not known; "
+            f"set its cleanup.policy in topics.d, or with --topic-set {topic}:cleanup.policy=..."
+        )
+    return why_not_of_cluster(log_dir.partition(tp), topic, configuration.metadata)
+
+
+def left_alone(
+    log_dir: LogDir,
+    found: Iterable[TopicPartition],
+    configuration: Configuration | None,
+    named: frozenset[str] | None = None,
+) -> dict[TopicPartition, str]:
+    """Which of these logs are left alone, and why. Raises OSError, CorruptFile.
+
+    `configuration` None: none, the host has asked. `named`: topics that a one-shot command names; None: a daemon asks.
+    """
+    if configuration is None:
+        return {}
+    reasons = {tp: why_foreign(log_dir, tp, configuration) for tp in found}
+    foreign = {tp: reason for tp, reason in reasons.items() if reason is not None}
+    if not foreign or named is None:
+        return foreign
+    word = _Word(log_dir, configuration)
+    return {
+        tp: f"{reason}{word.advice(tp)}"
+        for tp, reason in foreign.items()
+        if not word.covers(tp, is_named=tp.topic in named)
+    }
+
+
+class _Word:
+    """What a command line says about the foreign logs of a log directory."""
+
+    def __init__(self, log_dir: LogDir, configuration: Configuration) -> None:
+        self._log_dir = log_dir
+        self._configuration = configuration
+        self._is_without_metadata = configuration.metadata is None
+        self._compacted = log_dir.checkpoints().cleaner.keys()
+        self._is_zookeepers = self._is_without_metadata and self._read_is_zookeepers()
+
+    def covers(self, tp: TopicPartition, *, is_named: bool) -> bool:
+        """Whether it says that a log may be touched."""
+        layer = self._layer(tp)
+        if not self._is_without_metadata:
+            is_named = is_named or "cleanup.policy" in self._configuration.own_texts(tp.topic)
+            return is_named and layer is Layer.COMMAND_LINE
+        if is_named:
+            return layer is not Layer.DEFAULT
+        return layer is Layer.COMMAND_LINE and self._is_for_all(tp)
+
+    def advice(self, tp: TopicPartition) -> str:
+        """What else would do for a log that is not covered."""
+        is_said = self._is_without_metadata and self._layer(tp) is not Layer.DEFAULT
+        return f", or name it with --topic {tp.topic}" if is_said else ""
+
+    def _layer(self, tp: TopicPartition) -> Layer:
+        """Who says what the policy is."""
+        return self._configuration.topic_settings(tp.topic)["cleanup.policy"].origin.layer
+
+    def _is_for_all(self, tp: TopicPartition) -> bool:
+        """Whether no settings elsewhere contradict a policy for all logs."""
+        has_id = self._log_dir.files.exists(self._log_dir.partition(tp).path_of(PARTITION_METADATA))
+        if not has_id and not self._is_zookeepers:
+            return True
+        return tp in self._compacted and not self._configuration.topic(tp.topic).delete
+
+    def _read_is_zookeepers(self) -> bool:
+        path = f"{self._log_dir.path}/{META_PROPERTIES}"
+        with corruption_in(path):
+            found = parse_meta_properties(self._log_dir.files.read(path))
+        return found.version == 0 and found.node_id is not None

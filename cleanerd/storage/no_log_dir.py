@@ -1,0 +1,42 @@
+"""Is a directory a log directory? Nothing is written to one that is not (architecture 2).
+
+A wrong path, a volume that is not mounted, the directory of another program: there is nothing to clean in any of them,
+and a lock file of ours would only be in the way.
+"""
+
+import os
+
+from cleanerd.env.files import Files
+from cleanerd.format.names import parse_partition_dir, parse_segment_file
+
+from .scan import is_kafka_dir
+
+A_LOG_DIR = "meta.properties, or a partition with a segment"
+_SHOWN = 3
+
+
+def why_no_log_dir(files: Files, log_dir: str) -> str | None:
+    """Why nothing is written to a directory, None for a log directory. Raises OSError if it cannot be listed."""
+    found = found_instead(files, log_dir)
+    return None if found is None else f"{log_dir}: expected a log directory ({A_LOG_DIR}), found {found}"
+
+
+def found_instead(files: Files, log_dir: str) -> str | None:
+    """What lies in a directory that is no log directory; None for one that is. Raises OSError if it cannot be listed."""
+    listed = files.list_names(log_dir)
+    if is_kafka_dir(files, log_dir) or any(_holds_segment(files, log_dir, name) for name in listed):
+        return None
+    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    return f"{', '.join(listed[:_SHOWN]) or 'nothing'}{more}"
+
+
+def _holds_segment(files: Files, log_dir: str, name: str) -> bool:
+    """Whether a partition directory has a file of a segment, in whatever transition; one that cannot be listed may have."""
+    if parse_partition_dir(name) is None:
+        return False
+    try:
+        return any(parse_segment_file(one) for one in files.list_names(os.path.join(log_dir, name)))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True

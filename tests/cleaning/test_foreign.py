@@ -1,0 +1,140 @@
+"""Which logs are left alone because nothing says that they may be touched."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.foreign import left_alone
+from cleanerd.config.load import resolve
+from cleanerd.config.model import KraftMetadata
+from cleanerd.config.sources import read_sources
+from cleanerd.env.clock import SystemClock
+from cleanerd.env.files import RealFiles
+from cleanerd.format import names
+from cleanerd.format.names import TopicPartition
+from cleanerd.format.partition_metadata import render_partition_metadata
+from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.storage.log_dir import LogDir
+from tests.cleaning.logs import META_PROPERTIES, assert_cleaned, clean, contents, write_logs
+
+ZOOKEEPER = "version=0\ncluster.id=c\nbroker.id=1\n"
+TOPICS = ("orders", "plain")
+FOUND = [TopicPartition(topic, 0) for topic in TOPICS]
+COMPACT = ("log.cleanup.policy", "compact")
+OURS, OTHERS = uuid.UUID(int=1), uuid.UUID(int=2)
+
+
+def directory(
+    path: Path, meta: str | None = ZOOKEEPER, ids: Mapping[str, uuid.UUID] | None = None, compacted: str = ""
+) -> str:
+    """Of two topics; `ids`: those that have one, `compacted`: one that Kafka's cleaner has an entry for."""
+    for tp in FOUND:
+        (path / str(tp)).mkdir(parents=True)
+    for topic, topic_id in (ids or {}).items():
+        (path / f"{topic}-0" / names.PARTITION_METADATA).write_bytes(render_partition_metadata(topic_id))
+    if meta is not None:
+        (path / names.META_PROPERTIES).write_text(meta)
+    if compacted:
+        (path / names.CLEANER_OFFSET_CHECKPOINT).write_text(f"0\n1\n{compacted} 0 20\n")
+    return str(path)
+
+
+def alone(  # what is left alone
+    log_dir: str,
+    *,
+    file: str = "",
+    assignments: Sequence[tuple[str, str]] = (),
+    topics: Sequence[tuple[str, str, str]] = (),
+    named: Sequence[str] | None = (),
+    metadata: KraftMetadata | None = None,
+) -> set[str]:
+    config = Path(log_dir).parent / "server.properties"
+    config.write_text(file)
+    configuration = resolve(read_sources(str(config), assignments, topics), metadata)
+    place = LogDir.at(RealFiles(), log_dir, SystemClock())
+    topics_named = None if named is None else frozenset(named)
+    return {tp.topic for tp in left_alone(place, FOUND, configuration, topics_named)}
+
+
+@pytest.mark.parametrize(
+    "kraft", [False, True], ids=["of a ZooKeeper broker", "a restored volume of a KRaft broker"]
+)
+def test_unknown_topics_of_a_broker_are_taken_only_by_name(tmp_path: Path, kraft: bool) -> None:
+    """A policy for all would compact what is meant to be deleted, and delete what is meant to be compacted."""
+    ids = dict.fromkeys(TOPICS, OURS) if kraft else None
+    log_dir = directory(tmp_path / "logs", META_PROPERTIES if kraft else ZOOKEEPER, ids)
+    assert alone(log_dir) == {*TOPICS}
+    assert alone(log_dir, assignments=[COMPACT]) == {*TOPICS}
+    assert alone(log_dir, file="log.cleanup.policy=compact\n") == {*TOPICS}
+    assert alone(log_dir, topics=[("orders", "cleanup.policy", "compact")]) == {"plain"}
+    assert alone(log_dir, assignments=[COMPACT], named=["orders"]) == {"plain"}
+    assert alone(log_dir, file="log.cleanup.policy=compact\n", named=["orders"]) == {"plain"}
+
+
+def test_a_name_alone_is_no_policy(tmp_path: Path) -> None:
+    """Kafka's default is what nobody said; a setting of the topic that is not its policy says as little."""
+    log_dir = directory(tmp_path / "logs")
+    assert alone(log_dir, named=["orders"]) == {*TOPICS}
+    assert alone(log_dir, topics=[("orders", "retention.ms", "1000")], named=None) == {*TOPICS}
+
+
+def test_a_daemon_takes_no_word_for_all(tmp_path: Path) -> None:
+    log_dir = directory(tmp_path / "logs", META_PROPERTIES, compacted="orders")
+    assert alone(log_dir, assignments=[COMPACT], named=None) == {*TOPICS}
+    assert alone(log_dir, topics=[("plain", "cleanup.policy", "delete")], named=None) == {"orders"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "left"), [("compact", {"plain"}), ("compact,delete", {*TOPICS}), ("delete", {*TOPICS})]
+)
+def test_what_was_compacted_before_is_compacted_by_a_word_for_all(
+    tmp_path: Path, policy: str, left: set[str]
+) -> None:
+    """A broker's cleaner has entries for such topics only; that they are deleted from as well, they do not say."""
+    log_dir = directory(tmp_path / "logs", compacted="orders")
+    assert alone(log_dir, assignments=[("log.cleanup.policy", policy)]) == left
+    assert alone(log_dir, file=f"log.cleanup.policy={policy}\n") == {*TOPICS}
+
+
+def test_a_log_without_a_topic_id_is_of_no_topic_of_a_kraft_broker(tmp_path: Path) -> None:
+    """It was put there by hand: no settings elsewhere contradict the command line."""
+    log_dir = directory(tmp_path / "logs", META_PROPERTIES, {"plain": OURS})
+    assert alone(log_dir, assignments=[COMPACT]) == {"plain"}
+    assert alone(log_dir, assignments=[("log.cleanup.policy", "compact,delete")]) == {"plain"}
+    assert alone(log_dir, file="log.cleanup.policy=compact\n") == {*TOPICS}
+
+
+def test_in_a_directory_of_no_broker_everything_is_known(tmp_path: Path) -> None:
+    """What holds for its logs is what the user configured, or Kafka's defaults."""
+    log_dir = directory(tmp_path / "logs", None, dict.fromkeys(TOPICS, OURS))
+    assert alone(log_dir, file="log.cleanup.policy=compact\n") == set()
+    assert alone(log_dir, named=None) == set()
+
+
+def test_what_the_cluster_does_not_have_is_taken_only_by_name_and_policy(tmp_path: Path) -> None:
+    """It is left of a topic that was deleted: what the cluster says of the topic of that name is not about it."""
+    metadata = KraftMetadata({"orders": OURS, "plain": OURS}, {"plain": {"cleanup.policy": "compact"}}, {})
+    log_dir = directory(tmp_path / "logs", META_PROPERTIES, {"orders": OURS, "plain": OTHERS})
+    assert alone(log_dir, metadata=metadata) == {"plain"}
+    assert alone(log_dir, assignments=[COMPACT], metadata=metadata) == {"plain"}
+    assert alone(log_dir, named=["plain"], metadata=metadata) == {"plain"}
+    own = [("plain", "cleanup.policy", "compact")]
+    assert alone(log_dir, topics=own, metadata=metadata) == set()
+
+
+def test_one_shot_leaves_unknown_topics_as_they_are_and_names_them(spark: LazySpark, tmp_path: Path) -> None:
+    log_dir = write_logs(tmp_path / "logs", *TOPICS)
+    (log_dir / names.META_PROPERTIES).write_text(ZOOKEEPER)
+    before = contents(log_dir / "plain-0")
+    ran = clean(spark, log_dir, options=["--topic-set=orders:cleanup.policy=compact"])
+    assert_cleaned(ran, log_dir / "orders-0")
+    assert ran.results["logs", "plain"]["outcome"] == "skipped"
+    assert ran.results["logs", "plain"]["reason"] == (
+        f"{log_dir} is a broker's and has no metadata log: how plain is configured is not known; set its cleanup.policy in "
+        "topics.d, or with --topic-set plain:cleanup.policy=..., or name it with --topic plain"
+    )
+    assert "these are left alone: plain\n" in ran.told
+    assert contents(log_dir / "plain-0") == before
+    assert_cleaned(clean(spark, log_dir, options=["--topic=plain"]), log_dir / "plain-0")
