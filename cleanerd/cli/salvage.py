@@ -51,6 +51,11 @@ def run(arguments: Namespace) -> int:
         output.say(
             f"the transaction of producer {producer_id} has no end: read_committed consumers wait for it"
         )
+    if report.damage:
+        output.say(
+            "keys that were deleted in a range that is lost are back in the copy: if the partition has other replicas, "
+            "delete its directory instead, and the broker fetches the whole log"
+        )
     return 1 if report.damage else 0
 
 

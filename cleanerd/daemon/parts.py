@@ -119,7 +119,9 @@ def build_parts(
     due_logs = DueLogs(inventory, clock)
     events = EventLog(store, clock, partial(_recorded, metrics, inventory))
     recovered = partial(_recovered, events, deletions, recovering)
-    ownership = Ownership(files, clock, log_dirs, recovered, metrics.recovered)
+    # Also those that are configured and not cleaned here: a replica may be on its way to one of them.
+    brokers_dirs = tuple(dict.fromkeys((*log_dirs, *configuration().broker.log_dirs)))
+    ownership = Ownership(files, clock, brokers_dirs, recovered, metrics.recovered)
     states = PartitionStates(clock, store.all(HOLD, TypeAdapter(Hold).validate_python).values())
     wanted = Wanted(states, files, clock, configuration, refresh, inventory.moving_to)
     failures, obstacles, jobs = Failures(store), Obstacles(), Jobs(clock)

@@ -16,6 +16,9 @@ option            default        meaning
 Columns: `value`; optional `key`, `headers`, `topic`, `partition` (else 0), `timestamp` (else now) and `offset`. Times become
 CreateTime, so `timestampType` is ignored. Other columns are refused.
 
+If a partition has other replicas, write the same rows to all of them while their brokers are stopped: a broker fetches what
+lies behind its own log, and compares no record before that.
+
 The only mode is `append`: it adds partition directories. Where one of them holds something already, none is added. They get
 their names one after the other: a commit that fails in between leaves some partitions whole, and the others absent. The rows
 of a partition must come from one task, in order: `repartition("topic", "partition").sortWithinPartitions("offset")`; with

@@ -9,11 +9,14 @@ import pytest
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.api.operations import Conflict
+from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.reports.log_views import log_views
 from cleanerd.daemon.reports.status_line import StatusLine
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.errors import PolicyChanged
+from cleanerd.format.names import META_PROPERTIES, TopicPartition
+from tests.cleaning.logs import META_PROPERTIES as BROKER
 from tests.cleaning.logs import RECORDS
 from tests.operate.world import World
 
@@ -102,6 +105,18 @@ def test_2_10_a_log_that_its_broker_moves_is_left_alone_after_a_restart_too(worl
     future.rmdir()
     world.restart()
     assert world.parts.conditions.of(log).state == "dirty"
+
+
+def test_2_10_nor_is_a_result_committed_while_the_way_leads_to_a_directory_that_is_not_cleaned(
+    world: World,
+) -> None:
+    """`cleanerd run --log-dir` with one of the directories that are configured."""
+    for log_dir in (world.a, world.b):
+        (log_dir / META_PROPERTIES).write_text(BROKER)
+    (world.b / f"few-0.{'0' * 32}-future").mkdir()
+    parts, one = world.parts, (str(world.a),)
+    other = build_parts(parts.configuration, one, parts.store, parts.files, parts.clock)
+    assert other.ownership.at(str(world.a)).moving() == {TopicPartition("few", 0): str(world.b)}
 
 
 def test_a_log_dir_that_fails_leaves_the_others_alone_and_is_recovered_when_it_is_back(world: World) -> None:
