@@ -4,11 +4,12 @@ import os
 import re
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import NoWayIn
+from cleanerd.errors import DirOffline, NoWayIn
 from cleanerd.storage.lock import probe
 
 from .session import Session
@@ -20,6 +21,16 @@ _BUSY_S, _BUSY_TRIES = 0.05, 40
 _OFF = "cleanerd.commit.live is off"
 _RETRY_S = 60.0
 """How long a broker that cannot be asked is left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerReport:
+    """The broker of a log directory. `reason`: why it cannot be asked to swap, None if it can."""
+
+    log_dir: str
+    pid: int | None = None
+    release: str | None = None
+    reason: str | None = None
 
 
 class LiveBrokers:
@@ -72,11 +83,15 @@ class LiveBrokers:
 
     def why_not(self, log_dir: str) -> str | None:
         """Why a broker in a log directory cannot be asked to swap; None if it can."""
+        return self.report(log_dir).reason
+
+    def report(self, log_dir: str) -> BrokerReport:
+        """What there is to say of the broker in a log directory."""
         try:
-            self._session(log_dir)
-        except NoWayIn as error:
-            return str(error)
-        return None
+            session = self._session(log_dir)
+        except (NoWayIn, DirOffline) as error:
+            return BrokerReport(log_dir, reason=str(error))
+        return BrokerReport(log_dir, session.pid, str(session.hello.get("release")))
 
     def known_refusal(self, log_dir: str) -> str | None:
         """As `why_not`, by what is known, without asking. None also before the first try."""

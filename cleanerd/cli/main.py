@@ -101,6 +101,10 @@ def _run(arguments: argparse.Namespace, clean_once: "CleanOnce | None") -> int:
             from cleanerd.cli import forecast  # noqa: PLC0415
 
             return forecast.run(arguments)
+        case "broker":
+            from cleanerd.cli import broker  # noqa: PLC0415
+
+            return broker.check(arguments)
         case "salvage":
             from cleanerd.cli import salvage  # noqa: PLC0415
 
@@ -138,6 +142,7 @@ def make_parser() -> Parser:
     _add_inspect(commands)
     _add_forecast(commands)
     _add_salvage(commands)
+    _add_broker(commands)
     _add_demo(commands)
     _add_config(commands)
     completion = _add(
@@ -221,6 +226,21 @@ def _add_salvage(commands: "argparse._SubParsersAction[Parser]") -> None:
         "cleanerd salvage /data/kafka-logs/orders-3 --output /restore/orders-3",
     )
     options.add_salvage_options(salvage)
+
+
+def _add_broker(commands: "argparse._SubParsersAction[Parser]") -> None:
+    example = "cleanerd broker check --config /etc/kafka/server.properties"
+    broker = _add(commands, "broker", "ask running brokers whether they can swap segments", example)
+    verbs = broker.add_subparsers(dest="verb", metavar="VERB", required=True)
+    check = _add(
+        verbs,
+        "check",
+        "attach to the broker of each log directory, and change nothing; exit 1 if one cannot swap segments",
+        example,
+        "cleanerd broker check --log-dir /data/kafka-logs -o json",
+    )
+    options.add_log_dir_options(check)
+    options.add_output_option(check)
 
 
 def _add_demo(commands: "argparse._SubParsersAction[Parser]") -> None:

@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import shutil
 import signal
 import threading
 from collections import Counter
@@ -12,6 +13,9 @@ from typing import Any
 
 import pytest
 
+import hatch_build
+from cleanerd.broker_agent import session as sessions
+from cleanerd.broker_agent.jar import AgentJar, agent_jar
 from cleanerd.errors import NoWayIn
 from tests.broker.kafka import required_program, run_tool
 from tests.broker.swapping import TOPIC, TXN_TOPIC, Swapping, build_agent
@@ -138,6 +142,29 @@ def test_what_does_not_fit_is_refused_and_nothing_is_touched(swapping: Swapping)
     swapping.transactions.end(commit=False)
     swapping.check()
     swapping.let_own_cleaner_go_on()  # nothing is left paused
+
+
+@pytest.mark.parametrize("swapping", ["cleaner on"], indirect=True)
+def test_the_compiler_that_spark_brings_makes_an_agent_that_swaps_as_well(
+    swapping: Swapping, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no JDK. The same sources give the same bytes."""
+    package = tmp_path / "source" / "cleanerd" / "broker_agent"
+    shutil.copytree(Path(sessions.__file__).parent / "java", package / "java")
+    monkeypatch.setattr(hatch_build, "_javac", lambda: None)
+    made = set()
+    for _ in range(2):
+        assert hatch_build.build_agent(tmp_path / "source")
+        made.add((package / "cleanerd-agent.jar").read_bytes())
+    (content,) = made
+    jar = AgentJar(content, (package / "cleanerd-agent.jar.sha256").read_text().strip())
+    assert jar != agent_jar()
+    monkeypatch.setattr(sessions, "agent_jar", lambda: jar)
+    session = swapping.session()
+    wait_until(lambda: swapping.stage_copies(groups_max=3).by(session).outcome == "swapped", 30)
+    swapping.transactions.end(commit=False)
+    swapping.check()
+    assert swapping.complaints() == []
 
 
 @pytest.mark.parametrize("swapping", ["cleaner on"], indirect=True)

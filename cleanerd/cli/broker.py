@@ -1,0 +1,50 @@
+"""`cleanerd broker check`: whether the running broker of each log directory can be asked to swap segments.
+
+========  ====================================================================
+exit      when
+========  ====================================================================
+0         every one of them can
+1         one cannot, or a directory has none; each with its reason
+2, 78     the command line or the configuration is wrong
+========  ====================================================================
+"""
+
+import contextlib
+from argparse import Namespace
+from dataclasses import asdict, replace
+
+from cleanerd.broker_agent.brokers import BrokerReport, LiveBrokers
+from cleanerd.cli import output
+from cleanerd.cli.configuration import log_dirs
+from cleanerd.cli.tables import side_by_side, write_table
+from cleanerd.config.load import resolve
+from cleanerd.config.sources import read_sources
+from cleanerd.env.clock import SystemClock
+from cleanerd.env.files import RealFiles
+
+
+def check(arguments: Namespace) -> int:
+    """Attach to each broker, say hello, leave; returns the exit code."""
+    config = resolve(read_sources(arguments.config)).broker
+    asked = replace(config, commit_live="auto")
+    with contextlib.closing(LiveBrokers(RealFiles(), SystemClock(), lambda: asked)) as brokers:
+        found = [brokers.report(log_dir) for log_dir in log_dirs(arguments)]
+    if output.is_table(arguments.output):
+        columns = {
+            "LOG DIR": [one.log_dir for one in found],
+            "SWAPS": ["no" if one.reason else "yes" for one in found],
+            "BROKER": [_broker(one) for one in found],
+            "REASON": [one.reason or "" for one in found],
+        }
+        write_table(side_by_side(columns), is_wide=arguments.output == "wide")
+    else:
+        rows = [asdict(one) for one in found]
+        document = output.document(commit_live=config.commit_live, log_dirs=rows)
+        output.write(output.rendered(document, arguments.output))
+    if config.commit_live == "off":
+        output.say("cleanerd.commit.live is off: results wait until a broker stops")
+    return 1 if any(one.reason for one in found) else 0
+
+
+def _broker(one: BrokerReport) -> str:
+    return f"Kafka {one.release}, process {one.pid}" if one.release else ""

@@ -1,0 +1,39 @@
+"""`cleanerd broker check`: one answer for each log directory, and an exit code for scripts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cleanerd.format import names
+from tests.broker.swapping import Swapping, build_agent
+from tests.cleaning.logs import lock_of_another
+from tests.cli.conftest import Run
+
+
+def test_a_directory_without_a_broker(run: Run, tmp_path: Path) -> None:
+    ran = run("broker", "check", "--log-dir", str(tmp_path), "-o", "json")
+    (row,) = json.loads(ran.out)["log_dirs"]
+    assert (ran.code, row["reason"]) == (1, f"{tmp_path}: no broker lives in it")
+
+
+def test_a_process_that_is_no_broker(run: Run, tmp_path: Path) -> None:
+    """A table names it, and what would help."""
+    with lock_of_another(tmp_path / names.LOCK):
+        ran = run("broker", "check", "--log-dir", str(tmp_path))
+    assert ran.code == 1
+    assert "is no JVM: only a Kafka broker can swap segments" in " ".join(ran.out.split())
+    assert "cleanerd.commit.live is off" in ran.err
+
+
+@pytest.mark.broker
+def test_a_broker_that_can_swap(run: Run, tmp_path: Path) -> None:
+    build_agent()
+    world = Swapping(tmp_path)
+    try:
+        world.broker.start()
+        ran = run("broker", "check", "--log-dir", str(world.log_dir), "-o", "json")
+        (row,) = json.loads(ran.out)["log_dirs"]
+        assert (ran.code, row["pid"], row["release"]) == (0, world.broker.pid, "4.3.0")
+    finally:
+        world.close()
