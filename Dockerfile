@@ -36,20 +36,17 @@ java.security.sasl,java.sql,java.xml,jdk.incubator.vector,jdk.management,jdk.sec
 
 FROM ${BASE}
 RUN apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends libnss-wrapper python3 tini \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3 tini \
  && rm -rf /var/lib/apt/lists/* \
  && for directory in /run/cleanerd /var/lib/cleanerd /var/cache/cleanerd; do install -d -m 1777 "$directory"; done \
  && install -d -o 1000 -g 1000 /var/lib/kafka/data
 COPY --from=java /opt/java /opt/java
 COPY --from=build /opt/cleanerd /opt/cleanerd
-COPY etc/container-start.sh /usr/local/bin/start
 
 ENV PATH=/opt/cleanerd/bin:/usr/local/bin:/usr/bin:/bin \
     JAVA_HOME=/opt/java \
     HOME=/tmp \
     CACHE_DIRECTORY=/var/cache/cleanerd \
-    SPARK_LOCAL_DIRS=/var/cache/cleanerd/spark \
-    SPARK_LOCAL_IP=127.0.0.1 \
     CLEANERD_METRICS_LISTEN=0.0.0.0:11308
 
 # Facts about the source, for who builds: --build-arg VERSION="$(cleanerd --version | cut -d" " -f2)"
@@ -66,5 +63,5 @@ USER 1000:1000
 EXPOSE 11308
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=30s --timeout=10s --start-period=5m CMD ["cleanerctl", "status", "--timeout", "5s"]
-ENTRYPOINT ["tini", "--", "start"]
+ENTRYPOINT ["tini", "--", "cleanerd"]
 CMD ["run", "--config", "/etc/kafka/server.properties"]

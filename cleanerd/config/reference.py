@@ -32,6 +32,10 @@ _SPARK_CONF = f"""
 `{SPARK_CONF_PREFIX}spark.executor.memory=2g`. A reload that changes one takes effect with the next Spark job.
 `spark.master` is `cleanerd.spark.master`.
 
+Variables of the environment for Spark, Hadoop and Java (`SPARK_HOME`, `SPARK_LOCAL_DIRS`, `HADOOP_CONF_DIR`,
+`JAVA_TOOL_OPTIONS` and the like) have no effect, but for `JAVA_HOME`, and for what the clients of YARN and Kubernetes
+read to find their cluster. Options of the JVM go into `{SPARK_CONF_PREFIX}spark.driver.defaultJavaOptions`.
+
 Spark's ports answer only those who know a secret. With a `local` master it is drawn for every session, and the ports are on
 loopback only. A standalone master, its workers and cleanerd have to share one: `spark.authenticate=true` and
 `spark.authenticate.secret=...` in `conf/spark-defaults.conf` of every node, and the same secret as

@@ -43,6 +43,7 @@ from cleanerd.daemon.telemetry import log_setup as logs
 from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
+from cleanerd.env.host import user_name
 from cleanerd.errors import Fatal
 from cleanerd.format.names import CLUSTER_METADATA_TOPIC
 from cleanerd.storage.metadata_tail import MetadataTail
@@ -222,7 +223,7 @@ def _open_history(state_dir: str, max_age_ms: int, max_bytes: int) -> Store:
     except OSError as error:
         raise Fatal(
             f"{state_dir}: cannot keep state there: {error.strerror}; set cleanerd.state.dir to a directory that "
-            f"{os.environ.get('USER', f'user {os.geteuid()}')} may write"
+            f"{user_name() or f'user {os.geteuid()}'} may write"
         ) from error
     return Store(os.path.join(state_dir, "history.sqlite"), max_age_ms=max_age_ms, max_bytes=max_bytes)
 

@@ -7,16 +7,34 @@ import grp
 import os
 import pwd
 import stat
+import tempfile
 from collections.abc import Iterator, Mapping
 
 
 def cache_directory(environment: Mapping[str, str]) -> str:
-    """systemd's cache directory, else that of the user. It may not exist yet, and it may not be writable."""
+    """systemd's cache directory, else that of the user. It may not exist yet, and it may not be writable.
+
+    A user without a home that can be written, as in containers, has one among the temporary files.
+    """
     given = environment.get("CACHE_DIRECTORY", "").split(":")[0]
     if given:
         return given
-    user = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(user, "cleanerd")
+    if environment.get("XDG_CACHE_HOME"):
+        return os.path.join(environment["XDG_CACHE_HOME"], "cleanerd")
+    home = os.path.expanduser("~")
+    if os.path.isabs(home) and os.access(home, os.W_OK | os.X_OK):
+        return os.path.join(home, ".cache", "cleanerd")
+    return os.path.join(tempfile.gettempdir(), f"cleanerd-{os.geteuid()}")
+
+
+def write_whole(path: str, text: str, mode: int) -> None:
+    """Write a file there whole or not at all, also with another process at the same. Raises OSError."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = f"{path}.{os.getpid()}"
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(text)
+    os.replace(temporary, path)
 
 
 def why_untrusted(directory: str) -> str | None:

@@ -7,7 +7,6 @@ hence TCP; a random token keeps others out.
 
 import contextlib
 import hmac
-import os
 import re
 import secrets
 import socket
@@ -64,7 +63,7 @@ def driver_host(spark_master: str) -> str:
     if spark_master.startswith("local"):
         return "127.0.0.1"
     if found is None:
-        return os.environ.get("SPARK_LOCAL_IP") or socket.gethostbyname(socket.gethostname())
+        return socket.gethostbyname(socket.gethostname())
     family, _, _, _, address = socket.getaddrinfo(
         found[1].strip("[]"), int(found[2]), type=socket.SOCK_DGRAM
     )[0]

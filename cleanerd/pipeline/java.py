@@ -24,7 +24,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
-from cleanerd.env.cache import cache_directory, why_untrusted
+from cleanerd.env.cache import cache_directory, why_untrusted, write_whole
+from cleanerd.env.host import passed_on
 from cleanerd.errors import Fatal
 
 MIN_VERSION = 17
@@ -129,7 +130,7 @@ def _remembered(java: str, cache: str) -> Runtime:
     except (OSError, ValueError, TypeError):
         runtime = _probe(java)
     with contextlib.suppress(OSError):
-        _write(path, json.dumps(asdict(runtime)), 0o644)
+        write_whole(path, json.dumps(asdict(runtime)), 0o644)
     return runtime
 
 
@@ -144,6 +145,7 @@ def _probe(java: str) -> Runtime:
             timeout=PROBE_TIMEOUT_S,
             check=False,
             stdin=subprocess.DEVNULL,
+            env=passed_on(os.environ),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RefusedError(f"{java}: {error}") from error
@@ -160,20 +162,10 @@ def _wrapped(runtime: Runtime, cache: str) -> str:
     home = os.path.join(cache, f"java-home-{hashlib.sha256(real.encode()).hexdigest()[:16]}")
     script = _WRAPPER.format(module=VECTOR_MODULE, java=shlex.quote(real))
     try:
-        _write(os.path.join(home, "bin", "java"), script, 0o755)
+        write_whole(os.path.join(home, "bin", "java"), script, 0o755)
     except OSError as error:
         raise Fatal(
             f"{error.filename}: cannot be written: {error.strerror}. {real} lacks {VECTOR_MODULE} and needs "
             "a wrapper there; set XDG_CACHE_HOME, or JAVA_HOME to a full JDK"
         ) from error
     return home
-
-
-def _write(path: str, text: str, mode: int) -> None:
-    """Whole or not at all, also with another process at the same."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}.{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.chmod(temporary, mode)
-    os.replace(temporary, path)

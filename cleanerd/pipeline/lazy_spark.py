@@ -10,32 +10,25 @@ their path here.
 
 import contextlib
 import gc
-import logging
 import os
 import re
 import secrets
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import IO, Any, TypeVar
+from typing import TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
 
-import cleanerd
+from cleanerd.env.cache import cache_directory
+from cleanerd.env.host import passed_on
 from cleanerd.errors import Fatal, JobFailed
 
 from .class_archive import ClassArchive
 from .forked_daemon import ADDRESS, ForkedDaemon
 from .java import find_java_home
-from .reasons import reasons_said
+from .jvm import Jvm, begin
 from .resident_job import JvmLost, Residents
 
 _T = TypeVar("_T")
@@ -71,12 +64,9 @@ _SETTINGS = {
 _LOST = (Py4JError, ConnectionError, EOFError)
 """How a JVM that is gone, or a context that has stopped, shows."""
 _SHARED = "spark.authenticate.secret"
-_KEPT_FROM_SIGHT = re.compile(r"^spark\.authenticate|secret|password|token|access[.]?key", re.IGNORECASE)
 _START_LIMIT_S = 180.0  # a minute for a master that does not answer, twice that for a machine under load
 _KILLED_S = 10.0
 _KEPT_S = 30.0  # half of what Spark lets a worker wait
-_FOR_US_ALONE = 0o077  # the umask of the JVM and its children: what they write, and their sockets
-_ARCHIVED_S = 60.0  # a JVM that ends takes seconds to write its classes
 _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 
 
@@ -100,38 +90,6 @@ def _text(cause: object) -> str:
         return f"{type(cause).__name__} of a JVM that has ended"
 
 
-@dataclass(frozen=True, slots=True)
-class _Jvm:
-    """A JVM that starts, or has: what its context is made of, what it says as long as it lives, and how to call it."""
-
-    conf: SparkConf
-    said: IO[bytes]
-    archive: ClassArchive | None  # which it writes when it ends
-    gateway: "Future[Any]"
-    daemon: ForkedDaemon | None
-    ended: threading.Event = field(default_factory=threading.Event)
-
-    def kill(self) -> None:
-        """End it, and forget what it leaves."""
-        _kill_writers(self.said)
-        with contextlib.suppress(Exception):
-            _end(self.gateway.result(_KILLED_S))
-        self.forget()
-
-    def forget(self) -> None:
-        """It has ended before it was of use."""
-        if self.archive is not None:
-            self.archive.drop()
-        self.close()
-
-    def close(self) -> None:
-        """It has ended."""
-        self.ended.set()
-        if self.daemon is not None:
-            self.daemon.stop()
-        self.said.close()
-
-
 class LazySpark:
     """A lazily built SparkContext for `master`; `settings` are added to (and win over) the built-in ones.
 
@@ -152,12 +110,17 @@ class LazySpark:
         self.master = master
         self._makes_archive = makes_archive
         self._start_limit_s = start_limit_s
-        self._settings = {**_SETTINGS, **_authentication(master, settings or {}), **(settings or {})}
+        self._settings = {
+            **_SETTINGS,
+            **_places(os.environ),
+            **_authentication(master, settings or {}),
+            **(settings or {}),
+        }
         self._observe = observe
         self._stops = 0  # a job whose session was stopped under it does not start another one
         self._context: SparkContext | None = None
         self._cores = 1  # that the context began with
-        self._jvm: _Jvm | None = None  # that of the context, or of the one to come
+        self._jvm: Jvm | None = None  # that of the context, or of the one to come
         self._daemon: ForkedDaemon | None = None  # forked for the next JVM
         self._mutex = threading.Lock()
         self.residents = Residents(self)
@@ -281,15 +244,12 @@ class LazySpark:
             return
         with contextlib.suppress(*_LOST):
             _stop(context)
-        if jvm.archive is not None:
-            _take_over(jvm.archive)
-        _forget_gateway()
-        jvm.close()
+        jvm.end()
 
     def end(self, *, has_time: bool) -> None:
         """Before this process ends, and the JVM with it: one that is to leave a `ClassArchive` needs time, or is killed."""
         jvm = self._jvm
-        if jvm is None or jvm.archive is None:
+        if jvm is None or not jvm.leaves_archive:
             return
         if has_time:
             self.stop()
@@ -308,11 +268,10 @@ class LazySpark:
         with self._mutex:
             self._context = None
             jvm, self._jvm = self._jvm, None
-        _forget_gateway()
         if jvm is None:
             return []
-        reasons = reasons_said(jvm.said)
-        jvm.forget()
+        reasons = jvm.log.reasons()
+        jvm.kill()
         return reasons
 
     def _start(self) -> SparkContext:
@@ -322,23 +281,20 @@ class LazySpark:
         if jvm.daemon is not None:
             with contextlib.suppress(OSError):  # Spark's own takes longer to start
                 jvm.daemon.fork()
-        starting = _begin(lambda: _new_context(jvm))
+        starting = begin(jvm.new_context)
         try:
             context = starting.result(self._start_limit_s)
         except TimeoutError:
             jvm.kill()
             with contextlib.suppress(Exception):  # its end, so that the next start finds nothing of it
                 starting.result(_KILLED_S)
-            _forget_gateway()
+            jvm.leave_pyspark()
             raise SparkFailed(
                 f"it did not start within {self._start_limit_s:.0f} s with master {self.master!r}; its JVM was killed"
             ) from None
         except Exception as error:
-            _forget_gateway()
-            jvm.said.seek(0)
-            lines = jvm.said.read().decode(errors="replace").strip().splitlines()
-            jvm.forget()
-            reason = "; ".join(lines[-3:]) or str(error).strip() or type(error).__name__
+            reason = jvm.log.why_not_started(error)
+            jvm.kill()
             raise Fatal(f"Spark did not start with master {self.master!r}: {reason}") from error
         except BaseException:
             jvm.kill()
@@ -346,32 +302,22 @@ class LazySpark:
         self._jvm = jvm
         self._cores = max(int(context.defaultParallelism), 1)
         if self.is_one_machine:
-            _begin(lambda: _keep_workers(context, jvm.ended))
+            begin(lambda: _keep_workers(context, jvm.ended))
         gc.freeze()  # what is imported and set up by now stays: no search for garbage in it, 0.1 s each
         return context
 
-    def _new_jvm(self, daemon: ForkedDaemon | None = None) -> _Jvm:
+    def _new_jvm(self, daemon: ForkedDaemon | None = None) -> Jvm:
         """One that starts. Raises Fatal when Java is missing."""
-        os.environ["JAVA_HOME"] = find_java_home()
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        os.environ.setdefault("PYTHONWARNINGS", "ignore")
-        root = os.path.dirname(os.path.dirname(os.path.abspath(cleanerd.__file__)))
-        paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        if root not in paths:
-            os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])
+        java_home = find_java_home()
         conf = SparkConf(loadDefaults=False).setMaster(self.master)
-        conf.set("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
+        conf.set("spark.executorEnv.PYTHONPATH", passed_on(os.environ)["PYTHONPATH"])
         if self.master.startswith("local"):
             conf.set("spark.driver.bindAddress", "127.0.0.1").set("spark.driver.host", "127.0.0.1")
         for name, value in self._settings.items():
             conf.set(name, value)
         if daemon is not None:
             conf.set(f"spark.executorEnv.{ADDRESS}", daemon.address)
-        archive = self._use_archive(conf, os.environ["JAVA_HOME"])
-        said = tempfile.TemporaryFile()  # noqa: SIM115 - of the JVM, which is not to write among our output
-        return _Jvm(conf, said, archive, _begin(lambda: _new_gateway(conf, said)), daemon)
+        return Jvm(conf, java_home, self._use_archive(conf, java_home), daemon)
 
     def _use_archive(self, conf: SparkConf, java_home: str) -> ClassArchive | None:
         """Let the JVM use the archive of its classes; returns the one that it will write."""
@@ -384,30 +330,6 @@ class LazySpark:
         return archive if makes else None
 
 
-def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """Ctrl-C in the middle of a call to the JVM: py4j logs a traceback, and raises it all the same."""
-    return "KeyboardInterrupt while sending command" not in record.getMessage()
-
-
-def _new_gateway(conf: SparkConf, said: IO[bytes]) -> Any:
-    """Start the JVM, and wait until it can be called."""
-    launched = SparkConf(loadDefaults=False).setAll(
-        [(name, value) for name, value in conf.getAll() if not _KEPT_FROM_SIGHT.search(name)]
-    )
-    logging.getLogger().addFilter(_is_no_interrupt)
-    settings = {"stdout": said, "stderr": said, "umask": _FOR_US_ALONE}
-    return launch_gateway(launched, popen_kwargs=settings)  # type: ignore[no-untyped-call]
-
-
-def _new_context(jvm: _Jvm) -> SparkContext:
-    gateway = jvm.gateway.result()
-    before = os.umask(_FOR_US_ALONE)  # for a socket that PySpark makes here
-    try:
-        return SparkContext(conf=jvm.conf, gateway=gateway)
-    finally:
-        os.umask(before)
-
-
 def _stop(context: SparkContext) -> None:
     """Stop it, and do not wait for its server of accumulators, which looks up once a second and is never used."""
     server, context._accumulatorServer = context._accumulatorServer, None  # type: ignore[assignment]
@@ -417,7 +339,7 @@ def _stop(context: SparkContext) -> None:
         context.stop()
     finally:
         if server is not None:
-            _begin(server.shutdown)
+            begin(server.shutdown)
 
 
 def _keep_workers(context: SparkContext, ended: threading.Event) -> None:
@@ -427,31 +349,7 @@ def _keep_workers(context: SparkContext, ended: threading.Event) -> None:
     """
     while not ended.wait(_KEPT_S):
         # In a thread of its own, with which its connection to the JVM goes. Where the session has ended its jobs tell why.
-        _begin(lambda: context.parallelize([0], 1).mapPartitions(list).count()).exception()
-
-
-def _begin(work: Callable[[], _T]) -> "Future[_T]":
-    """`work` in a thread that delays no exit."""
-    future: Future[_T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="cleanerd-spark", daemon=True).start()
-    return future
-
-
-def _kill_writers(said: IO[bytes]) -> None:
-    """Kill the processes whose standard error is `said`: PySpark names a JVM only once it has answered."""
-    wanted = os.fstat(said.fileno())
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            found = os.stat(f"/proc/{name}/fd/2")
-            if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
-                os.kill(int(name), signal.SIGKILL)
+        begin(lambda: context.parallelize([0], 1).mapPartitions(list).count()).exception()
 
 
 def _authentication(master: str, settings: Mapping[str, str]) -> dict[str, str]:
@@ -463,38 +361,9 @@ def _authentication(master: str, settings: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
-def _take_over(archive: ClassArchive) -> None:
-    """Let the JVM end by itself, as it does at the end of its input, and keep what it leaves."""
-    process = getattr(SparkContext._gateway, "proc", None)
-    if process is None:
-        return
-    try:
-        process.stdin.close()
-        ended = process.wait(_ARCHIVED_S)
-    except (OSError, subprocess.TimeoutExpired):
-        ended = None
-    if ended == 0:
-        archive.keep()
-    else:
-        archive.drop()
-
-
-def _forget_gateway() -> None:
-    """PySpark keeps the gateway to a JVM for the life of the process; a dead one has to be thrown away."""
-    gateway = SparkContext._gateway
-    SparkContext._active_spark_context = None
-    SparkContext._gateway = None
-    SparkContext._jvm = None
-    if gateway is not None:
-        _end(gateway)
-
-
-def _end(gateway: Any) -> None:
-    """Kill its JVM."""
-    process = getattr(gateway, "proc", None)
-    with contextlib.suppress(Py4JError, OSError):
-        gateway.shutdown()
-    if process is not None:
-        process.kill()
-        process.wait()
-        process.stdin.close()
+def _places(environment: Mapping[str, str]) -> dict[str, str]:
+    """Settings so that Spark writes where cleanerd may; by itself it would ask for the home of a user who may have none."""
+    settings = {"spark.jars.ivy": os.path.join(cache_directory(environment), "ivy")}
+    if environment.get("CACHE_DIRECTORY"):
+        settings["spark.local.dir"] = os.path.join(cache_directory(environment), "spark")
+    return settings

@@ -40,7 +40,7 @@ def store() -> Iterator[Store]:
 def test_image_says_what_it_is_and_how_it_is_run(store: Store) -> None:
     config: dict[str, Any] = json.loads(store.buildah("inspect", "--type=image", IMAGE))["Docker"]["config"]
     assert config["User"] == "1000:1000", "numeric, so that runAsNonRoot can be checked"
-    assert config["Entrypoint"] == ["tini", "--", "start"]
+    assert config["Entrypoint"] == ["tini", "--", "cleanerd"]
     assert config["Cmd"] == ["run", "--config", "/etc/kafka/server.properties"]
     assert config["Healthcheck"]["Test"] == ["CMD", "cleanerctl", "status", "--timeout", "5s"]
     assert config["StopSignal"] == "SIGTERM"

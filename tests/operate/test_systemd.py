@@ -103,7 +103,6 @@ def test_directories_are_those_that_the_daemon_uses_by_default() -> None:
     cache = f"/var/cache/{values(unit, 'CacheDirectory')[0]}"
     assert cache_directory({"CACHE_DIRECTORY": cache}) == cache
     assert f"d {cache}/spark " in (UNITS / "cleanerd.tmpfiles.conf").read_text()
-    assert "SPARK_LOCAL_DIRS=%C/cleanerd/spark" in " ".join(values(unit, "Environment"))
 
 
 def test_time_limits_agree() -> None:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from cleanerd.errors import Fatal
-from cleanerd.pipeline import lazy_spark
+from cleanerd.pipeline import jvm, lazy_spark
 from cleanerd.pipeline.lazy_spark import LazySpark, SparkFailed
 from tests.daemon.processes import wait_until
 
@@ -223,19 +223,22 @@ def test_a_context_that_was_stopped_is_replaced(spark: LazySpark) -> None:
     assert spark.run(lambda context: context.parallelize([1, 2], 1).count()) == 2
 
 
-@pytest.mark.parametrize("script", ["sleep 600 & wait", "exit 0"], ids=["hangs", "ends without a word"])
-def test_a_jvm_that_hangs_at_its_start_is_killed(
-    alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
-) -> None:
-    """PySpark would wait for it without end; the next start is an ordinary one."""
-    spark_home = tmp_path / "spark"
-    submit = spark_home / "bin" / "spark-submit"
+def spark_that_runs(tmp_path: Path, script: str) -> str:
+    """A Spark whose `spark-submit` writes its pid and goes on like that."""
+    submit = tmp_path / "spark" / "bin" / "spark-submit"
     submit.parent.mkdir(parents=True)
     submit.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\n{script}\n")
     submit.chmod(0o755)
+    return str(tmp_path / "spark")
+
+
+def test_a_jvm_that_hangs_at_its_start_is_killed(
+    alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be waited for without end; the next start is an ordinary one."""
     session = LazySpark("local[1]", start_limit_s=3)
     with monkeypatch.context() as patched:
-        patched.setenv("SPARK_HOME", str(spark_home))
+        patched.setattr(jvm, "_HOME", spark_that_runs(tmp_path, "sleep 600 & wait"))
         with pytest.raises(SparkFailed, match="did not start within 3 s"):
             session.context()
     assert not session.is_up
@@ -247,6 +250,14 @@ def test_a_jvm_that_hangs_at_its_start_is_killed(
         assert second.run(lambda context: context.parallelize([1, 2], 1).count()) == 2
     finally:
         second.stop()
+
+
+def test_a_jvm_that_ends_without_a_word_is_not_waited_for(
+    alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jvm, "_HOME", spark_that_runs(tmp_path, "exit 0"))
+    with pytest.raises(Fatal, match=r"did not start with master 'local\[1\]': the JVM ended with code 0$"):
+        LazySpark("local[1]").context()
 
 
 def test_workers_are_forked_from_a_process_that_has_imported_cleanerd(spark: LazySpark) -> None:

@@ -320,9 +320,7 @@ def _stop_s(timeout_s: float | None) -> float:
 
 def _user() -> str:
     import os  # noqa: PLC0415 - only here
-    import pwd  # noqa: PLC0415
 
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"uid {os.getuid()}"
+    from cleanerd.env.host import user_name  # noqa: PLC0415
+
+    return user_name() or f"uid {os.geteuid()}"

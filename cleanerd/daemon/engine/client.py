@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any
 
-import cleanerd
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.spark_master import SparkPlace
 from cleanerd.daemon.engine.calls import (
@@ -25,6 +24,7 @@ from cleanerd.daemon.engine.calls import (
     SparkJob,
 )
 from cleanerd.env.clock import Clock
+from cleanerd.env.host import passed_on
 from cleanerd.errors import JobFailed
 
 PlannedHook = Callable[[PlannedBytes], None]
@@ -50,13 +50,11 @@ class _Child:
         self._beat_s = clock.monotonic_s()
         self._in_spark: set[int] = set()  # calls of which a Spark job runs
         ours, theirs = socket.socketpair()
-        root = os.path.dirname(os.path.dirname(os.path.abspath(cleanerd.__file__)))
-        paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "cleanerd.daemon.engine.process", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
+                env=passed_on(os.environ),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # a signal to the daemon's group is the daemon's to answer
             )

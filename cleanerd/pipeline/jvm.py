@@ -1,0 +1,225 @@
+"""The JVM that a session of Spark runs in: how it is started, called and ended.
+
+PySpark's own launcher hands on the environment of this process, so this one takes its place. The JVM is of the Spark that
+lies beside PySpark, knows of the host what `env.host` passes, and gets its settings from the session alone.
+"""
+
+import contextlib
+import os
+import re
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import TypeVar
+
+import pyspark
+from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+from py4j.java_gateway import java_import
+from pyspark import SparkConf, SparkContext
+
+from cleanerd.env.host import passed_on, user_name
+from cleanerd.errors import Fatal
+
+from .channel import driver_host
+from .class_archive import ClassArchive
+from .forked_daemon import ForkedDaemon
+from .session_log import SessionLog
+
+_T = TypeVar("_T")
+
+FOR_US_ALONE = 0o077
+"""The umask of the JVM and its children: what they write, and their sockets."""
+
+_HOME = os.path.dirname(os.path.abspath(pyspark.__file__))
+_DEAF = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
+"""Ctrl-C on a terminal reaches its whole process group, and is ours to answer."""
+_KEPT_FROM_SIGHT = re.compile(r"^spark\.authenticate|secret|password|token|access[.]?key", re.IGNORECASE)
+_OF_MASTERS = {
+    "yarn": ("HADOOP_CONF_DIR", "YARN_CONF_DIR"),
+    "k8s": ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"),
+}
+"""Where the clients of cluster managers find the cluster; they look nowhere else."""
+_READ_BY_PYSPARK = ("SPARK_", "PYSPARK_")
+_IMPORTED = ("org.apache.spark.SparkConf", "org.apache.spark.api.java.*", "org.apache.spark.api.python.*")
+"""What PySpark knows by its short name."""
+_LEAST_FILES = 512  # the JVM has 300 open before its first job
+_FILES = 1024  # `select` knows no larger descriptors
+_TOLD = struct.Struct(">ii")  # the port and the length of the secret, which follows
+_POLL_S = 0.02
+_KILLED_S = 10.0
+_ARCHIVED_S = 60.0  # it takes seconds to write its classes
+
+
+class Jvm:
+    """A JVM that starts, or has: what its context is made of, what it says as long as it lives, and how to call it.
+
+    `java_home`: of its runtime. `archive`: which it writes when it ends.
+    """
+
+    def __init__(
+        self, conf: SparkConf, java_home: str, archive: ClassArchive | None, daemon: ForkedDaemon | None
+    ) -> None:
+        """Begin its start. Raises Fatal where it could not open the files that it needs."""
+        _provide_files()
+        _forget_other_sparks()
+        self.conf = conf
+        self.log = SessionLog()
+        self.daemon = daemon
+        self.ended = threading.Event()
+        self._archive = archive
+        self._process: subprocess.Popen[bytes] | None = None
+        self._gateway = begin(lambda: self._start(java_home))
+
+    def _start(self, java_home: str) -> ClientServer:
+        """Start it, and wait until it can be called."""
+        with tempfile.TemporaryDirectory() as directory:
+            told = os.path.join(directory, "gateway")
+            environment = spark_environment(os.environ, java_home, self.conf.get("spark.master") or "")
+            self._process = subprocess.Popen(
+                [*_DEAF, os.path.join(_HOME, "bin", "spark-submit"), *_seen(self.conf), "pyspark-shell"],
+                env={**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": told},
+                stdin=subprocess.PIPE,  # it ends when that is closed, however we ended
+                stdout=self.log.fileno(),
+                stderr=self.log.fileno(),
+                umask=FOR_US_ALONE,
+            )
+            while not os.path.exists(told):
+                if self.ended.wait(_POLL_S) or self._process.poll() is not None:
+                    raise OSError(f"the JVM ended with code {self._process.returncode}")
+            with open(told, "rb") as file:
+                port, length = _TOLD.unpack(file.read(_TOLD.size))
+                secret = file.read(length).decode()
+        gateway = ClientServer(
+            java_parameters=JavaParameters(port=port, auth_token=secret, auto_convert=True),
+            python_parameters=PythonParameters(port=0, eager_load=False),
+        )
+        gateway.proc = self._process
+        for name in _IMPORTED:
+            java_import(gateway.jvm, name)
+        if user_name() is None:  # Hadoop's login asks the system for a name
+            hadoop = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
+            hadoop.setLoginUser(hadoop.createRemoteUser(_user()))
+        return gateway
+
+    def new_context(self) -> SparkContext:
+        """A context in it; blocks until it has started, or raises why it has not."""
+        gateway = self._gateway.result()
+        before = os.umask(FOR_US_ALONE)  # for a socket that PySpark makes here
+        try:
+            context = SparkContext(conf=self.conf, gateway=gateway)
+        finally:
+            os.umask(before)
+        context.pythonExec = sys.executable
+        return context
+
+    def end(self) -> None:
+        """Let one whose context has been stopped end by itself if it is to leave an archive, which takes seconds."""
+        if self._archive is not None and self._process is not None:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                self._process.stdin.close()  # type: ignore[union-attr] # a pipe
+                if self._process.wait(_ARCHIVED_S) == 0:
+                    self._archive.keep()
+                    self._archive = None
+        self.kill()
+
+    def kill(self) -> None:
+        """End it, whatever state it is in, and forget what it leaves."""
+        self.ended.set()
+        _kill_writers(self.log)
+        with contextlib.suppress(Exception):  # it never started, or has ended
+            self._gateway.result(_KILLED_S).shutdown()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process.stdin.close()  # type: ignore[union-attr] # a pipe
+        self.leave_pyspark()
+        if self._archive is not None:
+            self._archive.drop()
+        if self.daemon is not None:
+            self.daemon.stop()
+        self.log.close()
+
+    def leave_pyspark(self) -> None:
+        """PySpark keeps a gateway for the life of the process; that of a JVM that is gone has to be thrown away."""
+        gateway = SparkContext._gateway
+        if gateway is not None and getattr(gateway, "proc", None) is self._process:
+            SparkContext._active_spark_context = None
+            SparkContext._gateway = None
+            SparkContext._jvm = None
+
+    @property
+    def leaves_archive(self) -> bool:
+        """Whether it needs time to end."""
+        return self._archive is not None
+
+
+def begin(work: Callable[[], _T]) -> "Future[_T]":
+    """`work` in a thread that delays no exit."""
+    future: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="cleanerd-spark", daemon=True).start()
+    return future
+
+
+def spark_environment(environment: Mapping[str, str], java_home: str, master: str) -> dict[str, str]:
+    """What the JVM, and with it the Python workers of this machine, start with."""
+    of_master = _OF_MASTERS.get(master.partition(":")[0], ())
+    passed = {"PYTHONWARNINGS": "ignore", **passed_on(environment)}
+    passed |= {name: value for name, value in environment.items() if name in of_master}
+    with contextlib.suppress(OSError):  # a master of an unknown name, which Spark reports
+        passed["SPARK_LOCAL_IP"] = driver_host(master)
+    return {**passed, "JAVA_HOME": java_home, "SPARK_HOME": _HOME, "SPARK_USER": _user()}
+
+
+def _user() -> str:
+    return user_name() or str(os.geteuid())
+
+
+def _seen(conf: SparkConf) -> list[str]:
+    """The part of the settings that may stand on a command line, which every user can read."""
+    shown = [(name, value) for name, value in conf.getAll() if not _KEPT_FROM_SIGHT.search(name)]
+    return [word for name, value in shown for word in ("--conf", f"{name}={value}")]
+
+
+def _provide_files() -> None:
+    """Raise the limit of open files to what is enough, as far as this process may. Raises Fatal where that is too little."""
+    try:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if 0 <= soft < _FILES:
+            soft = _FILES if hard < 0 else min(hard, _FILES)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    except OSError:  # a sandbox that lets nobody ask
+        return
+    if 0 <= soft < _LEAST_FILES:
+        raise Fatal(
+            f"Spark needs {_LEAST_FILES} open files or more, and the limit is {soft} (ulimit -n; LimitNOFILE= of a unit, "
+            f"--ulimit nofile= of a container): raise it to {_FILES}"
+        )
+
+
+def _forget_other_sparks() -> None:
+    """Variables that PySpark itself would read in this process; those of a session before this one are among them."""
+    for name in [name for name in os.environ if name.startswith(_READ_BY_PYSPARK)]:
+        del os.environ[name]
+
+
+def _kill_writers(log: SessionLog) -> None:
+    """Kill all that write to it: before the JVM runs, a script and another JVM find out how to start it."""
+    wanted = os.fstat(log.fileno())
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            found = os.stat(f"/proc/{name}/fd/2")
+            if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
+                os.kill(int(name), signal.SIGKILL)

@@ -1,0 +1,111 @@
+"""What a session's JVM writes, and py4j about it: kept from the user, who gets the reason out of it instead.
+
+py4j reports the end of a JVM, and Ctrl-C in a call to it, with a traceback to the root logger, and raises it all the same.
+"""
+
+import contextlib
+import itertools
+import logging
+import os
+import re
+import tempfile
+
+import py4j
+
+from cleanerd.env.cache import cache_directory, why_untrusted, write_whole
+
+_NAME = "spark.log"
+_SAID_BYTES = 64 << 10
+_KEPT_BYTES = 1 << 20
+_REASONS_MAX = 3
+_LINES_MAX = 3
+_REASON = re.compile(
+    r"(?:Executor updated: \S+ is now (?:EXITED|FAILED|LOST) \((?=.+\))|Application has been killed. Reason: )(.*?)\)?$",
+    re.MULTILINE,
+)
+"""Lines of a standalone cluster's scheduler, see log4j2.properties."""
+_FRAME = re.compile(r"\s+at |\s*\.\.\. \d+ more")
+_THROWN = re.compile(r"(?:Exception in thread \".*?\" )?((?:[a-z_]\w*\.)+[A-Z][\w$]*(?::.*)?)$")
+_CAUSED = "Caused by: "
+_NOISE = ("WARNING: Using incubator", "Using Spark's default log4j", "NOTE: Picked up ", "Picked up ")
+_PY4J = os.path.join(os.path.dirname(py4j.__file__), "")
+_py4j_logger = logging.getLogger("py4j")
+
+
+class SessionLog(logging.Handler):
+    """One session's; it goes away when it is closed. `kept` keeps it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the session
+        _py4j_logger.propagate = False
+        _py4j_logger.addHandler(self)
+        logging.getLogger().addFilter(_is_not_of_py4j)
+
+    def fileno(self) -> int:
+        """For the JVM to write to."""
+        return self._file.fileno()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """What py4j says. A session may be closed meanwhile."""
+        with contextlib.suppress(OSError, ValueError):
+            os.write(self.fileno(), f"{self.format(record)}\n".encode(errors="replace"))
+
+    def close(self) -> None:
+        """The session has ended."""
+        _py4j_logger.removeHandler(self)
+        super().close()
+        self._file.close()
+
+    def reasons(self) -> list[str]:
+        """Why a cluster ended the session, executors first; none for a JVM that just ended."""
+        found = [match[1].strip() for match in _REASON.finditer(self._text(_SAID_BYTES))]
+        return list(dict.fromkeys(found))[:_REASONS_MAX]
+
+    def why_not_started(self, raised: BaseException) -> str:
+        """The reason in a line, and where all of it is; `raised` has it where nothing was written."""
+        text = self._text(_KEPT_BYTES)
+        reason = reason_of(text) or reason_of(str(raised)) or type(raised).__name__
+        path = os.path.join(cache_directory(os.environ), _NAME)
+        if text.strip() and why_untrusted(os.path.dirname(path)) is None:
+            with contextlib.suppress(OSError):
+                write_whole(path, text, 0o600)
+                return f"{reason} (log: {path})"
+        return reason
+
+    def _text(self, limit_bytes: int) -> str:
+        size = self._file.seek(0, os.SEEK_END)
+        self._file.seek(max(size - limit_bytes, 0))
+        return self._file.read().decode(errors="replace")
+
+
+def reason_of(text: str) -> str:
+    """What a JVM wrote, in a line: the first exception and its innermost cause, else the last lines; empty without any."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(_NOISE)]
+    frame = next((number for number, line in enumerate(lines) if _FRAME.match(line)), None)
+    if not frame:
+        return "; ".join(line.strip() for line in lines[-_LINES_MAX:])
+    first = next((number for number in range(frame - 1, -1, -1) if _THROWN.search(lines[number])), frame - 1)
+    found = _THROWN.search(lines[first])
+    thrown = _with_its_text(lines, first)[found.start(1) if found else 0 :]
+    cause = ""
+    for number in range(frame, len(lines)):
+        if lines[number].startswith(_CAUSED):
+            cause = _with_its_text(lines, number)
+        elif _THROWN.match(lines[number]):
+            break  # another one, which follows from the first
+    return f"{thrown}; c{cause[1:]}" if cause else thrown
+
+
+def _with_its_text(lines: list[str], number: int) -> str:
+    """The line of an exception with those that its text goes on in."""
+    rest = itertools.takewhile(lambda line: not _FRAME.match(line), lines[number + 1 :])
+    return " ".join([lines[number].rstrip(), *(line.strip() for line in rest)])
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Hands what py4j says to the root logger to the logger of its own."""
+    if not record.pathname.startswith(_PY4J):
+        return True
+    _py4j_logger.handle(record)
+    return False

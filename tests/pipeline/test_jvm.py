@@ -1,0 +1,194 @@
+"""The JVM of a session: what it starts with, and what keeps it from starting."""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+from cleanerd.errors import Fatal
+from cleanerd.pipeline import jvm
+from cleanerd.pipeline.jvm import spark_environment
+from cleanerd.pipeline.lazy_spark import LazySpark
+
+OTHER = "/nonexistent/other"
+HOST = {
+    "BASH_ENV": OTHER,
+    "CLASSPATH": OTHER,
+    "HADOOP_CONF_DIR": OTHER,
+    "HADOOP_USER_NAME": "other",
+    "JAVA_TOOL_OPTIONS": "-Xmx1k",
+    "JDK_JAVA_OPTIONS": "-XX:+NoSuchOption",
+    "PYSPARK_DRIVER_PYTHON": "ipython",
+    "PYSPARK_GATEWAY_PORT": "1",
+    "PYSPARK_GATEWAY_SECRET": "other",
+    "PYSPARK_PYTHON": "/usr/bin/python2.7",
+    "PYSPARK_SUBMIT_ARGS": "--packages com.example:nothing:1.0 pyspark-shell",
+    "SPARK_CONF_DIR": OTHER,
+    "SPARK_CONNECT_MODE_ENABLED": "1",
+    "SPARK_DIST_CLASSPATH": OTHER,
+    "SPARK_HOME": OTHER,
+    "SPARK_LAUNCHER_OPTS": "-Xmx1k",
+    "SPARK_LOCAL_DIRS": "/proc/none",
+    "SPARK_LOCAL_IP": "10.255.255.1",
+    "SPARK_SUBMIT_OPTS": "-XX:+NoSuchOption",
+    "SPARK_TESTING": "1",
+    "YARN_CONF_DIR": OTHER,
+    "_JAVA_OPTIONS": "-Xmx1k",
+}
+"""Of a host with a Spark, a Hadoop and a broker of its own; most of these keep Spark from starting."""
+
+
+def variables(pid: int) -> dict[str, str]:
+    text = Path(f"/proc/{pid}/environ").read_text()
+    return dict(line.split("=", 1) for line in text.split("\0") if line)
+
+
+def test_variables_of_the_host_reach_neither_spark_nor_its_workers(
+    spark: LazySpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark.stop()  # a process has one context at a time
+    for name, value in HOST.items():
+        monkeypatch.setenv(name, value)
+
+    def of_worker(_: Any) -> list[dict[str, str]]:
+        return [dict(os.environ)]
+
+    session = LazySpark("local[1]")
+    try:
+        (worker,) = session.run(
+            lambda context: context.parallelize([1], 1).mapPartitions(of_worker).collect()
+        )
+        gateway = session.context()._gateway
+        assert gateway is not None
+        java = variables(gateway.proc.pid)
+    finally:
+        session.stop()
+    for found in (worker, java):
+        assert not HOST.items() & found.items()
+        assert found["SPARK_HOME"] == str(Path(pyspark.__file__).parent)
+        assert found["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("master", "passed"),
+    [
+        ("local[2]", set()),
+        ("spark://127.0.0.1:7077", set()),
+        ("yarn", {"HADOOP_CONF_DIR", "YARN_CONF_DIR"}),
+        ("k8s://https://127.0.0.1:6443", {"KUBECONFIG"}),
+    ],
+)
+def test_clients_of_a_cluster_manager_are_told_where_it_is(master: str, passed: set[str]) -> None:
+    """They look nowhere else."""
+    given = {"HADOOP_CONF_DIR": "/h", "YARN_CONF_DIR": "/y", "KUBECONFIG": "/k", "SPARK_HOME": "/s"}
+    found = spark_environment(given, "/java", master)
+    assert set(given) & set(found) - {"SPARK_HOME"} == passed
+    assert found["JAVA_HOME"] == "/java"
+    assert found["SPARK_HOME"] != "/s"
+
+
+UNNAMED = """
+from cleanerd.pipeline.lazy_spark import LazySpark
+session = LazySpark("local[1]")
+print(session.run(lambda context: context.parallelize([1, 2, 3], 1).count()))
+session.stop()
+"""
+
+
+def test_a_user_without_a_name_and_a_home_starts_spark(tmp_path: Path) -> None:
+    """As in a container that runs with any number: here, of a mount namespace whose passwd nobody is in."""
+    nobody = tmp_path / "passwd"
+    nobody.write_text("")
+    (tmp_path / "nsswitch").write_text("passwd: files\n")
+    isolated = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    hide = f"mount --bind {nobody} /etc/passwd && mount --bind {tmp_path}/nsswitch /etc/nsswitch.conf"
+    mount = ["sh", "-c", f'{hide} && ! getent passwd 0 && exec "$@"', "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*isolated, *mount, "true"], check=False).returncode:
+        pytest.skip("needs a mount namespace")
+    environment = {"PATH": os.environ["PATH"], "HOME": "/proc", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [*isolated, *mount, sys.executable, "-c", UNNAMED],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("3\n", "")
+    assert sorted(os.listdir(tmp_path)) == ["nsswitch", "passwd"], (
+        "a home that is not known is no directory called ~ or ?"
+    )
+
+
+class Limits:
+    """RLIMIT_NOFILE of a process."""
+
+    def __init__(self, soft: int, hard: int) -> None:
+        self.now = (soft, hard)
+
+    def getrlimit(self, _: int) -> tuple[int, int]:
+        return self.now
+
+    def setrlimit(self, _: int, limits: tuple[int, int]) -> None:
+        self.now = limits
+
+
+@pytest.mark.parametrize(
+    ("given", "after"),
+    [
+        ((256, 4096), (1024, 4096)),
+        ((256, 700), (700, 700)),
+        ((256, resource.RLIM_INFINITY), (1024, resource.RLIM_INFINITY)),
+        ((65536, 65536), (65536, 65536)),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), (resource.RLIM_INFINITY, resource.RLIM_INFINITY)),
+    ],
+)
+def test_the_limit_of_open_files_is_raised_as_far_as_it_is_needed(
+    monkeypatch: pytest.MonkeyPatch, given: tuple[int, int], after: tuple[int, int]
+) -> None:
+    limits = Limits(*given)
+    monkeypatch.setattr(resource, "getrlimit", limits.getrlimit)
+    monkeypatch.setattr(resource, "setrlimit", limits.setrlimit)
+    jvm._provide_files()
+    assert limits.now == after
+
+
+def test_too_few_open_files_are_the_reason_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = Limits(100, 256)
+    monkeypatch.setattr(resource, "getrlimit", limits.getrlimit)
+    monkeypatch.setattr(resource, "setrlimit", limits.setrlimit)
+    with pytest.raises(Fatal, match=r"needs 512 open files or more, and the limit is 256 \(ulimit -n"):
+        LazySpark("local[1]").context()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "reason"),
+    [
+        (
+            "spark.driver.memory",
+            "900000g",
+            "Error occurred during initialization of VM; "
+            "Could not reserve enough space for 943718400000KB object heap",
+        ),
+        ("spark.plugins", "com.example.Absent", "java.lang.ClassNotFoundException: com.example.Absent"),
+    ],
+)
+def test_the_reason_of_a_failed_start_is_what_went_wrong_and_where_all_of_it_is(
+    spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, value: str, reason: str
+) -> None:
+    """Before there is a JVM, and in one; the next session is an ordinary one."""
+    spark.stop()
+    with monkeypatch.context() as patched:
+        patched.setenv("CACHE_DIRECTORY", str(tmp_path))
+        with pytest.raises(Fatal) as caught:
+            LazySpark("local[1]", {setting: value}).context()
+    kept = tmp_path / "spark.log"
+    assert str(caught.value) == f"Spark did not start with master 'local[1]': {reason} (log: {kept})"
+    assert reason.split("; ")[-1] in kept.read_text()
+    assert spark.run(lambda context: context.parallelize([1, 2], 1).count()) == 2
