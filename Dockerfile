@@ -11,10 +11,10 @@ ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS build
 RUN apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates openjdk-17-jdk-headless python3 python3-venv \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-COPY LICENSE README.md constraints.txt pyproject.toml ./
+COPY LICENSE README.md constraints.txt hatch_build.py pyproject.toml ./
 COPY systemd systemd
 COPY etc etc
 COPY cleanerd cleanerd

@@ -134,3 +134,11 @@ def test_links_of_the_project_files_lead_somewhere() -> None:
     for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):
         links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / name).read_text())
         assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_image_is_built_with_the_agent() -> None:
+    """Its hook is copied, and a compiler is there."""
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    assert re.search(r"^COPY .*\bhatch_build\.py\b", dockerfile, re.MULTILINE)
+    assert "openjdk-17-jdk-headless" in dockerfile.partition("/build/bin/pip wheel")[0]
+    assert "!hatch_build.py" in (ROOT / ".dockerignore").read_text().splitlines()
