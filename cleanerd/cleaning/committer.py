@@ -243,10 +243,10 @@ class Committer:
         rest waits, and its result is TimeUp. What goes wrong with one log is its own. Never raises for a log.
         """
         ends_s = self._clock.monotonic_s() + HOLD_S
-        moving = guarded(self._log_dir.moving, self._log_dir.path)
+        elsewhere = guarded(partial(self._log_dir.elsewhere, logs), self._log_dir.path)
         done: dict[TopicPartition, Committed] = dict.fromkeys(logs)
         ends: dict[TopicPartition, int] = {}
-        under_way = {tp: self._steps(tp, lock, moving, ends_s) for tp in logs}
+        under_way = {tp: self._steps(tp, lock, elsewhere, ends_s) for tp in logs}
         while under_way:
             for tp, steps in list(under_way.items()):
                 found = guarded(partial(next, steps, _Ended(None)), self._directory(tp))
@@ -269,14 +269,14 @@ class Committer:
         self,
         tp: TopicPartition,
         lock: LogDirLock,
-        moving: Mapping[TopicPartition, str] | CleanerdError,
+        elsewhere: Mapping[TopicPartition, str] | CleanerdError,
         ends_s: float,
     ) -> "Iterator[_Ended | None]":
         """The commit of a log; at every yield of None its directory has to be synced."""
         partition = self._log_dir.partition(tp)
         self._make_way(lock)
         try:
-            groups, live = self.waiting_groups(tp, moving)
+            groups, live = self.waiting_groups(tp, elsewhere)
         except (SourceChanged, CorruptFile):
             discard_staged(partition)
             raise
@@ -307,12 +307,12 @@ class Committer:
             raise LockHeld("another process waits for the lock, a broker may be starting", None)
 
     def waiting_groups(
-        self, tp: TopicPartition, moving: Mapping[TopicPartition, str] | CleanerdError
+        self, tp: TopicPartition, elsewhere: Mapping[TopicPartition, str] | CleanerdError
     ) -> tuple[list[StagedGroup], list[int]]:
         """The groups that a commit would swap now, none for none, and `live_logs`; without `.lock` that may change any time.
 
-        `moving`: `LogDir.moving`, or why it is not known. Raises SourceChanged, CorruptFile where it would drop them; what
-        the host's `check` raises; OSError.
+        `elsewhere`: that of `LogDir`, or why it is not known. Raises SourceChanged, CorruptFile where it would drop them;
+        what the host's `check` raises; OSError.
         """
         partition = self._log_dir.partition(tp)
         groups = read_manifests(partition)
@@ -329,7 +329,7 @@ class Committer:
             self._check_basis(tp, basis)
             revalidate(partition, group, live)
             self._check_reach(tp, basis, group.round_end)
-        self._check_wanted(tp, groups[-1].round_end, moving)
+        self._check_wanted(tp, groups[-1].round_end, elsewhere)
         return groups, live
 
     def settle(self, results: Sequence[LogResult]) -> list[LogResult]:
@@ -376,7 +376,7 @@ class Committer:
         def check() -> None:
             self._check_basis(tp, basis)
             self._check_reach(tp, basis, round_end)
-            self._check_wanted(tp, round_end, self._log_dir.moving())
+            self._check_wanted(tp, round_end, self._log_dir.elsewhere([tp]))
 
         with contextlib.ExitStack() as stack:
             try:
@@ -407,12 +407,12 @@ class Committer:
         return result.failed(error)
 
     def _check_wanted(
-        self, tp: TopicPartition, round_end: int, moving: Mapping[TopicPartition, str] | CleanerdError
+        self, tp: TopicPartition, round_end: int, elsewhere: Mapping[TopicPartition, str] | CleanerdError
     ) -> None:
-        if isinstance(moving, CleanerdError):
-            raise moving
-        if tp in moving:
-            raise PolicyChanged(f"{self._directory(tp)}: its broker moves it to {moving[tp]}")
+        if isinstance(elsewhere, CleanerdError):
+            raise elsewhere
+        if tp in elsewhere:
+            raise PolicyChanged(f"{self._directory(tp)}: {elsewhere[tp]}")
         self._host.check(tp, round_end)
 
     def _check_basis(self, tp: TopicPartition, basis: Basis) -> None:

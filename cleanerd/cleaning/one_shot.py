@@ -28,10 +28,10 @@ from cleanerd.cleaning.slices import SliceSize, Weighed
 from cleanerd.cleaning.wanted import check_wanted
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.errors import CleanerdError, JobFailed, LockHeld, attempt, guarded
+from cleanerd.errors import CleanerdError, JobFailed, LockHeld, LogUncleanable, attempt, guarded
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.pipeline.lazy_spark import LazySpark
-from cleanerd.storage.log_dir import LogDir, Owner
+from cleanerd.storage.log_dir import LogDir, Owner, why_two_copies
 from cleanerd.storage.no_log_dir import why_no_log_dir
 from cleanerd.storage.scan import PartitionSnapshot
 from cleanerd.storage.staged import StagedGroup, staged_bytes
@@ -111,10 +111,22 @@ class _Directory(CommitHost):
 
     def clean(self) -> None:
         """All of it; what goes wrong with it as a whole is the result of every log that has none yet."""
-        error = attempt(self._count if self._request.dry_run else self._sequence, self._log_dir.path)
+        error = attempt(self._all, self._log_dir.path)
         if error is not None:
             for tp in [tp for tp in self._found if self._result_of(tp) is None] or [_NO_LOG]:
                 self._add(LogResult.of(tp, self._log_dir.path).failed(error))
+
+    def _all(self) -> None:
+        twice = self._log_dir.copies(self._found)
+        self._found = [tp for tp in self._found if tp not in twice]
+        for tp, other in twice.items():
+            result = LogResult.of(tp, self._log_dir.path).failed(LogUncleanable(why_two_copies(other)))
+            if self._is_news(result):
+                self._add(result)
+        if self._request.dry_run:
+            self._count()
+        else:
+            self._sequence()
 
     def _sequence(self) -> None:
         with self._log_dir.cleaned_by_us():
@@ -295,10 +307,10 @@ class _Directory(CommitHost):
     def _foresee_commits(self) -> dict[TopicPartition, list[StagedGroup]]:
         """What `_commit_waiting` would commit; what no longer fits would be dropped."""
         waiting, space = {}, self._run.space
-        moving = guarded(self._log_dir.moving, self._log_dir.path)
+        elsewhere = guarded(partial(self._log_dir.elsewhere, self._found), self._log_dir.path)
         for tp in self._found:
             partition = self._log_dir.partition(tp)
-            answer = attempt(partial(self._committer.waiting_groups, tp, moving), partition.path)
+            answer = attempt(partial(self._committer.waiting_groups, tp, elsewhere), partition.path)
             if isinstance(answer, CleanerdError):
                 dropped_bytes = attempt(partial(staged_bytes, partition), partition.path)
                 space.take(partition.path, -dropped_bytes if isinstance(dropped_bytes, int) else 0)

@@ -7,19 +7,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
 
+from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import NotRegular, RealFiles
-from cleanerd.errors import DirOffline, guarded
+from cleanerd.errors import CleanerdError, DirOffline, guarded
 from cleanerd.format import names
 from cleanerd.format.checkpoint import parse_offset_checkpoint
 from cleanerd.format.errors import FormatError
 from cleanerd.format.meta_properties import MetaProperties, parse_meta_properties
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.storage.lock import probe
+from cleanerd.storage.log_dir import LogDir as LogDirOnDisk
 from cleanerd.storage.no_log_dir import A_LOG_DIR, found_instead
 
 from .findings import Finding
 from .partition_check import DirFacts, Partition
-from .regular_files import SMALL_BYTES, read_small
+from .regular_files import SMALL_BYTES, CarefulFiles, read_small
 
 CHECKPOINTS = (
     names.CLEANER_OFFSET_CHECKPOINT,
@@ -154,22 +156,35 @@ class _Problems:
             return {}
 
 
-def compare_log_dirs(log_dirs: Iterable[LogDir], partitions: Iterable[Partition]) -> None:
+def compare_log_dirs(log_dirs: Sequence[LogDir], partitions: Iterable[Partition]) -> None:
     """Add what only shows in several directories: ids that do not belong together, a partition that lies in two."""
     _compare_meta([found for found in log_dirs if found.meta is not None])
-    seen: dict[TopicPartition, Partition] = {}
+    twins = _second_copies(log_dirs)
     topics: dict[str, Partition] = {}
     for partition in partitions:
         tp = partition.topic_partition
-        twin = seen.setdefault(tp, partition)
-        if twin is not partition:
-            partition.add("partition_twice", partition.directory, -1, "one directory", twin.directory)
+        if partition.directory in twins:
+            first = os.path.join(twins[partition.directory], str(tp))
+            partition.add("partition_twice", partition.directory, -1, "one directory", first)
         if partition.topic_id is None:
             continue
         sibling = topics.setdefault(tp.topic, partition)
         if sibling.topic_id != partition.topic_id:
             path = partition.path(names.PARTITION_METADATA)
             partition.add("topic_id", path, -1, sibling.topic_id, partition.topic_id)
+
+
+def _second_copies(found_dirs: Sequence[LogDir]) -> dict[str, str]:
+    """Partition directories whose partition lies in an earlier one of these log directories as well, and in which."""
+    second: dict[str, str] = {}
+    for number, found in enumerate(found_dirs):
+        path, directories = found.facts.log_dir, dict(found.partitions)
+        up_to_here = tuple(one.facts.log_dir for one in found_dirs[: number + 1])
+        log_dir = LogDirOnDisk(CarefulFiles(), path, SystemClock(), found.facts.is_kafka, up_to_here)
+        twice = guarded(partial(log_dir.copies, directories.keys()), path)
+        if not isinstance(twice, CleanerdError):
+            second |= {directories[tp]: other for tp, other in twice.items()}
+    return second
 
 
 def _compare_meta(log_dirs: Sequence[LogDir]) -> None:

@@ -3,13 +3,17 @@
 A broker that moves a replica from one of its directories to another fills a `-future` directory from the log as it is, from
 its beginning on, and goes on with that after a restart. What was copied before a cleaning and what is copied after it do not
 fit together: a tombstone may be gone from the log before it is copied, while the value that it deleted has been. So such a
-log is not cleaned, as Kafka's own cleaner is paused for it, and what was staged before is dropped (`moving`, rule 2.10).
+log is not cleaned, as Kafka's own cleaner is paused for it, and what was staged before is dropped (rule 2.10).
+
+A partition lies in two directories when a disk that failed comes back after its replica was created again on another one,
+or when a move ended halfway. A broker does not start with both, and only its operator knows which one to keep, so neither
+is touched (`copies`).
 """
 
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -179,17 +183,36 @@ class LogDir:
             return None
         return found.cluster_id, found.node_id
 
-    def moving(self) -> dict[TopicPartition, str]:
-        """Partitions that are on their way to another directory of the same broker, and to which (rule 2.10).
+    def elsewhere(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
+        """Why some of these partitions, which lie here, must be left alone: they are on their way to another directory of
+        the same broker (rule 2.10), or lie there as well.
 
         To be asked with `.lock` held: only a live broker begins to move one.
         """
+        found = {tp: why_two_copies(other) for tp, other in self.copies(partitions).items()}
+        for other, listed in self._listed_siblings():
+            for tp in futures(listed):
+                found.setdefault(tp, f"its broker moves it to {other.path}")
+        return found
+
+    def copies(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
+        """Those of these partitions, which lie here, that lie in another directory of the same broker as well, and in which.
+
+        One that is going to be deleted, or is the target of a move, is no copy.
+        """
         found: dict[TopicPartition, str] = {}
+        for other, listed in self._listed_siblings():
+            for tp in partitions:
+                path = other.partition(tp).path
+                if str(tp) in listed and guarded(partial(_is_no_file, self.files, path), path) is True:
+                    found.setdefault(tp, other.path)
+        return found
+
+    def _listed_siblings(self) -> Iterator[tuple["LogDir", frozenset[str]]]:
         for other in self.siblings() if len(self.log_dirs) > 1 else ():
             listed = guarded(partial(self.files.list_names, other.path), other.path)
             if not isinstance(listed, CleanerdError):
-                found |= dict.fromkeys(futures(listed), other.path)
-        return found
+                yield other, frozenset(listed)
 
     # -- its first dirty offsets --------------------------------------------------------------------------------
 
@@ -306,6 +329,15 @@ class LogDir:
             yield
         finally:
             lock.__exit__(None, None, None)
+
+
+def why_two_copies(other: str) -> str:
+    """The reason for leaving both copies of a partition alone, given for the one that does not lie in `other`."""
+    return f"it lies in {other} as well, and no broker starts with both: keep one, remove the other"
+
+
+def _is_no_file(files: Files, path: str) -> bool:
+    return not files.stat(path).is_regular
 
 
 def futures(listed: Iterable[str]) -> Iterator[TopicPartition]:

@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copytree, rmtree
 
 import pytest
 
@@ -116,7 +117,50 @@ def test_2_10_nor_is_a_result_committed_while_the_way_leads_to_a_directory_that_
     (world.b / f"few-0.{'0' * 32}-future").mkdir()
     parts, one = world.parts, (str(world.a),)
     other = build_parts(parts.configuration, one, parts.store, parts.files, parts.clock)
-    assert other.ownership.at(str(world.a)).moving() == {TopicPartition("few", 0): str(world.b)}
+    assert other.ownership.at(str(world.a)).elsewhere([TopicPartition("few", 0)]) == {
+        TopicPartition("few", 0): f"its broker moves it to {world.b}"
+    }
+
+
+def test_a_log_that_lies_in_two_directories_is_left_alone(world: World) -> None:
+    """Both copies, from when the second one is there until one is gone, or its directory is."""
+    log, twin, aside = world.log("few"), LogId(str(world.b), TopicPartition("few", 0)), world.root / "aside"
+    copytree(world.a / "few-0", world.b / "few-0")
+    for log_dir in (world.a, world.b):
+        (log_dir / META_PROPERTIES).write_text(BROKER)
+    configure(world, "few", "compact")
+    configure(world, "failing", "compact")
+    world.scan()
+    for one, other in ((log, world.b), (twin, world.a)):
+        found = world.parts.conditions.of(one)
+        assert (found.state, found.obstacle) == ("ignored", found.reason)
+        assert f"it lies in {other} as well" in str(found.reason)
+    assert world.parts.conditions.of(world.log("failing")).state == "dirty"
+    for policy in ("compact",):
+        configure(world, "few", policy)
+        for explanation in world.service().explain(log.topic_partition):
+            assert [fact for fact in explanation.facts if "as well" in fact.value], explanation.facts
+    configure(world, "few", "compact")
+    world.b.rename(aside)
+    world.b.write_text("a disk that fails")
+    world.scan()
+    assert world.parts.conditions.of(log).state == "dirty"
+    world.b.unlink()
+    aside.rename(world.b)
+    world.scan()
+    assert world.parts.conditions.of(log).state == "ignored"
+    rmtree(world.b / "few-0")
+    world.parts.inventory.touch_log(twin)
+    world.daemon.crew.scanner.refresh()
+    assert world.parts.conditions.of(log).state == "dirty"
+
+
+def configure(world: World, topic: str, policy: str) -> None:
+    """A topic of a broker without a metadata log is known by its file."""
+    topics = world.root / "topics.d"
+    topics.mkdir(exist_ok=True)
+    (topics / f"{topic}.properties").write_text(f"cleanup.policy={policy}\n")
+    world.configure()
 
 
 def test_a_log_dir_that_fails_leaves_the_others_alone_and_is_recovered_when_it_is_back(world: World) -> None:

@@ -164,6 +164,16 @@ class Inventory:
             )
             return next(found, None)
 
+    def twins(self, log: LogId) -> list[LogId]:
+        """The same partition in other log directories that work; it may be another broker's there."""
+        with self._mutex:
+            return [
+                place.entries[str(log.topic_partition)].log
+                for place in self._dirs.values()
+                if place.path != log.log_dir and place.offline is None
+                if str(log.topic_partition) in place.entries
+            ]
+
     def futures(self, log_dir: str) -> frozenset[TopicPartition]:
         """Replicas on their way to a log directory, as the last full scan of it found them."""
         with self._mutex:

@@ -16,10 +16,10 @@ from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import MOVING
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.workers import Bell, Worker
-from cleanerd.errors import attempt, guarded
+from cleanerd.errors import CleanerdError, attempt, guarded
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
-from cleanerd.storage.log_dir import LogDir, Owner
+from cleanerd.storage.log_dir import LogDir, Owner, why_two_copies
 
 _NEW_FOR_S = 60.0
 """A broker creates a partition before it writes its topic id, and before we have read of the topic: for so long that is
@@ -90,11 +90,14 @@ class Scanner:
         """Decide whether these logs are the cluster's at all, and whether what made logs uncleanable is over."""
         parts = self._parts
         configuration, ignored = parts.configuration(), parts.obstacles.ignored
-        for log in logs:
+        judged = list(logs)
+        twice = self._twice(judged)
+        for log in judged:
             is_named = self._is_named(
                 log, configuration
             )  # first: what its broker writes meanwhile is found by the next scan
-            reason = attempt(partial(self._why_foreign, log, configuration), log.directory)
+            foreign = attempt(partial(self._why_foreign, log, configuration), log.directory)
+            reason = twice.get(log, foreign)
             if reason is None:
                 ignored.pop(log, None)
                 self._new_since_s.pop(log, None)
@@ -110,6 +113,23 @@ class Scanner:
     def _why_foreign(self, log: LogId, configuration: Configuration) -> str | None:
         log_dir = LogDir.at(self._parts.files, log.log_dir, self._parts.clock)
         return why_foreign(log_dir, log.topic_partition, configuration)
+
+    def _twice(self, logs: Iterable[LogId]) -> dict[LogId, str]:
+        """Those that lie in another log directory of their broker as well, with the reason for leaving them alone."""
+        parts, found = self._parts, dict[LogId, str]()
+        unseen = set(parts.configuration().broker.log_dirs) - set(parts.log_dirs)  # by the inventory
+        by_dir: dict[str, list[TopicPartition]] = {}
+        for log in logs:
+            if unseen or parts.inventory.twins(log):
+                by_dir.setdefault(log.log_dir, []).append(log.topic_partition)
+        for path, partitions in by_dir.items():
+            twice = attempt(partial(self._copies, path, partitions), path)
+            if not isinstance(twice, CleanerdError):  # else it is about to be offline
+                found |= {LogId(path, tp): why_two_copies(other) for tp, other in twice.items()}
+        return found
+
+    def _copies(self, path: str, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:
+        return self._parts.ownership.at(path).copies(partitions)
 
     def _is_named(self, log: LogId, configuration: Configuration) -> bool:
         """Whether all is there that tells which topic a log is of, if anything ever does."""
@@ -144,7 +164,12 @@ class Scanner:
             parts.failures.succeeded(log)
             parts.obstacles.ignored.pop(log, None)
             self._new_since_s.pop(log, None)
-        self.judge({*report.appeared, *report.changed, *self._new_since_s})
+        back = []
+        if report.back_online:
+            back = [log for log in parts.inventory.logs() if log.log_dir in report.back_online]
+        others = map(parts.inventory.twins, (*report.appeared, *report.vanished, *back))
+        twins = [twin for some in others for twin in some if parts.inventory.facts(twin) is not None]
+        self.judge({*report.appeared, *report.changed, *self._new_since_s, *back, *twins})
         for log_dir in self._online():
             owner = parts.ownership.owner(log_dir)
             if owner not in (Owner.NOBODY, Owner.WRITER):
