@@ -191,22 +191,22 @@ class Committer:
         """By the live broker: log by log, for no other process has to be let in between."""
         self.ways |= dict.fromkeys(logs, "swap")
         began_s = self._clock.monotonic_s()
-        moving = guarded(self._log_dir.moving, self._log_dir.path)
+        elsewhere = guarded(partial(self._log_dir.elsewhere, logs), self._log_dir.path)
         done: dict[TopicPartition, Committed] = {}
         for tp in logs:
-            done[tp] = guarded(partial(self._swap, tp, moving, brokers), self._directory(tp))
+            done[tp] = guarded(partial(self._swap, tp, elsewhere, brokers), self._directory(tp))
         return Turn(logs, done, self._clock.monotonic_s() - began_s)
 
     def _swap(
         self,
         tp: TopicPartition,
-        moving: Mapping[TopicPartition, str] | CleanerdError,
+        elsewhere: Mapping[TopicPartition, str] | CleanerdError,
         brokers: LiveBrokers,
     ) -> int | None:
         """Groups that were swapped before something went wrong stay; of the others none is left, unless it waits on."""
         partition = self._log_dir.partition(tp)
         try:
-            groups, live = self.waiting_groups(tp, moving)
+            groups, live = self.waiting_groups(tp, elsewhere)
             if not groups:
                 return None
             check_previous(partition, groups[0], live)

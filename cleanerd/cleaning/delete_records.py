@@ -1,19 +1,47 @@
-"""Raise the log start offset of a log: its records below are gone for good (rules 6.8, 6.12; Kafka's DeleteRecords).
+"""Delete the records of a log below an offset: they are gone for good (rules 6.3, 6.8, 6.12; Kafka's DeleteRecords).
 
-The new log start is an entry of `log-start-offset-checkpoint`, replaced as a whole, so a crash leaves the old or the new
-one. Segments that lie wholly below it go with the next retention pass, which drops the entry once the first segment says
-as much.
+Which topics allow it (KIP-1161): all but internal ones and those whose `cleanup.policy` is `compact` without `delete`. So
+an empty policy does.
+
+With `.lock` held throughout, so that nothing comes between the steps:
+
+====  ==============================================================  =================================================
+step  what is done                                                    a crash after it leaves
+====  ==============================================================  =================================================
+1     the segment that holds the last of these records is synced,     the log as it was
+      and its directory: offsets below a durable log start must
+      never be given out again
+2     the new log start is written to `log-start-offset-checkpoint`,  a log that starts there; segments below it lie
+      which is replaced as a whole                                    unread until a retention pass of any policy, or of
+                                                                      its broker, takes them (6.3)
+3     segments wholly below it become `.deleted` files, oldest first  a log that starts at a later segment, at or below
+      (`storage.delete`)                                              the new log start: the entry of step 2 holds
+4     `leader-epoch-checkpoint` is trimmed; the entry of step 2 is    the same, or leader epochs too many, which a broker
+      dropped if the first segment says as much (6.9, 6.12)           folds when it loads the log
+====  ==============================================================  =================================================
+
+Not 3 before 2: a log start that is not durable would be that of the first segment after a crash, and what a consumer was
+told is deleted would be there again. Steps 3 and 4 are those of a retention pass whose only limit is the log start, so no
+other setting can take anything: the active segment stays, and so does what a broker has still to recover (`retain`).
 """
 
+from dataclasses import replace
+
+from cleanerd.cleaning.retain import Dispose, Retained, retire_below_start
+from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError
-from cleanerd.format.names import TopicPartition
+from cleanerd.format.names import INTERNAL_TOPICS, TopicPartition
 from cleanerd.storage.checkpoints import update_log_start_checkpoint
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.scan import PartitionSnapshot
 
 
-class OffsetOutOfRange(CleanerdError):
+class DeletionForbidden(CleanerdError):
+    """Records of this log may not be deleted, or not these."""
+
+
+class OffsetOutOfRange(DeletionForbidden):
     """The log start cannot be raised there: `high_watermark` is as far as it goes, 0 if there is no such log."""
 
     def __init__(self, topic_partition: TopicPartition, offset: int, high_watermark: int) -> None:
@@ -25,12 +53,23 @@ class OffsetOutOfRange(CleanerdError):
         self.high_watermark = high_watermark
 
 
-def delete_records(log_dir: LogDir, tp: TopicPartition, offset: int) -> int:
-    """Delete the records of a log below `offset`; returns the log start offset, which is higher if it was already.
+def delete_records(
+    log_dir: LogDir, tp: TopicPartition, offset: int, config: TopicConfig, *, dispose: Dispose | None = None
+) -> Retained:
+    """Delete the records of a log below `offset`, and the segments that hold no others.
 
-    Raises OffsetOutOfRange for an offset below 0 or above the high watermark; LockHeld while a broker lives; CorruptFile,
-    SourceChanged, OSError. Nothing has changed then.
+    Returns what went and the log start offset, which is higher if it was already. `dispose`: as in `retain`.
+
+    Raises DeletionForbidden; OffsetOutOfRange for an offset below 0 or above the high watermark; LockHeld while a broker
+    lives: nothing has changed then. CorruptFile, SourceChanged, LogUncleanable, OSError: the log is whole, and to call again
+    goes on where it was.
     """
+    if tp.topic in INTERNAL_TOPICS:
+        raise DeletionForbidden(f"{tp}: records of an internal topic cannot be deleted")
+    if config.compact and not config.delete:
+        raise DeletionForbidden(
+            f"{tp}: its cleanup.policy is compact, without delete, so that Kafka refuses it, too"
+        )
     with log_dir.lock() as lock:
         snapshot = log_dir.scan(tp, log_dir.checkpoints())
         if snapshot is None:
@@ -41,11 +80,12 @@ def delete_records(log_dir: LogDir, tp: TopicPartition, offset: int) -> int:
             _sync_up_to(log_dir.files, snapshot, offset)
             lock.check()
             update_log_start_checkpoint(log_dir.files, log_dir.path, {tp: offset})
-    return max(offset, snapshot.log_start_offset)
+            snapshot = replace(snapshot, log_start_offset=offset)
+        return retire_below_start(log_dir.files, snapshot, lock, dispose=dispose)
 
 
 def _sync_up_to(files: Files, snapshot: PartitionSnapshot, offset: int) -> None:
-    """Offsets below a durable log start must never be given out again: what uses them up has to be durable before."""
+    """Step 1."""
     holding = [segment for segment in snapshot.segments if segment.base_offset < offset][-1]
     files.fsync(holding.path)
     files.fsync_dir(snapshot.directory)

@@ -51,11 +51,14 @@ from cleanerd.storage.checkpoints import (
 from cleanerd.storage.delete import retire_segments, unlink_all
 from cleanerd.storage.generation import check_generation
 from cleanerd.storage.index_files import largest_timestamp_ms
+from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replay import producers_at
 from cleanerd.storage.roll import roll_segment
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot
+
+_LOG_START_ONLY = RetentionConfig(delete=False, retention_ms=-1, retention_bytes=-1)
 
 Dispose = Callable[[tuple[str, ...]], None]
 """What becomes of `.deleted` files; called with `.lock` held."""
@@ -89,7 +92,7 @@ class Preview:
 
 def preview(files: Files, snapshot: PartitionSnapshot, config: TopicConfig, now_ms: int) -> Preview:
     """The plan of `retain`, and why the rest is not part of it. Raises LogUncleanable, OSError."""
-    plan, facts = _plan(files, snapshot, config, now_ms)
+    plan, facts = _plan(files, snapshot, _settings(config), now_ms)
     goes: dict[Breach, tuple[int, int]] = {}
     for segment, breach in plan.deletions:
         segments, size = goes.get(breach, (0, 0))
@@ -115,23 +118,24 @@ def retain_log(
     *,
     dry_run: bool,
     dispose: Dispose | None = None,
+    directory: str | None = None,
 ) -> tuple[PartitionSnapshot, Retained] | CleanerdError | None:
     """One log of a retention pass: what it was and what went, None when nothing did, else what went wrong with it.
 
     LockHeld ends the pass for the whole log directory: a broker lives, and its own retention works. A log that is not
-    looked at has nothing that could go.
+    looked at has nothing that could go. `directory`: as `scan_partition` takes it.
     """
     if not _settings(config).delete and not checkpoints.log_start.get(tp, 0):
         return None
 
     def step() -> tuple[PartitionSnapshot, Retained] | None:
-        snapshot = log_dir.scan(tp, checkpoints)
+        snapshot = log_dir.scan(tp, checkpoints, directory=directory)
         if snapshot is None:
             return None
         retained = retain(log_dir, snapshot, config, dry_run=dry_run, dispose=dispose)
         return (snapshot, retained) if retained is not None else None
 
-    return attempt(step, log_dir.partition(tp).path)
+    return attempt(step, directory or log_dir.partition(tp).path)
 
 
 def retain(
@@ -148,16 +152,37 @@ def retain(
     deleted at once. Raises LockHeld; SourceChanged when the log changed since the snapshot; LogUncleanable, OSError.
     """
     files = log_dir.files
-    plan, _ = _plan(files, snapshot, config, log_dir.clock.now_ms())
-    if not plan.deletions:
-        return None
-    if not dry_run:
+    plan, _ = _plan(files, snapshot, _settings(config), log_dir.clock.now_ms())
+    if plan.deletions and not dry_run:
         with log_dir.lock() as lock:
-            revalidate_snapshot(files, snapshot, len(plan.deletions))
-            producers = producers_at(snapshot.directory, snapshot.log_end_offset).entries if plan.roll else ()
-            lock.check()
-            paths = carry_out(files, snapshot, plan, producers)
-            (dispose or _delete_at_once(files))(paths)
+            _retire(files, snapshot, plan, lock, dispose)
+    return _retained(plan) if plan.deletions else None
+
+
+def retire_below_start(
+    files: Files, snapshot: PartitionSnapshot, lock: LogDirLock, *, dispose: Dispose | None = None
+) -> Retained:
+    """Take what lies below the log start of a log and nothing else, whatever its settings (6.3). Raises as `retain`.
+
+    `lock`: `.lock` of the log directory, which is held.
+    """
+    plan, _ = _plan(files, snapshot, _LOG_START_ONLY, 0)
+    if plan.deletions:
+        _retire(files, snapshot, plan, lock, dispose)
+    return _retained(plan)
+
+
+def _retire(
+    files: Files, snapshot: PartitionSnapshot, plan: RetentionPlan, lock: LogDirLock, dispose: Dispose | None
+) -> None:
+    revalidate_snapshot(files, snapshot, len(plan.deletions))
+    producers = producers_at(snapshot.directory, snapshot.log_end_offset).entries if plan.roll else ()
+    lock.check()
+    paths = carry_out(files, snapshot, plan, producers)
+    (dispose or _delete_at_once(files))(paths)
+
+
+def _retained(plan: RetentionPlan) -> Retained:
     return Retained(
         len(plan.deletions),
         sum(segment.size_bytes for segment, _ in plan.deletions),
@@ -168,7 +193,7 @@ def retain(
 
 
 def _plan(
-    files: Files, snapshot: PartitionSnapshot, config: TopicConfig, now_ms: int
+    files: Files, snapshot: PartitionSnapshot, settings: RetentionConfig, now_ms: int
 ) -> tuple[RetentionPlan, list[SegmentFacts]]:
     """The plan, and the segments that it was made for.
 
@@ -185,7 +210,7 @@ def _plan(
     for number in unknown:
         facts[number] = replace(facts[number], largest_timestamp_ms=_EVER_MS)
     while True:
-        plan = _plan_with(files, snapshot, facts, config, now_ms)
+        plan = _plan_with(files, snapshot, facts, settings, now_ms)
         by_time = [
             n for n, (_, breach) in enumerate(plan.deletions) if breach is Breach.TIME and n in unknown
         ]
@@ -198,11 +223,15 @@ def _plan(
 
 
 def _plan_with(
-    files: Files, snapshot: PartitionSnapshot, facts: Sequence[SegmentFacts], config: TopicConfig, now_ms: int
+    files: Files,
+    snapshot: PartitionSnapshot,
+    facts: Sequence[SegmentFacts],
+    settings: RetentionConfig,
+    now_ms: int,
 ) -> RetentionPlan:
     plan = plan_retention(
         facts,
-        _settings(config),
+        settings,
         now_ms=now_ms,
         log_start_offset=snapshot.log_start_offset,
         log_end_offset=snapshot.log_end_offset,

@@ -122,9 +122,11 @@ def build_parts(
     # Also those that are configured and not cleaned here: a replica may be on its way to one of them.
     brokers_dirs = tuple(dict.fromkeys((*log_dirs, *configuration().broker.log_dirs)))
     ownership = Ownership(files, clock, brokers_dirs, recovered, metrics.recovered)
-    states = PartitionStates(clock, store.all(HOLD, TypeAdapter(Hold).validate_python).values())
+    obstacles = Obstacles()
+    held = store.all(HOLD, TypeAdapter(Hold).validate_python).values()
+    states = PartitionStates(clock, held, obstacles.barred)
     wanted = Wanted(states, files, clock, configuration, refresh, inventory.moving_to)
-    failures, obstacles, jobs = Failures(store), Obstacles(), Jobs(clock)
+    failures, jobs = Failures(store), Jobs(clock)
     conditions = Conditions(
         inventory=inventory, due_logs=due_logs, states=states, failures=failures, ownership=ownership,
         configuration=configuration, clock=clock, obstacles=obstacles, brokers_cleaner=BrokersCleaner(files),
@@ -137,7 +139,8 @@ def build_parts(
     )  # fmt: skip
     retention = RetentionPasses(
         states=states, files=files, clock=clock, configuration=configuration, dispose=deletions.add,
-        done=partial(_retained, inventory, metrics, events),
+        done=partial(_retained, inventory, metrics, events), is_yielding=ownership.is_yielding,
+        moving_to=inventory.moving_to,
     )  # fmt: skip
     schedule = Schedule(
         due_logs, states, jobs, configuration, lambda log: conditions.of(log).obstacle, ownership.is_yielding, clock

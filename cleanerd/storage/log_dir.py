@@ -126,11 +126,12 @@ class LogDir:
         first_batch_timestamps: bool = False,
         pace: Pace = unpaced,
         staged: Sequence[StagedGroup] = (),
+        directory: str | None = None,
     ) -> PartitionSnapshot | None:
         """`scan_partition` of a partition that lies here."""
         return scan_partition(
             self.files, self.path, tp, checkpoints, is_kafka=self.is_kafka,
-            first_batch_timestamps=first_batch_timestamps, pace=pace, staged=staged,
+            first_batch_timestamps=first_batch_timestamps, pace=pace, staged=staged, directory=directory,
         )  # fmt: skip
 
     def checkpoints(self) -> Checkpoints:

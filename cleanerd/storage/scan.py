@@ -146,15 +146,17 @@ def scan_partition(
     first_batch_timestamps: bool = False,
     pace: Pace = unpaced,
     staged: Sequence[StagedGroup] = (),
+    directory: str | None = None,
 ) -> PartitionSnapshot | None:
-    """Look at one partition directory; None when it holds no segment.
+    """Look at one partition directory; None when it holds no segment. `directory`: its path where its name is another one.
 
     Raises CorruptFile, OSError; SourceChanged while segments are being exchanged: half of a log may hide behind such names.
 
     `first_batch_timestamps` costs a read per segment and is only needed with max.compaction.lag.ms. With the `staged` groups
     of a cleaning the log is what their commit would make of it.
     """
-    partition = PartitionDir.of(files, log_dir, topic_partition)
+    own = PartitionDir.of(files, log_dir, topic_partition)
+    partition = own if directory is None else PartitionDir(files, directory)
     generation = read_generation(partition)
     parsed = partition.names()
     for name in parsed:

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.delete_records import delete_records
 from cleanerd.client.producer import Producer
 from cleanerd.client.reader import read_records
 from cleanerd.client.writer import LogWriter
-from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile
 from cleanerd.format.names import FileKind, segment_path
-from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.checkpoints import update_log_start_checkpoint
 from tests.client.cleaning import TP, Cleaning
 
 FILES = RealFiles()
@@ -84,12 +82,12 @@ def test_a_writer_that_opens_the_log_brings_the_entry_back(tmp_path: Path) -> No
 def test_4_22_a_transaction_below_the_log_start_needs_no_entry(
     tmp_path: Path, is_marker_in_active: bool
 ) -> None:
-    """Records were deleted up to an offset behind the marker, and the segments wait for a retention pass: no trouble."""
+    """A broker deleted records up to an offset behind the marker, and the segments wait for a retention pass: no trouble."""
     write(tmp_path, is_marker_in_active=is_marker_in_active)
     with LogWriter(str(tmp_path), "t", 0, segment_bytes=10_000) as writer:
         Producer(writer).put(b"k", b"new", 5)
         writer.roll()
         Producer(writer).put(b"end", b"v", 6)
-    assert delete_records(LogDir.at(FILES, str(tmp_path), SystemClock()), TP, 3) == 3
+    update_log_start_checkpoint(FILES, str(tmp_path), {TP: 3})
     clean(tmp_path)
     assert values(tmp_path)[-1] == b"new"

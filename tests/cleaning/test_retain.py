@@ -101,8 +101,7 @@ def test_c134_a_moved_log_start_takes_snapshots_along(tmp_path: Path) -> None:
     write_log(tmp_path, 3, 1)
     stop_broker(tmp_path, 3)
     segment_path(tmp_path, 3, FileKind.PRODUCER_SNAPSHOT).unlink()
-    delete_records(LogDir.at(FILES, str(tmp_path), SystemClock()), TP, 3)
-    run_pass(tmp_path, UNLIMITED)
+    delete_records(LogDir.at(FILES, str(tmp_path), SystemClock()), TP, 3, UNLIMITED)
     assert bases(tmp_path, FileKind.PRODUCER_SNAPSHOT) == [2]
 
 
@@ -119,8 +118,7 @@ def test_c136_leader_epochs(
     directory = write_log(tmp_path)
     (directory / names.LEADER_EPOCH_CHECKPOINT).write_bytes(render_leader_epochs(epochs))
     stop_broker(tmp_path, 15)
-    delete_records(LogDir.at(FILES, str(tmp_path), SystemClock()), TP, 5)
-    run_pass(tmp_path, UNLIMITED)
+    delete_records(LogDir.at(FILES, str(tmp_path), SystemClock()), TP, 5, UNLIMITED)
     assert read_leader_epochs(PartitionDir(FILES, str(directory))) == expected
 
 
@@ -173,9 +171,7 @@ def test_c141_the_entry_of_the_log_start_goes_when_the_first_segment_says_it(tmp
             if records != 9:
                 writer.roll()
     stop_broker(tmp_path, 50, high_watermark=49)
-    update_log_start_checkpoint_with_lock(tmp_path, {OTHER: 5})
-    delete_records(LogDir.at(FILES, str(tmp_path), SystemClock()), TP, 31)
-    assert log_start_entries(tmp_path) == {TP: 31, OTHER: 5}
+    update_log_start_checkpoint_with_lock(tmp_path, {TP: 31, OTHER: 5})
     run_pass(tmp_path, UNLIMITED)
     assert bases(tmp_path) == [31, 41]
     assert log_start_entries(tmp_path) == {OTHER: 5}
@@ -203,7 +199,7 @@ def test_c142_everything_of_a_compacted_and_expired_log_goes(tmp_path: Path) -> 
 @pytest.mark.parametrize("policy", [("compact",), ()])
 def test_c132_d17_d19_the_log_start_counts_under_any_policy(tmp_path: Path, policy: tuple[str, ...]) -> None:
     write_log(tmp_path)
-    delete_records(LogDir.at(FILES, str(tmp_path), SystemClock()), TP, 12)
+    update_log_start_checkpoint_with_lock(tmp_path, {TP: 12})
     config = replace(EXPIRED, cleanup_policy=policy, retention_bytes=0)
     retained = run_pass(tmp_path, config)
     assert retained is not None
@@ -398,7 +394,7 @@ def test_a_tiered_log_keeps_what_its_broker_may_not_have_copied(tmp_path: Path) 
     stop_broker(tmp_path, 20)
     tiered = replace(EXPIRED, remote_storage_enable=True)
     assert run_pass(tmp_path, tiered) is None
-    delete_records(LogDir.at(FILES, str(tmp_path), SystemClock()), TP, 10)
+    update_log_start_checkpoint_with_lock(tmp_path, {TP: 10})
     retained = run_pass(tmp_path, tiered)
     assert retained is not None
     assert retained.reasons == (Breach.LOG_START_OFFSET,)

@@ -136,7 +136,7 @@ def test_a_log_that_lies_in_two_directories_is_left_alone(world: World) -> None:
         assert (found.state, found.obstacle) == ("ignored", found.reason)
         assert f"it lies in {other} as well" in str(found.reason)
     assert world.parts.conditions.of(world.log("failing")).state == "dirty"
-    for policy in ("compact",):
+    for policy in ("compact", "delete"):
         configure(world, "few", policy)
         for explanation in world.service().explain(log.topic_partition):
             assert [fact for fact in explanation.facts if "as well" in fact.value], explanation.facts

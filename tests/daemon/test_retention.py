@@ -7,23 +7,25 @@ import errno
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from cleanerd.cleaning.retain import Retained
 from cleanerd.config.load import Configuration, resolve
-from cleanerd.config.model import TopicConfig
+from cleanerd.config.model import KraftMetadata, TopicConfig
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.deletions import PendingDeletions
 from cleanerd.daemon.work.retention import RetentionPasses, whose_turn
-from cleanerd.daemon.work.states import PartitionStates
+from cleanerd.daemon.work.states import NotTaken, PartitionStates
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.format import names
+from cleanerd.format.partition_metadata import render_partition_metadata
 from cleanerd.storage.generation import begin_truncation, read_generation
 from cleanerd.storage.partition_dir import PartitionDir
 from tests.cleaning.logs import lock_of_another, segment
@@ -40,6 +42,7 @@ class Passes:
         self.states = PartitionStates(CLOCK)
         self.pending = PendingDeletions(RealFiles(), CLOCK)
         self.outcomes: list[tuple[Retained | None, str | None]] = []
+        self.target: str | None = None  # where a broker moves the log
         self.busy: list[bool] = []  # whether nobody could have taken the log when it lost segments
         self.configuration = configured(policy, broker or {})
         self.retention = RetentionPasses(
@@ -49,6 +52,8 @@ class Passes:
             configuration=lambda: self.configuration,
             dispose=self._dispose,
             done=lambda _, retained, reason: self.outcomes.append((retained, reason)),
+            is_yielding=lambda _: False,
+            moving_to=lambda _: self.target,
         )
 
     def _dispose(self, paths: tuple[str, ...], due_ms: int) -> None:
@@ -140,6 +145,62 @@ def test_the_logs_of_a_live_broker_are_its_own(tmp_path: Path) -> None:
         assert passes.run() == 0
     assert passes.outcomes == []
     assert passes.run() == 3
+
+
+@pytest.mark.parametrize(
+    ("policy", "goes"), [("delete", True), ("", False), ("compact,delete", False), ("compact", False)]
+)
+def test_1_32_the_log_to_which_a_broker_moves_one_gets_its_pass_with_it(
+    tmp_path: Path, policy: str, goes: bool
+) -> None:
+    """By the checkpoints of the directory where it lies; one that is left over from a topic of the same name does not."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    write_log(here, timestamp_ms=NOW_MS)
+    future = there / f"{TP}.{'0' * 32}-future"
+    write_log(there).rename(future)
+    stop_broker(here, 15)
+    stop_broker(there, 10)
+    passes = Passes(here, policy)
+    passes.target = str(there)
+    assert passes.run() == (2 if goes else 0)
+    assert bases(here) == [0, 5, 10], "of the log itself nothing is old enough"
+    assert len(list(future.glob("*.log"))) == (1 if goes else 3)
+    assert all(passes.busy)
+    assert passes.is_free()
+
+
+def test_1_32_a_move_of_another_topic_of_the_same_name_is_left_alone(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    for log_dir, number in ((here, 1), (there, 2)):
+        metadata = render_partition_metadata(UUID(int=number))
+        (
+            write_log(log_dir, timestamp_ms=NOW_MS - 1001 * (number - 1)) / names.PARTITION_METADATA
+        ).write_bytes(metadata)
+        stop_broker(log_dir, 15)
+    (there / str(TP)).rename(future := there / f"{TP}.{'0' * 32}-future")
+    passes = Passes(here, "delete")
+    passes.target = str(there)
+    passes.configuration = replace(passes.configuration, metadata=cluster(1))
+    assert passes.run() == 0
+    assert len(list(future.glob("*.log"))) == 3
+    passes.configuration = replace(passes.configuration, metadata=cluster(2))
+    assert passes.run() == 0, "now the log itself is of another topic"
+    assert len(list(future.glob("*.log"))) == 3
+
+
+def cluster(topic_id: int) -> KraftMetadata:
+    """One that knows the topic under this id."""
+    return KraftMetadata({"t": UUID(int=topic_id)}, {}, {})
+
+
+def test_nothing_begins_where_a_broker_is_coming(tmp_path: Path) -> None:
+    write_log(tmp_path)
+    passes = Passes(tmp_path, "delete")
+    passes.retention = replace(passes.retention, is_yielding=lambda log_dir: log_dir == str(tmp_path))
+    assert passes.run() == 0
+    with pytest.raises(NotTaken, match="a broker is about to start"):
+        passes.retention.delete_records(passes.log, 5)
+    assert bases(tmp_path) == [0, 5, 10]
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])

@@ -1,8 +1,11 @@
 """The steps of those who write: appends, rolls, truncations, ends and deaths of writers, deletions of records."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from cleanerd.cleaning.delete_records import OffsetOutOfRange, delete_records
+from cleanerd.config.load import resolve
+from cleanerd.config.sources import read_sources
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import CleanerdError, DirOffline, LockHeld
 from cleanerd.storage.log_dir import LogDir
@@ -10,6 +13,8 @@ from tests.simulation import judge
 from tests.simulation.rules import Violation
 from tests.simulation.stage import Stage
 from tests.simulation.writer import Log
+
+_DELETE = replace(resolve(read_sources()).topic("any"), cleanup_policy=("delete",))
 
 
 class Writing:
@@ -120,8 +125,9 @@ class Writing:
         def work() -> None:
             try:
                 model.start = max(model.start, offset)
-                start = delete_records(LogDir.at(RealFiles(), log.log_dir, stage.clock), log.tp, offset)
-                told.append(f"starts at {start}")
+                log_dir = LogDir.at(RealFiles(), log.log_dir, stage.clock)
+                deleted = delete_records(log_dir, log.tp, offset, _DELETE)
+                told.append(f"starts at {deleted.log_start_offset}, {deleted.segments} segments went")
                 stage.counts["records deleted"] += 1
             except OffsetOutOfRange as error:
                 told.append(str(error))

@@ -109,6 +109,8 @@ def test_1_7_the_daemon_resets_it_although_nothing_is_to_be_cleaned(
         configuration=lambda: configuration,
         dispose=lambda *_: None,
         done=lambda *_: None,
+        is_yielding=lambda _: False,
+        moving_to=lambda _: None,
     )
     assert states.try_start_all([known.log])
     retention.reset_checkpoints([known.log])

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from cleanerd import __version__
-from cleanerd.cleaning.delete_records import OffsetOutOfRange, delete_records
+from cleanerd.cleaning.delete_records import DeletionForbidden
 from cleanerd.daemon.api.operations import (
     Conflict,
     Invalid,
@@ -53,10 +53,10 @@ from cleanerd.daemon.values.models import (
 from cleanerd.daemon.values.patterns import matches, similar
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.mutes import MuteNotKept, Mutes
-from cleanerd.daemon.work.states import StillRunning
-from cleanerd.errors import CleanerdError, LockHeld
+from cleanerd.daemon.work.states import LogVanished, NotTaken, StillRunning
+from cleanerd.errors import Aborted, CleanerdError, LockHeld
 from cleanerd.format.names import TopicPartition
-from cleanerd.policy.lifecycle import Status
+from cleanerd.policy.lifecycle import IllegalTransition, Status
 from cleanerd.storage.log_dir import Owner
 
 _T = TypeVar("_T")
@@ -337,34 +337,23 @@ class Service(Operations):
         return tuple(self._delete_records(log, offset) for log in self._of(topic_partition))
 
     def _delete_records(self, log: LogId, offset: int) -> DeletedRecords:
-        parts = self._parts
-        if not parts.configuration().topic(log.topic_partition.topic).delete:
-            raise Invalid(f"{log}: its cleanup.policy does not contain delete, and Kafka asks for that, too")
-        before = parts.inventory.facts(log)
         try:
-            parts.states.abort_and_pause(log, 30)
-        except (CleanerdError, ValueError) as error:
-            raise Conflict(str(error)) from error
-        try:
-            start = delete_records(parts.ownership.at(log.log_dir), log.topic_partition, offset)
-        except OffsetOutOfRange as error:
+            deleted = self._parts.retention.delete_records(log, offset)
+        except DeletionForbidden as error:
             raise Invalid(str(error)) from error
         except LockHeld as error:
             raise Conflict(f"{error}: ask its broker (kafka-delete-records.sh)") from error
+        except (NotTaken, StillRunning, LogVanished, Aborted, IllegalTransition) as error:
+            raise Conflict(str(error)) from error
         except (CleanerdError, OSError) as error:
             raise OperationError(str(error)) from error
         finally:
-            parts.states.resume(log)
-        parts.retention.run([log])
-        self._crew.scanner.scan()
-        after = parts.inventory.facts(log)
-        segments = len(before.contents.closed) - len(after.contents.closed) if before and after else 0
-        size = before.contents.size_bytes - after.contents.size_bytes if before and after else 0
+            self._crew.scanner.scan()
         return DeletedRecords(
             **_ref(log).model_dump(),
-            log_start_offset=start,
-            segments_deleted=segments,
-            bytes_deleted=max(size, 0),
+            log_start_offset=deleted.log_start_offset,
+            segments_deleted=deleted.segments,
+            bytes_deleted=deleted.bytes,
         )
 
     def forecast(self, pattern: str | None) -> Forecast:

@@ -21,8 +21,7 @@ class Retainer:
         is_time = (now_s - self._retained_s) * 1000 >= configuration.broker.retention_check_interval_ms
         if is_time:
             self._retained_s = now_s
-        usable = parts.conditions.usable(parts.inventory.logs())
-        known = [known for known in map(parts.inventory.facts, usable) if known is not None]
+        known = [known for known in map(parts.inventory.facts, parts.inventory.logs()) if known is not None]
         parts.retention.reset_checkpoints([found.log for found in known if found.may_need_reset])
         failed = {failure.log for failure in parts.failures.all()}
         logs = whose_turn(known, configuration.topic, failed, is_time=is_time)

@@ -78,12 +78,14 @@ def _done(parts: Parts, log: LogId, passed: Passed) -> RetentionView:
 
 def _obstacle(parts: Parts, log: LogId) -> str | None:
     """What keeps a pass from this log, None when nothing does."""
-    owner = parts.ownership.owner_of(log.log_dir)
-    if not parts.conditions.usable([log]):
-        ignored = parts.obstacles.ignored.get(log)
-        return ignored or "its log directory is offline or about to be taken by its broker"
-    if parts.ownership.owner(log.log_dir) is Owner.LIVE_BROKER:
-        return f"process {owner or 'unknown'} holds .lock: retention is its broker's"
+    barred, owner = parts.obstacles.barred(log), parts.ownership.owner(log.log_dir)
+    if barred is not None:
+        return barred
+    if owner is Owner.BROKER_COMING:
+        return f"{log.log_dir}: a broker is about to start"
+    if owner is Owner.LIVE_BROKER:
+        pid = parts.ownership.owner_of(log.log_dir)
+        return f"process {pid or 'unknown'} holds .lock: retention is its broker's"
     config = parts.configuration()
     if config.topic(log.topic_partition.topic).compact and not config.broker.log_cleaner_enable:
         return "log.cleaner.enable is false, and compacted logs get their retention from the cleaner"
@@ -115,8 +117,11 @@ def _why(found: Preview) -> str:
 
 def retention_facts(parts: Parts, log: LogId) -> list[Fact]:
     """The three breaches one by one (6.3-6.5), then the oldest segment that none of them takes (6.2)."""
+    barred = parts.obstacles.barred(log)
     if parts.inventory.facts(log) is None:
         return []
+    if barred is not None:  # by which limits anything went, nobody knows
+        return [Fact(name="retention", value=f"no pass: {barred}", rule="1.28")]
     try:
         found = parts.retention.preview(log)
     except CleanerdError as error:

@@ -93,9 +93,9 @@ class Commits:
         return self.brokers.why_not(log_dir) is None and self.ownership.owner(log_dir) is Owner.LIVE_BROKER
 
     def _try_dir(self, path: str, logs: Sequence[LogId], goes_on: Callable[[str], bool]) -> list[CommitView]:
-        held = [log for log in logs if self.states.state(log).status is Status.PAUSED]
-        views = [_view(log, "held", f"the log is {self.states.state(log)}") for log in sorted(held)]
-        free = sorted(set(logs).difference(held))
+        held = {log: reason for log in sorted(logs) if (reason := self._why_held(log)) is not None}
+        views = [_view(log, "held", reason) for log, reason in held.items()]
+        free = sorted(set(logs) - held.keys())
         owner = self.ownership.owner_of(path)
         if not (self.ownership.recover(path) if owner is None else self.may_commit(path)):
             return views + _waiting(free, f"{path}: the lock is held", owner)
@@ -134,6 +134,10 @@ class Commits:
             else:
                 views += _waiting([log], f"{path}: a broker is about to start, or the time is up")
         return views
+
+    def _why_held(self, log: LogId) -> str | None:
+        state = self.states.state(log)
+        return self.states.barred(log) or (f"the log is {state}" if state.status is Status.PAUSED else None)
 
     def _told(self, log: LogId, done: Committed) -> CommitView:
         """What became of a log, which is still taken."""

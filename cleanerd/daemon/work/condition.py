@@ -6,7 +6,7 @@ What comes first in this order decides.
 state                       what decides it
 ==========================  ==================================================================================
 offline                     its log directory does not work
-ignored                     it is not known to be ours to clean (`cleaning.foreign`)
+ignored                     it is not known to be ours to change (`cleaning.foreign`)
 cleaning, aborted, paused   a worker has it, or a hold or a client keeps it (rule 2A), or its broker moves it (2.10)
 uncleanable                 it is compacted and cannot be read, or failed too often
 staged                      a result waits for its commit
@@ -59,7 +59,12 @@ class Obstacles:
 
     offline: dict[str, str] = field(default_factory=dict)  # log directories that do not work
     full: dict[str, str] = field(default_factory=dict)  # log directories in which nothing more may be staged
-    ignored: dict[LogId, str] = field(default_factory=dict)  # logs that are not the cluster's
+    ignored: dict[LogId, str] = field(default_factory=dict)  # logs that are not ours to change
+
+    def barred(self, log: LogId) -> str | None:
+        """Why nothing may be changed in a log, whoever asks for it and whatever its settings; None where something may."""
+        offline = self.offline.get(log.log_dir)
+        return f"{log.log_dir}: {offline}" if offline is not None else self.ignored.get(log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +92,10 @@ class Conditions:
         for log in logs:
             yield log, self._of(log, config_of, owner_of)
 
-    def usable(self, logs: Iterable[LogId]) -> list[LogId]:
-        """Those that retention may look at: their directory works and no broker is coming to it."""
-        obstacles, is_yielding = self.obstacles, functools.cache(self.ownership.is_yielding)
-        return [
-            log
-            for log in logs
-            if log.log_dir not in obstacles.offline and log not in obstacles.ignored
-            if not is_yielding(log.log_dir)
-        ]
-
     def _of(self, log: LogId, config_of: TopicConfigs, owner_of: Callable[[str], int | None]) -> Condition:
-        offline, ignored = self.obstacles.offline.get(log.log_dir), self.obstacles.ignored.get(log)
-        if offline is not None:
-            return Condition("offline", offline, f"{log.log_dir}: {offline}")
-        if ignored is not None:
-            return Condition("ignored", ignored, ignored)
+        barred, offline = self.obstacles.barred(log), self.obstacles.offline.get(log.log_dir)
+        if barred is not None:
+            return Condition("ignored" if offline is None else "offline", offline or barred, barred)
         status = self.states.state(log).status
         if status in _BUSY:
             return Condition(_BUSY[status])

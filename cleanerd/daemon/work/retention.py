@@ -1,34 +1,44 @@
-"""Retention passes of the daemon (rules 1.28-1.32, 6.1-6.14).
+"""Retention passes of the daemon, and the deletion of records on request (rules 1.28-1.32, 6.1-6.14).
 
 Logs that are not compacted are paused for their pass and resumed after it, whatever happens (1.30); compacted ones are
 taken as for a cleaning (1.28). A directory that a live broker owns is left to the broker's own retention. What goes wrong
 with one log ends its pass alone; Kafka ends that of all the logs behind it as well (6.14).
 
-A `-future` log gets no pass (1.32): it is the unfinished copy of a move that only its broker can go on with, and that
-broker's retention takes from it then what it has to.
+The `-future` log to which a broker moves a log that is not compacted gets a pass with it (1.32). The broker goes on with the
+move when it starts, from the end of that log; as far as it is behind, its entries in the checkpoints of its directory say.
+
+Before anything goes, each log is asked again whether it is ours, with the configuration that its limits are from: a scan
+may not have seen yet what has changed, and by the limits of a wrong topic all of a log may go.
 """
 
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import structlog
 
+from cleanerd.cleaning.delete_records import DeletionForbidden, delete_records
+from cleanerd.cleaning.foreign import why_foreign
 from cleanerd.cleaning.retain import Preview, Retained, preview, retain_log
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.inventory.due_logs import TopicConfigs
 from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.states import PartitionStates
+from cleanerd.daemon.work.states import NotTaken, PartitionStates, Taken
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable, attempt
+from cleanerd.format.names import DirKind, parse_partition_dir
 from cleanerd.storage.delete import deleted_files
 from cleanerd.storage.generation import end_left_truncation
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints
+from cleanerd.storage.topic_id import why_not_of_cluster
+
+_STOP_S = 30.0
+"""How long a deletion of records waits for the cleaning of its log to stop."""
 
 _log = structlog.get_logger("cleanerd")
 
@@ -65,6 +75,7 @@ class RetentionPasses:
     """Carries out passes; thread-safe.
 
     `dispose` gets `.deleted` files and when they may go; `done` is called with every log that lost segments or failed.
+    `is_yielding`: whether a broker is coming to a log directory; `moving_to`: where one moves a log.
     """
 
     states: PartitionStates
@@ -73,16 +84,20 @@ class RetentionPasses:
     configuration: Callable[[], Configuration]
     dispose: Callable[[tuple[str, ...], int], None]
     done: Callable[[LogId, Retained | None, str | None], None]
+    is_yielding: Callable[[str], bool]
+    moving_to: Callable[[LogId], str | None]
 
     def run(self, logs: Sequence[LogId]) -> dict[LogId, Passed]:
         """One pass over all of these that are free; those that had one.
 
-        Missing are logs that are paused or being cleaned, and those of a directory that a live broker owns.
+        Missing are logs that may not be changed now, are paused or being cleaned, and those of a directory that a live
+        broker owns.
         """
         outcomes: dict[LogId, Passed] = {}
         configuration = self.configuration()
-        compacted = [log for log in logs if configuration.topic(log.topic_partition.topic).compact]
-        others = sorted(set(logs) - set(compacted))
+        free = self._undisturbed(logs)
+        compacted = [log for log in free if configuration.topic(log.topic_partition.topic).compact]
+        others = sorted(set(free) - set(compacted))
         if configuration.broker.log_cleaner_enable:  # else compacted logs get neither (1.31)
             taken = self.states.try_start_all(compacted)
             try:
@@ -92,9 +107,49 @@ class RetentionPasses:
         paused = self.states.pause_non_compacted(others)
         try:
             outcomes |= self._pass(paused, configuration)
+            for log in paused:
+                if log in outcomes and not isinstance(outcomes[log], CleanerdError):
+                    self._pass_future(log, configuration)
         finally:
             self.states.resume_all(paused)
         return outcomes
+
+    def _undisturbed(self, logs: Iterable[LogId]) -> list[LogId]:
+        """Those to whose directory no broker is coming."""
+        is_yielding = cache(self.is_yielding)
+        return [log for log in logs if not is_yielding(log.log_dir)]
+
+    def delete_records(self, log: LogId, offset: int) -> Retained:
+        """Delete the records of a log below `offset`; what is being done to the log is stopped before.
+
+        Raises NotTaken, or as `PartitionStates.abort`, for a log that may not be changed now; else as `delete_records`.
+        """
+        if not self._undisturbed([log]):
+            raise NotTaken(f"{log.log_dir}: a broker is about to start")
+        taken = self.states.take(log, _STOP_S)
+        try:
+            return self._delete_records(taken, offset, self.configuration())
+        finally:
+            self.states.done_deleting([taken])
+
+    def _delete_records(self, log: Taken, offset: int, configuration: Configuration) -> Retained:
+        config = configuration.topic(log.topic_partition.topic)
+
+        def step() -> Retained:
+            log_dir, dispose = LogDir.at(self.files, log.log_dir, self.clock), partial(self._dispose, config)
+            foreign = why_foreign(log_dir, log.topic_partition, configuration)
+            if foreign is not None:
+                raise NotTaken(f"{log}: {foreign}")
+            return delete_records(log_dir, log.topic_partition, offset, config, dispose=dispose)
+
+        deleted = attempt(step, log.directory)
+        if isinstance(deleted, CleanerdError):
+            if not isinstance(deleted, NotTaken | DeletionForbidden | LockHeld):
+                self._dispose_left(config, log.directory)
+            raise deleted
+        if deleted.segments:
+            self.done(log, deleted, None)
+        return deleted
 
     def preview(self, log: LogId) -> Preview:
         """What a pass would do to a log, without doing it. Raises CleanerdError."""
@@ -114,29 +169,31 @@ class RetentionPasses:
 
     def reset_checkpoints(self, logs: Sequence[LogId]) -> None:
         """Take the checkpoints of those of these logs that are compacted back, where they are stale (1.7)."""
-        configuration = self.configuration()
-        compacted = [log for log in logs if configuration.topic(log.topic_partition.topic).compact]
+        configuration, free = self.configuration(), self._undisturbed(logs)
+        compacted = [log for log in free if configuration.topic(log.topic_partition.topic).compact]
         if not configuration.broker.log_cleaner_enable:
             return
         taken = self.states.try_start_all(compacted)
         try:
             for log in taken:
-                self._reset_checkpoint(log)
+                self._reset_checkpoint(log, configuration)
         finally:
             self.states.done_deleting(taken)
 
-    def _reset_checkpoint(self, log: LogId) -> None:
+    def _reset_checkpoint(self, log: Taken, configuration: Configuration) -> None:
         def reset() -> int | None:
             log_dir, checkpoints = self._read(log.log_dir)
+            if why_foreign(log_dir, log.topic_partition, configuration) is not None:
+                return None
             return log_dir.reset_checkpoint(log.topic_partition, checkpoints)
 
         start = attempt(reset, log.directory)
         if isinstance(start, int):  # else the next round tries again; whatever is wrong, a cleaning names it
             _log.warning("checkpoint_reset", **log.fields(), offset=start)
 
-    def _pass(self, logs: Sequence[LogId], configuration: Configuration) -> dict[LogId, Passed]:
+    def _pass(self, logs: Sequence[Taken], configuration: Configuration) -> dict[LogId, Passed]:
         outcomes: dict[LogId, Passed] = {}
-        by_dir: dict[str, list[LogId]] = {}
+        by_dir: dict[str, list[Taken]] = {}
         for log in logs:
             by_dir.setdefault(log.log_dir, []).append(log)
         for log_dir, members in by_dir.items():
@@ -157,24 +214,58 @@ class RetentionPasses:
         return log_dir, log_dir.checkpoints()
 
     def _one(
-        self, log: LogId, configuration: Configuration, log_dir: LogDir, checkpoints: Checkpoints
+        self, log: Taken, configuration: Configuration, log_dir: LogDir, checkpoints: Checkpoints
     ) -> Passed:
         """LockHeld: the other logs of the directory are their broker's, too."""
-        config = configuration.topic(log.topic_partition.topic)
-
-        def dispose(paths: tuple[str, ...]) -> None:
-            self.dispose(paths, self.clock.now_ms() + config.file_delete_delay_ms)
-
+        foreign = attempt(partial(why_foreign, log_dir, log.topic_partition, configuration), log.directory)
+        if foreign is not None:
+            return foreign if isinstance(foreign, CleanerdError) else LogUncleanable(foreign)
         attempt(partial(end_left_truncation, PartitionDir(self.files, log.directory)), log.directory)
+        return self._retain(log, log.directory, configuration, log_dir, checkpoints)
+
+    def _pass_future(self, log: Taken, configuration: Configuration) -> None:
+        """The unfinished copy of a log that its broker moves, in the directory to which it is moved."""
+        target, tp = self.moving_to(log), log.topic_partition
+        if target is None or self.is_yielding(target):
+            return
+
+        def retain() -> None:
+            log_dir, checkpoints = self._read(target)
+            for name in self.files.list_names(target):
+                if parse_partition_dir(name) != (tp, DirKind.FUTURE):
+                    continue
+                future = PartitionDir(self.files, f"{target}/{name}")
+                if why_not_of_cluster(future, tp.topic, configuration.metadata) is None:
+                    self._retain(LogId(target, tp), future.path, configuration, log_dir, checkpoints)
+
+        attempt(retain, target)
+
+    def _retain(
+        self,
+        log: LogId,
+        directory: str,
+        configuration: Configuration,
+        log_dir: LogDir,
+        checkpoints: Checkpoints,
+    ) -> Passed:
         tp = log.topic_partition
-        done = retain_log(log_dir, tp, checkpoints, config, dry_run=False, dispose=dispose)
+        config = configuration.topic(tp.topic)
+        dispose = partial(self._dispose, config)
+        done = retain_log(
+            log_dir, tp, checkpoints, config, dry_run=False, dispose=dispose, directory=directory
+        )
         if done is None or isinstance(done, LockHeld):
             return done
         if isinstance(done, CleanerdError):
-            attempt(
-                lambda: dispose(deleted_files(PartitionDir(self.files, log.directory))), log.directory
-            )  # what it had renamed when it failed
+            self._dispose_left(config, directory)
             self.done(log, None, str(done))
             return done
         self.done(log, done[1], None)
         return done[1]
+
+    def _dispose(self, config: TopicConfig, paths: tuple[str, ...]) -> None:
+        self.dispose(paths, self.clock.now_ms() + config.file_delete_delay_ms)
+
+    def _dispose_left(self, config: TopicConfig, directory: str) -> None:
+        """What had been renamed when it failed; what waits already keeps its time."""
+        attempt(lambda: self._dispose(config, deleted_files(PartitionDir(self.files, directory))), directory)

@@ -66,6 +66,10 @@ class Schedule:
         job = self._jobs.next_requested()
         if job is None:
             return None
+        barred = next(filter(None, map(self._states.barred, job.logs)), None)
+        if barred is not None:  # since it was requested
+            self._jobs.end(job, (), barred)
+            return self._requested()
         is_coming = self._is_yielding(job.logs[0].log_dir)  # a broker; it was not when the job was requested
         taken = [] if is_coming else self._states.try_start_all(job.logs)
         if len(taken) == len(job.logs):

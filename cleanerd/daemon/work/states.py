@@ -13,11 +13,14 @@ The table of `policy.lifecycle` decides every call. What Kafka has no rule for:
     if it comes back.
 (E) Calls on several logs go through all of them and raise the first error at the end, where Kafka stops (2.3, 2.6) and
     may leave logs stuck (2.13).
+(F) Whatever changes a log takes it here first, and nothing takes one that is barred (`Obstacles.barred`) or held. So
+    every way to change a log takes a `Taken`, and no verb or thread can forget to ask.
 """
 
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NewType
 
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.holds import Hold, Holds
@@ -34,6 +37,13 @@ from cleanerd.policy.lifecycle import (
     paused,
     transition,
 )
+
+Taken = NewType("Taken", LogId)
+"""A log that may be changed, and by nobody else until it is given back (F). `PartitionStates` alone makes these."""
+
+
+class NotTaken(Retryable):
+    """The log may not be changed now; the message says why."""
 
 
 class StillRunning(Retryable):
@@ -55,11 +65,18 @@ class _Claim:
 class PartitionStates:
     """States of all logs. Every method may be called from any thread; only those with a time limit block.
 
-    A time limit is in seconds of `clock`, None for none.
+    A time limit is in seconds of `clock`, None for none. `barred` says why nothing may be changed in a log, None where
+    something may; it must be quick and must not raise.
     """
 
-    def __init__(self, clock: Clock, holds: Iterable[Hold] = ()) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        holds: Iterable[Hold] = (),
+        barred: Callable[[LogId], str | None] = lambda _: None,
+    ) -> None:
         self._clock = clock
+        self.barred = barred
         self._changed = threading.Condition()  # guards what follows
         self._states: dict[LogId, CleaningState] = {}  # without holds; absent: none
         self._claims: dict[LogId, _Claim] = {}  # only of aborted logs
@@ -68,12 +85,11 @@ class PartitionStates:
 
     # What workers call
 
-    def try_start_all(self, logs: Iterable[LogId]) -> list[LogId]:
-        """Take all that can be taken, at once (1.28): none that has a state or a hold, none after `close` (1.2, 1.26)."""
-        with self._changed:
-            if self._is_closed:
-                return []
-            return [log for log in logs if self._move(log, Call.START)]
+    def try_start_all(self, logs: Iterable[LogId]) -> list[Taken]:
+        """Take all that can be taken, at once (1.28): none that has a state or a hold or is barred, none after `close`
+        (1.2, 1.26).
+        """
+        return self._take(logs, Call.START)
 
     def is_aborted(self, log: LogId) -> bool:
         """Whether the worker of this log is to stop (2.4). Takes no lock: ask as often as you like."""
@@ -102,14 +118,26 @@ class PartitionStates:
         with self._changed:
             self._each(logs, lambda log: self._finish(log, Call.DONE_DELETING))
 
-    def pause_non_compacted(self, logs: Iterable[LogId]) -> list[LogId]:
-        """Pause those that have no state, for retention outside of the cleaner; `resume_all` what is returned (1.30)."""
-        with self._changed:
-            if self._is_closed:
-                return []
-            return [log for log in logs if self._move(log, Call.PAUSE_NON_COMPACTED)]
+    def pause_non_compacted(self, logs: Iterable[LogId]) -> list[Taken]:
+        """Take those that have no state, for retention outside of the cleaner; `resume_all` what is returned (1.30)."""
+        return self._take(logs, Call.PAUSE_NON_COMPACTED)
 
     # What clients call
+
+    def take(self, log: LogId, timeout_s: float | None = None) -> Taken:
+        """Stop the work on a log, as `abort` does, and take it before anybody else; the caller owes `done_deleting`.
+
+        Raises NotTaken for one that is barred or held, or paused for longer than that; else as `abort`.
+        """
+        with self._changed:
+            reason = self.barred(log)
+            if reason is None and not self._holds.count(log.topic_partition):
+                self._wait(lambda: self._own(log).status is not Status.PAUSED, timeout_s)  # a retention pass
+                self.abort_and_pause(log, timeout_s)
+                self.resume(log)
+                if taken := self._take([log], Call.START):
+                    return taken[0]
+            raise NotTaken(f"{log}: {reason or 'it is paused; `cleanerctl holds` shows by whom'}")
 
     def abort_and_pause(self, log: LogId, timeout_s: float | None = None) -> None:
         """Pause a log; blocks until no worker has it (2.1). The caller owes one `resume`.
@@ -139,6 +167,7 @@ class PartitionStates:
         """Undo one pause of each (2.3). Raises IllegalTransition, at the end (E)."""
         with self._changed:
             self._each(logs, lambda log: self._move(log, Call.RESUME))
+            self._changed.notify_all()
 
     # What the supervisor calls
 
@@ -207,6 +236,12 @@ class PartitionStates:
         """States of the logs that a worker has or that a client paused; ask `state` about those only held."""
         with self._changed:
             return {log: self._state(log) for log in self._states}
+
+    def _take(self, logs: Iterable[LogId], call: Call) -> list[Taken]:
+        with self._changed:
+            if self._is_closed:
+                return []
+            return [Taken(log) for log in logs if self.barred(log) is None and self._move(log, call)]
 
     # Everything below is called with the lock held
 

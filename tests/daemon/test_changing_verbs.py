@@ -1,0 +1,223 @@
+"""No verb changes a log that is ignored, out of reach or held: all of them, over logs in every condition.
+
+Each verb would change the log if it did not ask: it is dirty, all of it has expired, or a result is staged.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cleanerd.daemon.api.operations import Conflict, Invalid
+from cleanerd.daemon.api.routes import ROUTES
+from cleanerd.daemon.api.service import Service
+from cleanerd.daemon.loops.retainer import Retainer
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work import retention
+from cleanerd.daemon.work.holds import Hold
+from cleanerd.format import names
+from cleanerd.format.names import TopicPartition
+from tests.cleaning.logs import META_PROPERTIES, RECORDS, contents, write_logs
+from tests.daemon.inventories import HOUR_MS
+from tests.operate.world import World
+
+VERBS: dict[str, Callable[[Service, LogId], Iterable[object]]] = {
+    "clean": lambda service, log: service.clean(str(log), force=True),
+    "commit": lambda service, log: service.commit(str(log), 0),
+    "retention": lambda service, log: service.retention(str(log), dry_run=False),
+    "delete_records": lambda service, log: service.delete_records(log.topic_partition, RECORDS),
+}
+"""Those that change a log."""
+OTHERS = {"set_throttle", "pause", "resume", "abort", "mute", "unmute", "install", "retry", "reload"}
+"""Those that change the daemon, or the cluster."""
+
+
+class Stage(World):
+    """What is going to be asked for."""
+
+    verb = ""
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.setattr(retention, "_STOP_S", 0.0)
+    world = Stage(tmp_path)
+    world.configure(log_cleanup_policy="compact,delete", log_retention_ms=HOUR_MS)
+    yield world
+    world.close()
+
+
+Subject = tuple[LogId, Path]
+"""A log, and where its files are."""
+
+
+def subject(world: Stage, log: LogId) -> Subject:
+    """With what `commit` would take, or throw away; retention leaves such a log alone."""
+    if world.verb == "commit":
+        (Path(log.directory) / f"{0:020d}.manifest.cleanerd").write_text("{}")
+    world.scan()
+    return log, Path(log.directory)
+
+
+def free(world: Stage) -> Subject:
+    return subject(world, world.log("one"))
+
+
+def offline(world: Stage) -> Subject:
+    log, _ = free(world)
+    world.a.rename(world.root / "aside")
+    world.a.write_text("not a directory")
+    world.scan()
+    return log, world.root / "aside" / str(log)
+
+
+def ignored(world: Stage) -> Subject:
+    """Of a ZooKeeper broker that is stopped, so that nothing says how its topic is configured."""
+    write_logs(world.b, "plain")
+    return subject(world, LogId(str(world.b), TopicPartition("plain", 0)))
+
+
+def ignored_since_the_last_scan(world: Stage) -> Subject:
+    found = free(world)
+    (world.a / names.META_PROPERTIES).write_text(META_PROPERTIES)
+    return found
+
+
+def in_two_directories(world: Stage) -> Subject:
+    """Of a broker that is stopped and whose topics are known."""
+    write_logs(world.a, "one")
+    write_logs(world.b, "one")
+    topics = world.root / "topics.d"
+    topics.mkdir()
+    (topics / "one.properties").write_text(f"cleanup.policy=compact,delete\nretention.ms={HOUR_MS}\n")
+    world.configure()
+    return free(world)
+
+
+def held(world: Stage) -> Subject:
+    world.parts.states.hold(Hold("1", "one", "me", "because", 0))
+    return free(world)
+
+
+def awaited(world: Stage) -> Subject:
+    """By its broker."""
+    world.parts.ownership.yield_to_broker(str(world.a))
+    return free(world)
+
+
+def being_cleaned(world: Stage) -> Subject:
+    assert world.parts.states.try_start_all([world.log("one")])
+    return free(world)
+
+
+def told_to_stop(world: Stage) -> Subject:
+    found = being_cleaned(world)
+    world.parts.states.stop(found[0])
+    return found
+
+
+CONDITIONS = (
+    offline, ignored, ignored_since_the_last_scan, in_two_directories, held, awaited, being_cleaned, told_to_stop,
+)  # fmt: skip
+GRANTED = {
+    ("commit", awaited),  # what a broker that starts waits for
+    ("clean", ignored_since_the_last_scan),  # asked again before anything is committed
+}
+
+
+def test_every_verb_that_changes_something_is_known() -> None:
+    assert {route.verb for route in ROUTES if route.changes} - OTHERS == VERBS.keys()
+
+
+def outcome(world: Stage, verb: str, log: LogId) -> set[str]:
+    """What became of it, in words of the verb; refused."""
+    world.parts.life.is_ready = True
+    try:
+        answer = VERBS[verb](world.service(), log)
+    except Conflict:
+        return {"refused"}
+    finally:
+        world.parts.life.is_ready = False
+    return {getattr(view, "outcome", None) or "done" for view in answer}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("condition", CONDITIONS, ids=lambda condition: condition.__name__)
+def test_a_log_that_is_not_to_be_changed_is_not(
+    world: Stage, condition: Callable[[Stage], Subject], verb: str
+) -> None:
+    """Nor does the daemon begin with it by itself afterwards."""
+    if (verb, condition) in GRANTED:
+        return
+    world.verb = verb
+    log, directory = condition(world)
+    before = contents(directory)
+    unchanged = {"refused", "held", "waiting", "skipped", "failed"}
+    assert outcome(world, verb, log) <= unchanged or verb == "clean", "which may wait in the queue"
+    assert contents(directory) == before
+    Retainer(world.parts, world.daemon.crew.scanner)._step()
+    assert contents(directory) == before
+    job = world.parts.schedule.next()
+    assert job is None or log not in job.logs or condition is ignored_since_the_last_scan
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_log_that_is_free_is_changed(world: Stage, verb: str) -> None:
+    """By each of them, so that the test above says something."""
+    world.verb = verb
+    log, directory = free(world)
+    before = contents(directory)
+    assert outcome(world, verb, log) <= {"dropped", "deleted", "done"}
+    job = world.parts.schedule.next()
+    assert (contents(directory) != before) == (verb != "clean")
+    assert verb != "clean" or (job is not None and job.trigger == "request" and log in job.logs)
+
+
+def test_a_request_for_a_log_that_is_ignored_since_comes_to_an_end(world: Stage) -> None:
+    """Whoever waits for it hears why."""
+    service, log = world.service(), world.log("one")
+    (view,) = service.clean("one", force=True)
+    (world.a / names.META_PROPERTIES).write_text(META_PROPERTIES)
+    world.scan()
+    assert world.parts.schedule.next() is None
+    ended = service.job(view.id)
+    assert (ended.state, ended.outcome) == ("done", "skipped")
+    assert "is a broker's and has no metadata log" in str(ended.reason)
+    assert world.parts.states.is_free(log)
+
+
+def test_delete_records_of_a_plain_log_of_a_zookeeper_broker(world: Stage) -> None:
+    """Nobody said that its policy is `delete`: with Kafka's defaults all closed segments would have gone."""
+    log, directory = ignored(world)
+    before = contents(directory)
+    with pytest.raises(Conflict, match="how plain is configured is not known"):
+        world.service().delete_records(log.topic_partition, 1)
+    assert contents(directory) == before
+
+
+def test_delete_records_takes_what_lies_below_and_nothing_else(world: Stage) -> None:
+    """All of the log has expired, and the rest goes with the next pass; files wait for file.delete.delay.ms."""
+    log, directory = world.log("one"), Path(world.log("one").directory)
+    bases = sorted(int(path.stem) for path in directory.glob("*.log"))
+    (view,) = world.service().delete_records(log.topic_partition, bases[2] + 1)
+    assert (view.log_start_offset, view.segments_deleted) == (bases[2] + 1, 2)
+    assert sorted(int(path.stem) for path in directory.glob("*.log")) == bases[2:]
+    assert len(list(directory.glob("*.log.deleted"))) == 2
+    known = world.parts.inventory.facts(log)
+    assert known is not None
+    assert known.offsets.log_start == bases[2] + 1
+    (event,) = world.service().history(None, 1, None, None)
+    assert (event.kind, event.outcome, event.reason) == (
+        "retention", "deleted", "retention: 2 segments (below the log start offset)",
+    )  # fmt: skip
+
+
+def test_kip_1161_delete_records_by_policy(world: Stage) -> None:
+    log = world.log("one")
+    for policy, is_allowed in (("compact", False), ("", True), ("delete", True), ("compact,delete", True)):
+        world.configure(log_cleanup_policy=policy)
+        if is_allowed:
+            assert world.service().delete_records(log.topic_partition, 1)
+        else:
+            with pytest.raises(Invalid, match="compact, without delete"):
+                world.service().delete_records(log.topic_partition, 1)
