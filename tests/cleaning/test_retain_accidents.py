@@ -1,22 +1,31 @@
-"""Everything that can interrupt a retention pass, on a simulated disk (rules 6.6-6.12).
+"""Everything that can interrupt a retention pass, or a deletion of records, on a simulated disk (rules 6.6-6.12).
 
 Whatever happens: the log stays the end of what it was, no offset is handed out twice, nothing below an advertised log start
 comes back, and what is there keeps its transaction index and its leader epochs.
 """
 
+import contextlib
+import types
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from cleanerd.cleaning.delete_records import delete_records
 from cleanerd.cleaning.retain import carry_out
+from cleanerd.env.clock import FixedNow
 from cleanerd.format import names
 from cleanerd.format.checkpoint import render_leader_epochs, render_offset_checkpoint
 from cleanerd.format.names import TopicPartition
 from cleanerd.policy.cleanable import SegmentFacts
 from cleanerd.policy.retention import Breach, RetentionPlan
 from cleanerd.storage.checkpoints import read_checkpoints, read_leader_epochs
+from cleanerd.storage.generation import read_generation
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.scan import PartitionSnapshot, SegmentOnDisk
+from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, SegmentOnDisk
+from tests.cleaning.retained import EXPIRED, NOW_MS
 from tests.sim import kafka_startup
 from tests.sim.disk import SimDisk
 from tests.storage.crashes import killed
@@ -137,3 +146,61 @@ def test_what_a_finished_pass_told_survives_a_power_cut(going: int) -> None:
     for cut in power_cuts(disk):
         assert check_sim(cut, going) == (*OLD_BASES, END)[going]
         assert TP not in read_checkpoints(cut, LOG_DIR).log_start
+
+
+class SimLogDir(LogDir):
+    """What there is to see of the simulated log, whose lock nobody else wants."""
+
+    def lock(self) -> Any:
+        return contextlib.nullcontext(types.SimpleNamespace(check=lambda: None))
+
+    def scan(self, tp: TopicPartition, checkpoints: Checkpoints, **_: Any) -> PartitionSnapshot:
+        assert isinstance(self.files, SimDisk)
+        segments = tuple(sim_segment(self.files, base) for base in sim_bases(self.files))
+        start, generation = (
+            max(checkpoints.log_start[tp], segments[0].base_offset),
+            read_generation(self.partition(tp)),
+        )
+        return PartitionSnapshot(
+            tp, LOG_DIR, DIRECTORY, True, segments, (), start, END, END, END, None, generation=generation
+        )  # fmt: skip
+
+
+def sim_deletion(disk: SimDisk, start: int) -> None:
+    log_dir, expired = (
+        SimLogDir(disk, LOG_DIR, FixedNow(NOW_MS), is_kafka=True),
+        replace(EXPIRED, retention_bytes=0),
+    )
+    assert delete_records(log_dir, TP, start, expired).log_start_offset == start
+
+
+@pytest.mark.parametrize(("start", "going"), [(7, 0), (15, 1), (25, 2), (END, 2)])
+@pytest.mark.parametrize("broker", [False, True])
+def test_after_any_accident_nothing_above_the_new_log_start_is_gone(
+    start: int, going: int, broker: bool
+) -> None:
+    """It is the old one or the new one, then what lies below goes; to ask again brings it to its end."""
+    for state in killed(sim_log(), lambda disk: sim_deletion(disk, start)):
+        seen = check_sim(state, going)
+        for disk in (state, *power_cuts(state)):
+            disk.restart()
+            if broker:
+                kafka_startup.start(disk, DIRECTORY, sim_next_offset)
+            found = check_sim(disk, going)
+            assert found in (OLD_START, start)
+            assert sim_bases(disk) == list(OLD_BASES) or found == start, (
+                "segments go when the log start is durable"
+            )
+            assert disk is not state or found == seen
+            sim_deletion(disk, start)
+            assert check_sim(disk, going) == start
+            assert sim_bases(disk) == list(OLD_BASES[going:])
+
+
+@pytest.mark.parametrize(("start", "going"), [(7, 0), (15, 1), (END, 2)])
+def test_a_finished_deletion_survives_a_power_cut(start: int, going: int) -> None:
+    disk = sim_log()
+    sim_deletion(disk, start)
+    for cut in power_cuts(disk):
+        assert check_sim(cut, going) == start
+        assert sim_bases(cut) == list(OLD_BASES[going:])
