@@ -142,7 +142,7 @@ _TOPIC_ROWS = (
              "Bytes of log between two index entries."),
     TopicKey("file.delete.delay.ms", LONG, 60_000, at_least(0), "ms",
              ("log.segment.delete.delay.ms",), "file_delete_delay_ms",
-             "How long a retired file stays as .deleted."),
+             "How long a retired file stays as .deleted; `cleanerd clean` deletes at once."),
     TopicKey("max.message.bytes", INT, 1_048_588, at_least(0), "bytes",
              ("message.max.bytes",), "", "Largest batch."),
     TopicKey("preallocate", BOOLEAN, False, ANY, "",

@@ -28,7 +28,7 @@ VERBS: dict[str, Callable[[Service, LogId], Iterable[object]]] = {
     "delete_records": lambda service, log: service.delete_records(log.topic_partition, RECORDS),
 }
 """Those that change a log."""
-OTHERS = {"set_throttle", "pause", "resume", "abort", "mute", "unmute", "install", "retry", "reload"}
+OTHERS = {"set_throttle", "pause", "resume", "abort", "mute", "unmute", "retry", "reload"}
 """Those that change the daemon, or the cluster."""
 
 
@@ -184,6 +184,15 @@ def test_a_request_for_a_log_that_is_ignored_since_comes_to_an_end(world: Stage)
     assert (ended.state, ended.outcome) == ("done", "skipped")
     assert "is a broker's and has no metadata log" in str(ended.reason)
     assert world.parts.states.is_free(log)
+
+
+def test_a_topic_that_would_be_left_without_a_cleaner_is_not_muted(world: Stage) -> None:
+    """Its broker's cleaner would go, and ours ignores it."""
+    ignored(world)
+    with pytest.raises(Conflict, match="plain: ignored by cleanerd"):
+        world.service().mute("plain")
+    with pytest.raises(Conflict, match="no cluster to ask"):
+        world.service().mute("o*")
 
 
 def test_delete_records_of_a_plain_log_of_a_zookeeper_broker(world: Stage) -> None:

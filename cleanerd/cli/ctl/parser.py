@@ -277,7 +277,7 @@ def _add_changing(verbs: _Verbs) -> None:
     delete = verbs.add(
         "delete-records",
         ctl_verbs.delete_records,
-        "delete the records of a log below an offset, for good",
+        "delete the records of a log below an offset, and nothing else, for good",
         "log",
         "offset",
         examples=("delete-records orders-3 150000",),

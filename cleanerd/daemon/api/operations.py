@@ -183,7 +183,11 @@ class Operations(Protocol):
         ...
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> tuple[DeletedRecords, ...]:
-        """Raise the log start offset and delete the segments below it. `Conflict` where a live broker owns the log."""
+        """Raise the log start offset and delete the segments below it.
+
+        `Invalid` where the policy is `compact` without `delete`; `Conflict` for a log that may not be changed now, or that a
+        live broker owns.
+        """
         ...
 
     def forecast(self, pattern: str | None) -> Forecast:

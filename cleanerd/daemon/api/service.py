@@ -276,7 +276,13 @@ class Service(Operations):
         compacted = [topic for topic in topics if configuration.topic(topic).compact]
         if not compacted:
             raise Conflict(f"{', '.join(topics[:5])}: not compacted, so no cleaner to keep away")
-        muted = self._changed_mutes(lambda: self._mutes.mute(compacted))
+        ignored = self._parts.obstacles.ignored
+        ours = {log.topic_partition.topic for log in self._parts.inventory.logs() if log not in ignored}
+        if not (cleaned := [topic for topic in compacted if topic in ours]):
+            raise Conflict(
+                f"{', '.join(compacted[:5])}: ignored by cleanerd, so that no cleaner would be left"
+            )
+        muted = self._changed_mutes(lambda: self._mutes.mute(cleaned))
         return tuple(map(mute_view, muted))
 
     def unmute(self, pattern: str) -> tuple[MuteView, ...]:

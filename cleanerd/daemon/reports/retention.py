@@ -117,11 +117,8 @@ def _why(found: Preview) -> str:
 
 def retention_facts(parts: Parts, log: LogId) -> list[Fact]:
     """The three breaches one by one (6.3-6.5), then the oldest segment that none of them takes (6.2)."""
-    barred = parts.obstacles.barred(log)
     if parts.inventory.facts(log) is None:
         return []
-    if barred is not None:  # by which limits anything went, nobody knows
-        return [Fact(name="retention", value=f"no pass: {barred}", rule="1.28")]
     try:
         found = parts.retention.preview(log)
     except CleanerdError as error:

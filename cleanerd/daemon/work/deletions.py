@@ -14,7 +14,8 @@ The directory of a deleted log (`-delete`) goes with all that is in it, after fi
 seen, as Kafka removes it after a start (spec disk A5). That is for log directories of cooperating writers: a broker removes
 its own.
 
-Rule 5.9 (a log promoted from `-future` meanwhile) does not arise: cleanerd leaves those directories alone.
+Rule 5.9 (a log promoted from `-future` meanwhile) does not arise: only a broker that runs promotes one, and that has removed
+what was `.deleted` when it loaded the log.
 """
 
 import os
