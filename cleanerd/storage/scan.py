@@ -155,8 +155,7 @@ def scan_partition(
     `first_batch_timestamps` costs a read per segment and is only needed with max.compaction.lag.ms. With the `staged` groups
     of a cleaning the log is what their commit would make of it.
     """
-    own = PartitionDir.of(files, log_dir, topic_partition)
-    partition = own if directory is None else PartitionDir(files, directory)
+    partition = PartitionDir(files, directory or f"{log_dir}/{topic_partition}")
     generation = read_generation(partition)
     parsed = partition.names()
     for name in parsed:
