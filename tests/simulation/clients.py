@@ -108,7 +108,8 @@ class Clients:
             file.write(text)
         for log in stage.logs:
             with open(f"{stage.state}/topics.d/{log.tp.topic}.properties", "w", encoding="latin-1") as file:
-                file.write(f"internal.segment.bytes={chance.choice([700, 2500, 100_000])}\n")
+                size_bytes = chance.choice([700, 2500, 100_000])
+                file.write(f"cleanup.policy={policy}\ninternal.segment.bytes={size_bytes}\n")
 
     def _service(self) -> Service:
         daemon = self._stage.daemon
