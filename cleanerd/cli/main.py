@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cleanerd import __version__
 from cleanerd.cli import options
-from cleanerd.cli.output import INTERRUPTED, open_missing_streams, say, write
+from cleanerd.cli.output import INTERRUPTED, prepare_streams, say, write
 from cleanerd.cli.parser import SHELLS, Parser, sentence
 from cleanerd.errors import BadConfiguration, BadUsage, CleanerdError, Fatal
 
@@ -51,7 +51,7 @@ exit codes:
 
 def main(argv: Sequence[str] | None = None, *, clean_once: "CleanOnce | None" = None) -> int:
     """Run one command and return its exit code. `clean_once` stands in for the work of `clean`."""
-    open_missing_streams()
+    prepare_streams()
     atexit.register(
         gc.freeze
     )  # else the interpreter looks for garbage in all that is imported before it ends: 0.2 s

@@ -5,7 +5,9 @@ each log, and `peak_extra_bytes`, `peak_group_bytes` and `topic_codec_saves_byte
 known or does not apply is null.
 """
 
+import codecs
 import contextlib
+import io
 import json
 import os
 import sys
@@ -18,6 +20,7 @@ from cleanerd.errors import CleanerdError
 if TYPE_CHECKING:  # cleanerctl writes documents too, and has to start quickly
     from cleanerd.cleaning.result import LogResult
 
+_PLAIN = {"─": "-", "━": "-", "╸": "-", "╺": "-", "±": "+-", "≥": ">=", "…": "...", "•": "*"}
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as of a shell."""
 RESULT_FIELDS = (
@@ -62,7 +65,7 @@ def rendered(document: Mapping[str, object], form: str, *, indent: int | None = 
     if form == "yaml":
         import yaml  # noqa: PLC0415 - takes longer to import than most verbs run
 
-        return str(yaml.safe_dump(json.loads(json.dumps(document)), sort_keys=False, allow_unicode=True))
+        return str(yaml.safe_dump(json.loads(json.dumps(document)), sort_keys=False))
     if form == "jsonl":
         lists = [value for value in document.values() if isinstance(value, list)]
         rows = lists[0] if len(lists) == 1 else [document]
@@ -88,8 +91,10 @@ def _result(result: "LogResult") -> dict[str, object]:
     return values
 
 
-def open_missing_streams() -> None:
-    """Open standard streams that the program was started without (`>&-`), or its own files would take their place."""
+def prepare_streams() -> None:
+    """Open standard streams that the program was started without (`>&-`), or its own files would take their place; and let
+    them write what their encoding does not have in characters that it has: terminals, cron and old locales have no UTF-8.
+    """
     if None in (sys.stdin, sys.stdout, sys.stderr):
         while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
             pass
@@ -97,6 +102,17 @@ def open_missing_streams() -> None:
         sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - open as long as the process
         sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
         sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    codecs.register_error("cleanerd", _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="cleanerd")
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """Lines of tables as dashes, other signs of ours likewise, and what comes from outside as Python writes it in ASCII."""
+    assert isinstance(error, UnicodeEncodeError)
+    found = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(char) or ascii(char)[1:-1] for char in found), error.end
 
 
 def write(text: str) -> bool:

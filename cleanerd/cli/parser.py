@@ -1,6 +1,7 @@
 """The command line parser of both programs: help that teaches, errors that say what was probably meant."""
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
@@ -11,6 +12,7 @@ SHELLS = ("bash", "zsh", "fish")
 """Those that `cleanerd.cli.completion` knows."""
 
 _MAX_WIDTH = 100
+_OF_TOPICS = ("--topic", "--topic-set")
 
 
 class Parser(argparse.ArgumentParser):
@@ -37,12 +39,45 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse, but what is left over is the fault of this parser, which knows its own options best."""
-        found, extra = super().parse_known_args(args, namespace)
+        found, extra = super().parse_known_args(
+            self._joined(sys.argv[1:] if args is None else args), namespace
+        )
         if extra:
             names = [name for name in self._option_string_actions if name.startswith("--")]
             what = "option" if extra[0].startswith("-") else "argument"
             self.error(f"unknown {what} {extra[0]}{did_you_mean(extra[0].partition('=')[0], names)}")
         return found, extra
+
+    def _joined(self, words: Sequence[str]) -> list[str]:
+        """With the topic behind an option that takes one as part of it, since names of topics may begin with dashes."""
+        joined: list[str] = []
+        for word in words:
+            last = joined[-1] if joined else ""
+            is_taken = last in _OF_TOPICS and last in self._option_string_actions and "--" not in joined
+            if is_taken and word.startswith("-") and word not in self._option_string_actions:
+                joined[-1] = f"{last}={word}"
+            else:
+                joined.append(word)
+        return joined
+
+    def _parse_optional(self, arg_string: str) -> Any:
+        """None for a word that is no option: `-sales-eu-0` is a log, where a verb has arguments."""
+        is_name = self._has_arguments() and re.match(r"-[^-]", arg_string) and not self._is_option(arg_string)
+        return None if is_name else super()._parse_optional(arg_string)
+
+    def _has_arguments(self) -> bool:
+        return any(
+            not action.option_strings and not isinstance(action, argparse._SubParsersAction)
+            for action in self._actions
+        )
+
+    def _is_option(self, word: str) -> bool:
+        """Whether a word with one dash is an option of ours, has its value in it (`-ojson`), or lacks a dash (`-wait`)."""
+        name = word.partition("=")[0]
+        if name in self._option_string_actions or f"-{name}" in self._option_string_actions:
+            return True
+        action = self._option_string_actions.get(word[:2])
+        return action is not None and word[2:] in (action.choices or ())
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:

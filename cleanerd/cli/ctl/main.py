@@ -33,7 +33,7 @@ from cleanerd.cli.ctl.client import (
     ControlError,
 )
 from cleanerd.cli.ctl.parser import make_parser
-from cleanerd.cli.output import INTERRUPTED, is_table, open_missing_streams, rendered, write
+from cleanerd.cli.output import INTERRUPTED, is_table, prepare_streams, rendered, write
 from cleanerd.errors import CleanerdError
 
 _LEAST_PAUSE_S = 0.1
@@ -49,7 +49,7 @@ _HINTS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
-    open_missing_streams()
+    prepare_streams()
     try:
         options = make_parser().parse_args(argv)
         return _watch(options) if options.watch is not None else _run_once(options)

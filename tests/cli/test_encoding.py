@@ -1,0 +1,131 @@
+"""Every command in every format writes to a stream that has no UTF-8: what the work was, the exit code still says."""
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.result import LogResult
+from cleanerd.cli import main as cleanerd_main
+from cleanerd.cli.ctl import main as ctl_main
+from cleanerd.cli.ctl.parser import make_parser as ctl_parser
+from cleanerd.cli.options import FORMATS
+from cleanerd.cli.output import prepare_streams, write
+from tests.cli.conftest import FakeCleaning
+from tests.daemon.fake_daemon import FakeOperations, serve
+from tests.insight.logdirs import GOLDEN
+
+DIRECTORY = f"--log-dir={GOLDEN}"
+COMMANDS = {
+    "clean": [DIRECTORY],
+    "verify": [DIRECTORY, "--topic=plain"],
+    "inspect": [DIRECTORY, "--topic=plain", "--details"],
+    "forecast": [DIRECTORY, "--topic=plain", "--set", "log.cleanup.policy=compact"],
+    "config show": [DIRECTORY, "--origin"],
+    "salvage": [str(GOLDEN / "plain-0")],
+}
+VERBS = {
+    "log": ["orders-3"],
+    "explain": ["orders-3"],
+    "clean": ["orders-3"],
+    "retention": ["orders"],
+}
+ENCODINGS = ("ascii", "latin-1")
+
+
+class Streams:
+    """Standard output and error of an encoding, in a `with` of the test itself: pytest has its own around each phase."""
+
+    def __init__(self, encoding: str) -> None:
+        self.written = io.BytesIO()
+        self._patch = pytest.MonkeyPatch()
+        self._streams = [io.TextIOWrapper(self.written, encoding, write_through=True) for _ in range(2)]
+
+    def __enter__(self) -> "Streams":
+        self._patch.setattr(sys, "stdout", self._streams[0])
+        self._patch.setattr(sys, "stderr", self._streams[1])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.undo()
+
+    def text(self) -> str:
+        return self.written.getvalue().decode("ascii")
+
+
+@pytest.fixture(params=ENCODINGS)
+def streams(request: pytest.FixtureRequest) -> Streams:
+    return Streams(request.param)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_cleanerd(command: str, form: str, streams: Streams, tmp_path: Path) -> None:
+    arguments = [*command.split(), *COMMANDS[command], "-o", form]
+    if command == "salvage":
+        arguments += ["--output", str(tmp_path / "saved")]
+    cleaning = FakeCleaning([LogResult("t", 0, "/data/\udcff", "skipped", "1 \u2265 2 \u4e2d")])
+    with streams:
+        code = cleanerd_main.main(arguments, clean_once=cleaning)
+    assert code == 0, streams.text()
+    assert streams.text()
+
+
+def test_every_command_with_formats_is_tried() -> None:
+    assert {name for name, verb in choices(cleanerd_main.make_parser()) if has_formats(verb)} == {
+        *COMMANDS,
+        "broker check",  # needs a broker
+    }
+
+
+def choices(
+    parser: argparse.ArgumentParser, before: str = ""
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, verb in action.choices.items():
+                yield before + name, verb
+                yield from choices(verb, f"{before}{name} ")
+
+
+def has_formats(parser: argparse.ArgumentParser) -> bool:
+    return any("-o" in action.option_strings for action in parser._actions)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    "verb", ["status", "logs", "jobs", "holds", "history", "forecast", "throttle", "top", *VERBS]
+)
+def test_cleanerctl(verb: str, form: str, streams: Streams, tmp_path: Path) -> None:
+    server, _ = serve(tmp_path / "socket", FakeOperations())
+    try:
+        arguments = ["--socket", str(tmp_path / "socket"), verb, *VERBS.get(verb, []), "-o", form]
+        with streams:
+            code = ctl_main.main(arguments)
+    finally:
+        server.stop(1.0)
+    assert code == 0, streams.text()
+    assert streams.text() or form == "jsonl", "no holds are no lines"
+
+
+@pytest.mark.parametrize(
+    "parser", [cleanerd_main.make_parser(), ctl_parser()], ids=["cleanerd", "cleanerctl"]
+)
+def test_every_help(parser: argparse.ArgumentParser, streams: Streams) -> None:
+    with streams:
+        prepare_streams()
+        for _, verb in choices(parser):
+            verb.print_help()
+    assert streams.text()
+
+
+def test_tables_have_lines_of_dashes_and_nothing_is_lost(streams: Streams) -> None:
+    """A path that is not UTF-8 is written as Python writes it, under UTF-8 too."""
+    with streams:
+        prepare_streams()
+        write(f"\u2500\u2500 \u22652 {os.fsdecode(bytes([255]))} \u4e2d\n")
+    assert streams.text() == "-- >=2 \\udcff \\u4e2d\n"
