@@ -61,10 +61,11 @@ def find_jvm(pid: int) -> Jvm:
         with open(f"/proc/{pid}/maps", "rb") as maps:
             is_jvm = any(b"/libjvm.so" in line for line in maps)
         options = _options(pid)
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         raise NoWayIn(f"process {pid} has ended: the next attempt finds its successor") from None
-    except PermissionError as error:
-        raise NoWayIn(f"process {pid} cannot be looked into ({error.filename}): {_OTHERS}") from error
+    except OSError as error:
+        where = error.filename or error.strerror
+        raise NoWayIn(f"process {pid} cannot be looked into ({where}): {_OTHERS}") from error
     if not is_jvm:
         raise NoWayIn(f"process {pid}, which holds .lock, is no JVM: only a Kafka broker can swap segments")
     if "-XX:+DisableAttachMechanism" in options:

@@ -113,10 +113,15 @@ class Swap:
             ) from problem
 
 
+class BrokerStarting(LockHeld):
+    """The broker swaps no log at the moment: it starts or stops."""
+
+
 @dataclass(frozen=True, slots=True)
 class Swapped:
-    """The answer. `outcome`: swapped, changed, busy or failed; `lock_s`: seconds under the log's lock, of each group that
-    was swapped, whatever the outcome. `has_cleaner`: the broker's cleaner is on, and writes checkpoints.
+    """The answer. `outcome`: swapped, changed, busy (ask again at once), later, starting or failed; `lock_s`: seconds under
+    the log's lock, of each group that was swapped, whatever the outcome. `has_cleaner`: the broker's cleaner is on, and
+    writes checkpoints.
     """
 
     outcome: str
@@ -132,7 +137,9 @@ class Swapped:
             return None
         if self.outcome == "changed":
             return SourceChanged(message)
-        return LockHeld(message) if self.outcome == "busy" else LogUncleanable(message)
+        if self.outcome == "starting":
+            return BrokerStarting(message)
+        return LockHeld(message) if self.outcome in ("busy", "later") else LogUncleanable(message)
 
 
 def _group(group: StagedGroup) -> dict[str, Any]:

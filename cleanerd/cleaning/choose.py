@@ -33,6 +33,8 @@ from cleanerd.storage.staged import StagedGroup
 from cleanerd.units import utc
 
 _NO_MAX_LAG = 2**63 - 1
+_LOOK_AGAIN_MS = 60_000
+"""Least time before a log that is held back is looked into again."""
 PaceOf = Callable[[TopicPartition], Pace]
 """The pace at which a log may be read."""
 
@@ -232,7 +234,9 @@ def _examine(
 def _unless_expired(skipped: LogResult, visit: Candidate, now_ms: int, pace: Pace) -> Candidate | LogResult:
     """The visit for expired delete horizons alone, if it would find any; else the result that says so."""
     if not visit.range.clean_bytes:  # held back by what may move without a change of the clean section
-        return replace(skipped, next_horizon_ms=now_ms + visit.config.delete_retention_ms)
+        return replace(
+            skipped, next_horizon_ms=now_ms + max(visit.config.delete_retention_ms, _LOOK_AGAIN_MS)
+        )
     end = visit.range.first_uncleanable_offset
     clean = [segment for segment in visit.snapshot.segments if segment.base_offset < end]
     horizons = read_horizons(clean, now_ms, pace)

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Literal
 
 from cleanerd.broker_agent.brokers import LiveBrokers
-from cleanerd.broker_agent.swap import Swap, Swapped
+from cleanerd.broker_agent.swap import BrokerStarting, Swap, Swapped
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import Basis, LogResult
 from cleanerd.cleaning.slices import SliceSize, Weighed
@@ -53,7 +53,7 @@ class TimeUp(LockHeld):
 Committed = int | None | CleanerdError
 """The new first dirty offset, the end of the cleaned range; None when nothing was staged; or what went wrong.
 
-LockHeld, Aborted, DirOffline: the result, or what is left of it, waits on. SourceChanged, CorruptFile: the result no longer
+LockHeld, Aborted: the result, or what is left of it, waits on. SourceChanged, CorruptFile: the result no longer
 fits the log, is no longer wanted, or was never finished, and has been dropped; the message says why. After all else the log
 was recovered.
 """
@@ -61,7 +61,7 @@ was recovered.
 CommittedBy = Literal["lock", "swap"]
 """With `.lock` held, or by the live broker that has it."""
 
-_IN_ORDER = (Aborted, CorruptFile, DirOffline, LockHeld, SourceChanged)
+_IN_ORDER = (Aborted, CorruptFile, LockHeld, SourceChanged)
 """After these nothing is left to recover: the result waits untouched, or was dropped."""
 _UNTRIED = TimeUp("its turn has not come", None)
 
@@ -195,6 +195,10 @@ class Committer:
         done: dict[TopicPartition, Committed] = {}
         for tp in logs:
             done[tp] = guarded(partial(self._swap, tp, elsewhere, brokers), self._directory(tp))
+            if isinstance(done[tp], BrokerStarting) or not self._host.goes_on():
+                left = done[tp] if isinstance(done[tp], BrokerStarting) else _UNTRIED
+                done |= dict.fromkeys((one for one in logs if one not in done), left)
+                break
         return Turn(logs, done, self._clock.monotonic_s() - began_s)
 
     def _swap(
@@ -288,6 +292,8 @@ class Committer:
                 raise TimeUp("the rest of its groups is committed in a moment", None)
             try:
                 yield from commit_steps(partition, group, live)
+            except FileNotFoundError as error:  # past step 0, which looked: for recovery, not stale
+                raise LogUncleanable(f"{error.filename} went in the middle of the commit") from error
             except (SourceChanged, LogUncleanable):
                 discard_staged(partition)
                 raise
@@ -342,7 +348,7 @@ class Committer:
         watch, done = Stopwatch(self._clock), dict[TopicPartition, Committed]()
         if staged:
             with watch.phase("commit"):
-                done = self.commit([Weighed(result.topic_partition) for result in staged])
+                done = self.commit([_weighed(result) for result in staged])
             watch.phase_seconds = {name: s / len(staged) for name, s in watch.phase_seconds.items()}
         settled = []
         for result in results:
@@ -455,10 +461,15 @@ class _Ended:
     moves_checkpoint: bool = True
 
 
+def _weighed(result: LogResult) -> Weighed:
+    return Weighed.of(result.topic_partition, freed_bytes=0, segments=1, replaced_bytes=result.bytes_before)
+
+
 def has_result(log_dir: LogDir, tp: TopicPartition) -> bool:
     """Whether something waits to be committed; a log that cannot be looked at has nothing."""
     partition = log_dir.partition(tp)
-    return bool(attempt(partial(manifest_names, partition), partition.path))
+    found = attempt(partial(manifest_names, partition), partition.path)
+    return not isinstance(found, CleanerdError) and bool(found)
 
 
 def in_rounds(first: LogResult, again: Callable[[], LogResult]) -> LogResult:

@@ -226,7 +226,8 @@ class LogDir:
         written. What else is wrong with another directory is no reason not to write in this one: a broker reads none that
         fails.
 
-        Needs `.lock`. Raises CorruptFile, before anything is written if it is about this directory.
+        Needs `.lock`; or a live broker whose cleaner is off, which does not write this file. Raises CorruptFile, before
+        anything is written if it is about this directory.
         """
         self._cleaner_offsets()
         kept: set[TopicPartition] = set()

@@ -67,7 +67,9 @@ class MetricsServer:
         """Raises BadConfiguration when the address cannot be listened on."""
         self._pages = pages
         self._socket = _listen(listen)
-        self._server = HttpServer(self._socket, self, "metrics", limits, clock)
+        self._server = HttpServer(
+            self._socket, self, "metrics", limits or RequestLimits(answer_s=10.0), clock
+        )
 
     @property
     def address(self) -> str:

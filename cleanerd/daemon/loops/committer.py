@@ -20,9 +20,12 @@ class Committer:
         staged = [log for log in staged if log.log_dir in ready]
         waiting = [log for log in staged if not parts.jobs.of(log)]
         if waiting:
-            parts.commits.try_all(waiting, lambda log_dir: not parts.ownership.is_yielding(log_dir))
+            parts.commits.try_all(waiting, self._goes_on)
             self._scanner.refresh()
         return False
+
+    def _goes_on(self, log_dir: str) -> bool:
+        return not (self._parts.life.stopping.is_set() or self._parts.ownership.is_yielding(log_dir))
 
     def _pause_s(self) -> float:
         config = self._parts.configuration().broker

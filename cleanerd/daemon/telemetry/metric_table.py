@@ -29,7 +29,7 @@ CAUSES = (
     "other",
 )
 """Classes of errors that end a cleaning."""
-SWAP_OUTCOMES = ("swapped", "changed", "busy", "failed")
+SWAP_OUTCOMES = ("swapped", "changed", "busy", "later", "starting", "failed")
 STATES: tuple[str, ...] = get_args(LogState)
 PHASES = ("scan", *JOB_PHASES, *LOG_PHASES)
 
@@ -170,7 +170,8 @@ COMMITS = _counter("cleanerd_staged_commits_total", "log_dir outcome",
                    outcome=("committed", "dropped", "failed"))
 SWAPS = _counter("cleanerd_swaps_total", "log_dir outcome", "Cleaned logs that a running broker was asked to take over.",
                  "with cleanerd.commit.live=auto; changed: the log was another one by then; busy: the broker was at work on "
-                 "it, and is asked again", outcome=SWAP_OUTCOMES)
+                 "it; later: it has not got that far; starting: it swaps nothing yet; all three are asked again",
+                 outcome=SWAP_OUTCOMES)
 SWAP_SECONDS = _histogram("cleanerd_swap_lock_duration_seconds", "log_dir",
                           "How long the broker's lock of a log was held for a group of segments, during which nothing is "
                           "appended to that log.", "with every group that is swapped",

@@ -54,7 +54,7 @@ class WaitingHost(JobHost):
     refused: list[LogId] = field(default_factory=list)
 
     def goes_on(self) -> bool:
-        """Whether a broker is coming, or time is up."""
+        """No broker is coming, and the daemon does not stop."""
         return self.may_go_on()
 
     def begin(self, logs: Sequence[TopicPartition]) -> Sequence[TopicPartition]:

@@ -26,7 +26,6 @@ from cleanerd.errors import (
     Aborted,
     CleanerdError,
     CorruptFile,
-    DirOffline,
     LockHeld,
     SourceChanged,
     guarded,
@@ -141,7 +140,7 @@ class Commits:
 
     def _told(self, log: LogId, done: Committed) -> CommitView:
         """What became of a log, which is still taken."""
-        if isinstance(done, LockHeld | Aborted | DirOffline):
+        if isinstance(done, LockHeld | Aborted):
             return _view(log, "waiting", str(done), done.pid if isinstance(done, LockHeld) else None)
         if isinstance(done, SourceChanged | CorruptFile):  # stale, or not wanted any more
             self.events.dropped(log, str(done))

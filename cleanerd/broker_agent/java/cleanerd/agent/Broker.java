@@ -282,7 +282,7 @@ final class Broker {
     Object cleaner() throws Exception {
         Object cleaner = of(getCleaner, logManager);
         if (cleaner == null && enableCleaner.getBoolean(of(cleanerConfig, logManager))) {
-            throw Refused.busy("the broker is starting, or stopping");
+            throw Refused.starting("the broker is starting, or stopping");
         }
         return cleaner;
     }

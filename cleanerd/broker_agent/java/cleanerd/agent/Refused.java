@@ -14,9 +14,19 @@ final class Refused extends Exception {
         return new Refused("changed", reason);
     }
 
-    /** Not now. */
+    /** Not now, but within a second or two. */
     static Refused busy(String reason) {
         return new Refused("busy", reason);
+    }
+
+    /** Not now. */
+    static Refused later(String reason) {
+        return new Refused("later", reason);
+    }
+
+    /** Not now, for any log. */
+    static Refused starting(String reason) {
+        return new Refused("starting", reason);
     }
 
     /** This broker is not one that the agent knows. */

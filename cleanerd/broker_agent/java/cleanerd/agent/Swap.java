@@ -69,7 +69,8 @@ final class Swap {
     private void swapAll(Object cleaner) throws Exception {
         Object log = broker.log(tp);
         if (log == null) {
-            throw Refused.changed("the broker has no log " + tp);
+            // While the broker loads its logs, and after it has closed one: nothing says that the log is another one.
+            throw Refused.later("the broker has no log " + tp + " open");
         }
         if (cleaner != null) {
             broker.pause(cleaner, tp);
@@ -102,15 +103,15 @@ final class Swap {
     }
 
     private void swap(Object log, Map group) throws Exception {
+        if (System.nanoTime() - deadline > 0) {
+            throw Refused.busy("the time is up");
+        }
         long base = number(group, "base_offset");
         Files.delete(directory.resolve(name(base, ".manifest", ".cleanerd")));
         sync(directory);
         long micros;
         synchronized (broker.lock(log)) {
             long began = System.nanoTime();
-            if (began - deadline > 0) {
-                throw Refused.busy("the time is up");
-            }
             checkLog(log);
             List old = sources(log, group);
             checkStaged(group);
@@ -164,7 +165,8 @@ final class Swap {
         long highWatermark = broker.highWatermark(log);
         long lastStableOffset = broker.lastStableOffset(log);
         if (roundEnd > Math.min(highWatermark, lastStableOffset)) {
-            throw Refused.changed("cleaned up to " + roundEnd + ", but the high watermark is " + highWatermark
+            // A broker that has just started begins at the log start; a log that was cut fails the checks below.
+            throw Refused.later("cleaned up to " + roundEnd + ", but the high watermark is " + highWatermark
                 + " and the last stable offset " + lastStableOffset);
         }
         boolean isThere = false;
