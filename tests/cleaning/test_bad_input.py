@@ -127,14 +127,15 @@ CHECKPOINTS = (
 
 def test_garbage_in_a_checkpoint_stops_its_directory_and_no_other(spark: LazySpark, tmp_path: Path) -> None:
     """Kafka takes the directory offline (spec disk A7). The file is not overwritten either."""
-    log_dirs = [write_logs(tmp_path / name, "one", "two") for name in CHECKPOINTS]
+    topics = {name: (f"one.{number}", f"two.{number}") for number, name in enumerate(CHECKPOINTS)}
+    log_dirs = [write_logs(tmp_path / name, *mine) for name, mine in topics.items()]
     for log_dir in log_dirs:
         (log_dir / log_dir.name).write_bytes(b"\x00garbage\n")
     before = {path: contents(path) for log_dir in log_dirs for path in log_dir.iterdir() if path.is_dir()}
     good = write_logs(tmp_path / "logs", GOOD)
     ran = clean(spark, *log_dirs, good)
     for log_dir in log_dirs:
-        for topic in ("one", "two"):
+        for topic in topics[log_dir.name]:
             assert f"{log_dir / log_dir.name}: at byte 0" in ran.reason(topic, log_dir.name)
         assert (log_dir / log_dir.name).read_bytes() == b"\x00garbage\n"
     assert {path: contents(path) for path in before} == before
@@ -165,15 +166,15 @@ def test_read_only_directory_and_one_without_room(spark: LazySpark, tmp_path: Pa
         mounted(small, "-t", "tmpfs", "-o", "size=256k", "none"),
     ):
         subprocess.run(["mount", "-o", "remount,bind,ro", str(read_only)], check=True)
-        write_logs(small, "bad")
+        write_logs(small, "small")
         (small / "filler").write_bytes(bytes(space_of(str(small)).free_bytes - 8192))
-        before = contents(read_only / "bad-0"), contents(small / "bad-0")
+        before = contents(read_only / "bad-0"), contents(small / "small-0")
         ran = clean(spark, read_only, small, good)
-        assert (contents(read_only / "bad-0"), contents(small / "bad-0")) == before
+        assert (contents(read_only / "bad-0"), contents(small / "small-0")) == before
     assert str(read_only) in ran.reason("bad", "read-only")
     assert os.strerror(errno.EROFS) in ran.reason("bad", "read-only")
-    assert str(small / "bad-0") in ran.reason("bad", "small")
-    assert "bytes are free" in ran.reason("bad", "small")
+    assert str(small / "small-0") in ran.reason("small", "small")
+    assert "bytes are free" in ran.reason("small", "small")
     assert_cleaned(ran, good / f"{GOOD}-0")
 
 
