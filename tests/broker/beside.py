@@ -68,7 +68,9 @@ broker that told the controller in which directory a topic lies looks for a topi
 class World:
     """The processes, the clients, their model, and a count of what happened."""
 
-    def __init__(self, root: Path, seed: int) -> None:
+    def __init__(self, root: Path, seed: int, *, swaps: bool = False) -> None:
+        """`swaps`: the broker is asked to swap each result; else results wait until it stops."""
+        self.swaps = swaps
         self.rng = random.Random(seed)
         self.counts: Counter[str] = Counter()
         self.log_dirs = (root / "a", root / "b")
@@ -82,6 +84,7 @@ class World:
         settings = {
             **DAEMON,
             "cleanerd.kafka.bootstrap.servers": self.bootstrap,
+            "cleanerd.commit.live": "auto" if swaps else "off",
             "cleanerd.staged.min.free.ratio": "0.01",  # how full the machine's disk is has no part in this
         }
         self.daemon = DaemonProcess(root / "daemon", list(self.log_dirs), settings, {})
@@ -163,9 +166,12 @@ class World:
         return offset_checkpoint(home / CHECKPOINT).get(f"{topic}-0", 0)
 
     def wait_staged(self, topic: str) -> None:
-        """Until a result waits."""
+        """Until a result waits, or has been swapped in."""
+        before = self.first_dirty_offset(topic)
 
         def is_staged() -> bool:
+            if self.swaps:
+                return self.first_dirty_offset(topic) > before
             return bool(self.daemon.log(f"{topic}-0")["state"] == "staged")
 
         wait_until(is_staged, STAGED_S, self.daemon.output)

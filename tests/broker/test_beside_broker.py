@@ -14,6 +14,7 @@ import pytest
 from cleanerd.env.clock import SystemClock
 from tests.broker.beside import PARTIES, TOPICS, World
 from tests.broker.live import PATIENCE_S
+from tests.broker.swapping import build_agent
 from tests.daemon.processes import wait_until
 
 SEED = 10
@@ -31,10 +32,12 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """Broker, daemon and clients, all at work."""
-    world = World(tmp_path, SEED)
+@pytest.fixture(params=["restart", "swap"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """Broker, daemon and clients, all at work; by which way results reach the broker."""
+    if request.param == "swap":
+        build_agent()
+    world = World(tmp_path, SEED, swaps=request.param == "swap")
     try:
         world.open()
         with world.traffic:
@@ -51,7 +54,7 @@ def test_every_key_survives_everything(world: World) -> None:
     outcomes = finish(world)
     print(table(world, outcomes))
     happened = {kind: {o for k, o in outcomes if k == kind} for kind, _ in outcomes}
-    assert "committed" in happened["commit"]
+    assert "committed" in happened["cleaning" if world.swaps else "commit"]
     assert not {(k, o) for k, o in outcomes if o in {"failed", "uncleanable"}}, outcomes
     assert [event for event in world.daemon.events() if event["event"] in INTERNAL_ERRORS] == []
     assert world.complaints() == []

@@ -132,8 +132,9 @@ def test_what_does_not_fit_is_refused_and_nothing_is_touched(swapping: Swapping)
 
     before = live()
     for name, (request, outcome, reason) in hostile(swap).items():
-        answers = (session.ask(request, 30) for _ in range(100))
-        answer = next(answer for answer in answers if "LogCleaningInProgress" not in answer["reason"])
+        answer = session.ask(request, 30)
+        while "LogCleaningInProgress" in answer["reason"]:  # its cleaner looks at every log, again and again
+            answer = session.ask(request, 30)
         assert (answer["outcome"], reason in answer["reason"]) == (outcome, True), (name, answer)
         assert live() == before, name
     wait_until(lambda: swapping.stage_copies(groups_max=3).by(session).outcome == "swapped", 30)
@@ -174,8 +175,7 @@ def test_thousands_of_swaps_leave_the_broker_as_large_as_it_was(swapping: Swappi
         session = swapping.session()
         for _ in range(times):
             swap = swapping.stage_copies(groups_max=1)
-            answers = (swap.by(session) for _ in range(100))
-            assert next(answer for answer in answers if answer.outcome != "busy").error() is None
+            wait_until(lambda swap=swap: swap.by(session).outcome == "swapped", 30)
         session.close()
 
     swap_often(200)
