@@ -1,6 +1,7 @@
 """A cleaning in steps that can be interleaved with anything: cleanerd's own code, its Spark jobs run in this process."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,7 @@ from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
 from cleanerd.cleaning.result import CleanRequest
 from cleanerd.cleaning.slices import Weighed
 from cleanerd.cleaning.stage import stage_log
-from cleanerd.config.load import resolve
+from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import Files
@@ -28,6 +29,12 @@ from cleanerd.storage.staged import discard_staged
 
 TP = TopicPartition("t", 0)
 DELETE_RETENTION_MS = 2
+
+
+@functools.cache
+def defaults() -> Configuration:
+    """Read once: a world plans a thousand cleanings."""
+    return resolve(read_sources())
 
 
 @dataclass
@@ -116,7 +123,7 @@ class Cleaning:
 
     def choose(self) -> bool:
         """Scan and plan; whether there is anything to clean."""
-        configuration = resolve(read_sources())
+        configuration = defaults()
         topic = replace(
             configuration.topic("t"),
             cleanup_policy=("compact",),
