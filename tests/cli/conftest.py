@@ -1,7 +1,6 @@
 """The command line in this process, with a stand-in for the cleaning."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -87,15 +86,3 @@ def run(
 
 
 CTL = [sys.executable, "-m", "cleanerd.cli.ctl.main"]
-
-
-def ctl(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*CTL, *arguments],
-        env=ENVIRONMENT | environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )

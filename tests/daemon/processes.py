@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.ctl import ctl
+
 ROOT = Path(__file__).parents[2]
 START_S = 60.0
 
@@ -110,10 +112,7 @@ class DaemonProcess:
 
     def ctl(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         """Run cleanerctl with JSON output."""
-        done = subprocess.run(
-            [sys.executable, "-m", "cleanerd.cli.ctl.main", "--socket", str(self.socket), *arguments, "-o", "json"],
-            cwd=ROOT, capture_output=True, text=True, timeout=90, check=False, env=environment(),
-        )  # fmt: skip
+        done = ctl("--socket", str(self.socket), *arguments, "-o", "json")
         assert not check or done.returncode == 0, (arguments, done.stdout, done.stderr, self.output()[-3000:])
         return done
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from cleanerd.cli.ctl.parser import make_parser
-from tests.cli.conftest import ctl
+from tests.ctl import ctl
 
 
 def _verbs(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

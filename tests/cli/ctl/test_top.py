@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from cleanerd.cli.ctl.top_screen import Look, _cells, screen
 from cleanerd.daemon.values import models
 from cleanerd.daemon.values.severity import STATES
-from tests.cli.conftest import CTL, ENVIRONMENT, ctl
+from tests.cli.conftest import CTL, ENVIRONMENT
 from tests.cli.ctl.test_verbs import Daemon
+from tests.ctl import ctl
 
 NOW_MS = 1_700_000_000_000
 BARS = {"clean_bytes": 10, "cleanable_bytes": 20, "uncleanable_bytes": 30, "active_bytes": 40}

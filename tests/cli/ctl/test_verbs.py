@@ -22,7 +22,8 @@ import yaml
 from cleanerd.cli.ctl import tables as ctl_tables
 from cleanerd.cli.ctl import verbs as ctl_verbs
 from cleanerd.daemon.api.http import RequestLimits
-from tests.cli.conftest import CTL, ENVIRONMENT, ctl
+from tests.cli.conftest import CTL, ENVIRONMENT
+from tests.ctl import ctl
 from tests.daemon.fake_daemon import ORDERS, FakeOperations, serve
 
 

@@ -1,0 +1,21 @@
+"""cleanerctl in this process: what it prints and how it would exit, but no start of Python for each of hundreds of calls."""
+
+import contextlib
+import io
+import os
+import subprocess
+from unittest import mock
+
+from cleanerd.cli.ctl.main import main
+
+
+def ctl(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """As a process would end. For the main thread only: what other threads print meanwhile would be among its output."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, environment),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = main(arguments)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
