@@ -233,6 +233,10 @@ class Inventory:
         try:
             self._read_root(place)
             listed = sorted(marked) if marked is not None else self._files.list_names(place.path)
+            if marked is not None and any(
+                futures(marked)
+            ):  # a move that begins, or ends: a directory that fails later can no longer be asked
+                place.futures = frozenset(futures(self._files.list_names(place.path)))
         except (OSError, CorruptFile) as error:
             place.offline = _reason(error)
             return

@@ -85,6 +85,7 @@ class Scanner:
     def refresh(self) -> None:
         """Look only at what was touched."""
         self._took(self._parts.inventory.scan_touched(self._online()))
+        self._remember_moves()
 
     def judge(self, logs: Iterable[LogId]) -> None:
         """Decide whether these logs are the cluster's at all, and whether what made logs uncleanable is over."""
