@@ -24,7 +24,6 @@ from cleanerd.storage.no_log_dir import why_no_log_dir
 
 _NO_METADATA = "no metadata log found: what the cluster overrides for topics and brokers is not known"
 _SHOWN = 5
-_ONE_SHOTS = ("clean", "forecast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +34,16 @@ class Loaded:
     log_dirs: tuple[str, ...]
 
 
-def load(arguments: Namespace, warn: Callable[[str], None], files: Files | None = None) -> Loaded:
-    """Resolve what the options say. Raises `BadConfiguration`, `BadUsage`, or what `find_metadata` raises."""
+def load(
+    arguments: Namespace,
+    warn: Callable[[str], None],
+    files: Files | None = None,
+    named: frozenset[str] | None = None,
+) -> Loaded:
+    """Resolve what the options say. Raises `BadConfiguration`, `BadUsage`, or what `find_metadata` raises.
+
+    `named`: the topics that a one-shot was given; None for a daemon, which nobody gives any.
+    """
     files = files or RealFiles()
     sources = read_sources(arguments.config, arguments.set, arguments.topic_set)
     configuration = resolve(sources)
@@ -46,7 +53,6 @@ def load(arguments: Namespace, warn: Callable[[str], None], files: Files | None 
     metadata = find_metadata(files, log_dirs, configuration.broker.metadata_log_dir)
     if metadata is not None:
         configuration = resolve(sources, metadata)
-    named = frozenset(arguments.topic) if arguments.command in _ONE_SHOTS else None
     for warning in (*configuration.warnings, *_unknown_topics(files, log_dirs, configuration, named)):
         warn(warning)
     return Loaded(configuration, log_dirs)
