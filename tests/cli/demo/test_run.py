@@ -35,11 +35,13 @@ def test_demo_cleans_live_logs_and_loses_no_key(
 
 def test_directory_must_be_empty(run: Run, tmp_path: Path) -> None:
     """Nobody's files are mixed with the demo's."""
-    (tmp_path / "mine").write_text("")
-    ran = run("demo", "--directory", str(tmp_path))
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "mine").write_text("")
+    ran = run("demo", "--directory", str(place))
     assert (ran.code, ran.out) == (2, "")
     assert "expected an empty directory" in ran.err
-    assert os.listdir(tmp_path) == ["mine"]
+    assert os.listdir(place) == ["mine"]
 
 
 def written(log_dir: Path, topic: Topic, batches: int = 40) -> Feed:
