@@ -26,6 +26,7 @@ from cleanerd import __version__
 from cleanerd.cli import options
 from cleanerd.cli.output import INTERRUPTED, prepare_streams, say, write
 from cleanerd.cli.parser import SHELLS, Parser, sentence
+from cleanerd.env.host import search_host_last
 from cleanerd.errors import BadConfiguration, BadUsage, CleanerdError, Fatal
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ exit codes:
 def main(argv: Sequence[str] | None = None, *, clean_once: "CleanOnce | None" = None) -> int:
     """Run one command and return its exit code. `clean_once` stands in for the work of `clean`."""
     prepare_streams()
+    search_host_last(sys.path, os.environ)
     atexit.register(
         gc.freeze
     )  # else the interpreter looks for garbage in all that is imported before it ends: 0.2 s

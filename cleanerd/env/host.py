@@ -7,6 +7,7 @@ or not start. So a list says what passes, and not what does not.
 
 import os
 import pwd
+import sysconfig
 from collections.abc import Mapping
 
 import cleanerd
@@ -38,9 +39,20 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if name in _PASSED or name.startswith(_PASSED_PREFIXES)
     }
-    root = os.path.dirname(os.path.dirname(os.path.abspath(cleanerd.__file__)))
-    paths = [root, *filter(None, passed.get("PYTHONPATH", "").split(os.pathsep))]
+    paths = [*own_paths(), *filter(None, passed.get("PYTHONPATH", "").split(os.pathsep))]
     return {**passed, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+def own_paths() -> list[str]:
+    """Where cleanerd and what was installed with it lie: a PySpark in the host's PYTHONPATH must not come before ours."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(cleanerd.__file__)))
+    return list(dict.fromkeys((root, sysconfig.get_path("purelib"))))
+
+
+def search_host_last(path: list[str], environment: Mapping[str, str]) -> None:
+    """The same for this process, whose `sys.path` is given: what the host adds is found last."""
+    given = set(environment.get("PYTHONPATH", "").split(os.pathsep)) - {*own_paths(), ""}
+    path.sort(key=given.__contains__)
 
 
 def user_name() -> str | None:

@@ -1,12 +1,14 @@
 """What of the host reaches the processes that cleanerd starts."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import cleanerd
-from cleanerd.env.host import passed_on, user_name
+from cleanerd.env.host import own_paths, passed_on, user_name
 
 ROOT = str(Path(cleanerd.__file__).parents[1])
 
@@ -33,15 +35,30 @@ def test_only_what_is_listed_passes() -> None:
         ),
         "/other",
     )
-    assert passed_on({**passed, **foreign}) == {**passed, "PYTHONPATH": ROOT}
+    assert passed_on({**passed, **foreign}) == {**passed, "PYTHONPATH": os.pathsep.join(own_paths())}
 
 
 @pytest.mark.parametrize("given", ["/a:/b", f"/a:{ROOT}:/b", ":/a::/b"])
 def test_the_same_cleanerd_is_found_first(given: str) -> None:
-    assert passed_on({"PYTHONPATH": given})["PYTHONPATH"] == os.pathsep.join([ROOT, "/a", "/b"])
+    assert passed_on({"PYTHONPATH": given})["PYTHONPATH"] == os.pathsep.join([*own_paths(), "/a", "/b"])
 
 
 def test_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert user_name()
     monkeypatch.setattr(os, "geteuid", lambda: 1000650123)
     assert user_name() is None
+
+
+def test_a_pyspark_in_the_path_of_the_host_is_not_the_one_that_runs(tmp_path: Path) -> None:
+    """As where PYTHONPATH is $SPARK_HOME/python."""
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").write_text("raise ImportError('the one of the host')\n")
+    code = "from cleanerd.cli.main import main; main(['--version']); import pyspark; print(pyspark.__file__)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), ROOT])}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert str(tmp_path) not in ran.stdout
+    child = [sys.executable, "-c", "import pyspark; print(pyspark.__file__)"]
+    ran = subprocess.run(child, env=passed_on(environment), capture_output=True, text=True, check=True)
+    assert str(tmp_path) not in ran.stdout
