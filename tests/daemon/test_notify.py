@@ -146,7 +146,7 @@ def test_watchdog_is_pinged_at_half_of_its_period(manager: Manager, clock: HandC
 
 
 @pytest.fixture
-def supervised(tmp_path: Path, clock: HandClock) -> tuple[Supervisor, Reloader]:
+def supervised(tmp_path: Path, clock: HandClock) -> Iterator[tuple[Supervisor, Reloader]]:
     """A supervisor that has not been started, over two dirty logs of different dirtiness."""
     write_plain_logs(tmp_path / "logs", "first", "second")
     configuration = resolve(read_sources(None, [("log.cleanup.policy", "compact")], []))
@@ -156,7 +156,9 @@ def supervised(tmp_path: Path, clock: HandClock) -> tuple[Supervisor, Reloader]:
         build_parts(lambda: reloader.current, (str(tmp_path / "logs"),), history, RealFiles(), clock)
     )
     supervisor.crew.scanner.scan()
-    return supervisor, reloader
+    yield supervisor, reloader
+    history.close()
+    supervisor.parts.ownership.release()
 
 
 def write_plain_logs(log_dir: Path, *topics: str) -> Path:
