@@ -16,11 +16,11 @@ from collections.abc import MutableMapping
 from functools import cache
 
 from cleanerd.env.cache import cache_directory, why_untrusted
-from cleanerd.format import codecs, head
+from cleanerd.format import codecs, head, offset_index
 from cleanerd.policy import grouping, verdicts, winner
 
 VARIABLE = "NUMBA_CACHE_DIR"
-_BAKED_IN = (codecs, head, grouping, verdicts, winner)
+_BAKED_IN = (codecs, head, offset_index, grouping, verdicts, winner)
 
 
 def settle_cache(environment: MutableMapping[str, str]) -> None:

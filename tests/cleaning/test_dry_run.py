@@ -20,7 +20,6 @@ from tests.cleaning.logs import (
     clean,
     contents,
     lock_of_another,
-    segment,
     size_of,
     write_logs,
 )
@@ -159,8 +158,7 @@ def test_what_is_staged_is_foreseen_as_committed(spark: LazySpark, tmp_path: Pat
 
 def test_a_log_that_cannot_be_looked_at_shows_its_size(spark: LazySpark, tmp_path: Path) -> None:
     log_dir = write_logs(tmp_path / "logs", GOOD, "bad")
-    broken = segment(log_dir / "bad-0", 0).with_suffix(".timeindex")
-    broken.write_bytes(bytes(13))
+    (log_dir / "bad-0" / "leader-epoch-checkpoint").write_text("no checkpoint")
     ran = clean(spark, log_dir)
     assert "bad-0" in ran.reason("bad")
     size = sum(path.stat().st_size for path in (log_dir / "bad-0").glob("*.log"))

@@ -28,7 +28,8 @@ REFUSED_S = 60
 def test_the_lock_of_a_second_directory_is_not_taken_while_the_first_is_refused(tmp_path: Path) -> None:
     """Whatever their order in the configuration: else two daemons that name them differently would refuse each other."""
     for name in "ab":
-        (tmp_path / name).mkdir()
+        (tmp_path / name / "t-0").mkdir(parents=True)
+        (tmp_path / name / "t-0" / f"{0:020}.log").touch()
     ownership = Ownership(RealFiles(), SystemClock(), (), lambda *_: None, lambda *_: None)
     with (
         lock_of_another(tmp_path / "a" / names.CLEANERD_LOCK) as pid,

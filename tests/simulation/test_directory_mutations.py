@@ -101,7 +101,7 @@ def test_it_finds_a_directory_that_is_not_recovered_when_it_is_back(monkeypatch:
 
 def test_it_finds_a_log_that_is_cleaned_while_its_broker_moves_it(brokers: None, monkeypatch: Patch) -> None:
     """Rule 2.10."""
-    monkeypatch.setattr(LogDir, "moving", lambda _: {})
+    monkeypatch.setattr(LogDir, "elsewhere", lambda *_: {})
     monkeypatch.setattr(Inventory, "moving_to", lambda *_: None)
     found("came back|the delete horizon of the batch|tombstone|marker|the last batch of producer|is lost")
 
