@@ -343,7 +343,9 @@ class _Directory(CommitHost):
     # -- retention and the account ------------------------------------------------------------------------------
 
     def _retain(self) -> None:
-        """Retention for compacted logs that are not in trouble (rule 1.28)."""
+        """Retention for compacted logs that are not in trouble (rule 1.28); those of a live broker are its own to retain."""
+        if self._log_dir.owner is Owner.LIVE_BROKER:
+            return
         checkpoints, dry_run = self._log_dir.checkpoints(), self._request.dry_run
         for tp in self._found:
             result = self._result_of(tp) or LogResult.of(tp, self._log_dir.path)

@@ -139,7 +139,7 @@ def build_parts(
     )  # fmt: skip
     retention = RetentionPasses(
         states=states, files=files, clock=clock, configuration=configuration, dispose=deletions.add,
-        done=partial(_retained, inventory, metrics, events), is_yielding=ownership.is_yielding,
+        done=partial(_retained, inventory, metrics, events), owner=ownership.owner,
         moving_to=inventory.moving_to,
     )  # fmt: skip
     schedule = Schedule(

@@ -27,6 +27,7 @@ from cleanerd.errors import SourceChanged
 from cleanerd.format import names
 from cleanerd.format.partition_metadata import render_partition_metadata
 from cleanerd.storage.generation import begin_truncation, read_generation
+from cleanerd.storage.log_dir import LogDir, Owner
 from cleanerd.storage.partition_dir import PartitionDir
 from tests.cleaning.logs import lock_of_another, segment
 from tests.cleaning.retained import NOW_MS, TP, bases, stop_broker, write_log
@@ -52,7 +53,7 @@ class Passes:
             configuration=lambda: self.configuration,
             dispose=self._dispose,
             done=lambda _, retained, reason: self.outcomes.append((retained, reason)),
-            is_yielding=lambda _: False,
+            owner=lambda path: LogDir.at(RealFiles(), path, CLOCK).owner,
             moving_to=lambda _: self.target,
         )
 
@@ -147,6 +148,21 @@ def test_the_logs_of_a_live_broker_are_its_own(tmp_path: Path) -> None:
     assert passes.run() == 3
 
 
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_a_log_that_another_process_changes_has_not_failed(tmp_path: Path, policy: str) -> None:
+    """Its broker swaps segments, or was killed while it did so: the pass comes again."""
+    swapped = segment(write_log(tmp_path), 1).with_suffix(".log.cleaned")
+    swapped.touch()
+    stop_broker(tmp_path, 15)
+    passes = Passes(tmp_path, policy)
+    with lock_of_another(tmp_path / names.LOCK):
+        assert passes.retention.run([passes.log]) == {}, "its broker's: not even looked at"
+    assert isinstance(passes.retention.run([passes.log])[passes.log], SourceChanged)
+    assert passes.outcomes == []
+    swapped.unlink()
+    assert passes.run() > 0
+
+
 @pytest.mark.parametrize(
     ("policy", "goes"), [("delete", True), ("", False), ("compact,delete", False), ("compact", False)]
 )
@@ -196,7 +212,7 @@ def cluster(topic_id: int) -> KraftMetadata:
 def test_nothing_begins_where_a_broker_is_coming(tmp_path: Path) -> None:
     write_log(tmp_path)
     passes = Passes(tmp_path, "delete")
-    passes.retention = replace(passes.retention, is_yielding=lambda log_dir: log_dir == str(tmp_path))
+    passes.retention = replace(passes.retention, owner=lambda _: Owner.BROKER_COMING)
     assert passes.run() == 0
     with pytest.raises(NotTaken, match="a broker is about to start"):
         passes.retention.delete_records(passes.log, 5)

@@ -24,7 +24,7 @@ from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartit
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints, read_offsets, update_cleaner_checkpoint
 from cleanerd.storage.generation import begin_truncation
-from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.log_dir import LogDir, Owner
 from cleanerd.storage.partition_dir import PartitionDir
 from tests.cleaning.logs import META_PROPERTIES, clean, lock_of_another
 
@@ -109,7 +109,7 @@ def test_1_7_the_daemon_resets_it_although_nothing_is_to_be_cleaned(
         configuration=lambda: configuration,
         dispose=lambda *_: None,
         done=lambda *_: None,
-        is_yielding=lambda _: False,
+        owner=lambda _: Owner.NOBODY,
         moving_to=lambda _: None,
     )
     assert states.try_start_all([known.log])

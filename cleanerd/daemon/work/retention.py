@@ -1,8 +1,9 @@
 """Retention passes of the daemon, and the deletion of records on request (rules 1.28-1.32, 6.1-6.14).
 
 Logs that are not compacted are paused for their pass and resumed after it, whatever happens (1.30); compacted ones are
-taken as for a cleaning (1.28). A directory that a live broker owns is left to the broker's own retention. What goes wrong
-with one log ends its pass alone; Kafka ends that of all the logs behind it as well (6.14).
+taken as for a cleaning (1.28). A directory that a live broker owns is left to the broker's own retention, and not looked at:
+the broker changes its files meanwhile. A log that another process has changed gets its pass in the next round; that is no
+failure. What goes wrong with one log ends its pass alone; Kafka ends that of all the logs behind it as well (6.14).
 
 The `-future` log to which a broker moves a log that is not compacted gets a pass with it (1.32). The broker goes on with the
 move when it starts, from the end of that log; as far as it is behind, its entries in the checkpoints of its directory say.
@@ -28,17 +29,19 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.states import NotTaken, PartitionStates, Taken
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable, attempt
+from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable, SourceChanged, attempt
 from cleanerd.format.names import DirKind, parse_partition_dir
 from cleanerd.storage.delete import deleted_files
 from cleanerd.storage.generation import end_left_truncation
-from cleanerd.storage.log_dir import LogDir
+from cleanerd.storage.log_dir import LogDir, Owner
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints
 from cleanerd.storage.topic_id import why_not_of_cluster
 
 _STOP_S = 30.0
 """How long a deletion of records waits for the cleaning of its log to stop."""
+
+_BROKERS = (Owner.LIVE_BROKER, Owner.BROKER_COMING)
 
 _log = structlog.get_logger("cleanerd")
 
@@ -75,7 +78,7 @@ class RetentionPasses:
     """Carries out passes; thread-safe.
 
     `dispose` gets `.deleted` files and when they may go; `done` is called with every log that lost segments or failed.
-    `is_yielding`: whether a broker is coming to a log directory; `moving_to`: where one moves a log.
+    `owner`: whose a log directory is; `moving_to`: where a broker moves a log.
     """
 
     states: PartitionStates
@@ -84,7 +87,7 @@ class RetentionPasses:
     configuration: Callable[[], Configuration]
     dispose: Callable[[tuple[str, ...], int], None]
     done: Callable[[LogId, Retained | None, str | None], None]
-    is_yielding: Callable[[str], bool]
+    owner: Callable[[str], Owner]
     moving_to: Callable[[LogId], str | None]
 
     def run(self, logs: Sequence[LogId]) -> dict[LogId, Passed]:
@@ -115,16 +118,16 @@ class RetentionPasses:
         return outcomes
 
     def _undisturbed(self, logs: Iterable[LogId]) -> list[LogId]:
-        """Those to whose directory no broker is coming."""
-        is_yielding = cache(self.is_yielding)
-        return [log for log in logs if not is_yielding(log.log_dir)]
+        """Those in whose directory no broker is, or is expected."""
+        owner = cache(self.owner)
+        return [log for log in logs if owner(log.log_dir) not in _BROKERS]
 
     def delete_records(self, log: LogId, offset: int) -> Retained:
         """Delete the records of a log below `offset`; what is being done to the log is stopped before.
 
         Raises NotTaken, or as `PartitionStates.abort`, for a log that may not be changed now; else as `delete_records`.
         """
-        if not self._undisturbed([log]):
+        if self.owner(log.log_dir) is Owner.BROKER_COMING:
             raise NotTaken(f"{log.log_dir}: a broker is about to start")
         taken = self.states.take(log, _STOP_S)
         try:
@@ -226,7 +229,7 @@ class RetentionPasses:
     def _pass_future(self, log: Taken, configuration: Configuration) -> None:
         """The unfinished copy of a log that its broker moves, in the directory to which it is moved."""
         target, tp = self.moving_to(log), log.topic_partition
-        if target is None or self.is_yielding(target):
+        if target is None or self.owner(target) in _BROKERS:
             return
 
         def retain() -> None:
@@ -258,7 +261,8 @@ class RetentionPasses:
             return done
         if isinstance(done, CleanerdError):
             self._dispose_left(config, directory)
-            self.done(log, None, str(done))
+            if not isinstance(done, SourceChanged):
+                self.done(log, None, str(done))
             return done
         self.done(log, done[1], None)
         return done[1]
