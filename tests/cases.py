@@ -175,7 +175,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "C075": ("kernels/test_cases_transactions.py::test_c075_last_sequence_retained_even_if_aborted",),
     "C076": ("kernels/test_cases_transactions.py::test_c076_basic_transaction_aware_cleaning",),
     "C077": (
-        "client/test_writer.py::test_c077_transaction_index",
+        "tools/client/test_writer.py::test_c077_transaction_index",
         "kernels/test_cases_transactions.py::test_c077_multi_pass_with_aborted_transactions",
     ),
     "C078": ("kernels/test_cases_transactions.py::test_c078_transactions_spanning_segments",),
@@ -191,7 +191,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "C088": ("kernels/test_cases_transactions.py::test_c088_keys_like_marker_keys",),
     "C089": ("kernels/test_cases_transactions.py::test_c089_c090_sequence_of_a_compacted_batch",),
     "C090": (
-        "client/test_writer.py::test_empty_batches_count_for_the_producer_case_c090",
+        "tools/client/test_writer.py::test_empty_batches_count_for_the_producer_case_c090",
         "kernels/test_cases_transactions.py::test_c089_c090_sequence_of_a_compacted_batch",
     ),
     "C091": ("kernels/test_cases_encoding.py::test_c091_partition_leader_epoch",),
@@ -241,7 +241,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "daemon/test_deletions.py::test_5_8_nothing_goes_before_its_time",
     ),
     "C121": (
-        "client/test_delete_log.py::test_5_23_renamed_whole_and_forgotten",
+        "tools/client/test_delete_log.py::test_5_23_renamed_whole_and_forgotten",
         "daemon/test_deletions.py::test_a_5_deleted_log_goes_after_its_delay",
     ),
     "C124": (

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from cleanerd.client.producer import Producer
-from cleanerd.client.reader import read_records
-from cleanerd.client.writer import LogWriter
 from cleanerd.daemon.store import HOLD, Store
 from cleanerd.env.files import Files
-from cleanerd.spark import partition_files
 from cleanerd.storage.checkpoints import read_checkpoints, update_cleaner_checkpoint
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter
+from cleanerd.tools.spark import partition_files
 from tests.sim.counted import CountedFiles
-from tests.spark.test_write import batch, row, some
-from tests.spark.test_write import writer as segments_writer
 from tests.storage import kill9_child
 from tests.storage.kill9_child import FILES, TP
+from tests.tools.spark.test_write import batch, row, some
+from tests.tools.spark.test_write import writer as segments_writer
 
 SEGMENT_BYTES = 2200
 Records = Mapping[int, tuple[bytes | None, bytes | None]]

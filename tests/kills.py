@@ -21,7 +21,6 @@ from pathlib import Path
 
 from cleanerd.cleaning.delete_records import delete_records
 from cleanerd.cleaning.retain import retain_log
-from cleanerd.client.writer import LogWriter
 from cleanerd.config.load import resolve
 from cleanerd.config.model import TopicConfig
 from cleanerd.config.sources import read_sources
@@ -30,6 +29,7 @@ from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.log_dir import LogDir
+from cleanerd.tools.client.writer import LogWriter
 from tests import kill_protocols
 from tests.kill_protocols import SEGMENT_BYTES, Protocol, Records, records
 from tests.storage import kill9_child

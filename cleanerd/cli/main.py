@@ -19,19 +19,22 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from cleanerd import __version__
 from cleanerd.cli import options
 from cleanerd.cli.output import INTERRUPTED, prepare_streams, say, write
-from cleanerd.cli.parser import SHELLS, Parser, sentence
+from cleanerd.cli.parser import SHELLS, Parser, add_command
 from cleanerd.env.host import search_host_last
 from cleanerd.errors import BadConfiguration, BadUsage, CleanerdError, Fatal
 
 if TYPE_CHECKING:
     from cleanerd.cli.clean import CleanOnce
 
+_TOOLS = "cleanerd.tools.cli.parsers"
+"""The commands that are no part of the cleaner, which imports none of them."""
 _EXAMPLES = (
     "cleanerd demo",
     "cleanerd clean --config /etc/kafka/server.properties --dry-run",
@@ -81,51 +84,16 @@ def _leave(*_: object) -> NoReturn:
 
 
 def _run(arguments: argparse.Namespace, clean_once: "CleanOnce | None") -> int:
-    match arguments.command:
-        case "clean":
-            from cleanerd.cli import clean  # noqa: PLC0415
+    if arguments.command == "completion":
+        from cleanerd.cli.completion import script  # noqa: PLC0415
 
-            return clean.run(arguments, clean_once)
-        case "run":
-            signal.signal(signal.SIGINT, _leave)  # until the daemon has a handler of its own
-            from cleanerd.cli import run  # noqa: PLC0415
-
-            return run.run(arguments)
-        case "verify":
-            from cleanerd.cli import verify  # noqa: PLC0415
-
-            return verify.run(arguments)
-        case "inspect":
-            from cleanerd.cli import inspect  # noqa: PLC0415
-
-            return inspect.run(arguments)
-        case "forecast":
-            from cleanerd.cli import forecast  # noqa: PLC0415
-
-            return forecast.run(arguments)
-        case "broker":
-            from cleanerd.cli import broker  # noqa: PLC0415
-
-            return broker.check(arguments)
-        case "salvage":
-            from cleanerd.cli import salvage  # noqa: PLC0415
-
-            return salvage.run(arguments)
-        case "demo":
-            from cleanerd.cli.demo import run as demo  # noqa: PLC0415
-
-            return demo.run(arguments.directory)
-        case "completion":
-            from cleanerd.cli.completion import script  # noqa: PLC0415
-
-            write(script(make_parser(), arguments.shell))
-            return 0
-        case _:
-            from cleanerd.cli import config  # noqa: PLC0415
-
-            return {"show": config.show, "check": config.check, "reference": config.reference}[
-                arguments.verb
-            ](arguments)
+        write(script(make_parser(), arguments.shell))
+        return 0
+    if arguments.command == "run":
+        signal.signal(signal.SIGINT, _leave)  # until the daemon has a handler of its own
+    module, _, function = arguments.run.partition(":")
+    run: Callable[..., int] = getattr(import_module(module), function)
+    return run(arguments, clean_once) if arguments.command == "clean" else run(arguments)
 
 
 def make_parser() -> Parser:
@@ -140,16 +108,13 @@ def make_parser() -> Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_run(commands)
     _add_clean(commands)
-    _add_verify(commands)
-    _add_inspect(commands)
-    _add_forecast(commands)
-    _add_salvage(commands)
+    import_module(_TOOLS).add_commands(commands)
     _add_broker(commands)
-    _add_demo(commands)
     _add_config(commands)
-    completion = _add(
+    completion = add_command(
         commands,
         "completion",
+        "",
         "print a script that completes commands and options in a shell",
         "cleanerd completion bash > /etc/bash_completion.d/cleanerd",
     )
@@ -157,14 +122,11 @@ def make_parser() -> Parser:
     return parser
 
 
-def _add(commands: "argparse._SubParsersAction[Parser]", name: str, text: str, *examples: str) -> Parser:
-    return commands.add_parser(name, help=text, description=sentence(text), examples=examples)
-
-
 def _add_run(commands: "argparse._SubParsersAction[Parser]") -> None:
-    run = _add(
+    run = add_command(
         commands,
         "run",
+        "cleanerd.cli.run:run",
         "run the daemon, in the foreground; SIGHUP reloads, SIGTERM stops",
         "cleanerd run --config /etc/kafka/server.properties",
         "cleanerd run --log-dir /data/logs --topic-set orders:cleanup.policy=compact",
@@ -173,9 +135,10 @@ def _add_run(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def _add_clean(commands: "argparse._SubParsersAction[Parser]") -> None:
-    clean = _add(
+    clean = add_command(
         commands,
         "clean",
+        "cleanerd.cli.clean:run",
         "apply compaction and retention once, then exit",
         "cleanerd clean --config /etc/kafka/server.properties --dry-run",
         "cleanerd clean --config server.properties --topic orders --partition 3 --force",
@@ -185,58 +148,16 @@ def _add_clean(commands: "argparse._SubParsersAction[Parser]") -> None:
     options.add_clean_options(clean)
 
 
-def _add_verify(commands: "argparse._SubParsersAction[Parser]") -> None:
-    verify = _add(
-        commands,
-        "verify",
-        "check log directories for damage, and change nothing; exit 1 if an error is found",
-        "cleanerd verify --config /etc/kafka/server.properties",
-        "cleanerd verify --log-dir /restored/kafka-logs -o jsonl",
-    )
-    options.add_verify_options(verify)
-
-
-def _add_inspect(commands: "argparse._SubParsersAction[Parser]") -> None:
-    inspect = _add(
-        commands,
-        "inspect",
-        "show what is in logs and why they are so large: keys, what is superseded, hot keys, ages, codecs",
-        "cleanerd inspect --config /etc/kafka/server.properties",
-        "cleanerd inspect --log-dir /data/kafka-logs --topic orders --partition 3",
-        "cleanerd inspect --log-dir /data/kafka-logs -o csv > logs.csv",
-    )
-    options.add_inspect_options(inspect)
-
-
-def _add_forecast(commands: "argparse._SubParsersAction[Parser]") -> None:
-    forecast = _add(
-        commands,
-        "forecast",
-        "show what a cleaning would remove now, and how much disk it would take, without doing it",
-        "cleanerd forecast --config /etc/kafka/server.properties",
-        "cleanerd forecast --log-dir /restored/kafka-logs --topic-set orders:cleanup.policy=compact --exact",
-    )
-    options.add_configuration_options(forecast)
-    options.add_forecast_options(forecast)
-
-
-def _add_salvage(commands: "argparse._SubParsersAction[Parser]") -> None:
-    salvage = _add(
-        commands,
-        "salvage",
-        "copy a partition directory without what is damaged; exit 1 if the copy lacks anything",
-        "cleanerd salvage /data/kafka-logs/orders-3 --output /restore/orders-3",
-    )
-    options.add_salvage_options(salvage)
-
-
 def _add_broker(commands: "argparse._SubParsersAction[Parser]") -> None:
     example = "cleanerd broker check --config /etc/kafka/server.properties"
-    broker = _add(commands, "broker", "ask running brokers whether they can swap segments", example)
+    broker = add_command(
+        commands, "broker", "", "ask running brokers whether they can swap segments", example
+    )
     verbs = broker.add_subparsers(dest="verb", metavar="VERB", required=True)
-    check = _add(
+    check = add_command(
         verbs,
         "check",
+        "cleanerd.cli.broker:check",
         "attach to the broker of each log directory, and change nothing; exit 1 if one cannot swap segments",
         example,
         "cleanerd broker check --log-dir /data/kafka-logs -o json",
@@ -245,37 +166,30 @@ def _add_broker(commands: "argparse._SubParsersAction[Parser]") -> None:
     options.add_output_option(check)
 
 
-def _add_demo(commands: "argparse._SubParsersAction[Parser]") -> None:
-    demo = _add(
-        commands,
-        "demo",
-        "write logs, clean them while they are in use, check that no key is lost",
-        "cleanerd demo",
-        "cleanerd demo --directory /tmp/demo",
-    )
-    demo.add_argument(
-        "--directory", metavar="DIR", help="keep the logs in DIR; default: a temporary directory"
-    )
-
-
 def _add_config(commands: "argparse._SubParsersAction[Parser]") -> None:
-    config = _add(commands, "config", "show, check or document the configuration")
+    config = add_command(commands, "config", "", "show, check or document the configuration")
     verbs = config.add_subparsers(dest="verb", metavar="VERB", required=True)
-    show = _add(
+    show = add_command(
         verbs,
         "show",
+        "cleanerd.cli.config:show",
         "print every key with its value",
         "cleanerd config show --config server.properties --origin",
         "cleanerd config show --config server.properties --topic orders -o json",
     )
-    check = _add(
+    check = add_command(
         verbs,
         "check",
+        "cleanerd.cli.config:check",
         "validate everything and list all problems; exit 78 if there are any",
         "cleanerd config check --config /etc/kafka/server.properties",
     )
-    _add(
-        verbs, "reference", "print the reference of all keys as Markdown", "cleanerd config reference | less"
+    add_command(
+        verbs,
+        "reference",
+        "cleanerd.cli.config:reference",
+        "print the reference of all keys as Markdown",
+        "cleanerd config reference | less",
     )
     for verb in (show, check):
         options.add_configuration_options(verb)

@@ -29,7 +29,7 @@ def add_clean_options(parser: ArgumentParser) -> None:
         "--force", action="store_true", help="ignore the dirty ratio (never the safety bounds)"
     )
     parser.add_argument("--dry-run", action="store_true", help="only show what would be removed, and why")
-    parser.add_argument("--now-ms", metavar="MS", type=number, help="use this as the current time")
+    add_now_option(parser)
     add_output_option(parser)
 
 
@@ -39,74 +39,6 @@ def add_selection_options(parser: ArgumentParser) -> None:
     _add_repeated(parser, "--partition", "N", number, "only this partition of each topic")
 
 
-def add_verify_options(parser: ArgumentParser) -> None:
-    """What `verify` takes."""
-    add_log_dir_options(parser)
-    add_selection_options(parser)
-    parser.add_argument("--processes", metavar="N", type=number, help="default: one per core")
-    add_output_option(parser)
-
-
-def add_forecast_options(parser: ArgumentParser) -> None:
-    """What `forecast` takes as well."""
-    add_selection_options(parser)
-    parser.add_argument(
-        "--exact",
-        action="store_true",
-        help="count every key, not a sample; takes 80 bytes of memory for each offset of a log",
-    )
-    parser.add_argument("--now-ms", metavar="MS", type=number, help="use this as the current time")
-    parser.set_defaults(force=True, dry_run=True)
-    add_output_option(parser)
-
-
-def add_inspect_options(parser: ArgumentParser) -> None:
-    """What `inspect` takes."""
-    add_log_dir_options(parser)
-    add_selection_options(parser)
-    parser.add_argument(
-        "--details", action="store_true", help="show the details of every log, even of several"
-    )
-    parser.add_argument(
-        "--keys-max", metavar="N", type=number, help="above this many keys take a sample; default: 1048576"
-    )
-    parser.add_argument(
-        "--prefix-bytes",
-        metavar="N",
-        type=number,
-        default=0,
-        help="length of key prefixes; default: up to the first of - . / : _ | #",
-    )
-    parser.add_argument("--now-ms", metavar="MS", type=number, help="use this as the current time")
-    parser.add_argument("--processes", metavar="N", type=number, help="default: one per core")
-    parser.add_argument(
-        "--repair-plan",
-        metavar="FILE",
-        help="also list keys that lie on several partitions of a topic, as JSON lines",
-    )
-    parser.add_argument("--html", metavar="FILE", help="also write one self-contained HTML file with plots")
-    parser.add_argument("--parquet", metavar="FILE", help="also write one row per log; needs cleanerd[spark]")
-    parser.add_argument(
-        "-o", "--output", metavar="FORMAT", choices=(*FORMATS, "csv"), default="table",
-        help=f"{', '.join(FORMATS)}, csv; default: table",
-    )  # fmt: skip
-
-
-def add_salvage_options(parser: ArgumentParser) -> None:
-    """What `salvage` takes."""
-    parser.add_argument("partition_dir", metavar="DIR", help="the partition directory, which stays as it is")
-    parser.add_argument(
-        "--output",
-        metavar="DIR",
-        required=True,
-        dest="output_dir",
-        help="the copy: a new or an empty directory",
-    )
-    parser.add_argument(
-        "-o", metavar="FORMAT", choices=FORMATS, default="table", dest="output", help=OUTPUT_HELP
-    )
-
-
 def add_show_options(parser: ArgumentParser) -> None:
     """What `config show` takes as well."""
     _add_repeated(parser, "--topic", "T", str, "all values of this topic; default: overrides of all")
@@ -114,11 +46,17 @@ def add_show_options(parser: ArgumentParser) -> None:
     add_output_option(parser)
 
 
-def add_output_option(parser: ArgumentParser) -> None:
-    """Form of what goes to stdout."""
+def add_now_option(parser: ArgumentParser) -> None:
+    """The clock."""
+    parser.add_argument("--now-ms", metavar="MS", type=number, help="use this as the current time")
+
+
+def add_output_option(parser: ArgumentParser, *more: str) -> None:
+    """Form of what goes to stdout; `more`: what this command has beside `FORMATS`."""
     parser.add_argument(
-        "-o", "--output", metavar="FORMAT", choices=FORMATS, default="table", help=OUTPUT_HELP
-    )
+        "-o", "--output", metavar="FORMAT", choices=(*FORMATS, *more), default="table",
+        help=f"{', '.join((*FORMATS, *more))}; default: table",
+    )  # fmt: skip
 
 
 def _add_repeated(

@@ -117,6 +117,15 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
             self._action_max_length += self._indent_increment
 
 
+def add_command(
+    commands: "argparse._SubParsersAction[Parser]", name: str, run: str, text: str, *examples: str
+) -> Parser:
+    """A command, or a verb of one. `run` is the function that carries it out, `module:name`, imported when it is called."""
+    command = commands.add_parser(name, help=text, description=sentence(text), examples=examples)
+    command.set_defaults(run=run)
+    return command
+
+
 def sentence(text: str) -> str:
     """With a capital and a full stop."""
     return f"{text[:1].upper()}{text[1:]}." if text else ""

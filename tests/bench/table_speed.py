@@ -20,11 +20,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 
 from cleanerd.format.codecs import Codec
-from cleanerd.insight.records import open_log
-from cleanerd.spark import register
-from cleanerd.spark.options import parse_options
-from cleanerd.spark.reading import batches_of
-from cleanerd.spark.source import KafkaSegments, SegmentsReader
+from cleanerd.tools.insight.records import open_log
+from cleanerd.tools.spark import register
+from cleanerd.tools.spark.options import parse_options
+from cleanerd.tools.spark.reading import batches_of
+from cleanerd.tools.spark.source import KafkaSegments, SegmentsReader
 from tests.synthetic import Shape, write_log
 
 COLUMNS = ("key,value,topic,partition,offset,timestamp,timestampType", "key,offset,timestamp", "offset")

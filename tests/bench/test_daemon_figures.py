@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.client.producer import Producer
-from cleanerd.client.writer import LogWriter
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.writer import LogWriter
 from tests.daemon.processes import DaemonProcess, running, wait_until
 from tests.daemon.test_process import committed
 from tests.synthetic import Shape, write_log

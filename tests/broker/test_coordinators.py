@@ -10,9 +10,13 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import NewTopic
 
 from cleanerd.cli.main import main
-from cleanerd.client.reader import read_records
-from cleanerd.format.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE, parse_coordinator_record
-from cleanerd.insight.coordinators import CoordinatorEntry, groups, read_coordinator, transactionals
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.insight.coordinator_records import (
+    CONSUMER_OFFSETS,
+    TRANSACTION_STATE,
+    parse_coordinator_record,
+)
+from cleanerd.tools.insight.coordinators import CoordinatorEntry, groups, read_coordinator, transactionals
 from tests.broker.kafka import KafkaBroker
 from tests.broker.tools import run_dump_log_segments
 

@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from cleanerd.client.reader import read_records
 from cleanerd.daemon.loops.left_installs import LeftInstall, Replicas
 from cleanerd.format.partition_metadata import parse_partition_metadata
 from cleanerd.format.uuid_text import render_uuid
+from cleanerd.tools.client.reader import read_records
 from tests.broker.cluster import NODES, KafkaCluster
 from tests.broker.traffic import retried
 from tests.daemon.processes import DaemonProcess, wait_until

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from cleanerd.insight.verify import verify
+from cleanerd.tools.insight.verify import verify
 from tests.broker.kafka import KafkaBroker
 from tests.broker.tools import (
     READ_UNCOMMITTED,

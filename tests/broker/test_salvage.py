@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cleanerd.format.batch import iterate_batches
-from cleanerd.insight.salvage import salvage
-from cleanerd.insight.verify import verify
+from cleanerd.tools.insight.salvage import salvage
+from cleanerd.tools.insight.verify import verify
 from tests.broker.conftest import ONE_PHASE, Origin
 from tests.broker.kafka import KafkaBroker
 from tests.broker.logdump import dump_partition

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions, NewTopic
 
-from cleanerd.client.reader import read_records
-from cleanerd.insight.spread import Spread, find_spread
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.insight.spread import Spread, find_spread
 from tests.broker.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cleanerd.env.clock import SystemClock
-from cleanerd.insight.findings import Severity
-from cleanerd.insight.verify import verify
+from cleanerd.tools.insight.findings import Severity
+from cleanerd.tools.insight.verify import verify
 from tests.broker.conftest import ONE_PHASE, Origin, write_phases
 from tests.broker.kafka import KafkaBroker
 from tests.broker.logdump import dump_partition

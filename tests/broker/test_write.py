@@ -11,16 +11,16 @@ from cleanerd.format import names
 from cleanerd.format.partition_metadata import parse_partition_metadata
 from cleanerd.format.record import Record
 from cleanerd.format.uuid_text import render_uuid
-from cleanerd.insight.records import open_log
-from cleanerd.insight.verify import verify
+from cleanerd.tools.insight.records import open_log
+from cleanerd.tools.insight.verify import verify
 from tests.broker.kafka import KafkaBroker
 from tests.broker.tools import READ_COMMITTED, dump_log_segments, read_all, segment_files
 from tests.broker.workload import create_topics
-from tests.insight.test_records import records
+from tests.tools.insight.test_records import records
 
 pytest.importorskip("pyarrow", reason="needs the extra cleanerd[spark]")
 
-from tests.spark.test_write import CODECS, batch, row, writer
+from tests.tools.spark.test_write import CODECS, batch, row, writer
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]
 

@@ -14,13 +14,13 @@ from typing import Any
 
 from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cli.main import main
-from cleanerd.client.producer import Producer
-from cleanerd.client.reader import read_records
-from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import Files
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix, parse_segment_file
 from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter
 
 GOOD = "good"
 RECORDS, KEYS, SEGMENT_BYTES = 160, 7, 4000

@@ -4,9 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from cleanerd.cleaning.retain import Dispose, Retained, retain
-from cleanerd.client.producer import Producer
-from cleanerd.client.reader import read_records
-from cleanerd.client.writer import LogWriter
 from cleanerd.config.load import resolve
 from cleanerd.config.model import TopicConfig
 from cleanerd.config.sources import read_sources
@@ -18,6 +15,9 @@ from cleanerd.format.names import FileKind, SegmentFileName, TopicPartition
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.scan import PartitionSnapshot
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import META_PROPERTIES
 
 FILES = RealFiles()

@@ -9,8 +9,6 @@ from cleanerd.cleaning.causes import Cause, dated
 from cleanerd.cleaning.choose import examine_all
 from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.cleaning.retain import preview
-from cleanerd.client.producer import Producer
-from cleanerd.client.writer import LogWriter
 from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import FixedNow
@@ -19,6 +17,8 @@ from cleanerd.env.pace import unpaced
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.storage.log_dir import LogDir
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import segment
 
 TP = TopicPartition("held", 0)

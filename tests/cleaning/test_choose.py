@@ -5,13 +5,13 @@ from pathlib import Path
 
 from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cleaning.result import CleanRequest, LogResult
-from cleanerd.client.producer import Producer
-from cleanerd.client.reader import read_records
-from cleanerd.client.writer import LogWriter
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import FixedNow
 from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.silent import Silent
 
 HOUR_MS = 3_600_000

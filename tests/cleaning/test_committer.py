@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.committer import CommitHost, Committer
-from cleanerd.client.producer import Producer
-from cleanerd.client.writer import LogWriter
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
@@ -24,10 +22,12 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.segments import live_bases
 from cleanerd.storage.staged import manifest_names, read_manifests, staged_names
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import META_PROPERTIES
-from tests.client.cleaning import TP, Cleaning, committed
 from tests.daemon.processes import wait_until
 from tests.storage.test_lock import starting_broker
+from tests.tools.client.cleaning import TP, Cleaning, committed
 
 FILES = RealFiles()
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from cleanerd.format.names import FileKind
-from cleanerd.insight.findings import Finding, Severity
-from cleanerd.insight.verify import verify
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.segments import live_bases
+from cleanerd.tools.insight.findings import Finding, Severity
+from cleanerd.tools.insight.verify import verify
 from tests.cleaning import damage as of_clean
 from tests.cleaning.logs import clean, contents, segment, write_logs
 from tests.cleaning.test_merge import append, bytes_of
-from tests.insight import damage, damage_beside
-from tests.insight.logdirs import broker_log_dir
+from tests.tools.insight import damage, damage_beside
+from tests.tools.insight.logdirs import broker_log_dir
 
 FILES = (".index", ".timeindex", ".txnindex", ".snapshot", "-checkpoint")
 """Ends of the names of what a cleaning reads beside the `.log`."""

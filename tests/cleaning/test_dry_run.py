@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.client.producer import Producer
-from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import RealFiles
 from cleanerd.env.space import space_of
 from cleanerd.format import names
 from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import (
     GOOD,
     META_PROPERTIES,

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.client.writer import LogWriter
 from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.policy.winner import KEY_BYTES
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import clean
-from tests.client.logs import busy
+from tests.tools.client.logs import busy
 
 CLEANED_MS, AGAIN_MS = 1_000_000, 90_000_000
 DEDUPE_BYTES = 128 << 20

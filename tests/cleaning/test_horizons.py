@@ -12,9 +12,6 @@ import pytest
 from cleanerd.cleaning.horizons import Horizons, read_horizons
 from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cleaning.result import CleanRequest, LogResult
-from cleanerd.client.producer import Producer, ProducerRecord
-from cleanerd.client.reader import read_records
-from cleanerd.client.writer import LogWriter
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import FixedNow
@@ -29,6 +26,9 @@ from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.scan import scan_partition
 from cleanerd.storage.segments import log_batches
+from cleanerd.tools.client.producer import Producer, ProducerRecord
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.silent import Silent
 
 TP = TopicPartition("quiet", 0)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.client.producer import Producer
-from cleanerd.client.reader import read_records
-from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile
 from cleanerd.format.names import FileKind, segment_path
 from cleanerd.storage.checkpoints import update_log_start_checkpoint
-from tests.client.cleaning import TP, Cleaning
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter
+from tests.tools.client.cleaning import TP, Cleaning
 
 FILES = RealFiles()
 LATER_MS = 1_000_000

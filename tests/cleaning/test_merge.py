@@ -5,9 +5,6 @@ from pathlib import Path
 
 import numpy as np
 
-from cleanerd.client.producer import Producer
-from cleanerd.client.reader import read_records
-from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import RealFiles
 from cleanerd.format.batch import encode_batch
 from cleanerd.format.codecs import Codec
@@ -18,6 +15,9 @@ from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.index_files import read_offset_index
 from cleanerd.storage.scan import PartitionSnapshot, read_aborted_txns, scan_partition
 from cleanerd.storage.segments import live_bases
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import Contents, assert_settled, clean, contents, segment
 
 TP = TopicPartition("t", 0)

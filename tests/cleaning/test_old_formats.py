@@ -6,15 +6,15 @@ import pytest
 
 from cleanerd.cleaning.reservations import Reservations
 from cleanerd.cleaning.room import _LEGACY_GROWTH_BYTES
-from cleanerd.client.producer import Producer
-from cleanerd.client.reader import read_records
-from cleanerd.client.writer import LogWriter
 from cleanerd.format.batch import encode_batch, iterate_batches
 from cleanerd.format.codecs import Codec
 from cleanerd.format.legacy import encode_message
 from cleanerd.format.record import Record
 from cleanerd.pipeline import whole_log
 from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import GOOD, assert_cleaned, assert_settled, clean, contents, write_logs
 
 RECORDS = 1000

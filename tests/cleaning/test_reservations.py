@@ -107,8 +107,8 @@ def test_a_write_that_would_cross_the_floor_fails_its_log_alone(
 
 def _grow(partition: Path) -> None:
     """Records of unique keys, which all stay."""
-    from cleanerd.client.producer import Producer
-    from cleanerd.client.writer import LogWriter
+    from cleanerd.tools.client.producer import Producer
+    from cleanerd.tools.client.writer import LogWriter
 
     with LogWriter(str(partition.parent), "bad", 0, segment_bytes=100_000) as writer:
         producer = Producer(writer)

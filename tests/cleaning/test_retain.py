@@ -32,8 +32,6 @@ import pytest
 
 from cleanerd.cleaning.delete_records import delete_records
 from cleanerd.cleaning.retain import retain, retain_log
-from cleanerd.client.producer import Producer
-from cleanerd.client.writer import LogWriter
 from cleanerd.env.clock import FixedNow, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile, LockHeld, LogUncleanable, SourceChanged
@@ -45,6 +43,8 @@ from cleanerd.storage.checkpoints import read_checkpoints, read_leader_epochs, u
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replay import producers_at
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import contents, lock_of_another
 from tests.cleaning.retained import (
     EXPIRED,

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.retain import preview
-from cleanerd.client.producer import Producer
-from cleanerd.client.writer import LogWriter
 from cleanerd.format.names import FileKind
 from cleanerd.policy.retention import Breach, Keeper
 from cleanerd.storage.index_files import largest_timestamp_ms
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.retained import (
     EXPIRED,
     FILES,

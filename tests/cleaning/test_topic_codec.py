@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.client.producer import Producer, ProducerRecord
-from cleanerd.client.reader import read_records
-from cleanerd.client.writer import LogWriter
 from cleanerd.format.batch import BatchHeader, iterate_batches, parse_header
 from cleanerd.format.codecs import Codec, compress, decompress
 from cleanerd.pipeline import whole_log
 from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.tools.client.producer import Producer, ProducerRecord
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import Ran, assert_settled, clean
 from tests.cleaning.test_old_formats import Told
 

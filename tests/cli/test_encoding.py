@@ -17,7 +17,7 @@ from cleanerd.cli.options import FORMATS
 from cleanerd.cli.output import prepare_streams, write
 from tests.cli.conftest import FakeCleaning
 from tests.daemon.fake_daemon import FakeOperations, serve
-from tests.insight.logdirs import GOLDEN
+from tests.tools.insight.logdirs import GOLDEN
 
 DIRECTORY = f"--log-dir={GOLDEN}"
 COMMANDS = {

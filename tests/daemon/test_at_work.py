@@ -11,15 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cleanerd.client.control import DaemonControl
-from cleanerd.client.delete_log import delete_log
-from cleanerd.client.producer import Producer
-from cleanerd.client.reader import read_records
-from cleanerd.client.writer import LogWriter
 from cleanerd.config.reload import CLEANER_KEYS
 from cleanerd.format import names
 from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.producer_snapshot import render_producer_snapshot
+from cleanerd.tools.client.control import DaemonControl
+from cleanerd.tools.client.delete_log import delete_log
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import assert_settled, contents, newest, segment
 from tests.cleaning.test_group_by_group import SEGMENT_BYTES, tight
 from tests.daemon.processes import DaemonProcess, running, wait_until

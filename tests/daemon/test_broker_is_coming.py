@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.slices import SliceSize, Weighed
-from cleanerd.client.producer import Producer
-from cleanerd.client.writer import LogWriter
 from cleanerd.daemon.inventory.listed_log import Contents, ListedLog, Offsets, StagedResult
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work import ownership
@@ -26,6 +24,8 @@ from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_offsets
 from cleanerd.storage.lock import HOLD_S, probe
 from cleanerd.storage.log_dir import LogDir, Recovered
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.writer import LogWriter
 from tests.broker.test_start_beside_commits import QUICK, STAGING_S, kill, start, waiting
 from tests.cleaning.logs import META_PROPERTIES, clean, contents, lock_of_another, write_logs
 from tests.daemon.inventories import HandClock

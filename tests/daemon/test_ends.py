@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cleanerd.client.producer import Producer
-from cleanerd.client.writer import LogWriter
 from cleanerd.format import names
 from cleanerd.pipeline.java import VECTOR_MODULE
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import SEGMENT_BYTES, TRUTH, assert_settled, newest, write_logs
 from tests.daemon.processes import DaemonProcess, running, wait_until
 from tests.daemon.tracing import PATIENCE_S, RENAMES, committed_files, injecting, lasting, traced

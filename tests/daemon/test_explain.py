@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.client.producer import Producer
-from cleanerd.client.writer import LogWriter
 from cleanerd.format import names
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import lock_of_another, segment, write_logs
 from tests.daemon.processes import DaemonProcess, running, wait_until
 

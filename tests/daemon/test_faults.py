@@ -21,10 +21,10 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.client.producer import Producer
-from cleanerd.client.writer import LogWriter
 from cleanerd.errors import SourceChanged
 from cleanerd.format import names
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import SEGMENT_BYTES, TRUTH, assert_settled, newest, write_logs
 from tests.daemon import processes, test_at_work
 from tests.daemon.processes import ROOT, DaemonProcess, running, wait_until

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.client.producer import Producer
-from cleanerd.client.writer import LogWriter
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import SEGMENT_BYTES, assert_settled, contents, newest, segment, write_logs
 from tests.daemon.processes import DaemonProcess, environment, running, wait_until
 

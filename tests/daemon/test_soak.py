@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.client.control import DaemonControl
-from cleanerd.client.producer import Producer
-from cleanerd.client.reader import read_records
-from cleanerd.client.writer import LogWriter
 from cleanerd.errors import Retryable
+from cleanerd.tools.client.control import DaemonControl
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter
 from tests.daemon.processes import DaemonProcess, running, wait_until
 
 SECONDS = float(os.environ.get("CLEANERD_SOAK_S", "120"))

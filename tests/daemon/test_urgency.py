@@ -7,8 +7,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cleanerd.client.producer import Producer
-from cleanerd.client.writer import LogWriter
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.inventory.listed_log import (
     ClosedSegment,
@@ -33,6 +31,8 @@ from cleanerd.policy.cleanable import (
 )
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.scan import Checkpoints, scan_partition
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.writer import LogWriter
 from tests.daemon.inventories import (
     CONFIG,
     HOUR_MS,

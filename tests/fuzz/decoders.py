@@ -15,12 +15,6 @@ from cleanerd.format.batch import decode_batch, iterate_batches, parse_header
 from cleanerd.format.checkpoint import parse_leader_epochs, parse_offset_checkpoint
 from cleanerd.format.codecs import Codec
 from cleanerd.format.control import parse_control_key, parse_end_txn_value
-from cleanerd.format.coordinator_records import (
-    CONSUMER_OFFSETS,
-    TRANSACTION_STATE,
-    parse_coordinator_key,
-    parse_coordinator_record,
-)
 from cleanerd.format.head import peek_batch
 from cleanerd.format.legacy import decode_entry
 from cleanerd.format.meta_properties import parse_meta_properties
@@ -32,13 +26,19 @@ from cleanerd.format.producer_snapshot import ProducerEntry, parse_producer_snap
 from cleanerd.format.record import decode_unsigned_varint, decode_varint
 from cleanerd.format.time_index import parse_time_index
 from cleanerd.format.txn_index import AbortedTxn, parse_txn_index, render_txn_index
-from tests.format.test_coordinator_records import OLD, WRITTEN
+from cleanerd.tools.insight.coordinator_records import (
+    CONSUMER_OFFSETS,
+    TRANSACTION_STATE,
+    parse_coordinator_key,
+    parse_coordinator_record,
+)
 from tests.fuzz.mutate import batches_mutated
 from tests.fuzz.targets import Target
 from tests.kernels.random_log import LogSegment, RandomLog, random_facts
 from tests.kernels.real_path import Layout, RealPath
 from tests.kernels.test_fuzz import damaged_log, expand_everything, read_everything
 from tests.storage.test_metadata_log import SAMPLE_CONFIG, SAMPLE_TOPIC, remove
+from tests.tools.insight.test_coordinator_records import OLD, WRITTEN
 
 _PRODUCER = ProducerEntry(5, 1, 9, 100, 3, 1_700_000_000_000, 0, 90)
 _TXN = AbortedTxn(5, 10, 20, 21)

@@ -18,7 +18,6 @@ from cleanerd.cleaning import retain
 from cleanerd.cleaning.choose import Candidate, examine
 from cleanerd.cleaning.plan import plan_cleaning
 from cleanerd.cleaning.result import CleanRequest
-from cleanerd.client.reader import read_records
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.store import HOLD, Store
@@ -39,10 +38,6 @@ from cleanerd.format import names
 from cleanerd.format.batch import iterate_batches
 from cleanerd.format.head import peek_batch
 from cleanerd.format.partition_metadata import render_partition_metadata
-from cleanerd.insight.inspect import inspect_partition
-from cleanerd.insight.records import open_log, read_columns
-from cleanerd.insight.salvage import salvage
-from cleanerd.insight.verify import verify
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.commit import revalidate
 from cleanerd.storage.log_dir import LogDir
@@ -52,6 +47,11 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.scan import scan_partition
 from cleanerd.storage.staged import read_manifests
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.insight.inspect import inspect_partition
+from cleanerd.tools.insight.records import open_log, read_columns
+from cleanerd.tools.insight.salvage import salvage
+from cleanerd.tools.insight.verify import verify
 from tests.cleaning.logs import META_PROPERTIES
 from tests.config.test_metadata_fuzz import LOG as CLUSTER_LOG
 from tests.config.test_metadata_fuzz import SNAPSHOT

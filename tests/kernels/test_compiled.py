@@ -59,11 +59,22 @@ def test_another_version_has_another_directory(tmp_path: Path, monkeypatch: pyte
 def test_modules_whose_numbers_kernels_use_are_part_of_the_version() -> None:
     """Numbers of `format` and `policy` become part of the compiled code."""
     package = Path(compiled.__file__).parent
-    compiled_files = {path for path in package.glob("*.py") if "@njit" in path.read_text()}
+    tools = package.parent / "tools" / "kernels"
+    compiled_files = {
+        path for place in (package, tools) for path in place.glob("*.py") if "@njit" in path.read_text()
+    }
     text = "\n".join(path.read_text() for path in compiled_files)
     imported = set(re.findall(r"(?m)^from cleanerd\.((?:format|policy)\.\w+) import", text))
     imported |= {f"policy.{name}" for name in re.findall(r"(?m)^from cleanerd\.policy import (\w+)$", text)}
     assert imported == {module.__name__.removeprefix("cleanerd.") for module in compiled._BAKED_IN}
+
+
+def test_kernels_of_the_tools_call_none_of_each_other() -> None:
+    """Their files are not part of the version: numba looks at the file of the outermost function alone."""
+    tools = Path(compiled.__file__).parents[1] / "tools" / "kernels"
+    paths = [path for path in tools.glob("*.py") if "@njit" in path.read_text()]
+    assert paths
+    assert not [path for path in paths if re.search(r"(?m)^from (\.|cleanerd\.tools)", path.read_text())]
 
 
 def test_without_a_writable_directory_it_is_a_temporary_one() -> None:

@@ -35,8 +35,8 @@ KEPT = (
     "no_proxy",
 )
 WRITE_LOG = """
-from cleanerd.client.producer import Producer
-from cleanerd.client.writer import LogWriter
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.writer import LogWriter
 with LogWriter("/srv/logs", "orders", 0, segment_bytes=1 << 20) as writer:
     producer = Producer(writer)
     for key in [b"a", b"b"] * 500:

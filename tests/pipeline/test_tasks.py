@@ -17,9 +17,9 @@ from cleanerd.pipeline.channel import Reporter
 from cleanerd.pipeline.index import Block, Blocks, resolve
 from cleanerd.pipeline.tasks import Indexed, IndexTask, ResolveTask, by_chunk, index_together, loaded
 from cleanerd.pipeline.values import ChunkSummary, ChunkWork, PackedBits
-from tests.client.cleaning import Silent
 from tests.kernels.random_log import LogSegment, RandomLog, random_facts
 from tests.kernels.real_path import Layout, RealPath
+from tests.tools.client.cleaning import Silent
 
 BUCKETS = 4
 

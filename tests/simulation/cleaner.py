@@ -1,8 +1,9 @@
 """cleanerd in this process, without its threads: the steps that they repeat are taken one by one, when the schedule says.
 
 All of it is the daemon's own code but three things. The engine is called and not sent to, with its tasks run in place
-instead of by Spark (`tests.client.cleaning.InProcess`). Their reports reach the daemon by a call, at which the schedule may
-do something else. Record locks and leases are those of `Locks`: the processes that compete here are one to the kernel.
+instead of by Spark (`tests.tools.client.cleaning.InProcess`). Their reports reach the daemon by a call, at which the
+schedule may do something else. Record locks and leases are those of `Locks`: the processes that compete here are one to the
+kernel.
 """
 
 import contextlib
@@ -24,7 +25,6 @@ from cleanerd.cleaning import clean, committer, cuts
 from cleanerd.cleaning.reservations import Reservations
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.throttle import Throttle
-from cleanerd.client import writer
 from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.configuration.reload import Reloader
@@ -42,9 +42,10 @@ from cleanerd.pipeline import small_log
 from cleanerd.pipeline.channel import Phase
 from cleanerd.storage import lock as storage_lock
 from cleanerd.storage import log_dir, segments
-from tests.client.cleaning import InProcess
+from cleanerd.tools.client import writer
 from tests.simulation.disk import REAL
 from tests.simulation.tick import Tick
+from tests.tools.client.cleaning import InProcess
 
 BROKER_PID = 4242
 _FLOCK = struct.Struct("hhqqi0q")

@@ -18,9 +18,9 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from cleanerd.client.reader import read_records
 from cleanerd.format.batch import BatchHeader, Record, checksum, decode_batch, iterate_batches, parse_header
 from cleanerd.format.control import ControlType, parse_control_key
+from cleanerd.tools.client.reader import read_records
 from tests.simulation.disk import REAL
 from tests.simulation.horizons import Horizons
 from tests.simulation.rules import Rules, Violation, Window

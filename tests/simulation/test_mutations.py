@@ -14,13 +14,13 @@ import pytest
 
 from cleanerd.cleaning import choose
 from cleanerd.cleaning.plan import plan_cleaning
-from cleanerd.client import reader
 from cleanerd.daemon.work.holds import Holds
 from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.kernels.tables import Producers
 from cleanerd.pipeline import index, job, rewrite, small_log, tasks, whole_log
 from cleanerd.storage.stability import read_stability
 from cleanerd.storage.staged import unlink_staged
+from cleanerd.tools.client import reader
 from tests.simulation.disk import REAL
 from tests.simulation.play import play
 from tests.simulation.rules import Violation

@@ -3,10 +3,10 @@
 import random
 from dataclasses import dataclass, field
 
-from cleanerd.client.producer import Producer, ProducerRecord
-from cleanerd.client.writer import LogWriter
 from cleanerd.format.codecs import Codec
 from cleanerd.format.names import TopicPartition
+from cleanerd.tools.client.producer import Producer, ProducerRecord
+from cleanerd.tools.client.writer import LogWriter
 from tests.simulation.disk import Disk
 from tests.simulation.judge import PRODUCER_EXPIRATION_MS, Batch, Model
 

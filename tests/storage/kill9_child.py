@@ -13,8 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from cleanerd.client.producer import Producer
-from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import LOCK, FileKind, SegmentFileName, Suffix, TopicPartition
 from cleanerd.format.offset_index import OffsetIndex
@@ -27,6 +25,8 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.segments import LogBatch, OpenSegment, live_bases
 from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.writer import LogWriter
 from tests.sim.counted import CountedFiles
 from tests.storage.committing import commit_group
 

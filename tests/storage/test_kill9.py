@@ -20,13 +20,13 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.client.reader import read_records
 from cleanerd.format.batch import iterate_batches, parse_header
 from cleanerd.format.names import Suffix, parse_segment_file
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.segments import live_bases
 from cleanerd.storage.staged import discard_staged
+from cleanerd.tools.client.reader import read_records
 from tests.sim import kafka_startup
 from tests.storage import kill9_child
 from tests.storage.kill9_child import FILES, GROUPS, TP, batches, kept_offsets, write_log

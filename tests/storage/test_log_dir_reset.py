@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.client.producer import Producer
-from cleanerd.client.reader import read_records
-from cleanerd.client.writer import LogWriter
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.inventory.inventory import Inventory
@@ -26,6 +23,9 @@ from cleanerd.storage.checkpoints import read_checkpoints, read_offsets, update_
 from cleanerd.storage.generation import begin_truncation
 from cleanerd.storage.log_dir import LogDir, Owner
 from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import META_PROPERTIES, clean, lock_of_another
 
 FILES = RealFiles()

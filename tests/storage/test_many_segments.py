@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.client.producer import Producer
-from cleanerd.client.writer import LogWriter
 from cleanerd.daemon.inventory.listed_log import read_contents
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import FileKind, SegmentFileName
@@ -19,7 +17,9 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, scan_partition
 from cleanerd.storage.segments import live_bases
 from cleanerd.storage.staged import read_manifests
-from tests.client.cleaning import TP, Cleaning
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.writer import LogWriter
+from tests.tools.client.cleaning import TP, Cleaning
 
 SMALL, LARGE = 500, 8_000
 LINEAR_MAX = 5 * LARGE // SMALL

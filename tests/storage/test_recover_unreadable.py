@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.client.producer import Producer, ProducerRecord
-from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile
 from cleanerd.format.batch import Record, encode_batch
@@ -20,6 +18,8 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import manifest_names, read_manifests
 from cleanerd.storage.swap_end import swap_end
+from cleanerd.tools.client.producer import Producer, ProducerRecord
+from cleanerd.tools.client.writer import LogWriter
 from tests.sim.disk import SimDisk
 from tests.storage.committing import commit_group
 from tests.storage.crashes import at, distinct, killed, names, switched_off, with_survivors

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.client.producer import Producer, ProducerRecord
-from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import FileStat, RealFiles
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format import names
@@ -22,6 +20,8 @@ from cleanerd.storage.scan import (
     read_aborted_txns,
     scan_partition,
 )
+from cleanerd.tools.client.producer import Producer, ProducerRecord
+from cleanerd.tools.client.writer import LogWriter
 
 FILES = RealFiles()
 TP = TopicPartition("t", 0)

@@ -24,14 +24,14 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.client.producer import Producer
-from cleanerd.client.writer import LogWriter
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import FileKind, SegmentFileName, TopicPartition
 from cleanerd.policy.cleanable import CompactionConfig, LogFacts, cleanable_range
 from cleanerd.storage import scan as scan_module
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, scan_partition
 from cleanerd.storage.stability import Stability, read_stability
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.writer import LogWriter
 
 FILES = RealFiles()
 TP = TopicPartition("t", 0)

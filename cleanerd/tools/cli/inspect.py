@@ -1,0 +1,202 @@
+"""`cleanerd inspect`: what is in logs, and why they are as large as they are.
+
+========  ====================================================================
+exit      when
+========  ====================================================================
+0         every log was read
+1         some log could not be read; the others are shown
+2, 78     the command line or the configuration is wrong
+========  ====================================================================
+
+JSON and YAML are `{"apiVersion": "cleanerd/v1", "logs": [...], "failed": [...]}`, a log with the fields of
+`insight.inspect.Inspection` and its `log_dir`; an estimate is `{"value": ..., "error": ...}`, and keys that are no text are
+`0x` and hexadecimal digits. A log of `__consumer_offsets` or `__transaction_state` has `entries` too: the newest record of
+each key, with Kafka's names of its fields (`format.coordinator_records`). JSON lines and CSV are the logs alone, CSV only
+what is one number.
+"""
+
+import csv
+import io
+import json
+import sys
+from argparse import Namespace
+from base64 import b64encode
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING
+
+from cleanerd.cli import output
+from cleanerd.cli.configuration import log_dirs, no_log_dirs, topic_configs
+from cleanerd.cli.progress import bytes_on
+from cleanerd.env.clock import SystemClock
+from cleanerd.errors import CleanerdError
+from cleanerd.tools.cli.inspect_tables import estimate_text, write_coordinator, write_details, write_overview
+from cleanerd.tools.insight.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
+from cleanerd.units import key_text, size
+
+if TYPE_CHECKING:
+    from cleanerd.tools.insight.coordinators import CoordinatorEntry
+    from cleanerd.tools.insight.inspect import Inspection
+    from cleanerd.tools.insight.inspect_logs import InspectTask
+
+_DETAILS_MAX = 1
+"""With more logs than that, details have to be asked for."""
+
+
+def run(arguments: Namespace) -> int:
+    """Look, report; returns the exit code."""
+    from cleanerd.pipeline.values import TopicCodec  # noqa: PLC0415
+    from cleanerd.tools.insight.inspect import KEYS_MAX, Inspection  # noqa: PLC0415 - loads the compiled loops
+    from cleanerd.tools.insight.inspect_logs import Failed, inspect_logs  # noqa: PLC0415
+
+    now_ms = arguments.now_ms if arguments.now_ms is not None else SystemClock().now_ms()
+    directories = log_dirs(arguments)
+    for reason in no_log_dirs(directories):
+        output.say(reason)
+    config_of = topic_configs(arguments, directories, output.say)
+    with bytes_on(sys.stderr, "inspect") as read:
+        answers = inspect_logs(
+            directories,
+            now_ms=now_ms,
+            topics=frozenset(arguments.topic) or None,
+            partitions=frozenset(arguments.partition) or None,
+            processes=arguments.processes,
+            keys_max=arguments.keys_max or KEYS_MAX,
+            prefix_bytes=arguments.prefix_bytes,
+            topic_codec=lambda topic: None if config_of is None else TopicCodec.of(config_of(topic)),
+            read=read,
+        )
+    failed = [one for _, one in answers if isinstance(one, Failed)]
+    for one in failed:
+        output.say(f"{one.topic}-{one.partition}: {one.reason}")
+    entries = {task.directory: _entries(task) for task, one in answers if isinstance(one, Inspection)}
+    documents = [
+        log_document(task.log_dir, one, entries[task.directory])
+        for task, one in answers
+        if isinstance(one, Inspection)
+    ]
+    if arguments.parquet:
+        _write_parquet(arguments.parquet, documents)
+    if arguments.html:
+        _write_html(arguments.html, [one for _, one in answers if isinstance(one, Inspection)])
+    if arguments.repair_plan:
+        _write_plan(arguments.repair_plan, [task for task, one in answers if isinstance(one, Inspection)])
+    match arguments.output:
+        case "json" | "yaml":
+            failures = [{name: getattr(one, name) for name in one.__slots__} for one in failed]
+            content = output.document(logs=documents, failed=failures)
+            output.write(output.rendered(content, arguments.output))
+        case "jsonl":
+            output.write(output.rendered({"logs": documents}, "jsonl"))
+        case "csv":
+            output.write(_csv(documents))
+        case form:
+            found = [(task, one) for task, one in answers if isinstance(one, Inspection)]
+            write_overview([one for _, one in found], is_wide=form == "wide")
+            for task, log in found if arguments.details or len(found) <= _DETAILS_MAX else ():
+                write_details(log)
+                write_coordinator(log.topic, entries[task.directory])
+    return 1 if failed else 0
+
+
+def _entries(task: "InspectTask") -> "Sequence[CoordinatorEntry]":
+    """The records of an internal topic, decoded; none for another topic."""
+    from cleanerd.tools.insight.coordinators import read_coordinator  # noqa: PLC0415 - loads the compiled loops
+
+    if task.topic_partition.topic not in (CONSUMER_OFFSETS, TRANSACTION_STATE):
+        return ()
+    found = read_coordinator(task.directory, keys_max=task.keys_max)
+    if found.undecodable:
+        output.say(f"{task.topic_partition}: {found.undecodable} records are of a type that is not known")
+    return found.entries
+
+
+def log_document(
+    log_dir: str, found: "Inspection", entries: "Sequence[CoordinatorEntry]" = ()
+) -> dict[str, object]:
+    """A log as JSON has it; `entries`: the records of an internal topic."""
+    values = {one.name: _plain(getattr(found, one.name)) for one in fields(found)}
+    if entries:
+        values["entries"] = [
+            {"offset": one.offset, "timestamp_ms": one.timestamp_ms, **asdict(one.record)} for one in entries
+        ]
+    return {"log_dir": log_dir, **values}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return key_text(value)
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: _plain(member) for name, member in value._asdict().items()}
+    if isinstance(value, tuple):
+        return [_plain(member) for member in value]
+    return value
+
+
+def _csv(documents: Sequence[Mapping[str, object]]) -> str:
+    rows = [_flat(one) for one in documents]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _flat(document: Mapping[str, object]) -> dict[str, object]:
+    """What is one value; of an estimate, the value and its error."""
+    flat: dict[str, object] = {}
+    for name, value in document.items():
+        if isinstance(value, dict):
+            flat |= {name: value["value"], f"{name}_error": value["error"]}
+        elif not isinstance(value, list):
+            flat[name] = value
+    return flat
+
+
+def _write_plan(path: str, tasks: "Sequence[InspectTask]") -> None:
+    """Keys on several partitions of a topic, a line for each with the steps of its repair; what they add up to on stderr."""
+    from cleanerd.tools.insight.spread import find_spread  # noqa: PLC0415 - loads the compiled loops
+
+    topics: dict[str, dict[int, InspectTask]] = defaultdict(dict)
+    for task in tasks:
+        topics[task.topic_partition.topic][task.topic_partition.partition] = task
+    with output.written_to(path), open(path, "w", encoding="utf-8") as file:
+        for topic, parts in sorted(topics.items()):
+            if len(parts) < 2 or topic in (CONSUMER_OFFSETS, TRANSACTION_STATE):
+                continue
+            keys_max = max(min(task.keys_max for task in parts.values()) // len(parts), 1)
+            try:
+                found = find_spread({p: task.directory for p, task in parts.items()}, keys_max=keys_max)
+            except OSError as error:
+                raise CleanerdError(f"{error.filename or topic}: cannot be read: {error.strerror}") from None
+            for key in found.listed:
+                line = {
+                    "topic": topic,
+                    "key_base64": b64encode(key.key).decode(),
+                    "key": key_text(key.key),
+                }
+                copies = [asdict(copy) for copy in key.copies]
+                file.write(
+                    json.dumps(line | {"home": key.home, "copies": copies, "steps": list(key.steps())}) + "\n"
+                )
+            output.say(
+                f"{topic}: {estimate_text(found.keys)} keys are on several of its {len(parts)} partitions, "
+                f"{size(found.bytes)} in copies that are not the newest; {len(found.listed)} in {path}"
+            )
+
+
+def _write_html(path: str, logs: "Sequence[Inspection]") -> None:
+    from cleanerd.tools.cli.inspect_html import page  # noqa: PLC0415 - only here
+
+    with output.written_to(path), open(path, "w", encoding="utf-8") as file:
+        file.write(page(logs))
+
+
+def _write_parquet(path: str, documents: Sequence[Mapping[str, object]]) -> None:
+    try:
+        from cleanerd.tools.spark.parquet import write_parquet  # noqa: PLC0415 - needs an extra
+    except ImportError as error:
+        raise CleanerdError(f"--parquet needs pyarrow: pip install 'cleanerd[spark]' ({error})") from None
+    with output.written_to(path):
+        write_parquet(path, documents)

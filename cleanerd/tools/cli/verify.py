@@ -1,0 +1,118 @@
+"""`cleanerd verify`: check log directories and change nothing.
+
+========  ====================================================================
+exit      when
+========  ====================================================================
+0         nothing is wrong; there may be warnings
+1         some finding is an error
+2, 78     the command line or the configuration is wrong
+========  ====================================================================
+
+JSON and YAML are `{"apiVersion": "cleanerd/v1", "summary": {...}, "findings": [...]}` with `FINDING_FIELDS` for each;
+JSON lines are the findings one by one, then the summary. What does not apply is null.
+"""
+
+import json
+import sys
+from argparse import Namespace
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from cleanerd import API_VERSION
+from cleanerd.cli import output
+from cleanerd.cli.configuration import log_dirs
+from cleanerd.cli.progress import bytes_on
+from cleanerd.cli.tables import side_by_side, styled, write_table
+from cleanerd.units import duration, size
+
+if TYPE_CHECKING:
+    from cleanerd.tools.insight.findings import Finding
+    from cleanerd.tools.insight.verify import VerifyReport
+
+FINDING_FIELDS = (
+    "code",
+    "severity",
+    "meaning",
+    "log_dir",
+    "topic",
+    "partition",
+    "path",
+    "position",
+    "expected",
+    "found",
+    "remedy",
+)
+_STYLES = {"error": "red", "warning": "yellow", "info": "cyan"}
+
+
+def run(arguments: Namespace) -> int:
+    """Check, report; returns the exit code."""
+    from cleanerd.tools.insight.verify import verify  # noqa: PLC0415 - loads the compiled loops
+
+    directories = log_dirs(arguments)
+    with bytes_on(sys.stderr, "verify") as read:
+        report = verify(
+            directories,
+            topics=frozenset(arguments.topic) or None,
+            partitions=frozenset(arguments.partition) or None,
+            processes=arguments.processes,
+            read=read,
+        )
+    match arguments.output:
+        case "json" | "yaml":
+            findings = [_fields(finding) for finding in report.findings]
+            document = output.document(summary=_summary(report), findings=findings)
+            output.write(output.rendered(document, arguments.output))
+        case "jsonl":
+            _write_lines(report)
+        case _:
+            _write_table(report)
+    return 0 if report.is_sound else 1
+
+
+def _fields(finding: "Finding") -> dict[str, object]:
+    values: dict[str, object] = {name: getattr(finding, name) for name in FINDING_FIELDS}
+    for name, absent in (("topic", ""), ("partition", -1), ("position", -1)):
+        if values[name] == absent:
+            values[name] = None
+    return values
+
+
+def _summary(report: "VerifyReport") -> dict[str, object]:
+    names = ("log_dirs", "partitions", "segments", "batches", "records", "bytes_read")
+    values: dict[str, object] = {name: getattr(report, name) for name in names}
+    values["seconds"] = round(report.seconds, 3)
+    counts = Counter(str(finding.severity) for finding in report.findings)
+    return values | {"errors": counts["error"], "warnings": counts["warning"], "infos": counts["info"]}
+
+
+def _write_lines(report: "VerifyReport") -> None:
+    lines: list[dict[str, object]] = [{"finding": _fields(finding)} for finding in report.findings]
+    lines.append({"summary": _summary(report)})
+    for line in lines:
+        output.write(json.dumps({"apiVersion": API_VERSION, **line}) + "\n")
+
+
+def _write_table(report: "VerifyReport") -> None:
+    findings = report.findings
+    if findings:
+        write_table(
+            side_by_side(
+                {
+                    "SEVERITY": [styled(finding.severity, _STYLES) for finding in findings],
+                    "CODE": [finding.code for finding in findings],
+                    "FILE": [finding.path for finding in findings],
+                    "BYTE": ["" if finding.position < 0 else str(finding.position) for finding in findings],
+                    "EXPECTED": [finding.expected for finding in findings],
+                    "FOUND": [finding.found for finding in findings],
+                }
+            )
+        )
+        for code, finding in {finding.code: finding for finding in findings}.items():
+            output.write(f"{code}: {finding.meaning}\n  remedy: {finding.remedy}\n")
+    summary = _summary(report)
+    output.say(
+        f"{report.partitions} partitions, {report.segments} segments, {report.records} records, "
+        f"{size(report.bytes_read)} in {duration(report.seconds)}: "
+        f"{summary['errors']} errors, {summary['warnings']} warnings, {summary['infos']} infos"
+    )

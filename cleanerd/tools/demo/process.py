@@ -1,0 +1,163 @@
+"""The demo's other process: it owns the logs, writes them, and checks them, while they are cleaned from outside.
+
+A process of its own is what a cooperating writer is in life; the lock of the log directory works between processes, and
+the cleaning does not have to share an interpreter with the traffic.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from multiprocessing import get_context
+from multiprocessing.managers import BaseManager
+from typing import NamedTuple, Self
+
+from cleanerd.env.clock import SystemClock
+from cleanerd.format.names import FileKind, SegmentFileName
+from cleanerd.storage.segments import live_bases
+from cleanerd.tools.demo.reader import read_and_compare
+from cleanerd.tools.demo.topics import TOPICS, Feed
+
+_WRITE_PAUSE_S = 0.05
+_ROUNDS_PER_ROLL = 20
+
+
+class Extent(NamedTuple):
+    """How much of a log there is."""
+
+    records: int
+    size_bytes: int
+    segments: int
+
+
+class DemoState(NamedTuple):
+    """How far the traffic is: base offset of the active segment by topic, and reads to the end of a log."""
+
+    active_base_offsets: Mapping[str, int]
+    reads: int
+
+
+class Verdict(NamedTuple):
+    """Of the last read of a log. `gone`: deleted keys of which not even the tombstone is left."""
+
+    topic: str
+    written: int
+    left: int
+    keys: int
+    deleted: int
+    gone: int
+
+
+class Traffic:
+    """A log for each topic, the thread that writes them all, and the thread that reads them all."""
+
+    def __init__(self, log_dir: str) -> None:
+        self._clock = SystemClock()
+        self._feeds = [Feed(log_dir, topic, seed) for seed, topic in enumerate(TOPICS)]
+        self._threads = ExitStack()
+        self._rounds = 0
+        self._reads = 0
+        self._problems: list[str] = []
+
+    def write(self, number: int, scale: float) -> Extent:
+        """Write the first batches of a topic, and roll."""
+        feed = self._feeds[number]
+        for _ in range(max(round(feed.topic.batches * scale), 1)):
+            feed.send_batch(self._clock.now_ms())
+        feed.roll(self._clock.now_ms())
+        names = [str(SegmentFileName(base, FileKind.LOG)) for base in live_bases(feed.directory)]
+        sizes = [os.path.getsize(os.path.join(feed.directory, name)) for name in names]
+        return Extent(feed.records, sum(sizes), len(sizes))
+
+    def go_on(self) -> None:
+        """Start both threads."""
+        self._threads.enter_context(Repeat(self._write_on, _WRITE_PAUSE_S))
+        self._threads.enter_context(Repeat(self._read, 0))
+
+    def _write_on(self) -> None:
+        self._rounds += 1
+        for feed in self._feeds:
+            feed.send_batch(self._clock.now_ms())
+            if self._rounds % _ROUNDS_PER_ROLL == 0:
+                feed.roll(self._clock.now_ms())
+
+    def _read(self) -> None:
+        for feed in self._feeds:
+            reading = read_and_compare(feed.directory, feed.truth)
+            self._complain(feed, reading.problems)
+            self._reads += 1
+
+    def _complain(self, feed: Feed, problems: Iterator[str] | tuple[str, ...]) -> None:
+        self._problems += [f"{feed.topic.name}: {problem}" for problem in problems]
+
+    def state(self) -> DemoState:
+        """How far it is now."""
+        return DemoState(
+            {feed.topic.name: feed.writer.active_base_offset for feed in self._feeds}, self._reads
+        )
+
+    def stop(self) -> None:
+        """Stop both threads. Raises what ended one of them early."""
+        self._threads.close()
+
+    def check(self, number: int, cleaned_to: int) -> Verdict:
+        """The last read of a log, now that writing is over. Keys deleted below `cleaned_to` must have left no trace."""
+        feed = self._feeds[number]
+        feed.close(self._clock.now_ms())
+        reading = read_and_compare(feed.directory, feed.truth)
+        latest = feed.truth.latest()
+        deleted = {key: found.offset for key, found in latest.items() if found.value is None}
+        late = [key for key, offset in deleted.items() if offset < cleaned_to and key in reading.newest]
+        self._complain(feed, reading.problems)
+        self._complain(
+            feed, (f"{key!r}: was deleted long ago, and its tombstone is still there" for key in late)
+        )
+        gone = len(deleted.keys() - reading.newest.keys())
+        return Verdict(feed.topic.name, feed.records, reading.records, len(latest), len(deleted), gone)
+
+    def problems(self) -> list[str]:
+        """Everything that any read found wrong."""
+        return self._problems
+
+
+class Repeat:
+    """Calls `step` again and again in a thread of its own while inside a `with` block, `pause_s` apart.
+
+    What the step raises ends the thread, and is raised at the end of the block.
+    """
+
+    def __init__(self, step: Callable[[], None], pause_s: float) -> None:
+        self._step = step
+        self._pause_s = pause_s
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(max_workers=1)
+        self._done: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._done = self._pool.submit(self._run)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._pool.shutdown()
+        assert self._done is not None
+        self._done.result()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._pause_s):
+            self._step()
+
+
+class _Manager(BaseManager):
+    """Serves one `Traffic`."""
+
+
+_Manager.register("Traffic", Traffic)
+
+
+@contextmanager
+def traffic_process(log_dir: str) -> Iterator[Traffic]:
+    """A `Traffic` whose methods run in a process of its own, which ends with the block."""
+    with _Manager(ctx=get_context("spawn")) as manager:
+        yield manager.Traffic(log_dir)  # type: ignore[attr-defined]  # a proxy with the same methods

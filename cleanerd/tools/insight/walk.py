@@ -1,0 +1,367 @@
+"""A `.log` file from end to end, whatever is in it: sound batches with their records, and the damage between them.
+
+A batch is sound when its bytes are whole, its CRC is right, its offsets rise and lie in the bounds of the segment, and
+its records are what the header says. What is no sound batch is `Damage`, a byte range with what is wrong with it.
+
+After bytes that cannot be a batch the next one is looked for byte by byte (`kernels.resync`), and so it is inside a batch
+whose CRC is wrong unless a sound one follows it: the size in its head may be wrong too. Time is linear in the bytes that
+are stored, holes of sparse files cost nothing, and memory depends on the largest batch with a right CRC.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from cleanerd.env.files import FileStat
+from cleanerd.errors import CorruptFile
+from cleanerd.format.batch import parse_header
+from cleanerd.format.errors import FormatError
+from cleanerd.format.head import (
+    ATTRIBUTES_AT,
+    CRC_AT,
+    HEAD_BYTES,
+    HEADER_SIZE,
+    MAGIC_AT,
+    peek_batch,
+)
+from cleanerd.kernels.scan import crcs, first_bad_crc, first_bad_order, scan_batches
+from cleanerd.kernels.tables import Bytes, ReadStatus, Table
+from cleanerd.pipeline.chunks import PIECE_BYTES, Piece, Slice, slices
+from cleanerd.pipeline.values import Source
+from cleanerd.storage.file_bytes import read_at
+from cleanerd.tools.kernels.resync import FOUND, OUTSIDE, find_batch
+
+from .regular_files import next_data
+
+BATCH_BYTES_MAX = 512 << 20
+"""A larger batch counts as damage: no broker takes one, and it would have to be held in memory."""
+
+ReadAt = Callable[[int, int, int], Bytes]
+"""Called with (descriptor, position, size): that many bytes, fewer at the end of the file."""
+
+_CREDIT_BYTES = 1 << 30  # for CRCs that turn out wrong
+_WINDOW_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a walk may read and what may be there.
+
+    Bytes [`start`, `end`) of the file; offsets in [`base_offset`, `limit_offset`); batches that reach `stop_offset` are
+    not looked at, and the walk ends before them.
+    """
+
+    base_offset: int
+    limit_offset: int
+    stop_offset: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """Sound batches that follow each other in the file: rows [begin, end) of `piece.batches`, and their records."""
+
+    piece: Piece
+    part: Slice
+
+    @property
+    def batches(self) -> Table:
+        """The rows of these batches; `position` counts from `piece.file_position`."""
+        return self.piece.batches[self.part.begin : self.part.end]
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes [`start`, `end`) hold no sound batch. `code` is one of `findings`; `at_end`: nothing sound follows."""
+
+    code: str
+    start: int
+    end: int
+    expected: str
+    found: str
+    at_end: bool = False
+
+    def error(self, path: str) -> CorruptFile:
+        """The same as an error of the file at `path`."""
+        return CorruptFile(path, self.start, self.expected, self.found)
+
+
+def walk_log(fd: int, path: str, bounds: Bounds, read: ReadAt = read_at) -> Iterator[Sound | Damage]:
+    """Everything in a `.log` file, in order: ranges and batches are disjoint and cover what is read.
+
+    Raises `OSError`.
+    """
+    return _Walk(fd, path, bounds, read).run()
+
+
+class _Walk:
+    """One way through a file; `_previous` is the last offset of the last sound batch."""
+
+    def __init__(self, fd: int, path: str, bounds: Bounds, read: ReadAt) -> None:
+        self._fd = fd
+        self._read = read
+        self._bounds = bounds
+        self._source = Source(path, FileStat.of(os.fstat(fd)), bounds.start, bounds.end, bounds.base_offset)
+        self._position = bounds.start
+        self._previous = bounds.base_offset - 1
+        self._credit = _CREDIT_BYTES
+        self._stopped = False
+
+    def run(self) -> Iterator[Sound | Damage]:
+        size = PIECE_BYTES
+        while self._position < self._bounds.end and not self._is_done:
+            raw = self._read(self._fd, self._position, min(size, self._bounds.end - self._position))
+            if not len(raw):
+                return  # it was truncated since it was listed
+            rows, stop, status = scan_batches(raw, 0, len(raw))
+            at_end = self._position + len(raw) == self._bounds.end
+            broken = status is not ReadStatus.OK and (status is not ReadStatus.TORN or at_end)
+            if not len(rows) and not broken:
+                size = self._size_of_large(raw)
+                if not size:
+                    yield self._resynced(self._position, status)
+                    size = PIECE_BYTES
+                continue
+            size = PIECE_BYTES
+            yield from self._piece(raw[:stop], rows, status, broken=broken)
+
+    @property
+    def _is_done(self) -> bool:
+        return self._stopped or self._previous + 1 >= self._bounds.stop_offset
+
+    def _piece(
+        self, raw: Bytes, rows: Table, status: ReadStatus, *, broken: bool
+    ) -> Iterator[Sound | Damage]:
+        start = self._position
+        bad = _bad_crcs(raw, rows)
+        trailing = len(rows)
+        while trailing and bad[trailing - 1]:
+            trailing -= 1
+        end = start + len(raw)
+        if trailing < len(rows) and (broken or (trailing and end < self._bounds.end)):
+            # The sizes of the last batches may be wrong: look at them again from the first of them on.
+            rows, end = rows[:trailing], start + int(rows["position"][trailing])
+        yield from self._rows(Piece(self._source, start, self._previous, raw, rows), bad[: len(rows)])
+        self._position = end
+        if broken and not self._is_done:
+            yield self._resynced(end, status)
+
+    def _rows(self, piece: Piece, bad: npt.NDArray[np.bool_]) -> Iterator[Sound | Damage]:
+        edges = np.flatnonzero(np.diff(bad.astype(np.int8))) + 1
+        for begin, end in zip([0, *edges], [*edges, len(bad)], strict=True):
+            if self._stopped or begin == end:
+                return
+            if bad[begin]:
+                for row in range(begin, end):
+                    if piece.batches["last_offset"][row] >= self._bounds.stop_offset:
+                        self._stopped = True
+                        return
+                    carried, computed = crcs(piece.raw, piece.batches, row)
+                    yield _damage(piece, row, "bad_crc", f"CRC {carried:08x}", f"{computed:08x}")
+            else:
+                yield from self._ordered(piece, int(begin), int(end))
+
+    def _ordered(self, piece: Piece, begin: int, end: int) -> Iterator[Sound | Damage]:
+        """Rows with a right CRC: those whose offsets rise within the bounds go on."""
+        while begin < end and not self._stopped:
+            stop = self._first_misplaced(piece.batches, begin, end)
+            outside = np.flatnonzero(piece.batches["last_offset"][begin:stop] >= self._edge)
+            if len(outside):
+                stop = begin + int(outside[0])
+            if stop > begin:
+                self._previous, before = int(piece.batches["last_offset"][stop - 1]), self._previous
+                yield from self._parsed(piece, begin, stop, before)
+            if stop < end:
+                last_offset = int(piece.batches["last_offset"][stop])
+                if len(outside) and last_offset >= self._bounds.stop_offset:
+                    self._stopped = True
+                    return
+                yield _damage(
+                    piece, stop, "offset_order", self._offsets_wanted(), f"last offset {last_offset}"
+                )
+            begin = stop + 1
+
+    def _first_misplaced(self, batches: Table, begin: int, end: int) -> int:
+        """Row in [begin, end) whose offsets do not fit between its neighbours', `end` if all do.
+
+        No CRC covers a base offset. Of two batches that do not rise the first is wrong when the second rises above what
+        was before, and the third does not contradict it.
+        """
+        wrong = first_bad_order(batches[begin:end], self._previous)
+        if wrong <= 0:
+            return end if wrong < 0 else begin
+        second = begin + wrong
+        before = int(batches["last_offset"][second - 2]) if wrong > 1 else self._previous
+        fits_before = _first_offset(batches[second]) > before
+        agrees = second + 1 < end and _first_offset(batches[second + 1]) > batches["last_offset"][second - 1]
+        return second - 1 if fits_before and not agrees else second
+
+    @property
+    def _edge(self) -> int:
+        return min(self._bounds.limit_offset, self._bounds.stop_offset)
+
+    def _offsets_wanted(self) -> str:
+        limit = self._bounds.limit_offset
+        below = f" and below {limit}" if limit < 2**63 - 1 else ""
+        return f"offsets above {self._previous}{below}"
+
+    def _parsed(self, piece: Piece, begin: int, end: int, previous: int) -> Iterator[Sound | Damage]:
+        """Rows in order: those whose records are what the header says are sound.
+
+        After a batch that is not, few batches at a time are tried, so that it does not cost more than a few of its like.
+        """
+        window = end - begin
+        while begin < end:
+            stop = min(begin + window, end)
+            part = Piece(self._source, piece.file_position, previous, piece.raw, piece.batches[begin:stop])
+            done = 0
+            try:
+                for found in slices(part):
+                    yield Sound(part, found)
+                    done = found.end
+                window *= 2
+            except CorruptFile as error:
+                failed = int(np.searchsorted(part.batches["position"], error.position - part.file_position))
+                if failed == done:
+                    yield _damage(part, failed, "bad_records", str(error.expected), str(error.found))
+                    done, window = done + 1, 1
+                else:
+                    window = failed - done
+            if done:
+                previous = int(part.batches["last_offset"][done - 1])
+            begin += done
+
+    def _size_of_large(self, head: Bytes) -> int:
+        """Size of the batch at the position if it is larger than a piece and its CRC is right, else 0."""
+        try:
+            _, size, magic = peek_batch(head.data)
+        except FormatError:
+            return 0
+        if size > self._bounds.end - self._position or not self._affords(size):
+            return 0
+        if magic != 2:
+            return size  # its CRC is checked when it was read
+        carried = int.from_bytes(head[CRC_AT : CRC_AT + 4].tobytes())
+        if self._crc_of(self._position + ATTRIBUTES_AT, self._position + size) == carried:
+            self._credit += size
+            return size
+        return 0
+
+    def _affords(self, size: int) -> bool:
+        """Whether so many bytes may be read for a batch that may turn out to be none."""
+        if size > min(self._credit, BATCH_BYTES_MAX):
+            return False
+        self._credit -= size
+        return True
+
+    def _crc_of(self, start: int, end: int) -> int:
+        crc = 0
+        while start < end:
+            data = self._read(self._fd, start, min(_WINDOW_BYTES, end - start))
+            if not len(data):
+                return -1
+            crc = crc32c(data.data, crc)
+            start += len(data)
+        return crc
+
+    def _resynced(self, start: int, status: ReadStatus) -> Damage:
+        """The damage that begins at `start`; the walk goes on behind it."""
+        found = self._next_batch(start + 1)
+        end = self._bounds.end if found is None else found
+        code = "bad_batch"
+        if found is None:
+            code = "torn_batch" if status is ReadStatus.TORN else "bad_batch"
+            if self._is_zero(start, end):
+                code = "zeros"
+        self._position = end
+        words = _WORDS[status if code != "zeros" else ReadStatus.BAD_SIZE]
+        return Damage(code, start, end, *words, at_end=found is None)
+
+    def _next_batch(self, start: int) -> int | None:
+        """Where the next batch with a right CRC and possible offsets begins."""
+        end = self._bounds.end
+        while True:
+            start = max(start, next_data(self._fd, start, end) - HEAD_BYTES)
+            buffer = self._read(self._fd, start, min(_WINDOW_BYTES + HEADER_SIZE, end - start))
+            last = len(buffer) - (HEAD_BYTES if start + len(buffer) >= end else HEADER_SIZE)
+            if last <= 0:
+                return None
+            at, outcome, self._credit = find_batch(
+                buffer, 0, last, end - start, self._previous + 1, self._edge, self._credit
+            )
+            if outcome == FOUND or (outcome == OUTSIDE and self._is_batch(start + at)):
+                return start + at
+            start += at + (outcome == OUTSIDE)
+
+    def _is_batch(self, position: int) -> bool:
+        """Whether a batch with a right CRC begins here; one too large for a window of the search."""
+        head = self._read(self._fd, position, HEADER_SIZE)
+        if len(head) < HEADER_SIZE or head[MAGIC_AT] != 2:
+            return self._is_legacy(position, head)
+        try:
+            header = parse_header(head.tobytes())
+        except FormatError:
+            return False
+        if not (self._previous < header.base_offset and header.last_offset < self._edge):
+            return False
+        end = position + header.size_bytes
+        return end <= self._bounds.end and self._affords(header.size_bytes) and (
+            self._crc_of(position + ATTRIBUTES_AT, end) == header.crc
+        )  # fmt: skip
+
+    def _is_legacy(self, position: int, head: Bytes) -> bool:
+        try:
+            size = peek_batch(head.data).size_bytes
+        except FormatError:
+            return False
+        if size > self._bounds.end - position or not self._affords(size):
+            return False
+        raw = self._read(self._fd, position, size)
+        rows, _, status = scan_batches(raw, 0, len(raw))
+        return status is ReadStatus.OK and len(rows) == 1 and first_bad_crc(raw, rows) < 0
+
+    def _is_zero(self, start: int, end: int) -> bool:
+        while start < end:
+            start = next_data(self._fd, start, end)
+            data = self._read(self._fd, start, min(_WINDOW_BYTES, end - start))
+            if data.any() or not len(data):
+                return start >= end
+            start += len(data)
+        return True
+
+
+_WORDS = {
+    ReadStatus.TORN: ("a whole batch", "the end of the log inside of one"),
+    ReadStatus.BAD_SIZE: ("a batch size that a batch can have", "a smaller or negative one"),
+    ReadStatus.BAD_MAGIC: ("magic 0, 1 or 2", "another magic byte"),
+    ReadStatus.OK: ("a batch", "bytes that are none"),
+}
+
+
+def _damage(piece: Piece, row: int, code: str, expected: str, found: str) -> Damage:
+    batch = piece.batches[row]
+    start = piece.file_position + int(batch["position"])
+    return Damage(code, start, start + int(batch["size"]), expected, found)
+
+
+def _first_offset(batch: Any) -> int:
+    """Base offset; the last one of a legacy wrapper, which does not name its first."""
+    return int(batch["base_offset"]) if batch["base_offset"] >= 0 else int(batch["last_offset"])
+
+
+def _bad_crcs(raw: Bytes, rows: Table) -> npt.NDArray[np.bool_]:
+    bad = np.zeros(len(rows), np.bool_)
+    row = 0
+    while row < len(rows):
+        found = first_bad_crc(raw, rows[row:])
+        if found < 0:
+            break
+        bad[row + found] = True
+        row += found + 1
+    return bad

@@ -1,0 +1,83 @@
+"""The data source `kafka-segments`: its batch reader, and what all of its readers share."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from cleanerd.errors import BadUsage
+from cleanerd.tools.insight.records import LogRange, split
+
+from .options import COLUMN_TYPES, Options, parse_options
+from .reading import batches_of, open_settled
+from .stream import SegmentsStreamReader
+from .write import SegmentsWriter
+from .write_options import parse_write_options
+
+
+class KafkaSegments(DataSource):
+    """The records of partition directories, with the columns of Spark's Kafka source."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format()` takes."""
+        return "kafka-segments"
+
+    def schema(self) -> str:
+        """The columns that were asked for. Raises `BadUsage`."""
+        return ", ".join(f"`{name}` {COLUMN_TYPES[name]}" for name in parse_options(self.options).columns)
+
+    def reader(self, schema: Any) -> "SegmentsReader":
+        """The reader for these options. Raises `BadUsage`."""
+        return SegmentsReader(parse_options(self.options, streaming=False), _columns(schema))
+
+    def streamReader(self, schema: Any) -> SegmentsStreamReader:  # noqa: N802 - Spark's name
+        """The reader for a stream with these options. Raises `BadUsage`."""
+        return SegmentsStreamReader(parse_options(self.options, streaming=True), _columns(schema))
+
+    def writer(self, schema: Any, overwrite: bool) -> SegmentsWriter:
+        """The writer for these options and rows. Raises `BadUsage`, `LockHeld`, `OSError`."""
+        if overwrite:
+            raise BadUsage(
+                "mode overwrite: nothing is ever overwritten; mode append adds partition directories"
+            )
+        return SegmentsWriter(parse_write_options(self.options, schema))
+
+
+def _columns(schema: Any) -> tuple[str, ...]:
+    """Names of the columns of a `StructType`: that of `KafkaSegments.schema`, or one that the user gave."""
+    for found in schema.fields:
+        kind = found.dataType.simpleString()
+        if COLUMN_TYPES.get(found.name) != kind:
+            raise BadUsage(f"no column {found.name} of type {kind}; there are {COLUMN_TYPES}")
+    return tuple(schema.names)
+
+
+class SegmentsReader(DataSourceReader):
+    """Lists on the driver, reads in the tasks; travels between them."""
+
+    def __init__(self, options: Options, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Parts of the logs, each for one task. Raises `BadUsage`, `CleanerdError`, `OSError`."""
+        options = self._options
+        parts: list[LogRange] = []
+        for tp, directory in options.partition_dirs():
+            start, end = options.bounds(tp)
+            log = open_settled(
+                directory,
+                options,
+                start_offset=start,
+                end_offset=end,
+                start_timestamp_ms=options.starting.timestamp_of(tp),
+                end_timestamp_ms=options.ending.timestamp_of(tp),
+            )
+            parts += split(log, options.max_bytes)
+        return [InputPartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Record batches of one part. Raises `CorruptFile`; `SourceChanged` for records that were deleted meanwhile."""
+        return batches_of(partition.value, self._options, self._columns)

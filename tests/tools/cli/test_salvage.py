@@ -1,0 +1,56 @@
+"""`cleanerd salvage`: documents and exit codes."""
+
+import json
+from pathlib import Path
+
+from cleanerd.format.names import LOCK
+from tests.cleaning.logs import lock_of_another
+from tests.cli.conftest import Run
+from tests.tools.insight import damage
+from tests.tools.insight.logdirs import broker_log_dir
+
+
+def test_a_whole_copy(run: Run, tmp_path: Path) -> None:
+    """Exit 0, and no word of caution."""
+    source = broker_log_dir(tmp_path / "logs") / "plain-0"
+    ran = run("salvage", str(source), "--output", str(tmp_path / "plain-0"), "-o", "json")
+    document = json.loads(ran.out)
+    assert (ran.code, ran.err, document["damage"], document["end_offset"]) == (0, "", [], 16)
+
+
+def test_what_is_lost_is_listed(run: Run, tmp_path: Path) -> None:
+    """Exit 1, each range with its bytes; as a table too."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    log, start = damage.bad_crc(log_dir)
+    source = str(log_dir / "plain-0")
+    ran = run("salvage", source, "--output", str(tmp_path / "a-0"), "-o", "json")
+    (lost,) = json.loads(ran.out)["damage"]
+    assert ran.code == 1
+    assert (lost["path"], lost["start"], lost["code"]) == (str(log), start, "bad_crc")
+    ran = run("salvage", source, "--output", str(tmp_path / "b-0"))
+    assert ran.code == 1
+    assert (
+        "keys that were deleted in a range that is lost are back in the copy: if the partition has other replicas"
+        in ran.err
+    )
+    assert str(lost["end"]) in ran.out
+    assert "in 1 ranges" in ran.err
+
+
+def test_a_transaction_without_an_end_is_told(run: Run, tmp_path: Path) -> None:
+    """On stderr: what to look for when consumers wait."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    log = max((log_dir / "transactions-0").glob("*.log"))
+    log.write_bytes(log.read_bytes()[:-5])
+    ran = run("salvage", str(log.parent), "--output", str(tmp_path / "t-0"), "-o", "json")
+    assert "the transaction of producer 1 has no end" in ran.err
+
+
+def test_refusals(run: Run, tmp_path: Path) -> None:
+    """2 for directories that make no sense, 1 while a broker runs."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    assert run("salvage", str(log_dir), "--output", str(tmp_path / "a-0")).code == 2
+    with lock_of_another(log_dir / LOCK) as pid:
+        ran = run("salvage", str(log_dir / "plain-0"), "--output", str(tmp_path / "a-0"))
+    assert ran.code == 1
+    assert f"in use by process {pid}" in ran.err

@@ -1,0 +1,100 @@
+"""A writer asks the daemon to keep off: against the real control server, and against none."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cleanerd.errors import Retryable
+from cleanerd.tools.client.control import HOLD_TTL_MS, CleanerControl, DaemonControl, NoDaemon
+from cleanerd.tools.client.producer import Producer
+from tests.daemon.fake_daemon import FakeOperations, serve
+from tests.tools.client.logs import open_writer
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "control.sock"
+
+
+@pytest.fixture
+def operations(path: Path) -> Iterator[FakeOperations]:
+    """What the daemon behind the socket does."""
+    fake = FakeOperations()
+    server, _ = serve(path, fake)
+    yield fake
+    server.stop(1.0)
+
+
+def test_hold_is_taken_with_owner_reason_and_ttl_and_lifted(path: Path, operations: FakeOperations) -> None:
+    """The hold of a writer that dies ends by itself."""
+    control: CleanerControl = DaemonControl(str(path), owner="orders service")
+    token = control.abort_and_pause("orders", 3, 1000)
+    assert token is not None
+    (hold,) = operations.held.values()
+    assert (hold.id, hold.pattern, hold.owner) == (token, "orders-3", "orders service")
+    assert hold.reason
+    assert hold.expires_ms == HOLD_TTL_MS
+    control.resume(token)
+    assert operations.held == {}
+
+
+def test_daemon_that_says_no_is_an_error(path: Path, operations: FakeOperations) -> None:
+    with pytest.raises(Retryable, match=r"504 .*still being cleaned"):
+        DaemonControl(str(path)).abort_and_pause("orders", 3, 0)
+    assert operations.held == {}
+
+
+def test_where_nobody_listens_nobody_cleans(path: Path) -> None:
+    """No socket, or one that a dead daemon left: the writer goes on."""
+    control = DaemonControl(str(path))
+    assert control.abort_and_pause("orders", 3, 10) is None
+    control.resume("of a daemon that is gone")
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    assert control.abort_and_pause("orders", 3, 10) is None
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", b"junk\r\n\r\n"])
+def test_answer_that_makes_no_sense_is_an_error(path: Path, answer: bytes) -> None:
+    """Something else listens there: better not to go on."""
+
+    def serve_once() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(answer)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        thread = threading.Thread(target=serve_once)
+        thread.start()
+        with pytest.raises(Retryable, match=r"control\.sock"):
+            DaemonControl(str(path)).abort_and_pause("orders", 3, 10)
+        thread.join()
+
+
+def test_writer_and_daemon_together(tmp_path: Path, path: Path, operations: FakeOperations) -> None:
+    """While closed segments are truncated the hold is there, and not after."""
+    seen = []
+
+    class Watching(DaemonControl):
+        def resume(self, token: str) -> None:
+            seen.append(list(operations.held))
+            super().resume(token)
+
+    with open_writer(tmp_path, segment_bytes=100, control=Watching(str(path))) as writer:
+        for n in range(5):
+            Producer(writer).put(b"k", b"v" * n)
+        writer.truncate(1)
+    assert seen == [["h1"]]
+    assert operations.held == {}
+
+
+def test_no_daemon_asks_nobody() -> None:
+    control: CleanerControl = NoDaemon()
+    assert control.abort_and_pause("t", 0, 0) is None
+    control.resume("anything")

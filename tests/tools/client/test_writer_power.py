@@ -1,0 +1,105 @@
+"""A writer with `fsync` on a machine that loses power: what it said was written is there, and says the same."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from cleanerd.env.files import RealFiles
+from cleanerd.format.names import FileKind, segment_path
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter
+from tests.sim.disk import SwitchedOff
+from tests.simulation.disk import Disk
+from tests.simulation.play import disk_path
+from tests.simulation.stage import START_NS
+from tests.simulation.tick import Tick
+
+SEEDS = range(20)
+
+
+@pytest.fixture
+def make_disk() -> Iterator[Callable[[], Disk]]:
+    """Makes a disk with an empty log directory, in the place of the one before."""
+    made: list[Disk] = []
+
+    def make() -> Disk:
+        for disk in made:
+            disk.remove()
+        made[:] = [Disk(disk_path(), Tick(START_NS))]
+        return made[0]
+
+    yield make
+    for disk in made:
+        disk.remove()
+
+
+def opened(disk: Disk) -> LogWriter:
+    return LogWriter(disk.root, "t", 0, segment_bytes=10_000, fsync=True, repair=True)
+
+
+def write_aborted(writer: LogWriter) -> None:
+    """A record, another one of the same key in a transaction that is aborted."""
+    Producer(writer).put(b"k", b"good")
+    producer = Producer(writer, producer_id=7)
+    producer.begin()
+    producer.put(b"k", b"bad")
+    producer.abort()
+
+
+def committed(disk: Disk) -> list[bytes | None]:
+    found = read_records(f"{disk.root}/t-0", isolation="read_committed")
+    return [record.value for record in found if record.key == b"k"]
+
+
+def test_what_was_appended_to_a_new_log_outlives_a_power_cut(make_disk: Callable[[], Disk]) -> None:
+    for seed in SEEDS:
+        disk = make_disk()
+        with disk.installed():
+            Producer(opened(disk)).put(b"k", b"good")
+            disk.power_cut(random.Random(seed))
+            opened(disk)
+            assert committed(disk) == [b"good"]
+
+
+def test_a_transaction_index_that_was_rebuilt_is_on_stable_storage_when_its_segment_is_closed(
+    make_disk: Callable[[], Disk],
+) -> None:
+    """The second power cut is the one that hurts: nobody looks at a closed segment again."""
+    for seed in SEEDS:
+        disk = make_disk()
+        with disk.installed():
+            write_aborted(opened(disk))
+            path = segment_path(f"{disk.root}/t-0", 0, FileKind.TXN_INDEX)
+            RealFiles().truncate(path, 7)
+            RealFiles().fsync(path)
+            opened(disk).roll()
+            disk.power_cut(random.Random(seed))
+            opened(disk)
+            assert committed(disk) == [b"good"]
+
+
+def test_a_closed_segment_has_its_transaction_index_wherever_the_power_fails_in_a_roll(
+    make_disk: Callable[[], Disk],
+) -> None:
+    for operations in range(26):
+        for seed in SEEDS[:4]:
+            disk = make_disk()
+            with disk.installed():
+                writer = opened(disk)
+                write_aborted(writer)
+                left = iter(range(operations))
+
+                def stop(_: str, __: str, left: Iterator[int] = left) -> None:
+                    if next(left, None) is None:
+                        raise SwitchedOff
+
+                disk.before = stop
+                with suppress(SwitchedOff):
+                    writer.roll()
+                disk.before = lambda *_: None
+                disk.power_cut(random.Random(seed))
+                opened(disk)
+                assert committed(disk) == [b"good"]

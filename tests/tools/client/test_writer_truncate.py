@@ -1,0 +1,410 @@
+"""Truncation by the cooperating writer (rules 2.7, 2.14): the files of a writer that never wrote the rest."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from cleanerd.cleaning.retain import revalidate_snapshot
+from cleanerd.env.files import RealFiles
+from cleanerd.errors import CorruptFile, LockHeld, LogUncleanable, Retryable, SourceChanged
+from cleanerd.format import names
+from cleanerd.format.batch import encode_empty_batch, parse_header
+from cleanerd.format.names import TopicPartition
+from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.generation import read_generation
+from cleanerd.storage.lock import LogDirLock
+from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.replay import snapshot_offsets
+from cleanerd.storage.scan import scan_partition
+from cleanerd.storage.segments import LogBatch, live_bases, log_batches
+from cleanerd.tools.client.producer import Producer, ProducerRecord
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter
+from tests.sim.disk import SwitchedOff
+from tests.tools.client.killed import KilledFiles, killed_at_every_operation
+from tests.tools.client.logs import busy, check_indexes, contents, open_writer
+
+FILES = RealFiles()
+TP = TopicPartition("t", 0)
+SEGMENT_BYTES = 600
+
+
+def fill(log_dir: Path, rounds: int = 12) -> tuple[list[LogBatch], list[int]]:
+    """Transactions, aborted ones too, across several segments; its batches and the bases of its segments."""
+    with open_writer(log_dir, segment_bytes=SEGMENT_BYTES) as writer:
+        busy(writer, range(rounds))
+        return list(log_batches(writer.directory, 0)), live_bases(writer.directory)
+
+
+def offsets(directory: str) -> list[int]:
+    return [batch.last_offset for batch in log_batches(directory, 0)]
+
+
+BATCHES = 48
+
+
+@pytest.mark.parametrize("number", range(BATCHES))
+def test_truncated_log_is_that_of_a_writer_that_never_wrote_the_rest(tmp_path: Path, number: int) -> None:
+    """At every batch boundary: every file, byte for byte, and the producers; then both go on alike."""
+    batches, bases = fill(tmp_path / "cut")
+    assert len(batches) == BATCHES
+    offset = batches[number - 1].last_offset + 1 if number else 0
+    with (
+        open_writer(tmp_path / "cut", segment_bytes=SEGMENT_BYTES) as cut,
+        open_writer(tmp_path / "never", segment_bytes=SEGMENT_BYTES) as never,
+    ):
+        for batch in batches[:number]:
+            never.append(batch.data)
+        if offset in bases[1:]:
+            never.roll()
+        cut.truncate(offset)
+        assert cut.log_end_offset == never.log_end_offset == offset
+        assert cut.producers == never.producers
+        assert live_bases(cut.directory) == live_bases(never.directory)
+        for writer in (cut, never):
+            for batch in batches[number:]:
+                writer.append(batch.data)
+    assert contents(tmp_path / "cut") == contents(tmp_path / "never")
+
+
+@pytest.mark.parametrize("number", range(0, 60, 7))
+def test_reopened_after_a_truncation_it_ends_where_it_was_cut(tmp_path: Path, number: int) -> None:
+    batches, _ = fill(tmp_path)
+    offset = batches[min(number, len(batches) - 1)].last_offset
+    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES) as writer:
+        writer.truncate(offset)
+        producers = writer.producers
+    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES) as writer:
+        assert (writer.log_end_offset, writer.producers) == (offset, producers)
+        busy(writer, range(20, 23))
+    check_indexes(tmp_path)
+
+
+@pytest.mark.parametrize("offset", range(1, 20))
+def test_batch_that_reaches_the_offset_goes_and_no_offset_is_used_twice(tmp_path: Path, offset: int) -> None:
+    """Batches of five: what a consumer has read below the offset it will not read anew."""
+    with open_writer(tmp_path, segment_bytes=300) as writer:
+        for n in range(4):
+            Producer(writer).send([ProducerRecord(b"k", b"v%d" % n)] * 5)
+        writer.truncate(offset)
+        assert writer.log_end_offset == offset
+        assert offsets(writer.directory) == [last for last in (4, 9, 14, 19) if last < offset]
+    with open_writer(tmp_path, segment_bytes=300) as writer:
+        assert Producer(writer).put(b"k", b"new") == offset
+        assert [r.offset for r in read_records(writer.directory)][-1] == offset
+    check_indexes(tmp_path)
+
+
+def test_gap_that_a_cleaning_left_is_not_filled(tmp_path: Path) -> None:
+    """The last records below the offset were cleaned away: the log ends at the offset all the same, for ever."""
+    with open_writer(tmp_path) as writer:
+        for n in range(10):
+            Producer(writer).put(b"k%d" % n, b"v")
+        writer.roll()
+        Producer(writer).put(b"k", b"v")
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    batches = list(log_batches(str(path.parent), 0))
+    path.write_bytes(batches[0].data + encode_empty_batch(parse_header(batches[1].data)))
+    for name in (".index", ".timeindex"):
+        path.with_suffix(name).write_bytes(b"")
+    with open_writer(tmp_path) as writer:
+        writer.truncate(7)
+        assert writer.log_end_offset == 7
+    with open_writer(tmp_path) as writer:
+        assert writer.log_end_offset == 7
+        assert live_bases(writer.directory) == [0, 7]
+
+
+def test_nothing_happens_at_the_end_or_above(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES) as writer:
+        before = contents(tmp_path)
+        writer.truncate(writer.log_end_offset)
+        writer.truncate(writer.log_end_offset + 5)
+        assert contents(tmp_path) == before
+
+
+def test_checkpoints_are_lowered_and_leader_epochs_dropped(tmp_path: Path) -> None:
+    """2.14, spec disk A6; entries of others stay."""
+    _, bases = fill(tmp_path)
+    (tmp_path / "u-0").mkdir()
+    (tmp_path / names.CLEANER_OFFSET_CHECKPOINT).write_text(f"0\n2\nt 0 {bases[-1]}\nu 0 {bases[-1]}\n")
+    (tmp_path / names.LOG_START_CHECKPOINT).write_text(f"0\n1\nt 0 {bases[1] + 1}\n")
+    epochs = tmp_path / "t-0" / names.LEADER_EPOCH_CHECKPOINT
+    epochs.write_text(f"0\n3\n0 0\n1 {bases[1]}\n2 {bases[2]}\n")
+    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES) as writer:
+        writer.truncate(bases[2] - 1)
+        found = read_checkpoints(FILES, str(tmp_path))
+        assert found.cleaner == {TP: bases[1], TopicPartition("u", 0): bases[-1]}
+        assert found.log_start == {TP: bases[1] + 1}
+        assert epochs.read_text() == f"0\n2\n0 0\n1 {bases[1]}\n"
+        assert snapshot_offsets(writer.directory)[-1] <= bases[1]
+        writer.truncate(bases[1])
+        assert read_checkpoints(FILES, str(tmp_path)).log_start == {TP: bases[1]}
+        assert epochs.read_text() == "0\n1\n0 0\n"
+
+
+# -- what is refused -----------------------------------------------------------------------------------------
+
+
+def test_below_the_first_segment_is_refused(tmp_path: Path) -> None:
+    with open_writer(tmp_path, start_offset=100) as writer:
+        Producer(writer).put(b"k", b"v")
+        before = contents(tmp_path)
+        with pytest.raises(ValueError, match="starts above 99"):
+            writer.truncate(99)
+        assert contents(tmp_path) == before
+        Producer(writer).put(b"k", b"v")
+
+
+def test_lock_of_another_keeps_the_log_as_it_is(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with open_writer(tmp_path, lock_wait_s=0) as writer:
+        before = contents(tmp_path)
+        for change in (writer.truncate, writer.truncate_fully_and_start_at):
+            with LogDirLock(str(tmp_path)), pytest.raises(LockHeld):
+                change(1)
+        assert contents(tmp_path) == before
+        Producer(writer).put(b"k", b"v")
+
+
+def test_damage_below_the_offset_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
+    """A closed segment is read before the ones behind it go."""
+    _, bases = fill(tmp_path)
+    path = tmp_path / "t-0" / f"{bases[1]:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[70] ^= 1
+    path.write_bytes(content)
+    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES) as writer:
+        before = contents(tmp_path)
+        with pytest.raises(CorruptFile) as caught:
+            writer.truncate(bases[2] - 1)
+        assert caught.value.path == str(path)
+        assert contents(tmp_path) == before
+        Producer(writer).put(b"k", b"v")
+
+
+@pytest.mark.parametrize("name", [names.CLEANER_OFFSET_CHECKPOINT, f"t-0/{names.LEADER_EPOCH_CHECKPOINT}"])
+def test_damaged_checkpoint_is_named_and_nothing_is_lost(tmp_path: Path, name: str) -> None:
+    fill(tmp_path)
+    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES) as writer:
+        (tmp_path / name).write_text("0\n1\nt zero 5\n")
+        before = contents(tmp_path)
+        with pytest.raises(CorruptFile) as caught:
+            writer.truncate(1)
+        assert caught.value.path == str(tmp_path / name)
+        assert contents(tmp_path) == before
+        Producer(writer).put(b"k", b"v")
+
+
+def test_half_a_commit_that_cannot_be_mended_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES) as writer:
+        (tmp_path / "t-0" / f"{0:020d}.log.swap").touch()
+        before = contents(tmp_path)
+        with pytest.raises(LogUncleanable, match="by hand"):
+            writer.truncate(1)
+        assert contents(tmp_path) == before
+
+
+# -- interrupted ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "at", ["middle of a closed segment", "base of a closed segment", "active segment", "0"]
+)
+def test_killed_anywhere_and_opened_again(tmp_path: Path, at: str) -> None:
+    """The writer finds a beginning of the log that holds all below the offset, with right indexes, and can go on."""
+    batches, bases = fill(tmp_path / "log")
+    offset = {
+        "middle of a closed segment": next(b.last_offset + 1 for b in batches if b.last_offset > bases[2]),
+        "base of a closed segment": bases[2],
+        "active segment": batches[-1].last_offset,
+        "0": 0,
+    }[at]
+    every = [batch.data for batch in batches]
+    wanted = [batch.data for batch in batches if batch.last_offset < offset]
+
+    def truncate(log_dir: Path, files: KilledFiles) -> None:
+        writer = open_writer(log_dir, segment_bytes=SEGMENT_BYTES)
+        writer._files = files
+        writer.truncate(offset)
+        writer.close()
+
+    for log_dir in killed_at_every_operation(tmp_path / "log", tmp_path / "killed", truncate):
+        with open_writer(log_dir, segment_bytes=SEGMENT_BYTES) as writer:
+            found = [batch.data for batch in log_batches(writer.directory, 0)]
+            assert found == every[: len(found)]
+            assert found[: len(wanted)] == wanted
+            assert read_generation(PartitionDir(FILES, writer.directory)) is not None
+            writer.truncate(offset)
+            assert writer.log_end_offset == offset
+            assert [batch.data for batch in log_batches(writer.directory, 0)] == wanted
+            busy(writer, range(20, 22))
+        check_indexes(log_dir)
+
+
+def test_writer_that_failed_takes_nothing_more(tmp_path: Path) -> None:
+    fill(tmp_path)
+    writer = open_writer(tmp_path, segment_bytes=SEGMENT_BYTES)
+    writer._files = KilledFiles(5)
+    with pytest.raises(SwitchedOff):
+        writer.truncate(3)
+    for use in (lambda: writer.truncate(1), lambda: Producer(writer).put(b"k", b"v"), writer.close):
+        with pytest.raises(AssertionError):
+            use()
+    with pytest.raises(SourceChanged, match="interrupted"):
+        read_generation(PartitionDir(FILES, writer.directory))
+
+
+# -- everything ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [0, 3, 99, 100, 101, 105, 109, 110, 500])
+def test_truncate_fully_and_start_at(tmp_path: Path, start: int) -> None:
+    """Below the first segment, inside, at the end, above it: an empty log with no past."""
+    with open_writer(tmp_path, start_offset=100, segment_bytes=200) as writer:
+        for n in range(10):
+            Producer(writer, producer_id=7, next_sequence=n).put(b"k", b"v" * 50)
+        (tmp_path / "t-0" / names.LEADER_EPOCH_CHECKPOINT).write_text("0\n1\n0 100\n")
+        for name in (names.CLEANER_OFFSET_CHECKPOINT, names.LOG_START_CHECKPOINT):
+            (tmp_path / name).write_text("0\n1\nt 0 104\n")
+        writer.truncate_fully_and_start_at(start)
+        assert (writer.log_end_offset, writer.active_base_offset, writer.producers) == (start, start, ())
+        assert list(contents(tmp_path)) == [
+            *(f"{start:020d}{suffix}" for suffix in (".index", ".log", ".snapshot", ".timeindex")),
+            names.LEADER_EPOCH_CHECKPOINT,
+        ]
+        found = read_checkpoints(FILES, str(tmp_path))
+        assert found.cleaner[TP] <= start
+        assert found.log_start[TP] <= start
+        assert Producer(writer).put(b"k", b"v") == start
+    with open_writer(tmp_path) as writer:
+        assert writer.log_end_offset == start + 1
+    check_indexes(tmp_path)
+
+
+@pytest.mark.parametrize("start", [0, 105, 500])
+def test_truncated_fully_and_killed_anywhere(tmp_path: Path, start: int) -> None:
+    """What is left is part of the old log or the new one, and nothing counts as cleaned or deleted that is not."""
+    with open_writer(tmp_path / "log", start_offset=100, segment_bytes=500) as writer:
+        for n in range(10):
+            Producer(writer).put(b"k", b"%d" % n * 50)
+    for name in (names.CLEANER_OFFSET_CHECKPOINT, names.LOG_START_CHECKPOINT):
+        (tmp_path / "log" / name).write_text("0\n1\nt 0 108\n")
+
+    def truncate(log_dir: Path, files: KilledFiles) -> None:
+        writer = open_writer(log_dir, segment_bytes=500)
+        writer._files = files
+        writer.truncate_fully_and_start_at(start)
+        writer.close()
+
+    for log_dir in killed_at_every_operation(tmp_path / "log", tmp_path / "killed", truncate):
+        with open_writer(log_dir, segment_bytes=500) as writer:
+            left = offsets(writer.directory)
+            end, base = writer.log_end_offset, writer.active_base_offset
+            assert not left or left == list(range(left[0], left[-1] + 1))
+            assert end == max(base, *(last + 1 for last in left[-1:]), 0)
+            assert read_checkpoints(FILES, str(log_dir)).cleaner[TP] <= base or left[-1] == 109
+            writer.truncate_fully_and_start_at(start)
+            assert live_bases(writer.directory) == [start]
+            assert Producer(writer).put(b"k", b"v") == start
+        check_indexes(log_dir)
+
+
+# -- the cleaner ---------------------------------------------------------------------------------------------
+
+
+class Recording:
+    """A cleaner that can be told to stop; notes what the log looked like when it was."""
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.calls: list[object] = []
+        self._refuses = refuses
+        self._tokens = itertools.count()
+
+    def abort_and_pause(self, topic: str, partition: int, timeout_ms: int) -> str:
+        self.calls.append((topic, partition, timeout_ms))
+        if self._refuses:
+            raise Retryable("still cleaning")
+        return f"hold {next(self._tokens)}"
+
+    def resume(self, token: str) -> None:
+        self.calls.append(token)
+
+
+def test_2_7_the_cleaner_is_stopped_below_the_active_base_only(tmp_path: Path) -> None:
+    _, bases = fill(tmp_path)
+    control = Recording()
+    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES, control=control, control_timeout_ms=5) as writer:
+        writer.truncate(writer.log_end_offset)
+        writer.truncate(writer.log_end_offset - 1)
+        writer.truncate(bases[-1])
+        assert control.calls == []
+        writer.truncate(bases[-1] - 1)
+        assert control.calls == [("t", 0, 5), "hold 0"]
+        writer.truncate_fully_and_start_at(0)
+        assert control.calls[2:] == [("t", 0, 5), "hold 1"]
+
+
+def test_2_7_the_cleaner_is_resumed_whatever_happens(tmp_path: Path) -> None:
+    _, bases = fill(tmp_path)
+    control = Recording()
+    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES, control=control, lock_wait_s=0) as writer:
+        with LogDirLock(str(tmp_path)), pytest.raises(LockHeld):
+            writer.truncate(bases[1])
+        assert control.calls == [("t", 0, 30_000), "hold 0"]
+
+
+def test_cleaner_that_does_not_stop_in_time_keeps_the_log_as_it_is(tmp_path: Path) -> None:
+    _, bases = fill(tmp_path)
+    with open_writer(tmp_path, segment_bytes=SEGMENT_BYTES, control=Recording(refuses=True)) as writer:
+        before = contents(tmp_path)
+        with pytest.raises(Retryable, match="still cleaning"):
+            writer.truncate(bases[1])
+        assert contents(tmp_path) == before
+        Producer(writer).put(b"k", b"v")
+
+
+def test_retention_planned_before_a_truncation_takes_nothing(tmp_path: Path) -> None:
+    """Neither by what the segments were, nor by a log start offset that was read before."""
+    (tmp_path / names.LOG_START_CHECKPOINT).write_text("0\n1\nt 0 6\n")
+    with open_writer(tmp_path, segment_bytes=150) as writer:
+        for _ in range(2):
+            stale = read_checkpoints(FILES, str(tmp_path))
+            for n in range(10):
+                Producer(writer).put(b"k", b"%d" % n)
+            before = scan_partition(FILES, str(tmp_path), TP, stale, is_kafka=False)
+            assert before is not None
+            revalidate_snapshot(FILES, before, 1)
+            writer.truncate_fully_and_start_at(0)
+            for n in range(10):
+                Producer(writer).put(b"k", b"%d" % n)
+            with pytest.raises(SourceChanged, match="was truncated or created again"):
+                revalidate_snapshot(FILES, before, 1)
+        (tmp_path / names.LOG_START_CHECKPOINT).write_text("0\n1\nt 0 6\n")
+        stale = read_checkpoints(FILES, str(tmp_path))
+        writer.truncate_fully_and_start_at(0)
+        for n in range(10):
+            Producer(writer).put(b"k", b"%d" % n)
+        after = scan_partition(FILES, str(tmp_path), TP, stale, is_kafka=False)
+        assert after is not None
+        assert after.log_start_offset == 6
+        with pytest.raises(SourceChanged, match="the log start offset was 6, is 0"):
+            revalidate_snapshot(FILES, after, 1)
+
+
+def test_reader_goes_on_behind_a_truncation(tmp_path: Path) -> None:
+    """Of segments that go it has read what it had open; then it goes on with what took their place."""
+    with LogWriter(str(tmp_path), "t", 0, segment_bytes=150) as writer:
+        for n in range(6):
+            Producer(writer).put(b"k", b"old %d" % n)
+        reading = read_records(writer.directory)
+        seen = [next(reading) for _ in range(3)]
+        writer.truncate(4)
+        for n in range(4, 8):
+            Producer(writer).put(b"k", b"new %d" % n)
+        seen += reading
+    assert [record.offset for record in seen] == list(range(8))
+    assert [record.value for record in seen][4:] == [b"new %d" % n for n in range(4, 8)]

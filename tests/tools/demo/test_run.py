@@ -1,0 +1,109 @@
+"""`cleanerd demo`, played for real, and the reader that judges it."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from cleanerd.format.batch import Record
+from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.demo import run as demo
+from cleanerd.tools.demo.reader import read_and_compare
+from cleanerd.tools.demo.topics import ORDERS, PROFILES, TOPICS, Feed, Topic
+from tests.cli.conftest import Run
+
+NOW_MS = 1_700_000_000_000
+
+
+def test_demo_cleans_live_logs_and_loses_no_key(
+    spark: LazySpark, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Everything as in the command, with fewer records; the logs that it keeps are the cleaned ones."""
+    assert demo.play(str(tmp_path / "logs"), scale=0.05, session=spark) == 0
+    out, err = capfd.readouterr()
+    assert out.splitlines()[-1].startswith("No key was lost: ")
+    assert len(re.findall("-0 +committed ", out)) == 2 * len(TOPICS)
+    assert "superseded" in out
+    assert "tombstone" in out
+    assert "aborted" in out
+    assert "cleanerd: " not in err
+    for topic in TOPICS:
+        assert any(read_records(str(tmp_path / "logs" / f"{topic.name}-0"), isolation="read_committed"))
+
+
+def test_directory_must_be_empty(run: Run, tmp_path: Path) -> None:
+    """Nobody's files are mixed with the demo's."""
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "mine").write_text("")
+    ran = run("demo", "--directory", str(place))
+    assert (ran.code, ran.out) == (2, "")
+    assert "expected an empty directory" in ran.err
+    assert os.listdir(place) == ["mine"]
+
+
+def written(log_dir: Path, topic: Topic, batches: int = 40) -> Feed:
+    """A feed whose log is complete."""
+    feed = Feed(str(log_dir), topic, seed=1)
+    for _ in range(batches):
+        feed.send_batch(NOW_MS)
+    feed.close(NOW_MS)
+    return feed
+
+
+@pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.name)
+def test_reader_finds_nothing_wrong_with_a_whole_log(tmp_path: Path, topic: Topic) -> None:
+    """Also between the batches of transactions."""
+    feed = Feed(str(tmp_path), topic, seed=1)
+    for _ in range(20):
+        feed.send_batch(NOW_MS)
+        assert read_and_compare(feed.directory, feed.truth).problems == ()
+    feed.close(NOW_MS)
+    reading = read_and_compare(feed.directory, feed.truth)
+    newest = {key: (record.offset, record.value) for key, record in reading.newest.items()}
+    assert newest == {key: (latest.offset, latest.value) for key, latest in feed.truth.latest().items()}
+
+
+def test_reader_misses_a_lost_key(tmp_path: Path) -> None:
+    """A key that was committed, and of which nothing can be read."""
+    feed = written(tmp_path, PROFILES)
+    feed.truth.settle([Record(1, NOW_MS, b"lost", b"value")])
+    assert "b'lost'" in only_problem(feed)
+
+
+def test_reader_misses_the_newest_value(tmp_path: Path) -> None:
+    """An older value is no substitute."""
+    feed = written(tmp_path, PROFILES)
+    key = next(iter(feed.truth.latest()))
+    feed.truth.settle([Record(feed.writer.log_end_offset, NOW_MS, key, b"newer")])
+    assert f"{feed.writer.log_end_offset} is newer" in only_problem(feed)
+
+
+def test_reader_sees_a_deleted_key_come_back(tmp_path: Path) -> None:
+    """The tombstone is gone, an older value is not."""
+    feed = written(tmp_path, PROFILES)
+    key = next(key for key, latest in feed.truth.latest().items() if latest.value is not None)
+    feed.truth.settle([Record(feed.writer.log_end_offset, NOW_MS, key, None)])
+    assert f"{feed.writer.log_end_offset} is newer" in only_problem(feed)
+
+
+def test_reader_needs_no_trace_of_a_deleted_key(tmp_path: Path) -> None:
+    """Neither value nor tombstone: that is what cleaning is for."""
+    feed = written(tmp_path, PROFILES)
+    feed.truth.settle([Record(1, NOW_MS, b"deleted", None)])
+    assert read_and_compare(feed.directory, feed.truth).problems == ()
+
+
+def test_reader_sees_what_was_never_committed(tmp_path: Path) -> None:
+    """Here a transaction that the truth knows nothing of: each of its records is named."""
+    feed, other = written(tmp_path, ORDERS), Feed(str(tmp_path / "other"), ORDERS, seed=2)
+    assert len(read_and_compare(feed.directory, other.truth).problems) == sum(
+        1 for _ in read_records(feed.directory, isolation="read_committed")
+    )
+
+
+def only_problem(feed: Feed) -> str:
+    (problem,) = read_and_compare(feed.directory, feed.truth).problems
+    return problem

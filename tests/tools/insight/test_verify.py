@@ -1,0 +1,263 @@
+"""`verify`: nothing to say about a healthy directory, and one finding for each kind of damage."""
+
+import importlib
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cleanerd.format import names
+from cleanerd.format.legacy import encode_message
+from cleanerd.format.names import FileKind
+from cleanerd.format.record import Record
+from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.tools.insight.findings import KINDS, Severity
+from cleanerd.tools.insight.verify import verify
+from tests.cleaning.logs import clean, lock_of_another, write_logs
+from tests.kernels.random_log import RandomLog
+from tests.tools.insight import damage, damage_beside
+from tests.tools.insight.damage import Damage
+from tests.tools.insight.logdirs import GOLDEN, broker_log_dir, codes, findings, segment
+
+DAMAGES = damage.DAMAGES | damage_beside.DAMAGES
+ALSO = {
+    damage.zeros: {"bad_batch"},
+    damage.segment_too_large: {"preallocated"},
+    damage.many_findings: {"bad_crc"},
+    damage.segment_overflow: {"time_index_end", "epoch_order", "snapshot", "checkpoint_beyond_end"},
+    damage.txn_index_without_an_abort: {"txn_index_gap"},
+    damage.torn_tail: {"epoch_beyond_end"},  # of the broker's last start
+}
+"""What else a damage entails."""
+
+
+def test_nothing_is_wrong_with_what_a_broker_left(tmp_path: Path) -> None:
+    """All codecs, transactions, compacted segments, the metadata log; every record was walked."""
+    report = verify([str(broker_log_dir(tmp_path / "logs"))])
+    assert report.findings == []
+    assert report.is_sound
+    assert report.partitions == sum(path.is_dir() for path in GOLDEN.iterdir())
+    assert report.segments == len(list(GOLDEN.glob("*-*/*.log")))
+    assert report.bytes_read == sum(path.stat().st_size for path in GOLDEN.glob("*-*/*.log"))
+    assert report.records > 300
+
+
+@pytest.mark.parametrize("harm", DAMAGES, ids=lambda harm: harm.__name__)
+def test_a_damage_is_found_where_it_is(harm: Damage, tmp_path: Path) -> None:
+    """Code, file and byte; and hardly anything else, least of all about another log."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    path, position = harm(log_dir)
+    found = findings(log_dir)
+    mine = [finding for finding in found if finding.code == DAMAGES[harm]]
+    assert (str(path), position) in [(finding.path, finding.position) for finding in mine], found
+    assert {finding.code for finding in found} - {DAMAGES[harm]} <= ALSO.get(harm, set()), found
+    assert len({finding.topic for finding in found} - {""}) <= 1
+
+
+def test_every_code_has_a_damage() -> None:
+    """But those that need two directories, a staged cleaning or a race."""
+    elsewhere = {"meta_mismatch", "partition_twice", "staged", "changed", "not_judged", "no_log_dir"}
+    assert KINDS.keys() - set(DAMAGES.values()) == elsewhere
+
+
+def test_partitions_of_a_zookeeper_broker_need_no_topic_id(tmp_path: Path) -> None:
+    """Brokers before 2.8 wrote none; only a KRaft broker takes a partition without one for a stray."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    shutil.rmtree(log_dir / "__cluster_metadata-0")
+    (log_dir / "plain-0" / names.PARTITION_METADATA).unlink()
+    assert codes(log_dir) == {"partition_metadata_missing": 1}
+    (log_dir / names.META_PROPERTIES).write_text("version=0\nbroker.id=1\ncluster.id=c\n")
+    assert codes(log_dir) == {}
+
+
+def test_a_directory_of_another_program_is_named_as_a_whole(tmp_path: Path) -> None:
+    (tmp_path / "kafka" / "orders" / "0_12").mkdir(parents=True)
+    (finding,) = findings(tmp_path)
+    assert (finding.code, finding.path, finding.found) == ("no_log_dir", str(tmp_path), "kafka")
+
+
+def test_two_directories_of_one_broker(tmp_path: Path) -> None:
+    """A directory that was copied: its id and its partitions are there twice."""
+    first, second = broker_log_dir(tmp_path / "a"), broker_log_dir(tmp_path / "b")
+    partitions = sum(path.is_dir() for path in GOLDEN.iterdir())
+    assert codes(first, second) == {"meta_mismatch": 1, "partition_twice": partitions}
+    assert {finding.path.startswith(str(second)) for finding in findings(first, second)} == {True}
+
+
+def test_directories_of_two_brokers(tmp_path: Path) -> None:
+    """Their replicas of a partition are no copies of each other."""
+    first, second = broker_log_dir(tmp_path / "a"), broker_log_dir(tmp_path / "b")
+    (second / names.META_PROPERTIES).write_text(
+        (second / names.META_PROPERTIES).read_text().replace("node.id=", "node.id=7")
+    )
+    assert codes(first, second) == {"meta_mismatch": 2}
+
+
+def test_a_torn_tail_is_damage_when_the_broker_stopped_in_order(tmp_path: Path) -> None:
+    """Then no recovery will cut it off."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    log = segment(log_dir / "plain-0", 0)
+    os.truncate(log, log.stat().st_size - 5)
+    (finding,) = [finding for finding in findings(log_dir) if finding.severity is Severity.ERROR]
+    assert (finding.code, finding.path) == ("torn_batch", str(log))
+
+
+def test_the_end_of_a_live_log_is_no_finding(tmp_path: Path) -> None:
+    """While a broker holds the lock its active segments grow, and its indexes are allocated in advance."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    (log_dir / ".kafka_cleanshutdown").unlink()
+    partition = log_dir / "plain-0"
+    log = segment(partition, 0)
+    with log.open("ab") as file:
+        file.write(log.read_bytes()[:50])
+    os.truncate(segment(partition, 0, FileKind.OFFSET_INDEX), 10485760)
+    os.truncate(segment(partition, 0, FileKind.TIME_INDEX), 10485756)
+    assert codes(log_dir) == {"torn_tail": 1}
+    with lock_of_another(log_dir / names.LOCK):
+        assert findings(log_dir) == []
+
+
+def test_a_live_log_is_read_up_to_the_high_watermark(tmp_path: Path) -> None:
+    """What lies above may be truncated under the reader; below it damage is damage."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    log = segment(log_dir / "plain-0", 0)
+    start = damage.starts(log)[-1]
+    damage.overwrite(log, start + 70, b"\xff")
+    first_offset = int.from_bytes(log.read_bytes()[start : start + 8])
+    checkpoint = log_dir / names.REPLICATION_CHECKPOINT
+    with lock_of_another(log_dir / names.LOCK):
+        checkpoint.write_text(f"0\n1\nplain 0 {first_offset}\n")
+        assert findings(log_dir) == []
+        checkpoint.write_text("0\n1\nplain 0 16\n")
+        damage.overwrite(log, damage.starts(log)[0] + 70, b"\xff")
+        assert codes(log_dir) == {"bad_crc": 2}
+
+
+def test_a_staged_cleaning_is_no_trouble(tmp_path: Path, spark: LazySpark) -> None:
+    """Until its source is gone."""
+    log_dir = write_logs(tmp_path / "logs", "t")
+    with lock_of_another(log_dir / names.LOCK):
+        assert clean(spark, log_dir).outcome("t") == "staged"
+    found = codes(log_dir)
+    assert found["staged"] == 1
+    assert found["staged_useless"] == 0
+    next((log_dir / "t-0").glob("*.log.cleanerd")).unlink()
+    assert codes(log_dir)["staged_useless"] == 1
+
+
+def test_logs_of_magic_0_and_1(tmp_path: Path) -> None:
+    """Single messages and wrappers of every codec, beside transactions and batches of magic 2."""
+    for seed in range(30):
+        log_dir = tmp_path / str(seed)
+        partition = log_dir / "t-0"
+        partition.mkdir(parents=True)
+        log = RandomLog(random.Random(seed)).append(40)
+        segment(partition, 0).write_bytes(b"".join(placed.data for placed in log.batches))
+        report = verify([str(log_dir)])
+        assert {finding.code for finding in report.findings} <= {
+            "index_missing", "time_index_missing", "txn_index_gap", "epoch_order",
+        }, seed  # fmt: skip
+        assert report.batches == len(log.batches)
+        shutil.rmtree(log_dir)
+
+
+def test_a_legacy_message_after_damage_is_found(tmp_path: Path) -> None:
+    """The search for the next batch knows every magic."""
+    partition = tmp_path / "t-0"
+    partition.mkdir()
+    parts = [encode_message(Record(n, 1000 + n, b"k", b"value" * 9), magic=n % 2) for n in range(9)]
+    segment(partition, 0).write_bytes(b"".join([*parts[:3], b"\x77" * 100, *parts[4:]]))
+    report = verify([str(tmp_path)])
+    assert [finding.code for finding in report.findings if finding.severity is Severity.ERROR] == [
+        "bad_batch"
+    ]
+    assert report.batches == 8
+
+
+def test_sparse_terabytes_cost_nothing(tmp_path: Path) -> None:
+    """A batch beyond a hole of a terabyte is found; a head that claims the largest size is not believed."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    log = segment(log_dir / "idempotent-0", 0)
+    last = damage.starts(log)[-1]
+    batch = log.read_bytes()[last:]
+    os.truncate(log, last)
+    damage.overwrite(log, 1 << 40, batch)
+    damage.overwrite(log, last, (19).to_bytes(8) + (2**31 - 20).to_bytes(4) + bytes(4) + b"\x02")
+    batches = verify([str(broker_log_dir(tmp_path / "healthy"))]).batches
+    report = verify([str(log_dir)])
+    assert {"segment_too_large", "bad_batch"} <= {finding.code for finding in report.findings}
+    assert report.batches == batches
+    assert report.seconds < 60
+
+
+def test_several_processes_find_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Findings and sums."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    damage.bad_crc(log_dir)
+    alone = verify([str(log_dir)])
+    monkeypatch.setattr("cleanerd.tools.insight.processes.INLINE_BYTES", 0)
+    seen: list[tuple[int, int]] = []
+    together = verify([str(log_dir)], processes=2, read=lambda done, total: seen.append((done, total)))
+    assert together.findings == alone.findings
+    assert (together.records, together.bytes_read) == (alone.records, alone.bytes_read)
+    assert seen[-1][0] == seen[-1][1] == alone.bytes_read
+
+
+def test_a_partition_without_segments(tmp_path: Path) -> None:
+    """A live broker makes the directory first."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    (log_dir / "new-0").mkdir()
+    assert findings(log_dir) == []
+
+
+@pytest.mark.parametrize("part", ["segment_check._check", "verify.list_partition", "verify.check_partition"])
+def test_a_defect_concerns_one_log(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are checked to the end."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    damage.bad_crc(log_dir)
+    module, _, name = part.partition(".")
+    real = getattr(importlib.import_module(f"cleanerd.tools.insight.{module}"), name)
+
+    def fails(*arguments):
+        if "zstd-0" in str(arguments[1] if name == "list_partition" else arguments[0]):
+            raise ZeroDivisionError
+        return real(*arguments)
+
+    monkeypatch.setattr(f"cleanerd.tools.insight.{part}", fails)
+    found = {(finding.code, finding.topic or "zstd") for finding in findings(log_dir)}
+    assert {("not_judged", "zstd"), ("bad_crc", "plain")} <= found
+
+
+def test_selection(tmp_path: Path) -> None:
+    """Only some topics or partitions."""
+    log_dir = str(broker_log_dir(tmp_path / "logs"))
+    assert verify([log_dir], topics={"plain"}).partitions == 1
+    assert verify([log_dir], topics={"plain"}, partitions={1}).partitions == 0
+
+
+def test_verify_changes_nothing(tmp_path: Path) -> None:
+    """Not a byte, not a time, not a name."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    for harm in (
+        damage.bad_crc,
+        damage.index_missing,
+        damage_beside.staged_useless,
+        damage_beside.interrupted_cleaning,
+    ):
+        harm(log_dir)
+
+    def state() -> dict[str, tuple[int, int, bytes]]:
+        return {
+            str(path): (
+                path.stat().st_ino,
+                path.stat().st_mtime_ns,
+                path.read_bytes() if path.is_file() else b"",
+            )
+            for path in sorted(log_dir.rglob("*"))
+        }
+
+    before = state()
+    assert not verify([str(log_dir)]).is_sound
+    assert state() == before
