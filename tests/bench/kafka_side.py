@@ -20,7 +20,8 @@ from confluent_kafka.admin import NewTopic
 from tests.bench.processes import Meter
 from tests.bench.sides import WARM_UP, Round, copy_logs, empty_logs, read_through, write_checkpoint
 from tests.bench.workloads import Built
-from tests.broker.kafka import KafkaBroker, kafka_version
+from tests.broker.kafka import KafkaBroker
+from tests.broker.releases import current_release
 from tests.broker.workload import TIMEOUT_S, alter_config
 
 _SETTINGS = {
@@ -131,7 +132,7 @@ class Kafka:
     def _create_topics(self) -> None:
         """A log directory of a broker that knows the topics; made once, then copied. Its partitions are to be replaced."""
         logs = [len(self._built.logs)] * len(self._numbers)
-        origin = self._cache / f"kafka-{kafka_version()}" / "-".join(map(str, logs))
+        origin = self._cache / f"kafka-{current_release().version}" / "-".join(map(str, logs))
         if not origin.exists():
             unfinished = origin.with_name(f"{origin.name}.{os.getpid()}")
             with KafkaBroker(self._work / "first", [unfinished], {"log.cleaner.enable": "false"}) as broker:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from tests.bench.sides import ROOT
-from tests.broker.kafka import kafka_version
+from tests.broker.releases import current_release
 
 
 def describe(given: argparse.Namespace) -> dict[str, str]:
@@ -30,7 +30,7 @@ def describe(given: argparse.Namespace) -> dict[str, str]:
     rival = (
         "none"
         if given.alone
-        else given.against or f"Kafka {kafka_version()}, one cleaner thread, G1, 1 GiB heap"
+        else given.against or f"Kafka {current_release().version}, one cleaner thread, G1, 1 GiB heap"
     )
     return {**about, "beside": rival}
 

@@ -1,23 +1,17 @@
-"""A single KRaft node on loopback, as a context manager.
+"""A single node on loopback, as a context manager; of the release that `current_release()` says.
 
-1. The jars that `tests/kafka/pom.xml` pins are copied once into a cache outside of the tree; the marker file
-   is written last, so a cache without it is built again.
-2. A log directory without `meta.properties` is formatted; one that has it (a copy, a cleaned one) is used as
-   it is.
-3. Every start writes its own `server-<n>.log`, which `messages()` reads back.
+1. A log directory without `meta.properties` is formatted; one that has it (a copy, a cleaned one) is used as
+   it is. A release with ZooKeeper gets one beside it.
+2. Every start writes its own `server-<n>.log`, which `messages()` reads back.
 
 The settings make background work quick and keep the broker's own cleaner away: its ratio threshold is 1.0,
 which no log exceeds (rule 1.21), until a test sets it lower.
 """
 
-import fcntl
-import os
 import re
-import shutil
 import socket
 import subprocess
 import time
-import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -25,16 +19,15 @@ from types import TracebackType
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-POM = Path(__file__).parent.parent / "kafka" / "pom.xml"
-COMPLETE = "complete"
+from tests.broker.releases import current_release, java_command, run_tool
+from tests.broker.zookeeper import SESSION_TIMEOUT_MS, ZooKeeper
+
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 60.0
-TOOL_TIMEOUT_S = 120.0
 POLL_S = 0.05
 CLUSTER_ID = "Y2xlYW5lcmQtdGVzdHMtMQ"
-JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
-LOG4J = """\
+LOG4J2 = """\
 <Configuration status="ERROR" shutdownHook="disable">
   <Appenders>
     <File name="file" fileName="{path}"><PatternLayout pattern="%p %c %d{{UNIX_MILLIS}} %m%n%ex{{short}}"/></File>
@@ -46,11 +39,31 @@ LOG4J = """\
   </Loggers>
 </Configuration>
 """
+RELOAD4J = """\
+log4j.rootLogger=WARN, file
+log4j.appender.file=org.apache.log4j.FileAppender
+log4j.appender.file.File={path}
+log4j.appender.file.layout=org.apache.log4j.EnhancedPatternLayout
+log4j.appender.file.layout.ConversionPattern=%p %c %r %m%n%throwable{{short}}
+log4j.logger.kafka.log=INFO
+log4j.logger.org.apache.kafka.storage.internals=INFO
+"""
+LOGGING = {
+    # by backend: name of the file, its text, the option that names it
+    "log4j2": ("log4j2.xml", LOG4J2, "-Dlog4j2.configurationFile={}"),
+    "reload4j": ("log4j.properties", RELOAD4J, "-Dlog4j.configuration=file:{}"),
+}
 
-PROPERTIES = {
+KRAFT = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
+}
+ZOOKEEPER = {
+    "broker.id": "1",
+    "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+}
+PROPERTIES = {
     "auto.create.topics.enable": "false",
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "4000",
@@ -63,7 +76,6 @@ PROPERTIES = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    "log.initial.task.delay.ms": "100",
     "log.flush.offset.checkpoint.interval.ms": "500",
     "log.flush.start.offset.checkpoint.interval.ms": "500",
     "replica.high.watermark.checkpoint.interval.ms": "500",
@@ -81,58 +93,11 @@ RECOVERY = re.compile(
 )
 ORDINARY = re.compile(
     r"partition=__cluster_metadata-0"  # always loaded as after a crash (spec disk A8)
-    r"|Producer state recovery took|Reloading from producer snapshot and rebuilding|Skipping recovery of"
+    r"|Producer state recovery took|Reloading from producer snapshot and rebuilding|Skipping recovery (of|for all logs)"
     r"|EventPerformanceMonitor"  # an ERROR of a controller on a slow machine
     r"|ControllerApis .* handling request .*CONTROLLER_REGISTRATION"  # and one that was asked before it was ready
 )
 """Lines of an untroubled start that speak of recovery all the same."""
-
-
-def kafka_version() -> str:
-    """The release that the pom pins."""
-    found = ET.parse(POM).getroot().findtext("{*}properties/{*}kafka.version")
-    assert found is not None
-    return found
-
-
-def required_program(name: str) -> str:
-    """Full path of a program that the forced tests cannot do without."""
-    path = shutil.which(name)
-    if path is None:
-        raise RuntimeError(f"the broker tests were asked for, but there is no {name!r} on the PATH")
-    return path
-
-
-def kafka_libs() -> Path:
-    """Directory of the jars, filled on first use by one of the processes that need it."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cleanerd-tests"
-    cache.mkdir(parents=True, exist_ok=True)
-    libs = cache / f"kafka-{kafka_version()}"
-    marker = libs / COMPLETE
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not marker.exists() or marker.read_bytes() != POM.read_bytes():
-            shutil.rmtree(libs, ignore_errors=True)
-            copy = [required_program("mvn"), "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
-            run_tool([*copy, f"-DoutputDirectory={libs}"], timeout_s=600)
-            marker.write_bytes(POM.read_bytes())
-    return libs
-
-
-def run_tool(
-    command: Sequence[str], *, timeout_s: float = TOOL_TIMEOUT_S
-) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end; raise `RuntimeError` with its output when it fails."""
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout_s)
-    if done.returncode != 0:
-        raise RuntimeError(f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
-    return done
-
-
-def java_command(main: str, *arguments: str, heap: str = "256m", options: Sequence[str] = ()) -> list[str]:
-    """Argument vector that runs a class of the distribution."""
-    jvm = [required_program("java"), f"-Xmx{heap}", *JVM_OPTIONS, *options]
-    return [*jvm, "-cp", f"{kafka_libs()}/*", main, *arguments]
 
 
 def free_ports(count: int) -> list[int]:
@@ -148,8 +113,8 @@ class KafkaBroker:
     """One broker over `log_dirs`, started and stopped as often as a test likes.
 
     `properties` are added to all others and win. `work_dir` receives configuration and logs. `ports`: of broker and
-    controller, so that clients find it again after a restart; new ones at every start by default. `jvm_options` win over
-    those that make a broker start fast.
+    controller or ZooKeeper, so that clients find it again after a restart; new ones at every start by default.
+    `jvm_options` win over those that make a broker start fast.
     """
 
     def __init__(
@@ -163,13 +128,20 @@ class KafkaBroker:
     ) -> None:
         self._jvm_options = tuple(jvm_options)
         self.log_dirs = tuple(log_dirs)
-        self.properties = {**PROPERTIES, **(properties or {})}
+        self.release = current_release()
+        self.properties = {
+            **(ZOOKEEPER if self.release.has_zookeeper else KRAFT),
+            **PROPERTIES,
+            "log.initial.task.delay.ms": str(self.release.first_checkpoint_ms),
+            **(properties or {}),
+        }
         self.bootstrap = ""
         self._own_properties = dict(properties or {})
         self._ports = ports
         self._work_dir = work_dir
         self._starts = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._zookeeper: ZooKeeper | None = None
 
     def __enter__(self) -> "KafkaBroker":
         self.start()
@@ -203,8 +175,9 @@ class KafkaBroker:
         self._starts += 1
         self._work_dir.mkdir(parents=True, exist_ok=True)
         config = self._write_configuration()
-        self._format(config)
-        options = [f"-Dlog4j2.configurationFile={self._write_log4j()}", *self._jvm_options]
+        if not self.release.has_zookeeper:
+            self._format(config)
+        options = [self._logging_option(), *self._jvm_options]
         with self._console.open("wb") as console:
             self._process = subprocess.Popen(
                 java_command("kafka.Kafka", str(config), heap="512m", options=options),
@@ -223,12 +196,15 @@ class KafkaBroker:
             process.kill()
             process.wait()
             raise RuntimeError(f"the broker did not stop:\n{self._tail()}") from None
+        finally:
+            self._stop_zookeeper()
 
     def kill(self) -> None:
         """SIGKILL."""
         process = self._taken_process()
         process.kill()
         process.wait()
+        self._stop_zookeeper()
 
     def poll(self) -> None:
         """Wait a moment; raise `RuntimeError` when the broker has ended."""
@@ -266,13 +242,17 @@ class KafkaBroker:
         self._process = None
         return process
 
+    def _stop_zookeeper(self) -> None:
+        if self._zookeeper is not None:
+            self._zookeeper.stop()
+            self._zookeeper = None
+
     def _write_configuration(self) -> Path:
-        broker, controller = self._ports or free_ports(2)
+        broker, other = self._ports or free_ports(2)
         self.bootstrap = f"127.0.0.1:{broker}"
         properties = {
             **self.properties,
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}",
+            **self._metadata_properties(other),
             "log.dirs": ",".join(str(path) for path in self.log_dirs),
             **self._own_properties,
         }
@@ -280,10 +260,23 @@ class KafkaBroker:
         path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), encoding="utf-8")
         return path
 
-    def _write_log4j(self) -> Path:
-        path = self._work_dir / "log4j2.xml"
-        path.write_text(LOG4J.format(path=self._server_log), encoding="utf-8")
-        return path
+    def _metadata_properties(self, port: int) -> dict[str, str]:
+        """Where the controller listens, or a ZooKeeper that is started."""
+        broker = f"PLAINTEXT://{self.bootstrap}"
+        if self.release.has_zookeeper:
+            self._zookeeper = ZooKeeper(self._work_dir, self.log_dirs[0], port)
+            return {"zookeeper.connect": f"127.0.0.1:{port}", "listeners": broker}
+        return {
+            "controller.quorum.voters": f"1@127.0.0.1:{port}",
+            "listeners": f"{broker},CONTROLLER://127.0.0.1:{port}",
+        }
+
+    def _logging_option(self) -> str:
+        """The option that names the configuration of the broker's log, which is written."""
+        name, text, option = LOGGING[self.release.logging]
+        path = self._work_dir / name
+        path.write_text(text.format(path=self._server_log), encoding="utf-8")
+        return option.format(path)
 
     def _format(self, config: Path) -> None:
         if all((path / "meta.properties").exists() for path in self.log_dirs):
@@ -297,12 +290,18 @@ class KafkaBroker:
         while time.monotonic() < deadline:
             self.poll()
             try:
-                if admin.list_topics(timeout=1).brokers:
+                answer = admin.list_topics(timeout=1)
+                if answer.brokers and self._topics_of_zookeeper() <= set(answer.topics):
                     return
             except KafkaException:
                 continue
         self.kill()
         raise RuntimeError(f"the broker did not answer within {START_TIMEOUT_S} s:\n{self._tail()}")
+
+    def _topics_of_zookeeper(self) -> set[str]:
+        """Those with a directory: of a broker with ZooKeeper, which answers before the controller has told it of topics."""
+        found = [path.name.rpartition("-") for log_dir in self.log_dirs for path in log_dir.glob("*-*/")]
+        return {topic for topic, _, end in found if end.isdigit() and self.release.has_zookeeper}
 
     def _is_dead(self) -> bool:
         assert self._process is not None
@@ -311,6 +310,7 @@ class KafkaBroker:
         except subprocess.TimeoutExpired:
             return False
         self._process = None
+        self._stop_zookeeper()
         return True
 
     def _tail(self) -> str:

@@ -18,6 +18,7 @@ from cleanerd.cli.ctl.client import Client
 from cleanerd.env.clock import SystemClock
 from cleanerd.format.record import Record
 from tests.broker.kafka import KafkaBroker
+from tests.broker.releases import current_release
 from tests.broker.tools import READ_UNCOMMITTED, read_all
 from tests.broker.workload import DAY_MS, TIMEOUT_S, YEARS_MS
 from tests.daemon.processes import DaemonProcess, wait_until
@@ -177,8 +178,9 @@ class Place:
 
     def create(self, topics: Mapping[str, Mapping[str, str]], nodes: Sequence[int] = (BROKER_NODE,)) -> None:
         """Create topics of one partition on these nodes, the first of which leads, and tell the daemon of them."""
+        release = current_release()
         new = [
-            NewTopic(topic, 1, replica_assignment=[list(nodes)], config=dict(config))
+            NewTopic(topic, 1, replica_assignment=[list(nodes)], config=release.topic_config(config))
             for topic, config in topics.items()
         ]
         admin = self.hub.admin()

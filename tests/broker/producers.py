@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka import Message as Delivery
 from py4j.java_gateway import JavaGateway
 
-from tests.broker.kafka import kafka_libs, required_program
+from tests.broker.releases import kafka_libs, required_program
 
 LINGER_MS = 60_000
 TRANSACTION_TIMEOUT_MS = 900_000

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import NewTopic
 
 from tests.broker.kafka import KafkaBroker
 from tests.broker.live import COMPACT, DAEMON, PATIENCE_S, Journal, check_nothing_is_lost, records
 from tests.broker.tools import READ_UNCOMMITTED, read_all
-from tests.broker.workload import TIMEOUT_S
+from tests.broker.workload import create_topics
 from tests.daemon.processes import ROOT, DaemonProcess, environment, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
@@ -64,10 +63,7 @@ def daemon(tmp_path: Path, broker: KafkaBroker, log_dir: Path) -> Iterator[Daemo
 
 
 def create(broker: KafkaBroker, topics: list[str]) -> None:
-    new = [NewTopic(topic, 1, 1, config=dict(COMPACT)) for topic in topics]
-    admin = broker.admin()
-    for created in admin.create_topics(new).values():
-        created.result(TIMEOUT_S)
+    create_topics(broker.admin(), dict.fromkeys(topics, COMPACT))
 
 
 def write(journal: Journal, number: int) -> None:

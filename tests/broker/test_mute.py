@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.broker.kafka import KafkaBroker
 from tests.broker.tools import offset_checkpoint
+from tests.broker.workload import create_topics
 from tests.daemon.processes import DaemonProcess, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
@@ -25,10 +26,7 @@ def broker(tmp_path: Path) -> Iterator[KafkaBroker]:
     with KafkaBroker(
         tmp_path / "broker", [tmp_path / "logs"], {"log.cleaner.min.cleanable.ratio": "0.0"}
     ) as broker:
-        topics = [NewTopic(topic, 1, 1, config=config) for topic, config in TOPICS.items()]
-        admin = broker.admin()
-        for created in admin.create_topics(topics).values():
-            created.result(30)
+        create_topics(broker.admin(), TOPICS)
         yield broker
 
 

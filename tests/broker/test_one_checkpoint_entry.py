@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from tests.broker.kafka import KafkaBroker
 from tests.broker.live import COMPACT, DAEMON, PATIENCE_S, Journal, check_nothing_is_lost, records
 from tests.broker.tools import READ_UNCOMMITTED, offset_checkpoint, read_all
-from tests.broker.workload import TIMEOUT_S
+from tests.broker.workload import TIMEOUT_S, create_topics
 from tests.daemon.processes import DaemonProcess, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
@@ -44,7 +44,7 @@ def home(log_dirs: tuple[Path, Path]) -> Path:
 
 
 def create(admin: AdminClient, topic: str) -> None:
-    admin.create_topics([NewTopic(topic, 1, 1, config=dict(COMPACT))])[topic].result(TIMEOUT_S)
+    create_topics(admin, {topic: COMPACT})
 
 
 def create_elsewhere(admin: AdminClient, log_dirs: tuple[Path, Path], before: Path) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import NewTopic
 
 from cleanerd.tools.insight.verify import verify
 from tests.broker.kafka import KafkaBroker
@@ -24,7 +23,7 @@ from tests.broker.tools import (
     wait_until_cleaned,
     wait_until_deleted,
 )
-from tests.broker.workload import DAY_MS, TIMEOUT_S, YEARS_MS
+from tests.broker.workload import DAY_MS, TIMEOUT_S, YEARS_MS, create_topics
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
@@ -40,10 +39,7 @@ KEYS = 20
 
 
 def write(broker: KafkaBroker) -> None:
-    admin = broker.admin()
-    new = [NewTopic(topic, 1, 1, config=dict(config)) for topic, config in TOPICS.items()]
-    for created in admin.create_topics(new).values():
-        created.result(TIMEOUT_S)
+    create_topics(broker.admin(), TOPICS)
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5, "log_level": 0})
     for number in range(6):
         for topic in TOPICS:

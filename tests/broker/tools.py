@@ -14,8 +14,9 @@ from typing import Any
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Message, TopicPartition
 
 from cleanerd.format.record import Record
-from tests.broker.kafka import TOOL_TIMEOUT_S, KafkaBroker, java_command
+from tests.broker.kafka import KafkaBroker
 from tests.broker.logdump import LogDump
+from tests.broker.releases import TOOL_TIMEOUT_S, current_release, java_command
 from tests.broker.workload import TopicPlan
 
 READ_TIMEOUT_S = 60.0
@@ -73,7 +74,7 @@ def run_dump_log_segments(
     work_dir: Path, names: Sequence[str], *modes: str
 ) -> subprocess.CompletedProcess[str]:
     """Run the tool once over all files, whatever it says."""
-    arguments = java_command("org.apache.kafka.tools.DumpLogSegments", *modes, "--files", ",".join(names))
+    arguments = java_command(current_release().dump_log_segments, *modes, "--files", ",".join(names))
     argument_file = work_dir / "dump-log-segments.args"
     argument_file.write_text("\n".join(f'"{argument}"' for argument in arguments[1:]), encoding="utf-8")
     command = [arguments[0], f"@{argument_file}"]

@@ -29,6 +29,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.broker.producers import CODECS, Message, Style, Writer, WriterPool
+from tests.broker.releases import current_release
 
 TIMEOUT_S = 30.0
 YEARS_MS = 10 * 365 * 86_400_000
@@ -162,7 +163,8 @@ def plan_topic(seed: int) -> TopicPlan:
 
 def create_topics(admin: AdminClient, configs: Mapping[str, Mapping[str, str]]) -> None:
     """Create topics of one partition with these settings, and wait until they exist."""
-    topics = [NewTopic(topic, 1, 1, config=dict(config)) for topic, config in configs.items()]
+    release = current_release()
+    topics = [NewTopic(topic, 1, 1, config=release.topic_config(config)) for topic, config in configs.items()]
     for created in admin.create_topics(topics).values() if topics else ():
         created.result(TIMEOUT_S)
 
@@ -199,7 +201,7 @@ def alter_config(admin: AdminClient, topic: str, values: Mapping[str, str]) -> N
     """Set some of a topic's settings, leaving the others."""
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in values.items()
+        for name, value in current_release().topic_config(values).items()
     ]
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
     admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)

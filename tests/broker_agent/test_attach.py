@@ -17,7 +17,7 @@ from cleanerd.broker_agent.session import Session
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import NoWayIn
-from tests.broker.kafka import required_program
+from tests.broker.releases import required_program
 from tests.broker.swapping import build_agent
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]

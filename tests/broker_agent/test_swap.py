@@ -17,7 +17,7 @@ import hatch_build
 from cleanerd.broker_agent import session as sessions
 from cleanerd.broker_agent.jar import AgentJar, agent_jar
 from cleanerd.errors import NoWayIn
-from tests.broker.kafka import required_program, run_tool
+from tests.broker.releases import required_program, run_tool
 from tests.broker.swapping import TOPIC, TXN_TOPIC, Swapping, build_agent
 from tests.daemon.processes import wait_until
 

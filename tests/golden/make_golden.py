@@ -16,8 +16,9 @@ from typing import Any
 
 from cleanerd.format.record import Record
 from tests.broker.conftest import clean_by_broker
-from tests.broker.kafka import KafkaBroker, kafka_version
+from tests.broker.kafka import KafkaBroker
 from tests.broker.producers import Message, Style, Writer, WriterPool
+from tests.broker.releases import current_release
 from tests.broker.tools import (
     READ_UNCOMMITTED,
     forget_checkpoint,
@@ -129,7 +130,7 @@ def main() -> None:
             clean_by_broker(work_dir / "cleaning", log_dir, [CLEANED])
         shutil.rmtree(LOGS, ignore_errors=True)
         shutil.copytree(log_dir, LOGS, ignore=shutil.ignore_patterns(*LEFT_OUT))
-        manifest = {"kafka": kafka_version(), "logs": _describe(work_dir, log_dir)}
+        manifest = {"kafka": current_release().version, "logs": _describe(work_dir, log_dir)}
     MANIFEST.write_text(_lines(manifest), encoding="utf-8")
 
 

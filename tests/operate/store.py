@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.broker.kafka import kafka_libs
+from tests.broker.releases import kafka_libs
 from tests.operate.tools import ROOT, need, run
 
 BASE, IMAGE, PAUSE = "localhost/cleanerd-base", "localhost/cleanerd", "localhost/pause"
