@@ -3,15 +3,18 @@
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import DirOffline, NoWayIn
+from cleanerd.format.names import TopicPartition
 from cleanerd.storage.lock import probe
+from cleanerd.storage.partition_dir import PartitionDir
 
+from .live_logs import LiveLog, Rolled, describe, roll
 from .session import Session
 from .swap import Swap, Swapped
 
@@ -64,6 +67,14 @@ class LiveBrokers:
             answer = swap.by(self._session(log_dir))
         self._swapped(log_dir, answer)
         return answer
+
+    def describe(self, log_dir: str, wanted: Iterable[TopicPartition] | None = None) -> tuple[LiveLog, ...]:
+        """What the broker that lives in a log directory knows of its logs there. Raises NoWayIn, DirOffline."""
+        return describe(self._session(log_dir), log_dir, wanted)
+
+    def roll(self, partition: PartitionDir, tp: TopicPartition) -> Rolled:
+        """Have the broker close the active segment of a log. Raises NoWayIn, DirOffline, SourceChanged, OSError."""
+        return roll(self._session(os.path.dirname(partition.path)), partition, tp)
 
     def _session(self, log_dir: str) -> Session:
         """Raises NoWayIn, DirOffline."""

@@ -28,7 +28,7 @@ from .attach import find_jvm, load_agent
 from .jar import agent_jar
 
 VERSION = 1
-_ANSWER_MAX_BYTES = 1 << 20
+_ANSWER_MAX_BYTES = 16 << 20
 _HELLO_S = 30.0
 _LENGTH = struct.Struct(">I")
 _JAR = ".cleanerd-agent.jar"

@@ -35,20 +35,17 @@ An error in step 3 takes the `.cleaned` files away, and the log is as it was. On
 offline in the broker, as one of its own cleaner does. One in step 7 is reported by the broker in its own way.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cleanerd.env.files import FileStat
 from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable, SourceChanged
-from cleanerd.format.errors import FormatError
-from cleanerd.format.names import PARTITION_METADATA, FileKind, TopicPartition
-from cleanerd.format.partition_metadata import parse_partition_metadata
-from cleanerd.format.uuid_text import render_uuid
+from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import StagedGroup
 
+from .live_logs import named_log
 from .session import Session
 
 _TIMEOUT_S = 30.0
@@ -88,10 +85,7 @@ class Swap:
     def _request(self) -> dict[str, Any]:
         return {
             "request": "swap",
-            "topic": self.topic_partition.topic,
-            "partition": self.topic_partition.partition,
-            "directory": os.path.realpath(self.partition.path),
-            "topic_id": self._topic_id(),
+            **named_log(self.partition, self.topic_partition),
             "round_end": self.round_end,
             "checkpoint": self.checkpoint,
             "moves_checkpoint": self.moves_checkpoint,
@@ -99,18 +93,6 @@ class Swap:
             "timeout_ms": int(_TIMEOUT_S * 1000),
             "groups": [_group(group) for group in self.groups],
         }
-
-    def _topic_id(self) -> str | None:
-        """None where there is no file: a broker of old message formats."""
-        try:
-            content = self.partition.files.read(self.partition.path_of(PARTITION_METADATA))
-            return render_uuid(parse_partition_metadata(content))
-        except FileNotFoundError:
-            return None
-        except FormatError as problem:
-            raise SourceChanged(
-                f"{self.partition.path}/{PARTITION_METADATA}: expected {problem.expected}, found {problem.found}"
-            ) from problem
 
 
 class BrokerStarting(LockHeld):

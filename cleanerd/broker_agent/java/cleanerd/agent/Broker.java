@@ -12,6 +12,9 @@ import java.util.Collection;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.TreeSet;
 import java.util.concurrent.locks.Lock;
 
 /**
@@ -29,12 +32,13 @@ final class Broker {
     private final Object logManager;
     private final Containers containers;
     private final Constructor newTopicPartition;
-    private final Method getLog, getCleaner, cleanerConfig;
+    private final Method getLog, allLogs, getCleaner, cleanerConfig, topic, partition;
     private final Method dir, config, time, topicId, highWatermark, lastStableOffset, logSegments, activeSegment;
+    private final Method topicPartition, isFuture, logStartOffset, logEndOffset, recoveryPoint, roll;
     private final Method leaderEpochCache, logDirFailureChannel, replaceSegments, epochEntries, markOffline;
-    private final Method baseOffset, size, open, getList;
+    private final Method baseOffset, size, open, getList, configValues;
     private final Method cleanerManager, cleaningState, abortAndPause, resume, allCheckpoints, updateCheckpoints;
-    private final Field logLock, managerLock, epoch, epochStart, enableCleaner;
+    private final Field logLock, managerLock, epoch, epochStart, enableCleaner, overriddenConfigs;
     private final Class storageException;
 
     /** Throws Refused when this is no broker, or not one that is known. */
@@ -79,6 +83,9 @@ final class Broker {
         Class manager = shape.type(family + "LogCleanerManager");
         newTopicPartition = constructor(shape, tp, new Class[] {String.class, int.class});
         getLog = shape.method(logManager.getClass(), Object.class, "getLog", new Class[] {tp, boolean.class});
+        allLogs = shape.method(logManager.getClass(), Object.class, "allLogs", NONE);
+        topic = shape.method(tp, String.class, "topic", NONE);
+        partition = shape.method(tp, int.class, "partition", NONE);
         getCleaner = shape.method(logManager.getClass(), cleaner, "cleaner", NONE);
 
         Class settings = shape.type(STORAGE + "CleanerConfig");
@@ -95,6 +102,12 @@ final class Broker {
         lastStableOffset = shape.method(log, long.class, "lastStableOffset", NONE);
         logSegments = shape.method(log, Collection.class, "logSegments", NONE);
         activeSegment = shape.method(log, segment, "activeSegment", NONE);
+        topicPartition = shape.method(log, tp, "topicPartition", NONE);
+        isFuture = shape.method(log, boolean.class, "isFuture", NONE);
+        logStartOffset = shape.method(log, long.class, "logStartOffset", NONE);
+        logEndOffset = shape.method(log, long.class, "logEndOffset", NONE);
+        recoveryPoint = shape.method(log, long.class, "recoveryPoint", NONE);
+        roll = shape.method(log, segment, "roll", new Class[] {containers.option});
         leaderEpochCache = shape.method(log, Object.class, "leaderEpochCache", NONE);
         logDirFailureChannel = shape.method(log, failures, "logDirFailureChannel", NONE);
         replaceSegments = shape.method(log, void.class, "replaceSegments", new Class[] {containers.list, containers.list});
@@ -109,6 +122,9 @@ final class Broker {
         open = shape.method(segment, segment, "open", new Class[] {
             File.class, long.class, logConfig, clock, boolean.class, int.class, boolean.class, String.class});
         getList = shape.method(logConfig, List.class, "getList", new Class[] {String.class});
+
+        configValues = shape.method(logConfig, Map.class, "values", NONE);
+        overriddenConfigs = shape.field(logConfig, Set.class, "overriddenConfigs");
 
         cleanerManager = shape.method(cleaner, manager, "cleanerManager", NONE);
         abortAndPause = shape.method(cleaner, void.class, "abortAndPauseCleaning", new Class[] {tp});
@@ -191,9 +207,26 @@ final class Broker {
         return containers.orNull(Shape.call(getLog, logManager, new Object[] {tp, Boolean.FALSE}));
     }
 
-    /** Whether the broker is copying the log to another of its directories. */
-    boolean isMoving(Object tp) throws Exception {
-        return containers.orNull(Shape.call(getLog, logManager, new Object[] {tp, Boolean.TRUE})) != null;
+    /** The copy that the broker makes of a log in another of its directories, null for none. */
+    Object futureLog(Object tp) throws Exception {
+        return containers.orNull(Shape.call(getLog, logManager, new Object[] {tp, Boolean.TRUE}));
+    }
+
+    /** All logs that the broker has open, and the copies that it makes. */
+    List allLogs() throws Exception {
+        return containers.copied(of(allLogs, logManager));
+    }
+
+    Object topicPartition(Object log) throws Exception {
+        return of(topicPartition, log);
+    }
+
+    String topic(Object tp) throws Exception {
+        return (String) of(topic, tp);
+    }
+
+    int partition(Object tp) throws Exception {
+        return ((Integer) of(partition, tp)).intValue();
     }
 
     /** The monitor under which the broker changes the segments of a log. */
@@ -209,6 +242,50 @@ final class Broker {
     String topicId(Object log) throws Exception {
         Object found = containers.orNull(of(topicId, log));
         return found == null ? null : found.toString();
+    }
+
+    boolean isFuture(Object log) throws Exception {
+        return ((Boolean) of(isFuture, log)).booleanValue();
+    }
+
+    long logStartOffset(Object log) throws Exception {
+        return ((Long) of(logStartOffset, log)).longValue();
+    }
+
+    long logEndOffset(Object log) throws Exception {
+        return ((Long) of(logEndOffset, log)).longValue();
+    }
+
+    /** All below it is flushed. */
+    long recoveryPoint(Object log) throws Exception {
+        return ((Long) of(recoveryPoint, log)).longValue();
+    }
+
+    /** Closes the active segment; returns the new one. */
+    Object roll(Object log) throws Exception {
+        return Shape.call(roll, log, new Object[] {containers.option(null)});
+    }
+
+    Object config(Object log) throws Exception {
+        return of(config, log);
+    }
+
+    /** Text by name: lists with commas, as Kafka writes them. */
+    Map configValues(Object config) throws Exception {
+        Map found = new TreeMap();
+        for (Object entry : ((Map) of(configValues, config)).entrySet()) {
+            Object value = ((Map.Entry) entry).getValue();
+            if (value != null) {
+                boolean isList = value instanceof List;
+                found.put(((Map.Entry) entry).getKey(), isList ? String.join(",", (List) value) : String.valueOf(value));
+            }
+        }
+        return found;
+    }
+
+    /** Names of those that the topic has of its own. */
+    Set overriddenConfigs(Object config) throws Exception {
+        return new TreeSet((Set) overriddenConfigs.get(config));
     }
 
     boolean isCompacted(Object log) throws Exception {
@@ -293,9 +370,9 @@ final class Broker {
         Lock lock = (Lock) managerLock.get(manager);
         lock.lock();
         try {
-            Object state = containers.orNull(Shape.call(cleaningState, manager, new Object[] {tp}));
+            String state = cleaningState(cleaner, tp);
             if (state != null) {
-                throw Refused.busy("the broker is at work on the log: " + state.getClass().getSimpleName());
+                throw Refused.busy("the broker is at work on the log: " + state);
             }
             Shape.call(abortAndPause, cleaner, new Object[] {tp});
         } finally {
@@ -307,9 +384,20 @@ final class Broker {
         Shape.call(resume, cleaner, new Object[] {containers.set(tp)});
     }
 
-    /** First dirty offset in the broker's checkpoints, null for none. */
-    Long checkpoint(Object cleaner, Object tp) throws Exception {
-        return (Long) containers.get(of(allCheckpoints, of(cleanerManager, cleaner)), tp);
+    /** What the cleaner, or one who keeps it away, is at with a log, in Kafka's words; null for nothing. */
+    String cleaningState(Object cleaner, Object tp) throws Exception {
+        Object state = containers.orNull(Shape.call(cleaningState, of(cleanerManager, cleaner), new Object[] {tp}));
+        return state == null ? null : state.getClass().getSimpleName().replace("$", "");
+    }
+
+    /** The broker's checkpoint files, as they are now. */
+    Object checkpoints(Object cleaner) throws Exception {
+        return of(allCheckpoints, of(cleanerManager, cleaner));
+    }
+
+    /** First dirty offset in these, null for none. */
+    Long checkpoint(Object checkpoints, Object tp) throws Exception {
+        return (Long) containers.get(checkpoints, tp);
     }
 
     void updateCheckpoint(Object cleaner, Path logDir, Object tp, long offset) throws Exception {

@@ -3,6 +3,7 @@ package cleanerd.agent;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Method;
 import java.util.AbstractMap;
+import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
@@ -19,6 +20,7 @@ final class Containers {
     private Method asScala;
     private Method toSeq;
     private Method mapGet;
+    private Method asJava;
     private Method optionIsEmpty;
     private Method optionGet;
     private Method optionApply;
@@ -26,14 +28,15 @@ final class Containers {
 
     Containers(Shape shape, boolean isScala) {
         this.isScala = isScala;
-        scalaOption(shape); // LogManager has it everywhere
+        scalaOption(shape); // LogManager has it everywhere, and Iterable
+        Class converters = shape.type("scala.jdk.javaapi.CollectionConverters");
+        Class scalaIterable = shape.type("scala.collection.Iterable");
+        asJava = shape.method(converters, Iterable.class, "asJava", new Class[] {scalaIterable});
         if (isScala) {
-            Class scalaIterable = shape.type("scala.collection.Iterable");
             list = shape.type("scala.collection.Seq");
             set = scalaIterable;
             option = optionGet == null ? Void.class : optionGet.getDeclaringClass();
             map = shape.type("scala.collection.Map");
-            Class converters = shape.type("scala.jdk.javaapi.CollectionConverters");
             Class buffer = shape.type("scala.collection.mutable.Buffer");
             asScala = shape.method(converters, buffer, "asScala", new Class[] {List.class});
             try {
@@ -64,6 +67,16 @@ final class Containers {
 
     Object list(List values) throws Exception {
         return isScala ? Shape.call(toSeq, Shape.call(asScala, null, new Object[] {values}), new Object[0]) : values;
+    }
+
+    /** The elements of an Iterable, of Scala or Java. */
+    List copied(Object values) throws Exception {
+        Object iterable = values instanceof Iterable ? values : Shape.call(asJava, null, new Object[] {values});
+        List found = new ArrayList();
+        for (Object value : (Iterable) iterable) {
+            found.add(value);
+        }
+        return found;
     }
 
     Object set(Object value) throws Exception {

@@ -55,6 +55,12 @@ public final class Conversation implements Runnable {
             if ("swap".equals(what)) {
                 return new Swap(broker, request).run();
             }
+            if ("describe".equals(what)) {
+                return new Describe(broker, request).run();
+            }
+            if ("roll".equals(what)) {
+                return Roll.run(broker, new NamedLog(broker, request));
+            }
             return Failure.answer("failed", "unknown request " + what);
         } catch (Refused refused) {
             return Failure.answer(refused.outcome, refused.getMessage());

@@ -5,7 +5,6 @@ import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
-import java.nio.file.Paths;
 import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.FileTime;
@@ -23,9 +22,9 @@ final class Swap {
     private static final String[] KINDS = {".log", ".index", ".timeindex", ".txnindex"};
 
     private final Broker broker;
+    private final NamedLog named;
     private final Object tp;
     private final Path directory;
-    private final Object topicId;
     private final long roundEnd;
     private final Object checkpoint;
     private final boolean movesCheckpoint;
@@ -37,9 +36,9 @@ final class Swap {
     /** Throws ClassCastException, NullPointerException for what is no request. */
     Swap(Broker broker, Map request) throws Exception {
         this.broker = broker;
-        tp = broker.topicPartition((String) request.get("topic"), (int) number(request, "partition"));
-        directory = Paths.get((String) request.get("directory"));
-        topicId = request.get("topic_id");
+        named = new NamedLog(broker, request);
+        tp = named.tp;
+        directory = named.directory;
         roundEnd = number(request, "round_end");
         checkpoint = request.get("checkpoint");
         movesCheckpoint = ((Boolean) request.get("moves_checkpoint")).booleanValue();
@@ -67,17 +66,13 @@ final class Swap {
     }
 
     private void swapAll(Object cleaner) throws Exception {
-        Object log = broker.log(tp);
-        if (log == null) {
-            // While the broker loads its logs, and after it has closed one: nothing says that the log is another one.
-            throw Refused.later("the broker has no log " + tp + " open");
-        }
+        Object log = named.open();
         if (cleaner != null) {
             broker.pause(cleaner, tp);
         }
         try {
             if (cleaner != null) {
-                Long found = broker.checkpoint(cleaner, tp);
+                Long found = broker.checkpoint(broker.checkpoints(cleaner), tp);
                 if (found == null ? checkpoint != null : !found.equals(checkpoint)) {
                     throw Refused.changed("the first dirty offset was " + checkpoint + ", is " + found);
                 }
@@ -149,14 +144,8 @@ final class Swap {
 
     /** That this is the log that the cleaning was planned on, and that the broker has what it judged with. Needs the lock. */
     private void checkLog(Object log) throws Exception {
-        if (broker.log(tp) != log || !broker.dir(log).toPath().toRealPath().equals(directory.toRealPath())) {
-            throw Refused.changed("the broker has the log in " + broker.dir(log));
-        }
-        String id = broker.topicId(log);
-        if (topicId != null && id != null && !topicId.equals(id)) {
-            throw Refused.changed("the topic id was " + topicId + ", is " + id);
-        }
-        if (broker.isMoving(tp)) {
+        named.check(log);
+        if (broker.futureLog(tp) != null) {
             throw Refused.changed("the broker moves the log to another directory");
         }
         if (!broker.isCompacted(log)) {

@@ -1,0 +1,42 @@
+package cleanerd.agent;
+
+import java.nio.file.Path;
+import java.nio.file.Paths;
+import java.util.Map;
+
+/** The log that a request names: topic, partition, directory and topic id. */
+final class NamedLog {
+    final Object tp;
+    final Path directory;
+    private final Broker broker;
+    private final Object topicId;
+
+    /** Throws ClassCastException, NullPointerException for what is no request. */
+    NamedLog(Broker broker, Map request) throws Exception {
+        this.broker = broker;
+        tp = broker.topicPartition((String) request.get("topic"), ((Long) request.get("partition")).intValue());
+        directory = Paths.get((String) request.get("directory"));
+        topicId = request.get("topic_id");
+    }
+
+    /** The broker's object. */
+    Object open() throws Exception {
+        Object log = broker.log(tp);
+        if (log == null) {
+            // While the broker loads its logs, and after it has closed one: nothing says that the log is another one.
+            throw Refused.later("the broker has no log " + tp + " open");
+        }
+        return log;
+    }
+
+    /** That the broker has the log still, in this directory and with this topic id. Needs the lock. */
+    void check(Object log) throws Exception {
+        if (broker.log(tp) != log || !broker.dir(log).toPath().toRealPath().equals(directory.toRealPath())) {
+            throw Refused.changed("the broker has the log in " + broker.dir(log));
+        }
+        String id = broker.topicId(log);
+        if (topicId != null && id != null && !topicId.equals(id)) {
+            throw Refused.changed("the topic id was " + topicId + ", is " + id);
+        }
+    }
+}

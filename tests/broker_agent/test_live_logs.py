@@ -1,0 +1,131 @@
+"""What the agent reports of a running broker's logs is what the broker goes by; a roll is the broker's own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from cleanerd.broker_agent.live_logs import LiveLog, LiveSegment, describe, named_log, roll
+from cleanerd.broker_agent.session import Session
+from cleanerd.format.names import TopicPartition
+from cleanerd.storage.partition_dir import PartitionDir
+from tests.broker.live import PATIENCE_S
+from tests.broker.swapping import FILES, QUICK, TOPIC, TXN_TOPIC, Swapping, build_agent
+from tests.broker.tools import offset_checkpoint
+from tests.daemon.processes import wait_until
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+
+TP = TopicPartition(TOPIC, 0)
+
+
+@pytest.fixture(scope="module")
+def swapping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swapping]:
+    build_agent()
+    world = Swapping(tmp_path_factory.mktemp("live-logs"))
+    try:
+        world.start()
+        yield world
+    finally:
+        world.close()
+
+
+@pytest.fixture
+def session(swapping: Swapping) -> Iterator[Session]:
+    session = swapping.session()
+    yield session
+    session.close()
+
+
+def one(session: Session, swapping: Swapping, topic: str = TOPIC) -> LiveLog:
+    (found,) = describe(session, str(swapping.log_dir), [TopicPartition(topic, 0)])
+    return found
+
+
+def on_disk(directory: Path) -> list[LiveSegment]:
+    return [LiveSegment(int(path.stem), path.stat().st_size) for path in sorted(directory.glob("*.log"))]
+
+
+def checkpointed(swapping: Swapping, name: str, topic: str) -> int | None:
+    return offset_checkpoint(swapping.log_dir / name).get(f"{topic}-0")
+
+
+def test_a_log_is_described_as_the_broker_has_it(swapping: Swapping, session: Session) -> None:
+    """Against its files, its checkpoints once it has written them, and what the topic was created with."""
+    found = one(session, swapping)
+    assert (found.topic_partition, found.directory, found.is_future) == (TP, f"{TOPIC}-0", False)
+    assert list(found.segments) == on_disk(swapping.directory())
+    assert found.log_start_offset == 0
+    assert found.log_end_offset == 1 + max(swapping.ledgers[TOPIC].written)
+    assert found.high_watermark == found.last_stable_offset == found.log_end_offset
+    for name, value in (
+        ("replication-offset-checkpoint", found.high_watermark),
+        ("recovery-point-offset-checkpoint", found.recovery_point),
+    ):
+        wait_until(lambda name=name, value=value: checkpointed(swapping, name, TOPIC) == value, PATIENCE_S)
+    metadata = (swapping.directory() / "partition.metadata").read_text()
+    assert f"topic_id: {found.topic_id}" in metadata
+    assert found.overridden == set(QUICK)
+    assert {key: found.config[key] for key in QUICK} == QUICK
+    assert found.config["message.timestamp.type"] == "CreateTime"
+
+
+def test_the_last_stable_offset_stops_at_an_open_transaction(swapping: Swapping, session: Session) -> None:
+    found = one(session, swapping, TXN_TOPIC)
+    assert found.last_stable_offset < found.high_watermark == found.log_end_offset
+
+
+def test_all_logs_of_a_directory_come_in_pages(swapping: Swapping, session: Session) -> None:
+    """However many there are: an answer has a bound."""
+    topics = [
+        NewTopic("many", 300, 1, config=QUICK),
+        NewTopic("other", 1, 1, config={"cleanup.policy": "delete"}),
+    ]
+    admin = swapping.broker.admin()
+    for created in admin.create_topics(topics).values():
+        created.result(PATIENCE_S)
+    wait_until(lambda: len(list(swapping.log_dir.glob("many-*/*.log"))) == 300, PATIENCE_S)
+    wait_until(lambda: list(swapping.log_dir.glob("other-0/*.log")), PATIENCE_S)
+    asked = list[dict[str, Any]]()
+
+    class Counting:
+        def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+            asked.append(request)
+            return session.ask(request, timeout_s)
+
+    expected = {path.parent.name for path in swapping.log_dir.glob("*/*.log")} - {"__cluster_metadata-0"}
+    found = describe(Counting(), str(swapping.log_dir))  # type: ignore[arg-type]
+    assert [log.directory for log in found] == sorted(expected)
+    assert len(asked) > 1
+    assert {log.config["cleanup.policy"] for log in found if log.topic_partition.topic == "other"} == {
+        "delete"
+    }
+    assert describe(session, str(swapping.log_dir.parent)) == ()
+
+
+def test_a_roll_closes_the_active_segment_as_the_broker_does(swapping: Swapping, session: Session) -> None:
+    """With a producer snapshot; what was dirty in it can be cleaned then. An empty one stays, and another log as well."""
+    partition = PartitionDir(FILES, str(swapping.directory()))
+    swapping.ledgers[TOPIC].send()
+    swapping.ledgers[TOPIC].flush()
+    before = one(session, swapping)
+    rolled = roll(session, partition, TP)
+    assert (rolled.outcome, rolled.active_base_offset) == ("rolled", before.log_end_offset)
+    after = one(session, swapping)
+    assert after.segments == (*before.segments, LiveSegment(before.log_end_offset, 0))
+    assert (swapping.directory() / f"{before.log_end_offset:020}.snapshot").exists()
+    wait_until(lambda: one(session, swapping).recovery_point == before.log_end_offset, PATIENCE_S)
+    assert roll(session, partition, TP).outcome == "unchanged"
+    named = named_log(partition, TP)
+    for change, outcome in (
+        ({"topic_id": "AAAAAAAAAAAAAAAAAAAAAA"}, "changed"),
+        ({"directory": str(swapping.log_dir)}, "changed"),
+        ({"topic": "nowhere"}, "later"),
+    ):
+        assert session.ask({"request": "roll", **named, **change}, 30)["outcome"] == outcome
+    assert one(session, swapping).segments == after.segments
+    swapping.transactions.end(commit=True)
+    swapping.check()
+    assert swapping.complaints() == []
