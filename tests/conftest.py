@@ -23,7 +23,7 @@ import pytest
 from hypothesis import settings
 
 import cleanerd.kernels  # noqa: F401  # settles where compiled kernels are kept, before a test imports numba
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 
 # No deadline for an example: it would measure the load of the machine. Time is a matter of the measurements in tests/bench.
 settings.register_profile("same", derandomize=True, deadline=None)

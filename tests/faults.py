@@ -19,7 +19,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "a file system that becomes read-only": (
         "daemon/test_read_only.py::test_an_error_of_the_file_system_harms_only_its_directory",
-        "pipeline/test_place.py::test_a_file_that_cannot_be_made_stops_all_parts",
+        "spark_runtime/test_place.py::test_a_file_that_cannot_be_made_stops_all_parts",
     ),
     "a slow disk": ("daemon/test_faults.py::test_a_slow_disk_costs_time_only",),
     "a log directory that goes away": (
@@ -28,7 +28,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "a limit on the size of files": (
         "daemon/test_faults.py::test_a_limit_on_the_size_of_files_fails_the_log_that_needs_more",
     ),
-    "descriptors run out": ("pipeline/test_channel.py::test_it_goes_on_when_descriptors_were_short",),
+    "descriptors run out": ("spark_runtime/test_channel.py::test_it_goes_on_when_descriptors_were_short",),
     "the history cannot be written": ("daemon/test_store.py::test_a_full_disk_costs_the_row_only",),
     "the JVM or the engine is killed": (
         "daemon/test_process.py::test_killed_jvm_costs_a_retry_and_a_killed_engine_too",
@@ -36,7 +36,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "the JVM hangs": (
         "daemon/test_at_work.py::test_healthz_tells_of_an_engine_that_stalls_until_a_cleaning_comes_through",
-        "pipeline/test_lazy_spark.py::test_a_jvm_that_hangs_at_its_start_is_killed",
+        "spark_runtime/test_lazy_spark.py::test_a_jvm_that_hangs_at_its_start_is_killed",
     ),
     "Python workers are killed": ("daemon/test_faults.py::test_killed_python_workers_cost_a_retry",),
     "an executor of a cluster is lost": (

@@ -46,7 +46,7 @@ def test_wheel_brings_along_what_an_installation_needs(wheel: zipfile.ZipFile) -
         f"{data}/cleanerd/grafana/cleanerd.json",
         f"{data}/doc/cleanerd/cleaner-behaviour.md",
         "cleanerd/py.typed",
-        "cleanerd/pipeline/log4j2.properties",
+        "cleanerd/spark_runtime/log4j2.properties",
         "cleanerd/daemon/page/templates/style.css",
         f"cleanerd-{cleanerd.__version__}.dist-info/licenses/LICENSE",
     } <= set(names)

@@ -30,7 +30,7 @@ from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import CleanerdError, JobFailed, LockHeld, LogUncleanable, attempt, guarded
 from cleanerd.format.names import FileKind, TopicPartition
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir, Owner, why_two_copies
 from cleanerd.storage.no_log_dir import why_no_log_dir
 from cleanerd.storage.scan import PartitionSnapshot

@@ -49,8 +49,8 @@ def run(arguments: Namespace, clean_once: CleanOnce | None = None) -> int:
 
 def _clean_once(request: CleanRequest, *, progress: Progress, clock: Clock) -> list[LogResult]:
     """The work, in a session of its own. Its JVM starts while the rest is imported and the logs are looked at."""
-    from cleanerd.cleaning.spark_master import spark_place  # noqa: PLC0415
-    from cleanerd.pipeline.lazy_spark import LazySpark  # noqa: PLC0415 - pulls in Spark
+    from cleanerd.spark_runtime.lazy_spark import LazySpark  # noqa: PLC0415 - pulls in Spark
+    from cleanerd.spark_runtime.spark_master import spark_place  # noqa: PLC0415
 
     place = spark_place(request.config)
     session = LazySpark(place.master, dict(place.conf), makes_archive=True)

@@ -11,7 +11,6 @@ from pydantic import TypeAdapter
 
 from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.retain import Retained
-from cleanerd.cleaning.spark_master import express_place, spark_place
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.engine.client import Engine
@@ -39,6 +38,7 @@ from cleanerd.daemon.workers import Bell
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, ClusterRefused
+from cleanerd.spark_runtime.spark_master import express_place, spark_place
 
 _log = structlog.get_logger("cleanerd")
 

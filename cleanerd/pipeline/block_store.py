@@ -7,13 +7,11 @@ On a cluster the answer holds the fingerprints themselves.
 """
 
 import contextlib
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-from pyspark import SparkContext
 
 from cleanerd.env.files import open_regular
 from cleanerd.policy.winner import FINGERPRINT_BYTES
@@ -50,19 +48,6 @@ class StoredBlock(NamedTuple):
 
 Shipped = Block | StoredBlock
 """What travels for a block; `load` makes it one."""
-
-
-@contextlib.contextmanager
-def scratch_directory(spark: SparkContext, *, is_one_machine: bool) -> Iterator[str | None]:
-    """For the files of one job; None where tasks have no directory in common."""
-    if not is_one_machine:
-        yield None
-        return
-    directory = tempfile.mkdtemp(dir=spark._temp_dir)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextlib.contextmanager

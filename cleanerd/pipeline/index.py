@@ -22,8 +22,8 @@ from cleanerd.kernels.tables import EVENT, AbortedTxns, Table, joined
 from cleanerd.kernels.transactions import collect_events
 from cleanerd.policy.verdicts import RecordVerdict
 from cleanerd.policy.winner import newest_first
+from cleanerd.spark_runtime.channel import Advance
 
-from .channel import Advance
 from .chunks import Piece, Slice, map_slices, read_pieces, size_bytes
 from .values import Bits, ChunkSummary, ChunkWork, IndexedLog, PackedBits, Source, TopicCodec
 

@@ -32,17 +32,18 @@ from cleanerd.kernels.fingerprint import MAX_BUCKETS
 from cleanerd.kernels.newest import key_set
 from cleanerd.kernels.tables import KeySet
 from cleanerd.policy.winner import FINGERPRINT_BYTES, KEY_BYTES
+from cleanerd.spark_runtime.channel import Phase, Reporter, driver_host
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.place import Place, places
+from cleanerd.spark_runtime.resident_job import Answers, JobStep, ResidentJob, answer_all
+from cleanerd.spark_runtime.scratch import scratch_directory
+from cleanerd.spark_runtime.shared_value import share
+from cleanerd.spark_runtime.task_queue import TURN_BYTES, handed_out, spark_tasks
 
-from .block_store import Shipped, scratch_directory
-from .channel import Phase, Reporter, driver_host
+from .block_store import Shipped
 from .index import Blocks, LogContext, log_context, resolve_all
-from .lazy_spark import LazySpark
 from .one_pass import PassedOnce, Unforeseen, one_pass_chunks
-from .place import Place, places
-from .resident_job import Answers, JobStep, ResidentJob, answer_all
-from .shared_value import share
 from .small_log import SmallLogTask, is_small
-from .task_queue import TURN_BYTES, handed_out, spark_tasks
 from .tasks import (
     BlocksGone,
     IndexTask,

@@ -25,8 +25,8 @@ from cleanerd.kernels.fingerprint import fingerprint_records, spread
 from cleanerd.kernels.judge import mark_aborted
 from cleanerd.kernels.newest import look_up
 from cleanerd.kernels.tables import EVENT, KeySet
+from cleanerd.spark_runtime.channel import Advance
 
-from .channel import Advance
 from .chunks import Piece, Slice, map_slices, read_pieces
 from .index import ChunkTally, LogContext, beyond_segment, log_context
 from .values import Bits, ChunkSummary, ChunkWork, IndexedLog, Part, Source

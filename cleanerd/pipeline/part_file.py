@@ -8,8 +8,7 @@ from cleanerd.env.space import room
 from cleanerd.env.turns import file_turn
 from cleanerd.env.writeback import begin_writeback
 from cleanerd.kernels.tables import Bytes
-
-from .place import Asked, Known
+from cleanerd.spark_runtime.place import Asked, Known
 
 HELD_BYTES = 80 << 20
 """What is held of a part until it is whole: more than a chunk of the usual size keeps. Then its position is known, and all

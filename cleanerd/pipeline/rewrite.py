@@ -24,13 +24,13 @@ from cleanerd.kernels.judge import judge, mark_aborted
 from cleanerd.kernels.rebuild import write_batches, write_bodies
 from cleanerd.kernels.tables import WRITTEN, Action, Bytes, Table, joined
 from cleanerd.policy.verdicts import RecordVerdict
+from cleanerd.spark_runtime.channel import Advance
+from cleanerd.spark_runtime.place import Asked, Known
 
-from .channel import Advance
 from .chunks import Piece, Slice, map_slices, pieces_of, read_pieces, size_bytes
 from .index import LogContext
 from .one_pass import LookedUp
 from .part_file import PartFile
-from .place import Asked, Known
 from .segment_indexes import index_entries
 from .values import Bits, ChunkWork, IndexEntries, Part, Source, TopicCodec, Verdicts
 

@@ -12,10 +12,10 @@ from typing import TypeVar
 from cleanerd.errors import CleanerdError, guarded
 from cleanerd.format.names import FileKind, Suffix, segment_path
 from cleanerd.policy.winner import KEY_BYTES
+from cleanerd.spark_runtime.channel import Advance, Phase, Reporter
+from cleanerd.spark_runtime.place import Known
 
-from .channel import Advance, Phase, Reporter
 from .index import index_chunk, log_context, resolve_all
-from .place import Known
 from .rewrite import rewrite_chunk
 from .tasks import in_task
 from .values import ChunkWork, IndexedLog, LogWork, RewrittenLog, WrittenPart

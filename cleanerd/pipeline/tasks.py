@@ -15,12 +15,12 @@ from cleanerd.errors import CleanerdError, JobFailed, guarded
 from cleanerd.kernels.newest import look_up
 from cleanerd.kernels.tables import KeySet
 from cleanerd.policy.winner import FINGERPRINT_BYTES
+from cleanerd.spark_runtime.channel import Phase, Reporter
+from cleanerd.spark_runtime.place import Asked, Place
 
 from .block_store import Shipped, block_writer
-from .channel import Phase, Reporter
 from .index import Blocks, LogContext, combine, holders_of_buckets, index_chunk, resolve
 from .one_pass import LookedUp, PassedOnce, Unforeseen
-from .place import Asked, Place
 from .rewrite import rewrite_chunk
 from .values import Bits, ChunkSummary, ChunkWork, PackedBits, Part, Verdicts
 

@@ -104,7 +104,7 @@ def test_samples_by_function_of_cleanerd() -> None:
         "main (worker.py:9);_expand (/x/cleanerd/pipeline/chunks.py:8);decompress (lz4/frame/__init__.py:3) 4",
         "main (worker.py:9);read (pyspark/serializers.py:1) 1",
         "main (worker.py:9);read_int (pyspark/serializers.py:1) 50",
-        "_serve (/x/cleanerd/pipeline/channel.py:1);_receive (/x/cleanerd/pipeline/channel.py:9) 70",
+        "_serve (/x/cleanerd/spark_runtime/channel.py:1);_receive (/x/cleanerd/spark_runtime/channel.py:9) 70",
     ]
     assert hottest(stacks) == [
         ("pipeline/chunks.py _expand > decompress", 0.5),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.pipeline.job import Budget
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.bench.processes import Meter
 from tests.pipeline.test_job import plan, run
 from tests.synthetic import Shape, write_log

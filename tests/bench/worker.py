@@ -16,11 +16,11 @@ from typing import Any
 from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cleaning.phases import JOB_PHASES
 from cleanerd.cleaning.result import CleanRequest, LogResult
-from cleanerd.cleaning.spark_master import spark_master
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import Clock, SystemClock
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.spark_master import spark_master
 from tests.bench.processes import ProcessTree
 from tests.cleaning.silent import Silent
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.env.clock import SystemClock
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.broker.kafka import KafkaBroker
 from tests.broker.live import COMPACT, PATIENCE_S, Journal, records
 from tests.broker.test_one_checkpoint_entry import CHECKPOINT, KEYS, NO_CLEANER, TOPIC, create

@@ -17,7 +17,7 @@ from cleanerd.cli.main import main
 from cleanerd.env.files import Files
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix, parse_segment_file
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter

@@ -19,7 +19,7 @@ from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.env.space import space_of
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.insight.verify import verify
 from tests.cleaning.damage import DAMAGES, HINTS, BadSector
 from tests.cleaning.logs import (

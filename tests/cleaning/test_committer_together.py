@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import CLEANER_OFFSET_CHECKPOINT, FileKind, Suffix
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_offsets
 from tests.cleaning.logs import assert_settled, clean, write_logs
 

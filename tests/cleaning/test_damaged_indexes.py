@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.format.names import FileKind
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.segments import live_bases
 from cleanerd.tools.insight.findings import Finding, Severity
 from cleanerd.tools.insight.verify import verify

@@ -9,7 +9,7 @@ import pytest
 from cleanerd.env.files import RealFiles
 from cleanerd.env.space import space_of
 from cleanerd.format import names
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import (

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.policy.winner import KEY_BYTES
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import clean
 from tests.tools.client.logs import busy

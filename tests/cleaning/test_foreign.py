@@ -15,7 +15,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
 from cleanerd.format.partition_metadata import render_partition_metadata
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
 from tests.cleaning.logs import META_PROPERTIES, assert_cleaned, clean, contents, write_logs
 

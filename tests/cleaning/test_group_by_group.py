@@ -13,7 +13,7 @@ import pytest
 from cleanerd.cleaning.clean import Cleaner, CleaningJob
 from cleanerd.env.space import space_of
 from cleanerd.format import names
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import META_PROPERTIES, assert_settled, clean, contents, lock_of_another, newest

@@ -22,7 +22,7 @@ from cleanerd.format import names
 from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.codecs import Codec
 from cleanerd.format.names import TopicPartition
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.scan import scan_partition
 from cleanerd.storage.segments import log_batches

@@ -13,7 +13,7 @@ import pytest
 
 from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.format.names import FileKind
-from cleanerd.pipeline.lazy_spark import LazySpark, SparkFailed
+from cleanerd.spark_runtime.lazy_spark import LazySpark, SparkFailed
 from tests.cleaning.hostile import HOSTILE, sparse_snapshot
 from tests.cleaning.logs import TRUTH, Ran, assert_cleaned, assert_settled, clean, newest, write_logs
 

@@ -15,10 +15,10 @@ from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline import job
-from cleanerd.pipeline.channel import Channel, Phase
-from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.pipeline.small_log import is_small
 from cleanerd.pipeline.values import LogWork
+from cleanerd.spark_runtime.channel import Channel, Phase
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
 from tests.cleaning.logs import write_logs
 from tests.cleaning.silent import Silent

@@ -10,7 +10,7 @@ from cleanerd.format.batch import encode_batch
 from cleanerd.format.codecs import Codec
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.format.record import Record
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.index_files import read_offset_index
 from cleanerd.storage.scan import PartitionSnapshot, read_aborted_txns, scan_partition

@@ -12,7 +12,7 @@ import pytest
 from cleanerd.env.files import NotRegular, RealFiles, regular_fd
 from cleanerd.format import names
 from cleanerd.format.names import FileKind
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.cleaning.logs import GOOD, assert_cleaned, clean, segment, write_logs
 
 SPARSE_BYTES = 1 << 40

@@ -11,7 +11,7 @@ from cleanerd.format.codecs import Codec
 from cleanerd.format.legacy import encode_message
 from cleanerd.format.record import Record
 from cleanerd.pipeline import whole_log
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter

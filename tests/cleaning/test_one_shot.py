@@ -13,7 +13,7 @@ from cleanerd.cleaning.choose import Candidate
 from cleanerd.cleaning.clean import Cleaner, CleaningJob
 from cleanerd.cleaning.result import LogResult
 from cleanerd.format import names
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.cleaning.logs import assert_cleaned, clean, contents, lock_of_another, size_of, write_logs
 
 BURST_S = 0.3

@@ -7,7 +7,7 @@ import pytest
 from cleanerd.format.batch import encode_batch
 from cleanerd.format.names import FileKind, SegmentFileName
 from cleanerd.format.record import Record
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import GOOD, assert_cleaned, clean, contents, write_logs
 

@@ -8,7 +8,7 @@ import pytest
 from cleanerd.cleaning.phases import JOB_PHASES, Stopwatch
 from cleanerd.env.clock import SystemClock
 from cleanerd.format import names
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.cleaning.logs import clean, lock_of_another, segment, write_logs
 from tests.daemon.inventories import HandClock
 

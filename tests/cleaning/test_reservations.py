@@ -13,7 +13,7 @@ from cleanerd.cleaning.reservations import Reservations
 from cleanerd.env.files import RealFiles
 from cleanerd.env.space import Space, floor_bytes, room, space_of
 from cleanerd.errors import NoSpace
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.cleaning.logs import GOOD, assert_cleaned, clean, contents, write_logs
 from tests.cleaning.test_bad_input import mounted
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import FileKind, Suffix
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.cleaning.logs import clean, write_logs
 
 STAGED_LOG = f"{FileKind.LOG.value}{Suffix.STAGED.value}"

@@ -8,7 +8,7 @@ import pytest
 from cleanerd.format.batch import BatchHeader, iterate_batches, parse_header
 from cleanerd.format.codecs import Codec, compress, decompress
 from cleanerd.pipeline import whole_log
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter

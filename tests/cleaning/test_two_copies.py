@@ -12,7 +12,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.errors import PolicyChanged
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
 from tests.cleaning.logs import clean, contents, lock_of_another, write_logs
 

@@ -20,7 +20,7 @@ from cleanerd.errors import LockHeld
 from cleanerd.format import names
 from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.format.names import TopicPartition
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_offsets
 from cleanerd.storage.lock import HOLD_S, probe
 from cleanerd.storage.log_dir import LogDir, Recovered

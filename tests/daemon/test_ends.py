@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from cleanerd.format import names
-from cleanerd.pipeline.java import VECTOR_MODULE
+from cleanerd.spark_runtime.java import VECTOR_MODULE
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import SEGMENT_BYTES, TRUTH, assert_settled, newest, write_logs

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from cleanerd.daemon.loops.left_installs import LeftInstall, LeftInstalls, Seen
 from cleanerd.errors import ClusterRefused
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.cleaning.logs import clean
 from tests.operate.world import World
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from cleanerd.pipeline.java import find_java_home
-from cleanerd.pipeline.lazy_spark import LazySpark, SparkFailed
+from cleanerd.spark_runtime.java import find_java_home
+from cleanerd.spark_runtime.lazy_spark import LazySpark, SparkFailed
 from tests.cleaning.logs import newest, write_logs
 from tests.daemon.processes import ROOT, running, wait_until
 from tests.daemon.test_process import committed

@@ -15,7 +15,7 @@ from pathlib import Path
 from cleanerd.daemon.api.http import Answer, RequestLimits
 from cleanerd.daemon.api.metrics_server import MetricsServer
 from cleanerd.daemon.api.routes import ROUTES
-from cleanerd.pipeline.channel import Channel
+from cleanerd.spark_runtime.channel import Channel
 from tests.daemon.fake_daemon import FakeOperations, serve
 from tests.daemon.test_service import EXAMPLES
 from tests.fuzz.mutate import NUMBERS, mutated

@@ -36,9 +36,9 @@ from cleanerd.errors import (
     NoSpace,
     SourceChanged,
 )
-from cleanerd.pipeline.lazy_spark import SparkFailed
 from cleanerd.pipeline.rewrite import VerificationFailed
 from cleanerd.policy.verdicts import RecordVerdict
+from cleanerd.spark_runtime.lazy_spark import SparkFailed
 from tests.cleaning.logs import segment
 from tests.daemon.processes import wait_until
 from tests.daemon.test_beside_broker import stage

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanerd.pipeline.block_store import StoredBlock, block_writer, scratch_directory
+from cleanerd.pipeline.block_store import StoredBlock, block_writer
 from cleanerd.pipeline.index import Block
-from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.pipeline.values import PackedBits
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.scratch import scratch_directory
 
 SIZES = st.lists(st.integers(0, 300), max_size=8)
 

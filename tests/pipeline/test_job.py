@@ -19,14 +19,14 @@ from cleanerd.errors import Aborted, CorruptFile
 from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline import job
 from cleanerd.pipeline.block_store import StoredBlock
-from cleanerd.pipeline.channel import Channel
 from cleanerd.pipeline.chunks import read_pieces, slices
 from cleanerd.pipeline.job import Budget, Pipeline
-from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.pipeline.tasks import ResolveTask
 from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog, Source
 from cleanerd.policy.cleanable import CompactionConfig, LogFacts, cleanable_range
 from cleanerd.policy.winner import KEY_BYTES
+from cleanerd.spark_runtime.channel import Channel
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.scan import Checkpoints, scan_partition
 from cleanerd.storage.stability import read_stability
 from tests.synthetic import Shape, newest_offsets, write_log

@@ -14,11 +14,11 @@ from cleanerd.errors import Aborted, CorruptFile, SourceChanged
 from cleanerd.format.txn_index import render_txn_index
 from cleanerd.kernels.tables import EVENT
 from cleanerd.pipeline import one_pass
-from cleanerd.pipeline.channel import Channel, Phase
 from cleanerd.pipeline.job import Pipeline
-from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.pipeline.values import ChunkSummary, IndexedLog, LogWork, RewrittenLog
 from cleanerd.pipeline.whole_log import foreseen, join_rest
+from cleanerd.spark_runtime.channel import Channel, Phase
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.kernels.random_log import RandomLog
 from tests.pipeline.test_job import AMPLE, SMALL, offsets_in, plan, run
 from tests.pipeline.test_small_log import part_bytes, values

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from cleanerd.errors import Aborted, CorruptFile, SourceChanged
-from cleanerd.pipeline.channel import Channel, Phase
 from cleanerd.pipeline.job import Budget, Pipeline
-from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.pipeline.small_log import SMALL_LOG_BYTES, is_small
 from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog
 from cleanerd.policy.winner import KEY_BYTES
+from cleanerd.spark_runtime.channel import Channel, Phase
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.kernels.random_log import RandomLog
 from tests.pipeline.test_job import AMPLE, SMALL, offsets_in, plan, run
 from tests.synthetic import newest_offsets, write_log

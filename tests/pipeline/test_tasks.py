@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from cleanerd.errors import CorruptFile
 from cleanerd.pipeline import tasks
 from cleanerd.pipeline.block_store import StoredBlock
-from cleanerd.pipeline.channel import Reporter
 from cleanerd.pipeline.index import Block, Blocks, resolve
 from cleanerd.pipeline.tasks import Indexed, IndexTask, ResolveTask, by_chunk, index_together, loaded
 from cleanerd.pipeline.values import ChunkSummary, ChunkWork, PackedBits
+from cleanerd.spark_runtime.channel import Reporter
 from tests.kernels.random_log import LogSegment, RandomLog, random_facts
 from tests.kernels.real_path import Layout, RealPath
 from tests.tools.client.cleaning import Silent

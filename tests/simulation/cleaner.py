@@ -39,7 +39,7 @@ from cleanerd.env import files as env_files
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import Aborted
 from cleanerd.pipeline import small_log
-from cleanerd.pipeline.channel import Phase
+from cleanerd.spark_runtime.channel import Phase
 from cleanerd.storage import lock as storage_lock
 from cleanerd.storage import log_dir, segments
 from cleanerd.tools.client import writer
@@ -123,7 +123,7 @@ class InlineReporter:
 
 
 class InlineChannel:
-    """`pipeline.channel.Channel` without sockets; set `interlude` on the class."""
+    """`spark_runtime.channel.Channel` without sockets; set `interlude` on the class."""
 
     interlude: Callable[[], None] = staticmethod(lambda: None)
 

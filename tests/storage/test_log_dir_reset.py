@@ -18,7 +18,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.errors import LockHeld, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints, read_offsets, update_cleaner_checkpoint
 from cleanerd.storage.generation import begin_truncation
 from cleanerd.storage.log_dir import LogDir, Owner

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cleanerd.config.model import CleanerdConfig, TopicConfig
 from cleanerd.format.names import TopicPartition
-from cleanerd.pipeline.channel import Reporter
+from cleanerd.spark_runtime.channel import Reporter
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from cleanerd.cleaning.result import LogResult
-from cleanerd.cleaning.spark_master import SparkPlace
 from cleanerd.daemon.engine.calls import (
     CleanCall,
     EngineCall,
@@ -26,6 +25,7 @@ from cleanerd.daemon.engine.calls import (
 from cleanerd.env.clock import Clock
 from cleanerd.env.host import passed_on
 from cleanerd.errors import JobFailed
+from cleanerd.spark_runtime.spark_master import SparkPlace
 
 PlannedHook = Callable[[PlannedBytes], None]
 _POLL_S = 0.5

@@ -21,7 +21,6 @@ from cleanerd.cleaning.choose import Candidate, PaceOf, examine_all
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.reservations import Reservations
 from cleanerd.cleaning.result import CleanRequest, LogResult
-from cleanerd.cleaning.spark_master import SparkPlace
 from cleanerd.daemon.engine.calls import (
     CleanCall,
     EngineCall,
@@ -35,7 +34,8 @@ from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import Pace, unpaced
 from cleanerd.errors import InternalError, JobFailed, attempt
 from cleanerd.format.names import TopicPartition
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.spark_master import SparkPlace
 from cleanerd.storage.log_dir import LogDir
 
 _CALLS_AT_ONCE = 64  # more than workers; an explanation does not wait for a cleaning

@@ -15,7 +15,6 @@ from cleanerd.cleaning.boundary import one_by_one
 from cleanerd.cleaning.committer import Committer, in_rounds
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import LogResult
-from cleanerd.cleaning.spark_master import spark_master
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import CleanerdConfig
@@ -32,7 +31,8 @@ from cleanerd.daemon.work.wanted import Wanted
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import Aborted, CleanerdError, JobFailed, attempt
-from cleanerd.pipeline.channel import Channel, Phase, driver_host
+from cleanerd.spark_runtime.channel import Channel, Phase, driver_host
+from cleanerd.spark_runtime.spark_master import spark_master
 from cleanerd.storage.generation import end_left_truncation
 from cleanerd.storage.log_dir import Owner
 from cleanerd.storage.partition_dir import PartitionDir

@@ -17,12 +17,12 @@ from contextlib import ExitStack
 
 from cleanerd.cleaning.one_shot import clean_once
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
-from cleanerd.cleaning.spark_master import spark_place
 from cleanerd.cli import clean, options, output
 from cleanerd.cli.progress import NoProgress
 from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.errors import BadUsage
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.spark_master import spark_place
 from cleanerd.tools.demo.process import Traffic, traffic_process
 from cleanerd.tools.demo.topics import ORDERS, TOPICS, Feed
 from cleanerd.units import size

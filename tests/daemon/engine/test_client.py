@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.spark_master import SparkPlace, spark_place
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.engine.calls import CleanCall, ExamineCall
@@ -16,7 +15,8 @@ from cleanerd.daemon.engine.client import Engine, EngineDied, EngineStalled
 from cleanerd.env.clock import SystemClock
 from cleanerd.format.head import CRC_AT
 from cleanerd.format.names import TopicPartition
-from cleanerd.pipeline.channel import Channel, Phase
+from cleanerd.spark_runtime.channel import Channel, Phase
+from cleanerd.spark_runtime.spark_master import SparkPlace, spark_place
 from tests.cleaning.logs import write_logs
 from tests.daemon.processes import wait_until
 from tests.daemon.test_process import descendants

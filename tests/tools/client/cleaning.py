@@ -20,9 +20,9 @@ from cleanerd.env.files import Files
 from cleanerd.env.pace import unpaced
 from cleanerd.errors import CleanerdError
 from cleanerd.format.names import TopicPartition
-from cleanerd.pipeline.channel import Advance, Phase
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.values import IndexedLog
+from cleanerd.spark_runtime.channel import Advance, Phase
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import discard_staged

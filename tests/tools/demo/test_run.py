@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.format.batch import Record
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.demo import run as demo
 from cleanerd.tools.demo.reader import read_and_compare

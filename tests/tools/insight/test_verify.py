@@ -12,7 +12,7 @@ from cleanerd.format import names
 from cleanerd.format.legacy import encode_message
 from cleanerd.format.names import FileKind
 from cleanerd.format.record import Record
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.insight.findings import KINDS, Severity
 from cleanerd.tools.insight.verify import verify
 from tests.cleaning.logs import clean, lock_of_another, write_logs

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 
 _OF_DATA_FRAMES = (
     "org.apache.spark.sql.functions",

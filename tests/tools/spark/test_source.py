@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.segments import log_batches
 from cleanerd.tools.client.reader import read_records
 from tests.tools.insight import damage

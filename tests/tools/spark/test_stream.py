@@ -10,7 +10,7 @@ from cleanerd.errors import BadUsage, SourceChanged
 from cleanerd.format import names
 from cleanerd.format.batch import encode_batch
 from cleanerd.format.record import Record
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.writer import LogWriter
 from tests.tools.insight.logdirs import broker_log_dir, segment
 from tests.tools.spark.sessions import session_of

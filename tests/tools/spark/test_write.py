@@ -13,7 +13,7 @@ from cleanerd.format.checkpoint import parse_leader_epochs
 from cleanerd.format.partition_metadata import parse_partition_metadata
 from cleanerd.format.record import Record
 from cleanerd.format.uuid_text import render_uuid
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.lock import LogDirLock
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.insight.verify import verify

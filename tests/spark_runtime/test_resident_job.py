@@ -1,4 +1,4 @@
-"""One Spark job that does step after step (`pipeline.resident_job`): on a real session, its processes and its JVM killed."""
+"""One Spark job that does step after step (`resident_job`): on a real session, its processes and its JVM killed."""
 
 import os
 import signal
@@ -15,9 +15,9 @@ import pytest
 from pyspark.errors import PythonException
 
 from cleanerd.errors import JobFailed
-from cleanerd.pipeline.channel import STOP, Channel, Phase, Reporter
-from cleanerd.pipeline.lazy_spark import LazySpark
-from cleanerd.pipeline.resident_job import Gate, JobStep, ResidentJob
+from cleanerd.spark_runtime.channel import STOP, Channel, Phase, Reporter
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.resident_job import Gate, JobStep, ResidentJob
 from tests.daemon.processes import wait_until
 
 _LIMIT_S = 60

@@ -13,15 +13,15 @@ from typing import Any
 import psutil
 import pytest
 
-from cleanerd.pipeline import forked_daemon
-from cleanerd.pipeline.forked_daemon import ForkedDaemon, hand_over
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime import forked_daemon
+from cleanerd.spark_runtime.forked_daemon import ForkedDaemon, hand_over
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.daemon.processes import wait_until
 
 NOBODY = 65534
 DRIVER = """
 import sys, time
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 import cleanerd.pipeline.tasks
 
 def family(rows):
@@ -127,7 +127,7 @@ def test_one_that_is_gone_is_not_missed(session: LazySpark) -> None:
     os.kill(ours, signal.SIGKILL)
     _, daemon = worker_and_daemon(session)
     assert daemon != ours
-    assert "cleanerd.pipeline.python_daemon" in " ".join(psutil.Process(daemon).cmdline())
+    assert "cleanerd.spark_runtime.python_daemon" in " ".join(psutil.Process(daemon).cmdline())
 
 
 def test_one_that_ends_under_its_workers_is_replaced(session: LazySpark) -> None:

@@ -40,7 +40,7 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "1g",
     "spark.python.worker.reuse": "true",
-    "spark.python.daemon.module": "cleanerd.pipeline.python_daemon",
+    "spark.python.daemon.module": "cleanerd.spark_runtime.python_daemon",
     "spark.scheduler.mode": "FAIR",  # a small log does not wait for all tasks of a large one
     # Over loopback TCP every task waits 40 ms for a delayed acknowledgement: 16 empty tasks 0.67 s, like this 0.23 s.
     "spark.python.unix.domain.socket.enabled": "true",

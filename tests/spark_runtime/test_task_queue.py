@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.pipeline import task_queue
-from cleanerd.pipeline.block_store import scratch_directory
-from cleanerd.pipeline.lazy_spark import LazySpark
-from cleanerd.pipeline.task_queue import TaskQueue, handed_out, numbered
+from cleanerd.spark_runtime import task_queue
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.scratch import scratch_directory
+from cleanerd.spark_runtime.task_queue import TaskQueue, handed_out, numbered
 
 TASKS = 2000
 ENDLESS = float("inf")

@@ -13,10 +13,10 @@ import pytest
 
 from cleanerd.errors import Aborted, NoSpace
 from cleanerd.pipeline import part_file
-from cleanerd.pipeline.channel import Reporter
-from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.pipeline.part_file import PartFile
-from cleanerd.pipeline.place import Asked, Place, places
+from cleanerd.spark_runtime.channel import Reporter
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.place import Asked, Place, places
 
 PARTS = 9
 PATIENCE_S = 20

@@ -6,17 +6,18 @@ for a minute. Where the driver has forked one that has imported them (`forked_da
 """
 
 import gc
+import importlib
 import os
 
-from cleanerd.pipeline.forked_daemon import ADDRESS, hand_over
+from cleanerd.spark_runtime.forked_daemon import ADDRESS, TASKS, hand_over
 
 
 def _serve() -> None:
     from pyspark import daemon  # noqa: PLC0415
 
-    import cleanerd.pipeline.tasks  # noqa: F401, PLC0415 - what the workers run
     from cleanerd.kernels.native import make_ready  # noqa: PLC0415
 
+    importlib.import_module(TASKS)
     make_ready()
     gc.freeze()  # a collection in a worker would copy the pages of all that is imported here
     daemon.manager()

@@ -11,6 +11,7 @@ Whatever is wrong, nothing is lost but time: a daemon that nothing answers impor
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
 import secrets
@@ -26,6 +27,8 @@ from typing import Any, NoReturn
 ADDRESS = "CLEANERD_FORKED_DAEMON"
 """Environment variable that names the socket, in Linux's abstract namespace: it goes away with those who hold it."""
 
+TASKS = "cleanerd.pipeline.tasks"
+"""What the workers run. Imported by name before they are forked: the runtime knows nothing else of it."""
 _ANSWER_LIMIT_S = 5.0
 _END_LIMIT_S = 5.0
 _LENGTH = struct.Struct("!I")
@@ -50,7 +53,7 @@ class ForkedDaemon:
         """Start it; once. Raises OSError."""
         if self._pid is not None:
             return
-        import cleanerd.pipeline.tasks  # noqa: F401, PLC0415 - what the workers run
+        importlib.import_module(TASKS)
         from cleanerd.kernels.native import make_ready  # noqa: PLC0415
 
         theirs, self._alive = os.pipe()

@@ -15,14 +15,14 @@ import pytest
 
 import cleanerd
 from cleanerd.errors import Aborted
-from cleanerd.pipeline import channel as channel_module
-from cleanerd.pipeline.channel import Channel, Phase, Reporter, driver_host
 from cleanerd.pipeline.rewrite import rewrite_chunk
+from cleanerd.spark_runtime import channel as channel_module
+from cleanerd.spark_runtime.channel import Channel, Phase, Reporter, driver_host
 from tests.pipeline.test_chunks import go_on, written_part
 
 IN_ANOTHER_PROCESS = """
 import pickle, sys
-from cleanerd.pipeline.channel import Phase
+from cleanerd.spark_runtime.channel import Phase
 reporter = pickle.load(sys.stdin.buffer)
 with reporter.advance(7, Phase.REWRITE) as advance:
     advance(1 << 40, 2, 3)

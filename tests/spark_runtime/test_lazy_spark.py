@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from cleanerd.errors import Fatal
-from cleanerd.pipeline import jvm, lazy_spark
-from cleanerd.pipeline.lazy_spark import LazySpark, SparkFailed
+from cleanerd.spark_runtime import jvm, lazy_spark
+from cleanerd.spark_runtime.lazy_spark import LazySpark, SparkFailed
 from tests.daemon.processes import wait_until
 
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
@@ -167,7 +167,7 @@ def test_without_java_a_session_fails_where_it_is_used(alone: None, monkeypatch:
     def none() -> str:
         raise Fatal("no Java")
 
-    monkeypatch.setattr("cleanerd.pipeline.lazy_spark.find_java_home", none)
+    monkeypatch.setattr("cleanerd.spark_runtime.lazy_spark.find_java_home", none)
     session = LazySpark("local[1]")
     session.begin()
     with pytest.raises(Fatal, match="no Java"):
@@ -268,7 +268,7 @@ def test_workers_are_forked_from_a_process_that_has_imported_cleanerd(spark: Laz
     ((command, has_compiler),) = spark.run(
         lambda context: context.parallelize([1], 1).mapPartitions(parent).collect()
     )
-    assert "cleanerd.pipeline.python_daemon" in command
+    assert "cleanerd.spark_runtime.python_daemon" in command
     assert has_compiler
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.pipeline.session_log import SessionLog, reason_of
+from cleanerd.spark_runtime.session_log import SessionLog, reason_of
 
 NO_NAME = """\
 WARNING: Using incubator modules: jdk.incubator.vector
@@ -105,7 +105,7 @@ def test_where_nothing_was_said_the_reason_is_what_was_raised(tmp_path: Path) ->
 RESET = """
 import contextlib, socket, struct, sys, threading
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
-from cleanerd.pipeline.session_log import SessionLog
+from cleanerd.spark_runtime.session_log import SessionLog
 
 log = SessionLog() if sys.argv[1] == "kept" else None
 listening = socket.create_server(("127.0.0.1", 0))

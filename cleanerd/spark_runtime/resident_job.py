@@ -24,8 +24,8 @@ from pyspark import SparkContext, cloudpickle
 
 from cleanerd.errors import Aborted, JobFailed
 
-from .block_store import scratch_directory
 from .channel import STOP, Channel, Phase, Reporter
+from .scratch import scratch_directory
 from .shared_value import Shared, SharedFile
 from .task_queue import Numbered, TaskQueue, numbered
 

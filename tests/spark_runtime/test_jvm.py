@@ -12,9 +12,9 @@ import pyspark
 import pytest
 
 from cleanerd.errors import Fatal
-from cleanerd.pipeline import jvm
-from cleanerd.pipeline.jvm import spark_environment
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime import jvm
+from cleanerd.spark_runtime.jvm import spark_environment
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 
 OTHER = "/nonexistent/other"
 HOST = {
@@ -94,7 +94,7 @@ def test_clients_of_a_cluster_manager_are_told_where_it_is(master: str, passed: 
 
 
 UNNAMED = """
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 session = LazySpark("local[1]")
 print(session.run(lambda context: context.parallelize([1, 2, 3], 1).count()))
 session.stop()

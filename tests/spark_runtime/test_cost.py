@@ -17,8 +17,8 @@ from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.producer_snapshot import render_producer_snapshot
 from cleanerd.kernels.fingerprint import MAX_BUCKETS
 from cleanerd.pipeline.job import Budget
-from cleanerd.pipeline.lazy_spark import LazySpark
 from cleanerd.pipeline.values import IndexedLog, LogWork
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.pipeline.test_job import AMPLE, SMALL, offsets_in, plan, run
 from tests.synthetic import newest_offsets, write_log
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.pipeline.class_archive import ClassArchive
-from cleanerd.pipeline.java import find_java_home
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.class_archive import ClassArchive
+from cleanerd.spark_runtime.java import find_java_home
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.daemon.processes import environment
 
 LIMITED = """
 import resource
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 session = LazySpark("local[1]", makes_archive=True)
 print(session.run(lambda context: context.parallelize([1, 2], 1).sum()))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.errors import Fatal
-from cleanerd.pipeline.java import VECTOR_MODULE, find_java_home
+from cleanerd.spark_runtime.java import VECTOR_MODULE, find_java_home
 
 FLAG = f"--add-modules={VECTOR_MODULE}"
 

@@ -8,9 +8,9 @@ import psutil
 import pytest
 
 from cleanerd.kernels.newest import key_set, look_up, mark_superseded, new_set
-from cleanerd.pipeline.block_store import scratch_directory
-from cleanerd.pipeline.lazy_spark import LazySpark
-from cleanerd.pipeline.shared_value import SharedFile, share
+from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.scratch import scratch_directory
+from cleanerd.spark_runtime.shared_value import SharedFile, share
 
 FORK = multiprocessing.get_context("fork")
 
