@@ -12,6 +12,7 @@ import numpy as np
 
 from cleanerd.env.files import open_regular
 from cleanerd.env.pace import Pace
+from cleanerd.env.page_cache import borrowed
 from cleanerd.kernels.heads import walk_horizons
 from cleanerd.kernels.horizons import holds_expired, next_horizon
 from cleanerd.pipeline.chunks import Piece, Slice, map_slices, pieces_of
@@ -38,7 +39,7 @@ def read_horizons(segments: Sequence[SegmentOnDisk], now_ms: int, pace: Pace) ->
     """
     next_ms = _NEVER_MS
     for segment in reversed(segments):
-        with open_regular(segment.path) as fd:
+        with open_regular(segment.path) as fd, borrowed(fd, segment.size_bytes):
             starts, horizons = walk_horizons(fd, segment.size_bytes, _CHUNK_BYTES, pace)
             ends = np.append(starts[1:], segment.size_bytes)
             for at in np.flatnonzero(horizons >= 0):

@@ -1,5 +1,7 @@
 """A candidate to the work of the pipeline: segments to rewrite, groups, chunks (step 3 of a cleaning)."""
 
+import mmap
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -7,8 +9,9 @@ import numpy as np
 
 from cleanerd.cleaning.choose import Candidate
 from cleanerd.cleaning.cuts import Uncut, cut_all
-from cleanerd.env.files import Files
+from cleanerd.env.files import Files, open_regular
 from cleanerd.env.pace import Pace
+from cleanerd.env.page_cache import Ranges, cold_ranges, size_bytes, within
 from cleanerd.errors import CorruptFile
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import FileKind
@@ -25,6 +28,8 @@ from cleanerd.storage.scan import SegmentOnDisk, read_aborted_txns
 from cleanerd.storage.stability import check_aborted
 
 _MAX_MS = 2**63 - 1
+_COLD_PER_MEMORY = 8
+"""Up to an eighth of the memory, what is cold of a log stays cached between the passes, else it is read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +171,12 @@ def _plan_chunks(
 ) -> list[ChunkWork]:
     """The chunks of segments, each with the number of its group, in offset order, with the records that they can hold."""
     uncut = [one for _, one in places]
+    cold = [_cold_ranges(one.segment) for one in uncut]  # before anything is read
+    keeps_cold = sum(map(size_bytes, cold)) <= os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE // _COLD_PER_MEMORY
     cut = cut_all(uncut, chunk_bytes=chunk_bytes, first_dirty_offset=first_dirty_offset, pace=pace)
     chunks = []
-    for (number, one), heads in zip(places, cut, strict=True):
-        for source, records, dirty_records in _chunks(one.segment, heads):
+    for (number, one), heads, own in zip(places, cut, cold, strict=True):
+        for source, records, dirty_records in _chunks(one.segment, heads, own, keeps_cold=keeps_cold):
             low, high = np.searchsorted(one.index.positions, [source.start, source.end])
             chunks.append(
                 ChunkWork(
@@ -202,7 +209,14 @@ def _columns(aborted: tuple[AbortedTxn, ...]) -> AbortedTxns:
     return AbortedTxns(*(np.ascontiguousarray(columns[:, i]) for i in range(3)))
 
 
-def _chunks(segment: SegmentOnDisk, heads: Heads) -> Iterator[tuple[Source, int, int]]:
+def _cold_ranges(segment: SegmentOnDisk) -> Ranges:
+    with open_regular(segment.path) as fd:
+        return cold_ranges(fd, segment.size_bytes)
+
+
+def _chunks(
+    segment: SegmentOnDisk, heads: Heads, cold: Ranges, *, keeps_cold: bool
+) -> Iterator[tuple[Source, int, int]]:
     """A segment cut at batch starts: (source, records, dirty records), the last two upper bounds."""
     starts = heads.starts.tolist()
     for start, end, records, dirty_records in zip(
@@ -218,5 +232,7 @@ def _chunks(segment: SegmentOnDisk, heads: Heads) -> Iterator[tuple[Source, int,
             start=start,
             end=end,
             min_offset=segment.base_offset,
+            cold=within(cold, start, end),
+            keeps_cold=keeps_cold,
         )
         yield source, records, dirty_records

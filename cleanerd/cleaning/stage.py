@@ -1,14 +1,20 @@
 """Step 8 of a cleaning, first half: what the pipeline wrote becomes staged files with manifests."""
 
+import contextlib
+from collections import defaultdict
+
 from cleanerd.cleaning.plan import CleaningPlan
-from cleanerd.env.files import Files
-from cleanerd.format.names import FileKind
+from cleanerd.env.files import Files, open_regular
+from cleanerd.env.page_cache import Ranges, drop, size_bytes
+from cleanerd.format.names import FileKind, Suffix, segment_path
 from cleanerd.pipeline.rewrite import VerificationFailed
 from cleanerd.pipeline.segment_indexes import aborted_in, join_entries
 from cleanerd.pipeline.values import RewrittenLog
 from cleanerd.storage.assemble import Assembly, assemble
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import SourceSegment, StagedGroup, write_manifest
+
+_MOSTLY = 0.9  # of the bytes of a group
 
 
 def stage_log(
@@ -30,7 +36,31 @@ def stage_log(
             is_last=number == changed[-1],
             moves_checkpoint=moves_checkpoint,
         )
+    _leave_cache(plan, frozenset(changed))
     return len(changed)
+
+
+def _leave_cache(plan: CleaningPlan, changed: frozenset[int]) -> None:
+    """Drop from the page cache what only this cleaning has brought there: cold segments that stay, and new ones of such."""
+    cold_bytes, read_bytes = defaultdict[int, int](int), defaultdict[int, int](int)
+    for chunk in plan.work.chunks:
+        source = chunk.source
+        cold_bytes[chunk.group] += size_bytes(source.cold)
+        read_bytes[chunk.group] += source.size_bytes
+        if source.cold and chunk.group not in changed:
+            _drop(source.path, source.cold)
+    for number in changed:
+        if cold_bytes[number] and cold_bytes[number] >= _MOSTLY * read_bytes[number]:
+            base_offset = plan.groups[number].sources[0].base_offset
+            directory = plan.candidate.snapshot.directory
+            _drop(
+                segment_path(directory, base_offset, FileKind.LOG, Suffix.STAGED), ((0, read_bytes[number]),)
+            )
+
+
+def _drop(path: str, ranges: Ranges) -> None:
+    with contextlib.suppress(OSError), open_regular(path) as fd:  # a hint: the file may be gone
+        drop(fd, ranges)
 
 
 def _stage_group(

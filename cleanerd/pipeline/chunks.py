@@ -15,6 +15,7 @@ from typing import TypeVar
 import numpy as np
 
 from cleanerd.env.files import FileStat, check_unchanged, regular_fd
+from cleanerd.env.page_cache import drop
 from cleanerd.env.turns import machine_turn
 from cleanerd.errors import CorruptFile, SourceChanged
 from cleanerd.format.codecs import MAX_EXPANDED_BYTES, Codec, ExpandsBeyond, decompress
@@ -96,15 +97,17 @@ def _open_unchanged(source: Source) -> int:
     return fd
 
 
-def read_pieces(source: Source, *, ahead: bool = False) -> Generator[Piece]:
+def read_pieces(source: Source, *, ahead: bool = False, is_last: bool = False) -> Generator[Piece]:
     """Read a source and check structure, CRC of every batch and order of offsets. Raises CorruptFile, SourceChanged.
 
-    `ahead`: it may not be in the page cache yet.
+    `ahead`: it may not be in the page cache yet. `is_last`: this cleaning does not read it again.
     """
     fd = _open_unchanged(source)
     try:
         yield from pieces_of(fd, source, ahead=ahead)
     finally:
+        if is_last or not source.keeps_cold:
+            drop(fd, source.cold)
         os.close(fd)
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import FileStat
+from cleanerd.env.page_cache import Ranges
 from cleanerd.errors import CleanerdError
 from cleanerd.format.codecs import Codec
 from cleanerd.format.errors import FormatError
@@ -32,6 +33,10 @@ class Source:
     start: int
     end: int
     min_offset: int  # base offset of the segment: no batch may begin below it
+    cold: Ranges = ()  # of the run: what was not in the page cache, and is not to stay there
+    keeps_cold: bool = (
+        True  # until the last pass has read it: what is cold of the log is little beside the memory
+    )
 
     @property
     def size_bytes(self) -> int:

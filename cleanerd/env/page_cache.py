@@ -1,0 +1,92 @@
+"""The page cache is the broker's: what was not in it before cleanerd read it leaves it afterwards."""
+
+import contextlib
+import ctypes
+import mmap
+import os
+from collections.abc import Iterator
+
+_BLOCK_BYTES = 2 << 20
+"""A block is cold when none of its pages is cached. The system reads ahead in pieces that are smaller."""
+_WINDOW_BYTES = 1 << 30  # what is looked at in one call: a byte of memory for each page
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+_LOW_BITS = bytes(byte & 1 for byte in range(256))  # the others are reserved
+_FAILED = ctypes.c_void_p(-1).value
+
+Ranges = tuple[tuple[int, int], ...]
+"""Byte ranges [start, end) of a file, ascending and disjoint."""
+
+
+def cold_ranges(fd: int, file_bytes: int) -> Ranges:
+    """What of the first `file_bytes` of a file is not in the page cache, in blocks. To ask reads nothing.
+
+    Empty where the system does not tell: it tells only who owns the file or may write to it (mincore(2)).
+    """
+    ranges: list[tuple[int, int]] = []
+    for start in range(0, file_bytes, _WINDOW_BYTES):
+        resident = _resident(fd, start, min(_WINDOW_BYTES, file_bytes - start))
+        per_block = _BLOCK_BYTES // mmap.PAGESIZE
+        for at in range(0, len(resident), per_block):
+            if b"\1" in resident[at : at + per_block]:
+                continue
+            begin = start + at * mmap.PAGESIZE
+            end = min(begin + _BLOCK_BYTES, file_bytes)
+            if ranges and ranges[-1][1] == begin:
+                ranges[-1] = ranges[-1][0], end
+            else:
+                ranges.append((begin, end))
+    return tuple(ranges)
+
+
+def _resident(fd: int, start: int, length: int) -> bytes | bytearray:
+    """A byte a page, zero for one that is not cached; empty where that cannot be known."""
+    pages = bytearray(-(-length // mmap.PAGESIZE))
+    address = _libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, fd, start)
+    if address == _FAILED:
+        return b""
+    try:  # no page is touched, so a file that is truncated meanwhile does no harm
+        buffer = (ctypes.c_char * len(pages)).from_buffer(pages)
+        known = _libc.mincore(address, length, buffer) == 0
+        del buffer
+    finally:
+        _libc.munmap(address, length)
+    return pages.translate(_LOW_BITS) if known else b""
+
+
+def within(ranges: Ranges, start: int, end: int) -> Ranges:
+    """The parts of ranges that lie in [start, end)."""
+    clipped = ((max(begin, start), min(stop, end)) for begin, stop in ranges)
+    return tuple((begin, stop) for begin, stop in clipped if begin < stop)
+
+
+def size_bytes(ranges: Ranges) -> int:
+    """Of all ranges together."""
+    return sum(end - start for start, end in ranges)
+
+
+def drop(fd: int, ranges: Ranges) -> None:
+    """Take ranges of a file out of the page cache; pages that are not yet on disk, or locked, stay."""
+    for start, end in ranges:
+        os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
+
+
+@contextlib.contextmanager
+def borrowed(fd: int, file_bytes: int) -> Iterator[None]:
+    """What the block reads of the first `file_bytes` of a file, and was cold before, is dropped at its end."""
+    cold = cold_ranges(fd, file_bytes)
+    try:
+        yield
+    finally:
+        drop(fd, cold)
