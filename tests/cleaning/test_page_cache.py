@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.client.producer import Producer
-from cleanerd.client.writer import LogWriter
 from cleanerd.env.page_cache import Ranges, cold_ranges, drop, size_bytes
 from cleanerd.format import names
 from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import META_PROPERTIES, clean
 
 BLOCK = 2 << 20
