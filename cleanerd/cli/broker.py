@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from cleanerd.broker_agent.brokers import BrokerReport, LiveBrokers
 from cleanerd.cli import output
 from cleanerd.cli.configuration import log_dirs
-from cleanerd.cli.tables import side_by_side, write_table
+from cleanerd.cli.tables import write_table
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import SystemClock
@@ -36,7 +36,7 @@ def check(arguments: Namespace) -> int:
             "BROKER": [_broker(one) for one in found],
             "REASON": [one.reason or "" for one in found],
         }
-        write_table(side_by_side(columns), is_wide=arguments.output == "wide")
+        write_table(columns)
     else:
         rows = [asdict(one) for one in found]
         document = output.document(commit_live=config.commit_live, log_dirs=rows)

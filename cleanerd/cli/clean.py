@@ -12,7 +12,7 @@ exit      when
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from cleanerd.cleaning.result import CleanRequest, LogResult, Progress
@@ -20,9 +20,10 @@ from cleanerd.cli import output
 from cleanerd.cli.configuration import load, no_log_dirs
 from cleanerd.cli.parser import did_you_mean
 from cleanerd.cli.progress import progress_on
-from cleanerd.cli.tables import log_name, results_table, write_table
+from cleanerd.cli.tables import write_table
 from cleanerd.env.clock import Clock, FixedNow, SystemClock
 from cleanerd.format.names import parse_partition_dir
+from cleanerd.units import reasons, size
 
 NOT_DONE = ("failed", "aborted")
 
@@ -86,12 +87,45 @@ def _report(results: list[LogResult], arguments: Namespace) -> None:
     if not is_table:
         output.write(output.rendered(output.results_document(results), arguments.output))
     elif results:
-        write_table(results_table(results), is_wide=arguments.output == "wide")
+        _write_table(results)
     for result in results:
         if result.outcome in NOT_DONE and not is_table:  # the table has the reason
-            output.say(f"{log_name(result)} in {result.log_dir}: {result.outcome}: {result.reason}")
+            output.say(f"{_log_name(result)} in {result.log_dir}: {result.outcome}: {result.reason}")
         if result.index_damage is not None:
-            output.say(f"{log_name(result)} in {result.log_dir}: {result.index_damage}")
+            output.say(f"{_log_name(result)} in {result.log_dir}: {result.index_damage}")
+
+
+def _write_table(results: Sequence[LogResult]) -> None:
+    """A row for each log."""
+    is_plan = any(result.outcome == "planned" for result in results)
+    is_one_dir = len({result.log_dir for result in results}) == 1
+    write_table(
+        {
+            "LOG": [_log_name(result) for result in results],
+            "LOG DIR": ["" if is_one_dir else result.log_dir for result in results],
+            "OUTCOME": [result.outcome for result in results],
+            "BEFORE": [size(result.bytes_before) for result in results],
+            "AFTER": [size(result.bytes_after) for result in results],
+            "PEAK EXTRA": [size(result.peak_extra_bytes) if is_plan else "" for result in results],
+            "BY GROUP": [size(result.peak_group_bytes) if is_plan else "" for result in results],
+            "TOPIC'S CODEC SAVES": [
+                _about(result.topic_codec_saves_bytes) if is_plan else "" for result in results
+            ],
+            "REMOVED": [reasons(result.removed) for result in results],
+            "SECONDS": [f"{result.seconds:.2f}" for result in results],
+            "MB/S": [f"{result.mb_per_s:.1f}" if result.bytes_read else "" for result in results],
+            "REASON": [result.reason or "" for result in results],
+        }
+    )
+
+
+def _about(saved_bytes: int | None) -> str:
+    return f"about {'-' * (saved_bytes < 0)}{size(abs(saved_bytes))}" if saved_bytes else ""
+
+
+def _log_name(result: LogResult) -> str:
+    """The log that a result is about; some are about a whole log directory."""
+    return f"{result.topic}-{result.partition}" if result.topic else "(all)"
 
 
 def _topics(log_dirs: Iterable[str]) -> set[str]:

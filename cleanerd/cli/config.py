@@ -1,14 +1,11 @@
 """`cleanerd config`: what holds, and where it comes from."""
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Mapping
 
 from cleanerd.cli import output
 from cleanerd.cli.configuration import diagnose, load
-from cleanerd.cli.tables import side_by_side, write_table
+from cleanerd.cli.tables import table
 from cleanerd.config.keys import is_secret
 from cleanerd.config.load import Configuration, Settings
 from cleanerd.config.model import Setting
@@ -37,8 +34,8 @@ def show(arguments: Namespace) -> int:
         )
         output.write(output.rendered(document, arguments.output))
     else:
-        for heading, settings in {"BROKER": configuration.broker_settings, **topics}.items():
-            write_table(_table(heading, settings, arguments.origin), is_wide=arguments.output == "wide")
+        parts = {"BROKER": configuration.broker_settings, **topics}
+        output.write("\n".join(_table(name, settings, arguments.origin) for name, settings in parts.items()))
     return 0
 
 
@@ -71,14 +68,14 @@ def _plain(settings: Mapping[str, Setting], show_origin: bool) -> dict[str, obje
     return {key: {"value": value, "origin": str(settings[key].origin)} for key, value in shown.items()}
 
 
-def _table(heading: str, settings: Mapping[str, Setting], show_origin: bool) -> Table:
+def _table(heading: str, settings: Mapping[str, Setting], show_origin: bool) -> str:
     keys = sorted(settings)
-    columns: dict[str, Sequence[str | Text]] = {
+    columns = {
         heading: keys,
         "VALUE": [_HIDDEN if is_secret(key) else _text(settings[key].value) for key in keys],
         "ORIGIN": [str(settings[key].origin) if show_origin else "" for key in keys],
     }
-    return side_by_side(columns)
+    return table(columns)
 
 
 def _text(value: object) -> str:

@@ -27,6 +27,7 @@ from cleanerd import __version__
 from cleanerd.cli import options
 from cleanerd.cli.output import INTERRUPTED, prepare_streams, say, write
 from cleanerd.cli.parser import SHELLS, Parser, add_command
+from cleanerd.cli.tables import fitted
 from cleanerd.env.host import search_host_last
 from cleanerd.errors import BadConfiguration, BadUsage, CleanerdError, Fatal
 
@@ -93,7 +94,8 @@ def _run(arguments: argparse.Namespace, clean_once: "CleanOnce | None") -> int:
         signal.signal(signal.SIGINT, _leave)  # until the daemon has a handler of its own
     module, _, function = arguments.run.partition(":")
     run: Callable[..., int] = getattr(import_module(module), function)
-    return run(arguments, clean_once) if arguments.command == "clean" else run(arguments)
+    with fitted(getattr(arguments, "output", "") != "wide"):
+        return run(arguments, clean_once) if arguments.command == "clean" else run(arguments)
 
 
 def make_parser() -> Parser:

@@ -1,91 +1,106 @@
-"""Tables for people: coloured for a terminal unless NO_COLOR is set, wide and plain for a pipe."""
+"""Tables for people: plain columns for a pipe, drawn by rich on a terminal, coloured unless NO_COLOR is set.
 
-import io
+Imports nothing heavy: cleanerctl has to start quickly, and a pipe needs no rich.
+"""
+
+import contextlib
+import contextvars
 import os
-import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from cleanerd.cleaning.result import LogResult
 from cleanerd.cli import output
-from cleanerd.units import reasons, size
 
-_PIPE_WIDTH = 200
+Columns = Mapping[str, Sequence[str]]
+"""Cells by the head of their column, all of equal length."""
+
 _STYLES = {
-    "committed": "green",
-    "staged": "cyan",
-    "failed": "red",
-    "aborted": "yellow",
-    "superseded_by_broker": "cyan",
+    **dict.fromkeys(("uncleanable", "offline", "failed", "dropped", "NO", "error"), "red"),
+    **dict.fromkeys(("clean", "committed"), "green"),
+    **dict.fromkeys(("paused", "aborted", "waiting", "ignored", "dirty", "warning"), "yellow"),
+    **dict.fromkeys(("cleaning", "running", "staged", "queued", "superseded_by_broker", "info"), "cyan"),
 }
-_NUMERIC = {
-    "BYTE", "BEFORE", "AFTER", "PEAK EXTRA", "BY GROUP", "SECONDS", "MB/S", "SIZE", "RECORDS", "KEYS", "NEWEST",
-    "SUPERSEDED", "SHARE", "TOMBSTONES", "ABORTED", "NO KEY", "BYTES/BATCH", "RECORDS/BATCH", "BATCHES", "BATCHES OF",
-    "STORED", "RECORD", "SAVES", "SUPERSEDED SINCE", "LARGEST AT OFFSET", "TOPIC'S CODEC SAVES",
-}  # fmt: skip
+_NUMERIC = frozenset((
+    "ABORTED", "AFTER", "BATCHES", "BATCHES OF", "BEFORE", "BY GROUP", "BYTE", "BYTES/BATCH", "CLEANABLE", "CLEANINGS",
+    "DELETED", "DIRTY", "DONE", "ETA", "FAILURES", "FREE", "FREES", "KEYS", "LARGEST", "LARGEST AT OFFSET", "LOG START",
+    "MB/S", "MEAN SIZE", "NEWEST", "NO KEY", "PEAK EXTRA", "READ", "READS", "RECORD", "RECORDS", "RECORDS/BATCH",
+    "RECORDS/S", "REMOVES", "SAVES", "SECONDS", "SEGMENTS", "SHARE", "SIZE", "STAGED", "STORED", "SUPERSEDED",
+    "SUPERSEDED SINCE", "TAKES", "TO", "TOMBSTONES", "TOOK", "TOPIC'S CODEC SAVES",
+))  # fmt: skip
+_is_fitted = contextvars.ContextVar("is_fitted", default=True)
 
 
-def results_table(results: Sequence[LogResult]) -> Table:
-    """A row for each log; columns without anything to say are left out."""
-    is_plan = any(result.outcome == "planned" for result in results)
-    is_one_dir = len({result.log_dir for result in results}) == 1
-    columns: dict[str, Sequence[str | Text]] = {
-        "LOG": [log_name(result) for result in results],
-        "LOG DIR": ["" if is_one_dir else result.log_dir for result in results],
-        "OUTCOME": [styled(result.outcome, _STYLES) for result in results],
-        "BEFORE": [size(result.bytes_before) for result in results],
-        "AFTER": [size(result.bytes_after) for result in results],
-        "PEAK EXTRA": [size(result.peak_extra_bytes) if is_plan else "" for result in results],
-        "BY GROUP": [size(result.peak_group_bytes) if is_plan else "" for result in results],
-        "TOPIC'S CODEC SAVES": [
-            _about(result.topic_codec_saves_bytes) if is_plan else "" for result in results
-        ],
-        "REMOVED": [reasons(result.removed) for result in results],
-        "SECONDS": [f"{result.seconds:.2f}" for result in results],
-        "MB/S": [f"{result.mb_per_s:.1f}" if result.bytes_read else "" for result in results],
-        "REASON": [result.reason or "" for result in results],
-    }
-    return side_by_side(columns)
+def table(columns: Columns) -> str:
+    """Columns side by side, the empty ones left out, numbers to the right; what a terminal has no room for is folded."""
+    shown = {name: [name, *map(printable, cells)] for name, cells in columns.items() if any(cells)}
+    return _drawn(shown) if sys.stdout.isatty() else _plain(shown)
 
 
-def _about(saved_bytes: int | None) -> str:
-    return f"about {'-' * (saved_bytes < 0)}{size(abs(saved_bytes))}" if saved_bytes else ""
+def write_table(columns: Columns) -> None:
+    """A table to stdout. Raises `CleanerdError`."""
+    output.write(table(columns))
 
 
-def log_name(result: LogResult) -> str:
-    """The log that a result is about; some are about a whole log directory."""
-    return f"{result.topic}-{result.partition}" if result.topic else "(all)"
+def _plain(columns: Columns) -> str:
+    padded = []
+    for name, cells in columns.items():
+        width = max(map(len, cells))
+        padded.append([cell.rjust(width) if name in _NUMERIC else cell.ljust(width) for cell in cells])
+    return "".join("  ".join(row).rstrip() + "\n" for row in zip(*padded, strict=True))
 
 
-def side_by_side(columns: Mapping[str, Sequence[str | Text]]) -> Table:
-    """Columns of equal length side by side, the empty ones left out; numbers stand to the right."""
-    rendered = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    shown = {name: cells for name, cells in columns.items() if any(cells)}
-    for name in shown:
-        rendered.add_column(name, justify="right" if name in _NUMERIC else "left", overflow="fold")
-    for row in zip(*shown.values(), strict=True):
-        rendered.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
-    return rendered
+def _drawn(columns: Columns) -> str:
+    from rich.console import Console  # noqa: PLC0415 - takes longer to import than most verbs run
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
-
-def styled(word: str, styles: Mapping[str, str]) -> Text:
-    """A word in the colour that it has in `styles`."""
-    return Text(word, styles.get(word, ""))
-
-
-def write_table(content: Table, *, is_wide: bool = False) -> None:
-    """Draw a table on stdout; `is_wide`: whatever the width of the terminal."""
-    is_terminal = sys.stdout.isatty()
-    console = Console(
-        file=io.StringIO(),
-        width=shutil.get_terminal_size().columns if is_terminal and not is_wide else _PIPE_WIDTH,
-        force_terminal=is_terminal and not os.environ.get("NO_COLOR"),
-    )
+    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    for name in columns:
+        drawn.add_column(justify="right" if name in _NUMERIC else "left", overflow="fold")
+    for row in zip(*columns.values(), strict=True):
+        drawn.add_row(*(Text(cell, colour(cell)) for cell in row))
+    width = terminal_columns() or 2 * sum(len(cell) + 1 for cells in columns.values() for cell in cells)
+    console = Console(width=width, force_terminal=_is_coloured())
     with console.capture() as capture:
-        console.print(content)
-    output.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
+        console.print(drawn)
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+def colour(word: str) -> str:
+    """The colour of a word that names a state, as rich names it; none for any other text."""
+    return _STYLES.get(word, "")
+
+
+def coloured(text: str) -> str:
+    """As `colour` has it, where stdout shows colours."""
+    if not colour(text) or not sys.stdout.isatty() or not _is_coloured():
+        return text
+    from rich.style import Style  # noqa: PLC0415
+
+    return Style.parse(colour(text)).render(text)
+
+
+def _is_coloured() -> bool:
+    return not os.environ.get("NO_COLOR")
+
+
+def printable(text: str) -> str:
+    """One line without control characters: names and reasons come from file names and from other programs."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+@contextlib.contextmanager
+def fitted(is_fitted: bool) -> Iterator[None]:
+    """Within it tables fit the terminal, or keep all columns, whole, whatever its width (`-o wide`)."""
+    token = _is_fitted.set(is_fitted)
+    try:
+        yield
+    finally:
+        _is_fitted.reset(token)
+
+
+def terminal_columns() -> int | None:
+    """Width of the terminal, None when it is none or does not matter."""
+    if not sys.stdout.isatty() or not _is_fitted.get():
+        return None
+    return os.get_terminal_size(sys.stdout.fileno()).columns or None

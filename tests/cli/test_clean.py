@@ -107,9 +107,9 @@ def test_table_shows_before_after_reasons_and_seconds(run: Run, cleaning: FakeCl
     """A plain table for a pipe; reasons with the largest count first; no columns that say nothing."""
     cleaning.results = [COMMITTED]
     ran = run("clean", "--log-dir", ".")
-    header, _, row = ran.out.splitlines()
+    header, row = ran.out.splitlines()
     assert header.split() == ["LOG", "OUTCOME", "BEFORE", "AFTER", "REMOVED", "SECONDS", "MB/S"]
-    assert "orders-3   committed   6.0 MB   1.2 MB   superseded 500, tombstone 100      2.50    2.0" in row
+    assert "orders-3  committed  6.0 MB  1.2 MB  superseded 500, tombstone 100     2.50   2.0" in row
     assert (ran.code, ran.err) == (0, "")
 
 

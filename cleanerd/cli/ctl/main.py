@@ -21,7 +21,6 @@ import select
 import sys
 from collections.abc import Sequence
 
-from cleanerd.cli.ctl import tables as ctl_tables
 from cleanerd.cli.ctl import verbs as ctl_verbs
 from cleanerd.cli.ctl.client import (
     BUSY,
@@ -34,6 +33,7 @@ from cleanerd.cli.ctl.client import (
 )
 from cleanerd.cli.ctl.parser import make_parser
 from cleanerd.cli.output import INTERRUPTED, is_table, prepare_streams, rendered, write
+from cleanerd.cli.tables import fitted
 from cleanerd.errors import CleanerdError
 
 _LEAST_PAUSE_S = 0.1
@@ -97,10 +97,8 @@ def _watch(options: argparse.Namespace) -> int:
 def _shown(reply: ctl_verbs.Reply, options: argparse.Namespace, indent: int | None) -> str:
     if not is_table(options.output):
         return rendered(reply.document, options.output, indent=indent)
-    if options.output == "wide":
-        with ctl_tables.unfitted():
-            return reply.text(reply.document)
-    return reply.text(reply.document)
+    with fitted(options.output != "wide"):
+        return reply.text(reply.document)
 
 
 def _client(options: argparse.Namespace) -> Client:

@@ -4,14 +4,12 @@ Plain columns that line up, sizes and times in human units, columns without anyt
 state is coloured on a terminal, unless NO_COLOR is set.
 """
 
-import contextlib
-import contextvars
-import os
-import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from cleanerd.cli.tables import coloured, printable, terminal_columns
+from cleanerd.cli.tables import table as drawn
 from cleanerd.daemon.values.severity import STATES
 from cleanerd.units import duration, instant, reasons, size
 
@@ -19,103 +17,52 @@ Row = Mapping[str, Any]
 """An object of an answer of the control API, as it was parsed from JSON."""
 Cell = Callable[[Row], str]
 
-_RED, _GREEN, _YELLOW, _CYAN = "31", "32", "33", "36"
-_COLOURS = {
-    **dict.fromkeys(("uncleanable", "offline", "failed", "dropped", "NO"), _RED),
-    **dict.fromkeys(("committed", "running", "clean"), _GREEN),
-    **dict.fromkeys(("paused", "aborted", "waiting", "ignored"), _YELLOW),
-    **dict.fromkeys(("cleaning", "staged", "queued"), _CYAN),
-}
-_NUMBERS = {
-    "SIZE",
-    "SEGMENTS",
-    "DIRTY",
-    "CLEANABLE",
-    "DONE",
-    "RECORDS/S",
-    "ETA",
-    "FREE",
-    "STAGED",
-    "BEFORE",
-    "AFTER",
-}
 _EXPENDABLE = (
     *("SEGMENTS", "POLICY", "JOB", "TRIGGER", "LOG DIR", "STARTED"),
     *("REMOVED", "RECORDS/S", "TOOK", "BEFORE", "AFTER", "KIND"),
 )
 _NAMES, _PROSE, _LEAST = {"LOG", "LOGS"}, {"REASON"}, 20
-_NUMBERS |= {
-    "CLEANINGS",
-    "READ",
-    "MEAN SIZE",
-    "LARGEST",
-    "FREES",
-    "PEAK EXTRA",
-    "TAKES",
-    "TOOK",
-    "FAILURES",
-    "DELETED",
-    "LOG START",
-}
 
 
 def table(rows: Sequence[Row], columns: Mapping[str, Cell]) -> str:
     """Rows, of which there are some, under their heads; without columns that are empty."""
-    cells = {name: [printable(cell(row)) for row in rows] for name, cell in columns.items()}
-    shown = {name: [name, *column] for name, column in cells.items() if any(column)}
-    _fit(shown, _terminal_columns())
-    padded = [_column(column, is_number=name in _NUMBERS) for name, column in shown.items()]
-    return "".join("  ".join(line).rstrip() + "\n" for line in zip(*padded, strict=True))
+    cells = {name: [cell(row) for row in rows] for name, cell in columns.items()}
+    shown = {name: column for name, column in cells.items() if any(column)}
+    width = terminal_columns()
+    return drawn(shown if width is None else _fit(shown, width))
 
 
-def _fit(columns: dict[str, list[str]], width: int | None) -> None:
+def _fit(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
     """Make columns fit a terminal as far as that goes: leave out the least important ones, then shorten names and prose.
 
     Pipes, `-o json` and the verbs about one thing have all of it.
     """
-    if width is None:
-        return
     first = next(iter(columns))
     for name in _EXPENDABLE:
         if name in columns and name != first and _needed(columns) > width:
             del columns[name]
-    for names in _NAMES & columns.keys():
-        room = max(width - _needed(columns) + max(map(len, columns[names])), _LEAST)
-        columns[names] = [shortened(text, room) for text in columns[names]]
-    for prose in _PROSE & columns.keys():
-        room = max(width - _needed(columns) + min(max(map(len, columns[prose])), _LEAST), _LEAST)
-        columns[prose] = [text if len(text) <= room else text[: room - 1] + "…" for text in columns[prose]]
+    for name in _NAMES & columns.keys():
+        room = max(width - _needed(columns) + _width(columns, name), _LEAST)
+        columns[name] = [shortened(text, room) for text in columns[name]]
+    for name in _PROSE & columns.keys():
+        room = max(width - _needed(columns) + min(_width(columns, name), _LEAST), _LEAST)
+        columns[name] = [text if len(text) <= room else text[: room - 1] + "…" for text in columns[name]]
+    return columns
+
+
+def _width(columns: Mapping[str, Sequence[str]], name: str) -> int:
+    return max(map(len, (name, *columns[name])))
 
 
 def _needed(columns: Mapping[str, Sequence[str]]) -> int:
-    widths = {name: max(map(len, texts)) for name, texts in columns.items()}
-    return sum(min(width, _LEAST) if name in _PROSE else width for name, width in widths.items()) + 2 * len(
-        widths
-    )
+    widths = [min(_width(columns, name), _LEAST if name in _PROSE else 1 << 30) for name in columns]
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def shortened(name: str, width: int) -> str:
     """A name that fits: no name has a `~` in it, and its end tells partitions apart."""
     half = (width - 1) // 2
     return name if len(name) <= width else f"{name[: width - 1 - half]}~{name[-half:]}"
-
-
-def _column(texts: Sequence[str], *, is_number: bool) -> list[str]:
-    width = max(map(len, texts))
-    gaps = [" " * (width - len(text)) for text in texts]
-    coloured = [_coloured(text) for text in texts]
-    return [gap + text if is_number else text + gap for gap, text in zip(gaps, coloured, strict=True)]
-
-
-def _coloured(text: str) -> str:
-    if text not in _COLOURS or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
-        return text
-    return f"\x1b[{_COLOURS[text]}m{text}\x1b[0m"
-
-
-def printable(text: str) -> str:
-    """One line without control characters: names and reasons come from file names and from other programs."""
-    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def _as(show: Callable[[Any], str], key: str) -> Cell:
@@ -318,7 +265,7 @@ def _details(row: Row, cells: Mapping[str, Cell]) -> str:
 
 def _lines(pairs: Sequence[tuple[str, str]]) -> str:
     width = max(len(name) for name, _ in pairs) + 2
-    return "".join(f"{name + ':':<{width}}{_coloured(value)}\n" for name, value in pairs)
+    return "".join(f"{name + ':':<{width}}{coloured(value)}\n" for name, value in pairs)
 
 
 def _logs(rows: Sequence[Row]) -> str:
@@ -343,7 +290,7 @@ def _explanation(row: Row) -> str:
 
 def _wrapped(head: str, value: str, indent: int | None = None) -> list[str]:
     """A text behind its head, in lines that fit the terminal; a pipe gets one line. `indent`: default: below the text."""
-    text, columns = head + printable(value), _terminal_columns()
+    text, columns = head + printable(value), terminal_columns()
     if columns is None or len(text) <= columns:
         return [text]
     import textwrap  # noqa: PLC0415 - only for long texts on a terminal
@@ -356,26 +303,6 @@ def _wrapped(head: str, value: str, indent: int | None = None) -> list[str]:
         break_on_hyphens=False,
         break_long_words=False,  # a path is for copying
     )
-
-
-_is_fitted = contextvars.ContextVar("is_fitted", default=True)
-
-
-@contextlib.contextmanager
-def unfitted() -> Iterator[None]:
-    """Within it tables keep all columns, whole, whatever the width of the terminal (`-o wide`)."""
-    token = _is_fitted.set(False)
-    try:
-        yield
-    finally:
-        _is_fitted.reset(token)
-
-
-def _terminal_columns() -> int | None:
-    """Width of the terminal, None when it is none or does not matter."""
-    if not sys.stdout.isatty() or not _is_fitted.get():
-        return None
-    return os.get_terminal_size(sys.stdout.fileno()).columns or None
 
 
 def _throttle(throttle: Row) -> str:

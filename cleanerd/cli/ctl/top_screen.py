@@ -11,17 +11,11 @@ from typing import Any
 
 from rich.text import Text
 
-from cleanerd.cli.ctl.tables import Row, printable, rate, shortened
+from cleanerd.cli.ctl.tables import Row, rate, shortened
+from cleanerd.cli.tables import colour, printable
 from cleanerd.daemon.values.severity import STATES
 from cleanerd.units import clock_time, duration, reasons, size
 
-_STYLES = {
-    **dict.fromkeys(("uncleanable", "offline", "failed", "dropped"), "bold red"),
-    **dict.fromkeys(("cleaning", "running"), "bold cyan"),
-    **dict.fromkeys(("staged", "queued"), "cyan"),
-    **dict.fromkeys(("paused", "aborted", "dirty"), "yellow"),
-    **dict.fromkeys(("clean", "committed"), "green"),
-}
 _PARTS = (
     ("clean_bytes", "clean", "green", "█", "#"),
     ("cleanable_bytes", "dirty", "yellow", "▓", "x"),
@@ -149,7 +143,7 @@ def _counts(logs: Sequence[Row]) -> Text:
     counts = Counter(row["state"] for row in logs)
     line = Text(f"{len(logs):,} logs")
     for number, state in enumerate(state for state in STATES if counts[state]):
-        line.append(", " if number else ": ").append(f"{counts[state]:,} {state}", _STYLES.get(state, ""))
+        line.append(", " if number else ": ").append(f"{counts[state]:,} {state}", colour(state))
     return line
 
 
@@ -199,7 +193,7 @@ def _log(row: Row, look: Look, bar: int) -> Iterator[Text]:
     state, ratio = row["state"], row["dirty_ratio"]
     line = _columns(
         (shortened(_name(row), look.name_width), look.name_width, ""),
-        (state, 11, _STYLES.get(state, _FAINT)),
+        (state, 11, colour(state) or _FAINT),
         (size(row["size_bytes"]), -8, ""),
         ("" if ratio is None else f"{ratio:.2f}", -5, ""),
     )
@@ -249,7 +243,7 @@ def _job(row: Row, look: Look, now_ms: int) -> Text:
     speed = rate(row["bytes_done"] / seconds) if seconds > 0 and row["bytes_done"] else ""
     line = _columns(
         (name, look.name_width, ""),
-        (state if state == "queued" else row["phase"] or "starting", 11, _STYLES.get(state, "")),
+        (state if state == "queued" else row["phase"] or "starting", 11, colour(state)),
         (speed, -10, ""),
         ("" if row["eta_s"] is None else duration(row["eta_s"]), -7, ""),
         ("" if state == "queued" else f"{100 * ratio:.0f}%", -4, ""),
@@ -292,7 +286,7 @@ def _event(row: Row, look: Look, now_ms: int) -> Text:
     line = _columns(
         (shortened(_name(row), look.name_width), look.name_width, ""),
         (ago if ago[-1].isalpha() else f"{ago}s", -5, ""),
-        (f"{kind}{row['outcome']}", 0, _STYLES.get(row["outcome"], "")),
+        (f"{kind}{row['outcome']}", 0, colour(row["outcome"])),
     )
     return line.append("  " + ", ".join(_details(row, look)), _FAINT)
 

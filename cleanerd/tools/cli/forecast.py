@@ -21,7 +21,7 @@ from cleanerd.cleaning.foreign import left_alone
 from cleanerd.cleaning.result import CleanRequest, LogResult
 from cleanerd.cli import output
 from cleanerd.cli.clean import request_from
-from cleanerd.cli.tables import side_by_side, write_table
+from cleanerd.cli.tables import write_table
 from cleanerd.env.clock import Clock, FixedNow, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import unpaced
@@ -64,7 +64,7 @@ def run(arguments: Namespace) -> int:
         if row is not None:
             rows.append(row)
     if output.is_table(arguments.output):
-        _write_table(rows, is_wide=arguments.output == "wide")
+        _write_table(rows)
     else:
         output.write(output.rendered(output.document(logs=rows), arguments.output))
     return 1 if failed else 0
@@ -126,7 +126,7 @@ def _row(found: Candidate | LogResult, now_ms: int, *, exact: bool) -> LogRow | 
     }
 
 
-def _write_table(rows: Sequence[LogRow], *, is_wide: bool) -> None:
+def _write_table(rows: Sequence[LogRow]) -> None:
     def estimate(row: LogRow, name: str, shown: str) -> str:
         found = row[name]
         if not isinstance(found, dict):
@@ -138,18 +138,15 @@ def _write_table(rows: Sequence[LogRow], *, is_wide: bool) -> None:
         return ["" if row[name] is None else size(int(str(row[name]))) for row in rows]
 
     write_table(
-        side_by_side(
-            {
-                "LOG": [f"{row['topic']}-{row['partition']}" for row in rows],
-                "SIZE": of("bytes_before"),
-                "DIRTY": ["" if row["dirty_ratio"] is None else f"{row['dirty_ratio']:.2f}" for row in rows],
-                "DUE": ["yes" if row["is_due"] else "no" for row in rows],
-                "READS": of("bytes_to_read"),
-                "REMOVES": [estimate(row, "removable_bytes", "size") for row in rows],
-                "RECORDS": [estimate(row, "removable_records", "count") for row in rows],
-                "PEAK EXTRA": of("peak_extra_bytes"),
-                "REASON": [str(row["reason"] or "") for row in rows],
-            }
-        ),
-        is_wide=is_wide,
+        {
+            "LOG": [f"{row['topic']}-{row['partition']}" for row in rows],
+            "SIZE": of("bytes_before"),
+            "DIRTY": ["" if row["dirty_ratio"] is None else f"{row['dirty_ratio']:.2f}" for row in rows],
+            "DUE": ["yes" if row["is_due"] else "no" for row in rows],
+            "READS": of("bytes_to_read"),
+            "REMOVES": [estimate(row, "removable_bytes", "size") for row in rows],
+            "RECORDS": [estimate(row, "removable_records", "count") for row in rows],
+            "PEAK EXTRA": of("peak_extra_bytes"),
+            "REASON": [str(row["reason"] or "") for row in rows],
+        }
     )

@@ -91,9 +91,9 @@ def run(arguments: Namespace) -> int:
             output.write(output.rendered({"logs": documents}, "jsonl"))
         case "csv":
             output.write(_csv(documents))
-        case form:
+        case _:
             found = [(task, one) for task, one in answers if isinstance(one, Inspection)]
-            write_overview([one for _, one in found], is_wide=form == "wide")
+            write_overview([one for _, one in found])
             for task, log in found if arguments.details or len(found) <= _DETAILS_MAX else ():
                 write_details(log)
                 write_coordinator(log.topic, entries[task.directory])

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from cleanerd.cli import output
-from cleanerd.cli.tables import side_by_side, write_table
+from cleanerd.cli.tables import write_table
 from cleanerd.format.errors import FormatError
 from cleanerd.tools.insight.coordinator_records import (
     CONSUMER_OFFSETS,
@@ -24,25 +24,22 @@ _ROWS_SHOWN = 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def write_overview(logs: "Sequence[Inspection]", *, is_wide: bool) -> None:
+def write_overview(logs: "Sequence[Inspection]") -> None:
     """A row for each log, and why the largest are as large as they are."""
     write_table(
-        side_by_side(
-            {
-                "LOG": [f"{log.topic}-{log.partition}" for log in logs],
-                "SIZE": [size(log.bytes) for log in logs],
-                "RECORDS": [f"{log.records:,}" for log in logs],
-                "KEYS": [estimate_text(log.keys) for log in logs],
-                "NEWEST": [_bytes(log.live_bytes) for log in logs],
-                "SUPERSEDED": [_bytes(log.superseded_bytes) for log in logs],
-                "SHARE": [_share(log.superseded_bytes.value, log.bytes) for log in logs],
-                "TOMBSTONES": [f"{log.live_tombstones:,}" for log in logs],
-                "ABORTED": [size(log.aborted_bytes) if log.aborted_bytes else "" for log in logs],
-                "NO KEY": [size(log.no_key_bytes) if log.no_key_bytes else "" for log in logs],
-                "BYTES/BATCH": [f"{log.bytes // max(log.batches, 1):,}" for log in logs],
-            }
-        ),
-        is_wide=is_wide,
+        {
+            "LOG": [f"{log.topic}-{log.partition}" for log in logs],
+            "SIZE": [size(log.bytes) for log in logs],
+            "RECORDS": [f"{log.records:,}" for log in logs],
+            "KEYS": [estimate_text(log.keys) for log in logs],
+            "NEWEST": [_bytes(log.live_bytes) for log in logs],
+            "SUPERSEDED": [_bytes(log.superseded_bytes) for log in logs],
+            "SHARE": [_share(log.superseded_bytes.value, log.bytes) for log in logs],
+            "TOMBSTONES": [f"{log.live_tombstones:,}" for log in logs],
+            "ABORTED": [size(log.aborted_bytes) if log.aborted_bytes else "" for log in logs],
+            "NO KEY": [size(log.no_key_bytes) if log.no_key_bytes else "" for log in logs],
+            "BYTES/BATCH": [f"{log.bytes // max(log.batches, 1):,}" for log in logs],
+        }
     )
 
 
@@ -133,7 +130,7 @@ def write_coordinator(topic: str, entries: "Sequence[CoordinatorEntry]") -> None
     else:
         return
     output.write("\n")
-    write_table(side_by_side(columns))
+    write_table(columns)
 
 
 def _instant(time_ms: int) -> str:
@@ -154,14 +151,12 @@ def _write_keys(log: "Inspection") -> None:
     if not hot:
         return
     write_table(
-        side_by_side(
-            {
-                "HOT KEY": [_name(log.topic, one.key, one.key_length) for one in hot],
-                "RECORDS": [f"{one.records:,}" for one in hot],
-                "SIZE": [size(one.bytes) for one in hot],
-                "SUPERSEDED": [size(one.superseded_bytes) for one in hot],
-            }
-        )
+        {
+            "HOT KEY": [_name(log.topic, one.key, one.key_length) for one in hot],
+            "RECORDS": [f"{one.records:,}" for one in hot],
+            "SIZE": [size(one.bytes) for one in hot],
+            "SUPERSEDED": [size(one.superseded_bytes) for one in hot],
+        }
     )
     if log.hot_keys_error_bytes:
         output.write(
@@ -169,14 +164,12 @@ def _write_keys(log: "Inspection") -> None:
         )
     output.write("\n")
     write_table(
-        side_by_side(
-            {
-                "KEYS LIKE": [f"{key_text(one.prefix)}..." for one in prefixes],
-                "RECORDS": [f"{one.records:,}" for one in prefixes],
-                "SIZE": [size(one.bytes) for one in prefixes],
-                "SUPERSEDED": [size(one.superseded_bytes) for one in prefixes],
-            }
-        )
+        {
+            "KEYS LIKE": [f"{key_text(one.prefix)}..." for one in prefixes],
+            "RECORDS": [f"{one.records:,}" for one in prefixes],
+            "SIZE": [size(one.bytes) for one in prefixes],
+            "SUPERSEDED": [size(one.superseded_bytes) for one in prefixes],
+        }
     )
     output.write("\n")
 
@@ -187,13 +180,11 @@ def _write_ages(log: "Inspection") -> None:
 
     names = [f"< {band.below_days} d" if band.below_days else "older" for band in log.superseded_ages]
     write_table(
-        side_by_side(
-            {
-                "AGE": names,
-                "SUPERSEDED SINCE": columns(log.superseded_ages),
-                "TOMBSTONES": columns(log.tombstone_ages),
-            }
-        )
+        {
+            "AGE": names,
+            "SUPERSEDED SINCE": columns(log.superseded_ages),
+            "TOMBSTONES": columns(log.tombstone_ages),
+        }
     )
     output.write("\n")
 
@@ -201,58 +192,50 @@ def _write_ages(log: "Inspection") -> None:
 def _write_days(log: "Inspection") -> None:
     days = log.days[-_DAYS_SHOWN:]
     write_table(
-        side_by_side(
-            {
-                "DAY": [date(one.day) for one in days],
-                "RECORDS": [f"{one.records:,}" for one in days],
-                "SIZE": [size(one.bytes) for one in days],
-                "KEYS": [f"{one.keys:,}" for one in days],
-                "SUPERSEDED": [size(one.superseded_bytes) for one in days],
-            }
-        )
+        {
+            "DAY": [date(one.day) for one in days],
+            "RECORDS": [f"{one.records:,}" for one in days],
+            "SIZE": [size(one.bytes) for one in days],
+            "KEYS": [f"{one.keys:,}" for one in days],
+            "SUPERSEDED": [size(one.superseded_bytes) for one in days],
+        }
     )
     output.write("\n")
     write_table(
-        side_by_side(
-            {
-                "LARGEST AT OFFSET": [str(one.offset) for one in log.largest],
-                "KEY": [
-                    "(none)" if one.key is None else _name(log.topic, one.key, len(one.key))
-                    for one in log.largest
-                ],
-                "RECORD": [size(one.expanded_bytes) for one in log.largest],
-                "STORED": [size(one.bytes) for one in log.largest],
-                "TIME": [_instant(one.timestamp_ms) for one in log.largest],
-            }
-        )
+        {
+            "LARGEST AT OFFSET": [str(one.offset) for one in log.largest],
+            "KEY": [
+                "(none)" if one.key is None else _name(log.topic, one.key, len(one.key))
+                for one in log.largest
+            ],
+            "RECORD": [size(one.expanded_bytes) for one in log.largest],
+            "STORED": [size(one.bytes) for one in log.largest],
+            "TIME": [_instant(one.timestamp_ms) for one in log.largest],
+        }
     )
     output.write("\n")
 
 
 def _write_batches(log: "Inspection") -> None:
     write_table(
-        side_by_side(
-            {
-                "CODEC": [one.codec for one in log.codecs],
-                "BATCHES": [f"{one.batches:,}" for one in log.codecs],
-                "RECORDS/BATCH": [f"{one.records / one.batches:.1f}" for one in log.codecs],
-                "BYTES/BATCH": [f"{one.bytes / one.batches:,.0f}" for one in log.codecs],
-                "STORED": [size(one.bytes) for one in log.codecs],
-                "RECORDS": [size(one.expanded_bytes) for one in log.codecs],
-            }
-        )
+        {
+            "CODEC": [one.codec for one in log.codecs],
+            "BATCHES": [f"{one.batches:,}" for one in log.codecs],
+            "RECORDS/BATCH": [f"{one.records / one.batches:.1f}" for one in log.codecs],
+            "BYTES/BATCH": [f"{one.bytes / one.batches:,.0f}" for one in log.codecs],
+            "STORED": [size(one.bytes) for one in log.codecs],
+            "RECORDS": [size(one.expanded_bytes) for one in log.codecs],
+        }
     )
     output.write("\n")
     shown = log.alternatives
     write_table(
-        side_by_side(
-            {
-                "WITH CODEC": [one.codec + " (of the topic)" * one.is_of_topic for one in shown],
-                "BATCHES OF": [size(one.batch_bytes) for one in shown],
-                "SIZE": [f"about {size(one.size_bytes)}" for one in shown],
-                "SAVES": [size(one.saved_bytes) if one.saved_bytes > 0 else "-" for one in shown],
-            }
-        )
+        {
+            "WITH CODEC": [one.codec + " (of the topic)" * one.is_of_topic for one in shown],
+            "BATCHES OF": [size(one.batch_bytes) for one in shown],
+            "SIZE": [f"about {size(one.size_bytes)}" for one in shown],
+            "SAVES": [size(one.saved_bytes) if one.saved_bytes > 0 else "-" for one in shown],
+        }
     )
     if log.commits or log.aborts:
         output.write(

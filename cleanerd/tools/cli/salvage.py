@@ -17,7 +17,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from cleanerd.cli import output
-from cleanerd.cli.tables import side_by_side, write_table
+from cleanerd.cli.tables import write_table
 from cleanerd.units import size
 
 if TYPE_CHECKING:
@@ -62,16 +62,14 @@ def run(arguments: Namespace) -> int:
 def _write_table(report: "SalvageReport") -> None:
     if report.damage:
         write_table(
-            side_by_side(
-                {
-                    "LOST FROM": [lost.path for lost in report.damage],
-                    "BYTE": [str(lost.start) for lost in report.damage],
-                    "TO": [str(lost.end) for lost in report.damage],
-                    "CODE": [lost.code for lost in report.damage],
-                    "EXPECTED": [lost.expected for lost in report.damage],
-                    "FOUND": [lost.found for lost in report.damage],
-                }
-            )
+            {
+                "LOST FROM": [lost.path for lost in report.damage],
+                "BYTE": [str(lost.start) for lost in report.damage],
+                "TO": [str(lost.end) for lost in report.damage],
+                "CODE": [lost.code for lost in report.damage],
+                "EXPECTED": [lost.expected for lost in report.damage],
+                "FOUND": [lost.found for lost in report.damage],
+            }
         )
     output.say(
         f"{report.output}: {len(report.segments)} segments, {report.records} records, {size(report.bytes_kept)}, "

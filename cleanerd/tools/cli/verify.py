@@ -22,7 +22,7 @@ from cleanerd import API_VERSION
 from cleanerd.cli import output
 from cleanerd.cli.configuration import log_dirs
 from cleanerd.cli.progress import bytes_on
-from cleanerd.cli.tables import side_by_side, styled, write_table
+from cleanerd.cli.tables import write_table
 from cleanerd.units import duration, size
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ FINDING_FIELDS = (
     "found",
     "remedy",
 )
-_STYLES = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
 def run(arguments: Namespace) -> int:
@@ -97,16 +96,14 @@ def _write_table(report: "VerifyReport") -> None:
     findings = report.findings
     if findings:
         write_table(
-            side_by_side(
-                {
-                    "SEVERITY": [styled(finding.severity, _STYLES) for finding in findings],
-                    "CODE": [finding.code for finding in findings],
-                    "FILE": [finding.path for finding in findings],
-                    "BYTE": ["" if finding.position < 0 else str(finding.position) for finding in findings],
-                    "EXPECTED": [finding.expected for finding in findings],
-                    "FOUND": [finding.found for finding in findings],
-                }
-            )
+            {
+                "SEVERITY": [str(finding.severity) for finding in findings],
+                "CODE": [finding.code for finding in findings],
+                "FILE": [finding.path for finding in findings],
+                "BYTE": ["" if finding.position < 0 else str(finding.position) for finding in findings],
+                "EXPECTED": [finding.expected for finding in findings],
+                "FOUND": [finding.found for finding in findings],
+            }
         )
         for code, finding in {finding.code: finding for finding in findings}.items():
             output.write(f"{code}: {finding.meaning}\n  remedy: {finding.remedy}\n")

@@ -18,14 +18,11 @@ def test_tables_fit_the_terminal() -> None:
         segments=3,
         reason="because " * 30,
     ).model_dump()
-    columns = {
-        name: ["LOG", f"{row['topic']}-12"] if name == "LOG" else [name, name.lower()]
-        for name in _LOG_COLUMNS
-    }
-    columns["REASON"] = ["REASON", row["reason"]]
+    columns = {name: [name.lower()] for name in _LOG_COLUMNS}
+    columns |= {"LOG": [f"{row['topic']}-12"], "REASON": [row["reason"]]}
     ctl_tables._fit(columns, 80)
-    assert sum(max(map(len, texts)) + 2 for texts in columns.values()) <= 82
+    assert sum(max(map(len, (name, *texts))) + 2 for name, texts in columns.items()) <= 82
     assert list(columns) == ["LOG", "STATE", "SIZE", "DIRTY", "CLEANABLE", "REASON"]
-    assert columns["LOG"][1].endswith("-12")
-    assert columns["REASON"][1].endswith("…")
+    assert columns["LOG"][0].endswith("-12")
+    assert columns["REASON"][0].endswith("…")
     assert len(ctl_tables.table([row], {"REASON": lambda found: found["reason"]}).splitlines()[1]) > 200

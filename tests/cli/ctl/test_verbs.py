@@ -21,6 +21,7 @@ import yaml
 
 from cleanerd.cli.ctl import tables as ctl_tables
 from cleanerd.cli.ctl import verbs as ctl_verbs
+from cleanerd.cli.tables import fitted
 from cleanerd.daemon.api.http import RequestLimits
 from tests.cli.conftest import CTL, ENVIRONMENT
 from tests.ctl import ctl
@@ -157,7 +158,7 @@ def test_wide_ignores_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch)
     document = {"commits": [{"topic": "t", "partition": 0, "log_dir": "/logs", "outcome": "failed", "reason": reason,
                              "lock_owner_pid": None}]}  # fmt: skip
     assert reason.strip() not in ctl_tables.text(document)
-    with ctl_tables.unfitted():
+    with fitted(False):
         assert reason.strip() in ctl_tables.text(document)
 
 
