@@ -35,19 +35,34 @@ def cold_ranges(fd: int, file_bytes: int) -> Ranges:
     Empty where the system does not tell: it tells only who owns the file or may write to it (mincore(2)).
     """
     ranges: list[tuple[int, int]] = []
-    for start in range(0, file_bytes, _WINDOW_BYTES):
-        resident = _resident(fd, start, min(_WINDOW_BYTES, file_bytes - start))
+    for start, length in _stored(fd, file_bytes):
+        resident = _resident(fd, start, length)
         per_block = _BLOCK_BYTES // mmap.PAGESIZE
         for at in range(0, len(resident), per_block):
             if b"\1" in resident[at : at + per_block]:
                 continue
             begin = start + at * mmap.PAGESIZE
-            end = min(begin + _BLOCK_BYTES, file_bytes)
+            end = min(begin + _BLOCK_BYTES, start + length)
             if ranges and ranges[-1][1] == begin:
                 ranges[-1] = ranges[-1][0], end
             else:
                 ranges.append((begin, end))
     return tuple(ranges)
+
+
+def _stored(fd: int, file_bytes: int) -> Iterator[tuple[int, int]]:
+    """Windows of a file that take room on the disk, as (start, length); a hole of a sparse file costs nothing."""
+    start = 0
+    while start < file_bytes:
+        try:
+            start = max(os.lseek(fd, start, os.SEEK_DATA) // mmap.PAGESIZE * mmap.PAGESIZE, start)
+            end = min(os.lseek(fd, start, os.SEEK_HOLE), start + _WINDOW_BYTES, file_bytes)
+        except OSError:  # only a hole is left, or it is no file
+            return
+        if end <= start:
+            return
+        yield start, end - start
+        start = -(-end // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def _resident(fd: int, start: int, length: int) -> bytes | bytearray:

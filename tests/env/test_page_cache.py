@@ -60,6 +60,19 @@ def test_what_was_borrowed_is_given_back_and_what_was_there_stays(tmp_path: Path
         assert resident_bytes(tmp_path / "log") == BLOCK
 
 
+def test_holes_cost_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.truncate(8 << 40)
+        file.seek(4 << 40)
+        file.write(bytes(BLOCK))
+        file.flush()
+        os.fsync(file.fileno())
+        drop(file.fileno(), ((4 << 40, (4 << 40) + BLOCK),))
+    with path.open("rb") as file:
+        assert cold_ranges(file.fileno(), 8 << 40) in (((4 << 40, (4 << 40) + BLOCK),), ())
+
+
 def test_an_empty_file_and_one_of_another_kind_have_nothing_to_give_back(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     fd = os.open(tmp_path / "empty", os.O_RDONLY)

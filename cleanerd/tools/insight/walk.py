@@ -18,6 +18,7 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from cleanerd.env.files import FileStat
+from cleanerd.env.page_cache import borrowed
 from cleanerd.errors import CorruptFile
 from cleanerd.format.batch import parse_header
 from cleanerd.format.errors import FormatError
@@ -95,9 +96,10 @@ class Damage:
 def walk_log(fd: int, path: str, bounds: Bounds, read: ReadAt = read_at) -> Iterator[Sound | Damage]:
     """Everything in a `.log` file, in order: ranges and batches are disjoint and cover what is read.
 
-    Raises `OSError`.
+    What was not in the page cache before is not there afterwards. Raises `OSError`.
     """
-    return _Walk(fd, path, bounds, read).run()
+    with borrowed(fd, bounds.end):
+        yield from _Walk(fd, path, bounds, read).run()
 
 
 class _Walk:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cleanerd.env.page_cache import cold_ranges, drop
 from cleanerd.format import names
 from cleanerd.format.legacy import encode_message
 from cleanerd.format.names import FileKind
@@ -15,6 +16,7 @@ from cleanerd.format.record import Record
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.insight.findings import KINDS, Severity
 from cleanerd.tools.insight.verify import verify
+from cleanerd.tools.insight.walk import Bounds, walk_log
 from tests.cleaning.logs import clean, lock_of_another, write_logs
 from tests.kernels.random_log import RandomLog
 from tests.tools.insight import damage, damage_beside
@@ -261,3 +263,15 @@ def test_verify_changes_nothing(tmp_path: Path) -> None:
     before = state()
     assert not verify([str(log_dir)]).is_sound
     assert state() == before
+
+
+def test_verify_leaves_the_page_cache_to_the_broker(tmp_path: Path) -> None:
+    """Also of a whole directory that nobody has read for a year."""
+    path = tmp_path / "log"
+    path.write_bytes(os.urandom(5 << 20))  # one long damage: every byte is read
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        drop(file.fileno(), ((0, 5 << 20),))
+        before = cold_ranges(file.fileno(), 5 << 20)
+        assert list(walk_log(file.fileno(), str(path), Bounds(0, 1000, 1000, 0, 5 << 20)))
+        assert cold_ranges(file.fileno(), 5 << 20) == before
