@@ -23,8 +23,9 @@ from cleanerd.errors import Aborted, CleanerdError, CorruptFile, Fatal, JobFaile
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog
 from cleanerd.policy.verdicts import REMOVED_VERDICTS, RecordVerdict
-from cleanerd.spark_runtime.channel import Channel, Phase, Reporter, driver_host
+from cleanerd.spark_runtime.channel import Channel, Reporter, driver_host
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.messages import GO_ON, Moved, Phase, ReportAnswer
 from cleanerd.storage.changed import changed_while_read, is_other_segment
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import discard_staged, staged_bytes
@@ -279,14 +280,15 @@ class Cleaner:
         partitions = [log.candidate.snapshot.topic_partition for log in logs]
         throttle = self._throttle
 
-        def advanced(number: int, phase: Phase, read_bytes: int, written_bytes: int, records: int) -> bool:
-            if phase is not Phase.VERIFY:  # reads again what the rewrite has counted as written
-                size = read_bytes + written_bytes
-                self._progress.advanced(partitions[number], phase.name.lower(), size, records)
-            throttle.charge(read_bytes, written_bytes, lambda: False)
-            return True
+        def answer(moved: Moved) -> ReportAnswer:
+            if moved.phase is not Phase.VERIFY:  # reads again what the rewrite has counted as written
+                size_bytes = moved.read_bytes + moved.written_bytes
+                phase = moved.phase.name.lower()
+                self._progress.advanced(partitions[moved.log], phase, size_bytes, moved.records)
+            throttle.charge(moved.read_bytes, moved.written_bytes, lambda: False)
+            return GO_ON
 
-        with Channel(advanced, driver_host(self._session.master)) as channel:
+        with Channel(answer, driver_host(self._session.master)) as channel:
             run(channel.reporter)
 
     def _run_steps(

@@ -32,8 +32,9 @@ from cleanerd.kernels.fingerprint import MAX_BUCKETS
 from cleanerd.kernels.newest import key_set
 from cleanerd.kernels.tables import KeySet
 from cleanerd.policy.winner import FINGERPRINT_BYTES, KEY_BYTES
-from cleanerd.spark_runtime.channel import Phase, Reporter, driver_host
+from cleanerd.spark_runtime.channel import Reporter, driver_host
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.messages import Phase
 from cleanerd.spark_runtime.place import Place, places
 from cleanerd.spark_runtime.resident_job import Answers, JobStep, ResidentJob, answer_all
 from cleanerd.spark_runtime.scratch import scratch_directory

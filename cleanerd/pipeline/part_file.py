@@ -8,7 +8,7 @@ from cleanerd.env.space import room
 from cleanerd.env.turns import file_turn
 from cleanerd.env.writeback import begin_writeback
 from cleanerd.kernels.tables import Bytes
-from cleanerd.spark_runtime.place import Asked, Known
+from cleanerd.spark_runtime.place import AskedPlace, KnownPlace
 
 HELD_BYTES = 80 << 20
 """What is held of a part until it is whole: more than a chunk of the usual size keeps. Then its position is known, and all
@@ -22,7 +22,7 @@ class PartFile:
     """
 
     def __init__(
-        self, path: str, like: str, least_free_bytes: int, asked: Asked | Known | None = None
+        self, path: str, like: str, least_free_bytes: int, asked: AskedPlace | KnownPlace | None = None
     ) -> None:
         """`like`: the file whose owner and mode the new one gets."""
         self.path = path
@@ -63,11 +63,9 @@ class PartFile:
 
     def finish(self) -> None:
         """All is written: it lies in the file when this returns, and can be read back."""
-        fd = self._fd
-        if fd is None:
-            fd = self._begin(self.size_bytes)
-        elif self._asked is not None:
-            self._asked.tell(self.size_bytes)
+        if self._asked is not None:
+            self._asked.report_size(self.size_bytes)
+        fd = self._begin() if self._fd is None else self._fd
         begin_writeback(fd, self.start, self.size_bytes)
         self._close()
 
@@ -75,10 +73,10 @@ class PartFile:
         if self._asked is not None:
             self._asked.give_up()
 
-    def _begin(self, size_bytes: int | None = None) -> int:
-        """Write what is held. `size_bytes`: of the whole part, once it is known."""
+    def _begin(self) -> int:
+        """Write what is held."""
         assert self._asked is not None
-        self.start = self._asked.position(size_bytes)
+        self.start = self._asked.start()
         self._fd = fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         os.lseek(fd, self.start, os.SEEK_SET)
         with file_turn(fd):

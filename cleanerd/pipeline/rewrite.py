@@ -25,7 +25,7 @@ from cleanerd.kernels.rebuild import write_batches, write_bodies
 from cleanerd.kernels.tables import WRITTEN, Action, Bytes, Table, joined
 from cleanerd.policy.verdicts import RecordVerdict
 from cleanerd.spark_runtime.channel import Advance
-from cleanerd.spark_runtime.place import Asked, Known
+from cleanerd.spark_runtime.place import AskedPlace, KnownPlace
 
 from .chunks import Piece, Slice, map_slices, pieces_of, read_pieces, size_bytes
 from .index import LogContext
@@ -62,7 +62,7 @@ def rewrite_chunk(
     advance: Advance,
     verified: Advance,
     least_free_bytes: int = 0,
-    asked: Asked | Known | None = None,
+    asked: AskedPlace | KnownPlace | None = None,
 ) -> Part:
     """Write what stays of a chunk to `part_path` and prove it; with None nothing is written (dry run).
 

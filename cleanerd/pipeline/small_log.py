@@ -12,8 +12,9 @@ from typing import TypeVar
 from cleanerd.errors import CleanerdError, guarded
 from cleanerd.format.names import FileKind, Suffix, segment_path
 from cleanerd.policy.winner import KEY_BYTES
-from cleanerd.spark_runtime.channel import Advance, Phase, Reporter
-from cleanerd.spark_runtime.place import Known
+from cleanerd.spark_runtime.channel import Advance, Reporter
+from cleanerd.spark_runtime.messages import Phase
+from cleanerd.spark_runtime.place import KnownPlace
 
 from .index import index_chunk, log_context, resolve_all
 from .rewrite import rewrite_chunk
@@ -90,7 +91,7 @@ def _rewrite(indexed: IndexedLog, advance: Advance, verified: Advance) -> list[W
         assert verdicts is not None
         rewrite = partial(
             rewrite_chunk, chunk, context, verdicts, path, work.index_interval_bytes, advance, verified,
-            work.least_free_bytes, Known(number, position),
+            work.least_free_bytes, KnownPlace(number, position),
         )  # fmt: skip
         part = _of(chunk, rewrite)
         parts.append(WrittenPart(path, part))

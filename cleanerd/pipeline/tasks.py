@@ -15,8 +15,9 @@ from cleanerd.errors import CleanerdError, JobFailed, guarded
 from cleanerd.kernels.newest import look_up
 from cleanerd.kernels.tables import KeySet
 from cleanerd.policy.winner import FINGERPRINT_BYTES
-from cleanerd.spark_runtime.channel import Phase, Reporter
-from cleanerd.spark_runtime.place import Asked, Place
+from cleanerd.spark_runtime.channel import Reporter
+from cleanerd.spark_runtime.messages import Phase
+from cleanerd.spark_runtime.place import AskedPlace, Place
 
 from .block_store import Shipped, block_writer
 from .index import Blocks, LogContext, combine, holders_of_buckets, index_chunk, resolve
@@ -291,7 +292,7 @@ class RewriteTask:
     ) -> Part | PassedOnce | Unforeseen | CleanerdError:
         """The part. `shared`: who is asked for its place, and by log the dirty keys that are looked up."""
         places, keys = shared
-        asked = None if self.place is None or places is None else Asked(self.place, places)
+        asked = None if self.place is None or places is None else AskedPlace(self.place, places)
 
         def rewrite() -> Part | PassedOnce | Unforeseen:
             context = contexts[self.log]

@@ -1,8 +1,6 @@
-"""The one channel from tasks to the driver: a task reports what it moved and is answered whether to go on.
+"""Channels from tasks to the driver: a task sends a message, and waits for its answer (`messages`).
 
-A message is `<log, phase, read bytes, written bytes, records>`; the answer is a number, sent when the task may go on, so
-that an answer held back is a brake; a negative one means stop. Tasks run in other processes, on a cluster on other machines,
-hence TCP; a random token keeps others out.
+Tasks run in other processes, on a cluster on other machines, hence TCP; a random token keeps others out.
 """
 
 import contextlib
@@ -10,19 +8,29 @@ import hmac
 import re
 import secrets
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import IntEnum
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from cleanerd.errors import Aborted
 
-_MESSAGE = struct.Struct(">IBqqq")
+from .messages import (
+    ANSWER_BYTES,
+    MESSAGE_BYTES,
+    Message,
+    Moved,
+    Phase,
+    ReportAnswer,
+    pack_answer,
+    pack_message,
+    unpack_answer,
+    unpack_message,
+)
+
 _TOKEN_BYTES = 16
-_ANSWER = struct.Struct(">q")
-STOP = -1
 _TIMEOUT_S = 60.0
 _TOKEN_TIMEOUT_S = 10.0  # in which a task shows its token
 _STRANGERS_MAX = 64  # connections that have not shown one
@@ -31,30 +39,13 @@ _LEAVE_S = 1.0  # for a task that is being answered
 _REPORT_BYTES = 4 << 20  # a message costs two processes some 100 us
 _REPORT_S = 0.02  # one that was held back is followed by the next after as few bytes
 _REPORT_BYTES_MAX = 32 << 20
-_OPEN_MAX = 3  # a cleaning has one channel for progress, one for places and one for steps
-
-
-class Phase(IntEnum):
-    """Which step a report is about."""
-
-    INDEX = 0
-    REWRITE = 1
-    VERIFY = 2  # reads what the rewrite wrote
-    EXAMINE = 3  # what is read before there are tasks; logs are numbered as they were asked for
-    SIZE = 4  # of a part: (group, number, bytes), on a channel of `place`
-    PLACE = 5  # asks where a part begins: (group, number, bytes or that they are not known yet), likewise
-    STEP = 6  # asks for the step behind that one: (number, 0, 0), on a channel of `resident_job`
+_OPEN_MAX = 3  # a cleaning has one for progress, one for places and one for steps
 
 
 Advance = Callable[[int, int, int], None]
 """Called with (read bytes, written bytes, records) since the last call; raises Aborted when the work is to stop."""
 
-OnReport = Callable[[int, Phase, int, int, int], int]
-"""`(log number, phase, read bytes, written bytes, records)` since the task's last report -> whether to go on (False, or a
-negative number: not), or the number that was asked for.
-
-Called from several threads.
-"""
+_M = TypeVar("_M", bound=Message)
 
 
 def driver_host(spark_master: str) -> str:
@@ -72,15 +63,15 @@ def driver_host(spark_master: str) -> str:
         return str(probe.getsockname()[0])
 
 
-class Channel:
-    """Driver's end: listens on `host` and hands every report to `answer`. Use as a context manager.
+class Channel(Generic[_M]):
+    """Driver's end: listens on `host` and hands every message to `answer`, in several threads. Use as a context manager.
 
     When it is left, listener and connections are closed and their threads have ended, but for one that is inside
     `answer`, which ends with its answer.
     """
 
-    def __init__(self, answer: OnReport, host: str = "127.0.0.1") -> None:
-        self._answer = answer
+    def __init__(self, answer: Callable[[_M], ReportAnswer], host: str = "127.0.0.1") -> None:
+        self._answer: Callable[[Any], ReportAnswer] = answer
         self._token = secrets.token_bytes(_TOKEN_BYTES)
         self._listener = socket.create_server((host, 0))
         self._closing = threading.Event()
@@ -90,7 +81,7 @@ class Channel:
         self._acceptor = threading.Thread(target=self._accept, name="cleanerd-channel", daemon=True)
         self.reporter = Reporter(host, self._listener.getsockname()[1], self._token)
 
-    def __enter__(self) -> "Channel":
+    def __enter__(self) -> "Channel[_M]":
         self._acceptor.start()
         return self
 
@@ -145,10 +136,8 @@ class Channel:
         return token is not None and hmac.compare_digest(token, self._token)
 
     def _answer_all(self, connection: socket.socket) -> None:
-        while (message := _receive(connection, _MESSAGE.size)) is not None:
-            log, phase, *done = _MESSAGE.unpack(message)
-            answer = self._answer(log, Phase(phase), *done)
-            connection.sendall(_ANSWER.pack(STOP if answer is False else answer))
+        while (message := _receive(connection, MESSAGE_BYTES)) is not None:
+            connection.sendall(pack_answer(self._answer(unpack_message(message))))
 
     def _forget(self, connection: socket.socket) -> None:
         with self._mutex:
@@ -173,24 +162,24 @@ def _receive(connection: socket.socket, size: int) -> bytes | None:
     return data
 
 
-def _ask(connection: socket.socket, message: bytes) -> int:
-    """The answer to a report. Raises OSError."""
-    connection.sendall(message)
-    answer = _receive(connection, _ANSWER.size)
+def _ask(connection: socket.socket, message: Message) -> ReportAnswer:
+    """The answer to a message. Raises OSError."""
+    connection.sendall(pack_message(message))
+    answer = _receive(connection, ANSWER_BYTES)
     if answer is None:
         raise ConnectionResetError("connection closed")
-    return int(_ANSWER.unpack(answer)[0])
+    return unpack_answer(answer)
 
 
-def _go_on(ask: Callable[[], int]) -> int:
-    """The answer to a report. Raises Aborted when told to stop or when the driver is gone."""
+def _go_on(ask: Callable[[Message], ReportAnswer], message: Message) -> int:
+    """The number that a message is answered with. Raises Aborted when told to stop or when the driver is gone."""
     try:
-        answer = ask()
+        answer = ask(message)
     except OSError as error:
         raise Aborted(f"the driver does not answer: {error}") from error
-    if answer < 0:
+    if answer.is_stop:
         raise Aborted("told to stop")
-    return answer
+    return answer.number
 
 
 _open: dict["Reporter", socket.socket] = {}  # connections of this worker process
@@ -210,52 +199,51 @@ class Reporter:
 
         It, and the end, raise Aborted when told to stop or when the driver is gone.
         """
-        unsaid, said_s = [0, 0, 0], time.monotonic()
+        unreported, reported_s = [0, 0, 0], time.monotonic()
 
-        def say() -> None:
-            nonlocal said_s
-            said_s = time.monotonic()
-            message = _MESSAGE.pack(log, phase, *unsaid)
-            unsaid[:] = 0, 0, 0
-            _go_on(lambda: self._ask(message))
+        def report() -> None:
+            nonlocal reported_s
+            reported_s = time.monotonic()
+            message = Moved(log, phase, *unreported)
+            unreported[:] = 0, 0, 0
+            self.ask(message)
 
         def advance(read_bytes: int, written_bytes: int, records: int) -> None:
-            unsaid[:] = unsaid[0] + read_bytes, unsaid[1] + written_bytes, unsaid[2] + records
-            moved = unsaid[0] + unsaid[1]
-            is_time = moved >= _REPORT_BYTES_MAX or time.monotonic() - said_s >= _REPORT_S
+            unreported[:] = unreported[0] + read_bytes, unreported[1] + written_bytes, unreported[2] + records
+            moved = unreported[0] + unreported[1]
+            is_time = moved >= _REPORT_BYTES_MAX or time.monotonic() - reported_s >= _REPORT_S
             if moved >= _REPORT_BYTES and is_time:
-                say()
+                report()
 
         yield advance
-        if any(unsaid):
-            say()
+        if any(unreported):
+            report()
 
-    def ask(self, log: int, phase: Phase, *numbers: int) -> int:
-        """The number that a message of three numbers is answered with. Raises Aborted when told to stop."""
-        message = _MESSAGE.pack(log, phase, *numbers)
-        return _go_on(lambda: self._ask(message))
+    def ask(self, message: Message) -> int:
+        """The number that the message is answered with. Raises Aborted when told to stop or when the driver is gone."""
+        return _go_on(self._ask, message)
 
     def live(self, log: int, phase: Phase) -> None:
         """Heartbeat for work that moves no bytes; an abort arrives with the next report."""
         with contextlib.suppress(OSError):
-            self._ask(_MESSAGE.pack(log, phase, 0, 0, 0))
+            self._ask(Moved(log, phase, 0, 0, 0))
 
     @contextlib.contextmanager
     def examining(self) -> Iterator[Callable[[int, int], None]]:
-        """Tells `(log, bytes read)` over a connection of its own, from any thread; raises Aborted when told to stop.
+        """Reports `(log, bytes read)` over a connection of its own, from any thread; raises Aborted when told to stop.
 
         Raises OSError when the driver cannot be reached.
         """
         mutex = threading.Lock()
         with self._connect() as connection:
 
-            def tell(log: int, read_bytes: int) -> None:
+            def report(log: int, read_bytes: int) -> None:
                 with mutex:
-                    _go_on(lambda: _ask(connection, _MESSAGE.pack(log, Phase.EXAMINE, read_bytes, 0, 0)))
+                    _go_on(partial(_ask, connection), Moved(log, Phase.EXAMINE, read_bytes, 0, 0))
 
-            yield tell
+            yield report
 
-    def _ask(self, message: bytes) -> int:
+    def _ask(self, message: Message) -> ReportAnswer:
         """The answer. Raises OSError, after which the next task of this process connects again."""
         connection = _open.pop(self, None)
         if connection is None:

@@ -1,8 +1,8 @@
 """One Spark job for step after step, on one machine: its tasks stay.
 
 To begin a Spark job keeps all cores waiting for 25 ms, and so does its end, in all a fifth of what it took to clean a GiB.
-So the tasks of one job ask over a channel (`Phase.STEP`) for the next step, and find it in a directory: what all tasks of a
-step have in common, and a queue of them (`task_queue`). Their answers lie beside it.
+So the tasks of one job stay: they ask over a channel (`messages.NextStep`) for the next step, and find it in a directory:
+what all tasks of a step have in common, and a queue of them (`task_queue`). Their answers lie beside it.
 
 Such a job holds its cores while this process resolves, so it is for cleanings that end soon. One that has nothing to do
 waits for the next cleaning, but only as long as nothing else in the session wants cores (`Residents`).
@@ -24,7 +24,8 @@ from pyspark import SparkContext, cloudpickle
 
 from cleanerd.errors import Aborted, JobFailed
 
-from .channel import STOP, Channel, Phase, Reporter
+from .channel import Channel, Reporter
+from .messages import STOP, NextStep, ReportAnswer
 from .scratch import scratch_directory
 from .shared_value import Shared, SharedFile
 from .task_queue import Numbered, TaskQueue, numbered
@@ -97,18 +98,18 @@ class Gate:
         with self._changed:
             return self._is_open or self._at_work > 0
 
-    def answer(self, _: int, __: Phase, done: int, *___: int) -> int:
-        """A task that comes back from step `done`, 0 for none, is held until there is another one; STOP: never."""
+    def answer(self, message: NextStep) -> ReportAnswer:
+        """A task that comes back from a step is held until there is another one; STOP: never."""
         with self._changed:
-            if done:  # it found nothing left to take
+            if message.done:  # it found nothing left to take
                 self._is_open = False
                 self._at_work -= 1
                 self._changed.notify_all()
-            self._changed.wait_for(lambda: self._is_closed or (self._is_open and self._step > done))
+            self._changed.wait_for(lambda: self._is_closed or (self._is_open and self._step > message.done))
             if self._is_closed:
                 return STOP
             self._at_work += 1
-            return self._step
+            return ReportAnswer(self._step)
 
     def open(self, step: int) -> None:
         """Let tasks in."""
@@ -278,7 +279,7 @@ def _stay_in(_: list[int], directory: str, gate: Reporter) -> None:
     done = 0
     while True:
         try:
-            step = gate.ask(0, Phase.STEP, done, 0, 0)
+            step = gate.ask(NextStep(done))
         except Aborted:
             return
         _do(os.path.join(directory, str(step)))

@@ -17,8 +17,9 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline import job
 from cleanerd.pipeline.small_log import is_small
 from cleanerd.pipeline.values import LogWork
-from cleanerd.spark_runtime.channel import Channel, Phase
+from cleanerd.spark_runtime.channel import Channel
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, Phase, ReportAnswer
 from cleanerd.storage.log_dir import LogDir
 from tests.cleaning.logs import write_logs
 from tests.cleaning.silent import Silent
@@ -60,7 +61,7 @@ def stage(cleaner: Cleaner, log_dir: Path, channel: Channel) -> dict[str, str]:
 def test_a_log_that_is_told_to_stop_is_the_one(
     cleaner: Cleaner, tmp_path: Path, stopped: int, phase: Phase
 ) -> None:
-    with Channel(lambda log, of, *_: (log, of) != (stopped, phase)) as channel:
+    with Channel(lambda moved: STOP if moved[:2] == (stopped, phase) else GO_ON) as channel:
         outcomes = stage(cleaner, tmp_path / "logs", channel)
     assert outcomes == dict.fromkeys(TOPICS, "staged") | {TOPICS[stopped]: "aborted"}
 
@@ -68,9 +69,9 @@ def test_a_log_that_is_told_to_stop_is_the_one(
 def test_what_tasks_read_is_told_of_the_log_that_it_is_of(cleaner: Cleaner, tmp_path: Path) -> None:
     read: Counter[tuple[int, Phase]] = Counter()
 
-    def answer(log: int, phase: Phase, *did: int) -> bool:
-        read[log, phase] += did[0]
-        return True
+    def answer(moved: Moved) -> ReportAnswer:
+        read[moved.log, moved.phase] += moved.read_bytes
+        return GO_ON
 
     with Channel(answer) as channel:
         stage(cleaner, tmp_path / "logs", channel)

@@ -16,6 +16,7 @@ from cleanerd.daemon.api.http import Answer, RequestLimits
 from cleanerd.daemon.api.metrics_server import MetricsServer
 from cleanerd.daemon.api.routes import ROUTES
 from cleanerd.spark_runtime.channel import Channel
+from cleanerd.spark_runtime.messages import GO_ON, MESSAGE_BYTES
 from tests.daemon.fake_daemon import FakeOperations, serve
 from tests.daemon.test_service import EXAMPLES
 from tests.fuzz.mutate import NUMBERS, mutated
@@ -67,7 +68,7 @@ def _metrics() -> tuple[str, int]:
 
 @cache
 def _channel() -> tuple[str, int]:
-    channel = Channel(lambda *_: True)
+    channel = Channel(lambda _: GO_ON)
     channel.__enter__()
     return channel.reporter.host, channel.reporter.port
 
@@ -126,5 +127,5 @@ TARGETS = {
     "metrics request": _target(
         "metrics", tuple(f"GET {p} HTTP/1.1\r\nAccept: */*\r\n\r\n".encode() for p in _PAGES)
     ),
-    "channel": Target(lambda: (bytes(16) + bytes(29),), _report, cost=10),
+    "channel": Target(lambda: (bytes(16) + bytes(MESSAGE_BYTES),), _report, cost=10),
 }

@@ -27,6 +27,7 @@ from cleanerd.policy.cleanable import CompactionConfig, LogFacts, cleanable_rang
 from cleanerd.policy.winner import KEY_BYTES
 from cleanerd.spark_runtime.channel import Channel
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, ReportAnswer
 from cleanerd.storage.scan import Checkpoints, scan_partition
 from cleanerd.storage.stability import read_stability
 from tests.synthetic import Shape, newest_offsets, write_log
@@ -63,7 +64,7 @@ def run(
     between: Callable[[], object] = lambda: None,
 ) -> tuple[list[IndexedLog], list[RewrittenLog]]:
     """Index and rewrite in one resident job, and something `between`."""
-    with Channel(lambda *_: True) as channel:
+    with Channel(lambda _: GO_ON) as channel:
         pipeline = Pipeline(session, budget, channel.reporter)
         with pipeline.together(works):
             indexed = pipeline.index(works, [(11 + i, 12) for i in range(len(works))])
@@ -139,9 +140,9 @@ def test_who_asks_is_told_when_tasks_run(
     write_log(tmp_path / "log-0", 60_000, SMALL)
     told: list[str] = []
 
-    def report(*_: object) -> bool:
+    def report(_: Moved) -> ReportAnswer:
         told.append("report")
-        return True
+        return GO_ON
 
     with Channel(report) as channel:
         pipeline = Pipeline(spark, budget, channel.reporter, lambda: told.append("begun"))
@@ -232,7 +233,7 @@ def test_nothing_is_left_among_the_scratch_files(spark: LazySpark, tmp_path: Pat
 def test_a_task_that_is_told_to_stop_aborts_its_log(spark: LazySpark, tmp_path: Path) -> None:
     """An abort is noticed at the next report of a task."""
     write_log(tmp_path / "stop-0", 20_000, SMALL)
-    with Channel(lambda *_: False) as channel:
+    with Channel(lambda _: STOP) as channel:
         (indexed,) = Pipeline(spark, AMPLE, channel.reporter).index([plan(tmp_path, "stop")], [(1, 2)])
 
     assert isinstance(indexed.error, Aborted)

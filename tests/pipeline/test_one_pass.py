@@ -17,8 +17,9 @@ from cleanerd.pipeline import one_pass
 from cleanerd.pipeline.job import Pipeline
 from cleanerd.pipeline.values import ChunkSummary, IndexedLog, LogWork, RewrittenLog
 from cleanerd.pipeline.whole_log import foreseen, join_rest
-from cleanerd.spark_runtime.channel import Channel, Phase
+from cleanerd.spark_runtime.channel import Channel
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, Phase, ReportAnswer
 from tests.kernels.random_log import RandomLog
 from tests.pipeline.test_job import AMPLE, SMALL, offsets_in, plan, run
 from tests.pipeline.test_small_log import part_bytes, values
@@ -158,9 +159,9 @@ def test_clean_bytes_are_read_once(spark: LazySpark, tmp_path: Path, *, apart: b
         work = a_group_a_segment(work)
     read: Counter[Phase] = Counter()
 
-    def report(_: int, phase: Phase, read_bytes: int, *__: int) -> bool:
-        read[phase] += read_bytes
-        return True
+    def report(moved: Moved) -> ReportAnswer:
+        read[moved.phase] += moved.read_bytes
+        return GO_ON
 
     with Channel(report) as channel:
         pipeline = Pipeline(spark, AMPLE, channel.reporter)
@@ -205,7 +206,7 @@ def test_a_dry_run_counts_in_one_pass_and_writes_nothing(spark: LazySpark, tmp_p
     write_log(tmp_path / "t-0", 60_000, SMALL)
     work = planned(tmp_path, "t", DIRTY_FROM, 256 << 10)
     _, expected = in_two_passes(spark, work, write=False)
-    with Channel(lambda *_: True) as channel:
+    with Channel(lambda _: GO_ON) as channel:
         pipeline = Pipeline(spark, AMPLE, channel.reporter)
         indexed = pipeline.index([work], [(1, 2)])
         assert read_once(indexed[0])
@@ -293,9 +294,9 @@ def test_it_stops_when_it_is_told_to(spark: LazySpark, tmp_path: Path, reports: 
     dirty = sum(chunk.is_dirty for chunk in work.chunks)
     told: list[Phase] = []
 
-    def report(_: int, phase: Phase, *__: int) -> bool:
-        told.append(phase)
-        return len(told) <= dirty + reports
+    def report(moved: Moved) -> ReportAnswer:
+        told.append(moved.phase)
+        return GO_ON if len(told) <= dirty + reports else STOP
 
     with Channel(report) as channel:
         pipeline = Pipeline(spark, AMPLE, channel.reporter)

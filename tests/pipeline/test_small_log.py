@@ -15,8 +15,9 @@ from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.small_log import SMALL_LOG_BYTES, is_small
 from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog
 from cleanerd.policy.winner import KEY_BYTES
-from cleanerd.spark_runtime.channel import Channel, Phase
+from cleanerd.spark_runtime.channel import Channel
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.messages import GO_ON, STOP, Phase
 from tests.kernels.random_log import RandomLog
 from tests.pipeline.test_job import AMPLE, SMALL, offsets_in, plan, run
 from tests.synthetic import newest_offsets, write_log
@@ -26,7 +27,7 @@ Cleaned = tuple[IndexedLog, RewrittenLog | None]
 
 def clean_small(spark: LazySpark, works: Sequence[LogWork]) -> list[Cleaned]:
     """Each in one task."""
-    with Channel(lambda *_: True) as channel:
+    with Channel(lambda _: GO_ON) as channel:
         pipeline = Pipeline(spark, AMPLE, channel.reporter)
         assert all(pipeline.is_small(work) for work in works)
         return pipeline.clean_small(works, [(11 + i, 12) for i in range(len(works))])
@@ -141,7 +142,7 @@ def test_it_stops_when_it_is_told_to(spark: LazySpark, tmp_path: Path) -> None:
     write_log(tmp_path / "stop-0", 20_000, SMALL)
     work = plan(tmp_path, "stop")
     for stopped in (Phase.INDEX, Phase.REWRITE, Phase.VERIFY):
-        with Channel(lambda _, phase, *__, stopped=stopped: phase is not stopped) as channel:  # type: ignore[misc]
+        with Channel(lambda moved, stopped=stopped: STOP if moved.phase is stopped else GO_ON) as channel:
             ((indexed, rewritten),) = Pipeline(spark, AMPLE, channel.reporter).clean_small([work], [(1, 2)])
         assert isinstance(indexed.error, Aborted)
         assert rewritten is None
@@ -172,7 +173,7 @@ def test_what_is_small(spark: LazySpark, tmp_path: Path) -> None:
     chunk = work.chunks[0]
     large = replace(chunk, source=replace(chunk.source, end=chunk.source.start + SMALL_LOG_BYTES + 1))
     assert not is_small(replace(work, chunks=(large,)), AMPLE.bytes)
-    with Channel(lambda *_: True) as channel:
+    with Channel(lambda _: GO_ON) as channel:
         tasks = spark.cores()
         assert Pipeline(spark, Budget(tasks * int(needed + 1)), channel.reporter).is_small(work)
         assert not Pipeline(spark, Budget(tasks * int(needed - 1)), channel.reporter).is_small(work)

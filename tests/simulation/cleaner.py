@@ -39,7 +39,7 @@ from cleanerd.env import files as env_files
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import Aborted
 from cleanerd.pipeline import small_log
-from cleanerd.spark_runtime.channel import Phase
+from cleanerd.spark_runtime.messages import Moved, Phase, ReportAnswer
 from cleanerd.storage import lock as storage_lock
 from cleanerd.storage import log_dir, segments
 from cleanerd.tools.client import writer
@@ -101,13 +101,13 @@ class Locks:
 class InlineReporter:
     """What tasks report to. `interlude` is what else happens while they work."""
 
-    def __init__(self, answer: Callable[..., bool], interlude: Callable[[], None]) -> None:
+    def __init__(self, answer: Callable[[Moved], ReportAnswer], interlude: Callable[[], None]) -> None:
         self._answer = answer
         self._interlude = interlude
 
     def _say(self, log: int, phase: Phase, *done: int) -> None:
         self._interlude()
-        if not self._answer(log, phase, *done):
+        if self._answer(Moved(log, phase, *done)).is_stop:
             raise Aborted("told to stop")
 
     @contextlib.contextmanager
@@ -115,7 +115,7 @@ class InlineReporter:
         yield lambda *done: self._say(log, phase, *done)
 
     def live(self, log: int, phase: Phase) -> None:
-        self._answer(log, phase, 0, 0, 0)
+        self._answer(Moved(log, phase, 0, 0, 0))
 
     @contextlib.contextmanager
     def examining(self) -> Iterator[Callable[[int, int], None]]:
@@ -127,7 +127,7 @@ class InlineChannel:
 
     interlude: Callable[[], None] = staticmethod(lambda: None)
 
-    def __init__(self, answer: Callable[..., bool], host: str = "") -> None:
+    def __init__(self, answer: Callable[[Moved], ReportAnswer], host: str = "") -> None:
         self.reporter = InlineReporter(answer, type(self).interlude)
 
     def __enter__(self) -> "InlineChannel":

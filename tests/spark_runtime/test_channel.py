@@ -5,7 +5,6 @@ import os
 import pickle
 import resource
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -17,12 +16,22 @@ import cleanerd
 from cleanerd.errors import Aborted
 from cleanerd.pipeline.rewrite import rewrite_chunk
 from cleanerd.spark_runtime import channel as channel_module
-from cleanerd.spark_runtime.channel import Channel, Phase, Reporter, driver_host
+from cleanerd.spark_runtime.channel import Channel, Reporter, driver_host
+from cleanerd.spark_runtime.messages import (
+    ANSWER_BYTES,
+    GO_ON,
+    STOP,
+    Moved,
+    Phase,
+    ReportAnswer,
+    pack_answer,
+    pack_message,
+)
 from tests.pipeline.test_chunks import go_on, written_part
 
 IN_ANOTHER_PROCESS = """
 import pickle, sys
-from cleanerd.spark_runtime.channel import Phase
+from cleanerd.spark_runtime.messages import Phase
 reporter = pickle.load(sys.stdin.buffer)
 with reporter.advance(7, Phase.REWRITE) as advance:
     advance(1 << 40, 2, 3)
@@ -33,12 +42,12 @@ with reporter.advance(7, Phase.REWRITE) as advance:
 
 def test_a_report_arrives_whole_from_another_process() -> None:
     """The reporter is a plain value: whoever holds it may report, wherever it was made. Small steps are said together."""
-    heard: list[tuple[int, ...]] = []
-    with Channel(lambda *message: heard.append(message) is None) as channel:
+    heard: list[Moved] = []
+    with Channel(lambda moved: heard.append(moved) or GO_ON) as channel:
         environment = {**os.environ, "PYTHONPATH": str(Path(cleanerd.__file__).parents[1])}
         command = [sys.executable, "-c", IN_ANOTHER_PROCESS]
         subprocess.run(command, input=pickle.dumps(channel.reporter), env=environment, check=True)
-    assert heard == [(7, Phase.REWRITE, 1 << 40, 2, 3), (7, Phase.REWRITE, 14, 25, 36)]
+    assert heard == [Moved(7, Phase.REWRITE, 1 << 40, 2, 3), Moved(7, Phase.REWRITE, 14, 25, 36)]
 
 
 def report_once(reporter: Reporter) -> None:
@@ -50,7 +59,7 @@ def report_once(reporter: Reporter) -> None:
 def test_an_answer_held_back_is_a_brake() -> None:
     """A task goes on when it is told to, not before."""
     may_go_on = threading.Event()
-    with Channel(lambda *_: may_go_on.wait(10)) as channel:
+    with Channel(lambda _: GO_ON if may_go_on.wait(10) else STOP) as channel:
         task = threading.Thread(target=report_once, args=(channel.reporter,))
         task.start()
         task.join(0.05)
@@ -71,7 +80,7 @@ def test_a_task_that_failed_says_nothing_more() -> None:
     """Its error is the answer; what it had not reported yet does not hide it."""
     heard: list[object] = []
     with (
-        Channel(lambda *message: heard.append(message) is None) as channel,
+        Channel(lambda moved: heard.append(moved) or GO_ON) as channel,
         pytest.raises(OSError, match="disk"),
     ):
         failing_task(channel.reporter)
@@ -81,7 +90,7 @@ def test_a_task_that_failed_says_nothing_more() -> None:
 def test_a_wrong_token_is_not_answered() -> None:
     """Others on the machine can connect; they are not heard."""
     heard: list[object] = []
-    with Channel(lambda *message: heard.append(message) is None) as channel:
+    with Channel(lambda moved: heard.append(moved) or GO_ON) as channel:
         reporter = Reporter(channel.reporter.host, channel.reporter.port, bytes(16))
         with pytest.raises(Aborted, match="does not answer"):
             report_once(reporter)
@@ -90,7 +99,7 @@ def test_a_wrong_token_is_not_answered() -> None:
 
 def test_a_lost_connection_costs_one_task() -> None:
     """The next task of the same worker process connects anew."""
-    with Channel(lambda *_: True) as channel:
+    with Channel(lambda _: GO_ON) as channel:
         report_once(channel.reporter)
         for connection in list(channel._served):
             connection.shutdown(2)
@@ -109,8 +118,8 @@ def call(reporter: Reporter, *, token: bool = True) -> socket.socket:
 
 def is_answered(connection: socket.socket) -> bool:
     """Whether a report over it is heard."""
-    connection.sendall(struct.pack(">IBqqq", 0, Phase.INDEX, 1, 0, 1))
-    return connection.recv(8) == bytes(7) + b"\x01"
+    connection.sendall(pack_message(Moved(0, Phase.INDEX, 1, 0, 1)))
+    return connection.recv(ANSWER_BYTES) == pack_answer(GO_ON)
 
 
 def is_closed(connection: socket.socket) -> bool:
@@ -124,7 +133,7 @@ def is_closed(connection: socket.socket) -> bool:
 def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection without a token costs a thread for a short time only."""
     monkeypatch.setattr(channel_module, "_TOKEN_TIMEOUT_S", 0.1)
-    with Channel(lambda *_: True) as channel:
+    with Channel(lambda _: GO_ON) as channel:
         silent, task = call(channel.reporter, token=False), call(channel.reporter)
         assert is_closed(silent)
         assert is_answered(task)  # a task that has shown its token may be silent for as long as it likes
@@ -134,7 +143,7 @@ def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 def test_strangers_push_out_strangers_only() -> None:
     """However many connections are opened, tasks are heard and the number of threads stays bounded."""
     before = threading.active_count()
-    with Channel(lambda *_: True) as channel:
+    with Channel(lambda _: GO_ON) as channel:
         task = call(channel.reporter)
         assert is_answered(task)
         strangers = [call(channel.reporter, token=False) for _ in range(3 * channel_module._STRANGERS_MAX)]
@@ -150,7 +159,7 @@ def test_strangers_push_out_strangers_only() -> None:
 def test_it_goes_on_when_descriptors_were_short() -> None:
     """EMFILE ends no channel: who waits is served when there are descriptors again."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with Channel(lambda *_: True) as channel:
+    with Channel(lambda _: GO_ON) as channel:
         task = socket.socket()
         task.settimeout(10)
         held = [os.dup(0)]
@@ -174,7 +183,7 @@ def test_leaving_ends_its_threads_and_sockets() -> None:
     """Also that of the listener, which closing alone does not wake; and those of tasks that are still there."""
     before = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _ in range(30):
-        with Channel(lambda *_: True) as channel:
+        with Channel(lambda _: GO_ON) as channel:
             connections = [call(channel.reporter), call(channel.reporter, token=False)]
             assert is_answered(connections[0])
         for connection in connections:
@@ -232,10 +241,10 @@ def test_bytes_that_pass_fast_are_told_together(monkeypatch: pytest.MonkeyPatch)
     """4 MiB at least and 32 MiB at most in a report; one that was held back is followed by one of 4 MiB."""
     told: list[int] = []
 
-    def answer(log: int, phase: Phase, read_bytes: int, written_bytes: int, records: int) -> bool:
-        told.append(read_bytes)
+    def answer(moved: Moved) -> ReportAnswer:
+        told.append(moved.read_bytes)
         threading.Event().wait(0.1)
-        return True
+        return GO_ON
 
     with Channel(answer) as channel, channel.reporter.advance(0, Phase.INDEX) as advance:
         with monkeypatch.context() as patched:

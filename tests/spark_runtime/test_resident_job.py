@@ -15,8 +15,9 @@ import pytest
 from pyspark.errors import PythonException
 
 from cleanerd.errors import JobFailed
-from cleanerd.spark_runtime.channel import STOP, Channel, Phase, Reporter
+from cleanerd.spark_runtime.channel import Channel, Reporter
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.spark_runtime.messages import GO_ON, STOP, NextStep
 from cleanerd.spark_runtime.resident_job import Gate, JobStep, ResidentJob
 from tests.daemon.processes import wait_until
 
@@ -49,12 +50,12 @@ def step(
 
 @pytest.fixture
 def reporter() -> Iterator[Reporter]:
-    with Channel(lambda *_: True) as channel:
+    with Channel(lambda _: GO_ON) as channel:
         yield channel.reporter
 
 
 def ask(gate: Gate, done: int) -> int:
-    return gate.answer(0, Phase.STEP, done, 0, 0)
+    return gate.answer(NextStep(done)).number
 
 
 def stuck(tmp_path: Path) -> Callable[[Task], None]:
@@ -103,7 +104,7 @@ def test_a_gate_that_is_closed_stops_tasks_and_ends_the_wait() -> None:
         over = pool.submit(gate.wait)
         gate.close()
         assert not over.result(_LIMIT_S), "it has not been done"
-        assert ask(gate, 1) == STOP
+        assert gate.answer(NextStep(1)) == STOP
 
 
 def test_steps_share_one_job_and_its_processes(spark: LazySpark, reporter: Reporter) -> None:

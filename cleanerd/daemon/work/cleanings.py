@@ -31,7 +31,8 @@ from cleanerd.daemon.work.wanted import Wanted
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import Aborted, CleanerdError, JobFailed, attempt
-from cleanerd.spark_runtime.channel import Channel, Phase, driver_host
+from cleanerd.spark_runtime.channel import Channel, driver_host
+from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, Phase, ReportAnswer
 from cleanerd.spark_runtime.spark_master import spark_master
 from cleanerd.storage.generation import end_left_truncation
 from cleanerd.storage.log_dir import Owner
@@ -115,10 +116,10 @@ class Cleanings:
         def planned(news: PlannedBytes) -> None:
             self.jobs.plan(job, LogId(log_dir, news.topic_partition), news.total_bytes)
 
-        def answer(number: int, phase: Phase, *report: int) -> bool:
-            is_planned = phase is not Phase.EXAMINE
-            log = self.jobs.planned_log(job, first + number) if is_planned else logs[number]
-            return log is not None and self._answer(job, log, phase, *report)
+        def answer(moved: Moved) -> ReportAnswer:
+            is_planned = moved.phase is not Phase.EXAMINE
+            log = self.jobs.planned_log(job, first + moved.log) if is_planned else logs[moved.log]
+            return STOP if log is None else self._answer(job, log, moved)
 
         with Channel(answer, driver_host(spark_master(configuration.broker))) as channel:
             call = CleanCall(
@@ -147,20 +148,13 @@ class Cleanings:
                     raise
                 return [_failed(log, error) for log in logs]
 
-    def _answer(
-        self,
-        job: Job,
-        log: LogId,
-        phase: Phase,
-        read_bytes: int,
-        written_bytes: int,
-        records: int,
-    ) -> bool:
-        """Work on a log reports: count it, make it wait for the throttle, say whether to go on. Must not raise."""
-        if phase in (Phase.INDEX, Phase.REWRITE):  # what a job is known to have to read and write
-            self.jobs.advance(job, phase.name.lower(), read_bytes, written_bytes, records)
+    def _answer(self, job: Job, log: LogId, moved: Moved) -> ReportAnswer:
+        """Count work on a log, and make it wait for the throttle. Must not raise."""
+        phase, read_bytes, written_bytes = moved.phase.name.lower(), moved.read_bytes, moved.written_bytes
+        if moved.phase in (Phase.INDEX, Phase.REWRITE):  # what a job is known to have to read and write
+            self.jobs.advance(job, phase, read_bytes, written_bytes, moved.records)
         self._live(job)
-        self.metrics.moved(log.log_dir, phase.name.lower(), read_bytes, written_bytes)
+        self.metrics.moved(log.log_dir, phase, read_bytes, written_bytes)
 
         def is_to_stop() -> bool:
             self._live(job)  # a task that waits for the throttle does not hang
@@ -168,7 +162,7 @@ class Cleanings:
 
         with self.metrics.throttled(job.id, log.log_dir):
             self.throttle.charge(read_bytes, written_bytes, is_to_stop, is_urgent=self.is_urgent)
-        return not self.states.is_aborted(log)
+        return STOP if self.states.is_aborted(log) else GO_ON
 
     def _live(self, job: Job) -> None:
         """Tasks of the job report, so worker and engine are alive."""

@@ -15,7 +15,8 @@ from cleanerd.daemon.engine.client import Engine, EngineDied, EngineStalled
 from cleanerd.env.clock import SystemClock
 from cleanerd.format.head import CRC_AT
 from cleanerd.format.names import TopicPartition
-from cleanerd.spark_runtime.channel import Channel, Phase
+from cleanerd.spark_runtime.channel import Channel
+from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, Phase, ReportAnswer
 from cleanerd.spark_runtime.spark_master import SparkPlace, spark_place
 from tests.cleaning.logs import write_logs
 from tests.daemon.processes import wait_until
@@ -138,12 +139,10 @@ def test_an_examination_tells_what_it_reads_and_stops_when_told(engine: Engine, 
     for limit_bytes in (0, size_bytes):
         heard: list[int] = []
 
-        def answer(
-            log: int, phase: Phase, *did: int, heard: list[int] = heard, limit: int = limit_bytes
-        ) -> bool:
-            assert (log, phase, *did[1:]) == (0, Phase.EXAMINE, 0, 0)
-            heard.append(did[0])
-            return sum(heard) <= limit
+        def answer(moved: Moved, heard: list[int] = heard, limit: int = limit_bytes) -> ReportAnswer:
+            assert moved == (0, Phase.EXAMINE, moved.read_bytes, 0, 0)
+            heard.append(moved.read_bytes)
+            return GO_ON if sum(heard) <= limit else STOP
 
         with Channel(answer) as channel:
             assert clean(engine, log_dir, channel) == "aborted"
@@ -160,7 +159,7 @@ def test_workers_are_forked_from_an_engine_that_is_started_to_clean(
     log_dir = write_logs(tmp_path / "logs", "one")
     if first == "examine":
         assert examine(engine, log_dir) == "planned"
-    with Channel(lambda *_: True) as channel:
+    with Channel(lambda _: GO_ON) as channel:
         assert clean(engine, log_dir, channel) == "staged"
     assert engine.pid is not None
     engines, *others = map(cmdline, descendants(engine.pid))
@@ -174,7 +173,7 @@ def test_the_first_engine_leaves_an_archive_of_classes_that_others_map(
     """While the JVM writes it, after it was idle, a call has an engine of its own."""
     monkeypatch.setenv("CACHE_DIRECTORY", str(tmp_path / "cache"))
     log_dir = write_logs(tmp_path / "logs", "one")
-    with Channel(lambda *_: True) as channel:
+    with Channel(lambda _: GO_ON) as channel:
         assert clean(engine, log_dir, channel) == "staged"
         first = engine.pid
         assert engine.stop_if_idle(0)
@@ -197,7 +196,7 @@ def test_an_engine_that_has_no_time_to_end_leaves_none(
     """The daemon ends: the JVM is gone with it, and does not write for seconds what nothing would keep."""
     monkeypatch.setenv("CACHE_DIRECTORY", str(tmp_path / "cache"))
     log_dir = write_logs(tmp_path / "logs", "one")
-    with Channel(lambda *_: True) as channel:
+    with Channel(lambda _: GO_ON) as channel:
         assert clean(engine, log_dir, channel) == "staged"
     assert engine.pid is not None
     all_of_it = descendants(engine.pid)
@@ -213,7 +212,7 @@ def test_a_job_that_does_not_progress_is_ended(
 ) -> None:
     """JVM and workers of a session hang: the engine and all its processes are ended, the next cleaning has new ones."""
     log_dir = write_logs(tmp_path / "logs", "one")
-    with Channel(lambda *_: engine.beat() is None) as channel:
+    with Channel(lambda _: engine.beat() or GO_ON) as channel:
         assert clean(engine, log_dir, channel) == "staged"
         assert engine.pid is not None
         old, *others = descendants(engine.pid)

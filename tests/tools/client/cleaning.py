@@ -22,7 +22,8 @@ from cleanerd.errors import CleanerdError
 from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.values import IndexedLog
-from cleanerd.spark_runtime.channel import Advance, Phase
+from cleanerd.spark_runtime.channel import Advance
+from cleanerd.spark_runtime.messages import Phase
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import discard_staged

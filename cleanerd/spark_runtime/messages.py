@@ -1,0 +1,114 @@
+"""What tasks send to the driver over a `Channel`, and what they are answered.
+
+Three conversations, each over a channel of its own, because each has another listener:
+
+progress   `Moved`: how many bytes and records since the last report. The answer comes when the task may go on, so that one
+           held back is a brake.
+places     `PartSize`, `PartMissing` and `PartStart`: where the part of a chunk begins in its new segment (`place`).
+steps      `NextStep`: a task of a resident job asks what to do next (`resident_job`).
+
+On the wire a message is uint8 its kind and five int64, of which it uses the first; an answer is an int64, negative to stop.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Phase(IntEnum):
+    """Which step of a cleaning has moved something."""
+
+    INDEX = 0
+    REWRITE = 1
+    VERIFY = 2  # reads what the rewrite wrote
+    EXAMINE = 3  # what is read before there are tasks; logs are numbered as they were asked for
+
+
+class Moved(NamedTuple):
+    """Progress on a log since the last report of the same task. Answered `GO_ON` or `STOP`."""
+
+    log: int
+    phase: Phase
+    read_bytes: int
+    written_bytes: int
+    records: int
+
+
+class PartSize(NamedTuple):
+    """The part `number` of a segment group is whole, and this large. Answered `GO_ON`."""
+
+    log: int
+    group: int
+    number: int
+    size_bytes: int
+
+
+class PartMissing(NamedTuple):
+    """There will be no such part: its task has failed. Answered `GO_ON`."""
+
+    log: int
+    group: int
+    number: int
+
+
+class PartStart(NamedTuple):
+    """Asks where a part begins. Answered with that position, or `STOP` when a part before it is missing."""
+
+    log: int
+    group: int
+    number: int
+
+
+class NextStep(NamedTuple):
+    """Asks for the step behind `done`, 0 for the first. Answered with its number, or `STOP` when there is none."""
+
+    done: int
+
+
+Message = Moved | PartSize | PartMissing | PartStart | NextStep
+
+
+@dataclass(frozen=True, slots=True)
+class ReportAnswer:
+    """Whether the task goes on; if it does, with the `number` that it asked for."""
+
+    number: int = 0
+    is_stop: bool = False
+
+
+GO_ON = ReportAnswer()
+STOP = ReportAnswer(is_stop=True)
+
+_KINDS = (Moved, PartSize, PartMissing, PartStart, NextStep)
+_FIELDS = 5
+_MESSAGE = struct.Struct(f">B{_FIELDS}q")
+_ANSWER = struct.Struct(">q")
+MESSAGE_BYTES = _MESSAGE.size
+ANSWER_BYTES = _ANSWER.size
+
+
+def pack_message(message: Message) -> bytes:
+    """Its bytes on the wire."""
+    return _MESSAGE.pack(_KINDS.index(type(message)), *message, *[0] * (_FIELDS - len(message)))
+
+
+def unpack_message(data: bytes) -> Message:
+    """The message of so many bytes."""
+    kind, *numbers = _MESSAGE.unpack(data)
+    if _KINDS[kind] is Moved:
+        log, phase, *moved = numbers
+        return Moved(log, Phase(phase), *moved)
+    return _KINDS[kind]._make(numbers[: len(_KINDS[kind]._fields)])
+
+
+def pack_answer(answer: ReportAnswer) -> bytes:
+    """Its bytes on the wire."""
+    assert answer.number >= 0, "a negative number stands for STOP"
+    return _ANSWER.pack(-1 if answer.is_stop else answer.number)
+
+
+def unpack_answer(data: bytes) -> ReportAnswer:
+    """The answer of so many bytes."""
+    (number,) = _ANSWER.unpack(data)
+    return STOP if number < 0 else ReportAnswer(number)
