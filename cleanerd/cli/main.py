@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cleanerd import __version__
 from cleanerd.cli import options
+from cleanerd.cli.completion import autocomplete, script
 from cleanerd.cli.output import INTERRUPTED, prepare_streams, say, write
 from cleanerd.cli.parser import SHELLS, Parser, add_command
 from cleanerd.cli.tables import fitted
@@ -64,7 +65,9 @@ def main(argv: Sequence[str] | None = None, *, clean_once: "CleanOnce | None" = 
     try:
         if sys.flags.optimize:
             raise BadUsage("python -O switches off the assertions that guard the data; run without it")
-        return _run(make_parser().parse_args(argv), clean_once)
+        parser = make_parser()
+        autocomplete(parser)
+        return _run(parser.parse_args(argv), clean_once)
     except SystemExit as stop:  # argparse: 0 after --help and --version, 2 for usage
         return int(stop.code or 0)
     except KeyboardInterrupt:
@@ -86,8 +89,6 @@ def _leave(*_: object) -> NoReturn:
 
 def _run(arguments: argparse.Namespace, clean_once: "CleanOnce | None") -> int:
     if arguments.command == "completion":
-        from cleanerd.cli.completion import script  # noqa: PLC0415
-
         write(script(make_parser(), arguments.shell))
         return 0
     if arguments.command == "run":

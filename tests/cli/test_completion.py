@@ -19,32 +19,30 @@ from tests.cli.conftest import CTL, ENVIRONMENT
 from tests.cli.ctl.test_verbs import Daemon
 
 BASH = r"""
-source "$1"; shift
-COMP_WORDS=("$@"); COMP_CWORD=$((${#COMP_WORDS[@]}-1))
-"_${COMP_WORDS[0]##*/}"
+PATH="$1:$PATH"; source "$1/$2.bash"; shift
+COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}
+_python_argcomplete "$1"
 printf '%s\n' "${COMPREPLY[@]}"
 """
 PARSERS = {"cleanerctl": make_ctl_parser, "cleanerd": make_parser}
+MODULES = {"cleanerctl": "cleanerd.cli.ctl.main", "cleanerd": "cleanerd.cli.main"}
 
 
 class Shell:
-    """bash with both scripts, and a `cleanerctl` that is this one."""
+    """Shells with both scripts, and with programs that are these."""
 
     def __init__(self, directory: Path, socket: Path) -> None:
         self.directory = directory
         self.environment = ENVIRONMENT | {"CLEANERD_SOCKET": str(socket)}
         for prog, parser in PARSERS.items():
             (directory / f"{prog}.bash").write_text(script(parser(), "bash"))
-        self.cleanerctl = directory / "cleanerctl"
-        self.cleanerctl.write_text(f'#!/bin/sh\nexec {" ".join(CTL)} "$@"\n')
-        self.cleanerctl.chmod(0o755)
+            (directory / prog).write_text(f'#!/bin/sh\nexec {sys.executable} -m {MODULES[prog]} "$@"\n')
+            (directory / prog).chmod(0o755)
 
     def offers(self, *words: str) -> list[str]:
         """What TAB offers for the last of these words."""
-        prog = words[0]
-        first = str(self.cleanerctl) if prog == "cleanerctl" else prog
         ran = subprocess.run(
-            ["bash", "-c", BASH, "bash", self.directory / f"{prog}.bash", first, *words[1:]],
+            ["bash", "-c", BASH, "bash", self.directory, *words],
             env=self.environment, capture_output=True, text=True, check=True, timeout=30,
         )  # fmt: skip
         assert ran.stderr == ""
@@ -70,7 +68,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         ("cleanerctl jobs j", ["j1"]),
         ("cleanerctl clean orders --fo", ["--force"]),
         ("cleanerctl logs --state un", ["uncleanable"]),
-        ("cleanerctl logs --state = un", ["uncleanable"]),
+        ("cleanerctl logs --state=un", ["uncleanable"]),
         ("cleanerctl -o j", ["json", "jsonl"]),
         ("cleanerctl -o json lo", ["logs", "log"]),
         ("cleanerctl pause --reason clean --tt", ["--ttl"]),
@@ -84,7 +82,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         ("cleanerd clean --dr", ["--dry-run"]),
         ("cleanerd clean --set log.cleaner.thr", ["log.cleaner.threads="]),
         ("cleanerd clean --topic config -o t", ["table"]),
-        ("cleanerd run --log-dir /us", ["/usr"]),
+        ("cleanerd run --log-dir /us", ["/usr/"]),
         ("cleanerd run --config /etc/passw", ["/etc/passwd", "/etc/passwd-"]),
     ],
 )
@@ -130,8 +128,7 @@ def test_a_daemon_that_is_away_or_hangs_costs_no_more_than_a_moment(tmp_path: Pa
 @pytest.mark.parametrize("shell_name", SHELLS)
 def test_scripts_are_printed_and_parse(prog: str, shell_name: str, tmp_path: Path) -> None:
     """By the shell that they are for, where it is installed."""
-    module = {"cleanerctl": "cleanerd.cli.ctl.main", "cleanerd": "cleanerd.cli.main"}[prog]
-    command = [sys.executable, "-m", module, "completion", shell_name]
+    command = [sys.executable, "-m", MODULES[prog], "completion", shell_name]
     printed = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
     assert printed == script(PARSERS[prog](), shell_name)
     if shutil.which(shell_name) is None:

@@ -21,6 +21,7 @@ import select
 import sys
 from collections.abc import Sequence
 
+from cleanerd.cli.completion import autocomplete
 from cleanerd.cli.ctl import verbs as ctl_verbs
 from cleanerd.cli.ctl.client import (
     BUSY,
@@ -51,7 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
     prepare_streams()
     try:
-        options = make_parser().parse_args(argv)
+        parser = make_parser()
+        autocomplete(parser)
+        options = parser.parse_args(argv)
         return _watch(options) if options.watch is not None else _run_once(options)
     except SystemExit as stop:  # argparse: 0 after --help and --version, 2 for usage
         return int(stop.code or 0)
