@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None, *, clean_once: "CleanOnce | None" = 
         if sys.flags.optimize:
             raise BadUsage("python -O switches off the assertions that guard the data; run without it")
         parser = make_parser()
-        autocomplete(parser)
+        autocomplete(parser, {})
         return _run(parser.parse_args(argv), clean_once)
     except SystemExit as stop:  # argparse: 0 after --help and --version, 2 for usage
         return int(stop.code or 0)

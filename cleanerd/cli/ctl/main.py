@@ -32,6 +32,7 @@ from cleanerd.cli.ctl.client import (
     Client,
     ControlError,
 )
+from cleanerd.cli.ctl.names import COMPLETERS
 from cleanerd.cli.ctl.parser import make_parser
 from cleanerd.cli.output import INTERRUPTED, is_table, prepare_streams, rendered, write
 from cleanerd.cli.tables import fitted
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_streams()
     try:
         parser = make_parser()
-        autocomplete(parser)
+        autocomplete(parser, COMPLETERS)
         options = parser.parse_args(argv)
         return _watch(options) if options.watch is not None else _run_once(options)
     except SystemExit as stop:  # argparse: 0 after --help and --version, 2 for usage
