@@ -4,7 +4,8 @@ Where the cluster's metadata log is at hand, a log must be of a topic in it. A b
 broker's, a restored volume) says nothing of its topics: with Kafka's defaults a compacted one would be deleted after a
 week, and under a policy for all, compaction would take from a deleted one all but the newest record of each key, and all
 records without a key. There somebody has to say what the policy of the topic is. Of a log that the metadata log does not
-know, only a command line that names it does.
+know, only a command line that names it does. And `__consumer_offsets` is left alone where the broker may not be able to load
+it when it has been compacted (rule A.8), until `topics.d` or the command line gives its cleanup.policy.
 
 =============================================  =============================================================
 who says it                                    for which logs of a broker's directory without a metadata log
@@ -27,6 +28,11 @@ from cleanerd.format.names import META_PROPERTIES, PARTITION_METADATA, TopicPart
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.topic_id import why_not_of_cluster
 
+_SAID_BY_OPERATOR = (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
+_CONSUMER_OFFSETS = "__consumer_offsets"
+_COORDINATORS_MENDED = {"4.0": "4.0.2", "4.1": "4.1.2", "4.2": "4.2.1"}
+"""By release, the first whose group coordinator loads what a cleaning has left (rule A.8)."""
+
 
 def why_foreign(log_dir: LogDir, tp: TopicPartition, configuration: Configuration) -> str | None:
     """Why a log must be left alone, None for those that are ours to clean. Raises OSError."""
@@ -38,7 +44,23 @@ def why_foreign(log_dir: LogDir, tp: TopicPartition, configuration: Configuratio
             f"{log_dir.path} is a broker's and has no metadata log: how {topic} is configured is not known; "
             f"set its cleanup.policy in topics.d, or with --topic-set {topic}:cleanup.policy=..."
         )
-    return why_not_of_cluster(log_dir.partition(tp), topic, configuration.metadata)
+    not_of_cluster = why_not_of_cluster(log_dir.partition(tp), topic, configuration.metadata)
+    return not_of_cluster or _why_not_loaded(topic, configuration)
+
+
+def _why_not_loaded(topic: str, configuration: Configuration) -> str | None:
+    """Why the broker may be unable to load a log that was cleaned; None: it can, or an operator wants it cleaned."""
+    release = configuration.metadata and configuration.metadata.release
+    mended = _COORDINATORS_MENDED.get(release or "")
+    if topic != _CONSUMER_OFFSETS or mended is None:
+        return None
+    if configuration.topic_settings(topic)["cleanup.policy"].origin.layer in _SAID_BY_OPERATOR:
+        return None
+    return (
+        f"the broker was last started as Kafka {release}, whose group coordinator before {mended} may fail to load a "
+        f"{topic} that was cleaned, and the directory does not tell which {release} it is; from {mended} on set "
+        f"its cleanup.policy in topics.d, or with --topic-set {topic}:cleanup.policy=compact"
+    )
 
 
 def left_alone(

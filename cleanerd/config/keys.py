@@ -100,7 +100,7 @@ KAFKA_LOG_DIR = "/tmp/kafka-logs"  # noqa: S108 - Kafka's default
 _HOUR_MS, _DAY_MS, _WEEK_MS = 3_600_000, 86_400_000, 604_800_000
 _GZIP_LEVEL = Check("-1 or a number in [1, 9]", lambda value: value == -1 or value in range(1, 10))
 _LEVEL_DOC = "Level of that codec where compression.type names it."
-_RESERVED = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+_RESERVED = ("__consumer_offsets", "__transaction_state", "__share_group_state", "__remote_log_metadata")
 
 # fmt: off
 _TOPIC_ROWS = (

@@ -137,7 +137,8 @@ class KraftMetadata:
     """What the metadata log says about configuration (spec disk F4).
 
     `broker_configs` is keyed by node id as text, "" being the cluster-wide default. `node_id` is the owner of
-    the log directory that the metadata log was found in, where `meta.properties` tells.
+    the log directory that the metadata log was found in, where `meta.properties` tells. `release` is the one as which
+    that node was last started, major and minor number; None: not known.
     """
 
     topic_ids: Mapping[str, UUID]
@@ -145,3 +146,4 @@ class KraftMetadata:
     broker_configs: Mapping[str, Mapping[str, str]]
     directory: str = ""
     node_id: int | None = None
+    release: str | None = None

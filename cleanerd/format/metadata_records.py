@@ -14,6 +14,9 @@ message             fields in order, then tagged fields; nothing may follow
 =======  ===================  ==========================================================================
 api key  record               fields
 =======  ===================  ==========================================================================
+0        `BrokerRecord`       broker id: int32; in versions 2 to 4 a bool; incarnation: uuid; epoch: int64;
+                              end points (name, host: string; port, protocol: int16); features (name: string;
+                              from and to which level: int16); the rest is skipped, and so are later versions
 2        `TopicRecord`        name: string; topic id: uuid
 4        `ConfigRecord`       resource type: int8; resource name, name: string; value: string or null
 9        `RemoveTopicRecord`  topic id: uuid
@@ -24,7 +27,7 @@ A string is its length plus one as unsigned varint (0: null) and UTF-8; tagged f
 size and bytes each. All other api keys are skipped whole.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from uuid import UUID
@@ -32,6 +35,7 @@ from uuid import UUID
 from cleanerd.format.errors import FormatError
 from cleanerd.format.record import decode_unsigned_varint
 
+_REGISTER_BROKER, _REGISTER_BROKER_MAX = 0, 4
 RESOURCE_TOPIC = 2
 RESOURCE_BROKER = 4
 
@@ -61,6 +65,14 @@ class ConfigRecord:
     value: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerRecord:
+    """A broker has started; `metadata_level`: the highest metadata.version that its release knows, None: it names none."""
+
+    broker_id: int
+    metadata_level: int | None
+
+
 class TransactionMark(IntEnum):
     """Border of a metadata transaction; the value is the api key."""
 
@@ -69,7 +81,7 @@ class TransactionMark(IntEnum):
     ABORT = 25
 
 
-MetadataRecord = TopicRecord | RemoveTopicRecord | ConfigRecord | TransactionMark
+MetadataRecord = TopicRecord | RemoveTopicRecord | ConfigRecord | BrokerRecord | TransactionMark
 
 
 def parse_metadata_record(frame: bytes) -> MetadataRecord | None:
@@ -88,6 +100,8 @@ def parse_metadata_record(frame: bytes) -> MetadataRecord | None:
 def _parse(reader: "_Reader") -> MetadataRecord | None:
     reader.expect("frame version", 1)
     api_key = reader.unsigned_varint()
+    if api_key == _REGISTER_BROKER:
+        return _broker(reader)
     if api_key not in _MESSAGES:
         return None
     reader.expect("message version", 0)
@@ -128,6 +142,18 @@ class _Reader:
     def int8(self) -> int:
         return int.from_bytes(self.take(1), signed=True)
 
+    def int16(self) -> int:
+        return int.from_bytes(self.take(2), signed=True)
+
+    def int32(self) -> int:
+        return int.from_bytes(self.take(4), signed=True)
+
+    def elements(self) -> Iterator[None]:
+        """One step for each element of an array; each ends with tagged fields, which are skipped."""
+        for _ in range(self.unsigned_varint() - 1):
+            yield
+            self.skip_tagged_fields()
+
     def nullable_string(self) -> str | None:
         length = self.unsigned_varint()
         return self.take(length - 1).decode() if length else None
@@ -156,6 +182,20 @@ def _topic(reader: _Reader) -> TopicRecord:
 
 def _remove_topic(reader: _Reader) -> RemoveTopicRecord:
     return RemoveTopicRecord(topic_id=reader.uuid())
+
+
+def _broker(reader: _Reader) -> BrokerRecord | None:
+    version = reader.unsigned_varint()
+    if version > _REGISTER_BROKER_MAX:
+        return None
+    broker_id = reader.int32()
+    reader.take((version >= 2) + 16 + 8)
+    for _ in reader.elements():
+        reader.string(), reader.string(), reader.take(4)
+    levels = {}
+    for _ in reader.elements():
+        name, _, levels[name] = reader.string(), reader.int16(), reader.int16()
+    return BrokerRecord(broker_id, levels.get("metadata.version"))
 
 
 def _config(reader: _Reader) -> ConfigRecord:

@@ -30,6 +30,7 @@ from cleanerd.format.meta_properties import MetaProperties, parse_meta_propertie
 from cleanerd.format.metadata_records import (
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
+    BrokerRecord,
     ConfigRecord,
     MetadataRecord,
     RemoveTopicRecord,
@@ -50,6 +51,8 @@ from cleanerd.storage.metadata_seek import index_position, starts_batch
 ATTEMPTS_MAX = 3
 """How often a directory is listed again when files vanish while they are read."""
 
+_RELEASES = ((22, "4.0"), (26, "4.1"), (28, "4.2"), (30, "4.3"), (31, "4.4"), (34, None))
+"""From which metadata.version on which release (F3): a broker names the highest that it knows."""
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _Batch = tuple[int, BatchHeader, list[Record]]  # position in the file first
 
@@ -106,7 +109,10 @@ def read_metadata(files: Files, directory: str, node_id: int | None = None) -> K
             continue  # the broker deleted an old segment or snapshot after the listing
         except OSError as error:
             raise _offline(directory, error) from error
-        return KraftMetadata(image.topic_ids(), image.topic_configs, image.broker_configs, directory, node_id)
+        release = None if node_id is None else image.releases.get(node_id)
+        return KraftMetadata(
+            image.topic_ids(), image.topic_configs, image.broker_configs, directory, node_id, release
+        )
     raise SourceChanged(f"{directory}: files vanished during each of {ATTEMPTS_MAX} readings")
 
 
@@ -116,6 +122,7 @@ class _Image:
     def __init__(self) -> None:
         self.topic_configs: dict[str, dict[str, str]] = {}
         self.broker_configs: dict[str, dict[str, str]] = {}
+        self.releases: dict[int, str | None] = {}  # by broker, as which it was last started
         self._names: dict[UUID, str] = {}
         self._transaction: list[MetadataRecord] | None = None
 
@@ -142,6 +149,8 @@ class _Image:
             self.topic_configs.pop(self._names.pop(record.topic_id, ""), None)
         elif isinstance(record, ConfigRecord):
             self._configure(record)
+        elif isinstance(record, BrokerRecord):
+            self.releases[record.broker_id] = _release(record.metadata_level)
 
     def _configure(self, record: ConfigRecord) -> None:
         resources = {RESOURCE_TOPIC: self.topic_configs, RESOURCE_BROKER: self.broker_configs}
@@ -150,6 +159,11 @@ class _Image:
             resource.pop(record.name, None)
         else:
             resource[record.name] = record.value
+
+
+def _release(metadata_level: int | None) -> str | None:
+    known = [release for level, release in _RELEASES if level <= (metadata_level or 0)]
+    return known[-1] if known else None
 
 
 def _read_once(files: Files, directory: str) -> _Image:

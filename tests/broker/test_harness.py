@@ -6,10 +6,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
+from cleanerd.env.files import RealFiles
+from cleanerd.storage.metadata_log import find_metadata
 from tests.broker.conftest import ONE_PHASE, Origin
 from tests.broker.kafka import KafkaBroker
 from tests.broker.logdump import dump_partition
 from tests.broker.model import committed
+from tests.broker.releases import current_release
 from tests.broker.tools import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -27,6 +30,13 @@ def test_logs_hold_every_record_that_was_sent(origin: Origin) -> None:
     whole = [plan for plan in ONE_PHASE if not plan.scenario.delete_records]
     found = {plan.topic: len(dump_partition(origin.log_dir / plan.directory).records) for plan in whole}
     assert {plan.topic: origin.sent[plan.topic] for plan in whole} == found
+
+
+def test_a8_the_metadata_log_tells_the_release(origin: Origin) -> None:
+    found = find_metadata(RealFiles(), [str(origin.log_dir)], str(origin.log_dir))
+    release = current_release().version.rsplit(".", 1)[0]
+    assert found is not None
+    assert found.release == (release if release >= "4.0" else None)
 
 
 def test_consumers_see_what_the_dump_and_the_model_say(origin: Origin, log_dir: Path, tmp_path: Path) -> None:

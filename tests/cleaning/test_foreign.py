@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.cleaning.foreign import left_alone
+from cleanerd.cleaning.foreign import left_alone, why_foreign
 from cleanerd.config.load import resolve
 from cleanerd.config.model import KraftMetadata
 from cleanerd.config.sources import read_sources
@@ -122,6 +122,27 @@ def test_what_the_cluster_does_not_have_is_taken_only_by_name_and_policy(tmp_pat
     assert alone(log_dir, named=["plain"], metadata=metadata) == {"plain"}
     own = [("plain", "cleanup.policy", "compact")]
     assert alone(log_dir, topics=own, metadata=metadata) == set()
+
+
+@pytest.mark.parametrize("release", ["4.0", "4.1", "4.2"])
+def test_a8_what_the_broker_may_be_unable_to_load_is_left_alone_until_somebody_says_otherwise(
+    tmp_path: Path, release: str
+) -> None:
+    ids, policies = {"__consumer_offsets": OURS}, {"__consumer_offsets": {"cleanup.policy": "compact"}}
+    tp = TopicPartition("__consumer_offsets", 0)
+    place = directory(tmp_path / "logs", META_PROPERTIES)
+    (tmp_path / "logs" / str(tp)).mkdir()
+    (tmp_path / "logs" / str(tp) / names.PARTITION_METADATA).write_bytes(render_partition_metadata(OURS))
+    log_dir = LogDir.at(RealFiles(), place, SystemClock())
+
+    def why(release: str | None, *said: tuple[str, str, str]) -> str | None:
+        metadata = KraftMetadata(ids, policies, {}, release=release)
+        return why_foreign(log_dir, tp, resolve(read_sources(None, (), said), metadata))
+
+    assert f"last started as Kafka {release}, whose group coordinator" in str(why(release))
+    assert why(release, (tp.topic, "cleanup.policy", "compact")) is None
+    assert why(release, (tp.topic, "delete.retention.ms", "1")) is not None
+    assert why(None) is why("4.3") is why("4.4") is None
 
 
 def test_one_shot_leaves_unknown_topics_as_they_are_and_names_them(spark: LazySpark, tmp_path: Path) -> None:

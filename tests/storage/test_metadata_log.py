@@ -19,6 +19,7 @@ from cleanerd.format.codecs import Codec
 from cleanerd.format.control import ControlType
 from cleanerd.format.errors import FormatError
 from cleanerd.format.metadata_records import (
+    BrokerRecord,
     ConfigRecord,
     RemoveTopicRecord,
     TopicRecord,
@@ -56,6 +57,15 @@ def remove(topic_id: UUID) -> bytes:
 
 def config(kind: int, name: str, key: str, value: str | None) -> bytes:
     return b"\x01\x04\x00" + bytes((kind,)) + text(name) + text(key) + text(value) + b"\x00"
+
+
+def broker(broker_id: int, level: int | None, version: int = 3) -> bytes:
+    """A RegisterBrokerRecord (F3) up to its features; what follows them is of no concern."""
+    end_point = text("PLAINTEXT") + text("localhost") + struct.pack(">Hh", 9092, 0) + b"\x00"
+    features = {"kraft.version": 1} | ({} if level is None else {"metadata.version": level})
+    array = b"".join(text(name) + struct.pack(">hh", 0, most) + b"\x00" for name, most in features.items())
+    head = struct.pack(">i", broker_id) + b"\x00" * (version >= 2) + bytes(24)
+    return bytes((1, 0, version)) + head + b"\x02" + end_point + bytes((len(features) + 1,)) + array + b"rest"
 
 
 def batch(base_offset: int, frames: Iterable[bytes], codec: Codec = Codec.NONE) -> bytes:
@@ -107,6 +117,9 @@ def test_sample_frames_of_a_real_controller() -> None:
         (END, TransactionMark.END),
         (ABORT, TransactionMark.ABORT),
         (SKIPPED, None),
+        *((broker(7, 25, version), BrokerRecord(7, 25)) for version in range(5)),
+        (broker(7, None), BrokerRecord(7, None)),
+        (broker(7, 25, version=5), None),
         (bytes.fromhex("01 ff01 07 deadbeef"), None),
     ],
 )
@@ -418,3 +431,27 @@ def test_damaged_meta_properties_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=1\n")
     with pytest.raises(CorruptFile, match=r"meta\.properties"):
         find_metadata(RealFiles(), [str(tmp_path)], "/nowhere")
+
+
+@pytest.mark.parametrize(
+    ("level", "release"),
+    [
+        (None, None),
+        (21, None),
+        (22, "4.0"),
+        (25, "4.0"),
+        (27, "4.1"),
+        (29, "4.2"),
+        (30, "4.3"),
+        (33, "4.4"),
+        (34, None),
+    ],
+)
+def test_the_release_is_the_one_as_which_the_broker_was_last_started(
+    tmp_path: Path, level: int | None, release: str | None
+) -> None:
+    """F3: a broker names the highest metadata.version that it knows, each time it starts; others do so as well."""
+    frames = [broker(1, 20), broker(2, 20), broker(1, level), broker(2, 20)]
+    directory = str(log(tmp_path, log_0=batch(0, frames)))
+    assert read_metadata(RealFiles(), directory, 1).release == release
+    assert read_metadata(RealFiles(), directory).release is None, "whose directory it is is not known"
