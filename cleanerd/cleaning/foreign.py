@@ -4,8 +4,10 @@ Where the cluster's metadata log is at hand, a log must be of a topic in it. A b
 broker's, a restored volume) says nothing of its topics: with Kafka's defaults a compacted one would be deleted after a
 week, and under a policy for all, compaction would take from a deleted one all but the newest record of each key, and all
 records without a key. There somebody has to say what the policy of the topic is. Of a log that the metadata log does not
-know, only a command line that names it does. And `__consumer_offsets` is left alone where the broker may not be able to load
-it when it has been compacted (rule A.8), until `topics.d` or the command line gives its cleanup.policy.
+know, only a command line that names it does.
+
+A log of which a part is in remote storage is left to its broker. `__consumer_offsets` is left alone where the broker may not
+be able to load it when it has been compacted (rule A.8), until `topics.d` or the command line gives its cleanup.policy.
 
 =============================================  =============================================================
 who says it                                    for which logs of a broker's directory without a metadata log
@@ -28,6 +30,8 @@ from cleanerd.format.names import META_PROPERTIES, PARTITION_METADATA, TopicPart
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.topic_id import why_not_of_cluster
 
+_ELSEWHERE = ("confluent.tier.enable", "diskless.enable", "inkless.enable")
+"""Settings of topics with which other brokers keep records outside of their log directories."""
 _SAID_BY_OPERATOR = (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
 _CONSUMER_OFFSETS = "__consumer_offsets"
 _COORDINATORS_MENDED = {"4.0": "4.0.2", "4.1": "4.1.2", "4.2": "4.2.1"}
@@ -37,15 +41,29 @@ _COORDINATORS_MENDED = {"4.0": "4.0.2", "4.1": "4.1.2", "4.2": "4.2.1"}
 def why_foreign(log_dir: LogDir, tp: TopicPartition, configuration: Configuration) -> str | None:
     """Why a log must be left alone, None for those that are ours to clean. Raises OSError."""
     topic = tp.topic
-    if configuration.metadata is None and log_dir.is_kafka:
-        if "cleanup.policy" in configuration.own_texts(topic):
-            return None
+    is_known = configuration.metadata is not None or "cleanup.policy" in configuration.own_texts(topic)
+    if log_dir.is_kafka and not is_known:
         return (
             f"{log_dir.path} is a broker's and has no metadata log: how {topic} is configured is not known; "
             f"set its cleanup.policy in topics.d, or with --topic-set {topic}:cleanup.policy=..."
         )
     not_of_cluster = why_not_of_cluster(log_dir.partition(tp), topic, configuration.metadata)
-    return not_of_cluster or _why_not_loaded(topic, configuration)
+    return not_of_cluster or _why_elsewhere(topic, configuration) or _why_not_loaded(topic, configuration)
+
+
+def _why_elsewhere(topic: str, configuration: Configuration) -> str | None:
+    """Why a log is not all here; None: it is, or it has only retention, which leaves a tiered log to its broker (6.17)."""
+    own = {} if configuration.metadata is None else configuration.metadata.topic_configs.get(topic, {})
+    elsewhere = [key for key in _ELSEWHERE if own.get(key) == "true"]
+    config = configuration.topic(topic)
+    if config.remote_storage_enable and config.compact:
+        elsewhere.append("remote.storage.enable")
+    if not elsewhere:
+        return None
+    return (
+        f"{elsewhere[0]} is set: a part of {topic} is in remote storage, where values would outlive the tombstones that "
+        "a cleaning takes from here"
+    )
 
 
 def _why_not_loaded(topic: str, configuration: Configuration) -> str | None:
@@ -83,7 +101,7 @@ def left_alone(
     return {
         tp: f"{reason}{word.advice(tp)}"
         for tp, reason in foreign.items()
-        if not word.covers(tp, is_named=tp.topic in named)
+        if _why_elsewhere(tp.topic, configuration) or not word.covers(tp, is_named=tp.topic in named)
     }
 
 

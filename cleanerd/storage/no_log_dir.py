@@ -5,12 +5,24 @@ and a lock file of ours would only be in the way.
 """
 
 import os
+import re
 
 from cleanerd.env.files import Files
 from cleanerd.format.names import parse_partition_dir, parse_segment_file
 
 from .scan import is_kafka_dir
 
+_ENCRYPTED = "files that are encrypted: mount them, and give the path where they can be read"
+_MARKS = (
+    (
+        re.compile(r"gocryptfs\.(conf|diriv)|cryfs\.config|\.encfs\d\.xml|ECRYPTFS_FNEK_ENCRYPTED\..+"),
+        _ENCRYPTED,
+    ),
+    (re.compile(r"redpanda"), "a data directory of Redpanda, whose segments have another format"),
+)
+"""What a name in a directory says that it is."""
+_REDPANDAS = re.compile(r"\d+_\d+")
+"""A partition and its revision, in the directory of its topic."""
 A_LOG_DIR = "meta.properties, or a partition with a segment"
 _SHOWN = 3
 
@@ -26,8 +38,32 @@ def found_instead(files: Files, log_dir: str) -> str | None:
     listed = files.list_names(log_dir)
     if is_kafka_dir(files, log_dir) or any(_holds_segment(files, log_dir, name) for name in listed):
         return None
+    other = _other_engine(files, log_dir, listed)
+    if other is not None:
+        return other
     more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
     return f"{', '.join(listed[:_SHOWN]) or 'nothing'}{more}"
+
+
+def _other_engine(files: Files, log_dir: str, listed: list[str]) -> str | None:
+    """What else a directory is, where its names tell."""
+    for mark, engine in _MARKS:
+        found = next(filter(mark.fullmatch, listed), None)
+        if found is not None:
+            return f"{engine} ({found})"
+    for name in listed[:_SHOWN]:
+        below = _listed(files, os.path.join(log_dir, name))
+        found = next(filter(_REDPANDAS.fullmatch, below), None)
+        if found is not None:
+            return f"{_MARKS[-1][1]} ({name}/{found})"
+    return None
+
+
+def _listed(files: Files, directory: str) -> list[str]:
+    try:
+        return files.list_names(directory)
+    except OSError:
+        return []
 
 
 def _holds_segment(files: Files, log_dir: str, name: str) -> bool:

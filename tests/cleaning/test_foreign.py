@@ -124,6 +124,37 @@ def test_what_the_cluster_does_not_have_is_taken_only_by_name_and_policy(tmp_pat
     assert alone(log_dir, topics=own, metadata=metadata) == set()
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"cleanup.policy": "compact", "remote.storage.enable": "true"},
+        {"cleanup.policy": "compact", "confluent.tier.enable": "true"},
+        {"cleanup.policy": "delete", "diskless.enable": "true"},
+        {"inkless.enable": "true"},
+    ],
+    ids=str,
+)
+def test_what_lies_elsewhere_in_part_is_left_alone(tmp_path: Path, settings: dict[str, str]) -> None:
+    """A tombstone that goes here brings back the value that is there; what was copied only the broker knows."""
+    log_dir = directory(tmp_path / "logs", META_PROPERTIES, dict.fromkeys(TOPICS, OURS))
+    ids = dict.fromkeys(TOPICS, OURS)
+    plain = {"cleanup.policy": "compact", "remote.storage.enable": "false", "diskless.enable": "false"}
+    metadata = KraftMetadata(ids, {"orders": settings, "plain": plain}, {})
+    assert alone(log_dir, metadata=metadata, named=None) == {"orders"}
+    tiered = settings | {"cleanup.policy": "delete"}
+    is_kafkas = "remote.storage.enable" in settings
+    metadata = KraftMetadata(ids, {"orders": tiered, "plain": plain}, {})
+    assert alone(log_dir, metadata=metadata, named=None) == (set() if is_kafkas else {"orders"})
+
+
+def test_a_tiered_log_is_left_alone_without_a_metadata_log_too(tmp_path: Path) -> None:
+    log_dir = directory(tmp_path / "logs")
+    said = [(topic, "cleanup.policy", "compact") for topic in TOPICS]
+    tiered = [("orders", "remote.storage.enable", "true")]
+    assert alone(log_dir, topics=said + tiered) == {"orders"}
+    assert alone(log_dir, topics=said + tiered, named=["orders"]) == {"orders"}, "whoever names it"
+
+
 @pytest.mark.parametrize("release", ["4.0", "4.1", "4.2"])
 def test_a8_what_the_broker_may_be_unable_to_load_is_left_alone_until_somebody_says_otherwise(
     tmp_path: Path, release: str

@@ -112,7 +112,12 @@ OWN_DEFAULTS = {
     "scan.interval.ms": 30_000,
     "retry.max": 3,
     "retry.backoff.ms": 10_000,
-    "reserved.topics": ("__consumer_offsets", "__transaction_state", "__share_group_state"),
+    "reserved.topics": (
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+        "__remote_log_metadata",
+    ),
     "reserved.max.wait.ms": 60_000,
     "commit.live": "off",
     "broker.agent.untested": False,

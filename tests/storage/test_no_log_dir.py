@@ -7,6 +7,8 @@ import pytest
 from cleanerd.env.files import RealFiles
 from cleanerd.storage.no_log_dir import found_instead, why_no_log_dir
 
+ENCRYPTED = "files that are encrypted: mount them, and give the path where they can be read"
+
 
 @pytest.mark.parametrize(
     "name",
@@ -33,7 +35,24 @@ def test_log_directories(tmp_path: Path, name: str) -> None:
         ([], "nothing"),
         (["server.log", "gc.log"], "gc.log, server.log"),
         (["e", "d", "c", "b", "a"], "a, b, c and 2 more"),
-        (["kafka/t/0_12/0-1-v1.log"], "kafka"),  # Redpanda
+        (
+            [
+                "kafka/t/0_12/0-1-v1.log",
+                "kafka/t/0_12/0-1-v1.base_index",
+                "redpanda/controller/0_0/0-1-v1.log",
+                "redpanda/kvstore/0_0/0-0-v1.log",
+                "pid.lock",
+            ],
+            "a data directory of Redpanda, whose segments have another format (redpanda)",
+        ),
+        (
+            ["orders/0_12/0-1-v1.log", "orders/0_12/0-1-v1.compaction_index"],
+            "a data directory of Redpanda, whose segments have another format (orders/0_12)",
+        ),
+        (["gocryptfs.conf", "gocryptfs.diriv", "8cm2lRmZ1Z9Yk0vQ2q6v3A/x"], f"{ENCRYPTED} (gocryptfs.conf)"),
+        (["cryfs.config", "000/0A1B"], f"{ENCRYPTED} (cryfs.config)"),
+        ([".encfs6.xml", "Dw7-fm,"], f"{ENCRYPTED} (.encfs6.xml)"),
+        (["ECRYPTFS_FNEK_ENCRYPTED.FWa1/x"], f"{ENCRYPTED} (ECRYPTFS_FNEK_ENCRYPTED.FWa1)"),
         (["t-0/0-1-v1.log"], "t-0"),
         (["t-0/leader-epoch-checkpoint"], "t-0"),
         (["00000000000000000000.log"], "00000000000000000000.log"),  # a partition, not a log directory
