@@ -33,6 +33,10 @@ class ControlError(CleanerdError):
         self.code = code
 
 
+class NoDaemon(ControlError):
+    """Nothing listens on the socket."""
+
+
 class Client:
     """Asks the daemon behind the socket at `path`. Every method raises `ControlError`.
 
@@ -79,7 +83,7 @@ def _not_connected(path: str, error: OSError) -> ControlError:
     if isinstance(error, PermissionError):
         return ControlError(f"{path}: no permission to connect", NO_PERMISSION)
     if isinstance(error, FileNotFoundError | ConnectionRefusedError):
-        return ControlError(f"no daemon answers on {path}", NOT_RUNNING)
+        return NoDaemon(f"no daemon answers on {path}", NOT_RUNNING)
     if isinstance(error, TimeoutError | BlockingIOError):
         return ControlError(f"the daemon behind {path} accepts no connections at the moment", BUSY)
     return ControlError(f"{path}: {error}", NOT_RUNNING)

@@ -42,7 +42,7 @@ def test_hold_is_taken_with_owner_reason_and_ttl_and_lifted(path: Path, operatio
 
 
 def test_daemon_that_says_no_is_an_error(path: Path, operations: FakeOperations) -> None:
-    with pytest.raises(Retryable, match=r"504 .*still being cleaned"):
+    with pytest.raises(Retryable, match=r"control\.sock: .*still being cleaned"):
         DaemonControl(str(path)).abort_and_pause("orders", 3, 0)
     assert operations.held == {}
 
