@@ -143,8 +143,8 @@ def build_parts(
         moving_to=inventory.moving_to,
     )  # fmt: skip
     schedule = Schedule(
-        due_logs, states, jobs, configuration, lambda log: conditions.of(log).obstacle, ownership.is_yielding, clock
-    )  # fmt: skip
+        due_logs, states, jobs, configuration, conditions.obstacle_of, ownership.is_yielding, clock
+    )
     stall_timeout_ms = lambda: configuration().broker.job_stall_timeout_ms  # noqa: E731
     return Parts(
         configuration=configuration, log_dirs=log_dirs, files=files, clock=clock, life=life,

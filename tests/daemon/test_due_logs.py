@@ -414,6 +414,19 @@ def test_reserved_topic_does_not_wait_longer_than_it_should(three: Fixture) -> N
     assert three.next_due_in_ms() is None
 
 
+def test_a_look_for_reserved_topics_costs_nothing_for_the_others(three: Fixture) -> None:
+    """It is had after each commit, beside any number of other logs."""
+    asked: list[str] = []
+    three.due_logs.reserve(["log25"], 60_000)
+    found = three.due_logs.due(
+        three.clock.now_ms(),
+        three.config,
+        lambda log: not asked.append(log.topic_partition.topic),
+        reserved_only=True,
+    )
+    assert [one.log.topic_partition.topic for one in found] == asked == ["log25"]
+
+
 def test_wait_of_a_reserved_topic_begins_anew_when_it_was_served(three: Fixture) -> None:
     three.due_logs.reserve(["log25"], 60_000)
     three.due()

@@ -38,8 +38,10 @@ class DueLogs:
         """From now on logs of these topics that have been due for so long go before all others."""
         self._reserved_topics, self._reserved_max_wait_s = frozenset(topics), max_wait_ms / 1000
 
-    def due(self, now_ms: int, topic_config: TopicConfigs, is_free: IsFree) -> list[Due]:
-        """Compacted logs that may be worth a visit, most urgent first.
+    def due(
+        self, now_ms: int, topic_config: TopicConfigs, is_free: IsFree, *, reserved_only: bool = False
+    ) -> list[Due]:
+        """Compacted logs that may be worth a visit, most urgent first; `reserved_only`: those of reserved topics.
 
         Reserved topics that waited too long; logs past max.compaction.lag.ms, earliest deadline first; the highest dirty
         ratio (1.21, 1.23 with cleanerd's deviation); expired delete horizons. Logs that `is_free` refuses are left out.
@@ -48,6 +50,8 @@ class DueLogs:
         now_s = self._clock.monotonic_s()
         found = []
         for entry in self._online():
+            if reserved_only and entry.log.topic_partition.topic not in self._reserved_topics:
+                continue
             due, basis = self._due(entry, now_ms, config_of)
             if due is None:
                 entry.visits.due_since_s = None

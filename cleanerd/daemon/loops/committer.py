@@ -18,7 +18,8 @@ class Committer:
         staged = parts.inventory.staged()
         ready = {log_dir for log_dir in {log.log_dir for log in staged} if parts.commits.may_commit(log_dir)}
         staged = [log for log in staged if log.log_dir in ready]
-        waiting = [log for log in staged if not parts.jobs.of(log)]
+        under_way = parts.jobs.logs()
+        waiting = [log for log in staged if log not in under_way]
         if waiting:
             parts.commits.try_all(waiting, self._goes_on)
             self._scanner.refresh()

@@ -92,6 +92,12 @@ class Conditions:
         for log in logs:
             yield log, self._of(log, config_of, owner_of)
 
+    def obstacle_of(self) -> Callable[[LogId], str | None]:
+        """Answers, for one look at many logs, why a log may not be cleaned now."""
+        config_of = functools.cache(self.configuration().topic)
+        owner_of = functools.cache(self.ownership.owner_of)
+        return lambda log: self._of(log, config_of, owner_of).obstacle
+
     def _of(self, log: LogId, config_of: TopicConfigs, owner_of: Callable[[str], int | None]) -> Condition:
         barred, offline = self.obstacles.barred(log), self.obstacles.offline.get(log.log_dir)
         if barred is not None:

@@ -104,6 +104,11 @@ class Jobs:
         with self._changed:
             return next((j for j in self._jobs.values() if j.ended_ms is None and log in j.logs), None)
 
+    def logs(self) -> set[LogId]:
+        """Logs for which a job waits or runs."""
+        with self._changed:
+            return {log for j in self._jobs.values() if j.ended_ms is None for log in j.logs}
+
     def running(self) -> list[Job]:
         """Jobs that run now."""
         with self._changed:

@@ -21,9 +21,10 @@ _TRIGGERS: dict[DueReason, JobTrigger] = {
 
 
 class Schedule:
-    """Hands out jobs whose logs are in progress from that moment on. `obstacle` says why a log may not be cleaned now.
+    """Hands out jobs whose logs are in progress from that moment on.
 
-    `is_yielding` tells whether a broker is coming to a log directory.
+    `obstacle_of` begins a look at many logs: what it returns says why a log may not be cleaned now. `is_yielding` tells
+    whether a broker is coming to a log directory.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class Schedule:
         states: PartitionStates,
         jobs: Jobs,
         configuration: Callable[[], Configuration],
-        obstacle: Callable[[LogId], str | None],
+        obstacle_of: Callable[[], Callable[[LogId], str | None]],
         is_yielding: Callable[[str], bool],
         clock: Clock,
     ) -> None:
@@ -40,7 +41,7 @@ class Schedule:
         self._states = states
         self._jobs = jobs
         self._configuration = configuration
-        self._obstacle = obstacle
+        self._obstacle_of = obstacle_of
         self._is_yielding = is_yielding
         self._clock = clock
 
@@ -50,14 +51,14 @@ class Schedule:
 
     def next_express(self) -> Job | None:
         """The same, of reserved topics that have been due for too long only (they come first among those due)."""
-        due = self._all_due()
+        due = self._all_due(reserved_only=True)
         return self._due([one for one in due[:1] if one.late_s is not None])
 
     def pause_s(self) -> float:
         """How long there will be nothing new if nothing happens: log.cleaner.backoff.ms, or less if time is up before."""
         now_ms, configuration = self._clock.now_ms(), self._configuration()
         backoff_ms = configuration.broker.backoff_ms
-        next_ms = self._due_logs.next_due_ms(now_ms, configuration.topic, self._is_free)
+        next_ms = self._due_logs.next_due_ms(now_ms, configuration.topic, self._is_free())
         if next_ms is not None:
             backoff_ms = min(backoff_ms, max(next_ms - now_ms, 10))
         return backoff_ms / 1000
@@ -79,8 +80,10 @@ class Schedule:
         self._jobs.postpone(job)
         return None
 
-    def _all_due(self) -> list[Due]:
-        return self._due_logs.due(self._clock.now_ms(), self._configuration().topic, self._is_free)
+    def _all_due(self, *, reserved_only: bool = False) -> list[Due]:
+        return self._due_logs.due(
+            self._clock.now_ms(), self._configuration().topic, self._is_free(), reserved_only=reserved_only
+        )
 
     def _due(self, due: list[Due]) -> Job | None:
         if not due:
@@ -101,8 +104,10 @@ class Schedule:
         )
         return next(in_jobs(alike, _size_bytes, self._configuration().broker))
 
-    def _is_free(self, log: LogId) -> bool:
-        return self._states.is_free(log) and self._obstacle(log) is None
+    def _is_free(self) -> Callable[[LogId], bool]:
+        """What answers for one look at all logs: it asks once who owns a log directory."""
+        obstacle = self._obstacle_of()
+        return lambda log: self._states.is_free(log) and obstacle(log) is None
 
 
 def _size_bytes(due: Due) -> int:
