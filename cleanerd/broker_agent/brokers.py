@@ -3,7 +3,7 @@
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cleanerd.config.model import CleanerdConfig
@@ -14,6 +14,7 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.storage.lock import probe
 from cleanerd.storage.partition_dir import PartitionDir
 
+from .leases import lease
 from .live_logs import LiveLog, Rolled, describe, roll
 from .session import Session
 from .swap import Swap, Swapped
@@ -75,6 +76,14 @@ class LiveBrokers:
     def roll(self, partition: PartitionDir, tp: TopicPartition) -> Rolled:
         """Have the broker close the active segment of a log. Raises NoWayIn, DirOffline, SourceChanged, OSError."""
         return roll(self._session(os.path.dirname(partition.path)), partition, tp)
+
+    def lease(
+        self, log_dir: str, holder: str, logs: Sequence[tuple[PartitionDir, TopicPartition]], lease_ms: int
+    ) -> dict[TopicPartition, str]:
+        """Keep the cleaner of the broker that lives in a log directory from these logs there, and from no others that
+        `holder` had there: `leases.lease`. Raises NoWayIn, DirOffline.
+        """
+        return lease(self._session(log_dir), f"{holder} {log_dir}", logs, lease_ms)
 
     def _session(self, log_dir: str) -> Session:
         """Raises NoWayIn, DirOffline."""

@@ -23,6 +23,7 @@ from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent
 from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
+from cleanerd.daemon.work.cleaner_leases import CleanerLeases
 from cleanerd.daemon.work.commits import Commits
 from cleanerd.daemon.work.condition import Conditions, Obstacles
 from cleanerd.daemon.work.deletions import PendingDeletions
@@ -87,6 +88,7 @@ class Parts:
     express_engine: Engine
     wanted: Wanted
     brokers: LiveBrokers
+    leases: CleanerLeases
     commits: Commits
 
     def stamp(self, log: LogId) -> str:
@@ -127,11 +129,13 @@ def build_parts(
     states = PartitionStates(clock, held, obstacles.barred)
     wanted = Wanted(states, files, clock, configuration, refresh, inventory.moving_to)
     failures, jobs = Failures(store), Jobs(clock)
+    brokers = LiveBrokers(files, clock, lambda: configuration().broker, metrics.asked_to_swap)
+    leases = CleanerLeases(brokers, inventory.logs, files, clock)
     conditions = Conditions(
         inventory=inventory, due_logs=due_logs, states=states, failures=failures, ownership=ownership,
         configuration=configuration, clock=clock, obstacles=obstacles, brokers_cleaner=BrokersCleaner(files),
+        leases=leases,
     )  # fmt: skip
-    brokers = LiveBrokers(files, clock, lambda: configuration().broker, metrics.asked_to_swap)
     commits = Commits(
         states=states, ownership=ownership, events=events, inventory=inventory, metrics=metrics, wanted=wanted,
         brokers=brokers,
@@ -152,7 +156,7 @@ def build_parts(
         store=store, metrics=metrics, events=events, inventory=inventory, due_logs=due_logs, states=states,
         failures=failures, obstacles=obstacles, ownership=ownership, conditions=conditions, throttle=Throttle(clock),
         jobs=jobs, schedule=schedule, deletions=deletions, retention=retention, wanted=wanted, commits=commits,
-        brokers=brokers,
+        brokers=brokers, leases=leases,
         engine=Engine(lambda: spark_place(configuration().broker), clock, stall_timeout_ms),
         express_engine=Engine(lambda: express_place(configuration().broker), clock, stall_timeout_ms),
     )  # fmt: skip

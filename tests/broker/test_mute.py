@@ -1,5 +1,6 @@
 """`cleanerctl mute` and `unmute` against a real broker whose own cleaner works."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from cleanerd.daemon.work.cleaner_leases import LEASE_MS
 from tests.broker.kafka import KafkaBroker
+from tests.broker.swapping import build_agent
 from tests.broker.tools import offset_checkpoint
 from tests.broker.workload import create_topics
 from tests.daemon.processes import DaemonProcess, wait_until
@@ -128,3 +131,40 @@ def test_what_somebody_else_has_set_since_then_stays(broker: KafkaBroker, daemon
     assert ran.returncode != 0
     assert "the cluster cannot be asked" in ran.stderr
     assert muted(daemon) == {}
+
+
+def test_where_the_broker_can_be_asked_itself_the_cluster_is_not(broker: KafkaBroker, tmp_path: Path) -> None:
+    """No topic changes. The broker's cleaner stays away as long as the daemon lives, and after kill -9 takes over."""
+    build_agent()
+    admin, logs = broker.admin(), tmp_path / "logs"
+    (tmp_path / "daemon").mkdir()
+    settings = {
+        "cleanerd.commit.live": "auto",
+        "cleanerd.scan.interval.ms": "500",
+        "log.cleaner.threads": "1",
+    }
+    daemon = DaemonProcess(tmp_path / "daemon", [logs], settings)
+    daemon.start()
+    try:
+        wait_until(lambda: {"quiet", "loud"} <= {log["topic"] for log in daemon.ask("logs")["logs"]}, 60)
+        (row,) = daemon.ask("mute", "quiet")["muted"]
+        assert (row["confirmed"], row["by_lease"]) == (True, True)
+        daemon.ask("pause", "quiet-0", "--ttl", "10m")  # so that nobody but the broker would clean it
+        assert own_values(admin) == {"quiet": "0.01", "plain": None, "loud": None}
+        write(broker, *TOPICS)
+        wait_until(lambda: "loud" in cleaned(logs), 60, broker.messages)
+        threading.Event().wait(LEASE_MS / 1000 + 5)
+        assert "quiet" not in cleaned(logs)
+        assert daemon.process is not None
+        daemon.process.kill()
+        daemon.process.wait()
+        wait_until(lambda: "quiet" in cleaned(logs), LEASE_MS / 1000 + 30, broker.messages)
+        daemon.start()
+        assert muted(daemon) == {"quiet": None}
+        daemon.ask("unmute", "quiet")
+        assert muted(daemon) == {}
+    finally:
+        if daemon.process is not None and daemon.process.poll() is None:
+            daemon.process.kill()
+            daemon.process.wait()
+    assert [line for line in broker.messages() if line.startswith(("ERROR", "FATAL"))] == []

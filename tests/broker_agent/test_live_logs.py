@@ -12,6 +12,7 @@ from cleanerd.broker_agent.session import Session
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.partition_dir import PartitionDir
 from tests.broker.live import PATIENCE_S
+from tests.broker.releases import current_release
 from tests.broker.swapping import FILES, QUICK, TOPIC, TXN_TOPIC, Swapping, build_agent
 from tests.broker.tools import offset_checkpoint
 from tests.daemon.processes import wait_until
@@ -67,8 +68,9 @@ def test_a_log_is_described_as_the_broker_has_it(swapping: Swapping, session: Se
         wait_until(lambda name=name, value=value: checkpointed(swapping, name, TOPIC) == value, PATIENCE_S)
     metadata = (swapping.directory() / "partition.metadata").read_text()
     assert f"topic_id: {found.topic_id}" in metadata
-    assert found.overridden == set(QUICK)
-    assert {key: found.config[key] for key in QUICK} == QUICK
+    expected = current_release().topic_config(QUICK)
+    assert found.overridden == set(expected)
+    assert {key: found.config[key] for key in expected} == expected
     assert found.config["message.timestamp.type"] == "CreateTime"
 
 
@@ -80,7 +82,7 @@ def test_the_last_stable_offset_stops_at_an_open_transaction(swapping: Swapping,
 def test_all_logs_of_a_directory_come_in_pages(swapping: Swapping, session: Session) -> None:
     """However many there are: an answer has a bound."""
     topics = [
-        NewTopic("many", 300, 1, config=QUICK),
+        NewTopic("many", 300, 1, config=current_release().topic_config(QUICK)),
         NewTopic("other", 1, 1, config={"cleanup.policy": "delete"}),
     ]
     admin = swapping.broker.admin()

@@ -378,6 +378,10 @@ def _forecast(found: Row) -> str:
 
 
 def _muted(mute: Row) -> str:
+    if mute["by_lease"]:
+        return (
+            f"{mute['topic']} since {instant(mute['since_ms'])}; by the agent, in the broker beside cleanerd"
+        )
     prior = mute["prior_ratio"] or "not set"
     doubt = "" if mute["confirmed"] else "; not confirmed by the cluster"
     return f"{mute['topic']} since {instant(mute['since_ms'])}; before: {prior}{doubt}"

@@ -282,7 +282,7 @@ class Service(Operations):
             raise Conflict(
                 f"{', '.join(compacted[:5])}: ignored by cleanerd, so that no cleaner would be left"
             )
-        muted = self._changed_mutes(lambda: self._mutes.mute(cleaned))
+        muted = self._changed_mutes(lambda: self._mutes.mute(cleaned, self._parts.leases))
         return tuple(map(mute_view, muted))
 
     def unmute(self, pattern: str) -> tuple[MuteView, ...]:
@@ -290,7 +290,7 @@ class Service(Operations):
         found = [mute for mute in self._mutes.all() if fnmatchcase(mute.topic, pattern)]
         if not found:
             raise NotFound(f"no muted topic matches {pattern}; `cleanerctl status` lists them")
-        self._changed_mutes(lambda: self._mutes.unmute(found))
+        self._changed_mutes(lambda: self._mutes.unmute(found, self._parts.leases))
         return tuple(map(mute_view, found))
 
     def _changed_mutes(self, change: Callable[[], _T]) -> _T:

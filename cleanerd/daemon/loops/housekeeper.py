@@ -1,11 +1,13 @@
 """What is due by the clock alone: deletions, holds that expire, an idle engine, samples for the history, old history."""
 
 import structlog
+from pydantic import TypeAdapter
 
 from cleanerd.daemon.parts import Parts
-from cleanerd.daemon.store import HOLD
+from cleanerd.daemon.store import HOLD, MUTE
 from cleanerd.daemon.telemetry.sampler import Sampler
 from cleanerd.daemon.work.deletions import Deleted
+from cleanerd.daemon.work.mutes import Mute
 from cleanerd.daemon.workers import Bell, Worker
 
 _PAUSE_S = 1.0
@@ -25,6 +27,7 @@ class Housekeeper:
     def _step(self) -> bool:
         now_ms = self._parts.clock.now_ms()
         self._delete(now_ms)
+        self._renew_leases()
         self._end_holds(now_ms)
         self._stop_idle_engines()
         self._sampler.take(now_ms)
@@ -37,6 +40,10 @@ class Housekeeper:
         if deleted.files or deleted.failures:
             failures = {path: str(error) for path, error in deleted.failures.items()}
             _log.info("deleted_files", files=deleted.files, bytes=deleted.bytes, failures=failures or None)
+
+    def _renew_leases(self) -> None:
+        mutes = self._parts.store.all(MUTE, TypeAdapter(Mute).validate_python).values()
+        self._parts.leases.renew_if_due({mute.topic for mute in mutes if mute.by_lease})
 
     def _end_holds(self, now_ms: int) -> None:
         parts = self._parts

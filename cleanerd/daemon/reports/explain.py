@@ -132,7 +132,7 @@ def _cleaned_next_by(parts: Parts, log: LogId) -> str:
     if condition.obstacle is not None:
         return condition.obstacle
     ours = f"cleanerd, when its dirty ratio is above {config.min_cleanable_dirty_ratio}{_or_horizons(parts, log)}"
-    if not parts.conditions.brokers_cleaner.is_at_work(log.log_dir):
+    if not parts.conditions.broker_cleans(log):
         return ours
     if config.broker_min_cleanable_dirty_ratio >= 1:
         return f"{ours}; the broker's cleaner, which is at work, never takes it by its ratio"

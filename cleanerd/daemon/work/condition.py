@@ -28,6 +28,7 @@ from cleanerd.daemon.inventory.urgency import DirtyEstimate
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import LogState
 from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
+from cleanerd.daemon.work.cleaner_leases import CleanerLeases
 from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import PartitionStates
@@ -80,6 +81,11 @@ class Conditions:
     clock: Clock
     obstacles: Obstacles
     brokers_cleaner: BrokersCleaner
+    leases: CleanerLeases
+
+    def broker_cleans(self, log: LogId) -> bool:
+        """Whether the cleaner of the broker that owns the log directory is at work, and not kept from the log."""
+        return self.brokers_cleaner.is_at_work(log.log_dir) and log not in self.leases.held
 
     def of(self, log: LogId) -> Condition:
         """The condition of a log as it is now."""
@@ -157,7 +163,7 @@ class Conditions:
         """
         log, now_ms = found.known.log, self.clock.now_ms()
         config = config_of(log.topic_partition.topic)
-        if not self.brokers_cleaner.is_at_work(log.log_dir) or found.range.is_empty:
+        if not self.broker_cleans(log) or found.range.is_empty:
             return None
         if now_ms < found.deadline_ms and found.range.dirty_ratio <= config.broker_min_cleanable_dirty_ratio:
             return None

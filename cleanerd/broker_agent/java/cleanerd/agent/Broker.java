@@ -38,8 +38,9 @@ final class Broker {
     private final Method leaderEpochCache, logDirFailureChannel, replaceSegments, epochEntries, markOffline;
     private final Method baseOffset, size, open, getList, configValues;
     private final Method cleanerManager, cleaningState, abortAndPause, resume, allCheckpoints, updateCheckpoints;
+    private final Method pausedCount;
     private final Field logLock, managerLock, epoch, epochStart, enableCleaner, overriddenConfigs;
-    private final Class storageException;
+    private final Class storageException, pausedState;
 
     /** Throws Refused when this is no broker, or not one that is known. */
     static Broker find() throws Exception {
@@ -131,6 +132,8 @@ final class Broker {
         resume = shape.method(cleaner, void.class, "resumeCleaning", new Class[] {containers.set});
         managerLock = shape.field(manager, Lock.class, "lock");
         cleaningState = shape.method(manager, containers.option, "cleaningState", new Class[] {tp});
+        pausedState = shape.type(family + (isScala ? "LogCleaningPaused" : "LogCleaningState$LogCleaningPaused"));
+        pausedCount = shape.method(pausedState, int.class, "pausedCount", NONE);
         allCheckpoints = shape.method(manager, containers.map, "allCleanerCheckpoints", NONE);
         updateCheckpoints = shape.method(
             manager, void.class, "updateCheckpoints", new Class[] {File.class, containers.option, containers.option});
@@ -288,8 +291,8 @@ final class Broker {
         return new TreeSet((Set) overriddenConfigs.get(config));
     }
 
-    boolean isCompacted(Object log) throws Exception {
-        return ((List) Shape.call(getList, of(config, log), new Object[] {"cleanup.policy"})).contains("compact");
+    List cleanupPolicies(Object log) throws Exception {
+        return (List) Shape.call(getList, of(config, log), new Object[] {"cleanup.policy"});
     }
 
     long highWatermark(Object log) throws Exception {
@@ -364,15 +367,19 @@ final class Broker {
         return cleaner;
     }
 
-    /** Keeps the broker's cleaner from a log. Never waits: whoever is at work on the log comes first. */
-    void pause(Object cleaner, Object tp) throws Exception {
+    /**
+     * Keeps the broker's cleaner from a log. Never waits: whoever is at work on the log comes first. `pauses`: how many of
+     * them are known, and no work.
+     */
+    void pause(Object cleaner, Object tp, int pauses) throws Exception {
         Object manager = of(cleanerManager, cleaner);
         Lock lock = (Lock) managerLock.get(manager);
         lock.lock();
         try {
-            String state = cleaningState(cleaner, tp);
-            if (state != null) {
-                throw Refused.busy("the broker is at work on the log: " + state);
+            Object state = containers.orNull(Shape.call(cleaningState, manager, new Object[] {tp}));
+            boolean isPaused = pausedState.isInstance(state) && ((Integer) of(pausedCount, state)).intValue() == pauses;
+            if (state != null && !isPaused) {
+                throw Refused.busy("the broker is at work on the log: " + name(state));
             }
             Shape.call(abortAndPause, cleaner, new Object[] {tp});
         } finally {
@@ -387,7 +394,11 @@ final class Broker {
     /** What the cleaner, or one who keeps it away, is at with a log, in Kafka's words; null for nothing. */
     String cleaningState(Object cleaner, Object tp) throws Exception {
         Object state = containers.orNull(Shape.call(cleaningState, of(cleanerManager, cleaner), new Object[] {tp}));
-        return state == null ? null : state.getClass().getSimpleName().replace("$", "");
+        return state == null ? null : name(state);
+    }
+
+    private static String name(Object state) {
+        return state.getClass().getSimpleName().replace("$", "");
     }
 
     /** The broker's checkpoint files, as they are now. */

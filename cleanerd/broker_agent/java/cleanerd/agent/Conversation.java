@@ -61,6 +61,9 @@ public final class Conversation implements Runnable {
             if ("roll".equals(what)) {
                 return Roll.run(broker, new NamedLog(broker, request));
             }
+            if ("lease".equals(what)) {
+                return Leases.run(broker, request);
+            }
             return Failure.answer("failed", "unknown request " + what);
         } catch (Refused refused) {
             return Failure.answer(refused.outcome, refused.getMessage());

@@ -68,7 +68,7 @@ final class Swap {
     private void swapAll(Object cleaner) throws Exception {
         Object log = named.open();
         if (cleaner != null) {
-            broker.pause(cleaner, tp);
+            Leases.pause(broker, cleaner, tp);
         }
         try {
             if (cleaner != null) {
@@ -148,7 +148,7 @@ final class Swap {
         if (broker.futureLog(tp) != null) {
             throw Refused.changed("the broker moves the log to another directory");
         }
-        if (!broker.isCompacted(log)) {
+        if (!broker.cleanupPolicies(log).contains("compact")) {
             throw Refused.changed("its cleanup.policy no longer contains compact");
         }
         long highWatermark = broker.highWatermark(log);

@@ -1,0 +1,63 @@
+"""Logs that the cleaner of the live broker beside us is kept from, by its agent, for as long as this is renewed.
+
+A daemon that stops, is killed or loses the broker renews nothing, and the broker's cleaner takes over within `LEASE_MS`.
+After a start, of either, the leases begin again with the next renewal.
+"""
+
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.env.clock import Clock
+from cleanerd.env.files import Files
+from cleanerd.errors import CleanerdError, attempt
+from cleanerd.storage.partition_dir import PartitionDir
+
+LEASE_MS = 60_000
+_RENEW_S = 15.0
+
+
+class CleanerLeases:
+    """Thread-safe. `logs`: all that exist now. `held`: those that were leased at the last renewal."""
+
+    def __init__(
+        self, brokers: LiveBrokers, logs: Callable[[], Sequence[LogId]], files: Files, clock: Clock
+    ) -> None:
+        self._brokers = brokers
+        self._logs = logs
+        self._files = files
+        self._clock = clock
+        self._holder = os.urandom(8).hex()
+        self._renewing = threading.Lock()
+        self._renewed_s = clock.monotonic_s()
+        self.held: frozenset[LogId] = frozenset()
+
+    def renew_if_due(self, topics: Collection[str]) -> None:
+        """As `renew`, when the time has come."""
+        if (topics or self.held) and self._clock.monotonic_s() - self._renewed_s >= _RENEW_S:
+            self.renew(topics)
+
+    def renew(self, topics: Collection[str]) -> dict[str, str]:
+        """Keep brokers' cleaners from all logs of these topics, and from no others that we had; why not, by topic."""
+        with self._renewing:
+            self._renewed_s = self._clock.monotonic_s()
+            wanted = defaultdict[str, list[LogId]](list, {log.log_dir: [] for log in self.held})
+            for log in self._logs():
+                if log.topic_partition.topic in topics:
+                    wanted[log.log_dir].append(log)
+            refused: dict[LogId, str] = {}
+            for log_dir, logs in wanted.items():
+                refused |= self._lease(log_dir, logs)
+            self.held = frozenset(log for logs in wanted.values() for log in logs if log not in refused)
+            return {log.topic_partition.topic: reason for log, reason in refused.items()}
+
+    def _lease(self, log_dir: str, logs: Sequence[LogId]) -> dict[LogId, str]:
+        named = [(PartitionDir(self._files, log.directory), log.topic_partition) for log in logs]
+        found = attempt(partial(self._brokers.lease, log_dir, self._holder, named, LEASE_MS), log_dir)
+        if isinstance(found, CleanerdError):
+            return dict.fromkeys(logs, str(found))
+        return {LogId(log_dir, tp): reason for tp, reason in found.items()}
