@@ -192,9 +192,9 @@ def _settle_malloc() -> None:
 
 def _serve(connection: socket.socket) -> None:
     """Be the daemon until Spark closes its input."""
-    from pyspark import daemon  # noqa: PLC0415
+    from .pyspark_privates import serve_workers  # noqa: PLC0415 - what hands over is to be quick
 
     # What waits at the other end learns of the daemon's end, not of the end of the last worker.
     os.register_at_fork(after_in_child=connection.close)
     with contextlib.suppress(SystemExit):
-        daemon.manager()
+        serve_workers()

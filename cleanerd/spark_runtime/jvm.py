@@ -9,7 +9,6 @@ import os
 import re
 import resource
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -19,8 +18,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 import pyspark
-from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
-from py4j.java_gateway import java_import
+from py4j.clientserver import ClientServer
 from pyspark import SparkConf, SparkContext
 
 from cleanerd.env.host import passed_on, user_name
@@ -29,6 +27,7 @@ from cleanerd.errors import Fatal
 from .channel import driver_host
 from .class_archive import ClassArchive
 from .forked_daemon import ForkedDaemon
+from .pyspark_privates import CONNECTION_FILE, connect, forget_gateway, new_context
 from .session_log import SessionLog
 
 _T = TypeVar("_T")
@@ -46,11 +45,8 @@ _OF_MASTERS = {
 }
 """Where the clients of cluster managers find the cluster; they look nowhere else."""
 _READ_BY_PYSPARK = ("SPARK_", "PYSPARK_")
-_IMPORTED = ("org.apache.spark.SparkConf", "org.apache.spark.api.java.*", "org.apache.spark.api.python.*")
-"""What PySpark knows by its short name."""
 _LEAST_FILES = 512  # the JVM has 300 open before its first job
 _FILES = 1024  # `select` knows no larger descriptors
-_TOLD = struct.Struct(">ii")  # the port and the length of the secret, which follows
 _POLL_S = 0.02
 _KILLED_S = 10.0
 _ARCHIVED_S = 60.0  # it takes seconds to write its classes
@@ -79,29 +75,20 @@ class Jvm:
     def _start(self, java_home: str) -> ClientServer:
         """Start it, and wait until it can be called."""
         with tempfile.TemporaryDirectory() as directory:
-            told = os.path.join(directory, "gateway")
+            connection = os.path.join(directory, "gateway")
             environment = spark_environment(os.environ, java_home, self.conf.get("spark.master") or "")
             self._process = subprocess.Popen(
                 [*_DEAF, os.path.join(_HOME, "bin", "spark-submit"), *_seen(self.conf), "pyspark-shell"],
-                env={**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": told},
+                env={**environment, CONNECTION_FILE: connection},
                 stdin=subprocess.PIPE,  # it ends when that is closed, however we ended
                 stdout=self.log.fileno(),
                 stderr=self.log.fileno(),
                 umask=FOR_US_ALONE,
             )
-            while not os.path.exists(told):
+            while not os.path.exists(connection):
                 if self.ended.wait(_POLL_S) or self._process.poll() is not None:
                     raise OSError(f"the JVM ended with code {self._process.returncode}")
-            with open(told, "rb") as file:
-                port, length = _TOLD.unpack(file.read(_TOLD.size))
-                secret = file.read(length).decode()
-        gateway = ClientServer(
-            java_parameters=JavaParameters(port=port, auth_token=secret, auto_convert=True),
-            python_parameters=PythonParameters(port=0, eager_load=False),
-        )
-        gateway.proc = self._process
-        for name in _IMPORTED:
-            java_import(gateway.jvm, name)
+            gateway = connect(connection, self._process)
         if user_name() is None:  # Hadoop's login asks the system for a name
             hadoop = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
             hadoop.setLoginUser(hadoop.createRemoteUser(_user()))
@@ -112,11 +99,9 @@ class Jvm:
         gateway = self._gateway.result()
         before = os.umask(FOR_US_ALONE)  # for a socket that PySpark makes here
         try:
-            context = SparkContext(conf=self.conf, gateway=gateway)
+            return new_context(self.conf, gateway, sys.executable)
         finally:
             os.umask(before)
-        context.pythonExec = sys.executable
-        return context
 
     def end(self) -> None:
         """Let one whose context has been stopped end by itself if it is to leave an archive, which takes seconds."""
@@ -138,20 +123,16 @@ class Jvm:
             self._process.kill()
             self._process.wait()
             self._process.stdin.close()  # type: ignore[union-attr] # a pipe
-        self.leave_pyspark()
+        self.forget()
         if self._archive is not None:
             self._archive.drop()
         if self.daemon is not None:
             self.daemon.stop()
         self.log.close()
 
-    def leave_pyspark(self) -> None:
-        """PySpark keeps a gateway for the life of the process; that of a JVM that is gone has to be thrown away."""
-        gateway = SparkContext._gateway
-        if gateway is not None and getattr(gateway, "proc", None) is self._process:
-            SparkContext._active_spark_context = None
-            SparkContext._gateway = None
-            SparkContext._jvm = None
+    def forget(self) -> None:
+        """It is gone: PySpark in this process is to have another one."""
+        forget_gateway(self._process)
 
     @property
     def leaves_archive(self) -> bool:

@@ -29,6 +29,7 @@ from .class_archive import ClassArchive
 from .forked_daemon import ADDRESS, ForkedDaemon
 from .java import find_java_home
 from .jvm import Jvm, begin
+from .pyspark_privates import SETTINGS, is_stopped, stop
 from .resident_job import JvmLost, Residents
 
 _T = TypeVar("_T")
@@ -39,11 +40,8 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "1g",
-    "spark.python.worker.reuse": "true",
-    "spark.python.daemon.module": "cleanerd.spark_runtime.python_daemon",
+    **SETTINGS,
     "spark.scheduler.mode": "FAIR",  # a small log does not wait for all tasks of a large one
-    # Over loopback TCP every task waits 40 ms for a delayed acknowledgement: 16 empty tasks 0.67 s, like this 0.23 s.
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.shuffle.compress": "false",
     "spark.shuffle.spill.compress": "false",
     "spark.broadcast.compress": "false",
@@ -243,7 +241,7 @@ class LazySpark:
             jvm.kill()
             return
         with contextlib.suppress(*_LOST):
-            _stop(context)
+            stop(context)
         jvm.end()
 
     def end(self, *, has_time: bool) -> None:
@@ -259,7 +257,7 @@ class LazySpark:
     def _is_alive(self) -> bool:
         """Whether the JVM answers and its context takes jobs."""
         try:
-            return self._context is not None and not self._context._jsc.sc().isStopped()
+            return self._context is not None and not is_stopped(self._context)
         except _LOST:
             return False
 
@@ -288,7 +286,7 @@ class LazySpark:
             jvm.kill()
             with contextlib.suppress(Exception):  # its end, so that the next start finds nothing of it
                 starting.result(_KILLED_S)
-            jvm.leave_pyspark()
+            jvm.forget()
             raise SparkFailed(
                 f"it did not start within {self._start_limit_s:.0f} s with master {self.master!r}; its JVM was killed"
             ) from None
@@ -328,18 +326,6 @@ class LazySpark:
         makes = self._makes_archive and archive.is_wanted()
         conf.set(_JVM_OPTIONS, f"{options} {archive.options(makes=makes)}".strip())
         return archive if makes else None
-
-
-def _stop(context: SparkContext) -> None:
-    """Stop it, and do not wait for its server of accumulators, which looks up once a second and is never used."""
-    server, context._accumulatorServer = context._accumulatorServer, None  # type: ignore[assignment]
-    if server is not None:
-        server.handle_error = lambda *_: None  # type: ignore[method-assign] # that the JVM is gone
-    try:
-        context.stop()
-    finally:
-        if server is not None:
-            begin(server.shutdown)
 
 
 def _keep_workers(context: SparkContext, ended: threading.Event) -> None:

@@ -13,14 +13,13 @@ from cleanerd.spark_runtime.forked_daemon import ADDRESS, TASKS, hand_over
 
 
 def _serve() -> None:
-    from pyspark import daemon  # noqa: PLC0415
-
     from cleanerd.kernels.native import make_ready  # noqa: PLC0415
+    from cleanerd.spark_runtime.pyspark_privates import serve_workers  # noqa: PLC0415
 
     importlib.import_module(TASKS)
     make_ready()
     gc.freeze()  # a collection in a worker would copy the pages of all that is imported here
-    daemon.manager()
+    serve_workers()
 
 
 if __name__ == "__main__":

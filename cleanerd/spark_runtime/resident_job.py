@@ -20,12 +20,13 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pyspark import SparkContext, cloudpickle
+from pyspark import SparkContext
 
 from cleanerd.errors import Aborted, JobFailed
 
 from .channel import Channel, Reporter
 from .messages import STOP, NextStep, ReportAnswer
+from .pyspark_privates import dump_function
 from .scratch import scratch_directory
 from .shared_value import Shared, SharedFile
 from .task_queue import Numbered, TaskQueue, numbered
@@ -176,7 +177,7 @@ class ResidentJob:
                 shared = SharedFile.of(own, (step.contexts, made))
                 queue = TaskQueue.of(own, step.tasks)
                 with open(os.path.join(own, _STEP), "xb") as file:
-                    cloudpickle.dump((step.do, step.reporter, shared, queue), file)  # type: ignore[no-untyped-call]
+                    dump_function((step.do, step.reporter, shared, queue), file)
                 self._gate.open(self._steps)
                 step.begun()
                 if not self._gate.wait():

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from pyspark import SparkContext
 
+from .pyspark_privates import scratch_root
+
 
 @contextlib.contextmanager
 def scratch_directory(spark: SparkContext, *, is_one_machine: bool) -> Iterator[str | None]:
@@ -14,7 +16,7 @@ def scratch_directory(spark: SparkContext, *, is_one_machine: bool) -> Iterator[
     if not is_one_machine:
         yield None
         return
-    directory = tempfile.mkdtemp(dir=spark._temp_dir)
+    directory = tempfile.mkdtemp(dir=scratch_root(spark))
     try:
         yield directory
     finally:
