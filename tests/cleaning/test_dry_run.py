@@ -95,6 +95,7 @@ def dry(session: LazySpark, log_dir: Path, *options: str) -> Ran:
     return ran
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("records", "value_bytes", "segment_bytes"),
     [(600, 900, 200_000), (9_000, 900, 4_000_000), (2_000, 20, 5_000)],

@@ -48,6 +48,7 @@ def test_a_log_that_fails_tells_how_far_its_job_came(tmp_path: Path, spark: Lazy
     assert (result["outcome"], set(result["phase_seconds"])) == ("failed", INDEXED | {"stage"})
 
 
+@pytest.mark.soak
 def test_the_start_of_spark_is_a_phase_but_no_part_of_the_seconds(tmp_path: Path, spark: LazySpark) -> None:
     """Once for a session: MB/s of the first cleaning are those of the second."""
     log_dir = write_logs(tmp_path / "logs", "one")

@@ -138,6 +138,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.close()
 
 
+@pytest.mark.soak
 @NEEDS_ROOT
 def test_without_leases_a_slice_ends_in_time_and_three_times_as_long_is_left_to_others(
     world: World, spark: LazySpark, monkeypatch: pytest.MonkeyPatch

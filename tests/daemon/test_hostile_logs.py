@@ -58,6 +58,7 @@ choose.examine = deadly
 """
 
 
+@pytest.mark.soak
 def test_logs_of_a_job_whose_engine_died_are_tried_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

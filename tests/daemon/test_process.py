@@ -123,6 +123,7 @@ def test_a_rejected_reload_changes_nothing_and_names_all_problems(daemon: Daemon
     )
 
 
+@pytest.mark.soak
 def test_killed_jvm_costs_a_retry_and_a_killed_engine_too(daemon: DaemonProcess, place: Path) -> None:
     wait_until(lambda: committed(daemon, "second-0"), 60, daemon.output)
     for number, victim in enumerate(["java", "engine.process"]):

@@ -58,6 +58,7 @@ def prometheus(told: tuple[Story, Prometheus | None]) -> Prometheus:
 # -- without Prometheus ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_what_cleaning_counts_moves(story: Story) -> None:
     begun, ended = story.scrapes["begun"], story.scrapes["ended"]
     cleaned = story.scrapes["cleaned"]

@@ -239,6 +239,7 @@ def test_a_task_that_is_told_to_stop_aborts_its_log(spark: LazySpark, tmp_path: 
     assert isinstance(indexed.error, Aborted)
 
 
+@pytest.mark.soak
 def test_the_death_of_the_jvm_costs_one_retry(spark: LazySpark, tmp_path: Path) -> None:
     """The JVM is killed between two jobs; the next one starts a new session by itself."""
     keys = write_log(tmp_path / "dead-0", 20_000, SMALL)
@@ -252,6 +253,7 @@ def test_the_death_of_the_jvm_costs_one_retry(spark: LazySpark, tmp_path: Path) 
     np.testing.assert_array_equal(offsets_in(rewritten), newest_offsets(keys))
 
 
+@pytest.mark.soak
 def test_a_jvm_that_dies_between_two_steps_costs_one_retry(spark: LazySpark, tmp_path: Path) -> None:
     """What is known of the log is here: the next step is a job of its own in the next session."""
     keys = write_log(tmp_path / "between-0", 20_000, SMALL)

@@ -107,6 +107,7 @@ def test_workers_of_a_session_that_was_begun_are_forked_from_the_driver_itself(s
     wait_until(lambda: not psutil.pid_exists(worker), 10, lambda: "the worker lives")
 
 
+@pytest.mark.soak
 def test_nothing_of_the_driver_is_open_in_it(session: LazySpark, tmp_path: Path) -> None:
     """A lock of a log directory would be held by a process that knows nothing of it; a JVM ends when its input does."""
     with open(tmp_path / "held", "w"), socket.socket() as listening:
@@ -121,6 +122,7 @@ def test_nothing_of_the_driver_is_open_in_it(session: LazySpark, tmp_path: Path)
     assert len(before & mine - {os.readlink("/proc/self/fd/2")}) == 1, "the pipe by which it sees our end"
 
 
+@pytest.mark.soak
 def test_one_that_is_gone_is_not_missed(session: LazySpark) -> None:
     """Killed before it was asked: the daemon that Spark starts serves."""
     ours = forked_by_us(session)
@@ -130,6 +132,7 @@ def test_one_that_is_gone_is_not_missed(session: LazySpark) -> None:
     assert "cleanerd.spark_runtime.python_daemon" in " ".join(psutil.Process(daemon).cmdline())
 
 
+@pytest.mark.soak
 def test_one_that_ends_under_its_workers_is_replaced(session: LazySpark) -> None:
     ours = forked_by_us(session)
     worker, daemon = worker_and_daemon(session)
@@ -141,6 +144,7 @@ def test_one_that_ends_under_its_workers_is_replaced(session: LazySpark) -> None
     assert worker_and_daemon(session)[1] != ours
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("is_used", [True, False], ids=["used", "waiting"])
 def test_it_ends_with_a_driver_that_is_killed(is_used: bool) -> None:
     script = DRIVER
@@ -160,6 +164,7 @@ def test_it_ends_with_a_driver_that_is_killed(is_used: bool) -> None:
     assert psutil.wait_procs(family_of_it, 20)[1] == []
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 def test_another_user_gets_no_answer(session: LazySpark) -> None:
     ours = forked_by_us(session)

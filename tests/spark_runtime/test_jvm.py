@@ -49,6 +49,7 @@ def variables(pid: int) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.split("\0") if line)
 
 
+@pytest.mark.soak
 def test_variables_of_the_host_reach_neither_spark_nor_its_workers(
     spark: LazySpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +102,7 @@ session.stop()
 """
 
 
+@pytest.mark.soak
 def test_a_user_without_a_name_and_a_home_starts_spark(tmp_path: Path) -> None:
     """As in a container that runs with any number: here, of a mount namespace whose passwd nobody is in."""
     nobody = tmp_path / "passwd"
@@ -167,6 +169,7 @@ def test_too_few_open_files_are_the_reason_before_anything_starts(monkeypatch: p
         LazySpark("local[1]").context()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("setting", "value", "reason"),
     [

@@ -90,6 +90,7 @@ def count(session: LazySpark, found: list[int]) -> None:
     found.append(session.run(lambda context: context.parallelize([1, 2, 3], 2).count()))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "settings", [{}, {"spark.authenticate": "false"}], ids=["as it is", "without a secret"]
 )
@@ -147,6 +148,7 @@ def test_a_session_that_was_begun_uses_its_jvm(alone: None) -> None:
     assert jvms() <= before
 
 
+@pytest.mark.soak
 def test_a_session_that_was_begun_in_vain_ends_at_once(alone: None) -> None:
     """Its JVM, which may not have answered yet, is gone; the session can be used again."""
     before = jvms()
@@ -203,6 +205,7 @@ def test_executors_of_a_cluster_share_the_secret(alone: None) -> None:
         session.stop()
 
 
+@pytest.mark.soak
 def test_settings_go_to_spark_and_win(alone: None) -> None:
     """`cleanerd.spark.conf.*`; whoever names a secret means it to be asked for."""
     session = LazySpark("local[1]", {"spark.locality.wait": "7s", "spark.authenticate.secret": "s3cret"})
@@ -216,6 +219,7 @@ def test_settings_go_to_spark_and_win(alone: None) -> None:
         session.stop()
 
 
+@pytest.mark.soak
 def test_a_context_that_was_stopped_is_replaced(spark: LazySpark) -> None:
     """Its JVM lives, but it takes no jobs: the next one starts another."""
     context = spark.context()
@@ -232,6 +236,7 @@ def spark_that_runs(tmp_path: Path, script: str) -> str:
     return str(tmp_path / "spark")
 
 
+@pytest.mark.soak
 def test_a_jvm_that_hangs_at_its_start_is_killed(
     alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +290,7 @@ def test_idle_workers_live_as_long_as_the_session(spark: LazySpark) -> None:
     assert psutil.Process(before).status() == psutil.STATUS_SLEEPING
 
 
+@pytest.mark.soak
 def test_keeping_workers_holds_no_more_and_more(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A descriptor for each time would be the limit of a unit some day."""
     monkeypatch.setattr(lazy_spark, "_KEPT_S", 0.05)

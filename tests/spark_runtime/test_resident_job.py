@@ -199,6 +199,7 @@ def test_a_worker_that_is_killed_fails_the_step(spark: LazySpark, reporter: Repo
     assert spark.run(lambda context: context.parallelize([1, 2], 2).count()) == 2
 
 
+@pytest.mark.soak
 def test_a_step_is_left_undone_when_the_jvm_is_lost(
     spark: LazySpark, reporter: Reporter, tmp_path: Path
 ) -> None:
@@ -218,6 +219,7 @@ def test_a_step_is_left_undone_when_the_jvm_is_lost(
     assert spark.run(lambda context: context.parallelize([1, 2], 2).count()) == 2
 
 
+@pytest.mark.soak
 def test_one_whose_jvm_is_lost_while_it_waits_starts_none(spark: LazySpark, reporter: Reporter) -> None:
     gateway = spark.context()._gateway
     assert gateway is not None

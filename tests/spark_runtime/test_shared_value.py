@@ -60,6 +60,7 @@ def test_what_was_mapped_outlives_its_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, fingerprints(100_000, 1))
 
 
+@pytest.mark.soak
 def test_arrays_are_in_memory_once(tmp_path: Path) -> None:
     """However many workers ask for a set of keys: they map the same pages, and copy none of them."""
     table = new_set(200_000)

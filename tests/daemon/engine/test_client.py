@@ -72,6 +72,7 @@ def is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.soak
 def test_another_number_of_threads_is_another_engine(engine: Engine, places: Places, tmp_path: Path) -> None:
     """Between two calls, without waiting until it is idle: so are properties of Spark."""
     log_dir = write_logs(tmp_path / "logs", "one")
@@ -90,6 +91,7 @@ def test_another_number_of_threads_is_another_engine(engine: Engine, places: Pla
     wait_until(lambda: not engine.stop_if_idle(600_000) and all(is_gone(pid) for pid in pids[:-1] if pid), 10)
 
 
+@pytest.mark.soak
 def test_an_old_engine_finishes_what_it_was_asked(engine: Engine, places: Places, tmp_path: Path) -> None:
     """What it works at is not lost; then it ends."""
     log_dir = write_logs(tmp_path / "logs", "one")
@@ -151,6 +153,7 @@ def test_an_examination_tells_what_it_reads_and_stops_when_told(engine: Engine, 
     assert not any(b"SparkSubmit" in cmdline(pid) for pid in descendants(engine.pid)), "no job has begun"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("first", ["clean", "examine"])
 def test_workers_are_forked_from_an_engine_that_is_started_to_clean(
     engine: Engine, tmp_path: Path, first: str

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -275,6 +276,7 @@ def play(script: Iterable[tuple[object, ...]]) -> World:
         return world
 
 
+@pytest.mark.soak
 def test_any_interleaving_loses_nothing_and_brings_nothing_back() -> None:
     """And what this is about did happen on the way."""
     happened: Counter[str] = Counter()

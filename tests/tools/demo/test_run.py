@@ -53,6 +53,7 @@ def written(log_dir: Path, topic: Topic, batches: int = 40) -> Feed:
     return feed
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.name)
 def test_reader_finds_nothing_wrong_with_a_whole_log(tmp_path: Path, topic: Topic) -> None:
     """Also between the batches of transactions."""

@@ -4,6 +4,8 @@ import os
 import random
 from pathlib import Path
 
+import pytest
+
 from cleanerd.format.names import FileKind
 from cleanerd.tools.insight.findings import Severity
 from cleanerd.tools.insight.verify import verify
@@ -43,6 +45,7 @@ def broken(rng: random.Random, log: RandomLog) -> bytes:
     return damage(rng, data) if rng.random() < 0.7 else data
 
 
+@pytest.mark.soak
 def test_thousands_of_broken_logs(tmp_path: Path) -> None:
     """No crash, no hang; hardly a log is called sound."""
     errors = 0

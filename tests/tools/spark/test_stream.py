@@ -191,6 +191,7 @@ def run(sql: Any, root: Path, work: Path, **options: str) -> None:
         query.stop()
 
 
+@pytest.mark.soak
 def test_runs_with_a_checkpoint(sql: Any, tmp_path: Path) -> None:
     """A query that ends and is started again takes what came meanwhile, each record once; in several batches."""
     root, work = tmp_path / "logs", tmp_path / "work"
