@@ -8,8 +8,8 @@ from functools import partial
 from cleanerd.cleaning.causes import Cause, Held
 from cleanerd.cleaning.horizons import read_horizons
 from cleanerd.cleaning.result import Basis, CleaningOutcome, CleanRequest, LogResult
-from cleanerd.config.load import DEFAULT
 from cleanerd.config.model import TopicConfig
+from cleanerd.config.settings import DEFAULT
 from cleanerd.env.files import Files
 from cleanerd.env.pace import Pace
 from cleanerd.errors import CleanerdError, CorruptFile, attempt, guarded

@@ -23,7 +23,7 @@ who says it                                    for which logs of a broker's dire
 from collections.abc import Iterable
 
 from cleanerd.config.load import Configuration
-from cleanerd.config.model import Layer
+from cleanerd.config.settings import Layer
 from cleanerd.format.errors import corruption_in
 from cleanerd.format.meta_properties import parse_meta_properties
 from cleanerd.format.names import META_PROPERTIES, PARTITION_METADATA, TopicPartition

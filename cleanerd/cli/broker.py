@@ -11,7 +11,7 @@ exit      when
 
 import contextlib
 from argparse import Namespace
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from cleanerd.broker_agent.brokers import BrokerReport, LiveBrokers
 from cleanerd.cli import output
@@ -26,7 +26,7 @@ from cleanerd.env.files import RealFiles
 def check(arguments: Namespace) -> int:
     """Attach to each broker, say hello, leave; returns the exit code."""
     config = resolve(read_sources(arguments.config)).broker
-    asked = replace(config, commit_live="auto")
+    asked = config.but(commit_live="auto")
     with contextlib.closing(LiveBrokers(RealFiles(), SystemClock(), lambda: asked)) as brokers:
         found = [brokers.report(log_dir) for log_dir in log_dirs(arguments)]
     if output.is_table(arguments.output):

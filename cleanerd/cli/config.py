@@ -7,9 +7,9 @@ from cleanerd.cli import output
 from cleanerd.cli.configuration import diagnose, load
 from cleanerd.cli.tables import table
 from cleanerd.config.keys import is_secret
-from cleanerd.config.load import Configuration, Settings
-from cleanerd.config.model import Setting
+from cleanerd.config.load import Configuration, SettingsByKey
 from cleanerd.config.reference import render_reference
+from cleanerd.config.settings import Setting
 from cleanerd.config.values import DOUBLE_MAX, UNLIMITED
 from cleanerd.errors import BadConfiguration
 
@@ -56,7 +56,7 @@ def reference(_: Namespace) -> int:
     return 0
 
 
-def _own(configuration: Configuration, topic: str) -> Settings:
+def _own(configuration: Configuration, topic: str) -> SettingsByKey:
     own = configuration.own_texts(topic)
     return {key: setting for key, setting in configuration.topic_settings(topic).items() if key in own}
 

@@ -12,7 +12,8 @@ from functools import partial
 
 from cleanerd.cleaning.foreign import left_alone
 from cleanerd.config.load import Configuration, examine, resolve
-from cleanerd.config.model import Layer, TopicConfig
+from cleanerd.config.model import TopicConfig
+from cleanerd.config.settings import Layer
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import Files, RealFiles

@@ -21,32 +21,39 @@ Validation is whole: every problem of every layer and topic is collected, and an
 As in Kafka, a value that a higher layer replaces is not looked at.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from cleanerd.config.keys import (
-    BROKER_KEYS,
-    MS_PER_UNIT,
-    POLICY,
-    SPARK_CONF_PREFIX,
-    TOPIC_KEYS,
-    BrokerKey,
+from pydantic import ValidationError
+
+from cleanerd.config.keys import BROKER_KEYS, MS_PER_UNIT, TOPIC_KEYS
+from cleanerd.config.model import DEDUPE, CleanerdConfig, KraftMetadata, TopicConfig, TopicDefaults
+from cleanerd.config.settings import (
+    DEFAULT,
+    Key,
+    Layer,
+    Origin,
     Scope,
-    TopicKey,
-    broker_key,
+    Setting,
+    Settings,
+    Text,
+    Texts,
+    declared_keys,
 )
-from cleanerd.config.model import CleanerdConfig, KraftMetadata, Layer, Origin, Setting, TopicConfig
-from cleanerd.config.sources import Sources, Text, Texts
-from cleanerd.config.values import Check, ParseError, Value
+from cleanerd.config.sources import Sources
+from cleanerd.config.values import Check, ParseError
 from cleanerd.errors import BadConfiguration
 
 MIN_DEDUPE_BYTES_PER_THREAD = 1_048_576
-DEFAULT = Origin(Layer.DEFAULT)
-DEDUPE = "dedupe"
-"""What `compact` was called at first."""
 _LOG_DIRS = ("log.dirs", "log.dir")
-Settings = Mapping[str, Setting]
+_OWN_RATIO = "cleanerd.min.cleanable.dirty.ratio"
+_LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
+SettingsByKey = Mapping[str, Setting]
+Layers = ChainMap[str, Text]
+"""Texts by key; `maps` are the layers, highest precedence first."""
+_Declared = TypeVar("_Declared", bound=Settings)
 _BROKER_RETENTION = Check(
     "-1 or a number ≥ 1", lambda value: value == -1 or (isinstance(value, int) and value >= 1)
 )
@@ -57,13 +64,13 @@ class Configuration:
     """Everything that is configured, resolved and valid."""
 
     broker: CleanerdConfig
-    broker_settings: Settings = field(repr=False)
+    broker_settings: SettingsByKey = field(repr=False)
     metadata: KraftMetadata | None = field(repr=False)  # None: no cluster says anything about topics
     _sources: Sources = field(repr=False)
     _broker_texts: Texts = field(repr=False)  # that `broker_settings` are parsed from
-    _topic_defaults: Settings = field(repr=False)
-    _topics: Mapping[str, Texts] = field(repr=False)
-    _resolved: dict[str, TopicConfig] = field(default_factory=dict, repr=False, compare=False)
+    _topic_defaults: SettingsByKey = field(repr=False)
+    _topics: Mapping[str, Layers] = field(repr=False)
+    _resolved: dict[object, TopicConfig] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -97,9 +104,9 @@ class Configuration:
                 continue
             written = self._sources.config_file[key]
             holds = next(self._broker_texts[one] for one in names if one in self._broker_texts)
-            if holds in (variable, written) and not _is_same(name, variable, written):
+            if holds.origin in (variable.origin, written.origin) and not _is_same(name, variable, written):
                 yield (
-                    f"{variable.origin.detail} in the environment is {variable.text}, but {key} is {written.text} "
+                    f"{variable.origin.detail} in the environment is {variable}, but {key} is {written} "
                     f"({written.origin}): the {holds.origin.layer.value} holds"
                 )
 
@@ -107,7 +114,7 @@ class Configuration:
         policies = [self._broker_texts.get("log.cleanup.policy")]
         policies += [texts.get("cleanup.policy") for texts in self._topics.values()]
         for text in policies:
-            if text is not None and DEDUPE in text.text.replace(",", " ").split():
+            if text is not None and DEDUPE in text.replace(",", " ").split():
                 yield f"cleanup.policy: {DEDUPE} is an old name of compact ({text.origin})"
 
     @property
@@ -117,7 +124,7 @@ class Configuration:
 
     def own_texts(self, topic: str) -> dict[str, str]:
         """Values that were written for just this topic, by key."""
-        return {key: text.text for key, text in self._topics.get(topic, {}).items()}
+        return dict(self._topics.get(topic, {}))
 
     def with_metadata(self, metadata: KraftMetadata | None) -> "Configuration":
         """What the same other layers say beside this metadata log. Raises `BadConfiguration`."""
@@ -129,33 +136,44 @@ class Configuration:
 
     def topic(self, topic: str) -> TopicConfig:
         """Values of one topic, also of one that no layer mentions."""
-        known = self._resolved.get(topic)
+        return self._topic(topic, [])
+
+    def _topic(self, topic: str, problems: list[str]) -> TopicConfig:
+        """Topics of which the same is written share their values."""
+        own = self._topics.get(topic, Layers())
+        muted = self._mute(topic)
+        shared = (muted, *sorted(own.items()))
+        known = self._resolved.get(shared)
         if known is None:
-            known = self._resolved[topic] = self._resolve(topic)
+            defaults = {name: setting.value for name, setting in self._topic_defaults.items()}
+            layers = (*own.maps, defaults, {_OWN_RATIO: muted})
+            known = _read(TopicConfig, layers, f"topic {topic}: ", problems)
+            if not problems:
+                self._resolved[shared] = known
         return known
 
-    def _resolve(self, topic: str) -> TopicConfig:
-        settings = self.topic_settings(topic)
-        values: dict[str, Any] = {
-            key.field: settings[name].value
-            for name, key in TOPIC_KEYS.items()
-            if key.field and name in settings
-        }
-        if "internal.segment.bytes" in settings:
-            values["segment_bytes"] = settings["internal.segment.bytes"].value
-        brokers = settings["min.cleanable.dirty.ratio"].value
-        if topic in self._sources.muted and "cleanerd.min.cleanable.dirty.ratio" not in settings:
-            default = self._topic_defaults["min.cleanable.dirty.ratio"].value
-            prior = self._sources.muted[topic]
-            values["min_cleanable_dirty_ratio"] = default if prior is None else prior
-        return TopicConfig(broker_min_cleanable_dirty_ratio=brokers, **values)
+    def _mute(self, topic: str) -> float | None:
+        """The ratio of a muted topic that holds for cleanerd unless its own key says another; None: it is not muted."""
+        if topic not in self._sources.muted:
+            return None
+        prior = self._sources.muted[topic]
+        default: float = self._topic_defaults["min.cleanable.dirty.ratio"].value
+        return default if prior is None else prior
 
-    def topic_settings(self, topic: str) -> Settings:
+    def topic_settings(self, topic: str) -> SettingsByKey:
         """Values of one topic by key, with their origins."""
-        problems: list[str] = []
-        settings = _topic_settings(topic, self._topics.get(topic, {}), self._topic_defaults, problems)
-        assert not problems, "resolve() validated every topic that is mentioned"
-        return settings
+        own, config = self._topics.get(topic, Layers()), self.topic(topic)
+        return dict(self._topic_defaults) | {
+            name: Setting(getattr(config, TOPIC_KEYS[name].field), text.origin) for name, text in own.items()
+        }
+
+    def _check_topics(self, problems: list[str]) -> None:
+        for topic, own in self._topics.items():
+            found: list[str] = []
+            self._topic(topic, found)
+            problems += found
+            if not found and not own.keys().isdisjoint(_LAGS):
+                _check_lags(self.topic_settings(topic), f"topic {topic}: ", problems)
 
 
 def resolve(sources: Sources, metadata: KraftMetadata | None = None) -> Configuration:
@@ -172,57 +190,63 @@ def examine(sources: Sources, metadata: KraftMetadata | None = None) -> tuple[Co
     With a problem, the configuration is good for nothing but looking for more of them.
     """
     problems = list(sources.problems)
-    broker_texts = _broker_texts(sources, metadata)
-    broker = _broker_settings(broker_texts, problems)
-    defaults = _topic_defaults(broker, problems)
-    topics = _topic_texts(sources, metadata)
-    for topic, texts in topics.items():
-        _topic_settings(topic, texts, defaults, problems)
-    values = _cleanerd_config(broker)
-    return Configuration(values, broker, metadata, sources, broker_texts, defaults, topics), problems
+    layers = _broker_layers(sources, metadata)
+    broker = _read(CleanerdConfig, layers.maps, "", problems)
+    defaults = _read(TopicDefaults, layers.maps, "", problems)
+    settings = dict(_settings(defaults, layers)) | dict(_settings(broker, layers))
+    _check_dedupe_buffer(settings, problems)
+    topic_defaults = _topic_defaults(settings, problems)
+    topics = _topic_layers(sources, metadata)
+    found = Configuration(broker, settings, metadata, sources, layers, topic_defaults, topics)
+    found._check_topics(problems)
+    return found, problems
 
 
-def _merged(*layers: Texts) -> dict[str, Text]:
-    """Layers, highest precedence first, as one."""
-    merged: dict[str, Text] = {}
-    for layer in reversed(layers):
-        merged |= layer
-    return merged
+def _read(
+    settings: type[_Declared], layers: Sequence[Mapping[str, Any]], where: str, problems: list[str]
+) -> _Declared:
+    """Values of the layers; one problem more for each that is not valid, which is left out."""
+    try:
+        return settings.of(*layers)
+    except ValidationError as error:
+        names = {key.field: name for name, key in declared_keys(settings).items()}
+        bad = {names[str(found["loc"][0])]: found for found in error.errors()}
+        for name, found in bad.items():
+            text: Text = found["input"]
+            problems.append(where + _problem(name, str(found["ctx"]["error"]), str(text), text.origin))
+        return settings.of(*({name: layer[name] for name in layer.keys() - bad} for layer in layers))
 
 
-def _broker_texts(sources: Sources, metadata: KraftMetadata | None) -> Texts:
+def _settings(settings: Settings, layers: Layers) -> Iterator[tuple[str, Setting]]:
+    """What holds, by key; nothing for a key that is not set and has no default."""
+    for name, key in declared_keys(type(settings)).items():
+        value = getattr(settings, key.field)
+        if name.endswith("*"):
+            prefix = name.removesuffix("*")
+            yield from ((prefix + one, Setting(text, layers[prefix + one].origin)) for one, text in value)
+        elif value is not None:
+            is_set = key.field in settings.model_fields_set
+            yield name, Setting(value, layers[name].origin if is_set else DEFAULT)
+
+
+def _broker_layers(sources: Sources, metadata: KraftMetadata | None) -> Layers:
     """The texts that hold."""
     environment = dict(sources.environment)
     if not sources.config_file.keys().isdisjoint(_LOG_DIRS):
         environment.pop("log.dir", None)
-    static = _merged(environment, sources.config_file)
-    dynamic = _dynamic_texts(metadata, _merged(sources.command_line, static)) if metadata else {}
-    return _merged(sources.command_line, dynamic, static)
+    static = Layers(dict(sources.command_line), environment, dict(sources.config_file))
+    dynamic = _dynamic_layers(metadata, static) if metadata else []
+    return Layers(static.maps[0], *dynamic, *static.maps[1:])
 
 
-def _broker_settings(texts: Texts, problems: list[str]) -> Settings:
-    settings = {
-        name: Setting(key.default, DEFAULT) for name, key in BROKER_KEYS.items() if key.default is not None
-    }
-    for name, text in texts.items():
-        key = broker_key(name)
-        assert key is not None, "sources name known keys only"
-        setting = _parse(key, text, "", problems)
-        if setting is not None:
-            settings[name] = setting
-    _check_dedupe_buffer(settings, problems)
-    return settings
-
-
-def _dynamic_texts(metadata: KraftMetadata, static: Texts) -> dict[str, Text]:
+def _dynamic_layers(metadata: KraftMetadata, static: Texts) -> list[dict[str, Text]]:
     """BROKER records that concern this node; keys outside the dynamic set have no effect (rule 7.21)."""
-    own = [_dynamic_layer(metadata, node_id) for node_id in _node_ids(metadata, static)]
-    return _merged(*own, _dynamic_layer(metadata, ""))
+    return [_dynamic_layer(metadata, node) for node in (*_node_ids(metadata, static), "")]
 
 
 def _node_ids(metadata: KraftMetadata, static: Texts) -> list[str]:
     """Id of this node, if known: node.id, else broker.id, else whose directory the metadata log lies in."""
-    named = [static[name].text.strip() for name in ("node.id", "broker.id") if name in static]
+    named = [static[name].strip() for name in ("node.id", "broker.id") if name in static]
     found = [str(metadata.node_id)] if metadata.node_id is not None else []
     return (named + found)[:1]
 
@@ -230,11 +254,11 @@ def _node_ids(metadata: KraftMetadata, static: Texts) -> list[str]:
 def _dynamic_layer(metadata: KraftMetadata, resource: str) -> dict[str, Text]:
     origin = Origin(Layer.METADATA, f'BROKER "{resource}" in {metadata.directory}')
     records = metadata.broker_configs.get(resource, {})
-    dynamic = {name for name, key in BROKER_KEYS.items() if key.scope is Scope.CLUSTER}
+    dynamic = {name for name, key in BROKER_KEYS.items() if key.scope is Scope.RELOADABLE}
     return {name: Text(text, origin) for name, text in records.items() if name in dynamic}
 
 
-def _check_dedupe_buffer(settings: Settings, problems: list[str]) -> None:
+def _check_dedupe_buffer(settings: SettingsByKey, problems: list[str]) -> None:
     """Rule 8.N1, also when the cleaner is disabled."""
     size, threads = settings["log.cleaner.dedupe.buffer.size"], settings["log.cleaner.threads"]
     if size.value // threads.value <= MIN_DEDUPE_BYTES_PER_THREAD:
@@ -243,7 +267,7 @@ def _check_dedupe_buffer(settings: Settings, problems: list[str]) -> None:
         problems.append(_problem("log.cleaner.dedupe.buffer.size", expected, size.value, size.origin))
 
 
-def _topic_defaults(broker: Settings, problems: list[str]) -> dict[str, Setting]:
+def _topic_defaults(broker: SettingsByKey, problems: list[str]) -> dict[str, Setting]:
     """What a topic without values of its own gets (8B), with the conflict check of broker values (8.N3)."""
     found = {name: _topic_default(key, broker, problems) for name, key in TOPIC_KEYS.items()}
     defaults = {name: setting for name, setting in found.items() if setting.value is not None}
@@ -251,29 +275,30 @@ def _topic_defaults(broker: Settings, problems: list[str]) -> dict[str, Setting]
     return defaults
 
 
-def _topic_default(key: TopicKey, broker: Settings, problems: list[str]) -> Setting:
+def _topic_default(key: Key, broker: SettingsByKey, problems: list[str]) -> Setting:
     for name in key.synonyms:
         if name in broker and broker[name].origin != DEFAULT:
             return broker[name] if len(key.synonyms) == 1 else _converted(key, name, broker[name], problems)
     return Setting(key.default, DEFAULT)
 
 
-def _converted(key: TopicKey, synonym: str, setting: Setting, problems: list[str]) -> Setting:
+def _converted(key: Key, synonym: str, setting: Setting, problems: list[str]) -> Setting:
     """A synonym that may be in another unit, in that of the topic key (8.N4)."""
     value, check = setting.value * MS_PER_UNIT[BROKER_KEYS[synonym].unit], key.check
     if key.name == "retention.ms":
         value, check = max(value, -1), _BROKER_RETENTION
-    if not check.accepts(value):
-        problems.append(_problem(synonym, check.expected, setting.value, setting.origin))
-    return Setting(value, setting.origin)
+    if check.accepts(value):
+        return Setting(value, setting.origin)
+    problems.append(_problem(synonym, check.expected, setting.value, setting.origin))
+    return Setting(key.default, DEFAULT)
 
 
-def _topic_texts(sources: Sources, metadata: KraftMetadata | None) -> dict[str, Texts]:
+def _topic_layers(sources: Sources, metadata: KraftMetadata | None) -> dict[str, Layers]:
     """Texts of every topic that is mentioned."""
     records = _topic_records(metadata) if metadata else {}
     layers = (sources.command_line_topics, sources.topic_files, records)
     topics = sorted({topic for layer in layers for topic in layer})
-    return {topic: _merged(*(layer.get(topic, {}) for layer in layers)) for topic in topics}
+    return {topic: Layers(*(dict(layer[topic]) for layer in layers if topic in layer)) for topic in topics}
 
 
 def _topic_records(metadata: KraftMetadata) -> dict[str, Texts]:
@@ -285,54 +310,23 @@ def _topic_records(metadata: KraftMetadata) -> dict[str, Texts]:
     return records
 
 
-def _topic_settings(topic: str, texts: Texts, defaults: Settings, problems: list[str]) -> Settings:
-    where = f"topic {topic}: "
-    own = {name: _parse(TOPIC_KEYS[name], text, where, problems) for name, text in texts.items()}
-    settings = dict(defaults) | {name: setting for name, setting in own.items() if setting is not None}
-    if not {"min.compaction.lag.ms", "max.compaction.lag.ms"}.isdisjoint(own):
-        _check_lags(settings, where, problems)
-    return settings
-
-
-def _check_lags(settings: Settings, where: str, problems: list[str]) -> None:
+def _check_lags(settings: SettingsByKey, where: str, problems: list[str]) -> None:
     """Rule 8.N3, C152."""
-    _check_order(settings, "min.compaction.lag.ms", "max.compaction.lag.ms", where, problems)
-
-
-def _check_order(settings: Settings, lower: str, upper: str, where: str, problems: list[str]) -> None:
+    lower, upper = _LAGS
     low, high = settings[lower], settings[upper]
     if low.value > high.value:
         expected = f"at most {upper}, which is {high.value} ({high.origin})"
         problems.append(where + _problem(lower, expected, low.value, low.origin))
 
 
-def _parse(key: BrokerKey | TopicKey, text: Text, where: str, problems: list[str]) -> Setting | None:
-    """Value of a text; None, and one problem more, where it is not valid."""
-    try:
-        value = _value(key, text)
-        expected = None if key.check.accepts(value) else key.check.expected
-    except ParseError as error:
-        expected = str(error)
-    if expected is None:
-        return Setting(value, text.origin)
-    problems.append(where + _problem(key.name, expected, text.text, text.origin))
-    return None
-
-
-def _value(key: BrokerKey | TopicKey, text: Text) -> Value:
-    """Raises ParseError."""
-    value = key.type.parse(text.text)
-    if key.check is POLICY and isinstance(value, tuple):
-        return tuple("compact" if word == DEDUPE else word for word in value)
-    return value
-
-
 def _is_same(name: str, one: Text, other: Text) -> bool:
     """Whether two texts of a key are one value."""
+    key = BROKER_KEYS[name]
     try:
-        return _value(BROKER_KEYS[name], one) == _value(BROKER_KEYS[name], other)
+        found, wanted = key.type.parse(one), key.type.parse(other)
     except ParseError:
-        return one.text == other.text
+        found, wanted = one, other
+    return found == wanted
 
 
 def _problem(name: str, expected: str, found: object, origin: Origin) -> str:
@@ -345,21 +339,3 @@ def _is_open_cluster(broker: CleanerdConfig) -> bool:
     is_cluster = bool(broker.spark_master) and not broker.spark_master.startswith("local")
     is_asked_for = "spark.authenticate.secret" in conf or conf.get("spark.authenticate") == "true"
     return is_cluster and not is_asked_for
-
-
-def _cleanerd_config(broker: Settings) -> CleanerdConfig:
-    log_dirs: tuple[str, ...] = broker.get("log.dirs", broker["log.dir"]).value
-    values: dict[str, Any] = {
-        key.field: broker[name].value for name, key in BROKER_KEYS.items() if key.field and name in broker
-    }
-    return CleanerdConfig(
-        log_dirs=log_dirs,
-        metadata_log_dir=broker["metadata.log.dir"].value if "metadata.log.dir" in broker else log_dirs[0],
-        spark_conf=tuple(
-            (name.removeprefix(SPARK_CONF_PREFIX), setting.value)
-            for name, setting in sorted(broker.items())
-            if name.startswith(SPARK_CONF_PREFIX)
-        ),
-        log_cleaner_threads_is_set=broker["log.cleaner.threads"].origin != DEFAULT,
-        **values,
-    )

@@ -1,96 +1,193 @@
-"""Frozen values of a resolved configuration.
+"""Every key: one field with its type, unit, default, range, scope and purpose, which stand nowhere else.
 
-`CleanerdConfig` holds for the whole process, `TopicConfig` for the logs of one topic. Their fields are filled
-from the rows of `keys.py` that name them. Both are plain values: they cross process borders (Spark tasks)
-freely. `Setting` and `Origin` say where each value came from; `KraftMetadata` is what the cluster's metadata
-log contributes.
+Source: spec behaviour section 8 (8A and 8C broker keys, 8B topic keys with their broker synonyms). Keys of
+Kafka that have no influence on cleaning or retention are not here; in a broker's file they are ignored. Those
+of 8C that cleanerd leaves alone stand in `keys.IGNORED_BROKER_KEYS`, each with the reason.
+
+`CleanerdConfig` holds for the whole process, `TopicConfig` for the logs of one topic. Both are plain values: they cross
+process borders (Spark tasks) freely. A topic key that has no value of its own takes that of the first of its broker
+synonyms that is set (8B, 8.N4): so milliseconds beat minutes beat hours. `TopicDefaults` has those synonyms.
+
+`KraftMetadata` is what the cluster's metadata log contributes.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 from uuid import UUID
 
+from pydantic import AfterValidator, Field, create_model
 
-class Layer(Enum):
-    """Where a value can come from, highest precedence first."""
+from cleanerd.config.settings import (
+    Bool,
+    Double,
+    Int,
+    Key,
+    Long,
+    Paths,
+    Properties,
+    Rate,
+    Scope,
+    Settings,
+    Str,
+    Words,
+    declared_keys,
+    metadata,
+)
+from cleanerd.config.values import (
+    DOUBLE_MAX,
+    Check,
+    address_or_nothing,
+    at_least,
+    between,
+    matching,
+    more_than,
+    not_empty,
+    one_of,
+    some_of,
+)
 
-    COMMAND_LINE = "command line"
-    TOPIC_FILE = "topic file"
-    METADATA = "metadata log"
-    ENVIRONMENT = "environment"
-    CONFIG_FILE = "config file"
-    DEFAULT = "default"
+INT64_MAX = 2**63 - 1
+TOPIC_NAME = "[a-zA-Z0-9._-]{1,249}"
+KAFKA_LOG_DIR = "/tmp/kafka-logs"  # noqa: S108 - Kafka's default
+_POLICY = some_of("compact", "delete")
+DEDUPE = "dedupe"
+"""What `compact` was called at first."""
+STATIC = Scope.STATIC
+_SOCKET = matching("/.{1,106}", "an absolute path of at most 107 characters")  # sun_path of Linux
+_SERVERS = matching(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}", "a list of host:port")
+_TOPIC_GLOBS = matching(r"[a-zA-Z0-9._*?\[\]!-]{1,249}", "a list of topic names or shell globs")
+_HOUR_MS, _DAY_MS, _WEEK_MS = 3_600_000, 86_400_000, 604_800_000
+_GZIP_LEVEL = Check("-1 or a number in [1, 9]", lambda value: value == -1 or value in range(1, 10))
+_RESERVED = ("__consumer_offsets", "__transaction_state", "__share_group_state", "__remote_log_metadata")
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where one value came from; `detail` is file and line, variable, option or record."""
-
-    layer: Layer
-    detail: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.layer.value}: {self.detail}" if self.detail else self.layer.value
+def _renamed(policy: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple("compact" if word == DEDUPE else word for word in policy)
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A parsed value with its origin."""
+# fmt: off
 
-    value: Any  # a `values.Value`; of which type, the row of the key says
-    origin: Origin
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanerdConfig:
+class CleanerdConfig(Settings):
     """Process-wide values (spec behaviour 8A, 8C; cleanerd's own keys)."""
 
-    log_dirs: tuple[str, ...]
-    metadata_log_dir: str  # as configured, else the first of log_dirs (spec disk A1)
-    log_cleaner_enable: bool  # of cleanerd: its own key wins over the broker's
-    log_cleaner_threads: int
-    log_cleaner_threads_is_set: bool  # False: no number was chosen, cleanerd may use all cores
-    dedupe_buffer_size_bytes: int
-    io_buffer_load_factor: float
-    io_max_bytes_per_second: float
-    backoff_ms: int
-    producer_id_expiration_ms: int
-    retention_check_interval_ms: int
-    spark_master: str  # "": local[log.cleaner.threads]
-    spark_conf: tuple[tuple[str, str], ...] = field(repr=False)  # properties of Spark, sorted
-    job_stall_timeout_ms: int
-    chunk_bytes: int
-    merge_enable: bool
-    io_max_read_bytes_per_second: float
-    io_max_write_bytes_per_second: float
-    spark_idle_timeout_ms: int
-    job_max_bytes: int
-    job_max_logs: int
-    scan_interval_ms: int
-    retry_max: int
-    retry_backoff_ms: int
-    reserved_topics: tuple[str, ...]
-    reserved_max_wait_ms: int
-    commit_live: str  # auto or off
-    broker_agent_untested: bool
-    staged_max_bytes: int  # -1: only free space limits it
-    staged_min_free_ratio: float
-    staged_commit_interval_ms: int
-    broker_cleaner_grace_ms: int
-    kafka_bootstrap_servers: tuple[str, ...]  # empty: no cluster to ask
-    kafka_client_config: str  # "": none
-    shutdown_timeout_ms: int
-    state_dir: str
-    history_max_age_ms: int
-    history_max_bytes: int
-    control_socket: str
-    metrics_listen: str  # "": none
-    metrics_per_partition_topics: tuple[str, ...]
-    page: bool
-    log_format: str
-    log_level: str
+    # 8C: where the logs are and whose they are
+    broker_log_dirs: Annotated[Paths | None, not_empty("at least one directory"), Key("log.dirs", "Log directories.",
+        scope=STATIC)] = None
+    broker_log_dir: Annotated[Paths, not_empty("at least one directory"), Key("log.dir",
+        "Log directories, if log.dirs is not set.", scope=STATIC)] = (KAFKA_LOG_DIR,)
+    broker_metadata_log_dir: Annotated[Str | None, not_empty("a directory"), Key("metadata.log.dir",
+        "Directory of the metadata log, if it is not the first log directory.", scope=STATIC)] = None
+    node_id: Annotated[Int | None, at_least(0), Key("node.id", "Id of the broker: chooses its dynamic values.",
+        scope=STATIC)] = None
+    broker_id: Annotated[Int | None, Key("broker.id", "Id of the broker, if node.id is not set.", scope=STATIC)] = None
+    broker_log_cleaner_enable: Annotated[Bool, Key("log.cleaner.enable",
+        "Whether compacted logs are cleaned and retained at all.", scope=STATIC)] = True
+    log_cleaner_threads: Annotated[Int, at_least(1), Key("log.cleaner.threads",
+        "Cores that cleaning may use; not set: cleanerd chooses.")] = 1
+    io_max_bytes_per_second: Annotated[Rate, more_than(0), Key("log.cleaner.io.max.bytes.per.second",
+        "Limit on reads plus writes.")] = DOUBLE_MAX
+    dedupe_buffer_size_bytes: Annotated[Long, Key("log.cleaner.dedupe.buffer.size",
+        "Memory for finding the newest record of every key (more than 1 MiB per thread).", unit="bytes")] = 134_217_728
+    log_cleaner_io_buffer_size: Annotated[Int, at_least(0), Key("log.cleaner.io.buffer.size",
+        "Memory for reading and writing.", unit="bytes", has_effect=False)] = 524_288
+    io_buffer_load_factor: Annotated[Double, more_than(0), Key("log.cleaner.io.buffer.load.factor",
+        "How full the dedupe buffer may get.", unit="ratio")] = 0.9
+    backoff_ms: Annotated[Long, at_least(0), Key("log.cleaner.backoff.ms",
+        "Pause when there is nothing to clean.")] = 15_000
+    retention_check_interval_ms: Annotated[Long, at_least(1), Key("log.retention.check.interval.ms",
+        "Pause between two retention passes.", scope=STATIC)] = 300_000
+    producer_id_expiration_ms: Annotated[Int, at_least(1), Key("producer.id.expiration.ms",
+        "How long an idle producer is remembered.")] = _DAY_MS
+    own_log_cleaner_enable: Annotated[Bool | None, Key("cleanerd.log.cleaner.enable",
+        "Whether cleanerd cleans and retains compacted logs, whatever log.cleaner.enable says.")] = None
+    spark_master: Annotated[Str, Key("cleanerd.spark.master", "Spark master; empty: local[log.cleaner.threads].",
+        scope=STATIC)] = ""
+    job_stall_timeout_ms: Annotated[Long, at_least(1), Key("cleanerd.job.stall.timeout.ms",
+        "A Spark job is ended and retried when none of its tasks reports for so long.")] = 300_000
+    chunk_bytes: Annotated[Long, at_least(1), Key("cleanerd.chunk.bytes",
+        "Bytes of log that one core works on at a time.", scope=STATIC)] = 33_554_432
+    merge_enable: Annotated[Bool, Key("cleanerd.merge.enable",
+        "Merge small neighbouring segments where that at least halves their number, even if they lose no record.")] = True
+    io_max_read_bytes_per_second: Annotated[Rate, more_than(0), Key("cleanerd.io.max.read.bytes.per.second",
+        "Limit on reads alone; a number or `unlimited`.")] = DOUBLE_MAX
+    io_max_write_bytes_per_second: Annotated[Rate, more_than(0), Key("cleanerd.io.max.write.bytes.per.second",
+        "Limit on writes alone; a number or `unlimited`.")] = DOUBLE_MAX
+    spark_idle_timeout_ms: Annotated[Long, at_least(0), Key("cleanerd.spark.idle.timeout.ms",
+        "Idle time after which Spark is stopped and its memory given back.")] = 60_000
+    job_max_bytes: Annotated[Long, at_least(1), Key("cleanerd.job.max.bytes",
+        "Small logs share one Spark job up to this size.")] = 268_435_456
+    job_max_logs: Annotated[Int, at_least(1), Key("cleanerd.job.max.logs",
+        "Small logs share one Spark job up to this number.", unit="logs")] = 256
+    scan_interval_ms: Annotated[Long, at_least(1), Key("cleanerd.scan.interval.ms",
+        "Pause between two full scans of the log directories.")] = 30_000
+    retry_max: Annotated[Int, at_least(1), Key("cleanerd.retry.max",
+        "Failures in a row after which a log is uncleanable.", unit="failures")] = 3
+    retry_backoff_ms: Annotated[Long, at_least(1), Key("cleanerd.retry.backoff.ms",
+        "Pause after the first failure; it doubles with each further one.")] = 10_000
+    reserved_topics: Annotated[Words, matching(TOPIC_NAME, "a list of topic names"), Key("cleanerd.reserved.topics",
+        "Topics that do not wait behind long jobs.")] = _RESERVED
+    reserved_max_wait_ms: Annotated[Long, at_least(0), Key("cleanerd.reserved.max.wait.ms",
+        "Longest wait of a reserved topic that is due.")] = 60_000
+    commit_live: Annotated[Str, one_of("auto", "off"), Key("cleanerd.commit.live",
+        "auto: a running broker swaps results in, by an agent that is loaded into its JVM. off: they wait until it "
+        "stops.")] = "off"
+    broker_agent_untested: Annotated[Bool, Key("cleanerd.broker.agent.untested",
+        "Whether that agent may also work in releases of Kafka that it is not tested with.")] = False
+    staged_max_bytes: Annotated[Long, at_least(-1), Key("cleanerd.staged.max.bytes",
+        "Largest sum of staged files in a log directory; -1: only free space limits it.")] = -1
+    staged_min_free_ratio: Annotated[Double, between(0, 1), Key("cleanerd.staged.min.free.ratio",
+        "Share of the file system that staging leaves free for the broker.")] = 0.1
+    staged_commit_interval_ms: Annotated[Long, at_least(1), Key("cleanerd.staged.commit.interval.ms",
+        "How often to look for a free .lock while something is staged.")] = 1000
+    broker_cleaner_grace_ms: Annotated[Long, at_least(0), Key("cleanerd.broker.cleaner.grace.ms",
+        "How long a log is left to a live broker's own cleaner that is seen at work; 0: not at all.")] = 900_000
+    kafka_bootstrap_servers: Annotated[Words, _SERVERS, Key("cleanerd.kafka.bootstrap.servers",
+        "Brokers to ask for what only the cluster can do (mute); empty: none.")] = ()
+    kafka_client_config: Annotated[Str, matching("(/.+)?", "an absolute path or nothing"),
+        Key("cleanerd.kafka.client.config",
+        "Properties file of the Kafka client: security.protocol, sasl.*, ssl.*; empty: none.")] = ""
+    shutdown_timeout_ms: Annotated[Long, at_least(0), Key("cleanerd.shutdown.timeout.ms",
+        "Time for work in progress to stop.")] = 20_000
+    state_dir: Annotated[Str, matching("/.+", "an absolute path"), Key("cleanerd.state.dir",
+        "Directory of the history and of what must survive a restart.", scope=STATIC)] = "/var/lib/cleanerd"
+    history_max_age_ms: Annotated[Long, at_least(1), Key("cleanerd.history.max.age.ms",
+        "History older than this is dropped.")] = 30 * _DAY_MS
+    history_max_bytes: Annotated[Long, at_least(1_048_576), Key("cleanerd.history.max.bytes",
+        "Largest size of the history; the oldest events go first.")] = 67_108_864
+    control_socket: Annotated[Str, _SOCKET, Key("cleanerd.control.socket", "Unix socket of the control API.",
+        scope=STATIC)] = "/run/cleanerd/control.sock"
+    metrics_listen: Annotated[Str, address_or_nothing(), Key("cleanerd.metrics.listen",
+        "Address of the metrics, host:port; empty: none.", scope=STATIC)] = "127.0.0.1:11308"
+    metrics_per_partition_topics: Annotated[Words, _TOPIC_GLOBS, Key("cleanerd.metrics.per.partition.topics",
+        "Topics whose partitions have metrics of their own.")] = ()
+    page: Annotated[Bool, Key("cleanerd.page",
+        "Also the read-only status page on that address: all logs, jobs and history.", scope=STATIC)] = True
+    log_format: Annotated[Str, one_of("auto", "json", "console"), Key("cleanerd.log.format",
+        "Form of the log; auto: console on a terminal, else json.", scope=STATIC)] = "auto"
+    log_level: Annotated[Str, one_of("debug", "info", "warning", "error"), Key("cleanerd.log.level",
+        "Lowest level that is logged.")] = "info"
+    spark_conf: Annotated[Properties, Key("cleanerd.spark.conf.*", "Properties of Spark, sorted."), Field(repr=False)] = ()
+
+    @property
+    def log_dirs(self) -> tuple[str, ...]:
+        """The log directories: `log.dirs` wins over `log.dir`."""
+        return self.broker_log_dirs or self.broker_log_dir
+
+    @property
+    def metadata_log_dir(self) -> str:
+        """As configured, else the first of the log directories (spec disk A1)."""
+        return self.broker_metadata_log_dir or self.log_dirs[0]
+
+    @property
+    def log_cleaner_enable(self) -> bool:
+        """Whether cleanerd cleans: its own key wins over the broker's."""
+        return self.broker_log_cleaner_enable if self.own_log_cleaner_enable is None else self.own_log_cleaner_enable
+
+    @property
+    def log_cleaner_threads_is_set(self) -> bool:
+        """False: no number was chosen, cleanerd may use all cores."""
+        return "log_cleaner_threads" in self.model_fields_set
 
     @property
     def round_pause_s(self) -> float:
@@ -98,28 +195,97 @@ class CleanerdConfig:
         return min(self.backoff_ms, self.retention_check_interval_ms) / 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfig:
+class TopicConfig(Settings):
     """Values of one topic (spec behaviour 8B)."""
 
-    cleanup_policy: tuple[str, ...]
-    min_cleanable_dirty_ratio: float  # of cleanerd: its own key wins
-    broker_min_cleanable_dirty_ratio: float  # what the broker's cleaner goes by
-    delete_retention_ms: int
-    min_compaction_lag_ms: int
-    max_compaction_lag_ms: int
-    retention_ms: int
-    retention_bytes: int
-    segment_bytes: int
-    segment_index_bytes: int
-    index_interval_bytes: int
-    file_delete_delay_ms: int
-    compression: str  # of rewritten batches: that of their "batch" or of their "topic"
-    compression_type: str
-    compression_gzip_level: int
-    compression_lz4_level: int
-    compression_zstd_level: int
-    remote_storage_enable: bool
+    cleanup_policy: Annotated[Words, AfterValidator(_renamed), _POLICY,
+        Key("cleanup.policy", "compact, delete, both or neither.", synonyms=("log.cleanup.policy",))] = ("delete",)
+    broker_min_cleanable_dirty_ratio: Annotated[Double, between(0, 1), Key("min.cleanable.dirty.ratio",
+        "A log is cleaned when its dirty share is above this.", synonyms=("log.cleaner.min.cleanable.ratio",))] = 0.5
+    own_min_cleanable_dirty_ratio: Annotated[Double | None, between(0, 1), Key("cleanerd.min.cleanable.dirty.ratio",
+        "min.cleanable.dirty.ratio for cleanerd alone; the broker's cleaner goes by the key without the prefix.",
+        synonyms=("cleanerd.min.cleanable.dirty.ratio",))] = None
+    delete_retention_ms: Annotated[Long, at_least(0), Key("delete.retention.ms",
+        "How long a tombstone stays after its first cleaning.", synonyms=("log.cleaner.delete.retention.ms",))] = _DAY_MS
+    min_compaction_lag_ms: Annotated[Long, at_least(0), Key("min.compaction.lag.ms",
+        "Records younger than this are not compacted.", synonyms=("log.cleaner.min.compaction.lag.ms",))] = 0
+    max_compaction_lag_ms: Annotated[Long, at_least(1), Key("max.compaction.lag.ms",
+        "Records older than this make their log eligible whatever the ratio.",
+        synonyms=("log.cleaner.max.compaction.lag.ms",))] = INT64_MAX
+    retention_ms: Annotated[Long, at_least(-1), Key("retention.ms",
+        "With policy delete: age at which a segment goes; -1 never.",
+        synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"))] = _WEEK_MS
+    retention_bytes: Annotated[Long, Key("retention.bytes",
+        "With policy delete: size that a log is cut to; negative never.", synonyms=("log.retention.bytes",))] = -1
+    topic_segment_bytes: Annotated[Int, at_least(14), Key("segment.bytes", "Largest segment, also of a cleaned one.",
+        synonyms=("log.segment.bytes",))] = 1_073_741_824
+    internal_segment_bytes: Annotated[Int | None, at_least(1), Key("internal.segment.bytes",
+        "Replaces segment.bytes where it is set (Kafka 4.1 and later, for tests).")] = None
+    segment_ms: Annotated[Long, at_least(1), Key("segment.ms", "Age at which the broker rolls the active segment.",
+        synonyms=("log.roll.ms", "log.roll.hours"), has_effect=False)] = _WEEK_MS
+    segment_jitter_ms: Annotated[Long, at_least(0), Key("segment.jitter.ms", "Random share of segment.ms.",
+        synonyms=("log.roll.jitter.ms", "log.roll.jitter.hours"), has_effect=False)] = 0
+    segment_index_bytes: Annotated[Int, at_least(4), Key("segment.index.bytes", "Largest index file.",
+        synonyms=("log.index.size.max.bytes",))] = 10_485_760
+    index_interval_bytes: Annotated[Int, at_least(0), Key("index.interval.bytes",
+        "Bytes of log between two index entries.", synonyms=("log.index.interval.bytes",))] = 4096
+    file_delete_delay_ms: Annotated[Long, at_least(0), Key("file.delete.delay.ms",
+        "How long a retired file stays as .deleted; `cleanerd clean` deletes at once.",
+        synonyms=("log.segment.delete.delay.ms",))] = 60_000
+    max_message_bytes: Annotated[Int, at_least(0), Key("max.message.bytes", "Largest batch.",
+        synonyms=("message.max.bytes",), has_effect=False)] = 1_048_588
+    preallocate: Annotated[Bool, Key("preallocate", "Whether new segments get their full size at once.",
+        synonyms=("log.preallocate",), has_effect=False)] = False
+    flush_messages: Annotated[Long, at_least(1), Key("flush.messages", "Records between two flushes.", unit="records",
+        synonyms=("log.flush.interval.messages",), has_effect=False)] = INT64_MAX
+    flush_ms: Annotated[Long, at_least(0), Key("flush.ms", "Time between two flushes.",
+        synonyms=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"), has_effect=False)] = INT64_MAX
+    compression_type: Annotated[Str, one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        Key("compression.type",
+        "Codec of appended batches, and with cleanerd.compression=topic of those that cleaning rewrites.",
+        synonyms=("compression.type",))] = "producer"
+    compression_gzip_level: Annotated[Int, _GZIP_LEVEL, Key("compression.gzip.level",
+        "Level of that codec where compression.type names it.", synonyms=("compression.gzip.level",))] = -1
+    compression_lz4_level: Annotated[Int, between(1, 17), Key("compression.lz4.level",
+        "Level of that codec where compression.type names it.", synonyms=("compression.lz4.level",))] = 9
+    compression_zstd_level: Annotated[Int, between(-131_072, 22), Key("compression.zstd.level",
+        "Level of that codec where compression.type names it.", synonyms=("compression.zstd.level",))] = 3
+    compression: Annotated[Str, one_of("batch", "topic"), Key("cleanerd.compression",
+        "Codec of a batch that is rewritten: that of the batch, or compression.type and level of its topic. Batches "
+        "that lose nothing stay as they are.", synonyms=("cleanerd.compression",))] = "batch"
+    message_timestamp_before_max_ms: Annotated[Long, at_least(0), Key("message.timestamp.before.max.ms",
+        "How old a record may be when it is appended.", synonyms=("log.message.timestamp.before.max.ms",),
+        has_effect=False)] = INT64_MAX
+    message_timestamp_after_max_ms: Annotated[Long, at_least(0), Key("message.timestamp.after.max.ms",
+        "How far in the future a record may lie when it is appended.", synonyms=("log.message.timestamp.after.max.ms",),
+        has_effect=False)] = _HOUR_MS
+    message_timestamp_type: Annotated[Str, one_of("CreateTime", "LogAppendTime"), Key("message.timestamp.type",
+        "Whether the producer or the broker sets timestamps.", synonyms=("log.message.timestamp.type",),
+        has_effect=False)] = "CreateTime"
+    remote_storage_enable: Annotated[Bool, Key("remote.storage.enable",
+        "A tiered log: only its broker knows which segments it has copied, so time and size retention are left to it."
+        )] = False
+    remote_log_copy_disable: Annotated[Bool, Key("remote.log.copy.disable", "Whether a tiered log stops copying.",
+        has_effect=False)] = False
+    remote_log_delete_on_disable: Annotated[Bool, Key("remote.log.delete.on.disable",
+        "Whether remote segments go when a log is no longer tiered.", has_effect=False)] = False
+    local_retention_ms: Annotated[Long, at_least(-2), Key("local.retention.ms",
+        "Retention of tiered logs on local disk, done by the broker.", synonyms=("log.local.retention.ms",),
+        has_effect=False)] = -2
+    local_retention_bytes: Annotated[Long, at_least(-2), Key("local.retention.bytes",
+        "Retention of tiered logs on local disk, done by the broker.", synonyms=("log.local.retention.bytes",),
+        has_effect=False)] = -2
+
+    @property
+    def min_cleanable_dirty_ratio(self) -> float:
+        """What cleanerd goes by: its own key wins over that which the broker's cleaner goes by."""
+        own = self.own_min_cleanable_dirty_ratio
+        return self.broker_min_cleanable_dirty_ratio if own is None else own
+
+    @property
+    def segment_bytes(self) -> int:
+        """Largest segment, in bytes."""
+        return self.internal_segment_bytes or self.topic_segment_bytes
 
     @property
     def compact(self) -> bool:
@@ -130,6 +296,43 @@ class TopicConfig:
     def delete(self) -> bool:
         """Whether the policy asks for retention by time and size (rules 1.3, 6.1)."""
         return "delete" in self.cleanup_policy
+
+
+class _OtherSynonyms(Settings):
+    """Broker synonyms that differ from their topic key in type, unit, default or range."""
+
+    log_retention_ms: Annotated[Long | None, Key("log.retention.ms", "Retention time, first choice.")] = None
+    log_retention_minutes: Annotated[Int | None, Key("log.retention.minutes", "Retention time, second choice.",
+        scope=STATIC)] = None
+    log_retention_hours: Annotated[Int, Key("log.retention.hours", "Retention time, third choice.", scope=STATIC)] = 168
+    log_roll_ms: Annotated[Long | None, Key("log.roll.ms", "Rolling time, first choice.", has_effect=False)] = None
+    log_roll_hours: Annotated[Int, at_least(1), Key("log.roll.hours", "Rolling time, second choice.", scope=STATIC,
+        has_effect=False)] = 168
+    log_roll_jitter_ms: Annotated[Long | None, Key("log.roll.jitter.ms", "Rolling jitter, first choice.",
+        has_effect=False)] = None
+    log_roll_jitter_hours: Annotated[Int, at_least(0), Key("log.roll.jitter.hours", "Rolling jitter, second choice.",
+        scope=STATIC, has_effect=False)] = 0
+    log_flush_interval_ms: Annotated[Long | None, Key("log.flush.interval.ms", "Flush time, first choice.",
+        has_effect=False)] = None
+    log_flush_scheduler_interval_ms: Annotated[Long, Key("log.flush.scheduler.interval.ms", "Flush time, second choice.",
+        scope=STATIC, has_effect=False)] = INT64_MAX
+
+# fmt: on
+
+
+def _same_synonyms() -> Iterator[tuple[str, Any]]:
+    """All other broker synonyms, declared as their topic keys are."""
+    for name, field in TopicConfig.model_fields.items():
+        key, *others = sorted(metadata(field), key=lambda one: not isinstance(one, Key))
+        assert isinstance(key, Key)
+        for synonym in key.synonyms:
+            if synonym not in declared_keys(_OtherSynonyms):
+                yield name, (Annotated[Any, *others, replace(key, name=synonym, synonyms=())], field.default)
+
+
+TopicDefaults: type[Settings] = create_model(
+    "TopicDefaults", __base__=_OtherSynonyms, **dict(_same_synonyms())
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,20 +5,17 @@ from collections.abc import Iterable
 from cleanerd.config.keys import (
     BROKER_KEYS,
     IGNORED_BROKER_KEYS,
-    INERT_KEYS,
-    INT64_MAX,
     SPARK_CONF_PREFIX,
     TOPIC_KEYS,
-    BrokerKey,
-    Scope,
-    TopicKey,
 )
+from cleanerd.config.model import INT64_MAX
+from cleanerd.config.settings import Key
 from cleanerd.config.sources import OWN_PREFIX, environment_variable
 from cleanerd.config.values import DOUBLE_MAX, UNLIMITED
 
 _HEAD = """# Configuration reference
 
-Made from `cleanerd/config/keys.py` by `cleanerd config reference`; a test compares the two. Where a value can come from,
+Made from `cleanerd/config/model.py` by `cleanerd config reference`; a test compares the two. Where a value can come from,
 highest first: the command line; `topics.d/<topic>.properties`; the cluster's metadata log; the environment; the config
 file; the default. `cleanerd config show --origin` tells which it was. A variable that differs from the config file is a
 warning. `KAFKA_LOG_DIR` gives way to a config file that names log directories: many images keep the directory of the
@@ -75,22 +72,21 @@ def _table(rows: Iterable[str]) -> list[str]:
     return ["| key | type | default | valid | reload | |", "|---|---|---|---|---|---|", *rows]
 
 
-def _broker_row(key: BrokerKey) -> str:
-    reload = "no" if key.scope is Scope.STATIC else "yes"
+def _broker_row(key: Key) -> str:
     variable = f" Environment: `{environment_variable(key.name)}`." if key.name.startswith(OWN_PREFIX) else ""
-    return _row(key, reload, f"{key.doc}{variable}")
+    return _row(key, key.scope.value, f"{key.doc}{variable}")
 
 
-def _topic_table(keys: Iterable[TopicKey]) -> list[str]:
+def _topic_table(keys: Iterable[Key]) -> list[str]:
     head = ["| key | type | default | valid | broker keys | |", "|---|---|---|---|---|---|"]
     return head + [
         _row(key, ", ".join(f"`{name}`" for name in key.synonyms) or "none", key.doc) for key in keys
     ]
 
 
-def _row(key: BrokerKey | TopicKey, fifth: str, doc: str) -> str:
+def _row(key: Key, fifth: str, doc: str) -> str:
     kind = key.type.name.lower() + (f", {key.unit}" if key.unit else "")
-    doc += " *No effect.*" if key.name in INERT_KEYS else ""
+    doc += "" if key.has_effect else " *No effect.*"
     return f"| `{key.name}` | {kind} | {_default(key.default)} | {key.check.expected} | {fifth} | {doc} |"
 
 

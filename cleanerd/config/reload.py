@@ -13,9 +13,9 @@ tell:
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from cleanerd.config.keys import Scope, broker_key, is_secret
-from cleanerd.config.load import Configuration, Settings
-from cleanerd.config.model import Layer, Setting
+from cleanerd.config.keys import broker_key, is_secret
+from cleanerd.config.load import Configuration, SettingsByKey
+from cleanerd.config.settings import Layer, Scope, Setting
 from cleanerd.errors import BadConfiguration
 
 THREADS = "log.cleaner.threads"
@@ -88,7 +88,7 @@ def plan_reload(old: Configuration, new: Configuration) -> ReloadPlan:
     return ReloadPlan(old, new, changes, topics, removed, _topic_ids(old, new))
 
 
-def _changes(old: Settings, new: Settings) -> Iterator[Change]:
+def _changes(old: SettingsByKey, new: SettingsByKey) -> Iterator[Change]:
     for key in sorted(old.keys() | new.keys()):
         change = Change(key, old.get(key), new.get(key))
         if _value(change.old) != _value(change.new) or (key == THREADS and _chosen(change)):

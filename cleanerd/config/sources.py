@@ -21,7 +21,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import javaproperties
 
@@ -30,10 +29,10 @@ from cleanerd.config.keys import (
     IGNORED_TOPIC_KEYS,
     RETIRED_KEYS,
     TOPIC_KEYS,
-    TOPIC_NAME,
     broker_key,
 )
-from cleanerd.config.model import Layer, Origin
+from cleanerd.config.model import TOPIC_NAME
+from cleanerd.config.settings import Layer, Origin, Text, Texts
 
 OWN_PREFIX = "cleanerd."
 _CLEANER_PREFIX = "log.cleaner."
@@ -43,17 +42,6 @@ _TOPIC_NAME = re.compile(TOPIC_NAME)
 _NEARLY = 0.85
 _PROVIDER_REFERENCE = re.compile(r"\$\{[^}]*:[^}]*\}")
 _LINE_END = re.compile(r"\r\n|\r|\n")
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Text of a value as it was written."""
-
-    text: str
-    origin: Origin
-
-
-Texts = Mapping[str, Text]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,26 +94,13 @@ def environment_variable(key: str) -> str:
 
 
 def read_environment() -> dict[str, Text]:
-    """Broker keys that the process environment sets; the key table parses them like all others."""
-    from pydantic import Field, create_model  # noqa: PLC0415 - 0.2 s that `--help` need not wait for
-    from pydantic_settings import BaseSettings  # noqa: PLC0415
-
-    fields: dict[str, Any] = {
-        _field(key): (str, Field("", validation_alias=environment_variable(key))) for key in BROKER_KEYS
-    }
-    model = create_model(
-        "Environment", __base__=BaseSettings, __cls_kwargs__={"case_sensitive": True}, **fields
-    )
-    found = model()
+    """Broker keys that the process environment sets."""
+    variables = {key: environment_variable(key) for key in BROKER_KEYS}
     return {
-        key: Text(getattr(found, _field(key)), Origin(Layer.ENVIRONMENT, environment_variable(key)))
-        for key in BROKER_KEYS
-        if _field(key) in found.model_fields_set
+        key: Text(os.environ[variable], Origin(Layer.ENVIRONMENT, variable))
+        for key, variable in variables.items()
+        if variable in os.environ
     }
-
-
-def _field(key: str) -> str:
-    return key.replace(".", "_")
 
 
 def _environment(problems: list[str], warnings: list[str]) -> dict[str, Text]:
@@ -230,8 +205,8 @@ def _properties(path: str, layer: Layer, problems: list[str]) -> dict[str, Text]
 def _provider_references(texts: Texts) -> Iterable[str]:
     """A reference taken for a literal would name a directory that was never meant."""
     for key, text in texts.items():
-        if broker_key(key) is not None and _PROVIDER_REFERENCE.search(text.text):
-            yield f"{key}: expected a literal value, found a config provider's {text.text!r} ({text.origin})"
+        if broker_key(key) is not None and _PROVIDER_REFERENCE.search(text):
+            yield f"{key}: expected a literal value, found a config provider's {text!r} ({text.origin})"
 
 
 def _retired(key: str, origin: Origin) -> str:

@@ -20,10 +20,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
 Value = bool | int | float | str | tuple[str, ...]
 """What a configuration value is once parsed."""
 
-_BLANKS = "".join(map(chr, range(0x21)))  # Java's String.trim drops every character up to U+0020
+BLANKS = "".join(map(chr, range(0x21)))  # Java's String.trim drops every character up to U+0020
 _INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")  # Python converts no more than 4,300 digits
 _DECIMAL = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
 _COMMA = re.compile(r"\s*,\s*")
@@ -76,7 +79,13 @@ class ValueType(Enum):
 
     def parse(self, text: str) -> Value:
         """Value of `text`. Raises `ParseError`."""
-        return _PARSERS[self](text.strip(_BLANKS))
+        return _PARSERS[self](text.strip(BLANKS))
+
+    def __get_pydantic_core_schema__(self, _: object, __: GetCoreSchemaHandler) -> CoreSchema:
+        """A text is read as Kafka reads it; what is no text was read before."""
+        return core_schema.no_info_plain_validator_function(
+            lambda value: self.parse(value) if isinstance(value, str) else value
+        )
 
 
 _PARSERS: dict[ValueType, Callable[[str], Value]] = {
@@ -97,6 +106,16 @@ class Check:
 
     expected: str
     accepts: Callable[[Value], bool]
+
+    def passed(self, value: Value) -> Value:
+        """The value. Raises `ParseError` if it is not accepted."""
+        if not self.accepts(value):
+            raise ParseError(self.expected)
+        return value
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """What was read is checked."""
+        return core_schema.no_info_after_validator_function(self.passed, handler(source))
 
 
 ANY = Check("any value", lambda _: True)

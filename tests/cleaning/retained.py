@@ -1,6 +1,5 @@
 """Logs for retention: small segments, and what a broker that stopped leaves beside them."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from cleanerd.cleaning.retain import Dispose, Retained, retain
@@ -24,10 +23,10 @@ FILES = RealFiles()
 TP, OTHER = TopicPartition("t", 0), TopicPartition("other", 3)
 NOW_MS = 1_700_000_000_000
 OLD_MS = NOW_MS - 1001
-UNLIMITED = replace(
-    resolve(read_sources()).topic("t"), cleanup_policy=("delete",), retention_ms=-1, retention_bytes=-1
+UNLIMITED = (
+    resolve(read_sources()).topic("t").but(cleanup_policy=("delete",), retention_ms=-1, retention_bytes=-1)
 )
-EXPIRED = replace(UNLIMITED, retention_ms=1000)
+EXPIRED = UNLIMITED.but(retention_ms=1000)
 SEGMENT_KINDS = (".index", ".log", ".snapshot", ".timeindex")
 
 

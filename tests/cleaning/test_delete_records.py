@@ -4,7 +4,6 @@ Rules 6.3, 6.8, 6.12; C126, C127.
 """
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,7 +64,7 @@ def test_c127_delete_records(
     if kafka:
         stop_broker(tmp_path, 15)
     (tmp_path / names.LOG_START_CHECKPOINT).write_bytes(render_offset_checkpoint({OTHER: 3}))
-    config = replace(EXPIRED, retention_bytes=0, cleanup_policy=policy)
+    config = EXPIRED.but(retention_bytes=0, cleanup_policy=policy)
     size_bytes = segment_path(tmp_path, 0).stat().st_size
     deleted = delete(tmp_path, start, config)
     assert (deleted.log_start_offset, deleted.segments) == (start, 3 - remaining)
@@ -82,12 +81,12 @@ def test_kip_1161_which_policies_allow_it(tmp_path: Path) -> None:
     write_log(tmp_path)
     before = contents(tmp_path)
     with pytest.raises(DeletionForbidden, match="compact, without delete"):
-        delete(tmp_path, 6, replace(EXPIRED, cleanup_policy=("compact",)))
+        delete(tmp_path, 6, EXPIRED.but(cleanup_policy=("compact",)))
     for topic in names.INTERNAL_TOPICS:
         with pytest.raises(DeletionForbidden, match="internal topic"):
             delete(tmp_path, 6, EXPIRED, tp=TopicPartition(topic, 0))
     assert contents(tmp_path) == before
-    assert delete(tmp_path, 6, replace(EXPIRED, cleanup_policy=())).segments == 1
+    assert delete(tmp_path, 6, EXPIRED.but(cleanup_policy=())).segments == 1
 
 
 def test_what_the_broker_has_still_to_recover_stays(tmp_path: Path) -> None:

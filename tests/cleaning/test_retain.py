@@ -25,7 +25,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,7 +91,7 @@ def test_c134_producer_snapshots_go_with_their_segments(tmp_path: Path, empty_ac
     write_log(tmp_path, 3, 1, roll=empty_active)
     stop_broker(tmp_path, 3)
     assert bases(tmp_path, FileKind.PRODUCER_SNAPSHOT) == [1, 2, 3]
-    run_pass(tmp_path, replace(UNLIMITED, retention_bytes=0))
+    run_pass(tmp_path, UNLIMITED.but(retention_bytes=0))
     assert bases(tmp_path, FileKind.PRODUCER_SNAPSHOT) == [3]
     assert (bases(tmp_path), snapshot_of(tmp_path).log_start_offset) == ([3], 3)
 
@@ -149,7 +148,7 @@ def test_c138_expired_segments(tmp_path: Path) -> None:
     for path in directory.iterdir():
         os.utime(path, ns=(NOW_MS * 1_000_000, NOW_MS * 1_000_000))
     stop_broker(tmp_path, 200)
-    config = replace(UNLIMITED, retention_ms=600_000)
+    config = UNLIMITED.but(retention_ms=600_000)
     assert run_pass(tmp_path, config, NOW_MS + 600_000) is None
     retained = run_pass(tmp_path, config, NOW_MS + 600_001)
     assert retained is not None
@@ -189,7 +188,7 @@ def test_c142_everything_of_a_compacted_and_expired_log_goes(tmp_path: Path) -> 
     for path in directory.glob("*.log"):
         os.utime(path, ns=(long_ago, long_ago))
     stop_broker(tmp_path, 15)
-    config = replace(UNLIMITED, cleanup_policy=("compact", "delete"), retention_ms=100_000)
+    config = UNLIMITED.but(cleanup_policy=("compact", "delete"), retention_ms=100_000)
     run_pass(tmp_path, config)
     found = snapshot_of(tmp_path)
     assert (found.log_start_offset, found.log_end_offset, len(found.segments)) == (15, 15, 1)
@@ -200,7 +199,7 @@ def test_c142_everything_of_a_compacted_and_expired_log_goes(tmp_path: Path) -> 
 def test_c132_d17_d19_the_log_start_counts_under_any_policy(tmp_path: Path, policy: tuple[str, ...]) -> None:
     write_log(tmp_path)
     update_log_start_checkpoint_with_lock(tmp_path, {TP: 12})
-    config = replace(EXPIRED, cleanup_policy=policy, retention_bytes=0)
+    config = EXPIRED.but(cleanup_policy=policy, retention_bytes=0)
     retained = run_pass(tmp_path, config)
     assert retained is not None
     assert (retained.segments, retained.reasons) == (2, (Breach.LOG_START_OFFSET,))
@@ -215,7 +214,7 @@ def test_the_active_segment_of_a_cooperating_writer_stays(tmp_path: Path) -> Non
     """It is open, although nothing shows that; what is appended later must be there."""
     with LogWriter(str(tmp_path), "t", 0, segment_bytes=1 << 20) as writer:
         append(writer, 15, 5, OLD_MS)
-        retained = run_pass(tmp_path, replace(EXPIRED, retention_bytes=0))
+        retained = run_pass(tmp_path, EXPIRED.but(retention_bytes=0))
         assert retained is not None
         assert (retained.segments, retained.rolled, retained.log_start_offset) == (2, False, 10)
         append(writer, 5, 99, NOW_MS)
@@ -392,7 +391,7 @@ def test_a_tiered_log_keeps_what_its_broker_may_not_have_copied(tmp_path: Path) 
     """Plain local retention would lose it; what lies below the log start goes all the same (6.3)."""
     write_log(tmp_path, 20)
     stop_broker(tmp_path, 20)
-    tiered = replace(EXPIRED, remote_storage_enable=True)
+    tiered = EXPIRED.but(remote_storage_enable=True)
     assert run_pass(tmp_path, tiered) is None
     update_log_start_checkpoint_with_lock(tmp_path, {TP: 10})
     retained = run_pass(tmp_path, tiered)
@@ -421,7 +420,7 @@ def test_a_log_that_can_lose_nothing_is_not_looked_at(
 
     done = retain_log(
         LogDir(Watched(), str(log_dir), FixedNow(NOW_MS), is_kafka=False), TP, read_checkpoints(FILES, str(log_dir)),
-        replace(EXPIRED, cleanup_policy=(policy,)), dry_run=True,
+        EXPIRED.but(cleanup_policy=(policy,)), dry_run=True,
     )  # fmt: skip
     assert (done[1].segments if isinstance(done, tuple) else 0) == goes
     assert bool(looked) == bool(goes)

@@ -7,7 +7,6 @@ comes back, and what is there keeps its transaction index and its leader epochs.
 import contextlib
 import types
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -169,7 +168,7 @@ class SimLogDir(LogDir):
 def sim_deletion(disk: SimDisk, start: int) -> None:
     log_dir, expired = (
         SimLogDir(disk, LOG_DIR, FixedNow(NOW_MS), is_kafka=True),
-        replace(EXPIRED, retention_bytes=0),
+        EXPIRED.but(retention_bytes=0),
     )
     assert delete_records(log_dir, TP, start, expired).log_start_offset == start
 

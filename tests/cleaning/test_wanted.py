@@ -1,6 +1,5 @@
 """The last question before a commit: what forbids it, and what a mute is not."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,9 @@ from cleanerd.storage.log_dir import LogDir
 from tests.cleaning.logs import RECORDS, write_logs
 
 CONFIG = TopicConfig(
-    cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.5, broker_min_cleanable_dirty_ratio=0.5,
+    cleanup_policy=("compact",), broker_min_cleanable_dirty_ratio=0.5,
     delete_retention_ms=0, min_compaction_lag_ms=0, max_compaction_lag_ms=2**63 - 1, retention_ms=-1,
-    retention_bytes=-1, segment_bytes=1 << 30, segment_index_bytes=1 << 20, index_interval_bytes=4096,
+    retention_bytes=-1, topic_segment_bytes=1 << 30, segment_index_bytes=1 << 20, index_interval_bytes=4096,
     file_delete_delay_ms=0, remote_storage_enable=False, compression="batch", compression_type="producer",
     compression_gzip_level=-1, compression_lz4_level=9, compression_zstd_level=3,
 )  # fmt: skip
@@ -38,11 +37,11 @@ def log_dir(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("ratio", [0.0, 0.5, 1.0])
 def test_neither_a_mute_nor_its_end_forbids_a_commit(log_dir: Path, ratio: float) -> None:
     """A mute is a dirty ratio of 1.0: it says who cleans next, nothing of what is done."""
-    ask(log_dir, replace(CONFIG, min_cleanable_dirty_ratio=ratio, broker_min_cleanable_dirty_ratio=ratio))
+    ask(log_dir, CONFIG.but(broker_min_cleanable_dirty_ratio=ratio))
 
 
 def test_a_policy_or_a_lag_that_forbids_the_cleaning_forbids_the_commit(log_dir: Path) -> None:
     with pytest.raises(PolicyChanged, match=r"cleanup\.policy no longer contains compact"):
-        ask(log_dir, replace(CONFIG, cleanup_policy=("delete",)))
+        ask(log_dir, CONFIG.but(cleanup_policy=("delete",)))
     with pytest.raises(PolicyChanged, match=r"younger than min\.compaction\.lag\.ms"):
-        ask(log_dir, replace(CONFIG, min_compaction_lag_ms=NOW_MS * 2))
+        ask(log_dir, CONFIG.but(min_compaction_lag_ms=NOW_MS * 2))

@@ -36,7 +36,6 @@ GOOD = {
     "cleanerd.merge.enable": ("true", "False"),
     "cleanerd.broker.agent.untested": ("true", "False"),
     "cleanerd.commit.live": ("auto", "off"),
-    "cleanerd.retry.backoff.max.ms": ("10000",),
     "cleanerd.history.max.bytes": ("1048576",),
     "cleanerd.shutdown.timeout.ms": ("0", "1"),
     "cleanerd.spark.idle.timeout.ms": ("0",),
@@ -79,8 +78,7 @@ def test_what_each_key_accepts(key: str) -> None:
     row = BROKER_KEYS[key]
     for text in GOOD.get(key, POSITIVE[0]):
         configuration = resolve(read_sources(None, [(key, text)]))
-        field = row.field or TOPIC_KEYS[key].field
-        value = getattr(configuration.broker if row.field else configuration.topic("t"), field)
+        value = getattr(configuration.topic("t") if key in TOPIC_KEYS else configuration.broker, row.field)
         assert value == row.type.parse(text)
     for text in BAD.get(key, POSITIVE[1]):
         with pytest.raises(BadConfiguration) as caught:

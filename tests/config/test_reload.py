@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanerd.config.keys import BROKER_KEYS, Scope
+from cleanerd.config.keys import BROKER_KEYS
 from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.model import KraftMetadata
 from cleanerd.config.reload import CLEANER_KEYS, ReloadPlan, plan_reload
+from cleanerd.config.settings import Scope
 from cleanerd.config.sources import read_sources
 from cleanerd.errors import BadConfiguration
 

@@ -1,86 +1,59 @@
-"""etc/cleanerd.properties against the key table."""
+"""The samples beside the reference: every key that has an effect, in the words and with the defaults of its declaration."""
 
-import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import cleanerd
+import pytest
+
 from cleanerd.config.keys import BROKER_KEYS, TOPIC_KEYS
-from cleanerd.config.load import resolve
-from cleanerd.config.sources import read_sources
+from cleanerd.config.settings import Key
+from cleanerd.config.values import DOUBLE_MAX
 
-PACKAGE = Path(cleanerd.__file__).parent
-SAMPLE = PACKAGE.parent / "etc" / "cleanerd.properties"
-TOPIC_SAMPLE = SAMPLE.parent / "topics.d" / "TOPIC.properties"
-PAIR = re.compile(r"((?:# .*\n)+)#([a-z0-9.]+)=(.*)\n")
-DERIVED = {"log.dirs", "log.dir", "metadata.log.dir", "node.id"}
-"""These feed the log directories and the choice of the broker's dynamic values."""
-OF_THE_DAEMON = {name for name in BROKER_KEYS if name.startswith("cleanerd.")} | {
-    "log.cleaner.enable",
-    "log.cleaner.backoff.ms",
-    "log.cleaner.io.max.bytes.per.second",
-    "log.retention.check.interval.ms",
-    "log.segment.delete.delay.ms",
+ETC = Path(__file__).parents[2] / "etc"
+SAMPLES: dict[str, dict[str, Iterable[Key]]] = {
+    "cleanerd.properties": {
+        "Keys of Kafka": [key for name, key in BROKER_KEYS.items() if not name.startswith("cleanerd.")],
+        "Keys of cleanerd": [key for name, key in BROKER_KEYS.items() if name.startswith("cleanerd.")],
+    },
+    "topics.d/TOPIC.properties": {"Keys of the topic": TOPIC_KEYS.values()},
 }
-"""What `cleanerd run` reads."""
 
 
-def pairs() -> dict[str, tuple[str, str]]:
-    """Comment and value of every key of the sample."""
-    return {key: (comment, value) for comment, key, value in PAIR.findall(SAMPLE.read_text())}
+def rendered(name: str) -> str:
+    """What the file should be: its own introduction, then the keys."""
+    introduction = (ETC / name).read_text().partition("\n## ")[0]
+    return "\n".join([introduction, *(line for part in SAMPLES[name].items() for line in lines(*part))])
 
 
-def read_somewhere() -> set[str]:
-    """Broker keys whose field some module outside `config` reads, themselves or as defaults of topics."""
-    modules = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "config"]
-    source = "\n".join(path.read_text() for path in modules)
-    fields = {key.name: key.field for key in BROKER_KEYS.values()}
-    fields |= {synonym: key.field for key in TOPIC_KEYS.values() for synonym in key.synonyms if key.field}
-    return {name for name, field in fields.items() if field and re.search(rf"\.{field}\b", source)}
+def lines(title: str, keys: Iterable[Key]) -> Iterator[str]:
+    yield f"## {title}\n"
+    for key in keys:
+        if key.has_effect:
+            yield f"# {key.doc}{' It is not set.' if key.default is None else ''}"
+            yield f"#{key.name}={text(key)}"
+    yield ""
 
 
-def test_sample_has_the_keys_that_something_reads() -> None:
-    """No more, so that nobody sets what has no effect, and no less."""
-    assert set(pairs()) == read_somewhere() | DERIVED | OF_THE_DAEMON
-
-
-def test_sample_explains_each_key_as_the_table_does() -> None:
-    """In the words of the key or of the topic key that it is the default of."""
-    for key, (comment, _) in pairs().items():
-        assert BROKER_KEYS[key].doc in comment, key
-
-
-def test_sample_shows_the_defaults() -> None:
-    """Where there is one; else a value that could be."""
-    for key, (_, value) in pairs().items():
-        row = BROKER_KEYS[key]
-        parsed = row.type.parse(value)
-        assert row.check.accepts(parsed), key
-        assert row.default in (None, parsed), key
-
-
-def test_sample_with_every_key_set_is_valid_and_changes_nothing_for_topics(tmp_path: Path) -> None:
-    """All comment signs taken away."""
-    path = tmp_path / "server.properties"
-    path.write_text("".join(f"{key}={value}\n" for key, (_, value) in pairs().items()))
-    assert resolve(read_sources(str(path))).topic("t") == resolve(read_sources()).topic("t")
-
-
-def test_sample_of_a_topic_has_the_keys_that_something_reads_as_the_table_has_them(tmp_path: Path) -> None:
-    """All comment signs taken away it is valid, and changes nothing."""
-    modules = [path.read_text() for path in PACKAGE.rglob("*.py") if path.parent.name != "config"]
-    read = {
-        name
-        for name, key in TOPIC_KEYS.items()
-        if key.field and any(re.search(rf"\.{key.field}\b", module) for module in modules)
-    }
-    found = {key: (comment, value) for comment, key, value in PAIR.findall(TOPIC_SAMPLE.read_text())}
-    assert set(found) == read
-    for key, (comment, _) in found.items():
-        assert TOPIC_KEYS[key].doc in comment, key
-    (tmp_path / "topics.d").mkdir()
-    (tmp_path / "topics.d" / "t.properties").write_text(
-        "".join(f"{key}={value}\n" for key, (_, value) in found.items())
+def text(key: Key) -> str:
+    if isinstance(key.default, tuple):
+        return ",".join(key.default)
+    if key.default == DOUBLE_MAX and key.name.startswith("cleanerd."):
+        return "unlimited"  # Kafka takes only numbers
+    return (
+        ""
+        if key.default is None
+        else str(key.default).lower()
+        if key.type.value == "boolean"
+        else str(key.default)
     )
-    config = tmp_path / "server.properties"
-    config.write_text("")
-    assert resolve(read_sources(str(config))).topic("t") == resolve(read_sources()).topic("t")
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_samples_have_every_key_that_has_an_effect(name: str) -> None:
+    """`python -m tests.config.test_sample` makes it so."""
+    assert (ETC / name).read_text() == rendered(name)
+
+
+if __name__ == "__main__":
+    for sample in SAMPLES:
+        (ETC / sample).write_text(rendered(sample))

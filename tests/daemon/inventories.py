@@ -21,8 +21,8 @@ from cleanerd.format.time_index import ENTRY
 HOUR_MS = 3_600_000
 OLD_MS = 1_600_000_000_000  # before anything that the clock of a test says
 CONFIG = TopicConfig(
-    cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.5, delete_retention_ms=24 * HOUR_MS, min_compaction_lag_ms=0,
-    max_compaction_lag_ms=FOREVER_MS, retention_ms=-1, retention_bytes=-1, segment_bytes=1 << 20,
+    cleanup_policy=("compact",), delete_retention_ms=24 * HOUR_MS, min_compaction_lag_ms=0,
+    max_compaction_lag_ms=FOREVER_MS, retention_ms=-1, retention_bytes=-1, topic_segment_bytes=1 << 20,
     segment_index_bytes=1 << 20, index_interval_bytes=4096, file_delete_delay_ms=0,
     broker_min_cleanable_dirty_ratio=0.5, remote_storage_enable=False, compression="batch", compression_type="producer",
     compression_gzip_level=-1, compression_lz4_level=9, compression_zstd_level=3,

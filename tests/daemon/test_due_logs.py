@@ -5,7 +5,6 @@ what the daemon knows without reading a segment is an upper bound is proved in `
 """
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,7 +44,7 @@ def log_of(fixture: Fixture, name: str, records: int, first: int = 0) -> None:
 def fixture(tmp_path: Path) -> Fixture:
     """An empty log directory; logs qualify with a ratio above 0.05."""
     found = Fixture([tmp_path])
-    config = replace(CONFIG, min_cleanable_dirty_ratio=0.05)
+    config = CONFIG.but(own_min_cleanable_dirty_ratio=0.05)
     found.configs = {f"log{number}": config for number in (20, 25, 30)}
     return found
 
@@ -75,7 +74,7 @@ def test_c012_to_c015_dirtiest_free_log_first(three: Fixture, busy: set[str], ex
 
 def test_c016_log_whose_first_batches_cannot_be_read_does_not_stop_the_others(three: Fixture) -> None:
     """Deviation from 1.27, where it ends the whole selection."""
-    three.configs["log30"] = replace(three.configs["log30"], max_compaction_lag_ms=1)
+    three.configs["log30"] = three.configs["log30"].but(max_compaction_lag_ms=1)
     (three.root / "log30-0" / file_name(20)).unlink()
     assert three.due_names() == ["log25-0"]
     assert three.scan() == ["~ log30-0"]
@@ -173,7 +172,7 @@ def test_c025_min_lag_makes_a_log_due_by_the_mere_passing_of_time(fixture: Fixtu
         30: now_ms - 2 * HOUR_MS,
         40: 0,
     }
-    fixture.configs["log30"] = replace(CONFIG, min_compaction_lag_ms=HOUR_MS)
+    fixture.configs["log30"] = CONFIG.but(min_compaction_lag_ms=HOUR_MS)
     write_log(fixture.root / "log30-0", dict.fromkeys(times, 100), largest_ms=times.__getitem__)
     fixture.scan()
     (due,) = fixture.due()
@@ -209,7 +208,7 @@ def overdue_log(fixture: Fixture, name: str, first_batch_ms: int, *, clean: int,
     """A log with one clean and one dirty segment, whose oldest dirty batch has this time."""
     write_log(fixture.root / name, {0: clean, 10: dirty, 20: 0})
     stamp_first_batch(fixture.root / name, 10, first_batch_ms)
-    fixture.configs[fixture.log(name).topic_partition.topic] = replace(CONFIG, max_compaction_lag_ms=HOUR_MS)
+    fixture.configs[fixture.log(name).topic_partition.topic] = CONFIG.but(max_compaction_lag_ms=HOUR_MS)
 
 
 def test_d01_overdue_logs_go_first_and_the_earliest_deadline_before_all(fixture: Fixture) -> None:
@@ -245,7 +244,7 @@ def test_d05_first_batches_without_a_time_are_never_overdue(fixture: Fixture, fi
 def test_d02_d03_ratio_must_be_above_the_threshold(
     fixture: Fixture, ratio: float, clean: int, dirty: int, is_due: bool
 ) -> None:
-    fixture.configs["t"] = replace(CONFIG, min_cleanable_dirty_ratio=ratio)
+    fixture.configs["t"] = CONFIG.but(own_min_cleanable_dirty_ratio=ratio)
     write_log(fixture.root / "t-0", {0: clean, 10: dirty, 20: 0})
     write_cleaner_checkpoint(fixture.root, {"t-0": 10})
     fixture.scan()
@@ -261,7 +260,7 @@ def test_c034_to_c036_only_compacted_logs_are_looked_at(
 ) -> None:
     """1.2, 1.3; the retention of these logs is another matter."""
     write_log(fixture.root / "t-0", {0: 100, 10: 0})
-    fixture.configs["t"] = replace(CONFIG, cleanup_policy=policy)
+    fixture.configs["t"] = CONFIG.but(cleanup_policy=policy)
     fixture.scan()
     fixture.due_logs.note_horizon(fixture.log("t-0"), 0)
     assert bool(fixture.due()) is is_due
@@ -297,7 +296,7 @@ def test_examined_log_is_not_offered_again_until_something_is_other(one: Fixture
     assert one.due_names() == ["log20-0"]
     one.due_logs.note_examined(log, None)
 
-    one.configs["log20"] = replace(CONFIG, min_cleanable_dirty_ratio=0.07)
+    one.configs["log20"] = CONFIG.but(own_min_cleanable_dirty_ratio=0.07)
     assert one.due_names() == ["log20-0"]
     one.due_logs.note_examined(log, None)
     assert one.due_names() == []
@@ -442,7 +441,7 @@ def test_wait_of_a_reserved_topic_begins_anew_when_it_was_served(three: Fixture)
 def test_next_due_is_when_min_lag_has_passed(fixture: Fixture) -> None:
     """Nobody has to ask again and again."""
     now_ms = fixture.clock.wall_ms
-    fixture.configs["t"] = replace(CONFIG, min_compaction_lag_ms=HOUR_MS)
+    fixture.configs["t"] = CONFIG.but(min_compaction_lag_ms=HOUR_MS)
     write_log(fixture.root / "t-0", {0: 100, 10: 0}, largest_ms=lambda _: now_ms - 10)
     fixture.scan()
     assert (fixture.due_names(), fixture.next_due_in_ms()) == ([], HOUR_MS - 10)
@@ -452,7 +451,7 @@ def test_next_due_is_when_min_lag_has_passed(fixture: Fixture) -> None:
 
 def test_clock_that_goes_back_is_believed(fixture: Fixture) -> None:
     now_ms = fixture.clock.wall_ms
-    fixture.configs["t"] = replace(CONFIG, min_compaction_lag_ms=HOUR_MS)
+    fixture.configs["t"] = CONFIG.but(min_compaction_lag_ms=HOUR_MS)
     write_log(fixture.root / "t-0", {0: 100, 10: 0}, largest_ms=lambda _: now_ms - HOUR_MS)
     fixture.scan()
     assert fixture.due_names() == ["t-0"]
@@ -468,7 +467,7 @@ def test_first_batches_are_read_once(fixture: Fixture, monkeypatch: pytest.Monke
     fixture.scan()
     fixture.due()
     assert next(read) == 0
-    fixture.configs["log20"] = replace(CONFIG, max_compaction_lag_ms=FOREVER_MS - 1)
+    fixture.configs["log20"] = CONFIG.but(max_compaction_lag_ms=FOREVER_MS - 1)
     fixture.due()
     assert next(read) == 10
     (fixture.root / "log20-0" / file_name(40)).touch()
@@ -484,6 +483,6 @@ def test_1_25_totals_of_a_log_directory(three: Fixture) -> None:
     assert totals.cleanable_bytes == 100 * (0 + 4 + 8)
     assert totals.max_dirty_ratio == pytest.approx(8 / 28)
     for topic in three.configs:
-        three.configs[topic] = replace(CONFIG, cleanup_policy=("delete",))
+        three.configs[topic] = CONFIG.but(cleanup_policy=("delete",))
     (totals,) = three.due_logs.totals(three.clock.now_ms(), three.config).values()
     assert (totals.cleanable_bytes, totals.max_dirty_ratio) == (0, 0.0)

@@ -225,7 +225,7 @@ def test_c037_a_compacted_log_that_failed_gets_no_pass(tmp_path: Path, policy: s
     known, config = known_log(tmp_path, policy)
     assert has_turn(known, config, has_failed=False, is_time=True)
     assert not has_turn(known, config, has_failed=True, is_time=True)
-    plain = replace(config, cleanup_policy=("delete",))
+    plain = config.but(cleanup_policy=("delete",))
     assert has_turn(known, plain, has_failed=True, is_time=True)
     assert not has_turn(known, plain, has_failed=False, is_time=False)
 
@@ -233,7 +233,7 @@ def test_c037_a_compacted_log_that_failed_gets_no_pass(tmp_path: Path, policy: s
 def test_1_29_compacted_logs_with_something_to_delete_have_a_turn_every_round(tmp_path: Path) -> None:
     """Compact alone: only when a whole segment lies below the log start (6.3)."""
     known, both = known_log(tmp_path, "compact,delete")
-    compact = replace(both, cleanup_policy=("compact",))
+    compact = both.but(cleanup_policy=("compact",))
     assert has_turn(known, both, has_failed=False, is_time=False)
     assert not has_turn(known, compact, has_failed=False, is_time=False)
     for start, expected in ((4, False), (5, True)):

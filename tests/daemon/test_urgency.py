@@ -86,9 +86,8 @@ def disks(draw: st.DrawFn) -> tuple[ListedLog, LogFacts, dict[int, int | None]]:
 
 
 configs = st.builds(
-    replace,
-    st.just(CONFIG),
-    min_cleanable_dirty_ratio=st.floats(0, 1),
+    CONFIG.but,
+    own_min_cleanable_dirty_ratio=st.floats(0, 1),
     min_compaction_lag_ms=st.integers(-1, 100),
     max_compaction_lag_ms=st.integers(0, 200) | st.just(FOREVER_MS),
 )
@@ -180,7 +179,7 @@ def test_estimate_of_a_real_log_agrees_with_an_exact_scan(tmp_path: Path, is_kaf
     fixture = Fixture([tmp_path])
     now_ms = OLD_MS + HOUR_MS
     fixture.clock.wall_ms = now_ms
-    config = replace(CONFIG, min_compaction_lag_ms=HOUR_MS - 600, max_compaction_lag_ms=HOUR_MS - 1000)
+    config = CONFIG.but(min_compaction_lag_ms=HOUR_MS - 600, max_compaction_lag_ms=HOUR_MS - 1000)
     fixture.configs["t"] = config
     fixture.scan()
     snapshot = scan_partition(

@@ -86,7 +86,7 @@ def test_compose_starts_cleanerd_then_commits_then_starts_the_broker(monkeypatch
         monkeypatch.setenv(name, value)
     found = read_sources()
     assert {"log.dirs", "node.id"} <= found.environment.keys()
-    assert found.environment["log.dirs"].text == services["kafka"]["environment"]["KAFKA_LOG_DIRS"]
+    assert found.environment["log.dirs"] == services["kafka"]["environment"]["KAFKA_LOG_DIRS"]
     grace_s = int(services["cleanerd"]["stop_grace_period"].rstrip("s"))
     assert grace_s > 20 + 15, "cleanerd.shutdown.timeout.ms and what a stop takes besides"
 

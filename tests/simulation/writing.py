@@ -1,7 +1,6 @@
 """The steps of those who write: appends, rolls, truncations, ends and deaths of writers, deletions of records."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from cleanerd.cleaning.delete_records import OffsetOutOfRange, delete_records
 from cleanerd.config.load import resolve
@@ -14,7 +13,7 @@ from tests.simulation.rules import Violation
 from tests.simulation.stage import Stage
 from tests.simulation.writer import Log
 
-_DELETE = replace(resolve(read_sources()).topic("any"), cleanup_policy=("delete",))
+_DELETE = resolve(read_sources()).topic("any").but(cleanup_policy=("delete",))
 
 
 class Writing:

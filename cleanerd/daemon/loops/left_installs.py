@@ -35,7 +35,7 @@ from uuid import UUID
 import structlog
 from pydantic import Field, TypeAdapter
 
-from cleanerd.config.keys import TOPIC_NAME
+from cleanerd.config.model import TOPIC_NAME
 from cleanerd.daemon.kafka_admin import KafkaAdmin
 from cleanerd.daemon.parts import Parts, no_cluster
 from cleanerd.daemon.values.log_id import LogId

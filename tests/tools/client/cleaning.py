@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cleanerd.cleaning.choose import Candidate, examine
@@ -125,10 +125,9 @@ class Cleaning:
     def choose(self) -> bool:
         """Scan and plan; whether there is anything to clean."""
         configuration = defaults()
-        topic = replace(
-            configuration.topic("t"),
+        topic = configuration.topic("t").but(
             cleanup_policy=("compact",),
-            segment_bytes=500,
+            topic_segment_bytes=500,
             delete_retention_ms=DELETE_RETENTION_MS,
         )
         request = CleanRequest(
