@@ -11,10 +11,18 @@ info      worth knowing; nothing has to be done
 ========  ===============================================================================================
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+from cleanerd.env.files import NotRegular
+from cleanerd.format.errors import FormatError
+
+from .regular_files import SMALL_BYTES, read_small
+
+_T = TypeVar("_T")
 
 
 class Severity(StrEnum):
@@ -153,3 +161,57 @@ class Finding:
     def remedy(self) -> str:
         """What to do."""
         return KINDS[self.code].remedy
+
+
+class Judged:
+    """A log directory, a partition or a segment, and what is wrong with it."""
+
+    __slots__ = ()
+    findings: list[Finding]
+
+    @property
+    def subject(self) -> tuple[str, str, int]:
+        """Log directory, topic and partition of its findings."""
+        raise NotImplementedError
+
+    def add(
+        self, code: str, path: str, position: int = -1, expected: object = "", found: object = ""
+    ) -> None:
+        """Something that is wrong."""
+        self.findings.append(Finding(code, *self.subject, path, position, str(expected), str(found)))
+
+    @contextlib.contextmanager
+    def reading(
+        self, path: str, unreadable: str = "unreadable", what: str = "a readable file"
+    ) -> Iterator[None]:
+        """What cannot be read is a finding, and ends the block; a file that is not there is none."""
+        try:
+            yield
+        except FileNotFoundError:
+            return
+        except NotRegular as error:
+            self.add("not_regular", path, -1, "a regular file", error.found)
+        except OSError as error:
+            self.add(unreadable, path, -1, what, error.strerror)
+
+    def parsed(
+        self,
+        path: str,
+        parse: Callable[[bytes], _T],
+        code: str,
+        unreadable: str | None = None,
+        *,
+        in_writing: bool = False,
+    ) -> _T | None:
+        """What is in a small file; None where there is none, or, with a finding, nothing that can be used.
+
+        `in_writing`: what makes no sense may be half of a file that a broker is writing, and is no finding.
+        """
+        with self.reading(path, unreadable or code):
+            content = read_small(path, SMALL_BYTES)
+            try:
+                return parse(content)
+            except FormatError as error:
+                if not in_writing:
+                    self.add(code, path, error.position, error.expected, error.found)
+        return None

@@ -8,20 +8,19 @@ from functools import partial
 from uuid import UUID
 
 from cleanerd.env.clock import SystemClock
-from cleanerd.env.files import NotRegular, RealFiles
+from cleanerd.env.files import RealFiles
 from cleanerd.errors import CleanerdError, DirOffline, guarded
 from cleanerd.format import names
 from cleanerd.format.checkpoint import parse_offset_checkpoint
-from cleanerd.format.errors import FormatError
 from cleanerd.format.meta_properties import MetaProperties, parse_meta_properties
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.storage.lock import probe
 from cleanerd.storage.log_dir import LogDir as LogDirOnDisk
 from cleanerd.storage.no_log_dir import A_LOG_DIR, found_instead
 
-from .findings import Finding
+from .findings import Finding, Judged
 from .partition_check import DirFacts, Partition
-from .regular_files import SMALL_BYTES, CarefulFiles, read_small
+from .regular_files import CarefulFiles
 
 CHECKPOINTS = (
     names.CLEANER_OFFSET_CHECKPOINT,
@@ -65,11 +64,11 @@ def list_log_dir(log_dir: str) -> LogDir:
     try:
         listed = sorted(os.listdir(log_dir))
     except OSError as error:
-        problems.add("unreadable", "", -1, "a readable directory", error.strerror)
+        problems.add("unreadable", log_dir, -1, "a readable directory", error.strerror)
         return found
     instead = guarded(partial(found_instead, RealFiles(), log_dir), log_dir)
     if isinstance(instead, str):
-        problems.add("no_log_dir", "", -1, A_LOG_DIR, instead)
+        problems.add("no_log_dir", log_dir, -1, A_LOG_DIR, instead)
     for name in listed:
         _sort(found, problems, name)
     _check_entries(found, problems)
@@ -90,17 +89,17 @@ def _sort(found: LogDir, problems: "_Problems", name: str) -> None:
         is_directory = stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:
         if parsed is not None:
-            problems.add("unreadable", name, -1, "a directory", error.strerror)
+            problems.add("unreadable", path, -1, "a directory", error.strerror)
         return
     if parsed is None:
         if is_directory and name != _TOLERATED_DIRECTORY and found.facts.is_kafka:
-            problems.add("foreign_directory", name, -1, "TOPIC-PARTITION", name)
+            problems.add("foreign_directory", path, -1, "TOPIC-PARTITION", name)
     elif not is_directory:
-        problems.add("not_regular", name, -1, "a partition directory", "no directory")
+        problems.add("not_regular", path, -1, "a partition directory", "no directory")
     elif parsed[1] is DirKind.CURRENT:
         found.partitions.append((parsed[0], path))
     else:
-        problems.add(_KIND_CODES[parsed[1]], name)
+        problems.add(_KIND_CODES[parsed[1]], path)
 
 
 def _check_entries(found: LogDir, problems: "_Problems") -> None:
@@ -110,50 +109,28 @@ def _check_entries(found: LogDir, problems: "_Problems") -> None:
     present = {tp for tp, _ in found.partitions}
     for name in CHECKPOINTS:
         for tp in sorted(found.facts.offsets[name].keys() - present):
-            problems.add("checkpoint_partition", name, -1, f"a directory {tp}", "none")
+            problems.add("checkpoint_partition", problems.path(name), -1, f"a directory {tp}", "none")
 
 
-class _Problems:
-    """Findings about a log directory as a whole; names are relative to it."""
+class _Problems(Judged):
+    """Findings about a log directory as a whole."""
 
     def __init__(self, log_dir: str, findings: list[Finding]) -> None:
-        self._findings = findings
+        self.findings = findings
         self._log_dir = log_dir
 
-    def add(
-        self, code: str, name: str, position: int = -1, expected: object = "", found: object = ""
-    ) -> None:
-        path = os.path.join(self._log_dir, name) if name else self._log_dir
-        self._findings.append(Finding(code, self._log_dir, "", -1, path, position, str(expected), str(found)))
+    @property
+    def subject(self) -> tuple[str, str, int]:
+        return self._log_dir, "", -1
 
-    def read(self, name: str, unreadable: str) -> bytes | None:
-        try:
-            return read_small(os.path.join(self._log_dir, name), SMALL_BYTES)
-        except FileNotFoundError:
-            return None
-        except NotRegular as error:
-            self.add("not_regular", name, -1, "a regular file", error.found)
-        except OSError as error:
-            self.add(unreadable, name, -1, "a readable file", error.strerror)
-        return None
+    def path(self, name: str) -> str:
+        return os.path.join(self._log_dir, name)
 
     def meta(self) -> MetaProperties | None:
-        content = self.read(names.META_PROPERTIES, "meta_properties")
-        try:
-            return None if content is None else parse_meta_properties(content)
-        except FormatError as error:
-            self.add("meta_properties", names.META_PROPERTIES, error.position, error.expected, error.found)
-            return None
+        return self.parsed(self.path(names.META_PROPERTIES), parse_meta_properties, "meta_properties")
 
     def checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
-        content = self.read(name, "checkpoint")
-        if content is None:
-            return {}
-        try:
-            return parse_offset_checkpoint(content)
-        except FormatError as error:
-            self.add("checkpoint", name, error.position, error.expected, error.found)
-            return {}
+        return self.parsed(self.path(name), parse_offset_checkpoint, "checkpoint") or {}
 
 
 def compare_log_dirs(log_dirs: Sequence[LogDir], partitions: Iterable[Partition]) -> None:
@@ -194,17 +171,11 @@ def _compare_meta(log_dirs: Sequence[LogDir]) -> None:
         assert first is not None
         assert mine is not None
         problems = _Problems(found.facts.log_dir, found.findings)
-        wanted = (first.cluster_id, first.node_id)
+        path, wanted = problems.path(names.META_PROPERTIES), (first.cluster_id, first.node_id)
         if (mine.cluster_id, mine.node_id) != wanted:
             have = (mine.cluster_id, mine.node_id)
-            problems.add("meta_mismatch", names.META_PROPERTIES, -1, f"cluster and node {wanted}", have)
+            problems.add("meta_mismatch", path, -1, f"cluster and node {wanted}", have)
         if mine.directory_id is not None:
             owner = owners.setdefault(mine.directory_id, found.facts.log_dir)
             if owner != found.facts.log_dir:
-                problems.add(
-                    "meta_mismatch",
-                    names.META_PROPERTIES,
-                    -1,
-                    "a directory.id of its own",
-                    f"that of {owner}",
-                )
+                problems.add("meta_mismatch", path, -1, "a directory.id of its own", f"that of {owner}")

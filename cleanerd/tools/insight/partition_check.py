@@ -8,15 +8,14 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import UUID
 
 import numpy as np
 
-from cleanerd.env.files import NotRegular
 from cleanerd.errors import CleanerdError
 from cleanerd.format import names
 from cleanerd.format.checkpoint import EpochEntry, parse_leader_epochs
-from cleanerd.format.errors import FormatError
 from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartition, parse_segment_file
 from cleanerd.format.partition_metadata import parse_partition_metadata
 from cleanerd.format.producer_snapshot import parse_producer_snapshot
@@ -25,8 +24,8 @@ from cleanerd.storage.generation import read_generation
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import read_manifests, staged_flaw, staged_names
 
-from .findings import Finding
-from .regular_files import SMALL_BYTES, CarefulFiles, read_small
+from .findings import Finding, Judged
+from .regular_files import CarefulFiles
 from .segment_check import SegmentReport, SegmentTask
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -52,7 +51,7 @@ class DirFacts:
 
 
 @dataclass(slots=True)
-class Partition:
+class Partition(Judged):
     """A partition directory as it was listed, and what is wrong with it so far."""
 
     facts: DirFacts
@@ -68,29 +67,10 @@ class Partition:
         """Path of a file in it."""
         return os.path.join(self.directory, name)
 
-    def add(
-        self, code: str, path: str, position: int = -1, expected: object = "", found: object = ""
-    ) -> None:
-        """Something that is wrong."""
-        tp = self.topic_partition
-        self.findings.append(
-            Finding(
-                code, self.facts.log_dir, tp.topic, tp.partition, path, position, str(expected), str(found)
-            )
-        )
-
-    def read(self, name: str, unreadable: str = "unreadable") -> bytes | None:
-        """A small file; None where there is none to be read, with a finding unless there is none at all."""
-        path = self.path(name)
-        try:
-            return read_small(path, SMALL_BYTES)
-        except FileNotFoundError:
-            return None
-        except NotRegular as error:
-            self.add("not_regular", path, -1, "a regular file", error.found)
-        except OSError as error:
-            self.add(unreadable, path, -1, "a readable file", error.strerror)
-        return None
+    @property
+    def subject(self) -> tuple[str, str, int]:
+        """Log directory, topic and partition."""
+        return self.facts.log_dir, self.topic_partition.topic, self.topic_partition.partition
 
 
 def list_partition(facts: DirFacts, topic_partition: TopicPartition, directory: str) -> Partition:
@@ -193,23 +173,13 @@ _INDEXES = {FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX}
 
 def _read_metadata(found: Partition) -> None:
     path = found.path(names.PARTITION_METADATA)
-    content = found.read(names.PARTITION_METADATA)
-    try:
-        if content is not None:
-            found.topic_id = parse_partition_metadata(content)
-        elif found.facts.is_kraft and _is_missing(found, path):
-            found.add("partition_metadata_missing", path)
-    except FormatError as error:
-        found.add("partition_metadata", path, error.position, error.expected, error.found)
+    found.topic_id = found.parsed(path, parse_partition_metadata, "partition_metadata", "unreadable")
+    if found.topic_id is None and found.facts.is_kraft and _is_missing(found, path):
+        found.add("partition_metadata_missing", path)
     path = found.path(names.LEADER_EPOCH_CHECKPOINT)
-    content = found.read(names.LEADER_EPOCH_CHECKPOINT, "epochs")
-    try:
-        if content is not None:
-            found.epochs = parse_leader_epochs(content)
-        elif _is_missing(found, path):
-            found.add("epochs_missing", path)
-    except FormatError as error:
-        found.add("epochs", path, error.position, error.expected, error.found)
+    found.epochs = found.parsed(path, parse_leader_epochs, "epochs")
+    if found.epochs is None and _is_missing(found, path):
+        found.add("epochs_missing", path)
 
 
 def _is_missing(found: Partition, path: str) -> bool:
@@ -222,17 +192,9 @@ def _read_snapshots(found: Partition, live: Sequence[SegmentFileName]) -> None:
     for name in live:
         if name.kind is not FileKind.PRODUCER_SNAPSHOT:
             continue
-        content = found.read(str(name), "snapshot")
-        if content is None:
-            continue
-        path = found.path(str(name))
-        try:
-            parse_producer_snapshot(content, name.base_offset)
-        except FormatError as error:
-            if not found.facts.is_live:  # else it may be in the middle of being written
-                found.add("snapshot", path, error.position, error.expected, error.found)
-            continue
-        found.snapshots.append(name.base_offset)
+        path, parse = found.path(str(name)), partial(parse_producer_snapshot, offset=name.base_offset)
+        if found.parsed(path, parse, "snapshot", in_writing=found.facts.is_live) is not None:
+            found.snapshots.append(name.base_offset)
 
 
 def _look_at_staged(found: Partition, listed: Sequence[str]) -> None:

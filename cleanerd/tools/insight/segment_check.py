@@ -20,7 +20,7 @@ from cleanerd.kernels.transactions import collect_events
 from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 from cleanerd.storage.index_files import read_offset_index, read_time_index, read_txn_index
 
-from .findings import Finding
+from .findings import Finding, Judged
 from .index_check import OffsetIndexCheck, TimeIndexCheck
 from .regular_files import CarefulFiles, file_size
 from .walk import Bounds, Damage, Sound, walk_log
@@ -69,7 +69,7 @@ class SegmentTask:
 
 
 @dataclass(slots=True)
-class SegmentReport:
+class SegmentReport(Judged):
     """What was found in a segment. Offsets are -1 without a batch.
 
     `events`: of every transaction the first batch of a run, and the markers. `epochs`: (leader epoch, first offset)
@@ -91,17 +91,19 @@ class SegmentReport:
     has_producers: bool = False
     is_whole: bool = True
 
-    def add(self, code: str, path: str, position: int, expected: object, found: object) -> None:
+    @property
+    def subject(self) -> tuple[str, str, int]:
+        """Log directory, topic and partition."""
+        return self.task.log_dir, self.task.topic_partition.topic, self.task.topic_partition.partition
+
+    def add(
+        self, code: str, path: str, position: int = -1, expected: object = "", found: object = ""
+    ) -> None:
         """A finding about a file of this segment; only so many are listed."""
-        if len(self.findings) >= FINDINGS_MAX:
+        if len(self.findings) < FINDINGS_MAX:
+            Judged.add(self, code, path, position, expected, found)
+        else:
             self.unlisted += 1
-            return
-        tp = self.task.topic_partition
-        self.findings.append(
-            Finding(
-                code, self.task.log_dir, tp.topic, tp.partition, path, position, str(expected), str(found)
-            )
-        )
 
 
 def check_segment(task: SegmentTask) -> SegmentReport | None:
@@ -142,7 +144,8 @@ def check_segment(task: SegmentTask) -> SegmentReport | None:
         )
         report = changed
     if report.unlisted:
-        report.findings.append(_many(report))
+        path, more = report.task.path(FileKind.LOG), f"{report.unlisted} more"
+        report.findings.append(Finding("many_findings", *report.subject, path, -1, "nothing", more))
     return report
 
 
@@ -150,20 +153,6 @@ def defect(error: Exception) -> str:
     """What to report about an error that should not be, in words."""
     line = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {line.name}:{line.lineno}: {error}"
-
-
-def _many(report: SegmentReport) -> Finding:
-    tp, path = report.task.topic_partition, report.task.path(FileKind.LOG)
-    return Finding(
-        "many_findings",
-        report.task.log_dir,
-        tp.topic,
-        tp.partition,
-        path,
-        -1,
-        "nothing",
-        f"{report.unlisted} more",
-    )
 
 
 def _check(report: SegmentReport) -> None:
@@ -227,17 +216,12 @@ def _read(
     if kind not in task.kinds and not _comes_or_goes(task, path):
         report.add(missing, path, -1, "a file", "none")
         return None
-    try:
-        return read(CarefulFiles(), path, task.base_offset)
-    except FileNotFoundError:
-        return None
-    except CorruptFile as error:
-        report.add("txn_index_entry", path, error.position, error.expected, error.found)
-        report.is_whole = False
-    except NotRegular as error:
-        report.add("not_regular", path, -1, "a regular file", error.found)
-    except OSError as error:
-        report.add("unreadable", path, -1, "a readable file", error.strerror)
+    with report.reading(path):
+        try:
+            return read(CarefulFiles(), path, task.base_offset)
+        except CorruptFile as error:
+            report.add("txn_index_entry", path, error.position, error.expected, error.found)
+            report.is_whole = False
     return None
 
 
