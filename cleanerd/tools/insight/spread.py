@@ -126,22 +126,14 @@ def _copies(
 
 def _home(key: bytes, copies: list[Copy], partitions: int) -> int:
     if partitions:
-        default = (murmur2(key) & 0x7FFFFFFF) % partitions
+        default = default_partition(key, partitions)
         if any(copy.partition == default for copy in copies):
             return default
     return copies[0].partition
 
 
-def murmur2(data: bytes) -> int:
-    """The hash of Kafka's default partitioner, as an unsigned number."""
-    mask, factor = 0xFFFFFFFF, 0x5BD1E995
-    found = 0x9747B28C ^ len(data)
-    whole = len(data) // 4 * 4
-    for at in range(0, whole, 4):
-        word = int.from_bytes(data[at : at + 4], "little") * factor & mask
-        word = (word ^ word >> 24) * factor & mask
-        found = (found * factor & mask) ^ word
-    if whole < len(data):
-        found = (found ^ int.from_bytes(data[whole:], "little")) * factor & mask
-    found = (found ^ found >> 13) * factor & mask
-    return found ^ found >> 15
+def default_partition(key: bytes, partitions: int) -> int:
+    """Where Kafka's default partitioner puts a key."""
+    from kafka.partitioner.default import murmur2  # noqa: PLC0415 - brings the whole client along
+
+    return int(murmur2(key) & 0x7FFFFFFF) % partitions

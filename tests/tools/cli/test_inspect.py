@@ -114,6 +114,7 @@ def test_html_is_one_file_that_asks_for_nothing(run: Run, tmp_path: Path) -> Non
     evil = inspect_partition(str(GOLDEN / "plain-0"), now_ms=0)
     hot = evil.hot_keys[0]._replace(key=b"<script>", key_length=8)
     assert "&lt;script&gt;" in page([replace(evil, hot_keys=(hot,))])
+    assert "</html>" in page([])
     assert "<script>" not in page([replace(evil, hot_keys=(hot,))])
 
 
