@@ -83,6 +83,13 @@ def parse_duration(text: str) -> float:
     return _parse(text, _SECONDS, "a length of time, like 90s, 5m, 2h or 7d")
 
 
+def parse_number(text: str) -> int:
+    """A number of 0 or more. Raises ValueError."""
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(f"expected a number of 0 or more, found {text!r}")
+    return int(text)
+
+
 def _parse(text: str, factors: dict[str, float] | dict[str, int], what: str) -> float:
     number = text.strip().lower().rstrip("abcdefghijklmnopqrstuvwxyz")
     unit = text.strip().lower()[len(number) :]

@@ -12,11 +12,11 @@ Completers = Mapping[str, Callable[..., Iterable[str]]]
 """By metavar; each gets `prefix` and `parsed_args`, and what else argcomplete passes."""
 
 
-def script(parser: ArgumentParser, shell: str) -> str:
+def script(prog: str, shell: str) -> str:
     """The script to source, or to put where the shell looks for completions."""
     from argcomplete.shell_integration import shellcode  # noqa: PLC0415 - only here
 
-    return str(shellcode([parser.prog], use_defaults=False, shell=shell))
+    return str(shellcode([prog], use_defaults=False, shell=shell))
 
 
 def autocomplete(parser: ArgumentParser, more: Completers) -> None:
@@ -29,9 +29,7 @@ def autocomplete(parser: ArgumentParser, more: Completers) -> None:
     files = FilesCompleter()
     by_metavar: Completers = {"FILE": files, "PATH": files, "DIR": DirectoriesCompleter()}
     _teach(parser, {**by_metavar, "KEY=VALUE": _config_keys, **more})
-    argcomplete.autocomplete(
-        parser, always_complete_options=False, default_completer=SuppressCompleter(), exclude=("_names",)
-    )
+    argcomplete.autocomplete(parser, always_complete_options=False, default_completer=SuppressCompleter())
 
 
 def _teach(parser: ArgumentParser, by_metavar: Completers) -> None:

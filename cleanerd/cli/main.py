@@ -89,7 +89,7 @@ def _leave(*_: object) -> NoReturn:
 
 def _run(arguments: argparse.Namespace, clean_once: "CleanOnce | None") -> int:
     if arguments.command == "completion":
-        write(script(make_parser(), arguments.shell))
+        write(script("cleanerd", arguments.shell))
         return 0
     if arguments.command == "run":
         signal.signal(signal.SIGINT, _leave)  # until the daemon has a handler of its own

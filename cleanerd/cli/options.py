@@ -3,6 +3,8 @@
 from argparse import ArgumentParser, ArgumentTypeError, _ActionsContainer
 from collections.abc import Callable
 
+from cleanerd.units import parse_number
+
 FORMATS = ("table", "wide", "json", "jsonl", "yaml")
 """`wide` is a table that is not cut to the terminal, `jsonl` a line for each result."""
 OUTPUT_HELP = f"{', '.join(FORMATS)}; default: table"
@@ -85,6 +87,7 @@ def topic_assignment(text: str) -> tuple[str, str, str]:
 
 def number(text: str) -> int:
     """Parse a number of 0 or more."""
-    if not (text.isascii() and text.isdecimal()):
-        raise ArgumentTypeError(f"expected a number of 0 or more, found {text!r}")
-    return int(text)
+    try:
+        return parse_number(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None

@@ -25,11 +25,12 @@ from cleanerd import __version__
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import CleanerdConfig, KraftMetadata
 from cleanerd.config.reload import ReloadPlan
+from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.api.control_server import AuditEntry, ControlServer
 from cleanerd.daemon.api.control_socket import listen
 from cleanerd.daemon.api.metrics_server import MetricsServer, pages
-from cleanerd.daemon.api.service import Service
 from cleanerd.daemon.api.status_page import StatusPage, landing_page
+from cleanerd.daemon.api.verbs import VERBS
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus, ReloadTrigger
 from cleanerd.daemon.configuration.watch import ConfigWatcher
 from cleanerd.daemon.kafka_admin import KafkaAdmin
@@ -104,6 +105,7 @@ class Daemon:
         self._supervisor = Supervisor(self._parts)
         self._crew = self._supervisor.crew
         self._parts.metrics.read_with(lambda: scraped_metrics.read(self._parts, self._crew, self._reloader))
+        self._control = Control(self._parts, self._crew, self._reloader, self._mutes)
         self._status_line = StatusLine(self._parts, self._reloader)
         self._watcher = ConfigWatcher(
             config_file, [config.metadata_log_dir, *log_dirs], self._reload, clock=clock
@@ -144,14 +146,14 @@ class Daemon:
     def _servers(self, config: CleanerdConfig) -> tuple[ControlServer, MetricsServer | None]:
         """The control API and the metrics port, which are listened on and not served yet. Raises Fatal."""
         parts = self._parts
-        service = Service(parts, self._crew, self._reloader, self._supervisor.reloaded, self._mutes)
         served = pages(parts.metrics, lambda: self._supervisor.trouble(_HUNG_S), lambda: parts.life.is_ready)
-        status = StatusPage(service, parts).by_path() if config.page else {"/": landing_page}
+        status = StatusPage(self._control).by_path() if config.page else {"/": landing_page}
         on_port = {**served, **status}
         metrics = MetricsServer(config.metrics_listen, on_port) if config.metrics_listen else None
         server = ControlServer(
             listen(config.control_socket, os.environ),
-            service,
+            self._control,
+            VERBS,
             audit=self._audit,
             pages=served,
             observe=parts.metrics.requested,
@@ -193,8 +195,7 @@ class Daemon:
 
     def _reload(self, trigger: ReloadTrigger) -> bool:
         """Reload, wake whatever the new configuration concerns, report it; whether it was adopted."""
-        outcome = self._reloader.reload(trigger)
-        self._supervisor.reloaded(outcome)
+        outcome = self._control.reload(trigger)
         self._warn(self._reloader.current.warnings)
         return outcome.status is not ReloadStatus.REJECTED
 

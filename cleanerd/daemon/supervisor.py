@@ -15,7 +15,6 @@ import structlog
 
 from cleanerd.config.load import Configuration
 from cleanerd.config.reload import ReloadPlan
-from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus, ReloadTrigger
 from cleanerd.daemon.loops.crew import Crew
 from cleanerd.daemon.parts import Parts
 
@@ -82,22 +81,6 @@ class Supervisor:
                 parts.states.stop(log)  # rule 2.8
         if plan.needs_workers:
             self.crew.resize(config.log_cleaner_threads)
-
-    def reloaded(self, outcome: ReloadOutcome) -> None:
-        """After every reload: record it; what was in the way may be gone. One that was asked for ends a `throttle`."""
-        parts = self.parts
-        is_asked_for = outcome.trigger in (ReloadTrigger.REQUEST, ReloadTrigger.SIGNAL)
-        if is_asked_for and outcome.status is not ReloadStatus.REJECTED:
-            parts.throttle.set_configured(parts.configuration().broker)
-        if outcome.status is not ReloadStatus.UNCHANGED:
-            reason = "; ".join(outcome.problems) or None
-            changes = [str(change) for change in outcome.plan.changes] if outcome.plan else None
-            parts.events.record(
-                "reload", outcome.status.value, reason, trigger=outcome.trigger.value, changes=changes
-            )
-        if outcome.plan is not None:
-            self.crew.scanner.judge(parts.inventory.logs())
-            parts.work_bell.ring()
 
     def trouble(self, limit_s: float) -> str | None:
         """Why the daemon is not as it should be, None if it is. A thread hangs when it is silent for so many seconds."""

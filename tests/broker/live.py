@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka import Message as Delivery
 from confluent_kafka.admin import NewTopic
 
-from cleanerd.cli.ctl.client import Client
+from cleanerd.daemon.api.client import Client
 from cleanerd.env.clock import SystemClock
 from cleanerd.format.record import Record
 from tests.broker.kafka import KafkaBroker

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cli.completion import script
+from cleanerd.cli.ctl.names import COMPLETERS
 from cleanerd.cli.ctl.parser import make_parser as make_ctl_parser
 from cleanerd.cli.main import make_parser
 from cleanerd.cli.parser import SHELLS
-from tests.cli.conftest import CTL, ENVIRONMENT
+from tests.cli.conftest import ENVIRONMENT
 from tests.cli.ctl.test_verbs import Daemon
 
 BASH = r"""
@@ -34,8 +35,8 @@ class Shell:
     def __init__(self, directory: Path, socket: Path) -> None:
         self.directory = directory
         self.environment = ENVIRONMENT | {"CLEANERD_SOCKET": str(socket)}
-        for prog, parser in PARSERS.items():
-            (directory / f"{prog}.bash").write_text(script(parser(), "bash"))
+        for prog in PARSERS:
+            (directory / f"{prog}.bash").write_text(script(prog, "bash"))
             (directory / prog).write_text(f'#!/bin/sh\nexec {sys.executable} -m {MODULES[prog]} "$@"\n')
             (directory / prog).chmod(0o755)
 
@@ -52,9 +53,11 @@ class Shell:
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
     """With a daemon that has orders-0 and orders-3."""
-    daemon = Daemon(tmp_path / "control.sock")
+    daemon = Daemon(tmp_path)
+    job = daemon.parts.jobs.request([daemon.order(3)], force=False)
+    job.id = "j1"
     yield Shell(tmp_path, daemon.path)
-    daemon.server.stop(1.0)
+    daemon.close()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +68,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         ("cleanerctl explain orders-3", ["orders-3"]),
         ("cleanerctl clean or", ["orders", "orders-0", "orders-3"]),
         ("cleanerctl clean pay", []),
-        ("cleanerctl jobs j", ["j1"]),
+        ("cleanerctl jobs ", ["j1"]),
         ("cleanerctl clean orders --fo", ["--force"]),
         ("cleanerctl logs --state un", ["uncleanable"]),
         ("cleanerctl logs --state=un", ["uncleanable"]),
@@ -118,9 +121,8 @@ def test_a_daemon_that_is_away_or_hangs_costs_no_more_than_a_moment(tmp_path: Pa
         hanging.listen()
         for name in ("none", "hangs"):
             began = time.monotonic()
-            command = [*CTL, "--socket", str(tmp_path / name), "_names", "log", "o"]
-            ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True)
-            assert (ran.stdout, ran.stderr) == ("", "")
+            options = argparse.Namespace(socket=str(tmp_path / name))
+            assert COMPLETERS["LOG"](prefix="o", parsed_args=options) == []
             assert time.monotonic() - began < 10
 
 
@@ -130,7 +132,7 @@ def test_scripts_are_printed_and_parse(prog: str, shell_name: str, tmp_path: Pat
     """By the shell that they are for, where it is installed."""
     command = [sys.executable, "-m", MODULES[prog], "completion", shell_name]
     printed = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
-    assert printed == script(PARSERS[prog](), shell_name)
+    assert printed == script(prog, shell_name)
     if shutil.which(shell_name) is None:
         pytest.skip(f"no {shell_name} here")
     (tmp_path / "script").write_text(printed)
@@ -140,7 +142,7 @@ def test_scripts_are_printed_and_parse(prog: str, shell_name: str, tmp_path: Pat
 @pytest.mark.skipif(shutil.which("fish") is None, reason="no fish here")
 def test_fish_offers_what_fits(shell: Shell) -> None:
     """With what each verb does."""
-    (shell.directory / "script.fish").write_text(script(make_ctl_parser(), "fish"))
+    (shell.directory / "script.fish").write_text(script("cleanerctl", "fish"))
     path = f"{shell.directory}:{os.environ['PATH']}"
 
     def offers(line: str) -> list[str]:

@@ -47,7 +47,7 @@ def test_a_log_is_an_argument_of_a_verb(verb: str, name: str) -> None:
 
 def test_offsets_stay_in_their_place() -> None:
     found = ctl_parser().parse_args(["delete-records", "-sales-eu-0", "100", "--yes"])
-    assert (found.log, found.offset, found.yes) == ("-sales-eu-0", 100, True)
+    assert (found.topic_partition, found.offset, found.yes) == ("-sales-eu-0", 100, True)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from cleanerd.cli.ctl import main as ctl_main
 from cleanerd.cli.ctl.parser import make_parser as ctl_parser
 from cleanerd.cli.options import FORMATS
 from cleanerd.cli.output import prepare_streams, write
+from cleanerd.daemon.api.verbs import pause
 from tests.cli.conftest import FakeCleaning
-from tests.daemon.fake_daemon import FakeOperations, serve
+from tests.daemon.served import Served
 from tests.tools.insight.logdirs import GOLDEN
 
 DIRECTORY = f"--log-dir={GOLDEN}"
@@ -101,13 +102,15 @@ def has_formats(parser: argparse.ArgumentParser) -> bool:
     "verb", ["status", "logs", "jobs", "holds", "history", "forecast", "throttle", "top", *VERBS]
 )
 def test_cleanerctl(verb: str, form: str, streams: Streams, tmp_path: Path) -> None:
-    server, _ = serve(tmp_path / "socket", FakeOperations())
+    served = Served(tmp_path)
+    if verb == "explain":
+        pause.pause(served.control, "orders-3", "me", "1 \u2265 2 \u4e2d")
     try:
-        arguments = ["--socket", str(tmp_path / "socket"), verb, *VERBS.get(verb, []), "-o", form]
+        arguments = ["--socket", str(served.path), verb, *VERBS.get(verb, []), "-o", form]
         with streams:
             code = ctl_main.main(arguments)
     finally:
-        server.stop(1.0)
+        served.close()
     assert code == 0, streams.text()
     assert streams.text() or form == "jsonl", "no holds are no lines"
 

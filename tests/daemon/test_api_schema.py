@@ -13,12 +13,13 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error
 
 from cleanerd.daemon.api.openapi import document
-from cleanerd.daemon.api.routes import ROUTES
-from tests.daemon.fake_daemon import FakeOperations, serve
+from cleanerd.daemon.api.routes import routes_of
+from cleanerd.daemon.api.verbs import VERBS
+from tests.daemon.served import Served
 
 pytestmark = pytest.mark.soak
 
-API = schemathesis.openapi.from_dict(document(ROUTES))
+API = schemathesis.openapi.from_dict(document(routes_of(VERBS)))
 
 
 class Bridge:
@@ -54,12 +55,12 @@ def _pass_on(source: socket.socket, target: socket.socket) -> None:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where the API of a small daemon answers."""
-    path = tmp_path_factory.mktemp("api") / "control.sock"
-    server, _ = serve(path, FakeOperations())
-    bridge = Bridge(path)
+    served = Served(tmp_path_factory.mktemp("api"))
+    served.parts.life.stopping.set()  # what would be waited for is not
+    bridge = Bridge(served.path)
     yield bridge.url
     bridge.close()
-    server.stop(1.0)
+    served.close()
 
 
 @API.parametrize()

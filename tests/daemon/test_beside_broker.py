@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.result import SUPERSEDED, LogResult
+from cleanerd.daemon.api.verbs import clean
 from cleanerd.daemon.reports.explain import _cleaned_next_by
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
@@ -66,7 +67,7 @@ def test_a_log_is_left_to_a_brokers_cleaner_that_is_seen_at_work(world: World) -
     assert world.parts.schedule.next() is None
     world.clock.advance(GRACE_MS - 1000)
     assert world.parts.conditions.of(log).obstacle is not None
-    (job,) = world.service().clean("one", force=False)
+    (job,) = clean.clean(world.control, "one", force=False)
     assert job.state == "queued"
     world.clock.advance(2000)
     assert world.parts.conditions.of(log).obstacle is None

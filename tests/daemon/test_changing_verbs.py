@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.daemon.api.operations import Conflict, Invalid
-from cleanerd.daemon.api.routes import ROUTES
-from cleanerd.daemon.api.service import Service
+from cleanerd.daemon.api.control import Control
+from cleanerd.daemon.api.refusals import Conflict, Invalid
+from cleanerd.daemon.api.routes import routes_of
+from cleanerd.daemon.api.verbs import VERBS as ALL_VERBS
+from cleanerd.daemon.api.verbs import clean, commit, delete_records, history, jobs, mute, retention
 from cleanerd.daemon.loops.retainer import Retainer
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work import retention
+from cleanerd.daemon.work import retention as passes
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
@@ -21,11 +23,13 @@ from tests.cleaning.logs import META_PROPERTIES, RECORDS, contents, write_logs
 from tests.daemon.inventories import HOUR_MS
 from tests.operate.world import World
 
-VERBS: dict[str, Callable[[Service, LogId], Iterable[object]]] = {
-    "clean": lambda service, log: service.clean(str(log), force=True),
-    "commit": lambda service, log: service.commit(str(log), 0),
-    "retention": lambda service, log: service.retention(str(log), dry_run=False),
-    "delete_records": lambda service, log: service.delete_records(log.topic_partition, RECORDS),
+VERBS: dict[str, Callable[[Control, LogId], Iterable[object]]] = {
+    "clean": lambda control, log: clean.clean(control, str(log), force=True),
+    "commit": lambda control, log: commit.commit(control, str(log), 0),
+    "retention": lambda control, log: retention.retention(control, str(log), dry_run=False),
+    "delete_records": lambda control, log: delete_records.delete_records(
+        control, log.topic_partition, RECORDS
+    ),
 }
 """Those that change a log."""
 OTHERS = {"set_throttle", "pause", "resume", "abort", "mute", "unmute", "retry", "reload"}
@@ -40,7 +44,7 @@ class Stage(World):
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr(retention, "_STOP_S", 0.0)
+    monkeypatch.setattr(passes, "_STOP_S", 0.0)
     world = Stage(tmp_path)
     world.configure(log_cleanup_policy="compact,delete", log_retention_ms=HOUR_MS)
     yield world
@@ -126,14 +130,14 @@ GRANTED = {
 
 
 def test_every_verb_that_changes_something_is_known() -> None:
-    assert {route.verb for route in ROUTES if route.changes} - OTHERS == VERBS.keys()
+    assert {route.verb for route in routes_of(ALL_VERBS) if route.changes} - OTHERS == VERBS.keys()
 
 
 def outcome(world: Stage, verb: str, log: LogId) -> set[str]:
     """What became of it, in words of the verb; refused."""
     world.parts.life.is_ready = True
     try:
-        answer = VERBS[verb](world.service(), log)
+        answer = VERBS[verb](world.control, log)
     except Conflict:
         return {"refused"}
     finally:
@@ -175,12 +179,12 @@ def test_a_log_that_is_free_is_changed(world: Stage, verb: str) -> None:
 
 def test_a_request_for_a_log_that_is_ignored_since_comes_to_an_end(world: Stage) -> None:
     """Whoever waits for it hears why."""
-    service, log = world.service(), world.log("one")
-    (view,) = service.clean("one", force=True)
+    control, log = world.control, world.log("one")
+    (view,) = clean.clean(control, "one", force=True)
     (world.a / names.META_PROPERTIES).write_text(META_PROPERTIES)
     world.scan()
     assert world.parts.schedule.next() is None
-    ended = service.job(view.id)
+    ended = jobs.job(control, view.id)
     assert (ended.state, ended.outcome) == ("done", "skipped")
     assert "is a broker's and has no metadata log" in str(ended.reason)
     assert world.parts.states.is_free(log)
@@ -190,9 +194,9 @@ def test_a_topic_that_would_be_left_without_a_cleaner_is_not_muted(world: Stage)
     """Its broker's cleaner would go, and ours ignores it."""
     ignored(world)
     with pytest.raises(Conflict, match="plain: ignored by cleanerd"):
-        world.service().mute("plain")
+        mute.mute(world.control, "plain")
     with pytest.raises(Conflict, match="no cluster to ask"):
-        world.service().mute("o*")
+        mute.mute(world.control, "o*")
 
 
 def test_delete_records_of_a_plain_log_of_a_zookeeper_broker(world: Stage) -> None:
@@ -200,7 +204,7 @@ def test_delete_records_of_a_plain_log_of_a_zookeeper_broker(world: Stage) -> No
     log, directory = ignored(world)
     before = contents(directory)
     with pytest.raises(Conflict, match="how plain is configured is not known"):
-        world.service().delete_records(log.topic_partition, 1)
+        delete_records.delete_records(world.control, log.topic_partition, 1)
     assert contents(directory) == before
 
 
@@ -208,14 +212,14 @@ def test_delete_records_takes_what_lies_below_and_nothing_else(world: Stage) -> 
     """All of the log has expired, and the rest goes with the next pass; files wait for file.delete.delay.ms."""
     log, directory = world.log("one"), Path(world.log("one").directory)
     bases = sorted(int(path.stem) for path in directory.glob("*.log"))
-    (view,) = world.service().delete_records(log.topic_partition, bases[2] + 1)
+    (view,) = delete_records.delete_records(world.control, log.topic_partition, bases[2] + 1)
     assert (view.log_start_offset, view.segments_deleted) == (bases[2] + 1, 2)
     assert sorted(int(path.stem) for path in directory.glob("*.log")) == bases[2:]
     assert len(list(directory.glob("*.log.deleted"))) == 2
     known = world.parts.inventory.facts(log)
     assert known is not None
     assert known.offsets.log_start == bases[2] + 1
-    (event,) = world.service().history(None, 1, None, None)
+    (event,) = history.history(world.control, limit=1)
     assert (event.kind, event.outcome, event.reason) == (
         "retention", "deleted", "retention: 2 segments (below the log start offset)",
     )  # fmt: skip
@@ -226,7 +230,7 @@ def test_kip_1161_delete_records_by_policy(world: Stage) -> None:
     for policy, is_allowed in (("compact", False), ("", True), ("delete", True), ("compact,delete", True)):
         world.configure(log_cleanup_policy=policy)
         if is_allowed:
-            assert world.service().delete_records(log.topic_partition, 1)
+            assert delete_records.delete_records(world.control, log.topic_partition, 1)
         else:
             with pytest.raises(Invalid, match="compact, without delete"):
-                world.service().delete_records(log.topic_partition, 1)
+                delete_records.delete_records(world.control, log.topic_partition, 1)

@@ -9,7 +9,8 @@ from shutil import copytree, rmtree
 import pytest
 
 from cleanerd.cleaning.result import LogResult
-from cleanerd.daemon.api.operations import Conflict
+from cleanerd.daemon.api.refusals import Conflict
+from cleanerd.daemon.api.verbs import clean, explain, status
 from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.reports.log_views import log_views
 from cleanerd.daemon.reports.status_line import StatusLine
@@ -73,7 +74,7 @@ def test_every_reader_says_the_same(world: World) -> None:
     assert "symbolic link" in str(views["unreadable"].reason)
     counted = {dict(key)["state"]: int(n) for (_, key), n in world.scrape().of("cleanerd_partitions") if n}
     assert counted == Counter(view.state for view in views.values())
-    assert world.service().status().logs_by_state == counted
+    assert status.status(world.control).logs_by_state == counted
     assert "; 2 uncleanable" in StatusLine(daemon.parts, world.reloader).text()
 
 
@@ -147,7 +148,7 @@ def test_a_log_that_lies_in_two_directories_is_left_alone(world: World) -> None:
     assert world.parts.conditions.of(world.log("failing")).state == "dirty"
     for policy in ("compact", "delete"):
         configure(world, "few", policy)
-        for explanation in world.service().explain(log.topic_partition):
+        for explanation in explain.explain(world.control, log.topic_partition):
             assert [fact for fact in explanation.facts if "as well" in fact.value], explanation.facts
     configure(world, "few", "compact")
     world.b.rename(aside)
@@ -195,7 +196,7 @@ def test_what_cannot_be_read_is_not_offered_for_cleaning(world: World) -> None:
     log = world.log("unreadable")
     assert "symbolic link" in str(world.parts.conditions.of(log).obstacle)
     with pytest.raises(Conflict, match="symbolic link"):
-        world.service().clean("unreadable", force=False)
+        clean.clean(world.control, "unreadable", force=False)
 
 
 def test_a_log_below_its_own_threshold_is_not_dirty(world: World) -> None:
@@ -215,16 +216,16 @@ def test_a_log_below_its_own_threshold_is_not_dirty(world: World) -> None:
 def test_only_a_request_that_is_granted_forgets_failures(world: World) -> None:
     """Asking what stands against a cleaning does not."""
     bring_about(world)
-    daemon, service = world.daemon, world.service()
+    daemon, control = world.daemon, world.control
     failing = world.log("failing")
     condition = daemon.parts.conditions.of(failing)
     assert (condition.obstacle, condition.yields_to_requests) == ("backing off: why", True)
     daemon.parts.obstacles.full[failing.log_dir] = "the disk is full"
     with pytest.raises(Conflict, match="the disk is full"):
-        service.clean("failing", force=False)
+        clean.clean(control, "failing", force=False)
     assert daemon.parts.failures.of(failing) is not None, "it was refused"
     daemon.parts.obstacles.full.clear()
-    (job,) = service.clean("failing", force=False)
+    (job,) = clean.clean(control, "failing", force=False)
     assert job.logs == ("failing-0",)
     assert daemon.parts.failures.of(failing) is None
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cleanerd.daemon.api.verbs import pause, throttle
 from cleanerd.daemon.reports.forecast import ASSUMED_BYTES_PER_S, forecast, misses, written_bytes_per_s
 from cleanerd.daemon.values.models import Forecast, HistoryEvent, ThrottleChange
 from cleanerd.daemon.values.sample import SizeSample
@@ -38,7 +39,7 @@ def test_logs_that_have_to_wait_are_late_and_the_rate_that_is_named_is_enough(wo
     """One worker, three logs that become due together."""
     world.configure(log_cleaner_max_compaction_lag_ms=world.clock.now_ms() - 1000 + AHEAD_MS)
     world.configure(log_cleaner_min_cleanable_ratio=1)
-    world.service().set_throttle(ThrottleChange(io_bytes_per_s=2))
+    throttle.set_throttle(world.control, ThrottleChange(io_bytes_per_s=2))
     found = looked_at(world)
     assert {log.due_why for log in found.logs} == {"older than max.compaction.lag.ms"}
     assert sum(log.is_late for log in found.logs) == 2
@@ -46,12 +47,12 @@ def test_logs_that_have_to_wait_are_late_and_the_rate_that_is_named_is_enough(wo
     assert found.misses == misses(world.parts, world.parts.conditions.all(world.parts.inventory.logs())) == 2
     assert found.enough_bytes_per_s is not None
     assert found.enough_bytes_per_s > found.bytes_per_s == 2
-    world.service().set_throttle(ThrottleChange(io_bytes_per_s=found.enough_bytes_per_s))
+    throttle.set_throttle(world.control, ThrottleChange(io_bytes_per_s=found.enough_bytes_per_s))
     assert looked_at(world).misses == 0
 
 
 def test_without_max_compaction_lag_nothing_is_late(world: World) -> None:
-    world.service().set_throttle(ThrottleChange(io_bytes_per_s=1))
+    throttle.set_throttle(world.control, ThrottleChange(io_bytes_per_s=1))
     found = looked_at(world)
     assert (found.misses, found.first_miss_ms, found.enough_bytes_per_s) == (0, None, None)
     assert {log.deadline_ms for log in found.logs} == {None}
@@ -69,7 +70,7 @@ def test_the_rate_is_that_of_the_larger_half_of_past_jobs(world: World) -> None:
 
 
 def test_a_paused_log_is_not_planned(world: World) -> None:
-    world.service().pause("one", "anna", "", None, 0)
+    pause.pause(world.control, "one", "anna", "", None, 0)
     assert "one" not in {log.topic for log in looked_at(world).logs}
 
 

@@ -41,7 +41,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @contextmanager
 def serving(world: World) -> Iterator[str]:
-    server = MetricsServer("127.0.0.1:0", StatusPage(world.service(), world.parts).by_path())
+    server = MetricsServer("127.0.0.1:0", StatusPage(world.control).by_path())
     world.parts.life.is_ready = True
     server.start()
     yield server.address

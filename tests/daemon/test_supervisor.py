@@ -205,9 +205,9 @@ def test_a_throttle_holds_until_a_reload_is_asked_for_or_the_rates_change(tmp_pa
 
     daemon.parts.throttle.set_limits(total=5.0)
     daemon.apply(plan_reload(before, configuration(logs, {"one": "compact", "two": "compact"})))
-    daemon.reloaded(outcome(ReloadTrigger.METADATA))
+    daemon.crew.reloaded(outcome(ReloadTrigger.METADATA))
     assert daemon.parts.throttle.limits()[RateLimit.TOTAL] == 5.0
-    daemon.reloaded(outcome(ReloadTrigger.REQUEST))
+    daemon.crew.reloaded(outcome(ReloadTrigger.REQUEST))
     assert daemon.parts.throttle.limits()[RateLimit.TOTAL] > 1e300
     rate = configuration(logs, {"one": "compact"}, log_cleaner_io_max_bytes_per_second=7)
     daemon.apply(plan_reload(before, rate))

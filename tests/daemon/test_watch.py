@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cleanerd.daemon.api.verbs import status
 from cleanerd.daemon.inventory import watch
 from cleanerd.daemon.inventory.watch import LogDirWatcher
 from cleanerd.format import names
@@ -244,10 +245,12 @@ def test_the_status_says_where_events_are_missing_as_long_as_they_are(tmp_path: 
     try:
         shutil.rmtree(world.b)
         watcher.start()
-        assert world.service().status().warnings[-1] == f"{world.b}: only scans: No such file or directory"
+        assert (
+            status.status(world.control).warnings[-1] == f"{world.b}: only scans: No such file or directory"
+        )
         world.b.mkdir()
         watcher.follow()
-        assert not [text for text in world.service().status().warnings if "scans" in text]
+        assert not [text for text in status.status(world.control).warnings if "scans" in text]
     finally:
         watcher.stop()
         world.close()

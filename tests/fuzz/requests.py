@@ -5,7 +5,6 @@ A server may answer or close, and has to be there for the next client. What it s
 
 import contextlib
 import json
-import os
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -14,10 +13,11 @@ from pathlib import Path
 
 from cleanerd.daemon.api.http import Answer, RequestLimits
 from cleanerd.daemon.api.metrics_server import MetricsServer
-from cleanerd.daemon.api.routes import ROUTES
+from cleanerd.daemon.api.routes import routes_of
+from cleanerd.daemon.api.verbs import VERBS
 from cleanerd.spark_runtime.channel import Channel
 from cleanerd.spark_runtime.messages import GO_ON, MESSAGE_BYTES
-from tests.daemon.fake_daemon import FakeOperations, serve
+from tests.daemon.served import Served
 from tests.daemon.test_service import EXAMPLES
 from tests.fuzz.mutate import NUMBERS, mutated
 from tests.fuzz.targets import Target
@@ -39,7 +39,7 @@ class _Refused(Exception):
 
 def _requests() -> tuple[bytes, ...]:
     found = []
-    for route in ROUTES:
+    for route in routes_of(VERBS):
         target, body = EXAMPLES[route.verb]
         data = b"" if body is None else json.dumps(body).encode()
         head = f"{route.method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
@@ -50,9 +50,9 @@ def _requests() -> tuple[bytes, ...]:
 @cache
 def _control() -> str:
     """A server of this process, at a path."""
-    path = os.path.join(tempfile.mkdtemp(), "s")
-    serve(path, FakeOperations(), limits=_LIMITS)
-    return path
+    served = Served(Path(tempfile.mkdtemp()), limits=_LIMITS)
+    served.parts.life.stopping.set()  # what would be waited for is not
+    return str(served.path)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from cleanerd.daemon.api.verbs import throttle
 from cleanerd.daemon.telemetry import metric_table as table
 from cleanerd.daemon.telemetry.metric_table import Metric
 from cleanerd.daemon.values.models import ThrottleChange
@@ -12,7 +13,7 @@ def more_becomes_due_than_can_be_done(world: World) -> None:
     """Three logs become due together for one worker, which a limit makes slow: those that wait are late."""
     world.configure(log_cleaner_max_compaction_lag_ms=world.clock.now_ms() - 1000 + 5000)
     assert world.scrape().total("cleanerd_deadline_misses_predicted") == 0
-    world.service().set_throttle(ThrottleChange(io_bytes_per_s=2))
+    throttle.set_throttle(world.control, ThrottleChange(io_bytes_per_s=2))
     assert world.scrape().total("cleanerd_deadline_misses_predicted") == 2
 
 

@@ -17,6 +17,7 @@ from cleanerd.broker_agent.swap import Swapped
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.api.http import Answer, RequestLimits
 from cleanerd.daemon.api.metrics_server import MetricsServer, pages
+from cleanerd.daemon.api.verbs import throttle
 from cleanerd.daemon.configuration.reload import ReloadStatus
 from cleanerd.daemon.engine.client import EngineDied
 from cleanerd.daemon.reports import scraped_metrics
@@ -223,7 +224,7 @@ def a_reload_is_accepted(world: World) -> None:
 
 @moves(table.IO_LIMIT)
 def an_operator_throttles(world: World) -> None:
-    world.service().set_throttle(ThrottleChange(io_bytes_per_s=5e6))
+    throttle.set_throttle(world.control, ThrottleChange(io_bytes_per_s=5e6))
     assert world.scrape().total("cleanerd_io_limit_bytes_per_second", limit="total") == 5e6
 
 

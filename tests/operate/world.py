@@ -5,7 +5,7 @@ from pathlib import Path
 from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.model import KraftMetadata
 from cleanerd.config.sources import read_sources
-from cleanerd.daemon.api.service import Service
+from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadTrigger
 from cleanerd.daemon.parts import build_parts, no_cluster
 from cleanerd.daemon.reports import scraped_metrics
@@ -24,13 +24,15 @@ from tests.operate.scrape import Scrape, parse
 class World:
     """Two log directories: `a` of cooperating writers, with three dirty logs, `b` of a broker, with none."""
 
-    def __init__(self, root: Path) -> None:
+    topics: tuple[str, ...] = ("one", "two", "three")
+
+    def __init__(self, root: Path, clock: HandClock | None = None) -> None:
         self.root = root
-        self.clock = HandClock()
+        self.clock = clock or HandClock()
         self.a, self.b = root / "a", root / "b"
         self.b.mkdir()
         (self.b / META_PROPERTIES).write_text(BROKER)
-        self.add("one", "two", "three")
+        self.add(*self.topics)
         self._file = root / "server.properties"
         self._settings: dict[str, object] = {
             "log.dirs": f"{self.a},{self.b}",
@@ -54,6 +56,8 @@ class World:
             lambda: self.reloader.current, log_dirs, self.history, RealFiles(), self.clock
         )
         self.daemon = Supervisor(self.parts)
+        mutes = Mutes(self.history, self.clock, no_cluster)
+        self.control = Control(self.parts, self.daemon.crew, self.reloader, mutes)
         self.parts.metrics.read_with(
             lambda: scraped_metrics.read(self.parts, self.daemon.crew, self.reloader)
         )
@@ -77,16 +81,7 @@ class World:
         """Change the configuration file and have it read; underscores in names stand for dots."""
         self._settings |= {name.replace("_", "."): value for name, value in settings.items()}
         self._write()
-        outcome = self.reloader.reload(ReloadTrigger.FILES)
-        self.daemon.reloaded(outcome)
-        return outcome
-
-    def service(self) -> Service:
-        """The verbs of the control API; there is no cluster to ask."""
-        return Service(
-            self.parts, self.daemon.crew, self.reloader, self.daemon.reloaded,
-            Mutes(self.history, self.clock, no_cluster),
-        )  # fmt: skip
+        return self.control.reload(ReloadTrigger.FILES)
 
     def log(self, topic: str) -> LogId:
         """A log in `a`."""

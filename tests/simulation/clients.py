@@ -1,8 +1,11 @@
 """Those who tell the daemon what to do: clients of the control API, and who edits its configuration."""
 
-from cleanerd.daemon.api.operations import OperationError
-from cleanerd.daemon.api.service import Service
+from cleanerd.daemon.api.control import Control
+from cleanerd.daemon.api.refusals import OperationError
+from cleanerd.daemon.api.verbs import abort, clean, logs, pause, resume, retention, retry
 from cleanerd.daemon.configuration.reload import ReloadTrigger
+from cleanerd.daemon.parts import no_cluster
+from cleanerd.daemon.work.mutes import Mutes
 from cleanerd.policy.lifecycle import Status
 from tests.simulation.rules import Rules
 from tests.simulation.stage import Stage
@@ -19,30 +22,30 @@ class Clients:
         stage = self._stage
         if stage.daemon is None:
             return
-        log, service = stage.chance.choice(stage.logs), self._service()
+        log, control = stage.chance.choice(stage.logs), self._control()
         draw, pattern = stage.chance.random(), str(log.tp)
         try:
             if stage.chance.random() < 0.2:
-                told = [view.state for view in service.logs(None, None)]
-                goes = [view.outcome for view in service.retention("*", dry_run=True)]
+                told = [view.state for view in logs.logs(control)]
+                goes = [view.outcome for view in retention.retention(control, "*", dry_run=True)]
                 stage.note(f"the logs are {told}, retention: {goes}")
             elif stage.held and draw < 0.6:
-                self._resume(service, stage.chance.choice(sorted(stage.held)))
+                self._resume(control, stage.chance.choice(sorted(stage.held)))
             elif draw < 0.4:
-                view = service.pause(pattern, "me", "because", None, 0)
+                view = pause.pause(control, pattern, "me", "because", timeout_ms=0)
                 stage.held[view.id] = log
                 stage.note(f"paused {pattern} with {view.id}")
             elif draw < 0.7:
-                self._abort(service, pattern, log.directory)
+                self._abort(control, pattern, log.directory)
             elif draw < 0.9:
-                service.clean(pattern, force=True)
+                clean.clean(control, pattern, force=True)
                 stage.note(f"asked for {pattern}")
             else:
-                service.retry(pattern)
+                retry.retry(control, pattern)
         except OperationError as error:
             stage.note(f"refused: {error}")
 
-    def _abort(self, service: Service, pattern: str, directory: str) -> None:
+    def _abort(self, control: Control, pattern: str, directory: str) -> None:
         stage = self._stage
         assert stage.daemon is not None
         states = stage.daemon.parts.states
@@ -51,17 +54,17 @@ class Clients:
             stage.aborted.add(directory)
             stage.counts["aborts"] += 1
         stage.note(f"aborts {pattern}")
-        service.abort(pattern, 0)
+        abort.abort(control, pattern, 0)
 
-    def _resume(self, service: Service, hold: str) -> None:
+    def _resume(self, control: Control, hold: str) -> None:
         del self._stage.held[hold]
-        service.resume(hold)
+        resume.resume(control, hold)
         self._stage.note(f"resumed {hold}")
 
     def release_all(self) -> None:
         """No hold is left."""
         for hold in sorted(self._stage.held):
-            self._resume(self._service(), hold)
+            self._resume(self._control(), hold)
 
     def reload(self) -> None:
         """The configuration is another one."""
@@ -70,8 +73,7 @@ class Clients:
         self.write_configuration()
         stage.hear()
         if stage.daemon is not None:
-            outcome = stage.daemon.reloader.reload(ReloadTrigger.REQUEST)
-            stage.daemon.supervisor.reloaded(outcome)
+            outcome = self._control().reload(ReloadTrigger.REQUEST)
             stage.note(f"reload {outcome.status.value} {outcome.problems} {stage.rules}")
 
     def write_configuration(self) -> None:
@@ -111,13 +113,8 @@ class Clients:
                 size_bytes = chance.choice([700, 2500, 100_000])
                 file.write(f"cleanup.policy={policy}\ninternal.segment.bytes={size_bytes}\n")
 
-    def _service(self) -> Service:
+    def _control(self) -> Control:
         daemon = self._stage.daemon
         assert daemon is not None
-        return Service(
-            daemon.parts,
-            daemon.supervisor.crew,
-            daemon.reloader,
-            lambda _: None,
-            None,  # type: ignore[arg-type]
-        )
+        mutes = Mutes(daemon.parts.store, daemon.parts.clock, no_cluster)
+        return Control(daemon.parts, daemon.supervisor.crew, daemon.reloader, mutes)

@@ -22,8 +22,13 @@ import sys
 from collections.abc import Sequence
 
 from cleanerd.cli.completion import autocomplete
-from cleanerd.cli.ctl import verbs as ctl_verbs
-from cleanerd.cli.ctl.client import (
+from cleanerd.cli.ctl import tables as ctl_tables
+from cleanerd.cli.ctl.names import COMPLETERS
+from cleanerd.cli.ctl.parser import make_parser
+from cleanerd.cli.output import INTERRUPTED, is_table, prepare_streams, rendered, write
+from cleanerd.cli.tables import fitted
+from cleanerd.daemon.api.asking import ask
+from cleanerd.daemon.api.client import (
     BUSY,
     FAILED,
     NO_PERMISSION,
@@ -32,10 +37,7 @@ from cleanerd.cli.ctl.client import (
     Client,
     ControlError,
 )
-from cleanerd.cli.ctl.names import COMPLETERS
-from cleanerd.cli.ctl.parser import make_parser
-from cleanerd.cli.output import INTERRUPTED, is_table, prepare_streams, rendered, write
-from cleanerd.cli.tables import fitted
+from cleanerd.daemon.api.verb import Reply
 from cleanerd.errors import CleanerdError
 
 _LEAST_PAUSE_S = 0.1
@@ -53,9 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code."""
     prepare_streams()
     try:
-        parser = make_parser()
+        words = sys.argv[1:] if argv is None else argv
+        parser = make_parser(*words[:1])
         autocomplete(parser, COMPLETERS)
-        options = parser.parse_args(argv)
+        options = parser.parse_args(words)
         return _watch(options) if options.watch is not None else _run_once(options)
     except SystemExit as stop:  # argparse: 0 after --help and --version, 2 for usage
         return int(stop.code or 0)
@@ -77,10 +80,7 @@ def _hint(error: ControlError) -> str:
 
 
 def _run_once(options: argparse.Namespace) -> int:
-    if options.verb == "delete-records" and not _is_confirmed(options):
-        _say("nothing was deleted")
-        return FAILED
-    reply = options.run(_client(options), options)
+    reply = _reply(options)
     write(_shown(reply, options, indent=2))
     return int(reply.exit_code)
 
@@ -90,7 +90,7 @@ def _watch(options: argparse.Namespace) -> int:
     is_screen = options.output == "table" and sys.stdout.isatty()
     try:
         while True:
-            shown = _shown(options.run(_client(options), options), options, indent=None)
+            shown = _shown(_reply(options), options, indent=None)
             if not write(_CLEAR_SCREEN + shown if is_screen else shown):
                 return 0
             select.select([], [], [], max(options.watch, _LEAST_PAUSE_S))
@@ -98,31 +98,21 @@ def _watch(options: argparse.Namespace) -> int:
         return 0
 
 
-def _shown(reply: ctl_verbs.Reply, options: argparse.Namespace, indent: int | None) -> str:
+def _shown(reply: Reply, options: argparse.Namespace, indent: int | None) -> str:
     if not is_table(options.output):
         return rendered(reply.document, options.output, indent=indent)
     with fitted(options.output != "wide"):
-        return reply.text(reply.document)
+        return ctl_tables.text(reply)
 
 
-def _client(options: argparse.Namespace) -> Client:
+def _reply(options: argparse.Namespace) -> Reply:
     """For verbs that look, --timeout is how long the daemon may take to answer."""
-    return Client(options.socket, options.timeout if options.is_look else None)
+    client = Client(options.socket, options.timeout if options.run.is_look else None)
+    return ask(options.run, client, options)
 
 
 def _say(text: str) -> None:
     print(f"cleanerctl: {text}", file=sys.stderr)
-
-
-def _is_confirmed(options: argparse.Namespace) -> bool:
-    if options.yes or not sys.stdin.isatty():
-        return True
-    print(
-        f"Delete the records of {options.log} below offset {options.offset} for good? [y/N] ",
-        end="",
-        file=sys.stderr,
-    )
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 if __name__ == "__main__":

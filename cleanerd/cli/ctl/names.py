@@ -3,7 +3,7 @@
 from argparse import Namespace
 from collections.abc import Callable
 
-from cleanerd.cli.ctl.client import Client, ControlError
+from cleanerd.daemon.api.client import Client, ControlError
 
 _DAEMON_S = 1.0  # who presses TAB does not wait longer
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from cleanerd.cli.tables import coloured, printable, terminal_columns
 from cleanerd.cli.tables import table as drawn
+from cleanerd.daemon.api.verb import Reply
 from cleanerd.daemon.values.severity import STATES
 from cleanerd.units import duration, instant, reasons, size
 
@@ -229,33 +230,24 @@ _LOG_DETAILS: Mapping[str, Cell] = {
 }
 
 
-def text(document: Mapping[str, Any]) -> str:
-    """What people get to see of a document: by its one key beside apiVersion."""
-    return text_or(_EMPTY)(document)
+def text(reply: Reply) -> str:
+    """What people get to see of an answer: by its one key beside apiVersion, unless it says how."""
+    if reply.text is not None:
+        return reply.text
+    key = next(name for name in reply.document if name != "apiVersion")
+    answer = reply.document[key]
+    shown = (reply.empty or _EMPTY[key]) + "\n" if answer == [] else _TEXTS[reply.view or key](answer)
+    return shown + (f"{reply.hint}\n" if reply.hint else "")
 
 
-def text_or(empty: str | Mapping[str, str]) -> Callable[[Mapping[str, Any]], str]:
-    """As `text`, with a sentence of its own for an empty list."""
-
-    def shown(document: Mapping[str, Any]) -> str:
-        key = next(name for name in document if name != "apiVersion")
-        if document[key] == []:
-            return (empty if isinstance(empty, str) else empty[key]) + "\n"
-        return _TEXTS[key](document[key])
-
-    return shown
-
-
-def resumed(document: Mapping[str, Any]) -> str:
+def _resumed(holds: Sequence[Row]) -> str:
     """What was lifted."""
-    return "".join(
-        f"resumed {printable(hold['pattern'])} (hold {hold['id']})\n" for hold in document["holds"]
-    )
+    return "".join(f"resumed {printable(hold['pattern'])} (hold {hold['id']})\n" for hold in holds)
 
 
-def log_details(document: Mapping[str, Any]) -> str:
+def _log_details(logs: Sequence[Row]) -> str:
     """Everything about one partition, a paragraph for each log directory."""
-    return "\n".join(_details(row, _LOG_DETAILS) for row in document["logs"])
+    return "\n".join(_details(row, _LOG_DETAILS) for row in logs)
 
 
 def _details(row: Row, cells: Mapping[str, Cell]) -> str:
@@ -400,10 +392,12 @@ _EMPTY = {
 _TEXTS: Mapping[str, Callable[[Any], str]] = {
     "status": _status,
     "logs": _logs,
+    "log": _log_details,
     "jobs": lambda rows: table(rows, _JOBS),
     "job": lambda row: table([row], _JOBS),
     "hold": lambda row: table([row], _HOLDS),
     "holds": lambda rows: table(rows, _HOLDS),
+    "resumed": _resumed,
     "commits": lambda rows: table(rows, _COMMITS),
     "explanations": _explanations,
     "events": lambda rows: table(rows, _EVENTS),

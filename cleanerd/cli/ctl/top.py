@@ -19,9 +19,9 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from cleanerd.cli.ctl.client import KINDS_OF_LOGS, Client, ControlError
 from cleanerd.cli.ctl.top_screen import Look, screen
 from cleanerd.cli.output import write
+from cleanerd.daemon.api.client import KINDS_OF_LOGS, Client, ControlError
 
 _EVENTS = 50
 _LEAST_INTERVAL_S = 0.2

@@ -15,21 +15,23 @@ would change something is handed to `audit`, whatever became of it.
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, unquote
 
 import structlog
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from cleanerd import API_VERSION
 from cleanerd.daemon.api import openapi
+from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.api.control_socket import Listening, Peer, group_of, may_change, peer_of
 from cleanerd.daemon.api.http import Answer, HttpServer, Page, Request, RequestLimits, UnreadableRequest
-from cleanerd.daemon.api.operations import Invalid, OperationError, Operations
-from cleanerd.daemon.api.routes import ROUTES, Parameters, Route
+from cleanerd.daemon.api.refusals import Invalid, OperationError
+from cleanerd.daemon.api.routes import Route, routes_of
+from cleanerd.daemon.api.verb import Verb
 from cleanerd.env.clock import Clock, SystemClock
 
 _log = structlog.get_logger("cleanerd")
@@ -63,12 +65,13 @@ Observe = Callable[[str, int, float], None]
 
 
 class ControlServer:
-    """Serves `operations` on a socket in threads of its own, from `start` to `stop`."""
+    """Serves verbs on a socket in threads of its own, from `start` to `stop`."""
 
     def __init__(
         self,
         listening: Listening,
-        operations: Operations,
+        control: Control,
+        verbs: Sequence[Verb],
         *,
         audit: Audit,
         pages: Mapping[str, Page] | None = None,
@@ -78,9 +81,10 @@ class ControlServer:
         clock: Clock | None = None,
     ) -> None:
         limits, clock = limits or RequestLimits(), clock or SystemClock()
-        document = json.dumps(openapi.document(ROUTES)).encode()
+        self._routes = routes_of(verbs)
+        document = json.dumps(openapi.document(self._routes)).encode()
         self._listening = listening
-        self._operations = operations
+        self._control = control
         self._audit = audit
         self._pages: Mapping[str, Page] = {"/openapi.json": lambda _: Answer(document), **(pages or {})}
         self._observe = observe or (lambda *_: None)
@@ -124,7 +128,9 @@ class ControlServer:
         if page is not None:
             respond = (lambda: page(request)) if request.method == "GET" else (lambda: self._takes(["GET"]))
             return request.path.removeprefix("/"), respond
-        found = [(route, in_path) for route in ROUTES if (in_path := route.match(request.path)) is not None]
+        found = [
+            (route, in_path) for route in self._routes if (in_path := route.match(request.path)) is not None
+        ]
         for route, in_path in found:
             if route.method == request.method:
                 return route.verb, partial(self._run, route, in_path, request)
@@ -142,11 +148,10 @@ class ControlServer:
             return self._call(route, _parsed(lambda: route.parameters.model_validate(values)))
         return self._change(route, request)
 
-    def _call(self, route: Route, parameters: Parameters) -> Answer:
+    def _call(self, route: Route, parameters: BaseModel) -> Answer:
         """Do what a route says; raises `OperationError`."""
-        value = getattr(self._operations, route.verb)(**parameters.arguments())
         head = f'{{"apiVersion":"{API_VERSION}","{route.key}":'.encode()
-        return Answer(head + route.answer.dump_json(value) + b"}\n")
+        return Answer(head + route.call(self._control, parameters) + b"}\n")
 
     def _change(self, route: Route, request: Request) -> Answer:
         """Like `_call` where something may change: only for those who may, and never without an audit entry."""
@@ -203,7 +208,7 @@ def _refuse(status: int, code: str, message: str) -> NoReturn:
     raise error
 
 
-def _parsed(validate: Callable[[], Parameters]) -> Parameters:
+def _parsed(validate: Callable[[], BaseModel]) -> BaseModel:
     try:
         return validate()
     except ValidationError as error:

@@ -1,6 +1,6 @@
 """The OpenAPI 3.1 document of the control API, made from the route table and the schemas of its models."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -29,7 +29,7 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
     schemas, components = _schemas(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        operation = _operation(route, schemas[route.verb, "validation"], schemas[route.verb, "serialization"])
+        operation = _operation(route, schemas)
         paths.setdefault(route.path, {})[route.method.lower()] = operation
     return {
         "openapi": "3.1.0",
@@ -43,17 +43,18 @@ def _schemas(routes: Sequence[Route]) -> tuple[dict[tuple[Any, Any], Any], dict[
     """Schemas of parameters and answer by (verb, mode), and the named ones that they refer to."""
     inputs: list[tuple[str, _Mode, TypeAdapter[Any]]] = []
     for route in routes:
-        inputs.append((route.verb, "validation", TypeAdapter(route.parameters)))
+        if route.changes:
+            inputs.append((route.verb, "validation", TypeAdapter(route.parameters)))
         inputs.append((route.verb, "serialization", route.answer))
     schemas, definitions = TypeAdapter.json_schemas(inputs, ref_template=_REF)
     return dict(schemas), definitions.get("$defs", {})
 
 
-def _operation(route: Route, parameters: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+def _operation(route: Route, schemas: Mapping[tuple[Any, Any], Any]) -> dict[str, Any]:
     body = {
         "type": "object",
         "required": ["apiVersion", route.key],
-        "properties": {"apiVersion": {"const": API_VERSION}, route.key: answer},
+        "properties": {"apiVersion": {"const": API_VERSION}, route.key: schemas[route.verb, "serialization"]},
     }
     error = {"description": "It was not done.", "content": _json({"$ref": _REF.format(model="Error")})}
     operation: dict[str, Any] = {
@@ -63,7 +64,10 @@ def _operation(route: Route, parameters: dict[str, Any], answer: dict[str, Any])
     }
     if route.changes:
         is_needed = any(field.is_required() for field in route.parameters.model_fields.values())
-        operation["requestBody"] = {"required": is_needed, "content": _json(parameters)}
+        operation["requestBody"] = {
+            "required": is_needed,
+            "content": _json(schemas[route.verb, "validation"]),
+        }
     else:
         operation["parameters"] = _path_and_query(route)
     return operation

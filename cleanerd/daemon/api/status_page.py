@@ -16,11 +16,15 @@ It only reads, and what it reads is in memory, in the history or in the director
 from collections.abc import Callable, Mapping
 from urllib.parse import parse_qsl
 
+from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.api.http import Answer, Page, Request
-from cleanerd.daemon.api.operations import NotFound, Operations
+from cleanerd.daemon.api.refusals import NotFound
+from cleanerd.daemon.api.verbs.holds import holds
+from cleanerd.daemon.api.verbs.jobs import jobs
+from cleanerd.daemon.api.verbs.logs import logs
+from cleanerd.daemon.api.verbs.status import status
 from cleanerd.daemon.page import pages
 from cleanerd.daemon.page.html import headers
-from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports.explain import explain
 from cleanerd.daemon.reports.forecast import forecast
 from cleanerd.daemon.reports.log_views import log_views
@@ -48,11 +52,11 @@ def landing_page(_: Request) -> Answer:
 
 
 class StatusPage:
-    """Pages by path, of the daemon that `operations` and `parts` are of."""
+    """Pages by path."""
 
-    def __init__(self, operations: Operations, parts: Parts) -> None:
-        self._operations = operations
-        self._parts = parts
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._parts = control.parts
 
     def by_path(self) -> Mapping[str, Page]:
         """As the metrics server takes them."""
@@ -66,10 +70,10 @@ class StatusPage:
         return {path: _page(make) for path, make in made.items()}
 
     def _overview(self, _: Fields) -> bytes:
-        operations, now_ms = self._operations, self._parts.clock.now_ms()
+        control, now_ms = self._control, self._parts.clock.now_ms()
         since_ms = now_ms - pages.DAY_MS
         return pages.overview(
-            operations.status(), operations.logs(None, None), operations.jobs(), operations.holds(),
+            status(control), logs(control), jobs(control), holds(control),
             self._parts.store.samples(None, since_ms), self._events(None, since_ms), now_ms,
         )  # fmt: skip
 
@@ -83,13 +87,13 @@ class StatusPage:
             if number.isascii() and number.isdigit() and len(number) < 9
             else 1,
         )
-        return pages.logs(self._operations.logs(None, None), query, self._parts.clock.now_ms())
+        return pages.logs(logs(self._control), query, self._parts.clock.now_ms())
 
     def _log(self, fields: Fields) -> bytes:
         parsed = parse_partition_dir(fields.get("name", ""))
         if parsed is None:
             raise NotFound("the name of a log is that of its topic and its number, like orders-3")
-        self._operations.log(parsed[0])  # raises NotFound, with names that may have been meant
+        self._control.of(parsed[0])  # raises NotFound, with names that may have been meant
         now_ms = self._parts.clock.now_ms()
         events = self._events(str(parsed[0]), 0, _LOG_EVENTS)
         return pages.log(str(parsed[0]), self._reports(parsed[0]), events, now_ms)
@@ -114,7 +118,7 @@ class StatusPage:
 
     def _forecast(self, fields: Fields) -> bytes:
         q = fields.get("q", "").strip()
-        views = pages.dirtiest(self._operations.logs(None, None), q)
+        views = pages.dirtiest(logs(self._control), q)
         first = views[: pages.PAGE_ROWS]
         told = {LogId(view.log_dir, TopicPartition(view.topic, view.partition)) for view in first}
         return pages.forecast(forecast(self._parts, told), q, len(views), self._parts.clock.now_ms())
@@ -122,7 +126,7 @@ class StatusPage:
     def _events(
         self, pattern: str | None, since_ms: int, limit: int = _MAX_EVENTS
     ) -> tuple[HistoryEvent, ...]:
-        return self._operations.history(pattern, limit, since_ms, _KINDS)
+        return self._parts.store.events(pattern, limit, since_ms, _KINDS)
 
 
 def _page(make: _Make) -> Page:

@@ -11,6 +11,7 @@ cleanerd-left-installs  what an earlier version has left of installs by reassign
 cleanerd-housekeeper  deletions that are due, holds that expire, an idle engine, history
 """
 
+from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus, ReloadTrigger
 from cleanerd.daemon.loops.cleaners import Cleaners
 from cleanerd.daemon.loops.committer import Committer
 from cleanerd.daemon.loops.housekeeper import Housekeeper
@@ -24,7 +25,7 @@ class Crew:
     """Starts and stops them together, and says whether all of them live."""
 
     def __init__(self, parts: Parts) -> None:
-        self._clock = parts.clock
+        self._parts = parts
         self.scanner = Scanner(parts)
         self.cleaners = Cleaners(parts, self.scanner)
         keepers = (
@@ -46,6 +47,22 @@ class Crew:
         for keeper in self._keepers:
             keeper.revive()
 
+    def reloaded(self, outcome: ReloadOutcome) -> None:
+        """After every reload: record it; what was in the way may be gone. One that was asked for ends a `throttle`."""
+        parts = self._parts
+        is_asked_for = outcome.trigger in (ReloadTrigger.REQUEST, ReloadTrigger.SIGNAL)
+        if is_asked_for and outcome.status is not ReloadStatus.REJECTED:
+            parts.throttle.set_configured(parts.configuration().broker)
+        if outcome.status is not ReloadStatus.UNCHANGED:
+            reason = "; ".join(outcome.problems) or None
+            changes = [str(change) for change in outcome.plan.changes] if outcome.plan else None
+            parts.events.record(
+                "reload", outcome.status.value, reason, trigger=outcome.trigger.value, changes=changes
+            )
+        if outcome.plan is not None:
+            self.scanner.judge(parts.inventory.logs())
+            parts.work_bell.ring()
+
     def stop(self) -> None:
         """Tell all of them to end; they do so after the step that is under way."""
         self.cleaners.workers.stop()
@@ -55,7 +72,9 @@ class Crew:
     def join_keepers(self, deadline_s: float) -> bool:
         """Whether all but the workers have ended in time."""
         self.scanner.watcher.stop()
-        ended = [keeper.join(max(deadline_s - self._clock.monotonic_s(), 0.1)) for keeper in self._keepers]
+        ended = [
+            keeper.join(max(deadline_s - self._parts.clock.monotonic_s(), 0.1)) for keeper in self._keepers
+        ]
         return all(ended)
 
     def is_alive(self, limit_s: float) -> bool:

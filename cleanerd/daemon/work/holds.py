@@ -6,6 +6,7 @@ later. Several may match one log; each is one pause of it. A hold is a plain val
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from uuid import uuid4
 
 from cleanerd.daemon.values.patterns import matches
 from cleanerd.format.names import TopicPartition
@@ -21,6 +22,13 @@ class Hold:
     reason: str
     created_ms: int
     expires_ms: int | None = None  # None: until released
+
+    @staticmethod
+    def new(pattern: str, owner: str, reason: str, now_ms: int, ttl_ms: int | None) -> "Hold":
+        """One that begins now, for `ttl_ms` or until it is released."""
+        return Hold(
+            uuid4().hex[:12], pattern, owner, reason, now_ms, None if ttl_ms is None else now_ms + ttl_ms
+        )
 
     def matches(self, topic_partition: TopicPartition) -> bool:
         """Whether it is about this partition."""

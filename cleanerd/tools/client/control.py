@@ -7,7 +7,7 @@ with `.lock` held, and the writer holds `.lock` while it changes the log. So by 
 import contextlib
 from typing import Protocol
 
-from cleanerd.cli.ctl import client as ctl
+from cleanerd.daemon.api import client as ctl
 from cleanerd.errors import Retryable
 from cleanerd.format.names import TopicPartition
 

@@ -196,9 +196,9 @@ def test_head_tells_what_is_wrong_with_the_daemon() -> None:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    served = Daemon(tmp_path / "control.sock")
+    served = Daemon(tmp_path)
     yield served
-    served.server.stop(1.0)
+    served.close()
 
 
 def test_without_a_terminal_it_prints_once(daemon: Daemon) -> None:
@@ -304,14 +304,13 @@ def test_it_draws_again_by_itself_and_when_the_size_changes(daemon: Daemon, top:
     assert any(" " * 81 in screen for screen in redrawn)
 
 
-def test_it_goes_on_when_the_daemon_comes_back(tmp_path: Path, daemon: Daemon, top: Screen) -> None:
+def test_it_goes_on_when_the_daemon_comes_back(daemon: Daemon, top: Screen) -> None:
     daemon.server.stop(1.0)
     top.read_until("trying again")
-    again = Daemon(daemon.path)
+    daemon.serve()
     top.read_until("q quits")
     while "trying again" in top.read_until("q quits"):
         pass
-    again.server.stop(1.0)
 
 
 def test_stopped_and_continued_it_has_the_screen_again(top: Screen) -> None:
@@ -330,6 +329,7 @@ def test_stopped_and_continued_it_has_the_screen_again(top: Screen) -> None:
 
 def test_colours_only_where_they_are_wanted(daemon: Daemon) -> None:
     """NO_COLOR takes colours, not the screen; a dumb terminal gets one snapshot."""
+    daemon.ctl("pause", "orders-3")
     with Screen("--socket", str(daemon.path), "top") as coloured:
         assert "\x1b[33m" in coloured.read_until("q quits")
     with Screen("--socket", str(daemon.path), "top", NO_COLOR="1") as plain:
@@ -341,7 +341,7 @@ def test_colours_only_where_they_are_wanted(daemon: Daemon) -> None:
 
 def test_only_top_imports_rich() -> None:
     """The other verbs start in a moment; `test_verbs.py` holds them to it."""
-    script = "import sys, cleanerd.cli.ctl.verbs; print('rich' in sys.modules, 'termios' in sys.modules)"
+    script = "import sys, cleanerd.cli.ctl.main; print('rich' in sys.modules, 'termios' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True)
     assert ran.stdout == "False False\n"
     assert ctl("top", "--interval", "soon").returncode == 2

@@ -10,7 +10,7 @@ import pytest
 from cleanerd.errors import Retryable
 from cleanerd.tools.client.control import HOLD_TTL_MS, CleanerControl, DaemonControl, NoDaemon
 from cleanerd.tools.client.producer import Producer
-from tests.daemon.fake_daemon import FakeOperations, serve
+from tests.daemon.served import Served
 from tests.tools.client.logs import open_writer
 
 
@@ -20,31 +20,31 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def operations(path: Path) -> Iterator[FakeOperations]:
-    """What the daemon behind the socket does."""
-    fake = FakeOperations()
-    server, _ = serve(path, fake)
-    yield fake
-    server.stop(1.0)
+def daemon(tmp_path: Path, path: Path) -> Iterator[Served]:
+    """What is behind the socket."""
+    served = Served(tmp_path / "daemon", path)
+    yield served
+    served.close()
 
 
-def test_hold_is_taken_with_owner_reason_and_ttl_and_lifted(path: Path, operations: FakeOperations) -> None:
+def test_hold_is_taken_with_owner_reason_and_ttl_and_lifted(path: Path, daemon: Served) -> None:
     """The hold of a writer that dies ends by itself."""
     control: CleanerControl = DaemonControl(str(path), owner="orders service")
     token = control.abort_and_pause("orders", 3, 1000)
     assert token is not None
-    (hold,) = operations.held.values()
+    (hold,) = daemon.parts.states.holds()
     assert (hold.id, hold.pattern, hold.owner) == (token, "orders-3", "orders service")
     assert hold.reason
-    assert hold.expires_ms == HOLD_TTL_MS
+    assert hold.expires_ms == hold.created_ms + HOLD_TTL_MS
     control.resume(token)
-    assert operations.held == {}
+    assert daemon.parts.states.holds() == []
 
 
-def test_daemon_that_says_no_is_an_error(path: Path, operations: FakeOperations) -> None:
+def test_daemon_that_says_no_is_an_error(path: Path, daemon: Served) -> None:
+    assert daemon.parts.states.try_start_all([daemon.order(3)])
     with pytest.raises(Retryable, match=r"control\.sock: .*still being cleaned"):
         DaemonControl(str(path)).abort_and_pause("orders", 3, 0)
-    assert operations.held == {}
+    assert daemon.parts.states.holds() == []
 
 
 def test_where_nobody_listens_nobody_cleans(path: Path) -> None:
@@ -77,21 +77,21 @@ def test_answer_that_makes_no_sense_is_an_error(path: Path, answer: bytes) -> No
         thread.join()
 
 
-def test_writer_and_daemon_together(tmp_path: Path, path: Path, operations: FakeOperations) -> None:
+def test_writer_and_daemon_together(tmp_path: Path, path: Path, daemon: Served) -> None:
     """While closed segments are truncated the hold is there, and not after."""
     seen = []
 
     class Watching(DaemonControl):
         def resume(self, token: str) -> None:
-            seen.append(list(operations.held))
+            seen.append([hold.id == token for hold in daemon.parts.states.holds()])
             super().resume(token)
 
     with open_writer(tmp_path, segment_bytes=100, control=Watching(str(path))) as writer:
         for n in range(5):
             Producer(writer).put(b"k", b"v" * n)
         writer.truncate(1)
-    assert seen == [["h1"]]
-    assert operations.held == {}
+    assert seen == [[True]]
+    assert daemon.parts.states.holds() == []
 
 
 def test_no_daemon_asks_nobody() -> None:

@@ -1,0 +1,98 @@
+"""How cleanerctl asks: requests made from the arguments of a command, again and again where it waits for something.
+
+Waiting is done in slices, so that the daemon keeps no thread for a client that has gone: `clean --wait`, `commit --wait`
+and `await` ask again until it is done or `--timeout` is over.
+"""
+
+import re
+import time
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from cleanerd.daemon.api.client import FAILED, NO_SUCH_LOG, USAGE, Client, ControlError
+from cleanerd.daemon.api.refusals import DEFAULT_WAIT_MS, MAX_WAIT_MS
+from cleanerd.daemon.api.verb import Argument, Endpoint, Reply, Verb
+
+_SLICE_S = 10.0
+
+
+def ask(verb: Verb, client: Client, options: Namespace) -> Reply:
+    """What the verb itself asks, or the first of its requests that the arguments fill. Raises `ControlError`."""
+    if verb.ask is not None:
+        return verb.ask(client, options)
+    parameters, wait_s = given(client, verb.arguments, options), verb.wait_s
+    if verb.is_bounded:
+        parameters["timeout_ms"] = stop_ms(options.timeout)
+        wait_s = stop_ms(options.timeout) / 1000
+    endpoint = next(one for one in verb.endpoints if one.in_path <= parameters.keys())
+    answer = call(client, endpoint, parameters, wait_s)
+    is_failure = verb.has_failed is not None and verb.has_failed(answer)
+    return Reply(answer, FAILED if is_failure else 0, verb.view, verb.empty)
+
+
+def given(client: Client, arguments: Sequence[Argument], options: Namespace) -> dict[str, object]:
+    """The arguments of a command that have a value, as parameters; a topic with one partition stands for that."""
+    values = {one.dest: getattr(options, one.dest) for one in arguments}
+    if "topic_partition" in values:
+        values["topic_partition"] = _partition(client, values["topic_partition"])
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def call(
+    client: Client, endpoint: Endpoint, parameters: Mapping[str, object], wait_s: float = 0.0
+) -> dict[str, Any]:
+    """Make a request; `wait_s`: how much longer the daemon may take. Raises `ControlError`."""
+    path = endpoint.path.format_map({name: quote(str(value), safe="") for name, value in parameters.items()})
+    rest = {name: value for name, value in parameters.items() if name not in endpoint.in_path}
+    if endpoint.changes:
+        return client.send(endpoint.method, path, rest, wait_s)
+    return client.get(path, wait_s, **rest)
+
+
+def _partition(client: Client, name: str) -> str:
+    """The partition that `name` means: itself, or the only one of a topic."""
+    if re.fullmatch(r".+-\d+", name):
+        return name
+    found = sorted(
+        {row["partition"] for row in client.get("/v1/logs", pattern=name)["logs"] if row["topic"] == name}
+    )
+    if not found:
+        raise ControlError(f"there is no topic {name}; `cleanerctl logs` lists what there is", NO_SUCH_LOG)
+    if len(found) > 1:
+        raise ControlError(
+            f"{name} has {len(found)} partitions: which, {name}-{found[0]} to {name}-{found[-1]}?", USAGE
+        )
+    return f"{name}-{found[0]}"
+
+
+def stop_ms(timeout_s: float | None) -> int:
+    """How long one request waits for cleanings to stop, with this `--timeout`."""
+    return DEFAULT_WAIT_MS if timeout_s is None else min(round(1000 * timeout_s), MAX_WAIT_MS)
+
+
+class Deadline:
+    """The end of `--timeout`, or never."""
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._end_s = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def _left_s(self) -> float:
+        return _SLICE_S if self._end_s is None else self._end_s - time.monotonic()
+
+    def is_over(self) -> bool:
+        """Whether there is no time left."""
+        return self._left_s() <= 0
+
+    def call(
+        self, client: Client, endpoint: Endpoint, parameters: Mapping[str, object], limit: str = "timeout_ms"
+    ) -> dict[str, Any]:
+        """The answer, asked for in slices of the time that is left; `limit` is the parameter that takes a slice."""
+        while True:
+            slice_ms = round(1000 * min(max(self._left_s(), 0.0), _SLICE_S))
+            try:
+                return call(client, endpoint, {**parameters, limit: slice_ms}, slice_ms / 1000)
+            except ControlError as error:
+                if error.code != "timeout" or self.is_over():
+                    raise

@@ -1,0 +1,68 @@
+"""What the verbs of the control API work with: the parts of the daemon, and which logs a pattern means.
+
+A partition can lie in two log directories while it moves: verbs that take one answer with a value for each directory.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cleanerd.daemon.api.refusals import NotFound
+from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadTrigger
+from cleanerd.daemon.loops.crew import Crew
+from cleanerd.daemon.parts import Parts
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.values.models import LogRef
+from cleanerd.daemon.values.patterns import matches, similar
+from cleanerd.daemon.work.mutes import Mutes
+from cleanerd.format.names import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """The running daemon, for any thread."""
+
+    parts: Parts
+    crew: Crew
+    reloader: Reloader
+    mutes: Mutes
+
+    def reload(self, trigger: ReloadTrigger) -> ReloadOutcome:
+        """Read the configuration again, and wake whatever a new one concerns."""
+        outcome = self.reloader.reload(trigger)
+        self.crew.reloaded(outcome)
+        return outcome
+
+    def matching(self, pattern: str | None) -> list[LogId]:
+        """Logs that a pattern means, which may be none; all without a pattern."""
+        return [
+            log
+            for log in self.parts.inventory.logs()
+            if matches(pattern, log.topic_partition.topic, log.topic_partition.partition)
+        ]
+
+    def some(self, pattern: str) -> list[LogId]:
+        """Logs that a pattern means. Raises `NotFound` when there is none."""
+        found = self.matching(pattern)
+        if not found:
+            raise NotFound(f"no log matches {pattern}; {self.instead_of(pattern)}")
+        return found
+
+    def of(self, tp: TopicPartition) -> list[LogId]:
+        """A partition in each log directory that has it. Raises `NotFound` when none has."""
+        found = [log for log in self.parts.inventory.logs() if log.topic_partition == tp]
+        if not found:
+            raise NotFound(f"there is no log {tp}; {self.instead_of(str(tp))}")
+        return found
+
+    def instead_of(self, pattern: str) -> str:
+        """What may have been meant."""
+        near = similar(pattern, (log.topic_partition for log in self.parts.inventory.logs()))
+        return f"did you mean {' or '.join(near)}?" if near else "`cleanerctl logs` lists them"
+
+
+def refs(logs: Iterable[LogId]) -> tuple[LogRef, ...]:
+    """Logs that a verb applied to."""
+    return tuple(
+        LogRef(topic=log.topic_partition.topic, partition=log.topic_partition.partition, log_dir=log.log_dir)
+        for log in logs
+    )

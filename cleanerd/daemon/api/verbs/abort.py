@@ -1,0 +1,41 @@
+"""`abort`: stop cleanings that run now."""
+
+from __future__ import annotations
+
+from cleanerd.daemon.api.arguments import PATTERN
+from cleanerd.daemon.api.refusals import DEFAULT_WAIT_MS, Conflict, Timeout, Unavailable
+from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
+from cleanerd.errors import CleanerdError
+
+
+def abort(
+    control: daemon.Control, pattern: daemon.Pattern, timeout_ms: daemon.WaitMs = DEFAULT_WAIT_MS
+) -> tuple[daemon.LogRef, ...]:
+    """Stop the cleanings of what matches and answer when they have stopped (2.2); names those that ran."""
+    states, now_s = control.parts.states, control.parts.clock.monotonic_s
+    deadline_s = now_s() + timeout_ms / 1000
+    busy = [log for log in control.some(pattern) if states.state(log).status is daemon.Status.IN_PROGRESS]
+    for log in busy:
+        states.stop(log)
+    for log in busy:
+        try:
+            states.abort(log, max(deadline_s - now_s(), 0))
+        except daemon.StillRunning as error:
+            raise Timeout(f"{error}; it stops at its next buffer") from error
+        except ValueError as error:  # another client aborts it
+            raise Conflict(str(error)) from error
+        except CleanerdError as error:
+            raise Unavailable(str(error)) from error
+    return daemon.refs(busy)
+
+
+VERB = Verb(
+    "abort",
+    "stop cleanings that run now; they may start again",
+    (Endpoint("POST", "/v1/abort", "logs", abort),),
+    (PATTERN,),
+    ("abort orders-3",),
+    manual="Stop cleanings that run now; the logs stay as they were, and may be cleaned again later.",
+    empty="no matching log was being cleaned",
+    is_bounded=True,
+)

@@ -1,0 +1,65 @@
+"""`clean`: clean logs now."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from cleanerd.daemon.api.arguments import PATTERN, option
+from cleanerd.daemon.api.asking import Deadline, call
+from cleanerd.daemon.api.client import FAILED, Client
+from cleanerd.daemon.api.refusals import Conflict
+from cleanerd.daemon.api.verb import Endpoint, Reply, Verb, daemon
+from cleanerd.daemon.api.verbs import jobs
+
+
+def clean(
+    control: daemon.Control, pattern: daemon.Pattern, force: bool = False
+) -> tuple[daemon.JobView, ...]:
+    """Clean now. `force` ignores the dirty ratio, never a safety bound.
+
+    A log that is being cleaned already answers its job. Raises `Conflict` when every log that matches is held or may not be
+    cleaned at all.
+    """
+    parts, found, refusals = control.parts, [], []
+    for log in control.some(pattern):
+        running, condition = parts.jobs.of(log), parts.conditions.of(log)
+        if running is not None:
+            found.append(running.id)
+        elif condition.obstacle is not None and not condition.yields_to_requests:
+            refusals.append(f"{log}: {condition.obstacle}")
+        else:
+            parts.failures.retry([log])  # to ask for a log again is to try it again
+            found.append(parts.jobs.request([log], force=force).id)
+    if not found:
+        raise Conflict("; ".join(refusals[:5]))
+    parts.work_bell.ring()
+    return tuple(parts.jobs.view(job_id) for job_id in found)
+
+
+_CLEAN = Endpoint("POST", "/v1/clean", "jobs", clean)
+
+
+def _ask(client: Client, options: Namespace) -> Reply:
+    """With --wait, the jobs when they are done, and failure when one has failed."""
+    started = call(client, _CLEAN, {"pattern": options.pattern, "force": options.force})
+    if not options.wait:
+        ids = " ".join(job["id"] for job in started["jobs"][:1])
+        return Reply(started, hint=f"`cleanerctl jobs {ids}` follows it; --wait waits for the end")
+    deadline = Deadline(options.timeout)
+    done = [deadline.call(client, jobs.DONE, {"job_id": job["id"]})["job"] for job in started["jobs"]]
+    has_failed = any(job["outcome"] in {"failed", "aborted"} for job in done)
+    return Reply(started | {"jobs": done}, FAILED if has_failed else 0)
+
+
+VERB = Verb(
+    "clean",
+    "clean now; a staged result is replaced by a new one",
+    (_CLEAN,),
+    (
+        PATTERN,
+        option("--force", "ignore the dirty ratio (never the safety bounds)"),
+        option("--wait", "wait until the jobs are done; exit 1 if one failed"),
+    ),
+    ("clean orders-3 --wait", "clean orders --force"),
+    ask=_ask,
+)

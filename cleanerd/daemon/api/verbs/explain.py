@@ -1,0 +1,24 @@
+"""`explain`: why a log is or is not cleaned now."""
+
+from __future__ import annotations
+
+from cleanerd.daemon.api.arguments import LOG
+from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
+
+
+def explain(control: daemon.Control, topic_partition: daemon.Tp) -> tuple[daemon.Explanation, ...]:
+    """Why a log is or is not cleaned now."""
+    return tuple(
+        daemon.explain.explain(control.parts, log, exact=True) for log in control.of(topic_partition)
+    )
+
+
+VERB = Verb(
+    "explain",
+    "say why a log is or is not cleaned now",
+    (Endpoint("GET", "/v1/logs/{topic_partition}/explanation", "explanations", explain),),
+    (LOG,),
+    ("explain orders-3",),
+    manual="Why a log is or is not cleaned now, and what retention does to it.",
+    is_look=True,
+)

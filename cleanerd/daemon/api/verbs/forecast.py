@@ -1,0 +1,24 @@
+"""`forecast`: what is to come."""
+
+from __future__ import annotations
+
+from cleanerd.daemon.api.arguments import ANY_PATTERN
+from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
+
+
+def forecast(control: daemon.Control, pattern: daemon.Pattern | None = None) -> daemon.Forecast:
+    """When logs become due, how long they take, and which will miss max.compaction.lag.ms; `pattern`: those to list."""
+    return daemon.forecast.forecast(control.parts, frozenset(control.matching(pattern)))
+
+
+VERB = Verb(
+    "forecast",
+    "show when logs become due, how long they take, and which will be compacted too late",
+    (Endpoint("GET", "/v1/forecast", "forecast", forecast),),
+    (ANY_PATTERN,),
+    ("forecast", "forecast orders"),
+    manual="When logs become due, how long they take, how much disk they need meanwhile, and which of them will be cleaned "
+    "too late for `max.compaction.lag.ms`; of up to eight logs also what other settings would have done with what the "
+    "history has recorded.",
+    is_look=True,
+)

@@ -1,0 +1,19 @@
+"""`holds`: the holds in force."""
+
+from __future__ import annotations
+
+from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
+
+
+def holds(control: daemon.Control) -> tuple[daemon.HoldView, ...]:
+    """Holds in force, the oldest first."""
+    return tuple(daemon.hold_view(control.parts, hold) for hold in control.parts.states.holds())
+
+
+VERB = Verb(
+    "holds",
+    "list the holds in force",
+    (Endpoint("GET", "/v1/holds", "holds", holds),),
+    examples=("holds",),
+    is_look=True,
+)

@@ -1,0 +1,79 @@
+"""`mute` and `unmute`: keep the brokers' own cleaners away from topics, and give them back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+
+from cleanerd.daemon.api.arguments import TOPICS
+from cleanerd.daemon.api.refusals import Conflict, NotFound, Unavailable
+from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
+from cleanerd.errors import CleanerdError
+
+_CLUSTER_S = 40.0  # for what the daemon asks the cluster
+
+
+def mute(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.MuteView, ...]:
+    """Keep the brokers' own cleaners away from topics: their min.cleanable.dirty.ratio becomes 1.0 in the cluster.
+
+    The pattern is the name of a topic, or a glob. Raises `Conflict` when the cluster refuses or cannot be asked.
+    """
+    configuration, ignored = control.parts.configuration(), control.parts.obstacles.ignored
+    known = control.parts.inventory.logs()
+    topics = sorted({log.topic_partition.topic for log in known})
+    if not (topics := [topic for topic in topics if fnmatchcase(topic, pattern)]):
+        raise NotFound(f"no topic matches {pattern}; {control.instead_of(pattern)}")
+    if not (compacted := [topic for topic in topics if configuration.topic(topic).compact]):
+        raise Conflict(f"{', '.join(topics[:5])}: not compacted, so no cleaner to keep away")
+    ours = {log.topic_partition.topic for log in known if log not in ignored}
+    if not (cleaned := [topic for topic in compacted if topic in ours]):
+        raise Conflict(f"{', '.join(compacted[:5])}: ignored by cleanerd, so that no cleaner would be left")
+    with _changing(control):
+        muted = control.mutes.mute(cleaned, control.parts.leases)
+    return tuple(map(daemon.mute_view, muted))
+
+
+def unmute(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.MuteView, ...]:
+    """Bring back what muted topics had before; names those that were muted."""
+    found = [mute for mute in control.mutes.all() if fnmatchcase(mute.topic, pattern)]
+    if not found:
+        raise NotFound(f"no muted topic matches {pattern}; `cleanerctl status` lists them")
+    with _changing(control):
+        control.mutes.unmute(found, control.parts.leases)
+    return tuple(map(daemon.mute_view, found))
+
+
+@contextmanager
+def _changing(control: daemon.Control) -> Iterator[None]:
+    """The ratios that cleanerd goes by change with the mutes."""
+    try:
+        yield
+    except daemon.MuteNotKept as error:
+        raise Unavailable(str(error)) from error
+    except CleanerdError as error:
+        raise Conflict(str(error)) from error
+    finally:
+        control.reload(daemon.ReloadTrigger.MUTES)
+
+
+MUTE = Verb(
+    "mute",
+    "keep the brokers' own cleaners away from topics, so that cleanerd alone cleans them",
+    (Endpoint("POST", "/v1/mute", "muted", mute),),
+    (TOPICS,),
+    ("mute orders", "mute 'orders-*'"),
+    manual="Keep the brokers' own cleaners away from topics. With `cleanerd.commit.live=auto` by the broker beside "
+    "cleanerd, for as long as the daemon runs. Otherwise their `min.cleanable.dirty.ratio` becomes 1.0 in the cluster, "
+    "which needs `cleanerd.kafka.bootstrap.servers`.",
+    wait_s=_CLUSTER_S,
+)
+UNMUTE = Verb(
+    "unmute",
+    "give topics back to the brokers' own cleaners, with the settings that they had before",
+    (Endpoint("POST", "/v1/unmute", "muted", unmute),),
+    (TOPICS,),
+    ("unmute orders", "unmute '*'"),
+    manual="Restore what muted topics had before.",
+    wait_s=_CLUSTER_S,
+)

@@ -1,0 +1,19 @@
+"""`reload`: read the configuration again."""
+
+from __future__ import annotations
+
+from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
+
+
+def reload(control: daemon.Control) -> daemon.ReloadView:
+    """Read the configuration again, all or nothing; what is wrong with it is in the answer."""
+    return daemon.reload_view(control.reload(daemon.ReloadTrigger.REQUEST), control.reloader.last_success_ms)
+
+
+VERB = Verb(
+    "reload",
+    "reload the configuration, all of it or nothing",
+    (Endpoint("POST", "/v1/reload", "reload", reload),),
+    examples=("reload",),
+    has_failed=lambda answer: not answer["reload"]["applied"],
+)

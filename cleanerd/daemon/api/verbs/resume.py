@@ -1,0 +1,35 @@
+"""`resume`: end a pause."""
+
+from __future__ import annotations
+
+from cleanerd.daemon.api.arguments import argument
+from cleanerd.daemon.api.refusals import NotFound
+from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
+
+
+def resume(control: daemon.Control, selector: daemon.Pattern) -> tuple[daemon.HoldView, ...]:
+    """Lift the hold of this id, or all with exactly this pattern."""
+    parts = control.parts
+    found = [hold for hold in parts.states.holds() if selector in (hold.id, hold.pattern)]
+    if not found:
+        raise NotFound(
+            f"there is no hold with the id or the pattern {selector}; `cleanerctl holds` lists them"
+        )
+    views = tuple(daemon.hold_view(parts, hold) for hold in found)
+    for hold in found:
+        parts.states.release(hold.id)
+        parts.store.delete(daemon.HOLD, hold.id)
+    parts.work_bell.ring()
+    parts.commit_bell.ring()
+    return views
+
+
+VERB = Verb(
+    "resume",
+    "end a pause",
+    (Endpoint("POST", "/v1/resume", "holds", resume),),
+    (argument("selector", metavar="HOLD", help="id of a hold, or its pattern"),),
+    ("resume orders",),
+    manual="End a pause, by its id or pattern.",
+    view="resumed",
+)

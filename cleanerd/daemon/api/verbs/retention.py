@@ -1,0 +1,33 @@
+"""`retention`: delete what breaches a retention limit, or show what would go."""
+
+from __future__ import annotations
+
+from cleanerd.daemon.api.arguments import PATTERN, option
+from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
+
+
+def retention(
+    control: daemon.Control, pattern: daemon.Pattern, dry_run: bool = False
+) -> tuple[daemon.RetentionView, ...]:
+    """Run a retention pass over what matches, or with `dry_run` tell what it would delete and what stays, and why.
+
+    A log that is paused, being cleaned, has failed, or belongs to a live broker is `skipped`.
+    """
+    logs = control.some(pattern)
+    if dry_run:
+        return tuple(daemon.retention.planned(control.parts, log) for log in logs)
+    views = daemon.retention.run(control.parts, logs)
+    control.crew.scanner.scan()
+    return views
+
+
+VERB = Verb(
+    "retention",
+    "delete now what breaches a retention limit, or show what would go and why the rest stays",
+    (Endpoint("POST", "/v1/retention", "retention", retention),),
+    (PATTERN, option("--dry-run", "only show what would be deleted")),
+    ("retention orders --dry-run", "retention 'orders-*'"),
+    manual="Delete now the segments that breach a retention limit; with `--dry-run` only show which, and why the oldest of "
+    "the others stays.",
+    has_failed=lambda answer: any(row["outcome"] == "failed" for row in answer["retention"]),
+)

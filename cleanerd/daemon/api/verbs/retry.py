@@ -1,0 +1,23 @@
+"""`retry`: forget the failures of logs."""
+
+from __future__ import annotations
+
+from cleanerd.daemon.api.arguments import PATTERN
+from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
+
+
+def retry(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.LogRef, ...]:
+    """Forget the failures of what matches; names the logs that were uncleanable or backed off."""
+    freed = control.parts.failures.retry(control.some(pattern))
+    control.parts.work_bell.ring()
+    return daemon.refs(freed)
+
+
+VERB = Verb(
+    "retry",
+    "forget the failures of uncleanable logs",
+    (Endpoint("POST", "/v1/retry", "logs", retry),),
+    (PATTERN,),
+    ("retry '*'",),
+    empty="no matching log had failed",
+)

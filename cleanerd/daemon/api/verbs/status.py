@@ -1,0 +1,41 @@
+"""`status`: the daemon as a whole."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+from cleanerd import __version__
+from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
+from cleanerd.daemon.api.verbs.throttle import throttle
+
+
+def status(control: daemon.Control) -> daemon.StatusView:
+    """The daemon as a whole; answers at once, also while it starts."""
+    parts = control.parts
+    unseen = control.crew.scanner.watcher.problems()
+    return daemon.StatusView(
+        version=__version__,
+        pid=os.getpid(),
+        uptime_s=parts.clock.monotonic_s() - parts.life.started_s,
+        ready=parts.life.is_ready,
+        log_dirs=tuple(daemon.log_dir_view(parts, log_dir) for log_dir in parts.log_dirs),
+        logs_by_state=Counter(one.state for _, one in parts.conditions.all(parts.inventory.logs())),
+        workers_busy=len(parts.jobs.running()),
+        workers_total=len(control.crew.cleaners.workers.all()) - 1,  # the express one is extra
+        spark_session_up=parts.engine.pid is not None,
+        throttle=throttle(control),
+        configuration=daemon.reload_view(control.reloader.last, control.reloader.last_success_ms),
+        holds=len(parts.states.holds()),
+        warnings=(*parts.configuration().warnings, *(f"{path}: {why}" for path, why in unseen.items())),
+        muted=tuple(map(daemon.mute_view, control.mutes.all())),
+    )
+
+
+VERB = Verb(
+    "status",
+    "show the state of the daemon",
+    (Endpoint("GET", "/v1/status", "status", status),),
+    examples=("status", "status --watch 2s"),
+    is_look=True,
+)

@@ -1,0 +1,87 @@
+"""A daemon of real parts behind a real control socket, for tests of the API and of cleanerctl; no thread works by itself."""
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cleanerd.daemon.api.control_server import AuditEntry, ControlServer
+from cleanerd.daemon.api.control_socket import listen
+from cleanerd.daemon.api.http import Page, RequestLimits
+from cleanerd.daemon.api.verb import Verb
+from cleanerd.daemon.api.verbs import VERBS, clean
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.env.clock import SystemClock
+from cleanerd.format.names import TopicPartition
+from tests.daemon.inventories import HandClock
+from tests.operate.world import World
+
+
+class RealClock(HandClock):
+    """Nobody has to set it."""
+
+    def now_ms(self) -> int:
+        return SystemClock().now_ms()
+
+    def monotonic_s(self) -> float:
+        return SystemClock().monotonic_s()
+
+
+class Served(World):
+    """With two dirty logs, orders-0 and orders-3, and the real clock. `own`: verbs beside those of the daemon."""
+
+    topics = ("orders",)
+
+    def __init__(
+        self,
+        root: Path,
+        path: Path | None = None,
+        *,
+        own: Sequence[Verb] = (),
+        limits: RequestLimits | None = None,
+        pages: Mapping[str, Page] | None = None,
+    ) -> None:
+        root.mkdir(exist_ok=True)
+        super().__init__(root, RealClock())
+        shutil.copytree(self.a / "orders-0", self.a / "orders-3")
+        self.configure(log_cleanup_policy="compact,delete", log_retention_ms=-1)
+        self.scan()
+        self.path = path or root / "control.sock"
+        self.audit: list[AuditEntry] = []
+        self.own, self._limits, self._pages = own, limits, pages
+        self.serve()
+
+    def serve(self) -> None:
+        """Answer on the socket."""
+        self.server = ControlServer(
+            listen(str(self.path), os.environ),
+            self.control,
+            (*VERBS, *self.own),
+            audit=self.audit.append,
+            own_uid=os.geteuid(),
+            limits=self._limits,
+            pages=self._pages,
+        )
+        self.server.start()
+
+    def order(self, number: int) -> LogId:
+        """One of the logs."""
+        return LogId(str(self.a), TopicPartition("orders", number))
+
+    def job(self, pattern: str = "orders-3") -> str:
+        """Id of a job that was asked for, and is done."""
+        (view,) = clean.clean(self.control, pattern)
+        job = self.parts.jobs.next_requested()
+        assert job is not None
+        self.parts.jobs.end(job, ["committed"], None)
+        return view.id
+
+    def clean_up_to(self, offset: int) -> None:
+        """As if a cleaning had come that far."""
+        (self.a / "cleaner-offset-checkpoint").write_text(f"0\n2\norders 0 {offset}\norders 3 {offset}\n")
+        self.scan()
+
+    def close(self) -> None:
+        """Nobody answers any more."""
+        self.server.stop(1.0)
+        super().close()
