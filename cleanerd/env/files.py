@@ -32,7 +32,7 @@ class FileStat:
 
     @staticmethod
     def of(found: os.stat_result) -> "FileStat":
-        """From what the system tells."""
+        """From the system's answer."""
         return FileStat(found.st_ino, found.st_size, found.st_mtime_ns, stat.S_ISREG(found.st_mode))
 
     @property
@@ -217,7 +217,7 @@ class Files(Protocol):
 
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
-"""With these nothing can be there; any other error says that it is not known."""
+"""With these nothing can be there; any other error leaves it unknown."""
 
 
 class RealFiles:
@@ -232,7 +232,7 @@ class RealFiles:
         return FileStat.of(os.stat(path))
 
     def exists(self, path: str) -> bool:
-        """Whether the path exists. `os.path.exists` would say that nothing is there when a disk fails."""
+        """Whether the path exists. `os.path.exists` would return False when a disk fails."""
         try:
             os.stat(path)
         except OSError as error:

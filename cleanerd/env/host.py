@@ -2,7 +2,7 @@
 
 A host with a Spark, a Hadoop or a broker of its own sets variables for them, in profiles and images: SPARK_HOME,
 HADOOP_CONF_DIR, JAVA_TOOL_OPTIONS. Our Spark would read each of them as well, and become another one than cleanerd brings,
-or not start. So a list says what passes, and not what does not.
+or not start. So the list names what passes.
 """
 
 import os

@@ -32,7 +32,7 @@ Ranges = tuple[tuple[int, int], ...]
 def cold_ranges(fd: int, file_bytes: int) -> Ranges:
     """What of the first `file_bytes` of a file is not in the page cache, in blocks. To ask reads nothing.
 
-    Empty where the system does not tell: it tells only who owns the file or may write to it (mincore(2)).
+    Empty where the system does not report it: only to the owner of the file, or to a writer (mincore(2)).
     """
     ranges: list[tuple[int, int]] = []
     for start, length in _stored(fd, file_bytes):

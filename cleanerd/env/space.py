@@ -1,7 +1,7 @@
 """Space of file systems: how much is free, and deleted files whose space is on its way back.
 
 A file system frees a file when the last who has it open lets go. For a GiB that takes a tenth of a second, and twice that
-where the disk is told (mount option `discard`); for 4 MiB on a busy one some milliseconds. So the name of such a file goes
+with the mount option `discard`; for 4 MiB on a busy one some milliseconds. So the name of such a file goes
 at once, and a thread of its own lets the file go: no caller waits for it, least of all with `.lock` held.
 """
 
@@ -25,7 +25,7 @@ _thread = ThreadPoolExecutor(1, thread_name_prefix="cleanerd-space")  # ends wit
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What `statvfs` says of a file system."""
+    """Sizes of a file system, by `statvfs`."""
 
     total_bytes: int
     free_bytes: int  # for users without privileges, as `df` counts
@@ -118,7 +118,7 @@ def _open_large(path: str) -> int | None:
             return None
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
-        return None  # `unlink` says what is wrong, if anything is
+        return None  # `unlink` reports what is wrong, if anything is
 
 
 def _let_go(fd: int) -> None:

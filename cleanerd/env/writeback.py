@@ -11,7 +11,7 @@ if _sync_file_range is not None:
 def begin_writeback(fd: int, start: int, size_bytes: int) -> None:
     """Let the system start to write out what lies in bytes [start, start + size_bytes) of an open file.
 
-    A sync at the end then has less to wait for. No more than a hint: nothing is stable before a sync, which also tells
+    A sync at the end then has less to wait for. No more than a hint: nothing is stable before a sync, which also reports
     what went wrong.
     """
     if _sync_file_range is not None and size_bytes > 0:

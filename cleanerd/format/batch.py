@@ -169,7 +169,7 @@ def parse_header(data: bytes | memoryview, position: int = 0) -> BatchHeader:
 def decode_batch(data: bytes | memoryview, position: int = 0) -> tuple[BatchHeader, list[Record]]:
     """Read one whole batch: header and records with absolute offsets and true timestamps.
 
-    Raises: `FormatError` for a torn batch, a wrong CRC, or records other than the header says (rule 4.37).
+    Raises: `FormatError` for a torn batch, a wrong CRC, or records that differ from the header (rule 4.37).
     """
     header = parse_header(data, position)
     end = position + header.size_bytes

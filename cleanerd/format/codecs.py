@@ -203,14 +203,14 @@ def _check_size(expanded_bytes: int, expanded_bytes_max: int) -> None:
 def _check_zstd_blocks(data: memoryview, expanded_bytes_max: int) -> None:
     """Raise FormatError when the blocks of a frame may expand beyond the limit (RFC 8878: 128 KiB each).
 
-    zstd can neither stop at a size nor tell it: Kafka writes frames without content size.
+    zstd can neither stop at a size nor report it: Kafka writes frames without content size.
     """
     if len(data) // _ZSTD_BLOCK_MIN * _ZSTD_BLOCK_MAX <= expanded_bytes_max:
         return  # too short to hold so many blocks
     try:
         position = zstandard.frame_header_size(data)
     except zstandard.ZstdError:
-        return  # no frame at all: the decompressor says so
+        return  # no frame at all: the decompressor reports it
     expanded, last = 0, False
     while not last and position + 3 <= len(data):
         header = int.from_bytes(data[position : position + 3], "little")

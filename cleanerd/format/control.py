@@ -23,7 +23,7 @@ _END_TXN_VALUE = struct.Struct(">hi")
 
 
 class ControlType(IntEnum):
-    """What a control record says."""
+    """A control record, parsed."""
 
     UNKNOWN = -1
     ABORT = 0

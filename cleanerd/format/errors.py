@@ -7,7 +7,7 @@ from cleanerd.errors import CorruptFile
 
 
 class FormatError(ValueError):
-    """Bytes are not what the format says.
+    """Bytes do not follow the format.
 
     `position` is the byte at which it shows, in the data handed to the parser; `expected` and `found` in
     words or numbers. A caller that knows the path turns it into a `CorruptFile`, see `corruption_in`.

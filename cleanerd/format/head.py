@@ -1,4 +1,4 @@
-"""Where the fields of a batch header lie, derived once from its layout, and what the head of a batch says.
+"""Where the fields of a batch header lie, derived once from its layout, and the fields of the head of a batch.
 
 Batches of every magic begin alike: an offset, a length and, at the same byte, the magic (spec disk B1). Plain readers and
 compiled kernels take every position from here. `batch` and `legacy` explain the fields.

@@ -18,7 +18,7 @@ _NUMBER = re.compile("-?[0-9]{1,10}")  # an int of Java
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Whose directory this is; None for what the file does not say."""
+    """The owner of a directory; None for what the file does not name."""
 
     version: int
     cluster_id: str | None

@@ -85,7 +85,7 @@ MetadataRecord = TopicRecord | RemoveTopicRecord | ConfigRecord | BrokerRecord |
 
 
 def parse_metadata_record(frame: bytes) -> MetadataRecord | None:
-    """Read one frame; None for a record that says nothing about configuration.
+    """Read one frame; None for a record that is not about configuration.
 
     Raises: `FormatError` for another frame version, an unknown version of a known record, or malformed
     fields.

@@ -64,7 +64,7 @@ class OffsetIndex:
 
 
 def parse_offset_index(data: bytes, base_offset: int, size_bytes: int | None = None) -> OffsetIndex:
-    """Read the entries up to the first that is none. Raises nothing: what an index says is a hint, never the only word.
+    """Read the entries up to the first that is none. Raises nothing: an index is a hint, never the only evidence.
 
     `data` ends at the first hole of a file of `size_bytes`.
     """

@@ -1,7 +1,7 @@
 """Batches expanded and packed a slice at a time: lz4 and zstd by their C libraries, straight from buffer to buffer.
 
 Only what Kafka and its clients write is taken: one lz4 frame of independent blocks without checksums, one zstd frame. All
-else, and all that is broken, is left to `cleanerd.format.codecs`, which knows every case and says what is wrong.
+else, and all that is broken, is left to `cleanerd.format.codecs`, which knows every case and reports what is wrong.
 """
 
 import numpy as np
@@ -177,7 +177,7 @@ def expand(raw: Bytes, batches: Table, begin: int, wanted: int, large: int) -> t
     """Expand batches from row `begin` on until their records take `wanted` bytes, or one is met that is for `format.codecs`.
 
     Nor are batches touched that have or take more than `large` bytes, or that take twice `wanted`. Returns (the row where it
-    stopped, the expanded bytes); the rows before it say where in them their records lie.
+    stopped, the expanded bytes); the rows before it hold the positions of their records in them.
     """
     found = addresses()
     out = np.empty(min(2 * wanted, large), np.uint8)

@@ -71,7 +71,7 @@ def _instruction(name, crc_bits):
 
 
 def _has() -> set[str]:
-    """Of the processor that numba compiles for: `NUMBA_CPU_NAME` may say another one than this."""
+    """Of the processor that numba compiles for: `NUMBA_CPU_NAME` may name another one than this."""
     triple, _, features = cpu_target.target_context.codegen().magic_tuple()
     machine = triple.partition("-")[0]
     return {machine.replace("arm64", "aarch64"), *features.split(",")}

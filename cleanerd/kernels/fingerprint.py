@@ -7,7 +7,7 @@ One round a word and three at the end are enough here: nothing that the key has 
 keys, and the best differential known lets two of them meet with a chance of 2^-167 (Dobraunig, Mendel, Schläffer,
 "Differential Cryptanalysis of SipHash", 2014), less than that of any two in 128 bits. 2-4 takes half as long again.
 
-A second, cheaper hash says which bucket a record belongs to: the rewrite asks for the bucket only.
+A second, cheaper hash selects the bucket of a record: the rewrite needs the bucket only.
 """
 
 import numpy as np

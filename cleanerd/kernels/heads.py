@@ -42,7 +42,7 @@ _STEP_BYTES = 16 << 20  # what is passed over between two looks at the pace
 _RATIO_MAX = (1, 1032, 24, 255, 32768, 1, 1, 1)
 """What a byte can expand to, by codec: none, gzip, snappy, lz4, zstd (RLE blocks)."""
 _WRAPPER_RATIO = 10
-"""What wrappers of magic 0 and 1 are taken to expand to: their headers tell no count."""
+"""What wrappers of magic 0 and 1 are taken to expand to: their headers hold no count."""
 
 _pread: Any = types.ExternalFunction("pread", types.intp(types.int32, types.uintp, types.uintp, types.int64))
 _fadvise: Any = types.ExternalFunction(
@@ -52,7 +52,7 @@ _fadvise: Any = types.ExternalFunction(
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """What the headers of a file say; one entry per chunk. Records are upper bounds."""
+    """What the headers of a file add up to; one entry per chunk. Records are upper bounds."""
 
     starts: npt.NDArray[np.int64]  # position of the first batch; the chunk ends where the next one starts
     records: npt.NDArray[np.int64]
@@ -124,7 +124,7 @@ def walk_heads(fd: int, size_bytes: int, chunk_bytes: int, first_dirty_offset: i
     """Cut the first `size_bytes` of an open file at batch starts, about every `chunk_bytes`.
 
     What cannot be read, or is no header, ends the walk: all that is left belongs to the last chunk, whose reader meets the
-    same and says so. Raises what `pace` does.
+    same and reports it. Raises what `pace` does.
     """
     return _walk(fd, size_bytes, chunk_bytes, first_dirty_offset, pace)[0]
 

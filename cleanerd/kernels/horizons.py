@@ -50,6 +50,6 @@ def next_horizon(batches: Table, now_ms: int) -> int:
 def holds_expired(batches: Table, records: Table, now_ms: int) -> bool:
     """Whether one of `records` is a tombstone or a marker whose time has come.
 
-    A batch keeps its horizon when its last tombstone goes (rule 4.28), so its header alone does not tell.
+    A batch keeps its horizon when its last tombstone goes (rule 4.28), so its header alone is not enough.
     """
     return bool(_holds_expired(batches, records, now_ms))

@@ -41,7 +41,7 @@ class KernelCache(FunctionCache):
 
 
 class _Files(IndexDataCacheFile):
-    """Without an index. A key is a signature together with the processor that its code is for; the version says the rest."""
+    """Without an index. A key is a signature and the processor that its code is for; the version covers the rest."""
 
     def load(self, key: Any) -> Any:
         """The compiled code, or None where there is none, or none that is whole and for this key."""

@@ -1,6 +1,6 @@
 """Unaligned loads and stores, copies and calls of C functions, for use inside kernels.
 
-numba has no way to say "eight bytes at this index" or "call what lies at this address", so these few intrinsics say it in
+numba cannot express "eight bytes at this index" or "call what lies at this address", so these few intrinsics do it in
 LLVM.
 """
 

@@ -128,7 +128,7 @@ def key_set(tables: dict[int, Fingerprints], buckets: int) -> KeySet:
 def look_up(
     keys: KeySet, fingerprints: Fingerprints, buckets: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.bool_]:
-    """Which of these are in the set, each in its bucket: what `mark_superseded` tells of rows of the clean section."""
+    """Which of these are in the set, each in its bucket: what `mark_superseded` marks, for rows of the clean section."""
     found = np.empty(len(fingerprints), np.bool_)
     _look_up(fingerprints, buckets, keys.table, keys.slots, keys.words, keys.shifts, keys.hints, found)
     return found

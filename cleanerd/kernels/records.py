@@ -268,9 +268,9 @@ def count_records(expanded: Bytes, batches: Table, begin: int, end: int) -> tupl
 def walk_records(
     raw: Bytes, expanded: Bytes, batches: Table, begin: int, end: int, rows: int, previous_offset: int
 ) -> tuple[Table, ReadStatus, int, int]:
-    """Records of `batches[begin:end]`; `rows` is what `count_records` says.
+    """Records of `batches[begin:end]`; `rows` is what `count_records` returned.
 
-    `previous_offset` is the last offset before `batches[0]`. Requires: `scan.first_bad_order` has nothing to say.
+    `previous_offset` is the last offset before `batches[0]`. Requires: `scan.first_bad_order` found nothing.
 
     Returns (record rows, status, batch row at which it stopped, byte position in that batch's buffer). Legacy wrappers
     get their `base_offset` and `count` here. Batch rows of the records count from the start of `batches`.

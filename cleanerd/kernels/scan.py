@@ -222,7 +222,7 @@ def first_misplaced(batches: Table, file_position: int, index: OffsetIndex) -> i
 def scan_batches(buffer: Bytes, start: int, end: int) -> tuple[Table, int, ReadStatus]:
     """Rows of all whole batches in `buffer[start:end]`.
 
-    Returns (rows, position after the last of them, status): status is OK when that position is `end`, otherwise says
+    Returns (rows, position after the last of them, status): status is OK when that position is `end`, otherwise
     why the walk stopped there.
     """
     assert buffer.dtype == np.uint8

@@ -92,7 +92,7 @@ def _collect(buffer, batches, aborted, now_ms, new_horizon, ids, seen, out):
 def collect_events(buffer: Bytes, batches: Table, aborted: npt.NDArray[np.bool_], context: Context) -> Table:
     """`EVENT` rows of a chunk, repeats left out: of the data batches of a producer only the first since a marker.
 
-    `changes` of a marker says what becomes of it if its transaction turns out to be empty: 0 stays, 1 gets a delete
+    `changes` of a marker: what becomes of it if its transaction turns out to be empty: 0 stays, 1 gets a delete
     horizon, 2 is removed.
     """
     transactional = int(np.count_nonzero(batches["attributes"] & (CONTROL | TRANSACTIONAL)))
@@ -148,7 +148,7 @@ def _find_unlisted(events, dense, committed, from_offset):
 def unlisted_abort(events: Table, from_offset: int) -> int | None:
     """Offset of the first ABORT marker from `from_offset` on whose data was taken for committed; None without.
 
-    The transaction index that should tell was lost (spec disk B6). `events` of a whole log, in order.
+    The transaction index that should hold them was lost (spec disk B6). `events` of a whole log, in order.
     """
     ids, dense = np.unique(events["producer_id"], return_inverse=True)
     committed = np.zeros(len(ids), np.bool_)

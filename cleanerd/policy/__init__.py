@@ -9,7 +9,7 @@ The log
 
 Two ways to keep a log from growing for ever
     *Retention* (`cleanup.policy=delete`) deletes whole segments from the front: those that are too old, that are more
-    than `retention.bytes` allows, or that lie below the *log start offset*. It never asks what a record says.
+    than `retention.bytes` allows, or that lie below the *log start offset*. It never looks at records.
     *Compaction* (`compact`) keeps, for every key, at least the newest record. Replaying a compacted log ends with the
     same table as replaying the whole one; that is the promise, and all of the rest serves it. A topic may ask for
     both.
@@ -78,12 +78,12 @@ The swap
     The new segment takes the place of its sources in a *swap*, a sequence of renames (`.cleaned`, `.swap`,
     `.deleted`) from every point of which a start of the broker leads to the old files or the new ones. Tombstones
     order the swaps of a log: one that drops a tombstone must not be on disk before the one that drops the older
-    values, or a value would return from the dead. `commit_plan` says when a swap still fits the log, `recovery_plan`
+    values, or a value would return from the dead. `commit_plan` decides whether a swap still fits the log, `recovery_plan`
     what to do with an interrupted one.
 
 Who works on a log
     Truncation, deletion and a changed policy have to keep the cleaner away from a log, and two cleanings must not
-    meet. So each log has a state: none, in progress, aborted (told to stop, not stopped yet), or paused n times
+    meet. So each log has a state: none, in progress, aborted (asked to stop, not stopped yet), or paused n times
     (`lifecycle`).
 
 The numbers in parentheses, here and everywhere, are rules of etc/reference/cleaner-behaviour.md.

@@ -58,7 +58,7 @@ class CompactionConfig:
 
 
 class RangeLimit(Enum):
-    """What the first uncleanable offset comes from; why it lies there, `cleaning.causes` tells people."""
+    """The bound that sets the first uncleanable offset; `cleaning.causes` puts it into words."""
 
     LAST_STABLE_OFFSET = "last stable offset (high watermark or an open transaction)"
     ACTIVE_SEGMENT = "active segment"

@@ -3,7 +3,7 @@
 Kernels and plans do not compare offsets; they rely on three things that follow from it:
 
 order     Offsets rise from record to record, batch to batch and chunk to chunk. Every step checks that in what it reads
-          (`kernels.scan.first_bad_order`, `kernels.records`, `pipeline.whole_log`), so the place of a record tells whether
+          (`kernels.scan.first_bad_order`, `kernels.records`, `pipeline.whole_log`), so the place of a record shows whether
           it is newer, and no offset has to be kept or sent.
 walk      Candidates are asked `newest_first`: of each key the first one met wins, and all others are superseded. So a set of
           fingerprints is enough (`kernels.newest`), and blocks of a bucket may be combined anywhere as long as each

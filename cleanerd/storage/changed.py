@@ -14,7 +14,7 @@ from cleanerd.storage.scan import PartitionSnapshot
 
 
 def stamps(files: Files, path: str) -> Mapping[str, FileStat]:
-    """What stat says by name of all files of the segment that `path` belongs to, or of this one file. Never raises."""
+    """The `stat` by name of all files of the segment that `path` belongs to, or of this one file. Never raises."""
     directory, name = os.path.split(path)
     found: dict[str, FileStat] = {}
     try:

@@ -1,7 +1,7 @@
 """The offset checkpoints of a log directory and the leader epochs of a partition: read, and kept up to date.
 
 A malformed checkpoint takes the whole directory of a broker offline (spec disk A7), so what is written is exact, and it is
-only written while `.lock` is held. One that cannot be read is an error that says where and why (7.16b), and is not touched.
+only written while `.lock` is held. One that cannot be read is an error with place and cause (7.16b), and is not touched.
 
 Log directories of one broker may not contradict each other in `cleaner-offset-checkpoint`: its cleaner reads all of them
 into one map, and dies if a partition has two entries. So every write drops entries of partitions that do not lie in
@@ -9,7 +9,7 @@ the directory, and `LogDir.record_cleaned` keeps the other directories free of w
 something: what is below an entry and was written later is not clean (`policy.cleanable.lowered_checkpoint`). So every write
 lowers such entries first. The other three are read for each
 directory by itself, for the partitions that lie there, and a broker writes them whole, from what it has in memory: an entry
-that is left over says nothing. In them entries of `-future` directories count as well, so none is dropped.
+that is left over means nothing. In them entries of `-future` directories count as well, so none is dropped.
 """
 
 import os
@@ -154,7 +154,7 @@ def _update(files: Files, log_dir: str, name: str, offsets: Mapping[TopicPartiti
 def _still_clean(
     files: Files, log_dir: str, tp: TopicPartition, offset: int, written_ms: int | None
 ) -> int | None:
-    """`clean_up_to`; None for a log that is not in use there, or of which nothing can be told. Raises OSError of the disk.
+    """`clean_up_to`; None for a log that is not in use there, or of which nothing is known. Raises OSError of the disk.
 
     `-future`, `-stray` and `-delete` directories have no first dirty offset.
     """

@@ -22,7 +22,7 @@ cleanerd's own recovery (`recover`) rolls 1 and 2 back and 3 to 7 forward, with 
 Groups are committed one after the other, ascending: at any time at most one is between 1 and 7.
 
 The barriers matter: of the renames since the last sync any subset may survive a power failure. After 7 there is none: a
-manifest that comes back says nothing of what lies there, and goes again.
+manifest that comes back describes nothing that lies there, and goes again.
 
 (A) Swapped index files without guard and without `.log.swap` would be put over good indexes (spec disk D4). So the guard
     is on disk before they appear, and they are before it goes; taken back, they go before it.

@@ -20,7 +20,7 @@ Step 2 takes every live file whose base is at or below that of the last segment 
 segments (5.6, 6.7) those are indexes that an interrupted deletion left, and snapshots below the new log start, which a
 broker drops when it loads the log (rules 5.19, 10.5).
 
-The log start offset needs no entry in a checkpoint: the first segment says it, and what step 1 synced does not come back.
+The log start offset needs no entry in a checkpoint: the first segment implies it, and what step 1 synced does not come back.
 """
 
 import contextlib

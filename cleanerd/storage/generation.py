@@ -60,7 +60,7 @@ def begin_truncation(partition: PartitionDir, token: str, *, like: str) -> None:
 
 
 def end_left_truncation(partition: PartitionDir) -> bool:
-    """End a truncation whose writer died in it; whether there was one. `.lock` tells: a writer holds it to the end.
+    """End a truncation whose writer died in it; whether there was one. A writer holds `.lock` to the end.
 
     Raises LockHeld while another process has the lock, DirOffline, OSError.
     """

@@ -44,7 +44,7 @@ def read_txn_index(files: Files, path: str, base_offset: int, *, is_written: boo
 
 
 def max_timestamp_ms(head: bytes, magic: int) -> int:
-    """Of the batch that begins like this; -1 where it has none, or where `head` is too short to tell."""
+    """Of the batch that begins like this; -1 where it has none, or where `head` is too short."""
     at = MAX_TIMESTAMP_AT if magic == 2 else LEGACY_TIMESTAMP_AT
     if magic == 0 or len(head) < at + 8:
         return -1
@@ -55,7 +55,7 @@ def max_timestamp_ms(head: bytes, magic: int) -> int:
 def largest_timestamp_ms(path: str, identity: FileStat) -> int:
     """Largest timestamp in the batch headers of a `.log` with this identity; its mtime where it has none (rule 1.10).
 
-    What the time index should tell, and what a broker finds when it rebuilds one. Bytes that are no batch may hide later
+    What the time index should hold, and what a broker finds when it rebuilds one. Bytes that are no batch may hide later
     ones: the answer is not below the mtime then. Reads 4 KiB for each batch at most. Raises OSError.
     """
     largest, position = -1, 0

@@ -18,7 +18,7 @@ Invariants
        (`F_SETLEASE`), taken before the lock and given up after it. The kernel grants the lease only while no other
        descriptor of the file is open, so a broker between its open and its lock is never overtaken. And as long as the
        lease lasts every other `open` waits in the kernel: a broker that starts now finds the lock free, however late we
-       let go (up to /proc/sys/fs/lease-break-time, 45 s). `is_wanted` tells that one waits.
+       let go (up to /proc/sys/fs/lease-break-time, 45 s). `is_wanted`: one waits.
        The file system must know leases (every local one does, NFS does not) and the file must be ours or
        CAP_LEASE given. Where that is not so, `is_leased` is false, and a broker may meet the lock.
 """
@@ -142,7 +142,7 @@ class LogDirLock:
 def pause_after(lock: LogDirLock, held_s: float) -> float:
     """How long to leave a directory alone, in seconds, before its lock, which is still held, is taken again.
 
-    A waiter gets it then. Without a lease nothing tells whether there is one: three quarters of the time are left.
+    A waiter gets it then. Without a lease a waiter cannot be seen: three quarters of the time are left.
     """
     if lock.is_wanted:
         return _GIVE_WAY_S
@@ -150,7 +150,7 @@ def pause_after(lock: LogDirLock, held_s: float) -> float:
 
 
 def probe(log_dir: str, name: str = names.LOCK) -> int | None:
-    """Tell who holds the lock, without taking it.
+    """Return who holds the lock, without taking it.
 
     Returns the pid of the holder; 0 if there is one that the kernel does not name (another container, an
     NFS client); None if the lock is free or the file does not exist. Raises `DirOffline`.
@@ -249,7 +249,7 @@ def _has_leases(directory: str, owner: int) -> bool:
 
 
 def _lease_holder(path: str) -> int:
-    """Pid of the process whose lease keeps the file from being opened, 0 if the kernel does not tell."""
+    """Pid of the process whose lease keeps the file from being opened, 0 if the kernel does not name it."""
     try:
         end = f":{os.stat(path).st_ino}"
         with open("/proc/locks", encoding="ascii") as file:
@@ -260,7 +260,7 @@ def _lease_holder(path: str) -> int:
 
 
 def _try_lock(path: str, fd: int) -> bool:
-    """Lock `fd` and tell whether that is worth something; closes it if not, or if an error is raised."""
+    """Lock `fd` and return whether the lock counts; closes it if not, or if an error is raised."""
     locked = False
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

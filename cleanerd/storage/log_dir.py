@@ -98,7 +98,7 @@ class LogDir:
 
     @property
     def owner(self) -> Owner:
-        """Whose it is, as far as `.lock` tells: our own process counts as nobody. Raises DirOffline."""
+        """The owner by `.lock`; our own process counts as nobody. Raises DirOffline."""
         is_held = probe(self.path) not in (None, os.getpid())
         if self.is_kafka:
             return Owner.LIVE_BROKER if is_held else Owner.STOPPED_BROKER

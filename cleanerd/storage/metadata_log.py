@@ -1,4 +1,4 @@
-"""Reading the KRaft metadata log: what the cluster says about topics and configuration (spec disk F).
+"""Reading the KRaft metadata log: the cluster's topics and configuration (spec disk F).
 
 1. Take the newest snapshot `<20-digit end offset>-<10-digit epoch>.checkpoint` that is complete: its last
    batch is the SNAPSHOT_FOOTER control batch. Without any, start from nothing at offset 0.
@@ -87,7 +87,7 @@ def find_metadata(files: Files, log_dirs: Iterable[str], metadata_log_dir: str) 
 
 
 def _may_hide_metadata(files: Files, log_dir: str, *, is_brokers: bool) -> bool:
-    """Whether a directory that cannot be read may have the metadata, or say whose it is; `is_brokers`: others say that."""
+    """Whether a directory that cannot be read may have the metadata, or name its owner; `is_brokers`: it is a broker's."""
     try:
         return files.exists(
             os.path.join(log_dir, f"{CLUSTER_METADATA_TOPIC}-0" if is_brokers else META_PROPERTIES)
@@ -198,7 +198,7 @@ def _replay_newest_snapshot(files: Files, directory: str, listing: list[str], im
 def _snapshot_batches(data: bytes) -> list[_Batch]:
     """All batches of a snapshot that is sound up to its footer; none of any other.
 
-    Instead of that one, an older snapshot and more of the log say the same.
+    An older snapshot and more of the log hold the same.
     """
     try:
         batches = [(position, *decode_batch(data, position)) for position, _, _ in iterate_batches(data)]

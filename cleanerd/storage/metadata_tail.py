@@ -2,7 +2,7 @@
 
 The active controller appends a batch twice a second, whether or not anything happened. Reading the whole log
 each time would cost seconds of CPU; so only new bytes are read, and their records are only sorted into
-those that say something about topics or configuration and the rest. This is a hint, never the truth: for
+those about topics or configuration and the rest. This is a hint, never the truth: for
 anything unexpected (another segment, truncation, a record that cannot be read, a system error) the answer is
 yes, and `read_metadata` finds out. Bytes at the end that are no batch are one that is being written.
 
@@ -45,7 +45,7 @@ class MetadataTail:
     def has_news(self) -> bool:
         """Whether something that matters may have come since the last call. Never raises.
 
-        The first call says so wherever there is a log.
+        The first call returns True wherever there is a log.
         """
         before, self._mark = self._mark, None
         try:

@@ -20,7 +20,7 @@ _MARKS = (
     ),
     (re.compile(r"redpanda"), "a data directory of Redpanda, whose segments have another format"),
 )
-"""What a name in a directory says that it is."""
+"""The kind of directory, by a name in it."""
 _REDPANDAS = re.compile(r"\d+_\d+")
 """A partition and its revision, in the directory of its topic."""
 A_LOG_DIR = "meta.properties, or a partition with a segment"
@@ -46,7 +46,7 @@ def found_instead(files: Files, log_dir: str) -> str | None:
 
 
 def _other_engine(files: Files, log_dir: str, listed: list[str]) -> str | None:
-    """What else a directory is, where its names tell."""
+    """What else a directory is, by the names in it; None if unknown."""
     for mark, engine in _MARKS:
         found = next(filter(mark.fullmatch, listed), None)
         if found is not None:

@@ -112,7 +112,7 @@ def _settle_group(partition: PartitionDir, group: StagedGroup, acted: Acted, *, 
 
 
 def _look(partition: PartitionDir, group: StagedGroup, suffix: Suffix, *, is_kafka: bool) -> Found:
-    """Size, modification time and inode tell our new segment from another cleaner's.
+    """Our new segment differs from another cleaner's in size, modification time or inode.
 
     Where no broker cleans, the inode is not asked for: it does not survive a restored copy, and no broker will repair that.
     """

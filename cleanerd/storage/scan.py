@@ -62,7 +62,7 @@ class SegmentOnDisk:
 
     @property
     def is_age_known(self) -> bool:
-        """Whether the time index tells the largest timestamp. One that was allocated in advance tells 0."""
+        """Whether the time index holds the largest timestamp. One that was allocated in advance holds 0."""
         return self.time_index_flaw is None and self.facts.largest_timestamp_ms != 0
 
     @property

@@ -1,4 +1,4 @@
-"""A finished group that waits to be committed: its staged files and the manifest that says what they replace.
+"""A finished group that waits to be committed: its staged files and the manifest of what they replace.
 
 The manifest `<base>.manifest.cleanerd` is written last, after everything it names is on stable storage. So staged files
 without one are leftovers of a crash. All of it may be deleted at any time; the log does not know of it yet.
@@ -50,10 +50,10 @@ class StagedGroup:
     """What a commit replaces by what, and what must still hold then.
 
     `sources` ascend and are all segments in [sources[0].base_offset, next_base_offset). `sizes`: bytes of each staged file.
-    `log_mtime_ns`: modification time of the staged `.log`, which with size and inode tells it from a broker's.
+    `log_mtime_ns`: modification time of the staged `.log`, which with size and inode distinguishes it from a broker's.
     `last_offset`: of its last batch, -1 when it is empty. `leader_epochs`: (epoch, start offset) of all epochs that
     start below `round_end`. `round_end`: first dirty offset once every group of the cleaning is committed, and
-    `is_last` tells its last one: without that the cleaning was interrupted while it staged.
+    `is_last` marks its last one: without it the cleaning was interrupted while it staged.
     `generation` (`storage.generation`) and `checkpoint`, the entry of the log in `cleaner-offset-checkpoint`, are those that
     the cleaning was planned with. `moves_checkpoint`: False for groups that are not all of their cleaning, because there
     was no room for more: committed, they are what a cleaning that was interrupted between two groups leaves.
