@@ -18,9 +18,12 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_MANIFEST = (
-    "Manifest-Version: 1.0\nAgent-Class: cleanerd.agent.Entry\nImplementation-Title: cleanerd broker agent\n"
-)
+_MANIFEST = """\
+Manifest-Version: 1.0
+Agent-Class: cleanerd.agent.Entry
+Premain-Class: cleanerd.agent.Entry
+Implementation-Title: cleanerd broker agent
+"""
 _TIME = (1980, 1, 1, 0, 0, 0)
 _JANINO = ("janino-*.jar", "commons-compiler-*.jar")
 _JANINO_MAIN = "org.codehaus.commons.compiler.samples.CompilerDemo"

@@ -27,8 +27,9 @@ _ANSWER_MAX = 1 << 16
 _LOADED = re.compile(rb"0\n(return code: )?0\s*")
 _OTHERS = (
     "cleanerd must run as the user and the group of the broker, and see its processes: no PrivateUsers=yes in its unit, "
-    "and in containers one pid namespace for both"
+    "and in containers one pid namespace for both. Or the broker is started with -javaagent:cleanerd-agent.jar"
 )
+_WITHOUT = "start it without, or with -javaagent:cleanerd-agent.jar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,9 @@ def find_jvm(pid: int) -> Jvm:
     if not is_jvm:
         raise NoWayIn(f"process {pid}, which holds .lock, is no JVM: only a Kafka broker can swap segments")
     if "-XX:+DisableAttachMechanism" in options:
-        raise NoWayIn(f"the JVM of process {pid} runs with -XX:+DisableAttachMechanism: start it without")
+        raise NoWayIn(f"the JVM of process {pid} runs with -XX:+DisableAttachMechanism: {_WITHOUT}")
     if "-XX:-EnableDynamicAgentLoading" in options:
-        raise NoWayIn(f"the JVM of process {pid} runs with -XX:-EnableDynamicAgentLoading: start it without")
+        raise NoWayIn(f"the JVM of process {pid} runs with -XX:-EnableDynamicAgentLoading: {_WITHOUT}")
     caught = int(status["SigCgt"], 16) >> (signal.SIGQUIT - 1) & 1
     return Jvm(pid, int(status["NSpid"].split()[-1]), bool(caught))
 

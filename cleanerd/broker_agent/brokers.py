@@ -52,7 +52,7 @@ class LiveBrokers:
         self._config = config
         self._swapped = swapped
         self._mutex = threading.Lock()
-        self._sessions: dict[int, Session] = {}  # by pid
+        self._sessions: dict[int | str, Session] = {}  # by pid; by log directory where that cannot be seen
         self._refused: dict[tuple[str, int], tuple[float, str]] = {}  # until when, and why
 
     def swap(self, log_dir: str, swap: Swap) -> Swapped:
@@ -93,7 +93,7 @@ class LiveBrokers:
         if pid is None or pid == os.getpid():
             raise NoWayIn(f"{log_dir}: no broker lives in it")
         with self._mutex:
-            found = self._sessions.get(pid)
+            found = self._sessions.get(pid or log_dir)
             if found is not None and found.is_open:
                 return found
             until_s, reason = self._refused.get((log_dir, pid), (0.0, ""))
@@ -127,7 +127,10 @@ class LiveBrokers:
             self._sessions.clear()
 
     def _open(self, log_dir: str, pid: int) -> Session:
-        for gone in [pid, *(other for other, session in self._sessions.items() if not session.is_open)]:
+        for gone in [
+            pid or log_dir,
+            *(other for other, session in self._sessions.items() if not session.is_open),
+        ]:
             left = self._sessions.pop(gone, None)
             if left is not None:
                 left.close()
@@ -139,7 +142,7 @@ class LiveBrokers:
                 key: value for key, value in self._refused.items() if key[0] != log_dir
             }}  # fmt: skip
             raise
-        self._sessions[pid] = session
+        self._sessions[pid or log_dir] = session
         return session
 
     def _check_release(self, session: Session) -> None:

@@ -1,11 +1,15 @@
-"""A conversation with the agent in one broker, over two pipes.
+"""A conversation with the agent in one broker.
+
+Where the broker was started with `-javaagent:cleanerd-agent.jar`, over a unix socket in the log directory: nothing but that
+directory has to be shared, so the broker may be in another container. Otherwise over two pipes, after an attach:
 
 1. cleanerd makes two FIFOs in the log directory, which broker and cleanerd both see, and opens its sides.
 2. The agent is loaded with their token, and opens its sides in a thread of its own (`java/cleanerd/agent/Entry.java`).
 3. With the first answer the names of the FIFOs go. A kill before that leaves them: files that no broker looks at, and
    that a later session takes away.
-4. Requests and answers: four bytes of length, the highest first, and JSON. One request at a time, each with a time limit.
-5. A process that ends closes its side, or the kernel does if it is killed: that ends the thread in the broker.
+
+On both, requests and answers are four bytes of length, the highest first, and JSON. One request at a time, each with a time
+limit. A process that ends closes its side, or the kernel does if it is killed: that ends the thread in the broker.
 """
 
 import contextlib
@@ -13,6 +17,7 @@ import json
 import os
 import re
 import select
+import socket
 import struct
 import threading
 from collections.abc import Mapping
@@ -32,6 +37,7 @@ _ANSWER_MAX_BYTES = 16 << 20
 _HELLO_S = 30.0
 _LENGTH = struct.Struct(">I")
 _JAR = ".cleanerd-agent.jar"
+_SOCKET = ".cleanerd-agent.sock"
 _PIPES = re.compile(r"\.cleanerd-agent-[0-9a-f]{16}\.(requests|answers)")
 
 
@@ -43,11 +49,19 @@ class Session:
     """
 
     def __init__(self, pid: int, log_dir: str, files: Files, clock: Clock) -> None:
+        """`pid`: of the process that has the directory's `.lock`, 0 for one that cannot be seen from here."""
         self.pid = pid
+        self._who = f"the broker, process {pid}," if pid else "the broker"
         self._clock = clock
         self._mutex = threading.Lock()
         self._requests = self._answers = -1
-        self._begin(os.path.realpath(log_dir), files)
+        log_dir = os.path.realpath(log_dir)
+        try:
+            if not self._connect(log_dir):
+                self._attach(log_dir, files)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def is_open(self) -> bool:
@@ -59,11 +73,12 @@ class Session:
         """The answer to a request. Raises NoWayIn."""
         with self._mutex:
             if self._answers < 0:
-                raise NoWayIn(
-                    f"the broker, process {self.pid}, has ended or did not answer: it is asked again later"
-                )
+                raise NoWayIn(f"{self._who} has ended or did not answer: it is asked again later")
             try:
                 return self._asked(json.dumps({"version": VERSION, **request}).encode(), timeout_s)
+            except OSError as error:  # of a socket
+                self._close()
+                raise NoWayIn(f"{self._who} has ended ({error.strerror}): it is asked again later") from error
             except BaseException:
                 self._close()
                 raise
@@ -74,12 +89,32 @@ class Session:
             self._close()
 
     def _close(self) -> None:
-        for fd in (self._requests, self._answers):
-            if fd >= 0:
-                os.close(fd)
+        for fd in {self._requests, self._answers} - {-1}:
+            os.close(fd)
         self._requests = self._answers = -1
 
-    def _begin(self, log_dir: str, files: Files) -> None:
+    def _connect(self, log_dir: str) -> bool:
+        """Whether the broker listens on its socket, which is its user's only."""
+        path = f"{log_dir}/{_SOCKET}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as connected:
+            try:
+                connected.connect(path)
+            except (FileNotFoundError, ConnectionRefusedError):
+                return False  # or left of a broker that has ended
+            except OSError as error:
+                if error.errno is None:
+                    return False  # longer than such a path may be
+                raise NoWayIn(f"{path}: {error.strerror}: cleanerd must run as the broker's user") from error
+            self._requests = self._answers = connected.detach()
+        self._greet()
+        return True
+
+    def _greet(self) -> None:
+        self.hello = self.ask({"request": "hello"}, _HELLO_S)
+        if self.hello.get("outcome") != "hello":
+            raise NoWayIn(str(self.hello.get("reason")))
+
+    def _attach(self, log_dir: str, files: Files) -> None:
         jvm, jar = find_jvm(self.pid), agent_jar()
         _check_seen(self.pid, log_dir)
         token = os.urandom(8).hex()
@@ -97,17 +132,11 @@ class Session:
             self._requests = os.open(pipes[0], os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             self._answers = os.open(pipes[1], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             load_agent(jvm, f"{log_dir}/{_JAR}", f"{jar.sha256} {token} {log_dir}", self._clock)
-            self.hello = self.ask({"request": "hello"}, _HELLO_S)
-            if self.hello.get("outcome") != "hello":
-                raise NoWayIn(str(self.hello.get("reason")))
+            self._greet()
         except OSError as error:
-            self.close()
             raise NoWayIn(
                 f"{error.filename}: {error.strerror}: cleanerd must be able to write there"
             ) from error
-        except BaseException:
-            self.close()
-            raise
         finally:
             for pipe in pipes:
                 with contextlib.suppress(OSError):
@@ -121,15 +150,13 @@ class Session:
             rest = rest[os.write(self._requests, rest[: select.PIPE_BUF]) :]
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline_s))
         if length > _ANSWER_MAX_BYTES:
-            raise NoWayIn(f"the broker, process {self.pid}, answered with {length} bytes")
+            raise NoWayIn(f"{self._who} answered with {length} bytes")
         try:
             answer = json.loads(self._read(length, deadline_s))
         except ValueError as error:
-            raise NoWayIn(
-                f"the broker, process {self.pid}, answered with what is no JSON: {error}"
-            ) from error
+            raise NoWayIn(f"{self._who} answered with what is no JSON: {error}") from error
         if not isinstance(answer, dict):
-            raise NoWayIn(f"the broker, process {self.pid}, answered with no object")
+            raise NoWayIn(f"{self._who} answered with no object")
         return answer
 
     def _read(self, length: int, deadline_s: float) -> bytes:
@@ -138,7 +165,7 @@ class Session:
             self._wait(self._answers, select.POLLIN, deadline_s)
             more = os.read(self._answers, length - len(found))
             if not more:
-                raise NoWayIn(f"the broker, process {self.pid}, has ended: it is asked again later")
+                raise NoWayIn(f"{self._who} has ended: it is asked again later")
             found += more
         return found
 
@@ -147,7 +174,7 @@ class Session:
         poll.register(fd, event)
         left_ms = max((deadline_s - self._clock.monotonic_s()) * 1000, 0.0)
         if not poll.poll(left_ms):
-            raise NoWayIn(f"the broker, process {self.pid}, did not answer in time: it is asked again later")
+            raise NoWayIn(f"{self._who} did not answer in time: it is asked again later")
 
 
 def _check_seen(pid: int, log_dir: str) -> None:

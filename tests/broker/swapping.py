@@ -87,9 +87,9 @@ class Swapping:
         """0 without an entry."""
         return offset_checkpoint(self.log_dir / "cleaner-offset-checkpoint").get(f"{topic}-0", 0)
 
-    def clean(self, *arguments: str) -> dict[str, dict[str, Any]]:
-        """`cleanerd clean --force` with the agent; results by topic."""
-        command = [sys.executable, "-m", "cleanerd.cli.main", "clean", "--force", "-o", "json"]
+    def clean(self, *arguments: str, before: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+        """`cleanerd clean --force` with the agent, run by `before`; results by topic."""
+        command = [*before, sys.executable, "-m", "cleanerd.cli.main", "clean", "--force", "-o", "json"]
         command += ["--log-dir", str(self.log_dir), "--set", "cleanerd.commit.live=auto"]
         for topic in self.ledgers:
             command += ["--topic", topic]

@@ -193,6 +193,21 @@ final class Broker {
         return null;
     }
 
+    /** Log directories that work; null while there is no broker in this JVM that has them. */
+    static Iterable logDirs() throws Exception {
+        Object manager = findLogManager();
+        if (manager == null) {
+            return null;
+        }
+        Shape shape = new Shape(manager.getClass().getClassLoader());
+        Method dirs = shape.method(manager.getClass(), Object.class, "liveLogDirs", NONE);
+        Containers containers = new Containers(shape, false);
+        if (!shape.missing.isEmpty()) {
+            throw Refused.unknown("a broker that has no " + shape.missing);
+        }
+        return containers.copied(of(dirs, manager));
+    }
+
     Map hello() throws Exception {
         Map answer = new LinkedHashMap();
         answer.put("outcome", "hello");

@@ -3,6 +3,7 @@ package cleanerd.agent;
 import java.io.ByteArrayInputStream;
 import java.io.FileInputStream;
 import java.io.FileOutputStream;
+import java.lang.instrument.Instrumentation;
 import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.OpenOption;
@@ -17,7 +18,7 @@ import java.util.zip.ZipEntry;
 
 /**
  * Where an attached cleanerd comes in. Begins a conversation in a thread of its own, which ends when cleanerd closes its side
- * or ends: the system closes the pipes of a process that dies.
+ * or ends: the system closes the pipes of a process that dies. A JVM that was started with -javaagent listens instead.
  *
  * This class is loaded once in the life of a broker. All others are loaded from the jar that each attach names, once for each
  * hash: so another version of cleanerd finds its own classes, and the same one finds those that are there.
@@ -40,6 +41,20 @@ public final class Entry {
             };
             thread.setDaemon(true);
             thread.start();
+        }
+    }
+
+    /** Called by the JVM that was started with -javaagent. A broker without an agent is better than none. */
+    public static void premain(String arguments, Instrumentation jvm) {
+        try {
+            Path jar = Paths.get(Entry.class.getProtectionDomain().getCodeSource().getLocation().toURI());
+            Class found = loader(hash(Files.readAllBytes(jar)), jar).loadClass("cleanerd.agent.Listener");
+            Object listener = found.getConstructor(new Class[] {Instrumentation.class}).newInstance(new Object[] {jvm});
+            Thread thread = new Thread((Runnable) listener, "cleanerd-agent-listener");
+            thread.setDaemon(true);
+            thread.start();
+        } catch (Throwable error) {
+            System.err.println("cleanerd-agent: does not listen: " + error);
         }
     }
 
@@ -92,16 +107,21 @@ public final class Entry {
             throw new IllegalStateException("this broker has met " + LOADERS_MAX + " versions of the agent: restart it");
         }
         byte[] content = Files.readAllBytes(jar);
-        StringBuilder found = new StringBuilder();
-        for (byte one : MessageDigest.getInstance("SHA-256").digest(content)) {
-            found.append(String.format("%02x", new Object[] {Integer.valueOf(one & 0xff)}));
-        }
-        if (!found.toString().equals(hash)) {
+        String found = hash(content);
+        if (!found.equals(hash)) {
             throw new IllegalStateException(jar + ": expected SHA-256 " + hash + ", found " + found);
         }
         ClassLoader loader = new JarClasses(content);
         LOADERS.put(hash, loader);
         return loader;
+    }
+
+    private static String hash(byte[] content) throws Exception {
+        StringBuilder found = new StringBuilder();
+        for (byte one : MessageDigest.getInstance("SHA-256").digest(content)) {
+            found.append(String.format("%02x", new Object[] {Integer.valueOf(one & 0xff)}));
+        }
+        return found.toString();
     }
 
     /** Classes of a jar in memory. Its own come first, but for this file's. */

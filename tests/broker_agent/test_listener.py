@@ -1,0 +1,95 @@
+"""A broker that was started with -javaagent is asked over its socket, by who sees no more of it than its log directory."""
+
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from cleanerd.broker_agent import session as sessions
+from cleanerd.errors import NoWayIn
+from tests.broker.releases import required_program
+from tests.broker.swapping import Swapping, build_agent
+from tests.daemon.processes import wait_until
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
+
+JAR = Path(sessions.__file__).parent / "cleanerd-agent.jar"
+ELSEWHERE = ("--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+@pytest.fixture
+def swapping(tmp_path: Path) -> Iterator[Swapping]:
+    """There is no other way in."""
+    build_agent()
+    world = Swapping(tmp_path, jvm=(f"-javaagent:{JAR}", "-XX:+DisableAttachMechanism"))
+    try:
+        world.start()
+        wait_until(path(world).exists, 30)
+        yield world
+    finally:
+        world.close()
+
+
+def path(swapping: Swapping) -> Path:
+    return swapping.log_dir / ".cleanerd-agent.sock"
+
+
+def test_a_cleaning_in_another_pid_namespace_is_swapped(swapping: Swapping) -> None:
+    """The holder of .lock has no pid there. After kill -9 the next broker takes over the socket that is left."""
+    swapping.transactions.end(commit=True)
+    results = swapping.clean(before=[required_program("unshare"), *ELSEWHERE])
+    assert {row["committed_by"] for row in results.values()} == {"swap"}, results
+    swapping.check()
+    swapping.broker.kill()
+    assert path(swapping).exists()
+    swapping.broker.start()
+    wait_until(lambda: is_let_in(swapping), 30)
+    wait_until(lambda: swapping.stage_copies(groups_max=2).by(swapping.session()).outcome == "swapped", 30)
+    swapping.check()
+    assert [line for line in swapping.complaints() if "ERROR" in line] == []
+
+
+def test_a_socket_for_its_user_only_and_for_so_many_at_once(swapping: Swapping) -> None:
+    """What is no request ends its conversation, and no other one."""
+    assert stat.S_IMODE(os.stat(path(swapping)).st_mode) == 0o600
+    session = swapping.session()
+    assert session.hello["release"] == swapping.broker.release.version
+    with ExitStack() as opened:
+        for frame in (struct.pack(">i", -1), struct.pack(">i", 1 << 30)):
+            peer = opened.enter_context(connected(swapping))
+            peer.sendall(frame)
+            assert b"at most" in peer.recv(1000)
+            assert peer.recv(1) == b""
+        peers = [opened.enter_context(connected(swapping)) for _ in range(40)]  # these say nothing
+        wait_until(lambda: sum(is_closed(peer) for peer in peers) > 20, 30)
+        assert session.ask({"request": "hello"}, 30)["outcome"] == "hello"
+    wait_until(lambda: is_let_in(swapping), 30)
+    assert swapping.complaints() == []
+
+
+def connected(swapping: Swapping) -> socket.socket:
+    peer = socket.socket(socket.AF_UNIX)
+    peer.settimeout(30)
+    peer.connect(str(path(swapping)))
+    return peer
+
+
+def is_closed(peer: socket.socket) -> bool:
+    peer.setblocking(False)
+    try:
+        return peer.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
+def is_let_in(swapping: Swapping) -> bool:
+    try:
+        swapping.session().close()
+    except NoWayIn:
+        return False
+    return True
