@@ -1,7 +1,8 @@
 """Build hook: the agent that cleanerd loads into a broker is compiled from `cleanerd/broker_agent/java`.
 
 By a JDK's javac, or by the compiler that PySpark brings, Janino, run by a Java runtime. Where neither can be had the build
-goes on without the jar, and cleanerd reports that it cannot swap segments in a running broker.
+goes on without the jar, and cleanerd reports that it cannot swap segments in a running broker. A source distribution has the
+jar in it, and whoever installs that needs no compiler; without one it is not made.
 
 The jar depends on the sources and the compiler only: entries in order, not compressed, all of the same time.
 """
@@ -18,6 +19,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+_JAR = "cleanerd/broker_agent/cleanerd-agent.jar"
 _MANIFEST = """\
 Manifest-Version: 1.0
 Agent-Class: cleanerd.agent.Entry
@@ -37,23 +39,31 @@ class AgentBuildHook(BuildHookInterface):
 
     def dependencies(self) -> list[str]:
         """What the build needs where there is no JDK."""
-        if _program("javac"):
+        if self._is_built or _program("javac"):
             return []
         return [_PYSPARK] if _program("java") else [_PYSPARK, _JRE]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
         """Called before the build."""
-        if not build_agent(Path(self.root)):
-            self.app.display_warning(
-                "no Java compiler was found: cleanerd will not swap segments in a running broker"
-            )
+        if self._is_built or build_agent(Path(self.root)):
+            return
+        if self.target_name == "sdist":
+            raise RuntimeError("no Java compiler was found: a source distribution has the compiled agent in it")
+        self.app.display_warning(
+            "no Java compiler was found: cleanerd will not swap segments in a running broker"
+        )
+
+    @property
+    def _is_built(self) -> bool:
+        """Whether this is a source distribution that was unpacked, whose jar is that of its sources."""
+        root = Path(self.root)
+        return (root / "PKG-INFO").exists() and (root / _JAR).exists()
 
 
 def build_agent(root: Path) -> bool:
     """Write the jar and its hash below `root`; False where there is no compiler. Raises CalledProcessError."""
-    package = root / "cleanerd" / "broker_agent"
-    jar = package / "cleanerd-agent.jar"
-    sources = sorted((package / "java").rglob("*.java"))
+    jar = root / _JAR
+    sources = sorted((jar.parent / "java").rglob("*.java"))
     with tempfile.TemporaryDirectory() as classes:
         command = _javac() or _janino()
         if command is None:

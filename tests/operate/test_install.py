@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -159,3 +160,29 @@ def test_debian_package_is_installed_upgraded_removed_and_purged(root: Root) -> 
         "/usr/lib/systemd/system/cleanerd.service",
     ):
         assert not root.has(name), name
+
+
+def test_pip_installs_it_from_an_index_of_ones_own(tmp_path: Path) -> None:
+    """Wheel and source distribution, into an empty environment, with nothing on the path: neither needs a compiler."""
+    index, home, logs = tmp_path / "index", tmp_path / "home", tmp_path / "logs"
+    run(sys.executable, "-m", "hatchling", "build", "-d", index, timeout_s=300)
+    (wheel,), constraints = index.glob("*.whl"), ROOT / "constraints.txt"
+    pip_wheel = ("-m", "pip", "wheel", "--quiet", "--wheel-dir", index, "--constraint", constraints)
+    run(sys.executable, *pip_wheel, wheel, "hatchling", timeout_s=900)
+    run(sys.executable, "-m", "venv", home)
+
+    def alone(*words: object) -> str:
+        return run("env", "-i", "PATH=/nonexistent", home / "bin" / "python", *words, timeout_s=600).stdout
+
+    def agent_after(*options: str) -> str:
+        alone("-m", "pip", "install", "--quiet", "--no-index", "--find-links", index, *options, "cleanerd")
+        return alone("-c", "from cleanerd.broker_agent.jar import agent_jar; print(agent_jar().sha256)")
+
+    agent = agent_after()
+    assert agent == agent_after("--no-deps", "--force-reinstall", "--no-binary", "cleanerd")
+    logs.mkdir()
+    alone("-c", WRITE_LOG.replace("/srv/logs", str(logs)))
+    clean = ("clean", "--force", "--log-dir", logs, "--set", "log.cleanup.policy=compact")
+    assert re.search(
+        r"orders-0 +committed .* superseded 998", run(home / "bin" / "cleanerd", *clean, timeout_s=300).stdout
+    )

@@ -4,6 +4,7 @@ import argparse
 import importlib
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,23 @@ import pytest
 from cleanerd.cli import main
 from cleanerd.cli.ctl import parser as ctl_parser
 from cleanerd.config.sources import read_sources
+from tests.broker.releases import releases
 from tests.operate.tools import ROOT, missing, need, run
 
 COMPOSE = ROOT / "etc" / "compose.yaml"
 STATEFULSET = ROOT / "etc" / "kubernetes" / "statefulset.yaml"
+OVERLAY = """resources: [../base]
+namespace: streaming
+images:
+  - {name: cleanerd, newName: images.example/cleanerd, newTag: "7"}
+  - {name: apache/kafka, newTag: 4.2.1}
+patches:
+  - target: {kind: StatefulSet, name: kafka}
+    patch: |-
+      - op: replace
+        path: /spec/volumeClaimTemplates/0/spec/resources/requests/storage
+        value: 10Gi
+"""
 
 
 def test_dockerfile_is_clean_for_hadolint() -> None:
@@ -44,21 +58,60 @@ def test_context_of_the_build_holds_what_is_copied() -> None:
     assert all((ROOT / name).exists() for name in copied)
 
 
-def documents(path: Path) -> list[dict[str, Any]]:
+def parsed(text: str) -> list[dict[str, Any]]:
     try:
         yaml = importlib.import_module("yaml")
     except ImportError:
         missing("PyYAML is missing: install PyYAML (PyPI)")
-    return list(yaml.safe_load_all(path.read_text()))
+    return list(yaml.safe_load_all(text))
 
 
-def test_kubernetes_manifest_is_valid_against_the_schemas() -> None:
+def documents(path: Path) -> list[dict[str, Any]]:
+    return parsed(path.read_text())
+
+
+def valid(text: str) -> list[dict[str, Any]]:
+    """Documents of a manifest that the schemas of Kubernetes allow."""
     try:
         kubernetes_validate = importlib.import_module("kubernetes_validate")
     except ImportError:
         missing("kubernetes-validate is missing: install kubernetes-validate (PyPI)")
-    for document in documents(STATEFULSET):
+    found = parsed(text)
+    for document in found:
         kubernetes_validate.validate(document, "1.35", strict=True)
+    return found
+
+
+def test_kubernetes_manifest_is_valid_against_the_schemas() -> None:
+    assert valid(STATEFULSET.read_text())
+
+
+def test_the_manifest_is_a_base_for_kustomize(tmp_path: Path) -> None:
+    """As it is, and below an overlay that names other images, a namespace and a smaller volume."""
+    base = tmp_path / "base"
+    shutil.copytree(STATEFULSET.parent, base)
+    overlay = tmp_path / "overlay"
+    overlay.mkdir()
+    (overlay / "kustomization.yaml").write_text(OVERLAY)
+    kubectl = need("kubectl", "kubernetes-client")
+    plain, changed = (valid(run(kubectl, "kustomize", path).stdout) for path in (base, overlay))
+    by_kind = {document["kind"]: document for document in documents(STATEFULSET)}
+    assert {document["kind"]: document for document in plain} == by_kind
+    assert {document["metadata"]["namespace"] for document in changed} == {"streaming"}
+    (stateful,) = (document for document in changed if document["kind"] == "StatefulSet")
+    pod = stateful["spec"]["template"]["spec"]
+    images = [container["image"] for container in (*pod["initContainers"], *pod["containers"])]
+    assert images == ["images.example/cleanerd:7"] * 2 + ["apache/kafka:4.2.1"]
+    claim = stateful["spec"]["volumeClaimTemplates"][0]["spec"]
+    assert claim["resources"]["requests"]["storage"] == "10Gi"
+
+
+def test_samples_name_a_release_that_is_tested() -> None:
+    """By the whole suite, or by the table of releases."""
+    for path in (COMPOSE, STATEFULSET):
+        tags = re.findall(r"apache/kafka:([\w.]+)", path.read_text())
+        assert tags
+        assert set(tags) == {list(releases())[-1]}
 
 
 def test_kubernetes_starts_cleanerd_then_commits_then_starts_the_broker() -> None:
