@@ -5,36 +5,18 @@ There is no running systemd in it, which SYSTEMD_OFFLINE tells systemctl: units 
 
 import os
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.operate.roots import TREE, Root, copy_tree, mount
 from tests.operate.tools import ROOT, missing, need, run
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
 
-TREE = "srv/tree"  # a copy of this one: where it lies may be a mount of its own
 UNITS = ("cleanerd.service", "cleanerd.socket")
-ENVIRONMENT = {
-    "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "HOME": "/root",
-    "LC_ALL": "C.UTF-8",
-    "PIP_CACHE_DIR": "/nonexistent",
-    "SYSTEMD_OFFLINE": "1",
-}
-KEPT = (
-    "PIP_INDEX_URL",
-    "PIP_CONSTRAINT",
-    "PIP_CERT",
-    "SSL_CERT_FILE",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-)
 WRITE_LOG = """
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
@@ -44,30 +26,6 @@ with LogWriter("/srv/logs", "orders", 0, segment_bytes=1 << 20) as writer:
         producer.put(key, b"value", 1)
     writer.roll()
 """
-
-
-class Root:
-    """A changed root; commands run in it as in a fresh login of root."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __call__(self, script: str, *, check: bool = True) -> "subprocess.CompletedProcess[str]":
-        environment = ENVIRONMENT | {name: os.environ[name] for name in KEPT if name in os.environ}
-        words = [f"{name}={value}" for name, value in environment.items()]
-        return run(
-            "chroot", self.path, "env", "-i", *words, "bash", "-euc", script, check=check, timeout_s=900
-        )
-
-    def has(self, name: str) -> bool:
-        return os.path.lexists(self.path / name.removeprefix("/"))
-
-
-def mount(*words: object) -> None:
-    try:
-        run("mount", *words)
-    except AssertionError as error:
-        missing(f"a root of its own needs to mount: {error}")
 
 
 @pytest.fixture
@@ -96,9 +54,7 @@ def root(tmp_path: Path) -> Iterator[Root]:
         for name in ("dev", "proc"):
             mount("--rbind", "--make-rslave", f"/{name}", merged / name)
             mounted.append(merged / name)
-        for name in run("git", "ls-files", "-z").stdout.split("\0")[:-1]:
-            (merged / TREE / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, merged / TREE / name)
+        copy_tree(merged)
         yield Root(merged)
     finally:
         for path in reversed(mounted):
