@@ -48,7 +48,9 @@ class AgentBuildHook(BuildHookInterface):
         if self._is_built or build_agent(Path(self.root)):
             return
         if self.target_name == "sdist":
-            raise RuntimeError("no Java compiler was found: a source distribution has the compiled agent in it")
+            raise RuntimeError(
+                "no Java compiler was found: a source distribution has the compiled agent in it"
+            )
         self.app.display_warning(
             "no Java compiler was found: cleanerd will not swap segments in a running broker"
         )
