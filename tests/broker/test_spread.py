@@ -10,7 +10,11 @@ from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.insight.spread import Spread, find_spread
 from tests.broker.kafka import KafkaBroker
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore:.*_text is deprecated"),  # in the client library
+]
 KEYS = [f"key-{i}" for i in range(300)]
 
 

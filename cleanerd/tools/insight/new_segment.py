@@ -5,6 +5,7 @@ import os
 import numpy as np
 
 from cleanerd.env.files import Files, open_regular
+from cleanerd.errors import LockHeld
 from cleanerd.format.names import MAX_OFFSET, FileKind, Suffix, segment_path
 from cleanerd.format.offset_index import OffsetIndex, render_offset_index
 from cleanerd.format.time_index import TimeIndex, render_time_index
@@ -12,8 +13,16 @@ from cleanerd.format.txn_index import AbortedTxn, render_txn_index
 from cleanerd.kernels.tables import WRITTEN, Bytes, Table
 from cleanerd.pipeline.segment_indexes import index_entries
 from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
+from cleanerd.storage.lock import probe
 
 from .walk import Bounds, Damage, walk_log
+
+
+def check_stopped(log_dir: str) -> None:
+    """Raise `LockHeld` while a process holds the log directory."""
+    pid = probe(log_dir)
+    if pid is not None:
+        raise LockHeld(f"{log_dir} is in use by process {pid}: stop it first", pid)
 
 
 class NewSegment:

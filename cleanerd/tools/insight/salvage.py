@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanerd.env.files import Files, RealFiles, open_regular
-from cleanerd.errors import BadUsage, CorruptFile, LockHeld
+from cleanerd.errors import BadUsage, CorruptFile
 from cleanerd.format import names
 from cleanerd.format.batch import parse_header
 from cleanerd.format.checkpoint import EpochEntry, parse_leader_epochs, render_leader_epochs
@@ -43,10 +43,9 @@ from cleanerd.format.txn_index import AbortedTxn
 from cleanerd.kernels.tables import Bytes, Table
 from cleanerd.policy.grouping import MAX_RELATIVE_OFFSET
 from cleanerd.storage.index_files import read_txn_index
-from cleanerd.storage.lock import probe
 from cleanerd.storage.producer_state import ProducerState
 
-from .new_segment import NewSegment
+from .new_segment import NewSegment, check_stopped
 from .regular_files import CarefulFiles, file_size, read_around_bad_sectors
 from .walk import Bounds, Damage, Sound, walk_log
 
@@ -130,14 +129,8 @@ def _check_usage(source: str, output: str) -> None:
     if os.path.lexists(os.path.join(parent, names.META_PROPERTIES)):
         if parse_partition_dir(os.path.basename(output)) is None:
             raise BadUsage(f"{output}: with a directory of this name no broker of {parent} starts")
-        _check_stopped(parent)
-    _check_stopped(os.path.dirname(source))
-
-
-def _check_stopped(log_dir: str) -> None:
-    pid = probe(log_dir)
-    if pid is not None:
-        raise LockHeld(f"{log_dir} is in use by process {pid}: stop it first", pid)
+        check_stopped(parent)
+    check_stopped(os.path.dirname(source))
 
 
 class _Salvage:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from cleanerd.env.files import Files, RealFiles
-from cleanerd.errors import BadUsage, CorruptFile, LockHeld
+from cleanerd.errors import BadUsage, CorruptFile
 from cleanerd.format import names
 from cleanerd.format.checkpoint import render_leader_epochs
 from cleanerd.format.names import TopicPartition, deleted_dir_name
@@ -33,7 +33,7 @@ from cleanerd.format.partition_metadata import render_partition_metadata
 from cleanerd.kernels.tables import Bytes, Table
 from cleanerd.storage.checkpoints import forget_partition
 from cleanerd.storage.generation import begin_log
-from cleanerd.storage.lock import LogDirLock, probe
+from cleanerd.storage.lock import LogDirLock
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.tools.insight.new_segment import NewSegment
 from cleanerd.tools.kernels.encode import RecordColumns, encode_columns
@@ -136,13 +136,6 @@ def _adopt_owner(files: Files, log_dir: str, directory: str) -> None:
         found = os.stat(log_dir)
         if found.st_uid != os.stat(directory).st_uid:
             os.chown(directory, found.st_uid, found.st_gid)
-
-
-def check_stopped(log_dir: str) -> None:
-    """Raise `LockHeld` while a process holds the log directory."""
-    pid = probe(log_dir)
-    if pid is not None:
-        raise LockHeld(f"{log_dir} is in use by process {pid}: stop it first", pid)
 
 
 def commit_staged(log_dir: str, staged: Iterable[StagedPart], files: Files | None = None) -> None:

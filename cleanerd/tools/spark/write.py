@@ -12,9 +12,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from cleanerd.env.clock import SystemClock
 from cleanerd.format.names import TopicPartition
+from cleanerd.tools.insight.new_segment import check_stopped
 
 from .from_arrow import by_partition, offsets_of, record_columns
-from .partition_files import StagedPart, StagedPartition, check_stopped, commit_staged, discard_job
+from .partition_files import StagedPart, StagedPartition, commit_staged, discard_job
 from .write_options import WriteOptions
 
 _OPEN_MAX = 256
