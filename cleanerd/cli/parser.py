@@ -82,9 +82,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
-        choices = [
-            str(choice) for choice in action.choices if not str(choice).startswith("_")
-        ]  # hidden verbs
+        choices = list(map(str, action.choices))
         is_verb = isinstance(action, argparse._SubParsersAction)
         kind = f"unknown {str(action.metavar).lower()}" if is_verb else "unknown value"
         hint = did_you_mean(str(value), choices) or f"; there are {', '.join(choices)}"

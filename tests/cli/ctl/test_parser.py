@@ -39,4 +39,3 @@ def test_help_of_the_program_lists_verbs_examples_and_exit_codes() -> None:
         assert f"\n    {verb.prog.split()[1]} " in text
     for code in (0, 1, 2, 3, 4, 75, 77, 130):
         assert re.search(rf"^  {code} ", text, re.MULTILINE)
-    assert "_names" not in text
