@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 
 from cleanerd.cli.ctl.parser import PUBLIC
-from cleanerd.cli.parser import sentence
 from cleanerd.daemon.api.verb import Argument, Verb
 
 _QUERIES = r""".SS Queries
@@ -25,7 +24,7 @@ def render_verbs_reference() -> str:
 
 def _entries(verbs: Sequence[Verb]) -> str:
     return "".join(
-        f".TP\n{_bold(verb.name)}{''.join(map(_argument, verb.arguments))}\n{_text(verb.manual or sentence(verb.help))}\n"
+        f".TP\n{_bold(verb.name)}{''.join(map(_argument, verb.arguments))}\n{_text(verb.manual)}\n"
         for verb in verbs
     )
 

@@ -29,16 +29,16 @@ def _completion(_: Client, options: Namespace) -> Reply:
 
 TOP = Verb(
     "top",
-    "watch logs, jobs and results on the whole screen; without a terminal, print them once",
+    "Watch logs, jobs and results on the whole screen; without a terminal, print them once.\n\n"
+    "Logs, jobs and results on the whole screen, every second by default; without a terminal, once.",
     (),
     (option("--interval", "default: 1s", metavar="TIME", type=duration, default=1.0),),
     ("top", "top --interval 5s"),
-    manual="Logs, jobs and results on the whole screen, every second by default; without a terminal, once.",
     ask=_top,
 )
 COMPLETION = Verb(
     "completion",
-    "print a script that completes verbs, options and names of logs in a shell",
+    "Print a script that completes verbs, options and names of logs in a shell.",
     (),
     (argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS)),),
     (

@@ -6,7 +6,7 @@ import os
 from cleanerd import __version__
 from cleanerd.cli.ctl.own_verbs import COMPLETION, TOP
 from cleanerd.cli.options import FORMATS, OUTPUT_HELP
-from cleanerd.cli.parser import Parser, sentence
+from cleanerd.cli.parser import Parser
 from cleanerd.daemon.api.arguments import duration
 from cleanerd.daemon.api.verbs import VERBS
 
@@ -52,9 +52,7 @@ def make_parser(first: str = "") -> Parser:
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb in [verb for verb in PUBLIC if verb.name == first] or PUBLIC:
         examples = [f"cleanerctl {line}" for line in verb.examples]
-        made = subparsers.add_parser(
-            verb.name, help=verb.help, description=sentence(verb.help), examples=examples
-        )
+        made = subparsers.add_parser(verb.name, help=verb.help, description=verb.sentence, examples=examples)
         _add_common(made, is_top=False)
         if verb.is_look:
             made.add_argument("--watch", metavar="TIME", type=duration, help="repeat every TIME, like 2s")

@@ -86,18 +86,17 @@ class Reply(NamedTuple):
 class Verb(NamedTuple):
     """A command of cleanerctl and the requests that it may make.
 
-    `help` is a sentence without capital and full stop, `manual` what cleanerctl(1) says instead, with `code` in back quotes.
-    `is_look`: it changes nothing, and can be watched. `is_bounded`: --timeout goes to the daemon as `timeout_ms`. `wait_s`:
-    how much longer than usual the answer may take. `view`, `empty`: as in `Reply`. `has_failed`: whether it exits with 1.
-    `ask`: for a verb that does more than make the first of its requests whose path is filled by the arguments.
+    `doc` is the docstring of the file: a sentence for the help, then perhaps what cleanerctl(1) says instead, with `code` in
+    back quotes. `is_look`: it changes nothing, and can be watched. `is_bounded`: --timeout goes to the daemon as
+    `timeout_ms`. `wait_s`: how much longer than usual the answer may take. `view`, `empty`: as in `Reply`. `has_failed`:
+    whether it exits with 1. `ask`: for a verb that does more than make the first request whose path its arguments fill.
     """
 
     name: str
-    help: str
+    doc: str | None
     endpoints: tuple[Endpoint, ...]
     arguments: tuple[Argument, ...] = ()
     examples: tuple[str, ...] = ()
-    manual: str = ""
     is_look: bool = False
     is_bounded: bool = False
     wait_s: float = 0.0
@@ -105,3 +104,18 @@ class Verb(NamedTuple):
     empty: str = ""
     has_failed: Callable[[Mapping[str, Any]], bool] | None = None
     ask: Callable[[Client, Namespace], Reply] | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What it does, for its help."""
+        return (self.doc or "").partition("\n")[0]
+
+    @property
+    def help(self) -> str:
+        """What it does, for a list of verbs."""
+        return self.sentence[:1].lower() + self.sentence[1:].rstrip(".")
+
+    @property
+    def manual(self) -> str:
+        """What it does, for cleanerctl(1)."""
+        return (self.doc or "").partition("\n\n")[2].strip() or self.sentence

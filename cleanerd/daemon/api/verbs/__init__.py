@@ -21,10 +21,11 @@ from cleanerd.daemon.api.verbs import (
     retry,
     status,
     throttle,
+    unmute,
 )
 
 VERBS = (
     *(status.VERB, logs.VERB, log.VERB, explain.VERB, jobs.VERB, holds.VERB, forecast.VERB, history.VERB),
     *(clean.VERB, commit.VERB, await_cleaned.VERB, pause.VERB, resume.VERB, abort.VERB, retry.VERB),
-    *(mute.MUTE, mute.UNMUTE, throttle.VERB, reload.VERB, retention.VERB, delete_records.VERB),
+    *(mute.VERB, unmute.VERB, throttle.VERB, reload.VERB, retention.VERB, delete_records.VERB),
 )

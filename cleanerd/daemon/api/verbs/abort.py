@@ -1,4 +1,7 @@
-"""`abort`: stop cleanings that run now."""
+"""Stop cleanings that run now; they may start again.
+
+Stop cleanings that run now; the logs stay as they were, and may be cleaned again later.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,10 @@ def abort(
 
 VERB = Verb(
     "abort",
-    "stop cleanings that run now; they may start again",
+    __doc__,
     (Endpoint("POST", "/v1/abort", "logs", abort),),
     (PATTERN,),
     ("abort orders-3",),
-    manual="Stop cleanings that run now; the logs stay as they were, and may be cleaned again later.",
     empty="no matching log was being cleaned",
     is_bounded=True,
 )

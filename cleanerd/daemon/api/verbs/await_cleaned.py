@@ -1,4 +1,4 @@
-"""`await`: wait until a log is cleaned up to an offset."""
+"""Wait until a log is cleaned up to an offset."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _ask(client: Client, options: Namespace) -> Reply:
 
 VERB = Verb(
     "await",
-    "wait until a log is cleaned up to an offset",
+    __doc__,
     (_AWAIT,),
     _ARGUMENTS,
     ("await orders-3 150000 --timeout 10m",),

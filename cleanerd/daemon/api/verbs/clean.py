@@ -1,4 +1,4 @@
-"""`clean`: clean logs now."""
+"""Clean now; a staged result is replaced by a new one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _ask(client: Client, options: Namespace) -> Reply:
 
 VERB = Verb(
     "clean",
-    "clean now; a staged result is replaced by a new one",
+    __doc__,
     (_CLEAN,),
     (
         PATTERN,

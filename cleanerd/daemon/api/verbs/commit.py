@@ -1,4 +1,9 @@
-"""`commit`: put staged results in place."""
+"""Put staged results in place, where no broker holds the lock.
+
+Put staged results in place, where no broker holds the log directory; with `--wait` wait until the daemon is ready and no
+lock is in the way. `commit --wait` without a pattern also announces a broker that is about to start: no job, commit,
+retention or deletion begins in its log directories until it has started, for a minute at most.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +119,7 @@ def _became(client: Client, waited: Mapping[str, Any]) -> dict[str, Any]:
 
 VERB = Verb(
     "commit",
-    "put staged results in place, where no broker holds the lock",
+    __doc__,
     (_COMMIT,),
     (
         ANY_PATTERN,
@@ -125,8 +130,5 @@ VERB = Verb(
         ),
     ),
     ("commit", "commit orders-3 --wait --timeout 2m"),
-    manual="Put staged results in place, where no broker holds the log directory; with `--wait` wait until the daemon is "
-    "ready and no lock is in the way. `commit --wait` without a pattern also announces a broker that is about to start: no "
-    "job, commit, retention or deletion begins in its log directories until it has started, for a minute at most.",
     ask=_ask,
 )

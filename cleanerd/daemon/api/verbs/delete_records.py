@@ -1,4 +1,4 @@
-"""`delete-records`: delete the records of a log below an offset."""
+"""Delete the records of a log below an offset, and nothing else, for good."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _is_confirmed(options: Namespace) -> bool:
 
 VERB = Verb(
     "delete-records",
-    "delete the records of a log below an offset, and nothing else, for good",
+    __doc__,
     (_DELETE,),
     (LOG, OFFSET, option("--yes", "do not ask for confirmation")),
     ("delete-records orders-3 150000",),

@@ -1,4 +1,7 @@
-"""`explain`: why a log is or is not cleaned now."""
+"""Say why a log is or is not cleaned now.
+
+Why a log is or is not cleaned now, and what retention does to it.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,9 @@ def explain(control: daemon.Control, topic_partition: daemon.Tp) -> tuple[daemon
 
 VERB = Verb(
     "explain",
-    "say why a log is or is not cleaned now",
+    __doc__,
     (Endpoint("GET", "/v1/logs/{topic_partition}/explanation", "explanations", explain),),
     (LOG,),
     ("explain orders-3",),
-    manual="Why a log is or is not cleaned now, and what retention does to it.",
     is_look=True,
 )

@@ -1,4 +1,8 @@
-"""`forecast`: what is to come."""
+"""Show when logs become due, how long they take, and which will be compacted too late.
+
+When logs become due, how long they take, how much disk they need meanwhile, and which of them will be cleaned too late for
+`max.compaction.lag.ms`; of up to eight logs also what other settings would have done with what the history has recorded.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,9 @@ def forecast(control: daemon.Control, pattern: daemon.Pattern | None = None) -> 
 
 VERB = Verb(
     "forecast",
-    "show when logs become due, how long they take, and which will be compacted too late",
+    __doc__,
     (Endpoint("GET", "/v1/forecast", "forecast", forecast),),
     (ANY_PATTERN,),
     ("forecast", "forecast orders"),
-    manual="When logs become due, how long they take, how much disk they need meanwhile, and which of them will be cleaned "
-    "too late for `max.compaction.lag.ms`; of up to eight logs also what other settings would have done with what the "
-    "history has recorded.",
     is_look=True,
 )

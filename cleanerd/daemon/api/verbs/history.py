@@ -1,4 +1,7 @@
-"""`history`: what happened to logs and to the daemon."""
+"""List what happened to logs, newest first.
+
+What happened to logs, newest first; with `--all` also control requests, reloads, starts and stops of the daemon.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def _ask(client: Client, options: Namespace) -> Reply:
 
 VERB = Verb(
     "history",
-    "list what happened to logs, newest first",
+    __doc__,
     (_HISTORY,),
     (
         ANY_PATTERN,
@@ -47,8 +50,6 @@ VERB = Verb(
         option("--since", "how far back, like 12h or 7d", metavar="TIME", type=duration),
     ),
     ("history --since 1h", "history orders-3 --limit 5", "history --all"),
-    manual="What happened to logs, newest first; with `--all` also control requests, reloads, starts and stops of the "
-    "daemon.",
     is_look=True,
     ask=_ask,
 )

@@ -1,4 +1,4 @@
-"""`holds`: the holds in force."""
+"""List the holds in force."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def holds(control: daemon.Control) -> tuple[daemon.HoldView, ...]:
 
 VERB = Verb(
     "holds",
-    "list the holds in force",
+    __doc__,
     (Endpoint("GET", "/v1/holds", "holds", holds),),
     examples=("holds",),
     is_look=True,

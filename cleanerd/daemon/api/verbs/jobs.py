@@ -1,4 +1,4 @@
-"""`jobs`: cleaning jobs, all or one."""
+"""List cleaning jobs, newest last."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DONE = Endpoint("GET", "/v1/jobs/{job_id}/done", "job", wait_job)
 
 VERB = Verb(
     "jobs",
-    "list cleaning jobs, newest last",
+    __doc__,
     (Endpoint("GET", "/v1/jobs/{job_id}", "job", job), Endpoint("GET", "/v1/jobs", "jobs", jobs), DONE),
     (argument("job_id", metavar="JOB", nargs="?", help="id of a job; default: all"),),
     ("jobs",),

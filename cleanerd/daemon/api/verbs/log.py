@@ -1,4 +1,4 @@
-"""`log`: everything about one log."""
+"""Show everything about one log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def log(control: daemon.Control, topic_partition: daemon.Tp) -> tuple[daemon.Log
 
 VERB = Verb(
     "log",
-    "show everything about one log",
+    __doc__,
     (Endpoint("GET", "/v1/logs/{topic_partition}", "logs", log),),
     (LOG,),
     ("log orders-3",),

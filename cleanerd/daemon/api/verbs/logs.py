@@ -1,4 +1,4 @@
-"""`logs`: every log and its state."""
+"""List logs and their state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def logs(
 
 VERB = Verb(
     "logs",
-    "list logs and their state",
+    __doc__,
     (Endpoint("GET", "/v1/logs", "logs", logs),),
     (ANY_PATTERN, option("--state", f"only these: {', '.join(STATES)}", choices=STATES, metavar="STATE")),
     ("logs", "logs 'orders-*' --state uncleanable", "logs -o json"),

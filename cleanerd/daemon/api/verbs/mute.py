@@ -1,4 +1,9 @@
-"""`mute` and `unmute`: keep the brokers' own cleaners away from topics, and give them back."""
+"""Keep the brokers' own cleaners away from topics, so that cleanerd alone cleans them.
+
+Keep the brokers' own cleaners away from topics. With `cleanerd.commit.live=auto` by the broker beside cleanerd, for as long
+as the daemon runs. Otherwise their `min.cleanable.dirty.ratio` becomes 1.0 in the cluster, which needs
+`cleanerd.kafka.bootstrap.servers`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,8 @@ from cleanerd.daemon.api.refusals import Conflict, NotFound, Unavailable
 from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
 from cleanerd.errors import CleanerdError
 
-_CLUSTER_S = 40.0  # for what the daemon asks the cluster
+CLUSTER_S = 40.0
+"""For what the daemon asks the cluster."""
 
 
 def mute(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.MuteView, ...]:
@@ -29,23 +35,13 @@ def mute(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.MuteV
     ours = {log.topic_partition.topic for log in known if log not in ignored}
     if not (cleaned := [topic for topic in compacted if topic in ours]):
         raise Conflict(f"{', '.join(compacted[:5])}: ignored by cleanerd, so that no cleaner would be left")
-    with _changing(control):
+    with changing(control):
         muted = control.mutes.mute(cleaned, control.parts.leases)
     return tuple(map(daemon.mute_view, muted))
 
 
-def unmute(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.MuteView, ...]:
-    """Bring back what muted topics had before; names those that were muted."""
-    found = [mute for mute in control.mutes.all() if fnmatchcase(mute.topic, pattern)]
-    if not found:
-        raise NotFound(f"no muted topic matches {pattern}; `cleanerctl status` lists them")
-    with _changing(control):
-        control.mutes.unmute(found, control.parts.leases)
-    return tuple(map(daemon.mute_view, found))
-
-
 @contextmanager
-def _changing(control: daemon.Control) -> Iterator[None]:
+def changing(control: daemon.Control) -> Iterator[None]:
     """The ratios that cleanerd goes by change with the mutes."""
     try:
         yield
@@ -57,23 +53,11 @@ def _changing(control: daemon.Control) -> Iterator[None]:
         control.reload(daemon.ReloadTrigger.MUTES)
 
 
-MUTE = Verb(
+VERB = Verb(
     "mute",
-    "keep the brokers' own cleaners away from topics, so that cleanerd alone cleans them",
+    __doc__,
     (Endpoint("POST", "/v1/mute", "muted", mute),),
     (TOPICS,),
     ("mute orders", "mute 'orders-*'"),
-    manual="Keep the brokers' own cleaners away from topics. With `cleanerd.commit.live=auto` by the broker beside "
-    "cleanerd, for as long as the daemon runs. Otherwise their `min.cleanable.dirty.ratio` becomes 1.0 in the cluster, "
-    "which needs `cleanerd.kafka.bootstrap.servers`.",
-    wait_s=_CLUSTER_S,
-)
-UNMUTE = Verb(
-    "unmute",
-    "give topics back to the brokers' own cleaners, with the settings that they had before",
-    (Endpoint("POST", "/v1/unmute", "muted", unmute),),
-    (TOPICS,),
-    ("unmute orders", "unmute '*'"),
-    manual="Restore what muted topics had before.",
-    wait_s=_CLUSTER_S,
+    wait_s=CLUSTER_S,
 )

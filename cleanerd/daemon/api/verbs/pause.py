@@ -1,4 +1,4 @@
-"""`pause`: keep logs from being cleaned, until it is resumed or for a time."""
+"""Stop cleaning what matches, now and later."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _user() -> str:
 
 VERB = Verb(
     "pause",
-    "stop cleaning what matches, now and later",
+    __doc__,
     (_PAUSE,),
     _ARGUMENTS,
     ("pause orders --reason restore --ttl 2h", "pause '*'"),

@@ -1,4 +1,4 @@
-"""`reload`: read the configuration again."""
+"""Reload the configuration, all of it or nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def reload(control: daemon.Control) -> daemon.ReloadView:
 
 VERB = Verb(
     "reload",
-    "reload the configuration, all of it or nothing",
+    __doc__,
     (Endpoint("POST", "/v1/reload", "reload", reload),),
     examples=("reload",),
     has_failed=lambda answer: not answer["reload"]["applied"],

@@ -1,4 +1,7 @@
-"""`resume`: end a pause."""
+"""End a pause.
+
+End a pause, by its id or pattern.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,9 @@ def resume(control: daemon.Control, selector: daemon.Pattern) -> tuple[daemon.Ho
 
 VERB = Verb(
     "resume",
-    "end a pause",
+    __doc__,
     (Endpoint("POST", "/v1/resume", "holds", resume),),
     (argument("selector", metavar="HOLD", help="id of a hold, or its pattern"),),
     ("resume orders",),
-    manual="End a pause, by its id or pattern.",
     view="resumed",
 )

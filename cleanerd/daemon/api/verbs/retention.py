@@ -1,4 +1,8 @@
-"""`retention`: delete what breaches a retention limit, or show what would go."""
+"""Delete now what breaches a retention limit, or show what would go and why the rest stays.
+
+Delete now the segments that breach a retention limit; with `--dry-run` only show which, and why the oldest of the others
+stays.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +27,9 @@ def retention(
 
 VERB = Verb(
     "retention",
-    "delete now what breaches a retention limit, or show what would go and why the rest stays",
+    __doc__,
     (Endpoint("POST", "/v1/retention", "retention", retention),),
     (PATTERN, option("--dry-run", "only show what would be deleted")),
     ("retention orders --dry-run", "retention 'orders-*'"),
-    manual="Delete now the segments that breach a retention limit; with `--dry-run` only show which, and why the oldest of "
-    "the others stays.",
     has_failed=lambda answer: any(row["outcome"] == "failed" for row in answer["retention"]),
 )

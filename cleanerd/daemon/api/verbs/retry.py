@@ -1,4 +1,4 @@
-"""`retry`: forget the failures of logs."""
+"""Forget the failures of uncleanable logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def retry(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.LogR
 
 VERB = Verb(
     "retry",
-    "forget the failures of uncleanable logs",
+    __doc__,
     (Endpoint("POST", "/v1/retry", "logs", retry),),
     (PATTERN,),
     ("retry '*'",),

@@ -1,4 +1,4 @@
-"""`status`: the daemon as a whole."""
+"""Show the state of the daemon."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def status(control: daemon.Control) -> daemon.StatusView:
 
 VERB = Verb(
     "status",
-    "show the state of the daemon",
+    __doc__,
     (Endpoint("GET", "/v1/status", "status", status),),
     examples=("status", "status --watch 2s"),
     is_look=True,

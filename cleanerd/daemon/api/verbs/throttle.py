@@ -1,4 +1,7 @@
-"""`throttle`: the limits of I/O, shown or changed."""
+"""Show the I/O limits, or change them until the next change or reload.
+
+Show or change the I/O limits: `50MB` per second, or `unlimited`.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def _ask(client: Client, options: Namespace) -> Reply:
 
 VERB = Verb(
     "throttle",
-    "show the I/O limits, or change them until the next change or reload",
+    __doc__,
     (_SHOW, _CHANGE),
     (
         argument("rate", metavar="RATE", nargs="?", type=rate, help="the same as --io RATE"),
@@ -62,6 +65,5 @@ VERB = Verb(
         option("--write", "writes per second, like 50MB, or unlimited", metavar="RATE", type=rate),
     ),
     ("throttle", "throttle 50MB", "throttle --read 20MB --write unlimited"),
-    manual="Show or change the I/O limits: `50MB` per second, or `unlimited`.",
     ask=_ask,
 )

@@ -1,0 +1,33 @@
+"""Give topics back to the brokers' own cleaners, with the settings that they had before.
+
+Restore what muted topics had before.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from cleanerd.daemon.api.arguments import TOPICS
+from cleanerd.daemon.api.refusals import NotFound
+from cleanerd.daemon.api.verb import Endpoint, Verb, daemon
+from cleanerd.daemon.api.verbs.mute import CLUSTER_S, changing
+
+
+def unmute(control: daemon.Control, pattern: daemon.Pattern) -> tuple[daemon.MuteView, ...]:
+    """Bring back what muted topics had before; names those that were muted."""
+    found = [mute for mute in control.mutes.all() if fnmatchcase(mute.topic, pattern)]
+    if not found:
+        raise NotFound(f"no muted topic matches {pattern}; `cleanerctl status` lists them")
+    with changing(control):
+        control.mutes.unmute(found, control.parts.leases)
+    return tuple(map(daemon.mute_view, found))
+
+
+VERB = Verb(
+    "unmute",
+    __doc__,
+    (Endpoint("POST", "/v1/unmute", "muted", unmute),),
+    (TOPICS,),
+    ("unmute orders", "unmute '*'"),
+    wait_s=CLUSTER_S,
+)
