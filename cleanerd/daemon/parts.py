@@ -127,7 +127,7 @@ def build_parts(
     obstacles = Obstacles()
     held = store.all(HOLD, TypeAdapter(Hold).validate_python).values()
     states = PartitionStates(clock, held, obstacles.barred)
-    wanted = Wanted(states, files, clock, configuration, refresh, inventory.moving_to)
+    wanted = Wanted(states, files, clock, configuration, refresh, inventory)
     failures, jobs = Failures(store), Jobs(clock)
     brokers = LiveBrokers(files, clock, lambda: configuration().broker, metrics.asked_to_swap)
     leases = CleanerLeases(brokers, inventory.logs, files, clock)
@@ -146,9 +146,7 @@ def build_parts(
         done=partial(_retained, inventory, metrics, events), owner=ownership.owner,
         moving_to=inventory.moving_to,
     )  # fmt: skip
-    schedule = Schedule(
-        due_logs, states, jobs, configuration, conditions.obstacle_of, ownership.is_yielding, clock
-    )
+    schedule = Schedule(due_logs, states, jobs, configuration, conditions, ownership, clock)
     stall_timeout_ms = lambda: configuration().broker.job_stall_timeout_ms  # noqa: E731
     return Parts(
         configuration=configuration, log_dirs=log_dirs, files=files, clock=clock, life=life,

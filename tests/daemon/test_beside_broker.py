@@ -105,7 +105,7 @@ def test_being_second_is_no_failure(world: World) -> None:
         job = daemon.parts.schedule.next()
         assert job is not None
         for log in job.logs:
-            daemon.crew.cleaners._cleaned(job, log, superseded(log))
+            daemon.crew.cleaners.cleaned(job, log, superseded(log))
             daemon.parts.states.done_cleaning(log)
         daemon.parts.jobs.end(job, [SUPERSEDED], None)
         assert daemon.parts.schedule.next() is None, "not in a circle"

@@ -9,14 +9,14 @@ from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.cleanings import Cleanings
+from cleanerd.daemon.work.cleanings import Cleanings, JobWatcher
 from cleanerd.daemon.workers import Worker, Workers
 
 _EXAMINED_FOR_MS = 60_000
 """What an exact examination found may be other than what the files say, like an open transaction: look again then."""
 
 
-class Cleaners:
+class Cleaners(JobWatcher):
     """As many workers as log.cleaner.threads, and the express one."""
 
     def __init__(self, parts: Parts, scanner: Scanner) -> None:
@@ -27,7 +27,7 @@ class Cleaners:
             engine=parts.engine, states=parts.states, jobs=parts.jobs, throttle=parts.throttle, files=parts.files,
             configuration=parts.configuration, metrics=parts.metrics, clock=parts.clock,
             ownership=parts.ownership, wanted=parts.wanted, brokers=parts.brokers,
-            done=self._cleaned, beat=self._beat,
+            watcher=self,
         )  # fmt: skip
         express = replace(self.cleanings, engine=parts.express_engine, is_urgent=True)
         self.workers = Workers(
@@ -56,13 +56,13 @@ class Cleaners:
         self._scanner.refresh()
         return not parts.life.stopping.is_set()
 
-    def _beat(self, job: Job) -> None:
+    def beat(self, job: Job) -> None:
         """The tasks of a job report: the worker that waits for them lives."""
         worker = self._workers_of.get(job.id)
         if worker is not None:
             worker.beat()
 
-    def _cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
+    def cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
         """What became of a log; it is still in progress."""
         parts = self._parts
         parts.inventory.touch_log(log)

@@ -5,6 +5,7 @@ whatever happened (2.13).
 """
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -40,9 +41,21 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.staged import discard_staged
 
 
+class JobWatcher(ABC):
+    """Who has jobs run."""
+
+    @abstractmethod
+    def cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
+        """What became of a log, while it is still in progress."""
+
+    @abstractmethod
+    def beat(self, job: Job) -> None:
+        """Tasks of the job report."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cleanings:
-    """Runs jobs; thread-safe. `done` is called with what became of each log, while that log is still in progress."""
+    """Runs jobs; thread-safe."""
 
     engine: Engine
     states: PartitionStates
@@ -55,8 +68,7 @@ class Cleanings:
     ownership: Ownership
     wanted: Wanted
     brokers: LiveBrokers
-    done: Callable[[Job, LogId, LogResult], None]
-    beat: Callable[[Job], None]
+    watcher: JobWatcher
     is_urgent: bool = False  # its I/O counts as all other, and is paid before that of the others
 
     def run(self, job: Job) -> list[LogResult]:
@@ -73,7 +85,7 @@ class Cleanings:
                     if was_live or self._has_live_broker(job):
                         result = result.beside_broker()
                     results.append(result)
-                    self.done(job, log, result)
+                    self.watcher.cleaned(job, log, result)
                 busy.remove(log)
                 self.states.done_cleaning(
                     log
@@ -166,7 +178,7 @@ class Cleanings:
 
     def _live(self, job: Job) -> None:
         """Tasks of the job report, so worker and engine are alive."""
-        self.beat(job)
+        self.watcher.beat(job)
         self.engine.beat()
 
     def _settle(self, log: LogId, result: LogResult) -> LogResult:

@@ -1,14 +1,12 @@
 """For whom the daemon commits: logs of a job that is under way, and results that wait in a log directory."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 
 from cleanerd.cleaning.committer import CommitHost, Turn
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.daemon.work.wanted import Wanted
 from cleanerd.errors import CleanerdError
 from cleanerd.format.names import TopicPartition
@@ -41,39 +39,3 @@ class JobHost(CommitHost):
             if isinstance(recovered.reason, CleanerdError):
                 log = LogId(self.log_dir, tp)
                 _log.error("recovery_failed", **log.fields(), reason=str(recovered.reason))
-
-
-@dataclass
-class WaitingHost(JobHost):
-    """For logs at rest: they are taken for their slice. `refused`: those that were not to be had."""
-
-    states: PartitionStates
-    may_go_on: Callable[[], bool]
-    ended: Callable[[Turn], None]
-    wait: Callable[[float], object]
-    refused: list[LogId] = field(default_factory=list)
-
-    def goes_on(self) -> bool:
-        """No broker is coming, and the daemon does not stop."""
-        return self.may_go_on()
-
-    def begin(self, logs: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
-        """Those that nobody else has."""
-        wanted = [LogId(self.log_dir, tp) for tp in logs]
-        taken = self.states.try_start_all(wanted)
-        self.refused += [log for log in wanted if log not in set(taken)]
-        return [log.topic_partition for log in taken]
-
-    def end(self, turn: Turn) -> None:
-        """Give the logs back."""
-        super().end(turn)
-        try:
-            self.metrics.phases_took({"commit": turn.seconds} if turn.done else {})
-            self.ended(turn)
-        finally:
-            for tp in turn.taken:
-                self.states.done_cleaning(LogId(self.log_dir, tp))
-
-    def pause(self, seconds: float) -> None:
-        """Until the daemon stops, at most."""
-        self.wait(seconds)

@@ -3,7 +3,7 @@ swap them; limited in number, dropped when stale.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
@@ -18,7 +18,7 @@ from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import CommitView
-from cleanerd.daemon.work.commit_hosts import WaitingHost
+from cleanerd.daemon.work.commit_hosts import JobHost
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.daemon.work.wanted import Wanted
@@ -30,6 +30,7 @@ from cleanerd.errors import (
     SourceChanged,
     guarded,
 )
+from cleanerd.format.names import TopicPartition
 from cleanerd.policy.lifecycle import Status
 from cleanerd.storage.log_dir import Owner
 
@@ -102,28 +103,12 @@ class Commits:
         if isinstance(log_dir, CleanerdError):
             return views + _waiting(free, str(log_dir))
 
-        def ended(turn: Turn) -> None:
-            """While the logs of a slice are still taken."""
-            _log.debug(
-                "commit_slice", log_dir=path, logs=len(turn.taken), seconds=turn.seconds, is_wanted=turn.is_wanted
-            )  # fmt: skip
-            for tp in turn.taken:
-                self.inventory.touch_log(LogId(path, tp))
-            for tp, done in turn.done.items():
-                if not isinstance(done, TimeUp):
-                    answers[LogId(path, tp)] = self._told(LogId(path, tp), done)
-            if turn.is_wanted and log_dir.is_kafka:
-                self.ownership.yield_to_broker(path)
-
-        answers: dict[LogId, CommitView] = {}
-        host = WaitingHost(
-            path, self.wanted, self.metrics, self.states, lambda: goes_on(path), ended, self.pause
-        )
+        host = _WaitingHost(path, self.wanted, self.metrics, self, goes_on, is_kafka=log_dir.is_kafka)
         batch = [weighed(log, self.inventory.facts(log)) for log in free]
         done = Committer(log_dir, host, brokers=self.brokers).commit(batch)
-        views += answers.values()
+        views += host.answers.values()
         views += [_view(log, "waiting", f"the log is {self.states.state(log)}") for log in host.refused]
-        left = [log for log in free if log not in answers and log not in host.refused]
+        left = [log for log in free if log not in host.answers and log not in host.refused]
         for log in left:
             error = done.get(log.topic_partition)
             if isinstance(error, CleanerdError):
@@ -138,7 +123,7 @@ class Commits:
         state = self.states.state(log)
         return self.states.barred(log) or (f"the log is {state}" if state.status is Status.PAUSED else None)
 
-    def _told(self, log: LogId, done: Committed) -> CommitView:
+    def told(self, log: LogId, done: Committed) -> CommitView:
         """What became of a log, which is still taken."""
         if isinstance(done, LockHeld | Aborted):
             return _view(log, "waiting", str(done), done.pid if isinstance(done, LockHeld) else None)
@@ -159,6 +144,57 @@ class Commits:
         if last is None or last.outcome not in ("committed", "dropped"):
             return _view(log, "nothing", None)
         return _view(log, last.outcome, last.reason)
+
+
+@dataclass
+class _WaitingHost(JobHost):
+    """For logs at rest: they are taken for their slice. `refused`: those that were not to be had."""
+
+    commits: Commits
+    may_go_on: Callable[[str], bool]
+    is_kafka: bool
+    answers: dict[LogId, CommitView] = field(default_factory=dict)
+    refused: list[LogId] = field(default_factory=list)
+
+    def goes_on(self) -> bool:
+        """No broker is coming, and the daemon does not stop."""
+        return self.may_go_on(self.log_dir)
+
+    def begin(self, logs: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
+        """Those that nobody else has."""
+        wanted = [LogId(self.log_dir, tp) for tp in logs]
+        taken = self.commits.states.try_start_all(wanted)
+        self.refused += [log for log in wanted if log not in set(taken)]
+        return [log.topic_partition for log in taken]
+
+    def end(self, turn: Turn) -> None:
+        """Record what became of the logs of a slice, and give them back."""
+        super().end(turn)
+        try:
+            self.metrics.phases_took({"commit": turn.seconds} if turn.done else {})
+            self._record(turn)
+        finally:
+            for tp in turn.taken:
+                self.commits.states.done_cleaning(LogId(self.log_dir, tp))
+
+    def _record(self, turn: Turn) -> None:
+        commits, path = self.commits, self.log_dir
+        _log.debug(
+            "commit_slice", log_dir=path, logs=len(turn.taken), seconds=turn.seconds, is_wanted=turn.is_wanted
+        )  # fmt: skip
+        for tp in turn.taken:
+            commits.inventory.touch_log(LogId(path, tp))
+        for tp, done in turn.done.items():
+            log = LogId(path, tp)
+            assert tp in turn.taken, "only what is taken is committed"
+            if not isinstance(done, TimeUp):
+                self.answers[log] = commits.told(log, done)
+        if turn.is_wanted and self.is_kafka:
+            commits.ownership.yield_to_broker(path)
+
+    def pause(self, seconds: float) -> None:
+        """Until the daemon stops, at most."""
+        self.commits.pause(seconds)
 
 
 def weighed(log: LogId, known: ListedLog | None) -> Weighed:

@@ -9,7 +9,9 @@ from cleanerd.daemon.inventory.urgency import Due, DueReason
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import JobTrigger
+from cleanerd.daemon.work.condition import Conditions
 from cleanerd.daemon.work.jobs import Jobs
+from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
 
@@ -21,11 +23,7 @@ _TRIGGERS: dict[DueReason, JobTrigger] = {
 
 
 class Schedule:
-    """Hands out jobs whose logs are in progress from that moment on.
-
-    `obstacle_of` begins a look at many logs: what it returns says why a log may not be cleaned now. `is_yielding` tells
-    whether a broker is coming to a log directory.
-    """
+    """Hands out jobs whose logs are in progress from that moment on."""
 
     def __init__(
         self,
@@ -33,16 +31,16 @@ class Schedule:
         states: PartitionStates,
         jobs: Jobs,
         configuration: Callable[[], Configuration],
-        obstacle_of: Callable[[], Callable[[LogId], str | None]],
-        is_yielding: Callable[[str], bool],
+        conditions: Conditions,
+        ownership: Ownership,
         clock: Clock,
     ) -> None:
         self._due_logs = due_logs
         self._states = states
         self._jobs = jobs
         self._configuration = configuration
-        self._obstacle_of = obstacle_of
-        self._is_yielding = is_yielding
+        self._conditions = conditions
+        self._ownership = ownership
         self._clock = clock
 
     def next(self) -> Job | None:
@@ -71,7 +69,9 @@ class Schedule:
         if barred is not None:  # since it was requested
             self._jobs.end(job, (), barred)
             return self._requested()
-        is_coming = self._is_yielding(job.logs[0].log_dir)  # a broker; it was not when the job was requested
+        is_coming = self._ownership.is_yielding(
+            job.logs[0].log_dir
+        )  # a broker; it was not when the job was requested
         taken = [] if is_coming else self._states.try_start_all(job.logs)
         if len(taken) == len(job.logs):
             return self._jobs.begin(job)
@@ -106,7 +106,7 @@ class Schedule:
 
     def _is_free(self) -> Callable[[LogId], bool]:
         """What answers for one look at all logs: it asks once who owns a log directory."""
-        obstacle = self._obstacle_of()
+        obstacle = self._conditions.obstacle_of()
         return lambda log: self._states.is_free(log) and obstacle(log) is None
 
 

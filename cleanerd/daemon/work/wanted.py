@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from cleanerd.cleaning.foreign import why_foreign
 from cleanerd.cleaning.wanted import check_wanted
 from cleanerd.config.load import Configuration
+from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
@@ -23,7 +24,7 @@ class Wanted:
     clock: Clock
     configuration: Callable[[], Configuration]
     refresh: Callable[[], None]
-    moving_to: Callable[[LogId], str | None]
+    inventory: Inventory
 
     def check(self, log: LogId, round_end: int) -> None:
         """Raise PolicyChanged when a cleaning up to `round_end` may no longer be committed, Aborted when not now.
@@ -33,7 +34,9 @@ class Wanted:
         configuration = self.configuration()
         log_dir, tp = LogDir.at(self.files, log.log_dir, self.clock), log.topic_partition
         reason = why_foreign(log_dir, tp, configuration)
-        if reason is None and (target := self.moving_to(log)) is not None:  # it may not be there to be seen
+        if (
+            reason is None and (target := self.inventory.moving_to(log)) is not None
+        ):  # it may not be there to be seen
             reason = f"{log.directory}: its broker moves it to {target}"
         if reason is not None:
             raise PolicyChanged(reason)
