@@ -10,7 +10,6 @@ import structlog
 from pydantic import TypeAdapter
 
 from cleanerd.broker_agent.brokers import LiveBrokers
-from cleanerd.cleaning.retain import Retained
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.engine.client import Engine
@@ -31,6 +30,7 @@ from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.ownership import Ownership
+from cleanerd.daemon.work.recoveries import Recoveries
 from cleanerd.daemon.work.retention import RetentionPasses
 from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.daemon.work.states import PartitionStates
@@ -38,7 +38,7 @@ from cleanerd.daemon.work.wanted import Wanted
 from cleanerd.daemon.workers import Bell
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import CleanerdError, ClusterRefused
+from cleanerd.errors import ClusterRefused
 from cleanerd.spark_runtime.spark_master import express_place, spark_place
 
 _log = structlog.get_logger("cleanerd")
@@ -120,10 +120,10 @@ def build_parts(
     deletions = PendingDeletions(files, clock)
     due_logs = DueLogs(inventory, clock)
     events = EventLog(store, clock, partial(_recorded, metrics, inventory))
-    recovered = partial(_recovered, events, deletions, recovering)
+    recoveries = Recoveries(events, deletions, metrics, recovering)
     # Also those that are configured and not cleaned here: a replica may be on its way to one of them.
     brokers_dirs = tuple(dict.fromkeys((*log_dirs, *configuration().broker.log_dirs)))
-    ownership = Ownership(files, clock, brokers_dirs, recovered, metrics.recovered)
+    ownership = Ownership(files, clock, brokers_dirs, recoveries)
     obstacles = Obstacles()
     held = store.all(HOLD, TypeAdapter(Hold).validate_python).values()
     states = PartitionStates(clock, held, obstacles.barred)
@@ -142,9 +142,8 @@ def build_parts(
         pause=life.stopping.wait,
     )  # fmt: skip
     retention = RetentionPasses(
-        states=states, files=files, clock=clock, configuration=configuration, dispose=deletions.add,
-        done=partial(_retained, inventory, metrics, events), owner=ownership.owner,
-        moving_to=inventory.moving_to,
+        states=states, files=files, clock=clock, configuration=configuration, deletions=deletions,
+        ownership=ownership, inventory=inventory, metrics=metrics, events=events,
     )  # fmt: skip
     schedule = Schedule(due_logs, states, jobs, configuration, conditions, ownership, clock)
     stall_timeout_ms = lambda: configuration().broker.job_stall_timeout_ms  # noqa: E731
@@ -166,34 +165,3 @@ def _recorded(metrics: Metrics, inventory: Inventory, event: HistoryEvent) -> No
     if (event.kind, event.outcome) == ("commit", "dropped") and event.topic is not None:
         log = LogId.of_fields(event.model_dump())
         metrics.wasted(log.log_dir, inventory.staged_bytes(log))
-
-
-def _recovered(
-    events: EventLog,
-    deletions: PendingDeletions,
-    recovering: Callable[[], None],
-    directory: str,
-    reason: str | None,
-) -> None:
-    """A partition directory was recovered, or for this reason was not."""
-    recovering()
-    if reason is not None:
-        events.record("recovery", "failed", f"{directory}: {reason}")
-    try:
-        deletions.adopt(directory)
-    except (CleanerdError, OSError) as error:
-        _log.warning("leftovers_not_read", directory=directory, reason=str(error))
-
-
-def _retained(
-    inventory: Inventory,
-    metrics: Metrics,
-    events: EventLog,
-    log: LogId,
-    retained: Retained | None,
-    reason: str | None,
-) -> None:
-    """Retention took segments from a log, or failed for this reason."""
-    inventory.touch_log(log)
-    metrics.retained(log, retained)
-    events.retained(log, retained, reason)

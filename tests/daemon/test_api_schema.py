@@ -68,5 +68,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_the_api_is_as_its_document_says(case: Any, url: str) -> None:
     """What fits is not refused as wrong, what does not fit is; no answer but those described, and no error inside."""
     response = case.call(base_url=url)
+    if response.status_code == 400 and "is out of range" in response.text:
+        return  # which no schema can say: it depends on the log
     case.validate_response(response, excluded_checks=[not_a_server_error])  # 503 and 504 are answers
     assert response.status_code != 500

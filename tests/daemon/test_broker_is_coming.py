@@ -15,6 +15,7 @@ from cleanerd.daemon.inventory.listed_log import Contents, ListedLog, Offsets, S
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work import ownership
 from cleanerd.daemon.work.commits import weighed
+from cleanerd.daemon.work.recoveries import Recoveries
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import LockHeld
 from cleanerd.format import names
@@ -205,9 +206,10 @@ def test_a_recovery_that_a_broker_interrupts_goes_on_where_it_was(
 
     monkeypatch.setattr(LogDir, "recover", one_at_a_time)
     told: list[str] = []
-    ours = ownership.Ownership(
-        RealFiles(), world.clock, (), lambda path, _: told.append(Path(path).name), lambda *_: None
-    )
+    parts = world.parts
+    recoveries = Recoveries(parts.events, parts.deletions, parts.metrics, lambda: None)
+    monkeypatch.setattr(recoveries, "record", lambda _, one: told.append(one.name))
+    ours = ownership.Ownership(RealFiles(), world.clock, (), recoveries)
     world.parts.ownership.release()
     ours.take([str(world.a)])
     assert [ours.recover(str(world.a)) for _ in range(5)] == [False, False, False, True, True]

@@ -4,7 +4,7 @@ Which logs a pass is for, C037 among it, is `whose_turn`, which the daemon asks.
 """
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -17,8 +17,13 @@ from cleanerd.config.model import KraftMetadata, TopicConfig
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import ListedLog
+from cleanerd.daemon.store import Store
+from cleanerd.daemon.telemetry.event_log import EventLog
+from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.deletions import PendingDeletions
+from cleanerd.daemon.work.ownership import Ownership
+from cleanerd.daemon.work.recoveries import Recoveries
 from cleanerd.daemon.work.retention import RetentionPasses, whose_turn
 from cleanerd.daemon.work.states import NotTaken, PartitionStates
 from cleanerd.env.clock import FixedNow
@@ -27,7 +32,6 @@ from cleanerd.errors import SourceChanged
 from cleanerd.format import names
 from cleanerd.format.partition_metadata import render_partition_metadata
 from cleanerd.storage.generation import begin_truncation, read_generation
-from cleanerd.storage.log_dir import LogDir, Owner
 from cleanerd.storage.partition_dir import PartitionDir
 from tests.cleaning.logs import lock_of_another, segment
 from tests.cleaning.retained import NOW_MS, TP, bases, stop_broker, write_log
@@ -35,31 +39,53 @@ from tests.cleaning.retained import NOW_MS, TP, bases, stop_broker, write_log
 CLOCK = FixedNow(NOW_MS)
 
 
+class Deletions(PendingDeletions):
+    """Looks whether somebody else could work on the log."""
+
+    def __init__(self, passes: "Passes") -> None:
+        super().__init__(RealFiles(), CLOCK)
+        self._passes = passes
+
+    def add(self, paths: Iterable[str], due_ms: int) -> None:
+        self._passes.busy.append(not self._passes.states.try_start_all([self._passes.log]))
+        super().add(paths, due_ms)
+
+
+class Outcomes(EventLog):
+    """Remembers what became of the log."""
+
+    def retained(self, log: LogId, retained: Retained | None, reason: str | None) -> None:
+        self.all.append((retained, reason))
+
+    all: list[tuple[Retained | None, str | None]]
+
+
 class Passes:
-    """A daemon as far as retention is concerned; it remembers what became of the log."""
+    """A daemon as far as retention is concerned."""
 
     def __init__(self, log_dir: Path, policy: str, broker: Mapping[str, str] | None = None) -> None:
         self.log = LogId(str(log_dir), TP)
         self.states = PartitionStates(CLOCK)
-        self.pending = PendingDeletions(RealFiles(), CLOCK)
-        self.outcomes: list[tuple[Retained | None, str | None]] = []
-        self.target: str | None = None  # where a broker moves the log
+        self.pending = Deletions(self)
         self.busy: list[bool] = []  # whether nobody could have taken the log when it lost segments
         self.configuration = configured(policy, broker or {})
+        store = Store(str(log_dir.parent / "store"), max_age_ms=10**9, max_bytes=10**6)
+        self.events, self.metrics = Outcomes(store, CLOCK), Metrics([str(log_dir)], CLOCK)
+        self.events.all = self.outcomes = []
+        self.inventory = Inventory(RealFiles(), CLOCK)
+        recoveries = Recoveries(self.events, self.pending, self.metrics, lambda: None)
+        self.ownership = Ownership(RealFiles(), CLOCK, (), recoveries)
         self.retention = RetentionPasses(
             states=self.states,
             files=RealFiles(),
             clock=CLOCK,
             configuration=lambda: self.configuration,
-            dispose=self._dispose,
-            done=lambda _, retained, reason: self.outcomes.append((retained, reason)),
-            owner=lambda path: LogDir.at(RealFiles(), path, CLOCK).owner,
-            moving_to=lambda _: self.target,
+            deletions=self.pending,
+            ownership=self.ownership,
+            inventory=self.inventory,
+            metrics=self.metrics,
+            events=self.events,
         )
-
-    def _dispose(self, paths: tuple[str, ...], due_ms: int) -> None:
-        self.busy.append(not self.states.try_start_all([self.log]))
-        self.pending.add(paths, due_ms)
 
     def run(self) -> int:
         """How many segments went."""
@@ -177,7 +203,7 @@ def test_1_32_the_log_to_which_a_broker_moves_one_gets_its_pass_with_it(
     stop_broker(here, 15)
     stop_broker(there, 10)
     passes = Passes(here, policy)
-    passes.target = str(there)
+    passes.inventory.scan([str(here), str(there)])
     assert passes.run() == (2 if goes else 0)
     assert bases(here) == [0, 5, 10], "of the log itself nothing is old enough"
     assert len(list(future.glob("*.log"))) == (1 if goes else 3)
@@ -195,7 +221,7 @@ def test_1_32_a_move_of_another_topic_of_the_same_name_is_left_alone(tmp_path: P
         stop_broker(log_dir, 15)
     (there / str(TP)).rename(future := there / f"{TP}.{'0' * 32}-future")
     passes = Passes(here, "delete")
-    passes.target = str(there)
+    passes.inventory.scan([str(here), str(there)])
     passes.configuration = replace(passes.configuration, metadata=cluster(1))
     assert passes.run() == 0
     assert len(list(future.glob("*.log"))) == 3
@@ -212,7 +238,7 @@ def cluster(topic_id: int) -> KraftMetadata:
 def test_nothing_begins_where_a_broker_is_coming(tmp_path: Path) -> None:
     write_log(tmp_path)
     passes = Passes(tmp_path, "delete")
-    passes.retention = replace(passes.retention, owner=lambda _: Owner.BROKER_COMING)
+    passes.ownership.yield_to_broker(str(tmp_path))
     assert passes.run() == 0
     with pytest.raises(NotTaken, match="a broker is about to start"):
         passes.retention.delete_records(passes.log, 5)

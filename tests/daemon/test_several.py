@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from cleanerd.daemon.store import Store
+from cleanerd.daemon.telemetry.event_log import EventLog
+from cleanerd.daemon.telemetry.metrics import Metrics
+from cleanerd.daemon.work.deletions import PendingDeletions
 from cleanerd.daemon.work.ownership import Ownership
+from cleanerd.daemon.work.recoveries import Recoveries
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import Fatal
@@ -30,7 +35,10 @@ def test_the_lock_of_a_second_directory_is_not_taken_while_the_first_is_refused(
     for name in "ab":
         (tmp_path / name / "t-0").mkdir(parents=True)
         (tmp_path / name / "t-0" / f"{0:020}.log").touch()
-    ownership = Ownership(RealFiles(), SystemClock(), (), lambda *_: None, lambda *_: None)
+    clock = SystemClock()
+    events = EventLog(Store(str(tmp_path / "store"), max_age_ms=10**9, max_bytes=10**6), clock)
+    deletions, metrics = PendingDeletions(RealFiles(), clock), Metrics([], clock)
+    ownership = Ownership(RealFiles(), clock, (), Recoveries(events, deletions, metrics, lambda: None))
     with (
         lock_of_another(tmp_path / "a" / names.CLEANERD_LOCK) as pid,
         pytest.raises(Fatal, match=f"process {pid}"),

@@ -10,7 +10,13 @@ import pytest
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.inventory.inventory import Inventory
+from cleanerd.daemon.store import Store
+from cleanerd.daemon.telemetry.event_log import EventLog
+from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.deletions import PendingDeletions
+from cleanerd.daemon.work.ownership import Ownership
+from cleanerd.daemon.work.recoveries import Recoveries
 from cleanerd.daemon.work.retention import RetentionPasses
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import FixedNow, SystemClock
@@ -21,7 +27,7 @@ from cleanerd.format.names import FileKind, SegmentFileName, Suffix, TopicPartit
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints, read_offsets, update_cleaner_checkpoint
 from cleanerd.storage.generation import begin_truncation
-from cleanerd.storage.log_dir import LogDir, Owner
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
@@ -102,15 +108,18 @@ def test_1_7_the_daemon_resets_it_although_nothing_is_to_be_cleaned(
     assert known.may_need_reset == (expected != checkpoint)
     configuration = resolve(read_sources(None, [], [("t", "cleanup.policy", "compact")]))
     states = PartitionStates(clock)
+    deletions, metrics = PendingDeletions(FILES, clock), Metrics([str(tmp_path)], clock)
+    events = EventLog(Store(str(tmp_path / "store"), max_age_ms=10**9, max_bytes=10**6), clock)
     retention = RetentionPasses(
         states=states,
         files=FILES,
         clock=clock,
         configuration=lambda: configuration,
-        dispose=lambda *_: None,
-        done=lambda *_: None,
-        owner=lambda _: Owner.NOBODY,
-        moving_to=lambda _: None,
+        deletions=deletions,
+        ownership=Ownership(FILES, clock, (), Recoveries(events, deletions, metrics, lambda: None)),
+        inventory=inventory,
+        metrics=metrics,
+        events=events,
     )
     assert states.try_start_all([known.log])
     retention.reset_checkpoints([known.log])

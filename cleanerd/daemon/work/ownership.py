@@ -8,10 +8,11 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import structlog
 
+from cleanerd.daemon.work.recoveries import Recoveries
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, DirOffline, Fatal, LockHeld, guarded
@@ -28,26 +29,15 @@ _log = structlog.get_logger("cleanerd")
 
 
 class Ownership:
-    """The directories of one daemon; thread-safe.
+    """The directories of one daemon; thread-safe."""
 
-    `recovered` is called for each partition directory that was recovered, `acted` for what was done there, by log directory.
-    """
-
-    def __init__(
-        self,
-        files: Files,
-        clock: Clock,
-        log_dirs: Sequence[str],
-        recovered: Callable[[str, str | None], None],
-        acted: Callable[[str, str], None],
-    ) -> None:
+    def __init__(self, files: Files, clock: Clock, log_dirs: Sequence[str], recoveries: Recoveries) -> None:
         self._files = files
         self._clock = clock
         self._log_dirs = log_dirs
         self._yielding: dict[str, float] = {}  # until when, by log directory
         self._owned: set[str] = set()  # log directories that another process had at the last look
-        self._recovered = recovered
-        self._acted = acted
+        self._recoveries = recoveries
         self._mutex = threading.Lock()
         self._locks: dict[str, LogDirLock] = {}
         self._unrecovered: dict[str, set[str]] = {}  # log directories, with what was recovered there so far
@@ -185,7 +175,4 @@ class Ownership:
         current = [name for name, parsed in found if parsed is not None and parsed[1] is DirKind.CURRENT]
         for one in log_dir.recover(current):
             done.add(one.name)
-            for action in one.actions:
-                self._acted(log_dir.path, action)
-            directory = os.path.join(log_dir.path, one.name)
-            self._recovered(directory, None if one.reason is None else str(one.reason))
+            self._recoveries.record(log_dir.path, one)

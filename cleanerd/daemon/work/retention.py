@@ -24,8 +24,13 @@ from cleanerd.cleaning.retain import Preview, Retained, preview, retain_log
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.inventory.due_logs import TopicConfigs
+from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import ListedLog
+from cleanerd.daemon.telemetry.event_log import EventLog
+from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.deletions import PendingDeletions
+from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import NotTaken, PartitionStates, Taken
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
@@ -75,20 +80,17 @@ def _needs_pass(known: ListedLog, config: TopicConfig, *, is_time: bool) -> bool
 
 @dataclass(frozen=True, slots=True)
 class RetentionPasses:
-    """Carries out passes; thread-safe.
-
-    `dispose` gets `.deleted` files and when they may go; `done` is called with every log that lost segments or failed.
-    `owner`: whose a log directory is; `moving_to`: where a broker moves a log.
-    """
+    """Carries out passes; thread-safe."""
 
     states: PartitionStates
     files: Files
     clock: Clock
     configuration: Callable[[], Configuration]
-    dispose: Callable[[tuple[str, ...], int], None]
-    done: Callable[[LogId, Retained | None, str | None], None]
-    owner: Callable[[str], Owner]
-    moving_to: Callable[[LogId], str | None]
+    deletions: PendingDeletions
+    ownership: Ownership
+    inventory: Inventory
+    metrics: Metrics
+    events: EventLog
 
     def run(self, logs: Sequence[LogId]) -> dict[LogId, Passed]:
         """One pass over all of these that are free; those that had one.
@@ -119,7 +121,7 @@ class RetentionPasses:
 
     def _undisturbed(self, logs: Iterable[LogId]) -> list[LogId]:
         """Those in whose directory no broker is, or is expected."""
-        owner = cache(self.owner)
+        owner = cache(self.ownership.owner)
         return [log for log in logs if owner(log.log_dir) not in _BROKERS]
 
     def delete_records(self, log: LogId, offset: int) -> Retained:
@@ -127,7 +129,7 @@ class RetentionPasses:
 
         Raises NotTaken, or as `PartitionStates.abort`, for a log that may not be changed now; else as `delete_records`.
         """
-        if self.owner(log.log_dir) is Owner.BROKER_COMING:
+        if self.ownership.owner(log.log_dir) is Owner.BROKER_COMING:
             raise NotTaken(f"{log.log_dir}: a broker is about to start")
         taken = self.states.take(log, _STOP_S)
         try:
@@ -151,7 +153,7 @@ class RetentionPasses:
                 self._dispose_left(config, log.directory)
             raise deleted
         if deleted.segments:
-            self.done(log, deleted, None)
+            self._record(log, deleted)
         return deleted
 
     def preview(self, log: LogId) -> Preview:
@@ -228,8 +230,8 @@ class RetentionPasses:
 
     def _pass_future(self, log: Taken, configuration: Configuration) -> None:
         """The unfinished copy of a log that its broker moves, in the directory to which it is moved."""
-        target, tp = self.moving_to(log), log.topic_partition
-        if target is None or self.owner(target) in _BROKERS:
+        target, tp = self.inventory.moving_to(log), log.topic_partition
+        if target is None or self.ownership.owner(target) in _BROKERS:
             return
 
         def retain() -> None:
@@ -262,13 +264,20 @@ class RetentionPasses:
         if isinstance(done, CleanerdError):
             self._dispose_left(config, directory)
             if not isinstance(done, SourceChanged):
-                self.done(log, None, str(done))
+                self._record(log, None, str(done))
             return done
-        self.done(log, done[1], None)
+        self._record(log, done[1])
         return done[1]
 
+    def _record(self, log: LogId, retained: Retained | None, reason: str | None = None) -> None:
+        """A log lost segments, or its pass failed for this reason."""
+        assert (retained is None) == (reason is not None)
+        self.inventory.touch_log(log)
+        self.metrics.retained(log, retained)
+        self.events.retained(log, retained, reason)
+
     def _dispose(self, config: TopicConfig, paths: tuple[str, ...]) -> None:
-        self.dispose(paths, self.clock.now_ms() + config.file_delete_delay_ms)
+        self.deletions.add(paths, self.clock.now_ms() + config.file_delete_delay_ms)
 
     def _dispose_left(self, config: TopicConfig, directory: str) -> None:
         """What had been renamed when it failed; what waits already keeps its time."""
