@@ -79,10 +79,10 @@ class Places:
 
 
 @contextlib.contextmanager
-def places() -> Iterator[Reporter]:
+def places(host: str) -> Iterator[Reporter]:
     """What the tasks of one job ask, as long as the block lasts."""
     known = Places()
-    with Channel(known.answer) as channel:
+    with Channel(known.answer, host) as channel:
         try:
             yield channel.reporter
         finally:

@@ -63,8 +63,7 @@ def new_context(conf: SparkConf, gateway: ClientServer, python: str) -> SparkCon
 
 def scratch_root(context: SparkContext) -> str:
     """The directory that Spark deletes when the session ends."""
-    directory: str = context._temp_dir
-    return directory
+    return str(context._temp_dir)
 
 
 def is_stopped(context: SparkContext) -> bool:

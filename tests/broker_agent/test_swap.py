@@ -1,5 +1,6 @@
 """Segments are swapped into a running broker (architecture 2): nothing is lost, nothing is back, the broker is content."""
 
+import contextlib
 import os
 import random
 import re
@@ -8,6 +9,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 import hatch_build
 from cleanerd.broker_agent import session as sessions
 from cleanerd.broker_agent.jar import AgentJar, agent_jar
+from cleanerd.broker_agent.swap import Swapped
 from cleanerd.errors import NoWayIn
 from tests.broker.releases import required_program, run_tool
 from tests.broker.swapping import TOPIC, TXN_TOPIC, Swapping, build_agent
@@ -142,6 +145,54 @@ def test_what_does_not_fit_is_refused_and_nothing_is_touched(swapping: Swapping)
     swapping.transactions.end(commit=False)
     swapping.check()
     swapping.let_own_cleaner_go_on()  # nothing is left paused
+
+
+@contextmanager
+def not_to_be_renamed(path: Path) -> Iterator[None]:
+    run_tool([required_program("chattr"), "+i", str(path)])
+    try:
+        yield
+    finally:
+        run_tool([required_program("chattr"), "-i", str(path)])
+
+
+@pytest.mark.parametrize("swapping", ["cleaner on"], indirect=True)
+def test_a_failing_disk_is_seen_as_what_it_is(swapping: Swapping) -> None:
+    """Before the broker has begun, the log is as it was. In the middle, the broker gives the directory up, as for its own
+    cleaner, and its next start finishes what was begun.
+    """
+    swapping.transactions.end(commit=False)
+    session, directory = swapping.session(), swapping.directory()
+    swap, answers = swapping.stage_copies(groups_max=3), list[Swapped]()
+
+    def is_answered() -> bool:
+        answers.append(swap.by(session))
+        return answers[-1].outcome != "busy"
+
+    live = sorted(directory.glob("*.log"))
+    with not_to_be_renamed(directory / f"{0:020}.timeindex.cleanerd"):
+        wait_until(is_answered, 30)
+    assert answers[-1].outcome == "failed"
+    assert "could not be opened" in answers[-1].reason
+    assert sorted(directory.glob("*.log")) == live
+    assert not list(directory.glob("*.cleaned"))
+    swapping.check()
+    assert swapping.complaints() == []
+
+    swap = swapping.stage_copies(groups_max=3)
+    with not_to_be_renamed(live[0]):
+        with contextlib.suppress(
+            NoWayIn
+        ):  # its only directory: the broker ends, perhaps before it has answered
+            wait_until(is_answered, 30)
+            assert answers[-1].outcome == "failed"
+            assert "failed while it replaced segments" in answers[-1].reason
+        with pytest.raises(RuntimeError, match="the broker ended"):
+            wait_until(lambda: swapping.broker.poll(), 60)
+        assert "could not be replaced" in "".join(swapping.complaints())
+    swapping.broker.start()
+    assert [line for line in swapping.complaints() if "ERROR" in line] == []
+    swapping.check()
 
 
 @pytest.mark.parametrize("swapping", ["cleaner on"], indirect=True)

@@ -8,7 +8,6 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Modifier;
 import java.nio.file.Path;
-import java.util.Collection;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -75,7 +74,7 @@ final class Broker {
         Class uuid = shape.type(COMMON + "Uuid");
         Class clock = shape.type(COMMON + "utils.Time");
         Class log = shape.type(family + "UnifiedLog");
-        Class segment = shape.type(STORAGE + "LogSegment");
+        Class segment = shape.either(STORAGE + "LogSegment", "kafka.log.LogSegment"); // the latter up to 3.5
         Class logConfig = shape.type(STORAGE + "LogConfig");
         Class epochs = shape.type("org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache");
         Class epochEntry = shape.type(STORAGE + "EpochEntry");
@@ -101,7 +100,7 @@ final class Broker {
         topicId = shape.method(log, containers.option, "topicId", NONE);
         highWatermark = shape.method(log, long.class, "highWatermark", NONE);
         lastStableOffset = shape.method(log, long.class, "lastStableOffset", NONE);
-        logSegments = shape.method(log, Collection.class, "logSegments", NONE);
+        logSegments = shape.method(log, Object.class, "logSegments", NONE);
         activeSegment = shape.method(log, segment, "activeSegment", NONE);
         topicPartition = shape.method(log, tp, "topicPartition", NONE);
         isFuture = shape.method(log, boolean.class, "isFuture", NONE);
@@ -319,8 +318,8 @@ final class Broker {
     }
 
     /** Ascending. */
-    Collection segments(Object log) throws Exception {
-        return (Collection) of(logSegments, log);
+    List segments(Object log) throws Exception {
+        return containers.copied(of(logSegments, log));
     }
 
     Object activeSegment(Object log) throws Exception {

@@ -4,7 +4,6 @@ import java.io.File;
 import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.util.ArrayList;
-import java.util.Collection;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -101,7 +100,7 @@ final class Describe {
         Object config;
         List segments;
         synchronized (broker.lock(log)) {
-            segments = new ArrayList(broker.segments(log));
+            segments = broker.segments(log);
             if (segments.isEmpty()) {
                 return null;
             }
@@ -126,7 +125,7 @@ final class Describe {
     }
 
     /** Pairs of base offset and size. */
-    private List segments(Collection segments) throws Exception {
+    private List segments(List segments) throws Exception {
         if (segments.size() > SEGMENTS_MAX) {
             throw Refused.changed("a log of " + segments.size() + " segments: at most " + SEGMENTS_MAX);
         }

@@ -25,6 +25,12 @@ final class Shape {
         }
     }
 
+    /** The first one, or where there is none the second one. */
+    Class either(String name, String other) {
+        Class found = find(name);
+        return found == null ? type(other) : found;
+    }
+
     Class type(String name) {
         Class found = find(name);
         if (found == null) {
