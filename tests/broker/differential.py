@@ -22,6 +22,7 @@ from tests.broker.conftest import clean_by_broker, write_origin, write_phases
 from tests.broker.kafka import KafkaBroker
 from tests.broker.model import survivors
 from tests.broker.old_logs import KINDS, old_plan, write_old_log
+from tests.broker.releases import current_release
 from tests.broker.tools import first_dirty_offset, log_dir_names, log_dirs_in, partition_dir
 from tests.broker.workload import DAY_MS, Phase, TopicPlan, create_topics, plan_topic
 
@@ -88,7 +89,10 @@ def main() -> int:
             print(text)
         if not (found and options.keep):
             shutil.rmtree(root)
-        print(f"seeds {seeds[0]}-{seeds[-1]}: {len(found)} differences, {time.monotonic() - began_s:.0f} s")
+        kafka = current_release().version
+        print(
+            f"Kafka {kafka}, seeds {seeds[0]}-{seeds[-1]}: {len(found)} differences, {time.monotonic() - began_s:.0f} s"
+        )
         sys.stdout.flush()
     return 1 if failed else 0
 
