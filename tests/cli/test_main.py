@@ -1,6 +1,7 @@
 """`cleanerd` itself and `cleanerd config`."""
 
 import argparse
+import importlib.util
 import json
 import re
 import shlex
@@ -43,6 +44,17 @@ def test_help(run: Run, command: argparse.ArgumentParser, monkeypatch: pytest.Mo
     assert bool(examples) != (command.prog == "cleanerd config")
     for example in examples:
         make_parser().parse_args(shlex.split(example)[1:])
+
+
+def test_every_command_names_a_function_that_there_is() -> None:
+    """By name, so that no type checker sees them; those of the tools are in no module that the cleaner imports."""
+    named = {name for command in _commands(make_parser()) if (name := command.get_default("run"))}
+    assert len(named) > 8
+    for module, function in (name.split(":") for name in named):
+        found = importlib.util.find_spec(module)
+        assert found is not None
+        assert found.origin is not None
+        assert f"\ndef {function}(" in Path(found.origin).read_text()
 
 
 def test_help_of_the_program_has_its_exit_codes(run: Run) -> None:
