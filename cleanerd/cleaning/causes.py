@@ -68,10 +68,12 @@ class Held:
         return cls(files, snapshot.log_dir, tp, facts, high_watermark, unlisted, open_producer)
 
     def uncleanable(self, found: CleanableRange, config: TopicConfig, now_ms: int) -> Cause | None:
-        """Why the cleanable range ends where it does (1.9-1.13); None where the active segment begins."""
+        """Why the cleanable range ends where it does (1.9-1.13); None where the active segment begins, and to close it would
+        not help.
+        """
         match found.limit:
             case RangeLimit.ACTIVE_SEGMENT:
-                return None
+                return self._active(found, config, now_ms)
             case RangeLimit.MIN_COMPACTION_LAG:
                 return self._young(found, config, now_ms)
             case RangeLimit.RECOVERY_POINT:
@@ -103,6 +105,18 @@ class Held:
         if config.retention_ms < 0 and config.retention_bytes < 0:
             return Cause("neither limit is set, so only a higher log start offset takes it")
         return Cause(kept.keeper.value)
+
+    def _active(self, found: CleanableRange, config: TopicConfig, now_ms: int) -> Cause | None:
+        """Only if the log were dirty enough with it, and is not without it."""
+        facts, active, least = self.facts, self.facts.active, config.min_cleanable_dirty_ratio
+        dirty_bytes = found.cleanable_bytes + active.size_bytes
+        if found.dirty_ratio > least or dirty_bytes <= least * (found.clean_bytes + dirty_bytes):
+            return None
+        is_young = first_young([active], config.min_compaction_lag_ms, now_ms) is not None
+        if is_young or not active.size_bytes or facts.last_stable_offset < facts.log_end_offset:
+            return None
+        text = f"the active segment, with {active.size_bytes} bytes, begins there; --roll closes it first"
+        return Cause(text, f"`cleanerctl clean {self.topic_partition} --roll`")
 
     def _high_watermark(self) -> Cause:
         remedy = "its broker raises it when all replicas in sync have fetched: see which of them lags"

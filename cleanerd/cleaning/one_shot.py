@@ -23,6 +23,7 @@ from cleanerd.cleaning.overlap import Ending, one_ahead
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import CleaningOutcome, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import Retained, retain_log
+from cleanerd.cleaning.roll import roll_log
 from cleanerd.cleaning.room import ForeseenSpace
 from cleanerd.cleaning.slices import SliceSize, Weighed
 from cleanerd.cleaning.wanted import check_wanted
@@ -134,6 +135,7 @@ class _Directory(CommitHost):
             self._leave_alone()
             self._commit_waiting()
             self._reset_checkpoints()
+            self._roll()
             self._clean_jobs()
             self._retain()
 
@@ -186,6 +188,16 @@ class _Directory(CommitHost):
             if self._request.topic_config(tp.topic).compact:  # the examination tells what is wrong
                 reset = partial(self._log_dir.reset_checkpoint, tp, checkpoints)
                 attempt(reset, self._log_dir.partition(tp).path)
+
+    def _roll(self) -> None:
+        """Close active segments, where that is asked for. A log that cannot be rolled has failed: it was asked for."""
+        for tp in list(self._found) if self._request.roll else ():
+            if not self._request.topic_config(tp.topic).compact:
+                continue
+            error = attempt(partial(roll_log, self._log_dir, tp), self._log_dir.partition(tp).path)
+            if error is not None:
+                self._add(failed_on_disk(self._log_dir, tp, error))
+                self._found.remove(tp)
 
     # -- cleaning -----------------------------------------------------------------------------------------------
 

@@ -183,6 +183,7 @@ class CleanRequest:
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
     force: bool = False  # ignore the dirty ratio, never a safety bound
+    roll: bool = False  # close the active segments first, so that what is in them can be cleaned
     horizons: bool = False  # also clean what is not dirty enough, if a delete horizon there has expired
     dry_run: bool = False
     jobs_at_once: int = 1  # that share the memory for keys

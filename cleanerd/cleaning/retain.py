@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cleanerd.cleaning.causes import Cause, Held
+from cleanerd.cleaning.roll import is_closed_by_broker
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files, check_unchanged
 from cleanerd.errors import CleanerdError, LogUncleanable, SourceChanged, attempt
@@ -237,7 +238,7 @@ def _plan_with(
         log_end_offset=snapshot.log_end_offset,
         high_watermark=_limit(snapshot),
     )
-    if not plan.roll or _is_closed(files, snapshot):
+    if not plan.roll or is_closed_by_broker(files, snapshot):
         return plan
     kept = snapshot.segments[-1].base_offset
     return RetentionPlan(plan.deletions[:-1], max(snapshot.log_start_offset, kept), roll=False)
@@ -256,15 +257,6 @@ def _limit(snapshot: PartitionSnapshot) -> int:
     if snapshot.recovery_point is None:
         return snapshot.high_watermark
     return min(snapshot.high_watermark, snapshot.recovery_point)
-
-
-def _is_closed(files: Files, snapshot: PartitionSnapshot) -> bool:
-    """Whether a broker closed this log and left nothing behind its end: only then the indexes of the active segment are
-    complete. A recovery point elsewhere than at the log end means that bytes are missing, or too many.
-    """
-    marker = os.path.join(snapshot.log_dir, names.CLEAN_SHUTDOWN)
-    is_whole = snapshot.recovery_point == snapshot.log_end_offset
-    return snapshot.is_kafka and is_whole and files.exists(marker)
 
 
 def revalidate_snapshot(files: Files, snapshot: PartitionSnapshot, going: int) -> None:

@@ -76,6 +76,7 @@ def request_from(arguments: Namespace) -> CleanRequest:
         topics=frozenset(arguments.topic) or None,
         partitions=frozenset(arguments.partition) or None,
         force=arguments.force,
+        roll=arguments.roll,
         horizons=True,
         dry_run=arguments.dry_run,
         configuration=loaded.configuration,

@@ -30,7 +30,11 @@ def add_clean_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--force", action="store_true", help="ignore the dirty ratio (never the safety bounds)"
     )
-    parser.add_argument("--dry-run", action="store_true", help="only show what would be removed, and why")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--roll", action="store_true", help="first close the active segments, which are never cleaned"
+    )
+    how.add_argument("--dry-run", action="store_true", help="only show what would be removed, and why")
     add_now_option(parser)
     add_output_option(parser)
 

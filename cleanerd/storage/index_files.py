@@ -56,7 +56,17 @@ def largest_timestamp_ms(path: str, identity: FileStat) -> int:
     """Largest timestamp in the batch headers of a `.log` with this identity; its mtime where it has none (rule 1.10).
 
     What the time index should hold, and what a broker finds when it rebuilds one. Bytes that are no batch may hide later
-    ones: the answer is not below the mtime then. Reads 4 KiB for each batch at most. Raises OSError.
+    ones: the answer is not below the mtime then. Raises OSError.
+    """
+    largest, position = walk_headers(path, identity)
+    is_whole = position == identity.size_bytes and largest >= 0
+    return largest if is_whole else max(largest, identity.mtime_ms)
+
+
+def walk_headers(path: str, identity: FileStat) -> tuple[int, int]:
+    """(Largest timestamp in the batch headers of a `.log` with this identity, -1 for none; where the last whole batch ends).
+
+    Reads 4 KiB for each batch at most. Raises OSError.
     """
     largest, position = -1, 0
     with regular_file(path, buffering=4096) as file:
@@ -67,7 +77,8 @@ def largest_timestamp_ms(path: str, identity: FileStat) -> int:
                 _, size_bytes, magic = peek_batch(head)
             except FormatError:
                 break
+            if position + size_bytes > identity.size_bytes:
+                break
             largest = max(largest, max_timestamp_ms(head, magic))
             position += size_bytes
-    is_whole = position == identity.size_bytes and largest >= 0
-    return largest if is_whole else max(largest, identity.mtime_ms)
+    return largest, position

@@ -230,6 +230,24 @@ def may_lease(log_dir: str) -> bool:
     return _has_leases(log_dir, owner)
 
 
+def is_open_elsewhere(path: str) -> bool:
+    """Whether another process has a file open, or it cannot be told that none has: the kernel gives no lease then.
+
+    Raises OSError.
+    """
+    fd = os.open(path, os.O_RDWR | _CAREFULLY)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except OSError:
+        return True
+    else:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return False
+    finally:
+        os.close(fd)
+
+
 def _has_leases(directory: str, owner: int) -> bool:
     """Whether the file system knows leases and we may have them of such a user's files: tried on one without a name."""
     try:

@@ -11,6 +11,7 @@ from tests.broker.agreement import check_with_broker, clean_and_compare, compare
 from tests.broker.conftest import ONE_PHASE, Origin, clean_by_broker, write_phases
 from tests.broker.kafka import KafkaBroker
 from tests.broker.logdump import dump_partition
+from tests.broker.model import open_transactions
 from tests.broker.producers import Message, Style, WriterPool
 from tests.broker.tools import (
     READ_COMMITTED,
@@ -66,6 +67,25 @@ def test_broker_writes_on_after_a_cleaning(log_dir: Path, tmp_path: Path) -> Non
     before = dumps(log_dir, ONE_PHASE)
     clean_and_compare(log_dir, ONE_PHASE, now_ms=now_ms)
     check_with_broker(tmp_path / "reading", log_dir, before)
+
+
+def test_a_log_that_was_rolled_is_loaded_and_written_on(log_dir: Path, tmp_path: Path) -> None:
+    """Its last segment is cleaned with the others; offsets and producers go on where they were."""
+    before, now_ms = dumps(log_dir, ONE_PHASE), SystemClock().now_ms()
+    starts = {topic: first_dirty_offset(log_dir, log) for topic, log in before.items()}
+    result = clean(log_dir, ONE_PHASE, "--roll", "--now-ms", str(now_ms))
+    assert result.exit_code == 0, result.messages
+    ends = {log.name: result.rows[log.name]["end_offset"] for log in before.values()}
+    assert all(ends[log.name] >= log.bases[-1] for log in before.values() if not open_transactions(log)), ends
+    compare_with_model(log_dir, before, now_ms=now_ms, starts=starts, ends=ends)
+    for log in before.values():
+        active = max((log_dir / log.name).glob("*.log"))
+        assert (active.stat().st_size, int(active.stem)) == (0, log.end_offset)
+    check_with_broker(tmp_path / "reading", log_dir, before)
+    write_phases(tmp_path / "writing", log_dir, [(plan, Phase.SECOND) for plan in ONE_PHASE])
+    after = dumps(log_dir, ONE_PHASE)
+    assert all(log.end_offset > before[topic].end_offset for topic, log in after.items())
+    check_with_broker(tmp_path / "reading again", log_dir, after)
 
 
 def test_broker_recovers_a_log_that_was_cleaned_after_a_crash(log_dir: Path, tmp_path: Path) -> None:

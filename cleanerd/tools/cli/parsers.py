@@ -95,7 +95,7 @@ def _add_forecast(commands: "_SubParsersAction[Parser]") -> None:
         help="count every key, not a sample; takes 80 bytes of memory for each offset of a log",
     )
     add_now_option(forecast)
-    forecast.set_defaults(force=True, dry_run=True)
+    forecast.set_defaults(force=True, dry_run=True, roll=False)
     add_output_option(forecast)
 
 
