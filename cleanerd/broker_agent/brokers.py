@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import DirOffline, NoWayIn
+from cleanerd.errors import DirOffline, LockHeld, NoWayIn
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.lock import probe
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.scan import Checkpoints
 
 from .leases import lease
-from .live_logs import LiveLog, Rolled, describe, roll
+from .live_logs import LiveLog, Rolled, describe, live_checkpoints, roll
 from .session import Session
 from .swap import Swap, Swapped
 
@@ -112,6 +114,28 @@ class LiveBrokers:
         except (NoWayIn, DirOffline) as error:
             return BrokerReport(log_dir, reason=str(error))
         return BrokerReport(log_dir, session.pid, str(session.hello.get("release")))
+
+    def check(self, held: LockHeld, log_dir: LogDir) -> None:
+        """Raise `held`, with the reason, unless the holder of `.lock` is a broker that can be asked."""
+        if not log_dir.is_kafka or held.pid == os.getpid():
+            raise held
+        reason = self.why_not(log_dir.path)
+        if reason is not None:
+            raise LockHeld(f"{held}; {reason}", held.pid) from held
+
+    def checkpoints(
+        self, log_dir: LogDir, wanted: Iterable[TopicPartition] | None = None
+    ) -> Checkpoints | None:
+        """The offsets that the live broker of a log directory goes by; None where none can be asked: then what is in its
+        checkpoint files counts, which tells later, and for the first half minute of a broker's life nothing.
+
+        To be read before the logs are scanned. `wanted`: of which logs, None for all. Raises CorruptFile, OSError.
+        """
+        try:
+            logs = self.describe(log_dir.path, wanted)
+        except (NoWayIn, DirOffline):
+            return None
+        return live_checkpoints(logs, log_dir.checkpoints())
 
     def known_refusal(self, log_dir: str) -> str | None:
         """As `why_not`, by what is known, without asking. None also before the first try."""

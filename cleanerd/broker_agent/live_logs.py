@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cleanerd.errors import NoWayIn, SourceChanged
+from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable, NoWayIn, SourceChanged
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import PARTITION_METADATA, TopicPartition
 from cleanerd.format.partition_metadata import parse_partition_metadata
 from cleanerd.format.uuid_text import render_uuid
 from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.scan import Checkpoints
 
 from .session import Session
 
@@ -67,6 +68,28 @@ class Rolled:
     outcome: Literal["rolled", "unchanged", "changed", "later", "failed"]
     reason: str | None
     active_base_offset: int | None
+
+    def error(self, directory: str) -> CleanerdError | None:
+        """What the outcome means for the log in this directory; None: its active segment is empty."""
+        message = f"{directory}: not rolled: {self.reason}"
+        if self.outcome in ("rolled", "unchanged"):
+            return None
+        if self.outcome == "changed":
+            return SourceChanged(message)
+        return LockHeld(message) if self.outcome == "later" else LogUncleanable(message)
+
+
+def live_checkpoints(logs: Iterable[LiveLog], on_disk: Checkpoints) -> Checkpoints:
+    """The offsets of these logs, and of no others. First dirty offsets are those on disk, as for the broker itself."""
+    live = {log.topic_partition: log for log in logs if not log.is_future}
+    return Checkpoints(
+        cleaner={tp: offset for tp, offset in on_disk.cleaner.items() if tp in live},
+        recovery_point={tp: log.recovery_point for tp, log in live.items()},
+        log_start={tp: log.log_start_offset for tp, log in live.items()},
+        high_watermark={tp: log.high_watermark for tp, log in live.items()},
+        last_stable={tp: log.last_stable_offset for tp, log in live.items()},
+        cleaner_written_ms=on_disk.cleaner_written_ms,
+    )
 
 
 def describe(

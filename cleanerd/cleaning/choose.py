@@ -187,9 +187,13 @@ def examine_all(
     request: CleanRequest,
     pace_of: PaceOf,
     staged: Mapping[TopicPartition, Sequence[StagedGroup]] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Iterator[Candidate | LogResult]:
-    """`examine` for partitions of one log directory, with its checkpoints as they are now. Raises OSError, CorruptFile."""
-    checkpoints = log_dir.checkpoints()
+    """`examine` for partitions of one log directory. `checkpoints`: of a moment ago, None for those in its files now.
+
+    Raises OSError, CorruptFile.
+    """
+    checkpoints = checkpoints or log_dir.checkpoints()
     for tp in found:
         waiting = (staged or {}).get(tp, ())
         yield examine(log_dir, tp, checkpoints, request, pace=pace_of(tp), staged=waiting)

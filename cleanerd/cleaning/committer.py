@@ -8,7 +8,6 @@ be asked swaps the segments itself (`broker_agent.swap`); beside any other the r
 """
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -68,7 +67,7 @@ _UNTRIED = TimeUp("its turn has not come", None)
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one hold of the lock came to, for each log, and in seconds.
+    """What one hold of the lock came to, for each log, and in seconds; or, `by` swap, the same of a live broker.
 
     `is_wanted`: another process waited for the lock at the end. `recovered`: logs whose commit went wrong.
     """
@@ -78,6 +77,7 @@ class Turn:
     seconds: float = 0.0
     is_wanted: bool = False
     recovered: Mapping[TopicPartition, Recovered] = field(default_factory=dict)
+    by: CommittedBy = "lock"
 
 
 class CommitHost:
@@ -180,11 +180,9 @@ class Committer:
 
     def _live_brokers(self, held: LockHeld) -> LiveBrokers:
         """Those who can ask the holder of the lock. Raises `held`, with the reason why it cannot be asked."""
-        if self._brokers is None or not self._log_dir.is_kafka or held.pid == os.getpid():
+        if self._brokers is None:
             raise held
-        reason = self._brokers.why_not(self._log_dir.path)
-        if reason is not None:
-            raise LockHeld(f"{held}; {reason}", held.pid) from held
+        self._brokers.check(held, self._log_dir)
         return self._brokers
 
     def _swap_all(self, logs: Sequence[TopicPartition], brokers: LiveBrokers) -> Turn:
@@ -199,7 +197,7 @@ class Committer:
                 left = done[tp] if isinstance(done[tp], BrokerStarting) else _UNTRIED
                 done |= dict.fromkeys((one for one in logs if one not in done), left)
                 break
-        return Turn(logs, done, self._clock.monotonic_s() - began_s)
+        return Turn(logs, done, self._clock.monotonic_s() - began_s, by="swap")
 
     def _swap(
         self,

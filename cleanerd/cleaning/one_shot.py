@@ -23,7 +23,7 @@ from cleanerd.cleaning.overlap import Ending, one_ahead
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import CleaningOutcome, CleanRequest, LogResult, Progress
 from cleanerd.cleaning.retain import Retained, retain_log
-from cleanerd.cleaning.roll import roll_log
+from cleanerd.cleaning.roll import roll
 from cleanerd.cleaning.room import ForeseenSpace
 from cleanerd.cleaning.slices import SliceSize, Weighed
 from cleanerd.cleaning.wanted import check_wanted
@@ -194,7 +194,9 @@ class _Directory(CommitHost):
         for tp in list(self._found) if self._request.roll else ():
             if not self._request.topic_config(tp.topic).compact:
                 continue
-            error = attempt(partial(roll_log, self._log_dir, tp), self._log_dir.partition(tp).path)
+            error = attempt(
+                partial(roll, self._log_dir, tp, self._run.brokers), self._log_dir.partition(tp).path
+            )
             if error is not None:
                 self._add(failed_on_disk(self._log_dir, tp, error))
                 self._found.remove(tp)
@@ -296,7 +298,9 @@ class _Directory(CommitHost):
         request: CleanRequest,
         waiting: Mapping[TopicPartition, Sequence[StagedGroup]] | None = None,
     ) -> Iterator[Candidate | LogResult]:
-        return examine_all(self._log_dir, found, request, self._cleaner.pace_of, waiting)
+        tps = list(found)
+        checkpoints = self._run.brokers.checkpoints(self._log_dir, tps)
+        return examine_all(self._log_dir, tps, request, self._cleaner.pace_of, waiting, checkpoints)
 
     def _is_news(self, skipped: LogResult) -> bool:
         """Compacted logs are always reported, others only when they were named; a log with a result has been."""

@@ -14,6 +14,8 @@ step  what is done                                                    a crash af
       indexes, `.log` (`storage.roll`)
 ====  ==============================================================  =================================================
 
+Beside a live broker all of that is the broker's own roll (`UnifiedLog.roll`), if it can be asked.
+
 What a broker does more at its own roll, it has done when it closed the log, or has nothing to do with the files: the last
 entry of the time index, indexes cut to their length, the flush, the recovery point. So a log that its broker did not close
 is not rolled: nothing of it is cleanable beyond its recovery point anyway.
@@ -23,9 +25,11 @@ was closed behind its back would be lost, so it is asked of the kernel whether t
 """
 
 import os
+import threading
 
+from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.env.files import Files
-from cleanerd.errors import CorruptFile, LockHeld, LogUncleanable
+from cleanerd.errors import CorruptFile, LockHeld, LogUncleanable, NoWayIn
 from cleanerd.format import names
 from cleanerd.format.names import SEGMENT_KINDS, FileKind, TopicPartition
 from cleanerd.storage.index_files import walk_headers
@@ -34,6 +38,39 @@ from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.replay import producers_at
 from cleanerd.storage.roll import roll_segment
 from cleanerd.storage.scan import PartitionSnapshot
+
+_FLUSH_S, _FLUSH_TRIES = 0.05, 100
+
+
+def roll(log_dir: LogDir, tp: TopicPartition, brokers: LiveBrokers) -> None:
+    """Close the active segment of a log, by its live broker where there is one; nothing happens where it is empty.
+
+    Raises as `roll_log`: LockHeld also where the broker cannot be asked.
+    """
+    try:
+        roll_log(log_dir, tp)
+    except LockHeld as held:
+        brokers.check(held, log_dir)
+        _roll_live(log_dir, tp, brokers)
+
+
+def _roll_live(log_dir: LogDir, tp: TopicPartition, brokers: LiveBrokers) -> None:
+    """The broker flushes the segment in a thread of its own: until then it is not cleanable, so that is waited for."""
+    partition = log_dir.partition(tp)
+    try:
+        rolled = brokers.roll(partition, tp)
+        error = rolled.error(partition.path)
+        if error is not None:
+            raise error
+        for _ in range(_FLUSH_TRIES):
+            flushed = [
+                log.recovery_point for log in brokers.describe(log_dir.path, [tp]) if not log.is_future
+            ]
+            if rolled.active_base_offset is None or min(flushed, default=0) >= rolled.active_base_offset:
+                return
+            threading.Event().wait(_FLUSH_S)
+    except NoWayIn as error:
+        raise LockHeld(f"{partition.path}: {error}") from error
 
 
 def roll_log(log_dir: LogDir, tp: TopicPartition) -> None:

@@ -35,6 +35,7 @@ from cleanerd.daemon.work.retention import RetentionPasses
 from cleanerd.daemon.work.schedule import Schedule
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.daemon.work.wanted import Wanted
+from cleanerd.daemon.work.ways import Ways
 from cleanerd.daemon.workers import Bell
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
@@ -89,6 +90,7 @@ class Parts:
     wanted: Wanted
     brokers: LiveBrokers
     leases: CleanerLeases
+    ways: Ways
     commits: Commits
 
     def stamp(self, log: LogId) -> str:
@@ -116,7 +118,9 @@ def build_parts(
     `refresh` takes in what the cluster has said about its topics since the configuration was read.
     """
     life = Life(clock.monotonic_s())
-    metrics, inventory = Metrics(log_dirs, clock), Inventory(files, clock)
+    metrics = Metrics(log_dirs, clock)
+    brokers = LiveBrokers(files, clock, lambda: configuration().broker, metrics.asked_to_swap)
+    inventory = Inventory(files, clock, brokers)
     deletions = PendingDeletions(files, clock)
     due_logs = DueLogs(inventory, clock)
     events = EventLog(store, clock, partial(_recorded, metrics, inventory))
@@ -129,12 +133,11 @@ def build_parts(
     states = PartitionStates(clock, held, obstacles.barred)
     wanted = Wanted(states, files, clock, configuration, refresh, inventory)
     failures, jobs = Failures(store), Jobs(clock)
-    brokers = LiveBrokers(files, clock, lambda: configuration().broker, metrics.asked_to_swap)
     leases = CleanerLeases(brokers, inventory.logs, files, clock)
     conditions = Conditions(
         inventory=inventory, due_logs=due_logs, states=states, failures=failures, ownership=ownership,
         configuration=configuration, clock=clock, obstacles=obstacles, brokers_cleaner=BrokersCleaner(files),
-        leases=leases,
+        leases=leases, ways=(ways := Ways(ownership, brokers)),
     )  # fmt: skip
     commits = Commits(
         states=states, ownership=ownership, events=events, inventory=inventory, metrics=metrics, wanted=wanted,
@@ -153,7 +156,7 @@ def build_parts(
         store=store, metrics=metrics, events=events, inventory=inventory, due_logs=due_logs, states=states,
         failures=failures, obstacles=obstacles, ownership=ownership, conditions=conditions, throttle=Throttle(clock),
         jobs=jobs, schedule=schedule, deletions=deletions, retention=retention, wanted=wanted, commits=commits,
-        brokers=brokers, leases=leases,
+        brokers=brokers, leases=leases, ways=ways,
         engine=Engine(lambda: spark_place(configuration().broker), clock, stall_timeout_ms),
         express_engine=Engine(lambda: express_place(configuration().broker), clock, stall_timeout_ms),
     )  # fmt: skip

@@ -82,13 +82,17 @@ class SegmentOnDisk:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """The four offset checkpoints of a log directory (spec disk A7); `cleaner_written_ms`: when the first was written."""
+    """The four offset checkpoints of a log directory (spec disk A7), or, of a live broker's logs, what it goes by
+    (`broker_agent.live_logs`). `cleaner_written_ms`: when the first was written. `last_stable`: last stable offsets, of a
+    live broker's logs only.
+    """
 
     cleaner: Mapping[TopicPartition, int]
     recovery_point: Mapping[TopicPartition, int]
     log_start: Mapping[TopicPartition, int]
     high_watermark: Mapping[TopicPartition, int]
     cleaner_written_ms: int | None = field(default=None, kw_only=True)
+    last_stable: Mapping[TopicPartition, int] = field(default_factory=dict, kw_only=True)
 
     def unlisted(self, topic_partition: TopicPartition) -> tuple[str, ...]:
         """Names of the files in which a broker has an entry for every log of its, and that have none for this one."""

@@ -72,7 +72,6 @@ class Swapping:
         for ledger in self.ledgers.values():
             ledger.flush()
         self.transactions.write()
-        wait_until(lambda: self._recovery_point(TXN_TOPIC) > 0, PATIENCE_S)
 
     def close(self) -> None:
         """However the story went."""
@@ -143,9 +142,6 @@ class Swapping:
 
     def _checkpoint(self, tp: TopicPartition) -> int | None:
         return offset_checkpoint(self.log_dir / "cleaner-offset-checkpoint").get(str(tp))
-
-    def _recovery_point(self, topic: str) -> int:
-        return offset_checkpoint(self.log_dir / "recovery-point-offset-checkpoint").get(f"{topic}-0", 0)
 
 
 def _copy(

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.roll import roll_log
-from cleanerd.client.producer import Producer
-from cleanerd.client.reader import read_records
-from cleanerd.client.writer import LogWriter
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import CorruptFile, LockHeld, LogUncleanable
 from cleanerd.format import names
 from cleanerd.format.names import FileKind
-from cleanerd.pipeline.lazy_spark import LazySpark
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.log_dir import LogDir
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.reader import read_records
+from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import clean, lock_of_another, newest
 from tests.cleaning.retained import NOW_MS, TP, bases, offsets, segment_path, stop_broker, write_log
 from tests.sim.counted import CountedFiles

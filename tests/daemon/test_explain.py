@@ -75,9 +75,9 @@ def test_a_pause_names_who_and_how_to_end_it(daemon: DaemonProcess) -> None:
 def test_a_staged_result_names_who_is_in_the_way(daemon: DaemonProcess) -> None:
     decision, facts = explained(daemon, "staged-0")
     assert decision == "not cleaned: a result is staged and waits for its commit"
-    assert "holds .lock" in facts["owner of the log directory"]
+    assert "a running broker, stops (cleanerd.commit.live is off)" in facts["result"]
     assert "`cleanerctl commit staged-0 --wait`" in facts["what to do"]
-    assert str(daemon.log("staged-0")["reason"]).startswith("commit waits until process ")
+    assert str(daemon.log("staged-0")["reason"]).startswith("it waits until process ")
     assert daemon.ctl("clean", "staged-0").returncode == 0, "who asks for it gets a better one"
     wait_until(lambda: daemon.outcomes("staged-0") == ["staged"] * 2, 60, daemon.output)
 

@@ -37,10 +37,11 @@ from cleanerd.errors import (
     NoSpace,
     SourceChanged,
 )
+from cleanerd.format import names
 from cleanerd.pipeline.rewrite import VerificationFailed
 from cleanerd.policy.verdicts import RecordVerdict
 from cleanerd.spark_runtime.lazy_spark import SparkFailed
-from tests.cleaning.logs import segment
+from tests.cleaning.logs import lock_of_another, segment
 from tests.daemon.processes import wait_until
 from tests.daemon.test_beside_broker import stage
 from tests.operate.late_logs import MORE_SCENARIOS
@@ -136,6 +137,14 @@ def a_log_directory_goes_offline(world: World) -> None:
     assert after.total("cleanerd_partitions", log_dir=a, state="offline") == 3
     assert after.total("cleanerd_scans_total", log_dir=a, outcome="offline") == 1
     assert not after.of("cleanerd_log_dir_free_bytes", log_dir=a), "nobody knows"
+
+
+@moves(table.RESULTS_WAIT)
+def results_wait_for_a_broker_that_cannot_be_asked(world: World) -> None:
+    world.configure(cleanerd_commit_live="auto")
+    world.others.enter_context(lock_of_another(world.b / names.LOCK))
+    world.scan()
+    assert world.scrape().total("cleanerd_results_wait_for_restart", log_dir=str(world.a)) == 0
 
 
 @moves(table.STAGED_RESULTS, table.STAGED_FREED, table.STAGED_SINCE, table.STAGED_WASTED)

@@ -1,5 +1,6 @@
 """A supervisor in this process, with its reloader and its metrics; no thread of it runs unless a test starts it."""
 
+import contextlib
 from pathlib import Path
 
 from cleanerd.config.load import Configuration, resolve
@@ -29,6 +30,7 @@ class World:
     def __init__(self, root: Path, clock: HandClock | None = None) -> None:
         self.root = root
         self.clock = clock or HandClock()
+        self.others = contextlib.ExitStack()  # processes beside this one
         self.a, self.b = root / "a", root / "b"
         self.b.mkdir()
         (self.b / META_PROPERTIES).write_text(BROKER)
@@ -89,6 +91,7 @@ class World:
 
     def close(self) -> None:
         """Give everything back."""
+        self.others.close()
         if self.parts.life.is_ready:
             self.daemon.stop()
         else:

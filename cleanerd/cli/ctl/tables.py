@@ -205,7 +205,7 @@ _WHAT_IFS: Mapping[str, Cell] = {
     "LARGEST": _as(size, "max_bytes"),
     "IN": lambda row: duration(row["lasted_ms"] / 1000),
 }
-_BROKERS = defaultdict(lambda: "live", swap="live, swaps")
+_BROKERS = defaultdict(lambda: "live", swap="live, swaps", restart="live, results wait")
 _LOG_DIRS: Mapping[str, Cell] = {
     "LOG DIR": _as(str, "path"),
     "ONLINE": _as(_yes_or_no, "online"),
@@ -213,7 +213,7 @@ _LOG_DIRS: Mapping[str, Cell] = {
     "STAGED": lambda row: size(row["staged_bytes"]) if row["staged_bytes"] else "",
     "LOCK OWNER": _as(lambda pid: f"pid {pid}", "lock_owner_pid"),
     "BROKER": lambda row: _BROKERS[str(row.get("committed_by"))] if row["broker_is_live"] else "",
-    "REASON": _as(str, "reason"),
+    "REASON": lambda row: str(row["reason"] or row.get("swap_reason") or ""),
 }
 _ADVICE = "what to do"
 _LOG_DETAILS: Mapping[str, Cell] = {

@@ -6,16 +6,21 @@ from dataclasses import dataclass
 from cleanerd.config.model import CleanerdConfig, TopicConfig
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.channel import Reporter
+from cleanerd.storage.scan import Checkpoints
 
 
 @dataclass(frozen=True, slots=True)
 class ExamineCall:
-    """Look at logs of one log directory as exactly as before a cleaning. Answered by a `LogResult`."""
+    """Look at logs of one log directory as exactly as before a cleaning. Answered by a `LogResult`.
+
+    `checkpoints`: as `examine_all` takes them.
+    """
 
     log_dir: str
     partitions: tuple[TopicPartition, ...]
     config: CleanerdConfig
     topic_configs: Mapping[str, TopicConfig]
+    checkpoints: Checkpoints | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,7 @@ class CleanCall:
     reporter: Reporter
     is_owned: bool
     jobs_at_once: int
+    checkpoints: Checkpoints | None = None
 
 
 @dataclass(frozen=True, slots=True)

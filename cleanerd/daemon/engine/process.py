@@ -155,7 +155,7 @@ class EngineProcess:
         self, task: CleanCall | ExamineCall, request: CleanRequest, pace_of: PaceOf
     ) -> list[Candidate | LogResult]:
         log_dir = LogDir.at(self._files, task.log_dir, self._clock)
-        return list(examine_all(log_dir, task.partitions, request, pace_of))
+        return list(examine_all(log_dir, task.partitions, request, pace_of, checkpoints=task.checkpoints))
 
 
 def _request(task: CleanCall | ExamineCall) -> CleanRequest:

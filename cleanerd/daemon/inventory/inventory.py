@@ -15,6 +15,8 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.broker_agent.live_logs import LiveLog, live_checkpoints
 from cleanerd.daemon.inventory.entry import Entry
 from cleanerd.daemon.inventory.listed_log import (
     Contents,
@@ -27,7 +29,7 @@ from cleanerd.daemon.inventory.listed_log import (
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, FileStat
-from cleanerd.errors import CleanerdError, CorruptFile, guarded
+from cleanerd.errors import CleanerdError, CorruptFile, DirOffline, NoWayIn, guarded
 from cleanerd.format import names
 from cleanerd.format.names import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -68,17 +70,23 @@ class _LogDir:
     is_kafka: bool = False
     identities: dict[str, FileStat | None] = field(default_factory=dict)
     offsets: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
-    checkpoints_read: int = 0  # how often the files above were found to be others
+    checkpoints_read: int = 0  # how often the files above, or what follows, were found to be others
+    live: dict[str, LiveLog] | None = (
+        None  # what its broker says of its logs, by name; None where none can be asked
+    )
     entries: dict[str, Entry] = field(default_factory=dict)
     futures: frozenset[TopicPartition] = frozenset()  # replicas on their way here
 
-    def checkpoints(self) -> Checkpoints:
-        """As they were last read."""
+    checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints({}, {}, {}, {}))
+
+    def note_checkpoints(self) -> None:
+        """`checkpoints` becomes what was last read, or heard."""
         cleaner = self.identities.get(CLEANER_OFFSET_CHECKPOINT)
-        return Checkpoints(
+        on_disk = Checkpoints(
             *(self.offsets.get(name, {}) for name in LOG_DIR_CHECKPOINTS),
             cleaner_written_ms=cleaner.mtime_ms if cleaner else None,
         )
+        self.checkpoints = on_disk if self.live is None else live_checkpoints(self.live.values(), on_disk)
 
 
 @dataclass(slots=True)
@@ -89,11 +97,12 @@ class _Findings:
 
 
 class Inventory:
-    """See the head of this module."""
+    """See the head of this module. `brokers`: who is asked about the logs of live brokers."""
 
-    def __init__(self, files: Files, clock: Clock) -> None:
+    def __init__(self, files: Files, clock: Clock, brokers: LiveBrokers | None = None) -> None:
         self._files = files
         self._clock = clock
+        self._brokers = brokers
         self._dirs: dict[str, _LogDir] = {}
         self._touched: set[tuple[str, str]] = set()
         self._scanning = threading.Lock()
@@ -232,6 +241,8 @@ class Inventory:
         """Look at the `marked` names or at all; offsets before names, as in any scan (spec disk G)."""
         try:
             self._read_root(place)
+            self._ask_broker(place, marked)
+            place.note_checkpoints()
             listed = sorted(marked) if marked is not None else self._files.list_names(place.path)
             if marked is not None and any(
                 futures(marked)
@@ -267,6 +278,26 @@ class Inventory:
                 place.offsets[name] = read_offsets(self._files, path)
                 place.identities[name] = identity
                 place.checkpoints_read += 1
+
+    def _ask_broker(self, place: _LogDir, marked: set[str] | None) -> None:
+        """A live broker, if it can be asked, about the `marked` logs or all."""
+        wanted, live = None, None
+        if marked is not None and place.live is not None:
+            parsed = filter(None, map(parse_partition_dir, marked))
+            wanted, live = [tp for tp, kind in parsed if kind is DirKind.CURRENT], place.live
+        try:
+            found = self._brokers.describe(place.path, wanted) if self._brokers and place.is_kafka else None
+        except (NoWayIn, DirOffline):
+            found = None
+        if found is not None:
+            gone = set() if wanted is None else set(map(str, wanted))
+            kept = {name: log for name, log in (live or {}).items() if name not in gone}
+            live = kept | {log.directory: log for log in found if not log.is_future}
+        else:
+            live = None
+        if live != place.live:
+            place.live = live
+            place.checkpoints_read += 1
 
     def _identity(self, path: str) -> FileStat | None:
         try:
@@ -318,7 +349,7 @@ class Inventory:
             return
         if contents is not None:
             offsets = offsets_of(
-                log.topic_partition, contents, place.checkpoints(),
+                log.topic_partition, contents, place.checkpoints,
                 is_kafka=place.is_kafka, now_ms=self._clock.now_ms(),
                 reaches=functools.partial(self._reaches, log, before, contents),
             )  # fmt: skip

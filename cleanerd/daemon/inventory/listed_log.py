@@ -5,7 +5,7 @@ What an exact examination adds can only make less of the log cleanable, never mo
 ==========================  =====================================================================================
 what is not known           what is taken for it
 ==========================  =====================================================================================
-last stable offset          the high watermark, which it never passes (A.3)
+last stable offset          the high watermark, which it never passes (A.3); a live broker tells
 log end offset              the base of the active segment. Where a checkpoint lies above it, the log end is read
                             once; what cannot be told quickly counts as beyond the end: reset, all dirty (1.5b)
 time index that is broken   that all of the segment is old enough (the examination will name the damage)
@@ -103,6 +103,7 @@ class Offsets:
     checkpoint: int | None
     is_outdated: bool = False  # the entry in the file is higher, and older than segments below it
     unlisted: tuple[str, ...] = ()  # `Checkpoints.unlisted`
+    last_stable: int | None = None  # as far as a live broker tells, no higher than the high watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +125,12 @@ class ListedLog:
             for facts in (segment.facts for segment in self.contents.closed)
         )  # fmt: skip
         active = SegmentFacts(active_base, self.contents.active_bytes, 0, 0, _EVER_MS, None)
+        offsets = self.offsets
         return LogFacts(
             segments=(*closed, active),
             log_start_offset=self.offsets.log_start,
             log_end_offset=self.offsets.log_end,
-            last_stable_offset=self.offsets.high_watermark,
+            last_stable_offset=offsets.high_watermark if offsets.last_stable is None else offsets.last_stable,
             recovery_point=self.offsets.recovery_point,
             checkpoint=self.offsets.checkpoint,
         )
@@ -193,10 +195,13 @@ def offsets_of(
         end = checkpoint
     if not is_kafka:
         return Offsets(start, end, end, None, checkpoint, is_outdated=checkpoint != entry)
+    high_watermark = max(min(checkpoints.high_watermark.get(tp, 0), active_base), start)
+    last_stable = checkpoints.last_stable.get(tp)
     return Offsets(
         log_start=start,
         log_end=end,
-        high_watermark=max(min(checkpoints.high_watermark.get(tp, 0), active_base), start),
+        high_watermark=high_watermark,
+        last_stable=None if last_stable is None else min(last_stable, high_watermark),
         recovery_point=min(checkpoints.recovery_point.get(tp, 0), active_base),
         checkpoint=checkpoint,
         is_outdated=checkpoint != entry,

@@ -12,7 +12,6 @@ from cleanerd.daemon.values.models import Explanation, Fact
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.errors import CleanerdError
 from cleanerd.policy.lifecycle import Status
-from cleanerd.storage.log_dir import Owner
 from cleanerd.units import utc
 
 _STATES = {
@@ -85,12 +84,7 @@ def _about_daemon(parts: Parts, log: LogId) -> list[Fact]:
     obstacle = parts.conditions.of(log).obstacle
     if obstacle is not None and not any(fact.blocks for fact in facts):
         facts.append(Fact(name="in the way", value=obstacle, blocks=True))
-    owner = parts.ownership.owner_of(log.log_dir)
-    if parts.ownership.owner(log.log_dir) is Owner.LIVE_BROKER:
-        refusal = parts.brokers.known_refusal(log.log_dir)
-        way = "it swaps results in" if refusal is None else f"results wait staged until it stops ({refusal})"
-        text = f"process {owner or 'unknown'} holds .lock: {way}"
-        facts.append(Fact(name="owner of the log directory", value=text))
+    facts.append(Fact(name="result", value=str(parts.ways.of(log.log_dir))))
     return facts
 
 
@@ -126,7 +120,7 @@ def _cleaned_next_by(parts: Parts, log: LogId) -> str:
     ) or condition.state == "cleaning":
         return "cleanerd, as soon as a worker is free"
     if condition.state == "staged":
-        return "cleanerd: the staged result is committed when .lock is free"
+        return f"cleanerd: {parts.ways.of(log.log_dir)}"
     if condition.state not in ("dirty", "clean"):
         return "neither cleaner, until that changes"
     if condition.obstacle is not None:
@@ -210,12 +204,13 @@ def _first_dirty(offset: int, offsets: Offsets) -> str:
 def _examined(parts: Parts, log: LogId) -> tuple[Fact, str | None]:
     """What a cleaning would find, with transactions and the true log end; and what to do about it."""
     topic, configuration = log.topic_partition.topic, parts.configuration()
-    call = ExamineCall(
-        log.log_dir, (log.topic_partition,), configuration.broker, {topic: configuration.topic(topic)}
-    )
+    partitions, configs = (log.topic_partition,), {topic: configuration.topic(topic)}
     try:
-        found: LogResult = parts.engine.examine(call)
-    except CleanerdError as error:
+        live = parts.brokers.checkpoints(parts.ownership.at(log.log_dir), partitions)
+        found: LogResult = parts.engine.examine(
+            ExamineCall(log.log_dir, partitions, configuration.broker, configs, live)
+        )
+    except (CleanerdError, OSError) as error:
         return Fact(name="examination", value=str(error), blocks=True), None
     is_held = found.outcome != "planned"
     return Fact(name="examination", value=found.reason or found.outcome, blocks=is_held), found.remedy

@@ -87,6 +87,8 @@ def _log_dir(
     yield table.LOG_DIR_ONLINE, (log_dir,), is_online
     if totals is None or not is_online:
         return
+    is_auto = parts.configuration().broker.commit_live == "auto"
+    yield table.RESULTS_WAIT, (log_dir,), is_auto and parts.ways.of(log_dir).committed_by == "restart"
     yield table.UNREADABLE, (log_dir,), totals.unreadable
     yield table.MAX_DIRTY_RATIO, (log_dir,), totals.max_dirty_ratio
     yield table.MAX_DELAY, (log_dir,), totals.max_delay_ms / 1000

@@ -1,14 +1,11 @@
 """What the control API shows of log directories, holds, reloads and mutes."""
 
-from typing import Literal
-
 from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.models import HoldView, LogDirView, MuteView, ReloadView
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.work.mutes import Mute
 from cleanerd.env.space import space_of
-from cleanerd.storage.log_dir import Owner
 
 
 def hold_view(parts: Parts, hold: Hold) -> HoldView:
@@ -36,9 +33,7 @@ def log_dir_view(parts: Parts, log_dir: str) -> LogDirView:
             staged = parts.commits.staged_bytes(log_dir)
         except OSError as error:
             reason = str(error)
-    broker_is_live = parts.ownership.owner(log_dir) is Owner.LIVE_BROKER
-    why_no_swap = parts.brokers.known_refusal(log_dir) if broker_is_live else None
-    way_beside_broker: Literal["swap", "restart"] = "swap" if why_no_swap is None else "restart"
+    way = parts.ways.of(log_dir)
     return LogDirView(
         path=log_dir,
         online=reason is None,
@@ -46,9 +41,9 @@ def log_dir_view(parts: Parts, log_dir: str) -> LogDirView:
         free_bytes=free_bytes,
         staged_bytes=staged,
         lock_owner_pid=owner or None,
-        broker_is_live=broker_is_live,
-        committed_by=way_beside_broker if broker_is_live else "lock",
-        swap_reason=why_no_swap,
+        broker_is_live=way.committed_by != "lock",
+        committed_by=way.committed_by,
+        swap_reason=way.reason,
     )
 
 

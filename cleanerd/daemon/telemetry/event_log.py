@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import structlog
 
+from cleanerd.cleaning.committer import CommittedBy
 from cleanerd.cleaning.result import LogResult
 from cleanerd.cleaning.retain import Retained
 from cleanerd.daemon.store import Store
@@ -62,9 +63,10 @@ class EventLog:
             index_damage=result.index_damage,
         )
 
-    def committed(self, log: LogId, round_end: int) -> None:
+    def committed(self, log: LogId, round_end: int, committed_by: CommittedBy) -> None:
         """A staged result has taken the place of its sources."""
-        self.record_log("commit", "committed", log, f"cleaned up to offset {round_end}")
+        reason = f"cleaned up to offset {round_end}"
+        self.record_log("commit", "committed", log, reason, committed_by=committed_by)
 
     def dropped(self, log: LogId, reason: str) -> None:
         """A staged result no longer fitted its log."""
@@ -78,7 +80,14 @@ class EventLog:
             self.record_log("retention", "deleted", log, str(retained), bytes=retained.bytes)
 
     def record_log(
-        self, kind: HistoryEventKind, outcome: str, log: LogId, reason: str | None, **more: object
+        self,
+        kind: HistoryEventKind,
+        outcome: str,
+        log: LogId,
+        reason: str | None,
+        *,
+        committed_by: CommittedBy | None = None,
+        **more: object,
     ) -> None:
         """Something happened to a log."""
         tp = log.topic_partition
@@ -90,6 +99,7 @@ class EventLog:
             log_dir=log.log_dir,
             topic=tp.topic,
             partition=tp.partition,
+            committed_by=committed_by,
         )
         self._tell(event, log, **more)
 
@@ -122,4 +132,5 @@ _MEASURES = (
     "records_read",
     "records_kept",
     "removed",
+    "committed_by",
 )

@@ -113,6 +113,10 @@ PAUSED = _read("cleanerd_paused", "", "Whether a hold pauses every log.",
 BUILD_INFO = _read("cleanerd_build_info", "version", "The version that runs; the value is 1.", "with an upgrade")
 LOG_DIR_ONLINE = _read("cleanerd_log_dir_online", "log_dir", "Whether the log directory is usable.",
                        "0 when it cannot be read, or belongs to another cleanerd")
+RESULTS_WAIT = _read("cleanerd_results_wait_for_restart", "log_dir",
+                     "Whether results wait until the running broker of the log directory stops, although "
+                     "cleanerd.commit.live is auto.",
+                     "1 when the broker could not be asked to swap: `cleanerctl status` has the reason")
 PARTITIONS = _read("cleanerd_partitions", "log_dir state", "Logs by state, as `cleanerctl logs` shows it.",
                    "as logs become dirty, are cleaned, paused or found uncleanable", state=STATES)
 UNREADABLE = _read("cleanerd_unreadable_partitions", "log_dir", "Partition directories that cannot be read.",

@@ -11,11 +11,14 @@ from cleanerd.daemon.values.models import JobTrigger
 class Job:
     """One cleaning of one or several logs of a log directory. Its `Jobs` guards it."""
 
-    def __init__(self, trigger: JobTrigger, logs: Sequence[LogId], *, force: bool) -> None:
+    def __init__(
+        self, trigger: JobTrigger, logs: Sequence[LogId], *, force: bool, roll: bool = False
+    ) -> None:
         self.id = uuid.uuid4().hex[:12]
         self.trigger: JobTrigger = trigger
         self.logs = tuple(logs)
         self.force = force
+        self.roll = roll  # the active segments are closed first
         self.planned: list[LogId] = []  # in the order in which tasks number them
         self.bytes_total = 0
         self.read_bytes = 0

@@ -33,7 +33,8 @@ class HistoryEvent(View):
     """Something that happened: to a log, or to the daemon where topic and partition are None.
 
     `removed` counts records by reason. `seconds` is how long it took, `phase_seconds` how long the phases of a cleaning
-    did; logs of the same job share some of them (`cleaning.phases`).
+    did; logs of the same job share some of them (`cleaning.phases`). `committed_by`: with `.lock` held, or swapped in by the
+    live broker; None for what was not committed.
     """
 
     time_ms: int
@@ -52,6 +53,7 @@ class HistoryEvent(View):
     records_read: int | None = None
     records_kept: int | None = None
     removed: Mapping[str, int] = Field(default_factory=dict)
+    committed_by: Literal["lock", "swap"] | None = None
 
 
 class LogView(View):

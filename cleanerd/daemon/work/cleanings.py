@@ -16,6 +16,7 @@ from cleanerd.cleaning.boundary import one_by_one
 from cleanerd.cleaning.committer import Committer, in_rounds
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.roll import roll
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import CleanerdConfig
@@ -31,13 +32,15 @@ from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.daemon.work.wanted import Wanted
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import Aborted, CleanerdError, JobFailed, attempt
+from cleanerd.errors import Aborted, CleanerdError, JobFailed, attempt, guarded
+from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.channel import Channel, driver_host
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, Phase, ReportAnswer
 from cleanerd.spark_runtime.spark_master import spark_master
 from cleanerd.storage.generation import end_left_truncation
 from cleanerd.storage.log_dir import Owner
 from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.scan import Checkpoints
 from cleanerd.storage.staged import discard_staged
 
 
@@ -109,10 +112,22 @@ class Cleanings:
 
     def _stage(self, job: Job) -> dict[LogId, LogResult]:
         """What the engine makes of the job. Its own failure is that of every log that fails with it alone, too."""
-        found = one_by_one(lambda logs: self._call(job, logs), job.logs, _failed)
+        left, not_rolled = self._rolled(job)
+        found = one_by_one(lambda logs: self._call(job, logs), left, _failed) if left else []
         self.metrics.staged(found, self.configuration().broker)
-        by_name = {result.topic_partition: result for result in found}
+        by_name = {result.topic_partition: result for result in (*not_rolled, *found)}
         return {log: by_name[log.topic_partition] for log in job.logs}
+
+    def _rolled(self, job: Job) -> tuple[Sequence[LogId], list[LogResult]]:
+        """Close the active segments, where that is asked for; logs to go on with, and results of those that could not be."""
+        if not job.roll:
+            return job.logs, []
+        errors = {log: attempt(functools.partial(self._roll, log), log.directory) for log in job.logs}
+        failed = [_failed(log, error) for log, error in errors.items() if error is not None]
+        return [log for log, error in errors.items() if error is None], failed
+
+    def _roll(self, log: LogId) -> None:
+        roll(self.ownership.at(log.log_dir), log.topic_partition, self.brokers)
 
     def _clean_again(self, job: Job, log: LogId) -> LogResult:
         """A log of which only some groups could be cleaned, whatever its dirty ratio is now."""
@@ -134,9 +149,11 @@ class Cleanings:
             return STOP if log is None else self._answer(job, log, moved)
 
         with Channel(answer, driver_host(spark_master(configuration.broker))) as channel:
+            partitions = tuple(log.topic_partition for log in logs)
             call = CleanCall(
                 log_dir=log_dir,
-                partitions=tuple(log.topic_partition for log in logs),
+                partitions=partitions,
+                checkpoints=self._checkpoints(log_dir, partitions),
                 config=configuration.broker,
                 topic_configs={
                     log.topic_partition.topic: configuration.topic(log.topic_partition.topic) for log in logs
@@ -159,6 +176,11 @@ class Cleanings:
                 if isinstance(error, JobFailed):
                     raise
                 return [_failed(log, error) for log in logs]
+
+    def _checkpoints(self, log_dir: str, partitions: Sequence[TopicPartition]) -> Checkpoints | None:
+        """Those of a live broker; None also for what the engine will find to be wrong with the directory."""
+        found = guarded(lambda: self.brokers.checkpoints(self.ownership.at(log_dir), partitions), log_dir)
+        return None if isinstance(found, CleanerdError) else found
 
     def _answer(self, job: Job, log: LogId, moved: Moved) -> ReportAnswer:
         """Count work on a log, and make it wait for the throttle. Must not raise."""

@@ -9,7 +9,7 @@ from functools import partial
 import structlog
 
 from cleanerd.broker_agent.brokers import LiveBrokers
-from cleanerd.cleaning.committer import Committed, Committer, TimeUp, Turn
+from cleanerd.cleaning.committer import Committed, CommittedBy, Committer, TimeUp, Turn
 from cleanerd.cleaning.slices import Weighed
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.inventory.inventory import Inventory
@@ -123,7 +123,7 @@ class Commits:
         state = self.states.state(log)
         return self.states.barred(log) or (f"the log is {state}" if state.status is Status.PAUSED else None)
 
-    def told(self, log: LogId, done: Committed) -> CommitView:
+    def told(self, log: LogId, done: Committed, committed_by: CommittedBy) -> CommitView:
         """What became of a log, which is still taken."""
         if isinstance(done, LockHeld | Aborted):
             return _view(log, "waiting", str(done), done.pid if isinstance(done, LockHeld) else None)
@@ -135,7 +135,7 @@ class Commits:
             return _view(log, "failed", str(done))
         if done is None:
             return self._already(log)
-        self.events.committed(log, done)
+        self.events.committed(log, done, committed_by)
         return _view(log, "committed", None)
 
     def _already(self, log: LogId) -> CommitView:
@@ -188,7 +188,7 @@ class _WaitingHost(JobHost):
             log = LogId(path, tp)
             assert tp in turn.taken, "only what is taken is committed"
             if not isinstance(done, TimeUp):
-                self.answers[log] = commits.told(log, done)
+                self.answers[log] = commits.told(log, done, turn.by)
         if turn.is_wanted and self.is_kafka:
             commits.ownership.yield_to_broker(path)
 

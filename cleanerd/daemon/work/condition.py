@@ -32,6 +32,7 @@ from cleanerd.daemon.work.cleaner_leases import CleanerLeases
 from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import PartitionStates
+from cleanerd.daemon.work.ways import Ways
 from cleanerd.env.clock import Clock
 from cleanerd.policy.lifecycle import Status
 from cleanerd.policy.staging import pays_again
@@ -82,6 +83,7 @@ class Conditions:
     obstacles: Obstacles
     brokers_cleaner: BrokersCleaner
     leases: CleanerLeases
+    ways: Ways
 
     def broker_cleans(self, log: LogId) -> bool:
         """Whether the cleaner of the broker that owns the log directory is at work, and not kept from the log."""
@@ -133,7 +135,8 @@ class Conditions:
             owner = owner_of(log.log_dir)
             has_aged = owner is not None and is_compacted and self._has_aged(known, config_of)
             obstacle = None if has_aged else "a result is staged and waits for its commit"
-            return Condition("staged", _waits_for(owner), obstacle, yields_to_requests=True)
+            way = None if owner is None else str(self.ways.of(log.log_dir))
+            return Condition("staged", way, obstacle, yields_to_requests=True)
         if not is_compacted:
             return Condition(
                 "ignored", "not compacted: retention only", "its cleanup.policy does not contain compact"
@@ -193,7 +196,3 @@ class Conditions:
             broker = f"left to the broker's own cleaner, which is at work, until {utc(until_ms)}"
             return Condition(state, reason or broker, broker, True)
         return Condition(state, reason)
-
-
-def _waits_for(owner: int | None) -> str | None:
-    return None if owner is None else f"commit waits until process {owner or 'unknown'} releases .lock"

@@ -25,10 +25,10 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
         self._queue: deque[Job] = deque()
 
-    def request(self, logs: Sequence[LogId], *, force: bool) -> Job:
+    def request(self, logs: Sequence[LogId], *, force: bool, roll: bool = False) -> Job:
         """Queue a requested job."""
         with self._changed:
-            job = self._add(Job("request", logs, force=force))
+            job = self._add(Job("request", logs, force=force, roll=roll))
             self._queue.append(job)
             return job
 
