@@ -37,7 +37,6 @@ from cleanerd.errors import (
     NoSpace,
     SourceChanged,
 )
-from cleanerd.format import names
 from cleanerd.pipeline.rewrite import VerificationFailed
 from cleanerd.policy.verdicts import RecordVerdict
 from cleanerd.spark_runtime.lazy_spark import SparkFailed
@@ -137,14 +136,6 @@ def a_log_directory_goes_offline(world: World) -> None:
     assert after.total("cleanerd_partitions", log_dir=a, state="offline") == 3
     assert after.total("cleanerd_scans_total", log_dir=a, outcome="offline") == 1
     assert not after.of("cleanerd_log_dir_free_bytes", log_dir=a), "nobody knows"
-
-
-@moves(table.RESULTS_WAIT)
-def results_wait_for_a_broker_that_cannot_be_asked(world: World) -> None:
-    world.configure(cleanerd_commit_live="auto")
-    world.others.enter_context(lock_of_another(world.b / names.LOCK))
-    world.scan()
-    assert world.scrape().total("cleanerd_results_wait_for_restart", log_dir=str(world.a)) == 0
 
 
 @moves(table.STAGED_RESULTS, table.STAGED_FREED, table.STAGED_SINCE, table.STAGED_WASTED)
@@ -284,8 +275,11 @@ def test_metrics_move(scenario: Scenario, world: World, monkeypatch: pytest.Monk
     assert [m.name for m in SCENARIOS[scenario] if not has_moved(m, before, after)] == []
 
 
-@moves(table.SWAPS, table.SWAP_SECONDS)
-def a_broker_swaps(world: World) -> None:
+@moves(table.SWAPS, table.SWAP_SECONDS, table.RESULTS_WAIT)
+def a_broker_swaps_and_another_one_cannot_be_asked(world: World) -> None:
+    world.configure(cleanerd_commit_live="auto")
+    world.others.enter_context(lock_of_another(world.b / ".lock"))
+    world.scan()
     world.parts.metrics.asked_to_swap(str(world.a), Swapped("swapped", "", (0.004,), "", has_cleaner=True))
 
 
