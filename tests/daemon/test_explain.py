@@ -1,5 +1,6 @@
 """What a daemon tells people: why a log is not cleaned and what to do about it, which name was meant, what was asked."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,6 +149,23 @@ def test_a_clean_log_may_be_rolled(daemon: DaemonProcess) -> None:
     parts = ("clean_bytes", "cleanable_bytes", "uncleanable_bytes", "active_bytes")
     assert sum(log[part] for part in parts) == log["size_bytes"]
     assert log["clean_bytes"] > 0
+
+
+def test_and_is_rolled_once_its_broker_has_closed_it(daemon: DaemonProcess) -> None:
+    """A roll that is refused changes nothing, and is no trouble of the log."""
+    log = daemon.log("good-0")
+    refused = daemon.ctl("clean", "good-0", "--roll", "--wait", check=False)
+    assert refused.returncode == 1
+    (job,) = json.loads(refused.stdout)["jobs"]
+    assert job["outcome"] == "aborted"
+    assert all(
+        daemon.log("good-0")[name] == log[name] for name in ("state", "size_bytes", "first_dirty_offset")
+    )
+    assert "its broker was killed, or did not close it" in job["reason"]
+    Path(log["log_dir"], names.CLEAN_SHUTDOWN).touch()
+    (job,) = daemon.ask("clean", "good-0", "--roll", "--wait")["jobs"]
+    assert job["outcome"] == "committed"
+    assert daemon.log("good-0")["active_bytes"] == 0
 
 
 def test_an_unknown_name_brings_up_those_like_it(daemon: DaemonProcess) -> None:

@@ -119,11 +119,18 @@ class Cleanings:
         return {log: by_name[log.topic_partition] for log in job.logs}
 
     def _rolled(self, job: Job) -> tuple[Sequence[LogId], list[LogResult]]:
-        """Close the active segments, where that is asked for; logs to go on with, and results of those that could not be."""
+        """Close active segments, where that is asked for; logs to go on with, and results of those that stay as they were.
+
+        The schedule cleans those as before.
+        """
         if not job.roll:
             return job.logs, []
         errors = {log: attempt(functools.partial(self._roll, log), log.directory) for log in job.logs}
-        failed = [_failed(log, error) for log, error in errors.items() if error is not None]
+        failed = [
+            replace(_failed(log, error), outcome="aborted")
+            for log, error in errors.items()
+            if error is not None
+        ]
         return [log for log, error in errors.items() if error is None], failed
 
     def _roll(self, log: LogId) -> None:

@@ -13,9 +13,9 @@ from cleanerd.daemon.api.verbs import jobs
 
 
 def clean(
-    control: daemon.Control, pattern: daemon.Pattern, force: bool = False
+    control: daemon.Control, pattern: daemon.Pattern, force: bool = False, roll: bool = False
 ) -> tuple[daemon.JobView, ...]:
-    """Clean now. `force` ignores the dirty ratio, never a safety bound.
+    """Clean now. `force` ignores the dirty ratio, never a safety bound. `roll` closes the active segments first.
 
     A log that is being cleaned already answers its job. Raises `Conflict` when every log that matches is held or may not be
     cleaned at all.
@@ -23,13 +23,13 @@ def clean(
     parts, found, refusals = control.parts, [], []
     for log in control.some(pattern):
         running, condition = parts.jobs.of(log), parts.conditions.of(log)
-        if running is not None:
+        if running is not None and not roll:
             found.append(running.id)
         elif condition.obstacle is not None and not condition.yields_to_requests:
             refusals.append(f"{log}: {condition.obstacle}")
         else:
             parts.failures.retry([log])  # to ask for a log again is to try it again
-            found.append(parts.jobs.request([log], force=force).id)
+            found.append(parts.jobs.request([log], force=force, roll=roll).id)
     if not found:
         raise Conflict("; ".join(refusals[:5]))
     parts.work_bell.ring()
@@ -41,7 +41,8 @@ _CLEAN = Endpoint("POST", "/v1/clean", "jobs", clean)
 
 def _ask(client: Client, options: Namespace) -> Reply:
     """With --wait, the jobs when they are done, and failure when one has failed."""
-    started = call(client, _CLEAN, {"pattern": options.pattern, "force": options.force})
+    asked = {"pattern": options.pattern, "force": options.force, "roll": options.roll}
+    started = call(client, _CLEAN, asked)
     if not options.wait:
         ids = " ".join(job["id"] for job in started["jobs"][:1])
         return Reply(started, hint=f"`cleanerctl jobs {ids}` follows it; --wait waits for the end")
@@ -58,8 +59,9 @@ VERB = Verb(
     (
         PATTERN,
         option("--force", "ignore the dirty ratio (never the safety bounds)"),
+        option("--roll", "close the active segments first, which are never cleaned"),
         option("--wait", "wait until the jobs are done; exit 1 if one failed"),
     ),
-    ("clean orders-3 --wait", "clean orders --force"),
+    ("clean orders-3 --wait", "clean orders --force", "clean orders-3 --roll --wait"),
     ask=_ask,
 )
