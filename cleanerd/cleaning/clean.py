@@ -231,7 +231,7 @@ class Cleaner:
             chunk_bytes=config.chunk_bytes,
             pace=self.pace_of(candidate.snapshot.topic_partition),
             least_free_bytes=floor_bytes(space_of(candidate.snapshot.directory), ratio),
-            in_place=self._session.is_one_machine,
+            in_place=self._session.executor().shares_files,
         )
 
     def _pay(self, read_bytes: int) -> None:

@@ -1,1 +1,1 @@
-"""Spark: session, planner and the steps of a cleaning. The only importer of pyspark."""
+"""The steps of a cleaning, index to verify: which plan, which tasks, and what a task does. Knows no Spark."""

@@ -2,7 +2,6 @@
 
 A Spark task indexes its chunks (`index_chunk`), tells what they can tell about each other (`combine`, the combiner of a
 map-reduce: a key costs one fingerprint a task, however hot it is) and ships the rest; `resolve` tells what is left to tell.
-Nothing here knows Spark.
 """
 
 from collections import defaultdict
@@ -53,10 +52,6 @@ class Block:
     def records(self) -> int:
         """How many there are."""
         return len(self.fingerprints) if self.superseded is None else self.superseded.count
-
-    def load(self) -> "Block":
-        """Itself: one that lies in a file is a `StoredBlock`."""
-        return self
 
     def answered(self, answers: Bits) -> Bits:
         """Superseded or not, one entry per record, from the answers for its `fingerprints`."""

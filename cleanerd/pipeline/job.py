@@ -1,30 +1,27 @@
-"""Steps 4 to 7 as Spark jobs: which block goes where (architecture 4).
+"""Steps 4 to 7 of a cleaning as steps of an executor: which block goes where (architecture 4).
 
-Two physical plans for one logical plan, as Spark itself has broadcast and shuffle joins:
+Five physical plans for one logical plan:
 
-map-side   The dirty records of the job fit the dedupe budget, and there are clean ones. Fingerprints of the dirty ones come
-           to the driver, which resolves them; the sets of keys are shared and the clean chunks look their keys up: nothing
-           there supersedes (`policy.winner`).
-shuffle    Else every block goes to where its bucket is resolved, within the budget, and one bit a record comes back. Any
-           number of keys, one pass. On one machine blocks lie in files (`block_store`), and a bucket is a task of a step of
-           its own; on a cluster Spark shuffles them.
+small log      Up to 16 MiB in one group: one task does all of it (`small_log`).
+map-side       The dirty records of the job fit the dedupe budget, and there are clean ones. Fingerprints of the dirty ones
+               come to this process, which resolves them; the sets of keys are shared, and clean chunks look their keys up:
+               nothing there supersedes (`policy.winner`).
+in one pass    The same, but clean chunks are looked up when they are rewritten, and read once (`one_pass`).
+through files  Else every block goes to where its bucket is resolved, within the budget, and one bit a record comes back. Any
+               number of keys, one pass. On one machine blocks lie in files, and a bucket is a task of a step of its own.
+by shuffle     The same where tasks have no files in common: Spark brings the blocks of a bucket together.
 
-All answer with the same bits in the same order, so everything after the resolve step is common. One log's damaged
-chunk or failing disk is an answer, not an exception: other logs of the job go on.
+Through files or by shuffle is the executor's choice (`Executor.exchange`). All plans answer with the same bits in the same
+order, so what follows the resolve step is common. One log's damaged chunk or failing disk is an answer, not an exception:
+other logs of the job go on.
 """
 
-import os
-import shutil
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
-from operator import itemgetter
 from typing import Any
-
-from pyspark import SparkContext
 
 from cleanerd.errors import Aborted, CleanerdError
 from cleanerd.format.names import FileKind, Suffix, segment_path
@@ -32,34 +29,26 @@ from cleanerd.kernels.fingerprint import MAX_BUCKETS
 from cleanerd.kernels.newest import key_set
 from cleanerd.kernels.tables import KeySet
 from cleanerd.policy.winner import FINGERPRINT_BYTES, KEY_BYTES
-from cleanerd.spark_runtime.channel import Reporter, driver_host
+from cleanerd.spark_runtime.channel import Reporter
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import Phase
 from cleanerd.spark_runtime.place import Place, places
-from cleanerd.spark_runtime.resident_job import Answers, JobStep, ResidentJob, answer_all
-from cleanerd.spark_runtime.scratch import scratch_directory
-from cleanerd.spark_runtime.shared_value import share
-from cleanerd.spark_runtime.task_queue import TURN_BYTES, handed_out, spark_tasks
+from cleanerd.spark_runtime.resident_job import Step
 
-from .block_store import Shipped
 from .index import Blocks, LogContext, log_context, resolve_all
 from .one_pass import PassedOnce, Unforeseen, one_pass_chunks
 from .small_log import SmallLogTask, is_small
 from .tasks import (
-    BlocksGone,
     IndexTask,
-    Layout,
-    Resolved,
-    ResolveTask,
+    ResolvedBucket,
     RewriteTask,
     by_chunk,
     each,
     index_together,
     loaded,
-    resolve_partition,
-    rows,
+    resolve_bucket,
 )
-from .values import Bits, ChunkSummary, IndexedLog, LogWork, PackedBits, Part, RewrittenLog, WrittenPart
+from .values import Bits, ChunkSummary, IndexedLog, LogWork, Part, RewrittenLog, WrittenPart
 from .whole_log import foreseen, join_chunks, join_rest, too_large
 
 BUCKET_RECORDS = 1 << 18
@@ -96,47 +85,32 @@ class Pipeline:
         begun: Callable[[], object] = lambda: None,
     ) -> None:
         """`begun` is called whenever all is prepared for tasks to run: for a while there is little to do in this process."""
-        self._session = session
+        self._executor = session.executor()
         self._budget = budget
         self._reporter = reporter
         self._begun = begun
-        self._resident: ResidentJob | None = None
 
-    @contextmanager
-    def together(self, logs: Sequence[LogWork]) -> Iterator[None]:
-        """While this lasts the steps on these logs share one Spark job, if they are few bytes on one machine."""
+    def together(self, logs: Sequence[LogWork]) -> AbstractContextManager[None]:
+        """While this lasts the steps on these logs share one Spark job, where that pays."""
         size_bytes = sum(log.size_bytes for log in logs)
-        if self._session.is_one_machine and size_bytes > 0:
-            cores = self._session.cores()
-            if size_bytes <= cores * TURN_BYTES:
-                tasks = sum(len(log.chunks) for log in logs)
-                self._resident = self._session.residents.take(spark_tasks(tasks, size_bytes, cores, cores))
-        try:
-            yield
-        finally:
-            self.release()
+        return self._executor.together(size_bytes, sum(len(log.chunks) for log in logs))
 
     def release(self) -> None:
         """Let the common job go, if there is one; steps that follow are jobs of their own."""
-        resident, self._resident = self._resident, None
-        if resident is not None:
-            self._session.residents.give_back(resident)
+        self._executor.release()
 
     def index(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
         """Index and resolve. `keys[i]` is the fingerprint key of log i, fresh for every cleaning."""
         fits = sum(log.dirty_records_max for log in logs) <= self._budget.records
-        if self._session.is_one_machine and not (fits and any(log.has_clean for log in logs)):
-            try:
-                return self._index_through_files(logs, keys)
-            except BlocksGone:
-                return self._index_through_files(logs, keys)
-        if fits:
+        # Without a clean section nothing is looked up: then files bring the blocks together on all cores, and not on one.
+        is_worth_it = any(log.has_clean for log in logs) or not self._executor.shares_files
+        if fits and is_worth_it:
             return self._index_map_side(logs, keys, in_one_pass=True)
-        return self._index_by_shuffle(logs, keys)
+        return self._index_by_bucket(logs, keys)
 
     def is_small(self, work: LogWork) -> bool:
         """Whether `clean_small` may take a log."""
-        return self._session.is_one_machine and is_small(work, self._budget.bytes // self._session.cores())
+        return is_small(work, self._budget.bytes // self._executor.cores)
 
     def clean_small(
         self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]
@@ -146,7 +120,7 @@ class Pipeline:
             SmallLogTask(IndexedLog(log, key, _buckets(log.records_max, BUCKET_RECORDS)))
             for log, key in zip(logs, keys, strict=True)
         ]
-        run = each(lambda task, _, reporter, __: task.run(reporter))
+        run = each(lambda task, _, reporter: task.run(reporter))
         cleaned: list[tuple[IndexedLog, RewrittenLog | None]] = []
         for task, (indexed, rewritten) in self._run(tasks, [], run):
             indexed.work = task.indexed.work
@@ -183,7 +157,8 @@ class Pipeline:
         result = [RewrittenLog(log, log.error) for log in logs]
         found: dict[int, dict[int, tuple[ChunkSummary, int]]] = defaultdict(dict)
         unforeseen: set[int] = set()
-        for task, answer in self._run(tasks, contexts, each(RewriteTask.run), self._shared_by(tasks, keys)):
+        step = Step(tasks, each(RewriteTask.run), lambda: self._common(tasks, contexts, keys), self._begun)
+        for task, answer in zip(tasks, self._executor.run(step), strict=True):
             log = result[task.log]
             if isinstance(answer, Unforeseen):
                 unforeseen.add(task.log)
@@ -202,18 +177,14 @@ class Pipeline:
                 log.indexed.dirty_keys = None
         return result, sorted(unforeseen)
 
-    def _shared_by(
-        self, tasks: Sequence[RewriteTask], keys: Mapping[int, KeySet]
-    ) -> Callable[[str | None], AbstractContextManager[Any]]:
-        """What rewrite tasks have in common: whom they ask for their places, and the keys of logs read in one pass."""
-
-        @contextmanager
-        def shared(_: str | None) -> Iterator[tuple[Reporter | None, Mapping[int, KeySet]]]:
-            is_placed = any(task.place is not None for task in tasks)
-            with places(driver_host(self._session.master)) if is_placed else nullcontext() as asked:
-                yield asked, keys
-
-        return shared
+    @contextmanager
+    def _common(
+        self, tasks: Sequence[RewriteTask], contexts: list[LogContext], keys: Mapping[int, KeySet]
+    ) -> Iterator[tuple[list[LogContext], Reporter, Reporter | None, Mapping[int, KeySet]]]:
+        """What rewrite tasks share: whom they ask for their places, too, and the keys of logs read in one pass."""
+        is_placed = any(task.place is not None for task in tasks)
+        with places() if is_placed else nullcontext() as asked:
+            yield contexts, self._reporter, asked, keys
 
     def _read_rest(self, logs: Sequence[IndexedLog]) -> None:
         """Index logs again, all of their chunks. Groups that were to be rewritten still are."""
@@ -236,13 +207,14 @@ class Pipeline:
         bits: dict[ChunkOf, dict[int, Bits] | None] = {}
         blocks: dict[ChunkOf, Blocks] = {}
         dirty = _index_tasks(indexed, dirty=True)
-        for task, found in self._run(dirty, contexts, index_together, take=loaded):
-            if isinstance(found, CleanerdError):
-                summaries[task.log, task.chunk], bits[task.log, task.chunk] = found, {}
+        for task, (summary, found) in self._run(dirty, contexts, index_together, take=loaded):
+            summaries[task.log, task.chunk] = summary
+            if isinstance(summary, CleanerdError):
+                bits[task.log, task.chunk] = {}
             else:
-                summaries[task.log, task.chunk], blocks[task.log, task.chunk] = found
+                blocks[task.log, task.chunk] = found
         clean = _index_tasks(indexed, dirty=False)
-        with ThreadPoolExecutor(self._session.cores(), "cleanerd-resolve") as threads:
+        with ThreadPoolExecutor(self._executor.cores, "cleanerd-resolve") as threads:
             dirty_keys = _resolve_here(indexed, blocks, bits, threads, {task.log for task in clean})
         chosen: set[ChunkOf] = set()
         if in_one_pass:
@@ -253,17 +225,18 @@ class Pipeline:
                     for chunk, work in enumerate(indexed[number].work.chunks)
                     if work.is_dirty and _is_changed(summaries[number, chunk], bits[number, chunk])
                 }
-                found = self._in_one_pass(indexed[number], changes, dirty_keys[number])
-                chosen |= {(number, chunk) for chunk in found}
+                together = self._in_one_pass(indexed[number], changes, dirty_keys[number])
+                chosen |= {(number, chunk) for chunk in together}
 
         def look_up(tasks: list[IndexTask]) -> None:
-            step, shared = each(IndexTask.look_up), lambda _: nullcontext(dirty_keys)
-            for task, found in self._run(tasks, contexts, step, shared):
+            for task, found in self._run(tasks, contexts, each(IndexTask.look_up), dirty_keys):
                 if isinstance(found, CleanerdError):
                     summaries[task.log, task.chunk], bits[task.log, task.chunk] = found, {}
                 else:
                     summaries[task.log, task.chunk], answers = found
-                    bits[task.log, task.chunk] = {one.bucket: one.superseded.unpack() for one in answers}
+                    bits[task.log, task.chunk] = {
+                        bucket: packed.unpack() for bucket, packed in answers.items()
+                    }
 
         look_up([task for task in clean if (task.log, task.chunk) not in chosen])
         whole = {log for (log, _), summary in summaries.items() if _is_of_whole_log(summary)}
@@ -284,134 +257,45 @@ class Pipeline:
                 chosen += one_pass_chunks(log, changes, keys, advance)
         return chosen
 
-    def _index_through_files(
-        self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]
-    ) -> list[IndexedLog]:
-        """Raises BlocksGone if the session was lost between its steps."""
-        indexed = self._bucketed(logs, keys)
-        contexts = [log_context(log, ()) for log in indexed]
-        summaries: dict[ChunkOf, ChunkSummary | CleanerdError] = {}
-        answers: dict[int, list[tuple[ResolveTask, PackedBits]]] = defaultdict(list)
-        blocks: dict[tuple[int, int], list[tuple[int, Shipped]]] = defaultdict(list)
-        with ExitStack() as stack:
-
-            def for_blocks(directory: str | None) -> AbstractContextManager[str | None]:
-                """Lasts longer than the step; of the same session."""
-                assert directory is not None
-                path = tempfile.mkdtemp(dir=os.path.dirname(directory))
-                stack.callback(shutil.rmtree, path, ignore_errors=True)
-                return nullcontext(path)
-
-            for task, found in self._run(
-                _index_tasks(indexed, dirty=None), contexts, index_together, for_blocks
-            ):
-                if isinstance(found, CleanerdError):
-                    summaries[task.log, task.chunk] = found
-                    continue
-                summaries[task.log, task.chunk], shipped = found
-                for bucket, block in shipped.items():
-                    blocks[task.log, bucket].append((task.chunk, block))
-            resolved = [
-                ResolveTask(log, bucket, *zip(*members, strict=True))
-                for (log, bucket), members in blocks.items()
-            ]
-            for task, found in self._run(resolved, contexts, each(ResolveTask.run)):
-                if isinstance(found, CleanerdError):
-                    raise found
-                answers[task.log].append((task, found))
-        bits = [by_chunk(answers[number], len(log.work.chunks)) for number, log in enumerate(indexed)]
-        return _join_all(indexed, summaries, bits)
-
-    def _bucketed(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
-        """In buckets that are resolved one by one."""
-        return [
+    def _index_by_bucket(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
+        indexed = [
             IndexedLog(log, key, _buckets(log.records_max, self._per_bucket(log)))
             for log, key in zip(logs, keys, strict=True)
         ]
+        contexts, tasks = [log_context(log, ()) for log in indexed], _index_tasks(indexed, dirty=None)
+        step = Step(tasks, index_together, lambda: nullcontext((contexts, self._reporter)), self._begun)
+        buckets = sum(log.buckets for log in indexed)
+        found, resolved = self._executor.exchange(step, resolve_bucket, buckets, self._partitions(indexed))
+        summaries = {(task.log, task.chunk): one for task, one in zip(tasks, found, strict=True)}
+        of_log: dict[int, list[ResolvedBucket]] = defaultdict(list)
+        for one in resolved:
+            of_log[one.log].append(one)
+        bits = [by_chunk(of_log[number], len(log.work.chunks)) for number, log in enumerate(indexed)]
+        return _join_all(indexed, summaries, bits)
 
     def _per_bucket(self, log: LogWork) -> int:
         with_few_blocks = log.records_max * len(log.chunks) // _BLOCKS_MAX
-        wanted = min(with_few_blocks, self._budget.records // self._session.cores())
+        wanted = min(with_few_blocks, self._budget.records // self._executor.cores)
         return min(max(BUCKET_RECORDS, wanted), self._budget.records)
 
-    def _index_by_shuffle(self, logs: Sequence[LogWork], keys: Sequence[tuple[int, int]]) -> list[IndexedLog]:
-        indexed = self._bucketed(logs, keys)
-        contexts, tasks = [log_context(log, ()) for log in indexed], _index_tasks(indexed, dirty=None)
-        layout, reporter, begun = self._layout(indexed), self._reporter, self._begun
-
-        def job(spark: SparkContext) -> list[tuple[int, int, Any]]:
-            with self._scratch(spark) as directory:
-                shared = share(spark, contexts, directory)
-                partitions, tasks_of = handed_out(spark, tasks, directory)
-                blocks = partitions.mapPartitions(
-                    lambda some: rows(
-                        (task for _, task in tasks_of(some)), shared.value, reporter, layout, directory
-                    )
-                )
-                buckets = blocks.partitionBy(layout.partitions, lambda partition: partition)
-                begun()
-                return list(buckets.mapPartitions(lambda some: resolve_partition(some, reporter)).collect())
-
-        summaries: dict[ChunkOf, ChunkSummary | CleanerdError] = {}
-        bits: dict[ChunkOf, dict[int, Bits]] = defaultdict(dict)
-        for log, chunk, value in self._session.run(job) if tasks else ():
-            if isinstance(value, Resolved):
-                bits[log, chunk][value.bucket] = value.superseded.unpack()
-            else:
-                summaries[log, chunk] = value
-        return _join_all(indexed, summaries, _by_log(indexed, bits))
-
-    def _layout(self, logs: Sequence[IndexedLog]) -> Layout:
-        """As few partitions as hold their blocks within the budget (or _PARTITION_BYTES), but some for every core."""
+    def _partitions(self, logs: Sequence[IndexedLog]) -> int:
+        """As few as hold their blocks within the budget (or _PARTITION_BYTES), but some for every core."""
         buckets = sum(log.buckets for log in logs)
         size = FINGERPRINT_BYTES * sum(log.work.records_max for log in logs)
         fitting = -(-size // max(self._budget.bytes // 2, _PARTITION_BYTES))
-        return Layout(buckets, min(max(fitting, 2 * self._session.cores()), buckets))
-
-    def _scratch(self, spark: SparkContext) -> AbstractContextManager[str | None]:
-        return scratch_directory(spark, is_one_machine=self._session.is_one_machine)
+        return min(max(fitting, 2 * self._executor.cores), buckets)
 
     def _run(
         self,
         tasks: list[Any],
         contexts: list[LogContext],
-        step: Callable[..., Any],
-        more: Callable[[str | None], AbstractContextManager[Any]] = nullcontext,
+        do: Callable[..., Any],
+        *more: object,
         take: Callable[[Any], Any] = lambda answer: answer,
     ) -> Iterator[tuple[Any, Any]]:
-        """`step(tasks, contexts, reporter, more)` in one Spark job; (task, answer) in order.
-
-        `more` makes, for each try, what tasks share beside that, by default the directory of the job (`block_store`); `take`
-        gets every answer before it is left.
-        """
-        if not tasks:
-            return
-        answers = sorted(
-            self._answers(JobStep(tasks, contexts, step, self._reporter, more, self._begun, take)),
-            key=itemgetter(0),
-        )
-        for (number, answer), (at, task) in zip(answers, enumerate(tasks), strict=True):
-            assert number == at, "every task is answered once"
-            yield task, answer
-
-    def _answers(self, step: JobStep) -> Answers:
-        found = None if self._resident is None else self._resident.run(step)
-        if found is not None:
-            return found
-        self.release()
-
-        def job(spark: SparkContext) -> list[tuple[int, Any]]:
-            with self._scratch(spark) as directory, step.more(directory) as made:
-                shared = share(spark, (step.contexts, made), directory)
-                partitions, tasks_of = handed_out(spark, step.tasks, directory)
-                do, reporter = step.do, step.reporter
-                answers = partitions.mapPartitions(
-                    lambda rows: answer_all(tasks_of(rows), do, reporter, shared)
-                )
-                step.begun()
-                return [(number, step.take(answer)) for number, answer in answers.collect()]
-
-        return self._session.run(job)
+        """(task, answer) in order. `more`: what the tasks share beside contexts and reporter."""
+        step = Step(tasks, do, lambda: nullcontext((contexts, self._reporter, *more)), self._begun, take)
+        return zip(tasks, self._executor.run(step), strict=True)
 
 
 def _buckets(records: int, per_bucket: int) -> int:

@@ -27,8 +27,8 @@ _T = TypeVar("_T")
 
 
 def is_small(work: LogWork, budget_bytes: int) -> bool:
-    """Whether one task may take the log: little to read, one group to write, and its keys within the budget."""
-    is_little = 0 < work.size_bytes <= SMALL_LOG_BYTES
+    """Whether one task may take the log: little to read, one group to write in place, and its keys within the budget."""
+    is_little = work.in_place and 0 < work.size_bytes <= SMALL_LOG_BYTES
     fits = work.groups == 1 and work.records_max * KEY_BYTES <= budget_bytes
     return is_little and fits and not work.recodes  # such a log may grow, and no room is reserved for that
 

@@ -7,20 +7,20 @@ import gc
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from cleanerd.errors import CleanerdError, JobFailed, guarded
+from cleanerd.errors import CleanerdError, guarded
 from cleanerd.kernels.newest import look_up
 from cleanerd.kernels.tables import KeySet
 from cleanerd.policy.winner import FINGERPRINT_BYTES
+from cleanerd.spark_runtime.block_store import Put, Shipped, load
 from cleanerd.spark_runtime.channel import Reporter
 from cleanerd.spark_runtime.messages import Phase
 from cleanerd.spark_runtime.place import AskedPlace, Place
 
-from .block_store import Shipped, block_writer
-from .index import Blocks, LogContext, combine, holders_of_buckets, index_chunk, resolve
+from .index import Block, Blocks, LogContext, combine, holders_of_buckets, index_chunk, resolve
 from .one_pass import LookedUp, PassedOnce, Unforeseen
 from .rewrite import rewrite_chunk
 from .values import Bits, ChunkSummary, ChunkWork, PackedBits, Part, Verdicts
@@ -32,22 +32,37 @@ _WORTH_COMBINING = 0.25
 
 _COMBINED_RECORDS = 1 << 22  # 64 MiB of fingerprints that one task holds until it ships what is left of them
 
-TaskAnswer = tuple[int, int, object]
-"""(log number, chunk number, result or CleanerdError)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """Which competing records of one bucket of one chunk are superseded."""
-
-    bucket: int
-    superseded: PackedBits
-
 
 Indexed = tuple[ChunkSummary, Blocks] | CleanerdError
 """An indexed chunk: its summary and its blocks."""
-Told = tuple[ChunkSummary, dict[int, Shipped]] | CleanerdError
-"""The same, with what travels for its blocks."""
+
+
+class ShippedBlock(NamedTuple):
+    """A `Block` on its way from the index to the resolve step. A tuple: thousands of them are pickled."""
+
+    log: int
+    chunk: int
+    bucket: int
+    superseded: PackedBits | None
+    fingerprints: Shipped
+    clean: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Of log, about: as many are indexed in the time that it takes to resolve it."""
+        known = self.superseded
+        return 2 * (self.fingerprints.nbytes if known is None else known.count * FINGERPRINT_BYTES)
+
+    def load(self) -> Block:
+        """The block. Raises OSError, EOFError."""
+        fingerprints = load(self.fingerprints).view(np.uint64).reshape(-1, 2)
+        return Block(self.superseded, fingerprints, self.clean)
+
+
+IndexAnswer = tuple[ChunkSummary | CleanerdError, dict[int, ShippedBlock]]
+"""An indexed chunk, with what travels for its blocks: by bucket among those of the job."""
+Common = tuple[list[LogContext], Reporter]
+"""What all tasks of a step have in common, and some steps more behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,53 +91,53 @@ class IndexTask:
 
     def look_up(
         self, contexts: list[LogContext], reporter: Reporter, keys: Mapping[int, KeySet]
-    ) -> tuple[ChunkSummary, list[Resolved]] | CleanerdError:
+    ) -> tuple[ChunkSummary, dict[int, PackedBits]] | CleanerdError:
         """For a clean chunk: summary, and whether the dirty section (`keys`, by log) has a newer record of each key."""
         found = self.run(contexts, reporter)
         if isinstance(found, CleanerdError):
             return found
         summary, blocks = found
-        bits = []
+        bits: dict[int, PackedBits] = {}
         for bucket, block in blocks.items():
             assert block.clean == len(block.fingerprints), "a clean chunk has no dirty record"
             numbers = np.full(len(block.fingerprints), bucket, np.int32)
             answers = look_up(keys[self.log], block.fingerprints, numbers)
-            bits.append(Resolved(bucket, PackedBits.of(block.answered(answers))))
+            bits[bucket] = PackedBits.of(block.answered(answers))
         return summary, bits
 
 
-def each(step: Callable[..., _T]) -> Callable[..., Iterator[_T]]:
-    """`step` for every task of a Spark task, alone."""
-    return lambda tasks, *shared: (step(task, *shared) for task in tasks)
+def each(step: Callable[..., _T]) -> Callable[[Iterable[Any], Sequence[Any], Put], Iterator[_T]]:
+    """`step` for every task, alone."""
+    return lambda tasks, shared, _: (step(task, *shared) for task in tasks)
 
 
-def index_together(
-    tasks: Iterable[IndexTask], contexts: list[LogContext], reporter: Reporter, directory: str | None
-) -> Iterator[Told]:
-    """The chunks of one Spark task, in order; duplicates between them are resolved here. `directory`: see `block_store`."""
-    return (told for _, told in _index_together(tasks, contexts, reporter, directory))
+def index_together(tasks: Iterable[IndexTask], shared: Common, put: Put) -> Iterator[IndexAnswer]:
+    """The chunks of one process, in order; duplicates between them are resolved here."""
+    for chunks in _held(tasks, *shared):
+        _combine([(task.log, found) for task, found in chunks])
+        for task, found in chunks:
+            if isinstance(found, CleanerdError):
+                yield found, {}
+            else:
+                summary, blocks = found
+                yield (
+                    summary,
+                    {
+                        task.first_bucket + bucket: _ship(task, bucket, blocks[bucket], put)
+                        for bucket in blocks
+                    },
+                )
 
 
-def _index_together(
-    tasks: Iterable[IndexTask], contexts: list[LogContext], reporter: Reporter, directory: str | None
-) -> Iterator[tuple[IndexTask, Told]]:
-    with block_writer(directory) as put:
-        for chunks in _held(tasks, contexts, reporter):
-            _combine([(task.log, found) for task, found in chunks])
-            for task, found in chunks:
-                if isinstance(found, CleanerdError):
-                    yield task, found
-                else:
-                    summary, blocks = found
-                    yield task, (summary, {bucket: put(block) for bucket, block in blocks.items()})
+def _ship(task: IndexTask, bucket: int, block: Block, put: Put) -> ShippedBlock:
+    fingerprints = put(block.fingerprints.reshape(-1).view(np.uint8))
+    return ShippedBlock(task.log, task.chunk, bucket, block.superseded, fingerprints, block.clean)
 
 
-def loaded(told: Told) -> Indexed:
-    """With the blocks themselves. Raises OSError."""
-    if isinstance(told, CleanerdError):
-        return told
-    summary, blocks = told
-    return summary, {bucket: block.load() for bucket, block in blocks.items()}
+def loaded(answer: IndexAnswer) -> tuple[ChunkSummary | CleanerdError, Blocks]:
+    """With the blocks themselves, by bucket of their log. Raises OSError."""
+    summary, blocks = answer
+    return summary, {block.bucket: block.load() for block in blocks.values()}
 
 
 def _held(
@@ -164,101 +179,39 @@ def _combine(held: list[tuple[int, Indexed]]) -> None:
                 break
 
 
-def rows(
-    tasks: Iterable[IndexTask],
-    contexts: list[LogContext],
-    reporter: Reporter,
-    layout: "Layout",
-    directory: str | None,
-) -> Iterator[tuple[int, TaskAnswer]]:
-    """`index_together` for the shuffle: a row per partition with all its blocks; the summaries travel with the first."""
-    for task, found in _index_together(tasks, contexts, reporter, directory):
-        if isinstance(found, CleanerdError):
-            yield 0, (task.log, task.chunk, found)
-            continue
-        summary, blocks = found
-        yield 0, (task.log, task.chunk, summary)
-        members: dict[int, list[tuple[int, Shipped]]] = defaultdict(list)
-        for bucket, block in blocks.items():
-            members[layout.partition_of(task.first_bucket + bucket)].append((bucket, block))
-        for partition, mine in members.items():
-            yield partition, (task.log, task.chunk, mine)
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How the buckets of a job lie in the partitions of its shuffle: each partition holds a run of buckets."""
-
-    buckets: int
-    partitions: int
-
-    def partition_of(self, bucket: int) -> int:
-        """Partition of a bucket of the job."""
-        return bucket * self.partitions // self.buckets
-
-
-def resolve_partition(rows: Iterable[tuple[int, TaskAnswer]], reporter: Reporter) -> Iterator[TaskAnswer]:
-    """All blocks of some buckets -> their bits, bucket by bucket; summaries pass through."""
-    buckets: dict[tuple[int, int], list[tuple[int, Shipped]]] = defaultdict(list)
-    for _, (log, chunk, value) in rows:
-        if isinstance(value, list):
-            for bucket, block in value:
-                buckets[log, bucket].append((chunk, block))
-        else:
-            yield log, chunk, value
-    for log, bucket in list(buckets):
-        members = sorted(buckets.pop((log, bucket)), key=lambda member: member[0])
-        bits = _resolved([block for _, block in members], reporter, log)
-        for (chunk, _), superseded in zip(members, bits, strict=True):
-            yield log, chunk, Resolved(bucket, PackedBits.of(superseded))
-
-
-def _resolved(blocks: Iterable[Shipped], reporter: Reporter, number: int) -> list[Bits]:
-    """The answers to the blocks of one bucket; a sign of life of log `number`. Raises OSError, EOFError."""
-    bits, _ = resolve([block.load() for block in blocks])
-    reporter.live(number, Phase.INDEX)
-    return bits
-
-
-class BlocksGone(JobFailed):
-    """Blocks that an earlier step left in files went with their session."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResolveTask:
-    """Resolve one bucket of a log, whose blocks, in offset order, are those of so many `chunks`."""
+class ResolvedBucket(NamedTuple):
+    """The answers to all records of a bucket of a log: those of the first of `chunks`, so many, of the second, ..."""
 
     log: int
     bucket: int
     chunks: tuple[int, ...]
-    blocks: tuple[Shipped, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """Of log, about: as many are indexed in the time that this takes."""
-        return 2 * FINGERPRINT_BYTES * sum(block.records for block in self.blocks)
-
-    def run(self, contexts: list[LogContext], reporter: Reporter, _: object) -> PackedBits | CleanerdError:
-        """The answers to all records of the blocks, in their order."""
-        try:
-            bits = _resolved(self.blocks, reporter, contexts[self.log].number)
-        except (OSError, EOFError) as error:
-            return BlocksGone(str(error))
-        return PackedBits.of(np.concatenate(bits))
+    counts: tuple[int, ...]
+    superseded: PackedBits
 
 
-def by_chunk(answers: Sequence[tuple[ResolveTask, PackedBits]], chunks: int) -> Iterator[dict[int, Bits]]:
+def resolve_bucket(blocks: Iterable[ShippedBlock], shared: Common) -> ResolvedBucket:
+    """All blocks of a bucket, from all chunks of a log. Raises OSError, EOFError."""
+    contexts, reporter = shared
+    ordered = sorted(blocks, key=lambda block: block.chunk)  # the order of offsets, which decides
+    log, _, bucket, *_ = ordered[0]
+    bits, _ = resolve([block.load() for block in ordered])
+    reporter.live(contexts[log].number, Phase.INDEX)
+    chunks, counts = tuple(block.chunk for block in ordered), tuple(map(len, bits))
+    return ResolvedBucket(log, bucket, chunks, counts, PackedBits.of(np.concatenate(bits)))
+
+
+def by_chunk(resolved: Sequence[ResolvedBucket], chunks: int) -> Iterator[dict[int, Bits]]:
     """What all buckets of a log answer to its first chunk, to its second, ...: bucket -> one answer for each record.
 
     Unpacked chunk by chunk: together they would take a byte a record.
     """
-    at, starts = [0] * len(answers), [0] * len(answers)
+    at, starts = [0] * len(resolved), [0] * len(resolved)
     for chunk in range(chunks):
         of_chunk: dict[int, Bits] = {}
-        for number, (task, bits) in enumerate(answers):
-            if at[number] < len(task.chunks) and task.chunks[at[number]] == chunk:
-                end = starts[number] + task.blocks[at[number]].records
-                of_chunk[task.bucket] = bits.part(starts[number], end)
+        for number, one in enumerate(resolved):
+            if at[number] < len(one.chunks) and one.chunks[at[number]] == chunk:
+                end = starts[number] + one.counts[at[number]]
+                of_chunk[one.bucket] = one.superseded.part(starts[number], end)
                 at[number], starts[number] = at[number] + 1, end
         yield of_chunk
 
@@ -288,10 +241,10 @@ class RewriteTask:
         self,
         contexts: list[LogContext],
         reporter: Reporter,
-        shared: tuple[Reporter | None, Mapping[int, KeySet]],
+        places: Reporter | None,
+        keys: Mapping[int, KeySet],
     ) -> Part | PassedOnce | Unforeseen | CleanerdError:
-        """The part. `shared`: who is asked for its place, and by log the dirty keys that are looked up."""
-        places, keys = shared
+        """The part. `places`: who is asked for its place; `keys`: by log, the dirty ones that are looked up."""
         asked = None if self.place is None or places is None else AskedPlace(self.place, places)
 
         def rewrite() -> Part | PassedOnce | Unforeseen:

@@ -26,6 +26,7 @@ from cleanerd.env.host import passed_on
 from cleanerd.errors import Fatal, JobFailed
 
 from .class_archive import ClassArchive
+from .executor import Cluster, Executor, Local
 from .forked_daemon import ADDRESS, ForkedDaemon
 from .java import find_java_home
 from .jvm import Jvm, begin
@@ -167,6 +168,10 @@ class LazySpark:
     def is_one_machine(self) -> bool:
         """Whether all tasks are processes of this machine, started in order and never repeated (`place`, `block_store`)."""
         return re.fullmatch(r"local(\[[^,\]]+\])?", self.master) is not None
+
+    def executor(self) -> Executor:
+        """What runs the steps of one cleaning in this session; it starts nothing."""
+        return Local(self) if self.is_one_machine else Cluster(self)
 
     def cores(self) -> int:
         """How many tasks run at a time. On one machine no JVM is asked: one that hangs, or is gone, shows in `run`."""

@@ -79,10 +79,10 @@ class Places:
 
 
 @contextlib.contextmanager
-def places(host: str) -> Iterator[Reporter]:
+def places() -> Iterator[Reporter]:
     """What the tasks of one job ask, as long as the block lasts."""
     known = Places()
-    with Channel(known.answer, host) as channel:
+    with Channel(known.answer) as channel:
         try:
             yield channel.reporter
         finally:

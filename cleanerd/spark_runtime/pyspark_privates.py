@@ -63,7 +63,8 @@ def new_context(conf: SparkConf, gateway: ClientServer, python: str) -> SparkCon
 
 def scratch_root(context: SparkContext) -> str:
     """The directory that Spark deletes when the session ends."""
-    return str(context._temp_dir)
+    directory: str = context._temp_dir
+    return directory
 
 
 def is_stopped(context: SparkContext) -> bool:

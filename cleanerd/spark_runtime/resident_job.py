@@ -14,20 +14,21 @@ import pickle
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from pyspark import SparkContext
 
 from cleanerd.errors import Aborted, JobFailed
 
+from .block_store import Put, block_file, scratch_directory
 from .channel import Channel, Reporter
 from .messages import STOP, NextStep, ReportAnswer
 from .pyspark_privates import dump_function
-from .scratch import scratch_directory
 from .shared_value import Shared, SharedFile
 from .task_queue import Numbered, TaskQueue, numbered
 
@@ -39,27 +40,32 @@ Answers = list[tuple[int, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class JobStep:
-    """`do(tasks, contexts, reporter, made)` for every task. `made`: what `more` makes of the directory of the step.
+class Step:
+    """One function for many tasks: `do(tasks, shared, put)` answers them in order, in each process that does some of them.
 
-    `begun` is called once the step can be taken, `take` gets every answer while the directory is still there.
+    `shared` makes what they have in common, once for each try; `put` ships bytes (`block_store`). `begun` is called once
+    tasks can be taken; `take` gets every answer while what it has `put` can be loaded.
     """
 
-    tasks: list[Any]
-    contexts: list[Any]
-    do: Callable[..., Any]
-    reporter: Reporter
-    more: Callable[[str | None], AbstractContextManager[Any]]
-    begun: Callable[[], object]
-    take: Callable[[Any], Any]
+    tasks: Sequence[Any]
+    do: Callable[[Iterator[Any], Any, Put], Iterable[Any]]
+    shared: Callable[[], AbstractContextManager[Any]]
+    begun: Callable[[], object] = lambda: None
+    take: Callable[[Any], Any] = lambda answer: answer
+    blocks_in: Callable[[str], str] = lambda directory: directory
+    """Where what is `put` lies, by default in the directory of the step."""
 
 
 def answer_all(
-    tasks: Numbered[Any], do: Callable[..., Any], reporter: Reporter, shared: Shared
+    tasks: Numbered[Any],
+    do: Callable[..., Any],
+    shared: Shared,
+    blocks: Callable[[], AbstractContextManager[Put]],
 ) -> Numbered[Any]:
-    """What a step answers to tasks, in one of its processes; `shared`: the contexts, and what `more` made."""
-    contexts, made = shared.value
-    return numbered(tasks, lambda some: do(some, contexts, reporter, made))
+    """What a step answers to tasks, in one of its processes."""
+    with blocks() as put:
+        value = shared.value
+        yield from numbered(tasks, lambda some: do(some, value, put))
 
 
 class JvmLost(JobFailed):
@@ -150,7 +156,7 @@ class ResidentJob:
         """Whether it can take another step."""
         return not (self._gate.is_closed or self._gate.is_at_work)
 
-    def run(self, step: JobStep) -> Answers | None:
+    def run(self, step: Step) -> Answers | None:
         """The answers; None when the JVM was lost under it. Raises JobFailed, OSError."""
         with self._host.at_work():
             directory = self._directory.result()
@@ -168,16 +174,16 @@ class ResidentJob:
             with suppress(Exception):  # it has ended
                 self._cancel()
 
-    def _run(self, step: JobStep, directory: str) -> Answers | None:
+    def _run(self, step: Step, directory: str) -> Answers | None:
         self._steps += 1
         own = os.path.join(directory, str(self._steps))
         try:
             os.mkdir(own)
-            with step.more(own) as made:
-                shared = SharedFile.of(own, (step.contexts, made))
+            with step.shared() as value:
+                shared = SharedFile.of(own, value)
                 queue = TaskQueue.of(own, step.tasks)
                 with open(os.path.join(own, _STEP), "xb") as file:
-                    dump_function((step.do, step.reporter, shared, queue), file)
+                    dump_function((step.do, shared, queue, step.blocks_in(own)), file)
                 self._gate.open(self._steps)
                 step.begun()
                 if not self._gate.wait():
@@ -202,7 +208,7 @@ class ResidentJob:
 
     def _stay(self, spark: SparkContext) -> None:
         with (
-            scratch_directory(spark, is_one_machine=True) as directory,
+            scratch_directory(spark) as directory,
             Channel(self._gate.answer) as channel,
         ):
             gate = channel.reporter
@@ -211,7 +217,7 @@ class ResidentJob:
             try:
                 rows = spark.parallelize(range(self.tasks), self.tasks)
                 self._directory.set_result(directory)
-                rows.foreachPartition(lambda some: _stay_in(list(some), str(directory), gate))
+                rows.foreachPartition(lambda some: _stay_in(list(some), directory, gate))
             finally:
                 self._gate.close()
 
@@ -290,8 +296,8 @@ def _stay_in(_: list[int], directory: str, gate: Reporter) -> None:
 def _do(directory: str) -> None:
     """A share of a step. Raises OSError."""
     with open(os.path.join(directory, _STEP), "rb") as file:
-        do, reporter, shared, queue = pickle.load(file)  # noqa: S301 - a file of this session's own
-    answers = list(answer_all(queue.take(math.inf), do, reporter, shared))
+        do, shared, queue, blocks_in = pickle.load(file)  # noqa: S301 - a file of this session's own
+    answers = list(answer_all(queue.take(math.inf), do, shared, partial(block_file, blocks_in)))
     fd, _ = tempfile.mkstemp(prefix=_ANSWERS, dir=directory)
     with open(fd, "wb") as file:
         pickle.dump(answers, file, pickle.HIGHEST_PROTOCOL)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from pyspark import Broadcast, SparkContext
+from pyspark import Broadcast
 
 from cleanerd.env.files import open_regular
 
@@ -58,8 +58,3 @@ class SharedFile:
 
 Shared = SharedFile | Broadcast[Any]
 """What travels to tasks; its `value` is what they have in common."""
-
-
-def share(spark: SparkContext, value: Any, directory: str | None) -> Shared:
-    """For the tasks of one job. `directory`: of its own, None where tasks have none in common. Raises OSError."""
-    return spark.broadcast(value) if directory is None else SharedFile.of(directory, value)

@@ -1,11 +1,8 @@
-"""Who does which task of a job.
+"""Who does which task of a job on one machine: a process that is free takes the next one from a file.
 
-On one machine a process that is free takes the next one from a file. A task of Spark keeps its core waiting for 10
-ms, and costs the JVM some ms of computing, so a job has few of them: one for each core and GiB of log. No core is
-idle before the last task has been taken. Tasks are begun in the order that they have (`place` depends on it), and a
-process holds no more of them than the one that it works on.
-
-On a cluster there is no such file: tasks are rows, and Spark hands them out.
+A task of Spark keeps its core waiting for 10 ms, and costs the JVM some ms of computing, so a job has few of them: one for
+each core and GiB of log. No core is idle before the last task has been taken. Tasks are begun in the order that they have
+(`place` depends on it), and a process holds no more of them than the one that it works on.
 """
 
 import fcntl
@@ -16,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from pyspark import RDD, SparkContext
 
 from cleanerd.storage.file_bytes import read_at
 
@@ -25,13 +21,9 @@ _Answer = TypeVar("_Answer")
 Numbered = Iterator[tuple[int, _Task]]
 """Tasks or answers, each with the number of the task in its job."""
 
-HandedOut = tuple[RDD[Any], Callable[[Any], Numbered[Any]]]
-"""An RDD with a partition for each task of Spark, and what makes tasks of the rows of a partition."""
-
 TURN_BYTES = 1 << 30
 """Of log, for one task of Spark: then those of other jobs have their turn."""
 _WORTH_A_CORE_BYTES = 4 << 20  # to begin costs a core some tens of ms
-_PER_CORE = 4  # rows of a cluster: small ones end together
 _WORD_BYTES = 8
 
 
@@ -80,17 +72,12 @@ class TaskQueue:
         return int(number)
 
 
-def handed_out(spark: SparkContext, tasks: Sequence[Any], directory: str | None) -> HandedOut:
-    """The tasks of one job. `directory`: of its own, None where tasks have none in common. Raises OSError."""
-    size_bytes, cores = sum(task.size_bytes for task in tasks), spark.defaultParallelism
-    if directory is None:
-        rows = list(enumerate(tasks))
-        return spark.parallelize(rows, spark_tasks(len(tasks), size_bytes, _PER_CORE * cores, cores)), iter
-    queue = TaskQueue.of(directory, tasks)
+def turns(tasks: Sequence[Any], cores: int) -> list[float]:
+    """For each task of Spark, after how many bytes of tasks it ends; the last of each core goes on to the end."""
+    size_bytes = sum(task.size_bytes for task in tasks)
     count = spark_tasks(len(tasks), size_bytes, cores, cores)
     turn_bytes = -(-size_bytes // count)
-    turns = [turn_bytes if number < count - cores else np.inf for number in range(count)]
-    return spark.parallelize(turns, count), lambda turns: queue.take(sum(turns))
+    return [turn_bytes if number < count - cores else np.inf for number in range(count)]
 
 
 def spark_tasks(tasks: int, size_bytes: int, wanted: int, cores: int) -> int:

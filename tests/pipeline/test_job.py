@@ -1,10 +1,11 @@
-"""The two physical plans on a real Spark session: exact, equal, and untouched by a neighbour's damage (architecture 4)."""
+"""The physical plans on a real Spark session: exact, equal, and untouched by a neighbour's damage (architecture 4)."""
 
 import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,16 +19,17 @@ from cleanerd.env.pace import unpaced
 from cleanerd.errors import Aborted, CorruptFile
 from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline import job
-from cleanerd.pipeline.block_store import StoredBlock
 from cleanerd.pipeline.chunks import read_pieces, slices
 from cleanerd.pipeline.job import Budget, Pipeline
-from cleanerd.pipeline.tasks import ResolveTask
 from cleanerd.pipeline.values import IndexedLog, LogWork, RewrittenLog, Source
 from cleanerd.policy.cleanable import CompactionConfig, LogFacts, cleanable_range
 from cleanerd.policy.winner import KEY_BYTES
+from cleanerd.spark_runtime import executor
 from cleanerd.spark_runtime.channel import Channel
+from cleanerd.spark_runtime.executor import Local
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, ReportAnswer
+from cleanerd.spark_runtime.resident_job import Step
 from cleanerd.storage.scan import Checkpoints, scan_partition
 from cleanerd.storage.stability import read_stability
 from tests.synthetic import Shape, newest_offsets, write_log
@@ -276,18 +278,16 @@ def test_blocks_that_went_with_their_session_are_made_again(
     """A JVM that ends takes the scratch files of its session along, and with them what the index step left there."""
     keys = write_log(tmp_path / "gone-0", 20_000, SMALL)
     gone: set[str] = set()
+    run_step = Local.run
 
-    def resolving(
-        log: int, bucket: int, chunks: tuple[int, ...], blocks: tuple[StoredBlock, ...]
-    ) -> ResolveTask:
-        if not gone:
-            gone.update(block.path for block in blocks)
+    def losing(self: Local, step: Step) -> list[Any]:
+        if not gone and isinstance(step.tasks[0], executor._MergeTask):
+            gone.update(block.fingerprints.path for task in step.tasks for block in task.values)
             for path in gone:
                 os.unlink(path)
-        return ResolveTask(log, bucket, chunks, blocks)
+        return run_step(self, step)
 
-    monkeypatch.setattr("cleanerd.pipeline.job.ResolveTask", resolving)
-    monkeypatch.setattr(resolving, "run", ResolveTask.run, raising=False)
+    monkeypatch.setattr(Local, "run", losing)
     _, (rewritten,) = run(spark, [plan(tmp_path, "gone")], TIGHT)
 
     assert gone

@@ -26,7 +26,8 @@ Cleaned = tuple[IndexedLog, RewrittenLog | None]
 
 
 def clean_small(spark: LazySpark, works: Sequence[LogWork]) -> list[Cleaned]:
-    """Each in one task."""
+    """Each in one task, all of which write in place."""
+    works = [work if work.in_place else replace(work, in_place=True) for work in works]
     with Channel(lambda _: GO_ON) as channel:
         pipeline = Pipeline(spark, AMPLE, channel.reporter)
         assert all(pipeline.is_small(work) for work in works)
@@ -164,11 +165,12 @@ def test_old_formats_go_back_to_the_driver(spark: LazySpark, tmp_path: Path) -> 
 def test_what_is_small(spark: LazySpark, tmp_path: Path) -> None:
     """Bytes, groups, and the budget for keys, of which each task that runs has its share."""
     write_log(tmp_path / "a-0", 20_000, SMALL)
-    work = plan(tmp_path, "a")
+    work = replace(plan(tmp_path, "a"), in_place=True)
     needed = work.records_max * KEY_BYTES
     assert is_small(work, int(needed) + 1)
     assert not is_small(work, int(needed) - 1)
     assert not is_small(replace(work, groups=2), AMPLE.bytes)
+    assert not is_small(replace(work, in_place=False), AMPLE.bytes)
     assert not is_small(replace(work, chunks=()), AMPLE.bytes)
     chunk = work.chunks[0]
     large = replace(chunk, source=replace(chunk.source, end=chunk.source.start + SMALL_LOG_BYTES + 1))

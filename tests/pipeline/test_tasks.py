@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cleanerd.errors import CorruptFile
+from cleanerd.errors import CleanerdError, CorruptFile
 from cleanerd.pipeline import tasks
-from cleanerd.pipeline.block_store import StoredBlock
 from cleanerd.pipeline.index import Block, Blocks, resolve
-from cleanerd.pipeline.tasks import Indexed, IndexTask, ResolveTask, by_chunk, index_together, loaded
+from cleanerd.pipeline.tasks import Indexed, IndexTask, ResolvedBucket, by_chunk, index_together, loaded
 from cleanerd.pipeline.values import ChunkSummary, ChunkWork, PackedBits
 from cleanerd.spark_runtime.channel import Reporter
 from tests.kernels.random_log import LogSegment, RandomLog, random_facts
@@ -42,7 +41,9 @@ def logs(tmp_path: Path) -> tuple[list[IndexTask], list[Any]]:
 
 
 def run(work: list[IndexTask], contexts: list[Any]) -> list[Indexed]:
-    return [loaded(told) for told in index_together(work, contexts, cast(Reporter, Silent()), None)]
+    common = contexts, cast(Reporter, Silent())
+    answers = [loaded(answer) for answer in index_together(work, common, lambda data: data)]
+    return [one if isinstance(one, CleanerdError) else (one, blocks) for one, blocks in answers]
 
 
 def bits(work: list[IndexTask], found: list[Indexed], log: int) -> list[list[bool]]:
@@ -129,11 +130,10 @@ def test_every_chunk_gets_the_answers_of_its_own_records(held: list[dict[int, in
     answers, expected = [], [dict[int, list[bool]]() for _ in range(7)]
     for bucket, counts in enumerate(held):
         chunks = sorted(counts)
-        blocks = tuple(StoredBlock("", 0, counts[chunk], None, 0) for chunk in chunks)
+        sizes = tuple(counts[chunk] for chunk in chunks)
         told = [rng.random() < 0.5 for chunk in chunks for _ in range(counts[chunk])]
-        answers.append(
-            (ResolveTask(0, bucket, tuple(chunks), blocks), PackedBits.of(np.array(told, np.bool_)))
-        )
+        superseded = PackedBits.of(np.array(told, np.bool_))
+        answers.append(ResolvedBucket(0, bucket, tuple(chunks), sizes, superseded))
         for chunk in chunks:
             expected[chunk][bucket], told = told[: counts[chunk]], told[counts[chunk] :]
     found = [{bucket: bits.tolist() for bucket, bits in one.items()} for one in by_chunk(answers, 7)]

@@ -15,6 +15,7 @@ import struct
 import sys
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -98,10 +99,14 @@ class Locks:
         return 0
 
 
+_reporters: weakref.WeakValueDictionary[int, "InlineReporter"] = weakref.WeakValueDictionary()
+
+
 class InlineReporter:
     """What tasks report to. `interlude` is what else happens while they work."""
 
     def __init__(self, answer: Callable[[Moved], ReportAnswer], interlude: Callable[[], None]) -> None:
+        _reporters[id(self)] = self
         self._answer = answer
         self._interlude = interlude
 
@@ -109,6 +114,10 @@ class InlineReporter:
         self._interlude()
         if self._answer(Moved(log, phase, *done)).is_stop:
             raise Aborted("told to stop")
+
+    def __reduce__(self) -> tuple[Callable[[int], "InlineReporter"], tuple[int]]:
+        """It travels to tasks, and comes out as itself: they are in this process."""
+        return _reporter, (id(self),)
 
     @contextlib.contextmanager
     def advance(self, log: int, phase: Phase) -> Iterator[Callable[[int, int, int], None]]:
@@ -120,6 +129,10 @@ class InlineReporter:
     @contextlib.contextmanager
     def examining(self) -> Iterator[Callable[[int, int], None]]:
         yield lambda log, read_bytes: self._say(log, Phase.EXAMINE, read_bytes, 0, 0)
+
+
+def _reporter(number: int) -> InlineReporter:
+    return _reporters[number]
 
 
 class InlineChannel:

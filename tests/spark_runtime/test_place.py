@@ -15,7 +15,6 @@ from cleanerd.errors import Aborted, NoSpace
 from cleanerd.pipeline import part_file
 from cleanerd.pipeline.part_file import PartFile
 from cleanerd.spark_runtime.channel import Reporter
-from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.place import AskedPlace, Place, places
 
 PARTS = 9
@@ -75,7 +74,7 @@ def test_whatever_the_order_the_file_holds_one_part_behind_the_other(
     """Two groups side by side. What is held of a part has an end; behind it the part waits, with no size to tell yet."""
     monkeypatch.setattr(part_file, "HELD_BYTES", held_bytes)
     parts = contents(seed)
-    with places("127.0.0.1") as reporter:
+    with places() as reporter:
         groups = [Group(tmp_path, reporter, log=log) for log in range(2)]
         order = [(group, number) for group in groups for number in range(PARTS)]
         random.Random(seed).shuffle(order)
@@ -92,7 +91,7 @@ def test_whatever_the_order_the_file_holds_one_part_behind_the_other(
 
 def test_a_part_is_written_while_no_other_one_is(tmp_path: Path) -> None:
     """Two that write to one file at a time wait for each other at every system call."""
-    with places("127.0.0.1") as reporter:
+    with places() as reporter:
         group = Group(tmp_path, reporter)
         group.begin(0, [b"0"])
         group.end()
@@ -111,7 +110,7 @@ def test_a_part_that_fails_stops_those_behind_it_and_no_other(tmp_path: Path) ->
     def fail() -> None:
         raise OSError("disk")
 
-    with places("127.0.0.1") as reporter:
+    with places() as reporter:
         group = Group(tmp_path, reporter)
         for number in (4, 3, 2, 1):
             group.begin(number, [b"%d" % number], fail if number == 3 else lambda: None)
@@ -125,7 +124,7 @@ def test_a_part_that_fails_stops_those_behind_it_and_no_other(tmp_path: Path) ->
 
 def test_a_file_that_cannot_be_made_stops_all_parts(tmp_path: Path) -> None:
     """As on a file system that has become read-only."""
-    with places("127.0.0.1") as reporter:
+    with places() as reporter:
         group = Group(tmp_path, reporter)
         group.path.mkdir()  # cannot be unlinked, and no file made in its place
         for number in (2, 1, 0):
@@ -139,7 +138,7 @@ def test_a_file_that_cannot_be_made_stops_all_parts(tmp_path: Path) -> None:
 def test_when_the_job_ends_nobody_waits(tmp_path: Path) -> None:
     """A task whose predecessor died without a word."""
     waits = threading.Event()
-    with places("127.0.0.1") as reporter:
+    with places() as reporter:
         group = Group(tmp_path, reporter)
         group.begin(1, [b"1"], waits.set)
         assert waits.wait(PATIENCE_S)
@@ -149,7 +148,7 @@ def test_when_the_job_ends_nobody_waits(tmp_path: Path) -> None:
 
 def test_the_first_part_makes_a_new_file_that_looks_like_its_source(tmp_path: Path) -> None:
     """What is left of a session that died may still write to the old one; a broker has to be able to read the new one."""
-    with places("127.0.0.1") as reporter:
+    with places() as reporter:
         group = Group(tmp_path, reporter)
         group.like.chmod(0o640)
         group.path.write_bytes(b"of an earlier session")
@@ -159,15 +158,3 @@ def test_the_first_part_makes_a_new_file_that_looks_like_its_source(tmp_path: Pa
             late.write(b"xxxxxxxxxxxxxxxxxxxxx")
     assert group.path.read_bytes() == b"new"
     assert stat.S_IMODE(os.stat(group.path).st_mode) == 0o640
-
-
-@pytest.mark.parametrize(
-    ("master", "expected"),
-    [
-        *[("local", True), ("local[2]", True), ("local[*]", True), ("local[2,4]", False), ("yarn", False)],
-        *[("local-cluster[2,1,1024]", False), ("spark://a:7077", False), ("k8s://https://a", False)],
-    ],
-)
-def test_only_on_one_machine_without_repeated_tasks(master: str, expected: bool) -> None:
-    """`local[2,4]` tries each task four times: one could wait for another that has no core."""
-    assert LazySpark(master).is_one_machine is expected

@@ -15,10 +15,9 @@ import pytest
 from pyspark.errors import PythonException
 
 from cleanerd.errors import JobFailed
-from cleanerd.spark_runtime.channel import Channel, Reporter
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.spark_runtime.messages import GO_ON, STOP, NextStep
-from cleanerd.spark_runtime.resident_job import Gate, JobStep, ResidentJob
+from cleanerd.spark_runtime.messages import STOP, NextStep
+from cleanerd.spark_runtime.resident_job import Gate, ResidentJob, Step
 from tests.daemon.processes import wait_until
 
 _LIMIT_S = 60
@@ -34,24 +33,15 @@ class Task:
 
 def step(
     count: int,
-    reporter: Reporter,
     do: Callable[[Task], Any] = lambda task: (task.number, os.getpid()),
     begun: Callable[[], object] = lambda: None,
-) -> JobStep:
+) -> Step:
     """`do` for each of so many tasks."""
 
-    def run(tasks: Iterator[Task], _: object, __: Reporter, ___: object) -> Iterator[Any]:
+    def run(tasks: Iterator[Task], _: object, __: object) -> Iterator[Any]:
         return (do(task) for task in tasks)
 
-    return JobStep(
-        [Task(n) for n in range(count)], [], run, reporter, nullcontext, begun, lambda answer: answer
-    )
-
-
-@pytest.fixture
-def reporter() -> Iterator[Reporter]:
-    with Channel(lambda _: GO_ON) as channel:
-        yield channel.reporter
+    return Step([Task(n) for n in range(count)], run, nullcontext, begun)
 
 
 def ask(gate: Gate, done: int) -> int:
@@ -107,7 +97,7 @@ def test_a_gate_that_is_closed_stops_tasks_and_ends_the_wait() -> None:
         assert gate.answer(NextStep(1)) == STOP
 
 
-def test_steps_share_one_job_and_its_processes(spark: LazySpark, reporter: Reporter) -> None:
+def test_steps_share_one_job_and_its_processes(spark: LazySpark) -> None:
     """Each task is answered once; the next cleaning finds the same processes."""
     workers: set[int] = set()
     jobs: list[ResidentJob] = []
@@ -116,7 +106,7 @@ def test_steps_share_one_job_and_its_processes(spark: LazySpark, reporter: Repor
         jobs.append(job)
         for count in (1, 7, 40):
             begun: list[bool] = []
-            found = job.run(step(count, reporter, begun=lambda begun=begun: begun.append(True)))
+            found = job.run(step(count, begun=lambda begun=begun: begun.append(True)))
             assert found is not None
             assert sorted(number for number, _ in found) == list(range(count))
             assert all(number == own for number, (own, _) in found)
@@ -127,28 +117,28 @@ def test_steps_share_one_job_and_its_processes(spark: LazySpark, reporter: Repor
     assert len(workers) <= 2
 
 
-def test_one_that_waits_is_let_go_for_another_spark_job(spark: LazySpark, reporter: Reporter) -> None:
+def test_one_that_waits_is_let_go_for_another_spark_job(spark: LazySpark) -> None:
     """It would hold all cores; so is one that does not have as many tasks as a cleaning can use."""
     spark.residents.end()
     small = spark.residents.take(1)
-    small.run(step(2, reporter))
+    small.run(step(2))
     spark.residents.give_back(small)
     job = spark.residents.take(2)
     assert job is not small
     assert small.ended.result(_LIMIT_S) is None
-    job.run(step(2, reporter))
+    job.run(step(2))
     spark.residents.give_back(job)
     assert spark.run(lambda context: context.parallelize([1, 2], 2).count()) == 2
     assert job.ended.result(_LIMIT_S) is None
 
 
-def test_two_cleanings_at_a_time_have_jobs_of_their_own(spark: LazySpark, reporter: Reporter) -> None:
+def test_two_cleanings_at_a_time_have_jobs_of_their_own(spark: LazySpark) -> None:
     """The second one has cores when the first one is through, which is not kept then."""
     first = spark.residents.take(2)
-    first.run(step(4, reporter))
+    first.run(step(4))
     second = spark.residents.take(2)
     with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(second.run, step(4, reporter))
+        found = pool.submit(second.run, step(4))
         spark.residents.give_back(first)
         assert len(found.result(_LIMIT_S) or []) == 4
     spark.residents.give_back(second)
@@ -156,12 +146,12 @@ def test_two_cleanings_at_a_time_have_jobs_of_their_own(spark: LazySpark, report
     assert second.is_free
 
 
-def test_workers_outlive_the_job(spark: LazySpark, reporter: Reporter) -> None:
+def test_workers_outlive_the_job(spark: LazySpark) -> None:
     """Spark ends those that leave rows unread: what they have loaded would be lost."""
     found: list[set[int]] = []
     for _ in range(3):
         job = spark.residents.take(1)
-        found.append({worker for _, (_, worker) in job.run(step(1, reporter)) or []})
+        found.append({worker for _, (_, worker) in job.run(step(1)) or []})
         spark.residents.give_back(job)
         spark.residents.end()
         assert job.ended.done()
@@ -169,7 +159,7 @@ def test_workers_outlive_the_job(spark: LazySpark, reporter: Reporter) -> None:
     assert all(alive)
 
 
-def test_a_task_that_raises_fails_the_step(spark: LazySpark, reporter: Reporter) -> None:
+def test_a_task_that_raises_fails_the_step(spark: LazySpark) -> None:
     """What is wrong with a log is an answer: this is a defect of ours. `pyspark.sql`, once imported, changes its type."""
 
     def fail(_: Task) -> None:
@@ -177,7 +167,7 @@ def test_a_task_that_raises_fails_the_step(spark: LazySpark, reporter: Reporter)
 
     job = spark.residents.take(2)
     with pytest.raises((JobFailed, PythonException), match="thrown from the Python worker"):
-        job.run(step(2, reporter, fail))
+        job.run(step(2, fail))
     spark.residents.give_back(job)
     assert not job.is_free
     other = spark.residents.take(2)
@@ -185,7 +175,7 @@ def test_a_task_that_raises_fails_the_step(spark: LazySpark, reporter: Reporter)
     spark.residents.give_back(other)
 
 
-def test_a_worker_that_is_killed_fails_the_step(spark: LazySpark, reporter: Reporter) -> None:
+def test_a_worker_that_is_killed_fails_the_step(spark: LazySpark) -> None:
     """By the kernel, for want of memory."""
 
     def die(task: Task) -> None:
@@ -194,15 +184,13 @@ def test_a_worker_that_is_killed_fails_the_step(spark: LazySpark, reporter: Repo
 
     job = spark.residents.take(2)
     with pytest.raises(JobFailed):
-        job.run(step(8, reporter, die))
+        job.run(step(8, die))
     spark.residents.give_back(job)
     assert spark.run(lambda context: context.parallelize([1, 2], 2).count()) == 2
 
 
 @pytest.mark.soak
-def test_a_step_is_left_undone_when_the_jvm_is_lost(
-    spark: LazySpark, reporter: Reporter, tmp_path: Path
-) -> None:
+def test_a_step_is_left_undone_when_the_jvm_is_lost(spark: LazySpark, tmp_path: Path) -> None:
     """None: who asked does it as a job of its own, in the next session."""
     gateway = spark.context()._gateway
     assert gateway is not None
@@ -212,7 +200,7 @@ def test_a_step_is_left_undone_when_the_jvm_is_lost(
         until_stuck(tmp_path)
         gateway.proc.kill()
 
-    assert job.run(step(2, reporter, stuck(tmp_path), begun=kill)) is None
+    assert job.run(step(2, stuck(tmp_path), begun=kill)) is None
     spark.residents.give_back(job)
     assert job.ended.done()
     assert not spark.is_up
@@ -220,22 +208,22 @@ def test_a_step_is_left_undone_when_the_jvm_is_lost(
 
 
 @pytest.mark.soak
-def test_one_whose_jvm_is_lost_while_it_waits_starts_none(spark: LazySpark, reporter: Reporter) -> None:
+def test_one_whose_jvm_is_lost_while_it_waits_starts_none(spark: LazySpark) -> None:
     gateway = spark.context()._gateway
     assert gateway is not None
     job = spark.residents.take(2)
-    job.run(step(2, reporter))
+    job.run(step(2))
     spark.residents.give_back(job)
     gateway.proc.kill()
     wait_until(job.ended.done, _LIMIT_S, lambda: "not noticed")
     assert not spark.is_up
     other = spark.residents.take(2)
     assert other is not job
-    assert len(other.run(step(2, reporter)) or []) == 2
+    assert len(other.run(step(2)) or []) == 2
     spark.residents.give_back(other)
 
 
-def test_an_interrupted_step_is_cancelled(spark: LazySpark, reporter: Reporter, tmp_path: Path) -> None:
+def test_an_interrupted_step_is_cancelled(spark: LazySpark, tmp_path: Path) -> None:
     """Ctrl-C while this process waits: the cores are free soon, and the job is not kept."""
 
     def interrupt() -> None:
@@ -244,7 +232,7 @@ def test_an_interrupted_step_is_cancelled(spark: LazySpark, reporter: Reporter, 
 
     job = spark.residents.take(2)
     with pytest.raises(KeyboardInterrupt):
-        job.run(step(2, reporter, stuck(tmp_path), begun=interrupt))
+        job.run(step(2, stuck(tmp_path), begun=interrupt))
     spark.residents.give_back(job)
     wait_until(job.ended.done, _LIMIT_S / 2, lambda: "still at it")
     assert spark.run(lambda context: context.parallelize([1, 2], 2).count()) == 2

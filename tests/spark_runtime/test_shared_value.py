@@ -8,9 +8,7 @@ import psutil
 import pytest
 
 from cleanerd.kernels.newest import key_set, look_up, mark_superseded, new_set
-from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.spark_runtime.scratch import scratch_directory
-from cleanerd.spark_runtime.shared_value import SharedFile, share
+from cleanerd.spark_runtime.shared_value import SharedFile
 
 FORK = multiprocessing.get_context("fork")
 
@@ -81,12 +79,3 @@ def test_arrays_are_in_memory_once(tmp_path: Path) -> None:
     sending.close()
     assert receiving.recv() == (200_000, 0)
     worker.join()
-
-
-@pytest.mark.parametrize("is_one_machine", [True, False])
-def test_tasks_see_it(spark: LazySpark, *, is_one_machine: bool) -> None:
-    context = spark.context()
-    with scratch_directory(context, is_one_machine=is_one_machine) as directory:
-        shared = share(context, fingerprints(1000, 3), directory)
-        found = context.parallelize([0, 1], 2).map(lambda row: int(shared.value[row, 1])).collect()
-    assert found == fingerprints(1000, 3)[:2, 1].tolist()

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.spark_runtime import task_queue
-from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.spark_runtime.scratch import scratch_directory
-from cleanerd.spark_runtime.task_queue import TaskQueue, handed_out, numbered
+from cleanerd.spark_runtime.task_queue import TaskQueue, numbered
 
 TASKS = 2000
 ENDLESS = float("inf")
@@ -111,32 +109,6 @@ def test_answers_carry_the_numbers_of_their_tasks() -> None:
 
     found = list(numbered([(3, "a"), (5, "b"), (6, "c")], in_pairs))
     assert found == [(3, "a!"), (5, "b!"), (6, "c!")]
-
-
-@pytest.mark.parametrize("is_one_machine", [True, False])
-@pytest.mark.parametrize(("count", "size_bytes"), [(1, 1), (7, 1 << 20), (40, 100 << 20)])
-def test_spark_does_each_task_once(
-    spark: LazySpark, *, is_one_machine: bool, count: int, size_bytes: int
-) -> None:
-    """From a file or as rows, in one task of Spark or many; and workers stay: Spark ends those that leave rows unread."""
-    tasks = sized(count, size_bytes)
-
-    def job() -> tuple[list[tuple[int, int]], set[int]]:
-        context = spark.context()
-        with scratch_directory(context, is_one_machine=is_one_machine) as directory:
-            partitions, tasks_of = handed_out(context, tasks, directory)
-            answers = partitions.mapPartitions(
-                lambda rows: numbered(
-                    tasks_of(rows), lambda some: ((task.number, os.getpid()) for task in some)
-                )
-            ).collect()
-        return [(number, own) for number, (own, _) in answers], {pid for _, (_, pid) in answers}
-
-    found, workers = job()
-    assert sorted(found) == [(number, number) for number in range(count)]
-    for _ in range(2 * spark.cores()):
-        workers |= job()[1]
-    assert len(workers) <= spark.cores()
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.pipeline.job import Budget, Pipeline
 from cleanerd.pipeline.values import IndexedLog
 from cleanerd.spark_runtime.channel import Advance
+from cleanerd.spark_runtime.executor import Local
 from cleanerd.spark_runtime.messages import Phase
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
@@ -66,9 +67,11 @@ class InProcess:
     """What the pipeline asks of a Spark session and its context."""
 
     defaultParallelism = 1
-    is_one_machine = True
     _temp_dir = None
-    residents = _NoResidents()
+    residents: Any = _NoResidents()
+
+    def executor(self) -> Local:
+        return Local(self)
 
     def cores(self) -> int:
         return 1
