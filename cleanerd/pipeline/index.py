@@ -1,7 +1,7 @@
 """Step 4 of a cleaning, index: a chunk of log to fingerprints, events and counts (architecture 3, 4).
 
-A Spark task indexes its chunks (`index_chunk`), tells what they can tell about each other (`combine`, the combiner of a
-map-reduce: a key costs one fingerprint a task, however hot it is) and ships the rest; `resolve` tells what is left to tell.
+A task indexes its chunks (`index_chunk`), resolves what they settle among each other (`combine`, the combiner of a
+map-reduce: a key costs one fingerprint a task, however hot it is) and ships the rest, which `resolve` settles.
 """
 
 from collections import defaultdict

@@ -206,6 +206,7 @@ class Pipeline:
         summaries: dict[ChunkOf, ChunkSummary | CleanerdError] = {}
         bits: dict[ChunkOf, dict[int, Bits] | None] = {}
         blocks: dict[ChunkOf, Blocks] = {}
+        # The dirty section first: nothing in the clean one supersedes, so its keys alone decide there.
         dirty = _index_tasks(indexed, dirty=True)
         for task, (summary, found) in self._run(dirty, contexts, index_together, take=loaded):
             summaries[task.log, task.chunk] = summary
@@ -216,8 +217,9 @@ class Pipeline:
         clean = _index_tasks(indexed, dirty=False)
         with ThreadPoolExecutor(self._executor.cores, "cleanerd-resolve") as threads:
             dirty_keys = _resolve_here(indexed, blocks, bits, threads, {task.log for task in clean})
-        chosen: set[ChunkOf] = set()
+        chosen: set[ChunkOf] = set()  # looked up and rewritten in one pass
         if in_one_pass:
+            # A log with a damaged dirty chunk, or with transactions there, is read as a whole before any of it is rewritten.
             whole = {log for (log, _), summary in summaries.items() if _is_of_whole_log(summary)}
             for number in dirty_keys.keys() - whole:
                 changes = indexed[number].work.renewed_groups | {
@@ -239,11 +241,13 @@ class Pipeline:
                     }
 
         look_up([task for task in clean if (task.log, task.chunk) not in chosen])
+        # Clean chunks that have been read now may show the same of their log: then none of it is left for one pass.
         whole = {log for (log, _), summary in summaries.items() if _is_of_whole_log(summary)}
         look_up([task for task in clean if (task.log, task.chunk) in chosen and task.log in whole])
         for log, chunk in sorted(chosen - bits.keys()):
             indexed[log].dirty_keys = dirty_keys[log]
             summaries[log, chunk], bits[log, chunk] = foreseen(indexed[log].work.chunks[chunk]), None
+        assert summaries.keys() == bits.keys(), "every chunk is indexed, and every record of it has an answer"
         return _join_all(indexed, summaries, _by_log(indexed, bits))
 
     def _in_one_pass(self, log: IndexedLog, changes: Collection[int], keys: KeySet) -> list[int]:
@@ -251,7 +255,7 @@ class Pipeline:
         chosen: list[int] = []
         if log.work.in_place and not (log.work.aborted_txns or log.work.recodes):
             with (
-                suppress(Aborted),  # its next task is told as well
+                suppress(Aborted),  # its next task gets the same answer
                 self._reporter.advance(log.work.number, Phase.INDEX) as advance,
             ):
                 chosen += one_pass_chunks(log, changes, keys, advance)
@@ -269,6 +273,7 @@ class Pipeline:
         summaries = {(task.log, task.chunk): one for task, one in zip(tasks, found, strict=True)}
         of_log: dict[int, list[ResolvedBucket]] = defaultdict(list)
         for one in resolved:
+            assert sum(one.counts) == one.superseded.count, "every record of a bucket has an answer"
             of_log[one.log].append(one)
         bits = [by_chunk(of_log[number], len(log.work.chunks)) for number, log in enumerate(indexed)]
         return _join_all(indexed, summaries, bits)

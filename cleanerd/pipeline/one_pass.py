@@ -41,7 +41,7 @@ class Unforeseen(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PassedOnce:
-    """What became of a chunk, and what the index step would have told of it."""
+    """What became of a chunk, and the summary that the index step would have made."""
 
     part: Part
     summary: ChunkSummary
@@ -100,7 +100,7 @@ def one_pass_chunks(
 ) -> Iterator[int]:
     """The clean chunks of a log that need not be looked up first, group by group. `changes`: groups that are known to.
 
-    No dirty chunk of the log holds what only all of it tells. `advance` is called for what is read.
+    No dirty chunk of the log holds what only the whole log decides. `advance` is called for what is read.
     """
     context = log_context(log, ())
     clean: dict[int, list[int]] = defaultdict(list)

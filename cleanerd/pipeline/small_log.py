@@ -74,7 +74,7 @@ class SmallLogTask:
 
 
 def _index(indexed: IndexedLog, advance: Advance) -> None:
-    """Fill in what all chunks together tell. Raises what one of them does."""
+    """Fill in what follows from all chunks together. Raises what a chunk raises."""
     work, context = indexed.work, log_context(indexed, ())
     found = [_of(chunk, partial(index_chunk, chunk, context, advance)) for chunk in work.chunks]
     bits, _ = resolve_all([blocks for _, blocks in found])
@@ -82,7 +82,7 @@ def _index(indexed: IndexedLog, advance: Advance) -> None:
 
 
 def _rewrite(indexed: IndexedLog, advance: Advance, verified: Advance) -> list[WrittenPart]:
-    """The parts of all chunks, one behind the other in one file. Raises what one of them does."""
+    """The parts of all chunks, one behind the other in one file. Raises what a chunk raises."""
     work, context = indexed.work, log_context(indexed, indexed.discardable_markers)
     path = segment_path(work.directory, work.chunks[0].source.min_offset, FileKind.PART, Suffix.STAGED)
     parts: list[WrittenPart] = []

@@ -80,7 +80,7 @@ class IndexTask:
         return self.work.source.size_bytes
 
     def run(self, contexts: list[LogContext], reporter: Reporter) -> Indexed:
-        """The answer, told by this chunk alone."""
+        """The answer, from this chunk alone."""
 
         def index() -> Indexed:
             context = contexts[self.log]
@@ -157,7 +157,7 @@ def _held(
 
 
 def _combine(held: list[tuple[int, Indexed]]) -> None:
-    """Leave out fingerprints that are known to be superseded, where that is many of them.
+    """Leave out fingerprints that are known to be superseded, where there are many.
 
     The fullest buckets of a log come first, so one that a hot key fills is always looked at.
     """

@@ -191,7 +191,7 @@ class IndexedLog:
         default_factory=list
     )  # None: looked up with the rewrite (`one_pass`)
     superseded: list[int] = field(default_factory=list)  # per chunk
-    dirty_keys: KeySet | None = None  # until such chunks are read: their summaries tell only their sizes
+    dirty_keys: KeySet | None = None  # until such chunks are read: their summaries know only their sizes
     discardable_markers: list[int] = field(default_factory=list)  # offsets, ascending
     kept_aborted: list[AbortedTxn] = field(default_factory=list)  # for the new transaction indexes
     changed_groups: frozenset[int] = frozenset()

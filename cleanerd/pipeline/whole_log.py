@@ -19,7 +19,7 @@ def join_chunks(
     summaries: Sequence[ChunkSummary | CleanerdError],
     bits: Iterable[Mapping[int, Bits] | None],
 ) -> IndexedLog:
-    """Fill in what all chunks together tell. `bits`: for each chunk bucket -> answers (absent: none asked).
+    """Fill in what follows from all chunks together. `bits`: for each chunk bucket -> answers (absent: none asked).
 
     None for a chunk that is read when it is rewritten, whose summary is a `foreseen` one: `join_rest` gets the real one.
     """

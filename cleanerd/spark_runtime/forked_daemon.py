@@ -35,11 +35,11 @@ _LENGTH = struct.Struct("!I")
 _PEER = struct.Struct("3i")  # pid, uid, gid
 _STREAMS = 3
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2, "MALLOC_MMAP_THRESHOLD_": -3}
-"""What glibc reads when a process starts, and the numbers by which one that runs already is told."""
+"""What glibc reads when a process starts, and the numbers that set the same in one that runs already."""
 
 
 class ForkedDaemon:
-    """Before `fork` only an address, so that a JVM can be told of it."""
+    """Before `fork` only an address, so that a JVM can be given it."""
 
     def __init__(self) -> None:
         self.address = f"cleanerd-{secrets.token_hex(16)}"

@@ -42,7 +42,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What a Java runtime says of itself."""
+    """What a Java runtime reports about itself."""
 
     home: str
     version: int
@@ -65,7 +65,7 @@ def bundled_java() -> str | None:
 def find_java_home(
     environment: Mapping[str, str] = os.environ, bundled: Callable[[], str | None] = bundled_java
 ) -> str:
-    """JAVA_HOME to start Spark with. Raises `Fatal` that says what was looked at and what to do."""
+    """JAVA_HOME to start Spark with. Raises `Fatal` with what was looked at and what to do."""
     cache = _trusted_cache(environment)
     usable: list[Runtime] = []
     refused: list[str] = []
@@ -99,7 +99,7 @@ def _trusted_cache(environment: Mapping[str, str]) -> str:
 def _candidates(
     environment: Mapping[str, str], bundled: Callable[[], str | None]
 ) -> Iterator[tuple[str, str | None]]:
-    """Where to look, and the executable that is said to be there."""
+    """Where to look, and the executable that should be there."""
     home = environment.get("JAVA_HOME")
     if home:
         yield f"JAVA_HOME={home}", os.path.join(home, "bin", "java")

@@ -53,7 +53,7 @@ _ARCHIVED_S = 60.0  # it takes seconds to write its classes
 
 
 class Jvm:
-    """A JVM that starts, or has: what its context is made of, what it says as long as it lives, and how to call it.
+    """A JVM that starts, or has: what its context is made of, what it writes as long as it lives, and how to call it.
 
     `java_home`: of its runtime. `archive`: which it writes when it ends.
     """

@@ -72,7 +72,7 @@ _JVM_OPTIONS = "spark.driver.extraJavaOptions"
 class SparkFailed(JobFailed):
     """Spark gave up on a job: lost executors, a dead JVM twice in a row, or a defect of ours.
 
-    `reasons` are what Spark itself said before: the first of them is the root.
+    `reasons` are what Spark itself logged before; the first is the root cause.
     """
 
     def __init__(self, cause: object, reasons: Sequence[str] = ()) -> None:
@@ -82,7 +82,7 @@ class SparkFailed(JobFailed):
 
 
 def _text(cause: object) -> str:
-    """What a failure says of itself; one of Java's asks its JVM, which may be gone."""
+    """The text of a failure; one of Java's asks its JVM, which may be gone."""
     try:
         return str(cause)
     except _LOST:
@@ -209,7 +209,7 @@ class LazySpark:
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """While this lasts tasks report: `observe` is told. Starts the session if need be."""
+        """While this lasts tasks report, and `observe` knows. Starts the session if need be."""
         self._started()
         self._observe(True)
         try:
@@ -267,7 +267,7 @@ class LazySpark:
             return False
 
     def _forget(self) -> list[str]:
-        """Drop a session that has ended; returns why, as far as Spark said so."""
+        """Drop a session that has ended; returns why, as far as Spark logged it."""
         with self._mutex:
             self._context = None
             jvm, self._jvm = self._jvm, None

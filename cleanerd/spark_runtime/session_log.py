@@ -47,7 +47,7 @@ class SessionLog(logging.Handler):
         return self._file.fileno()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """What py4j says. A session may be closed meanwhile."""
+        """A record of py4j. A session may be closed meanwhile."""
         with contextlib.suppress(OSError, ValueError):
             os.write(self.fileno(), f"{self.format(record)}\n".encode(errors="replace"))
 
@@ -104,7 +104,7 @@ def _with_its_text(lines: list[str], number: int) -> str:
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """Hands what py4j says to the root logger to the logger of its own."""
+    """Passes records of py4j from the root logger to the logger of its own."""
     if not record.pathname.startswith(_PY4J):
         return True
     _py4j_logger.handle(record)
