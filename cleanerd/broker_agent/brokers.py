@@ -21,8 +21,8 @@ from .live_logs import LiveLog, Rolled, describe, live_checkpoints, roll
 from .session import Session
 from .swap import Swap, Swapped
 
-TESTED_RELEASES = ("3.9", "4.0", "4.3")
-"""Kafka's, with which the tests of the agent run."""
+TESTED_RELEASES = ("2.8", "3.3", "3.5", "3.7", "3.9", "4.0", "4.1", "4.2", "4.3", "4.4")
+"""Kafka's, in which a test swaps segments (tests/broker/test_releases.py)."""
 _BUSY_S, _BUSY_TRIES = 0.05, 40
 _OFF = "cleanerd.commit.live is off"
 _RETRY_S = 60.0

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.format import names
+from tests.broker.releases import current_release
 from tests.broker.swapping import Swapping, build_agent
 from tests.cleaning.logs import lock_of_another
 from tests.cli.conftest import Run
@@ -34,6 +35,6 @@ def test_a_broker_that_can_swap(run: Run, tmp_path: Path) -> None:
         world.broker.start()
         ran = run("broker", "check", "--log-dir", str(world.log_dir), "-o", "json")
         (row,) = json.loads(ran.out)["log_dirs"]
-        assert (ran.code, row["pid"], row["release"]) == (0, world.broker.pid, "4.3.0")
+        assert (ran.code, row["pid"], row["release"]) == (0, world.broker.pid, current_release().version)
     finally:
         world.close()

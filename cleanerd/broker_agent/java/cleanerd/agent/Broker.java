@@ -4,10 +4,13 @@ import java.io.File;
 import java.io.IOException;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Field;
+import java.lang.reflect.InvocationHandler;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.lang.reflect.Modifier;
+import java.lang.reflect.Proxy;
 import java.nio.file.Path;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -24,22 +27,27 @@ final class Broker {
     private static final Class[] NONE = new Class[0];
     private static final Object[] NO_ARGUMENTS = new Object[0];
     private static final int DEPTH_MAX = 4;
+    private static final String NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"; // in 2.8
     private static final String STORAGE = "org.apache.kafka.storage.internals.log.";
+    private static final String SCALA = "kafka.log.";
     private static final String COMMON = "org.apache.kafka.common.";
+
+    private static final List MANAGERS = Arrays.asList(SCALA + "LogManager", STORAGE + "LogManager"); // the latter from 4.4
 
     private final String release;
     private final Object logManager;
     private final Containers containers;
     private final Constructor newTopicPartition;
-    private final Method getLog, allLogs, getCleaner, cleanerConfig, topic, partition;
+    private final Method getLog, allLogs, getCleaner, topic, partition;
     private final Method dir, config, time, topicId, highWatermark, lastStableOffset, logSegments, activeSegment;
     private final Method topicPartition, isFuture, logStartOffset, logEndOffset, recoveryPoint, roll;
-    private final Method leaderEpochCache, logDirFailureChannel, replaceSegments, epochEntries, markOffline;
+    private final Method leaderEpochCache, replaceSegments, epochEntries, markOffline;
     private final Method baseOffset, size, open, getList, configValues;
     private final Method cleanerManager, cleaningState, abortAndPause, resume, allCheckpoints, updateCheckpoints;
     private final Method pausedCount;
-    private final Field logLock, managerLock, epoch, epochStart, enableCleaner, overriddenConfigs;
-    private final Class storageException, pausedState;
+    private final Field logLock, managerLock, epoch, epochStart, logDirFailureChannel, cleanerConfig, enableCleaner, overriddenConfigs;
+    private final Class storageException, lazyText, pausedState;
+    private final boolean takesSwapFlag, takesLazyText;
 
     /** Throws Refused when this is no broker, or not one that is known. */
     static Broker find() throws Exception {
@@ -48,7 +56,7 @@ final class Broker {
             throw Refused.unknown("no LogManager is registered in this JVM: it is no broker, or has not started yet");
         }
         Shape shape = new Shape(manager.getClass().getClassLoader());
-        Class version = shape.type(COMMON + "utils.AppInfoParser");
+        Class version = shape.type(COMMON + "utils.AppInfoParser", COMMON + "utils.internals.AppInfoParser"); // the latter from 4.4
         Method getVersion = shape.method(version, String.class, "getVersion", NONE);
         String release = getVersion == null ? "of an unknown release" : (String) Shape.call(getVersion, null, NO_ARGUMENTS);
         Broker broker = new Broker(release, manager, shape);
@@ -68,17 +76,17 @@ final class Broker {
                 isScala &= !method.getName().equals("replaceSegments"); // 4.0 has a class of that name with helpers only
             }
         }
-        String family = isScala ? "kafka.log." : STORAGE;
+        String family = isScala ? SCALA : STORAGE;
         containers = new Containers(shape, isScala);
         Class tp = shape.type(COMMON + "TopicPartition");
-        Class uuid = shape.type(COMMON + "Uuid");
         Class clock = shape.type(COMMON + "utils.Time");
-        Class log = shape.type(family + "UnifiedLog");
-        Class segment = shape.either(STORAGE + "LogSegment", "kafka.log.LogSegment"); // the latter up to 3.5
-        Class logConfig = shape.type(STORAGE + "LogConfig");
-        Class epochs = shape.type("org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache");
-        Class epochEntry = shape.type(STORAGE + "EpochEntry");
-        Class failures = shape.type(STORAGE + "LogDirFailureChannel");
+        Class log = shape.type(family + "UnifiedLog", SCALA + "Log"); // the latter in 2.8
+        Class segment = shape.type(STORAGE + "LogSegment", SCALA + "LogSegment");
+        Class logConfig = shape.type(STORAGE + "LogConfig", SCALA + "LogConfig");
+        Class epochs = shape.type(
+            "org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache", "kafka.server.epoch.LeaderEpochFileCache");
+        Class epochEntry = shape.type(STORAGE + "EpochEntry", "kafka.server.epoch.EpochEntry");
+        Class failures = shape.type(STORAGE + "LogDirFailureChannel", "kafka.server.LogDirFailureChannel");
         Class cleaner = shape.type(family + "LogCleaner");
         Class manager = shape.type(family + "LogCleanerManager");
         newTopicPartition = constructor(shape, tp, new Class[] {String.class, int.class});
@@ -88,8 +96,8 @@ final class Broker {
         partition = shape.method(tp, int.class, "partition", NONE);
         getCleaner = shape.method(logManager.getClass(), cleaner, "cleaner", NONE);
 
-        Class settings = shape.type(STORAGE + "CleanerConfig");
-        cleanerConfig = shape.method(logManager.getClass(), settings, "cleanerConfig", NONE);
+        Class settings = shape.type(STORAGE + "CleanerConfig", SCALA + "CleanerConfig");
+        cleanerConfig = shape.field(logManager.getClass(), settings, "cleanerConfig");
         enableCleaner = shape.field(settings, boolean.class, "enableCleaner");
         storageException = shape.type(COMMON + "errors.KafkaStorageException");
 
@@ -97,7 +105,7 @@ final class Broker {
         dir = shape.method(log, File.class, "dir", NONE);
         config = shape.method(log, logConfig, "config", NONE);
         time = shape.method(log, clock, "time", NONE);
-        topicId = shape.method(log, containers.option, "topicId", NONE);
+        topicId = shape.method(log, Object.class, "topicId", NONE);
         highWatermark = shape.method(log, long.class, "highWatermark", NONE);
         lastStableOffset = shape.method(log, long.class, "lastStableOffset", NONE);
         logSegments = shape.method(log, Object.class, "logSegments", NONE);
@@ -109,13 +117,19 @@ final class Broker {
         recoveryPoint = shape.method(log, long.class, "recoveryPoint", NONE);
         roll = shape.method(log, segment, "roll", new Class[] {containers.option});
         leaderEpochCache = shape.method(log, Object.class, "leaderEpochCache", NONE);
-        logDirFailureChannel = shape.method(log, failures, "logDirFailureChannel", NONE);
-        replaceSegments = shape.method(log, void.class, "replaceSegments", new Class[] {containers.list, containers.list});
-        epochEntries = shape.method(epochs, List.class, "epochEntries", NONE);
+        logDirFailureChannel = shape.field(logManager.getClass(), failures, "logDirFailureChannel");
+        takesSwapFlag = shape.has(log, "replaceSegments", containers.list, containers.list, boolean.class); // in 2.8
+        Class[] lists = {containers.list, containers.list};
+        Class[] listsAndFlag = {containers.list, containers.list, boolean.class};
+        replaceSegments = shape.method(log, void.class, "replaceSegments", takesSwapFlag ? listsAndFlag : lists);
+        epochEntries = shape.method(epochs, Object.class, "epochEntries", NONE);
         epoch = shape.field(epochEntry, int.class, "epoch");
         epochStart = shape.field(epochEntry, long.class, "startOffset");
+        lazyText = shape.find("scala.Function0");
+        takesLazyText = lazyText != null && shape.has(failures, "maybeAddOfflineLogDir", String.class, lazyText, IOException.class);
+        Class text = takesLazyText ? lazyText : String.class; // of Scala up to 3.3
         markOffline = shape.method(
-            failures, void.class, "maybeAddOfflineLogDir", new Class[] {String.class, String.class, IOException.class});
+            failures, void.class, "maybeAddOfflineLogDir", new Class[] {String.class, text, IOException.class});
 
         baseOffset = shape.method(segment, long.class, "baseOffset", NONE);
         size = shape.method(segment, int.class, "size", NONE);
@@ -124,7 +138,7 @@ final class Broker {
         getList = shape.method(logConfig, List.class, "getList", new Class[] {String.class});
 
         configValues = shape.method(logConfig, Map.class, "values", NONE);
-        overriddenConfigs = shape.field(logConfig, Set.class, "overriddenConfigs");
+        overriddenConfigs = shape.field(logConfig, Object.class, "overriddenConfigs");
 
         cleanerManager = shape.method(cleaner, manager, "cleanerManager", NONE);
         abortAndPause = shape.method(cleaner, void.class, "abortAndPauseCleaning", new Class[] {tp});
@@ -150,8 +164,8 @@ final class Broker {
     /** By a gauge that it has registered: so it is found whether the broker's cleaner is on or off. */
     private static Object findLogManager() throws Exception {
         Shape shape = new Shape(ClassLoader.getSystemClassLoader());
-        Class metrics = shape.find("org.apache.kafka.server.metrics.KafkaYammerMetrics");
-        if (metrics == null) {
+        Class metrics = shape.type("org.apache.kafka.server.metrics.KafkaYammerMetrics", "kafka.metrics.KafkaYammerMetrics");
+        if (!shape.missing.isEmpty()) {
             return null;
         }
         Object registry = metrics.getMethod("defaultRegistry", NONE).invoke(null, NO_ARGUMENTS);
@@ -170,7 +184,7 @@ final class Broker {
 
     /** The LogManager that a gauge asks, in its fields. */
     private static Object captured(Object holder, int depth) throws Exception {
-        if (holder == null || depth == 0 || holder.getClass().getName().equals("kafka.log.LogManager")) {
+        if (holder == null || depth == 0 || MANAGERS.contains(holder.getClass().getName())) {
             return depth == 0 ? null : holder;
         }
         for (Class c = holder.getClass(); c != null && c != Object.class; c = c.getSuperclass()) {
@@ -258,7 +272,7 @@ final class Broker {
     /** In Kafka's form, null for none. */
     String topicId(Object log) throws Exception {
         Object found = containers.orNull(of(topicId, log));
-        return found == null ? null : found.toString();
+        return found == null || found.toString().equals(NO_ID) ? null : found.toString();
     }
 
     boolean isFuture(Object log) throws Exception {
@@ -302,7 +316,7 @@ final class Broker {
 
     /** Names of those that the topic has of its own. */
     Set overriddenConfigs(Object config) throws Exception {
-        return new TreeSet((Set) overriddenConfigs.get(config));
+        return new TreeSet(containers.copied(overriddenConfigs.get(config)));
     }
 
     List cleanupPolicies(Object log) throws Exception {
@@ -339,7 +353,7 @@ final class Broker {
         Map found = new LinkedHashMap();
         Object cache = containers.orNull(of(leaderEpochCache, log));
         if (cache != null) {
-            for (Object entry : (List) of(epochEntries, cache)) {
+            for (Object entry : containers.copied(of(epochEntries, cache))) {
                 if (epochStart.getLong(entry) < end) {
                     found.put(Long.valueOf(epoch.getInt(entry)), Long.valueOf(epochStart.getLong(entry)));
                 }
@@ -356,26 +370,35 @@ final class Broker {
     }
 
     void replaceSegments(Object log, List created, List old) throws Exception {
-        Shape.call(replaceSegments, log, new Object[] {containers.list(created), containers.list(old)});
+        Object[] lists = {containers.list(created), containers.list(old)};
+        Shape.call(replaceSegments, log, takesSwapFlag ? new Object[] {lists[0], lists[1], Boolean.FALSE} : lists);
     }
 
     /**
      * What the broker's own cleaner does when it cannot finish what it has begun. A KafkaStorageException is the broker's
      * word that it has done so, or that it has closed the log to stop, and then nothing was begun.
      */
-    void markOffline(Object log, String reason, Throwable error) throws Exception {
+    void markOffline(Object log, final String reason, Throwable error) throws Exception {
         if (storageException.isInstance(error)) {
             return;
         }
         IOException failure = error instanceof IOException ? (IOException) error : new IOException(error);
-        Object[] arguments = {dir(log).getParent(), reason, failure};
-        Shape.call(markOffline, of(logDirFailureChannel, log), arguments);
+        Object text = reason;
+        if (takesLazyText) {
+            text = Proxy.newProxyInstance(lazyText.getClassLoader(), new Class[] {lazyText}, new InvocationHandler() {
+                public Object invoke(Object proxy, Method method, Object[] arguments) {
+                    return reason;
+                }
+            });
+        }
+        Object[] arguments = {dir(log).getParent(), text, failure};
+        Shape.call(markOffline, logDirFailureChannel.get(logManager), arguments);
     }
 
     /** The broker's cleaner, null where it is off. */
     Object cleaner() throws Exception {
         Object cleaner = of(getCleaner, logManager);
-        if (cleaner == null && enableCleaner.getBoolean(of(cleanerConfig, logManager))) {
+        if (cleaner == null && enableCleaner.getBoolean(cleanerConfig.get(logManager))) {
             throw Refused.starting("the broker is starting, or stopping");
         }
         return cleaner;

@@ -25,19 +25,24 @@ final class Shape {
         }
     }
 
-    /** The first one, or where there is none the second one. */
-    Class either(String name, String other) {
-        Class found = find(name);
-        return found == null ? type(other) : found;
+    /** The first of these that there is: classes have moved between releases. */
+    Class type(String... names) {
+        for (String name : names) {
+            Class found = find(name);
+            if (found != null) {
+                return found;
+            }
+        }
+        missing.add(String.join(" or ", names));
+        return Void.class;
     }
 
-    Class type(String name) {
-        Class found = find(name);
-        if (found == null) {
-            missing.add(name);
-            return Void.class;
+    boolean has(Class owner, String name, Class... parameters) {
+        try {
+            return owner.getDeclaredMethod(name, parameters) != null;
+        } catch (NoSuchMethodException error) {
+            return false;
         }
-        return found;
     }
 
     /** A method, also of a superclass; `returned`: a type that its value has. */
