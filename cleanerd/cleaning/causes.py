@@ -123,7 +123,10 @@ class Held:
         return self._entry("high watermark", names.REPLICATION_CHECKPOINT, self.high_watermark, remedy)
 
     def _recovery_point(self) -> Cause:
-        remedy = "its broker raises it when it flushes the log, and when it stops"
+        remedy = (
+            "its broker writes it each log.flush.offset.checkpoint.interval.ms (a minute), first 30 s after its start, "
+            "and when it stops"
+        )
         return self._entry(
             "recovery point", names.RECOVERY_POINT_CHECKPOINT, self.facts.recovery_point or 0, remedy
         )

@@ -129,6 +129,14 @@ def test_a_missing_entry_after_a_restore_is_named_with_its_file(
     assert f"{path} has 5 as its {what}" in str(skipped(tmp_path).reason)
 
 
+def test_a_recovery_point_says_when_its_broker_writes_it(tmp_path: Path) -> None:
+    """A broker that has just started has not yet: before Kafka 3.8 no setting makes it do so in its first 30 seconds."""
+    write(tmp_path)
+    as_broker(tmp_path, **{"replication": 20, "recovery-point": 0})
+    remedy = str(skipped(tmp_path).remedy)
+    assert "each log.flush.offset.checkpoint.interval.ms (a minute), first 30 s after its start" in remedy
+
+
 def test_an_open_transaction_is_named_by_producer_and_offset(tmp_path: Path) -> None:
     write(tmp_path, producer_id=7)
     result = skipped(tmp_path)
