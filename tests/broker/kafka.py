@@ -20,7 +20,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.broker.releases import current_release, java_command, run_tool
-from tests.broker.zookeeper import SESSION_TIMEOUT_MS, ZooKeeper
+from tests.broker.zookeeper import ZooKeeper
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 60.0
@@ -59,10 +59,7 @@ KRAFT = {
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
 }
-ZOOKEEPER = {
-    "broker.id": "1",
-    "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
-}
+ZOOKEEPER = {"broker.id": "1"}
 PROPERTIES = {
     "auto.create.topics.enable": "false",
     "broker.heartbeat.interval.ms": "500",

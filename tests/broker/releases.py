@@ -31,6 +31,9 @@ class Release:
     dump_log_segments: str
     segment_bytes: str
     first_checkpoint_ms: int
+    delete_horizons: bool
+    empty_end: bool
+    last_offset_in_time_index: bool
 
     @property
     def has_zookeeper(self) -> bool:
