@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
-from cleanerd.pipeline.lazy_spark import LazySpark
 
 from cleanerd.env.page_cache import Ranges, cold_ranges, drop, size_bytes
 from cleanerd.format import names
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import META_PROPERTIES, clean

@@ -14,15 +14,15 @@ from types import ModuleType
 
 from cleanerd import format as decoders
 from cleanerd import kernels
+from cleanerd.tools import kernels as tools_kernels
 
 _FORK = multiprocessing.get_context("fork")  # to instrument everything takes longer than a short run
 _COMPILED = ("kernels", "kernels on expanded")
 
 
-def _import_all(package: ModuleType, but: str = "") -> None:
+def _import_all(package: ModuleType) -> None:
     for module in pkgutil.iter_modules(package.__path__):
-        if module.name != but:
-            importlib.import_module(f"{package.__name__}.{module.name}")
+        importlib.import_module(f"{package.__name__}.{module.name}")
 
 
 def main() -> None:
@@ -36,7 +36,8 @@ def main() -> None:
         include=["cleanerd.format"]
     ):  # before the kernels import them as they are
         _import_all(decoders)
-    _import_all(kernels, but="reference")  # numba cannot compile what is instrumented
+    for package in (kernels, tools_kernels):  # numba cannot compile what is instrumented
+        _import_all(package)
     with atheris.instrument_imports(include=["cleanerd"]):
         from tests.fuzz.targets import Target, all_targets
 
