@@ -54,7 +54,13 @@ def test_results_are_swapped_as_they_come(swapping: Swapping, daemon: DaemonProc
         swapping.broker.start()
         cleaned_above(swapping.first_dirty_offset(TOPIC))
         swapping.check()
+    (job,) = daemon.ask("clean", f"{TOPIC}-0", "--roll", "--wait")["jobs"]
+    assert job["outcome"] == "committed", job
+    assert swapping.first_dirty_offset(TOPIC) > max(swapping.ledgers[TOPIC].written), "all of it"
+    swapping.check()
     events = daemon.ask("history", f"{TOPIC}-0", "--limit", "1000")["events"]
     assert {event["outcome"] for event in events if event["kind"] == "cleaning"} >= {"committed"}
+    ways = {event["committed_by"] for event in events if event["outcome"] == "committed"}
+    assert {"swap"} <= ways <= {"swap", "lock"}, "with the lock while no broker lived"
     assert not [event for event in events if event["outcome"] in {"failed", "uncleanable"}]
     assert [line for line in swapping.complaints() if "ERROR" in line] == []
