@@ -3,15 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from cleanerd.config.model import CleanerdConfig
-
 _T = TypeVar("_T")
+JOB_MAX_BYTES = 256 << 20
+JOB_MAX_LOGS = 256
 
 
-def in_jobs(
-    logs: Iterable[_T], size_bytes: Callable[[_T], int], config: CleanerdConfig
-) -> Iterator[list[_T]]:
-    """Cut logs, most urgent first, into jobs of at most cleanerd.job.max.bytes and cleanerd.job.max.logs.
+def in_jobs(logs: Iterable[_T], size_bytes: Callable[[_T], int]) -> Iterator[list[_T]]:
+    """Cut logs, most urgent first, into jobs of at most `JOB_MAX_BYTES` and `JOB_MAX_LOGS`.
 
     A log that is larger than that is a job of its own.
     """
@@ -19,7 +17,7 @@ def in_jobs(
     size = 0
     for log in logs:
         log_bytes = size_bytes(log)
-        if job and (size + log_bytes > config.job_max_bytes or len(job) >= config.job_max_logs):
+        if job and (size + log_bytes > JOB_MAX_BYTES or len(job) >= JOB_MAX_LOGS):
             yield job
             job, size = [], 0
         job.append(log)

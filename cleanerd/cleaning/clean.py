@@ -312,7 +312,7 @@ class Cleaner:
             with watch.phase("index"):
                 logs = [log for log in logs if log.rewritten is None]
                 self._index([log for log in logs if log.indexed is None], pipeline)
-                for log in logs if self._request.config.merge_enable else ():
+                for log in logs:
                     if log.indexed is not None and log.is_alive:
                         log.plan = merge_neighbours(log.plan, log.indexed)
             with watch.phase("rewrite"):

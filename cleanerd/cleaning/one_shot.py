@@ -290,7 +290,7 @@ class _Directory(CommitHost):
                 candidates.append(answer)
             elif answer.outcome == "failed" or self._is_news(answer):
                 self._add(answer)
-        return in_jobs(in_order(candidates), lambda candidate: candidate.size_bytes, self._request.config)
+        return in_jobs(in_order(candidates), lambda candidate: candidate.size_bytes)
 
     def _examined(
         self,

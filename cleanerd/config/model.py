@@ -107,18 +107,12 @@ class CleanerdConfig(Settings):
         "A Spark job is ended and retried when none of its tasks reports for so long.")] = 300_000
     chunk_bytes: Annotated[Long, at_least(1), Key("cleanerd.chunk.bytes",
         "Bytes of log that one core works on at a time.", scope=STATIC)] = 33_554_432
-    merge_enable: Annotated[Bool, Key("cleanerd.merge.enable",
-        "Merge small neighbouring segments where that at least halves their number, even if they lose no record.")] = True
     io_max_read_bytes_per_second: Annotated[Rate, more_than(0), Key("cleanerd.io.max.read.bytes.per.second",
         "Limit on reads alone; a number or `unlimited`.")] = DOUBLE_MAX
     io_max_write_bytes_per_second: Annotated[Rate, more_than(0), Key("cleanerd.io.max.write.bytes.per.second",
         "Limit on writes alone; a number or `unlimited`.")] = DOUBLE_MAX
     spark_idle_timeout_ms: Annotated[Long, at_least(0), Key("cleanerd.spark.idle.timeout.ms",
         "Idle time after which Spark is stopped and its memory given back.")] = 60_000
-    job_max_bytes: Annotated[Long, at_least(1), Key("cleanerd.job.max.bytes",
-        "Small logs share one Spark job up to this size.")] = 268_435_456
-    job_max_logs: Annotated[Int, at_least(1), Key("cleanerd.job.max.logs",
-        "Small logs share one Spark job up to this number.", unit="logs")] = 256
     scan_interval_ms: Annotated[Long, at_least(1), Key("cleanerd.scan.interval.ms",
         "Pause between two full scans of the log directories.")] = 30_000
     retry_max: Annotated[Int, at_least(1), Key("cleanerd.retry.max",
@@ -151,8 +145,6 @@ class CleanerdConfig(Settings):
         "Time for work in progress to stop.")] = 20_000
     state_dir: Annotated[Str, matching("/.+", "an absolute path"), Key("cleanerd.state.dir",
         "Directory of the history and of what must survive a restart.", scope=STATIC)] = "/var/lib/cleanerd"
-    history_max_age_ms: Annotated[Long, at_least(1), Key("cleanerd.history.max.age.ms",
-        "History older than this is dropped.")] = 30 * _DAY_MS
     history_max_bytes: Annotated[Long, at_least(1_048_576), Key("cleanerd.history.max.bytes",
         "Largest size of the history; the oldest events go first.")] = 67_108_864
     control_socket: Annotated[Str, _SOCKET, Key("cleanerd.control.socket", "Unix socket of the control API.",

@@ -81,7 +81,7 @@ class Daemon:
         self._manager = ServiceManager(os.environ, os.getpid(), clock)
         self._stopping = threading.Event()
         self._reload_wanted = threading.Event()
-        self._history = _open_history(config.state_dir, config.history_max_age_ms, config.history_max_bytes)
+        self._history = _open_history(config.state_dir, config.history_max_bytes)
         self._mutes = Mutes(self._history, clock, self._connect)
         self._reloader = Reloader(
             configuration.with_mutes(self._mutes.ratios()),
@@ -218,7 +218,7 @@ class Daemon:
         )
 
 
-def _open_history(state_dir: str, max_age_ms: int, max_bytes: int) -> Store:
+def _open_history(state_dir: str, max_bytes: int) -> Store:
     try:
         os.makedirs(state_dir, mode=0o750, exist_ok=True)
     except OSError as error:
@@ -226,7 +226,7 @@ def _open_history(state_dir: str, max_age_ms: int, max_bytes: int) -> Store:
             f"{state_dir}: cannot keep state there: {error.strerror}; set cleanerd.state.dir to a directory that "
             f"{user_name() or f'user {os.geteuid()}'} may write"
         ) from error
-    return Store(os.path.join(state_dir, "history.sqlite"), max_age_ms=max_age_ms, max_bytes=max_bytes)
+    return Store(os.path.join(state_dir, "history.sqlite"), max_bytes=max_bytes)
 
 
 def _report_unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

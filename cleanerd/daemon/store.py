@@ -62,6 +62,7 @@ _log = structlog.get_logger("cleanerd")
 _T = TypeVar("_T")
 _Key = tuple[str, str]
 _Action = Callable[[sqlite3.Connection], None]
+MAX_AGE_MS = 30 * 86_400_000
 
 
 class Store:
@@ -70,7 +71,7 @@ class Store:
     Every method may be called from any thread; writers take turns. None raises because of the file.
     """
 
-    def __init__(self, path: str, *, max_age_ms: int, max_bytes: int) -> None:
+    def __init__(self, path: str, *, max_bytes: int, max_age_ms: int = MAX_AGE_MS) -> None:
         self._path = path
         self._max_age_ms = max_age_ms
         self._max_bytes = max_bytes
@@ -84,10 +85,10 @@ class Store:
             self._attempt(_check)
             self._save()
 
-    def set_limits(self, max_age_ms: int, max_bytes: int) -> None:
-        """New limits, from the next `prune` on."""
+    def set_limit(self, max_bytes: int) -> None:
+        """A new limit, from the next `prune` on."""
         with self._lock:
-            self._max_age_ms, self._max_bytes = max_age_ms, max_bytes
+            self._max_bytes = max_bytes
 
     @property
     def lost_events(self) -> int:

@@ -91,5 +91,5 @@ class Supervisor:
     def _set_limits(self, configuration: Configuration) -> None:
         """Priorities and the size of the history as configured."""
         config = configuration.broker
-        self.parts.store.set_limits(config.history_max_age_ms, config.history_max_bytes)
+        self.parts.store.set_limit(config.history_max_bytes)
         self.parts.due_logs.reserve(config.reserved_topics, config.reserved_max_wait_ms)

@@ -76,17 +76,14 @@ def test_clean_and_verify_agree(harm: Callable[[Path], object], spark: LazySpark
 
 @pytest.mark.parametrize("harm", of_clean.HINTS)
 def test_e2_a_damaged_index_does_not_outlive_a_cleaning_in_which_nothing_goes(
-    harm: Callable[[Path], str], spark: LazySpark, tmp_path: Path
+    harm: Callable[[Path], str], spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker goes on using it, and its readers miss records. The segments beside it are not written again."""
     directory = append(tmp_path, [150] * 3)
     before = contents(directory)
     harm(directory)
-    options = [
-        "--set=log.segment.bytes=1000",
-        "--set=log.index.interval.bytes=300",
-        "--set=cleanerd.merge.enable=false",
-    ]
+    monkeypatch.setattr("cleanerd.cleaning.clean.merge_neighbours", lambda plan, _: plan)
+    options = ["--set=log.segment.bytes=1000", "--set=log.index.interval.bytes=300"]
     ran = clean(spark, tmp_path, options=options)
     (result,) = ran.results.values()
     assert (result["outcome"], result["removed"], live_bases(str(directory))) == (

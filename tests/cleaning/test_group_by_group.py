@@ -101,11 +101,12 @@ def test_a_log_waits_for_the_room_that_the_commit_before_it_frees(
         asked.set()
         return wait(futures)
 
+    monkeypatch.setattr("cleanerd.cleaning.batching.JOB_MAX_LOGS", 1)
     monkeypatch.setattr(Cleaner, "end", ending)
     monkeypatch.setattr(Cleaner, "write", counting)
     monkeypatch.setattr("cleanerd.cleaning.overlap.wait", waiting)
     with tight(tmp_path / "small", "tu", "17m") as log_dir:
-        options = [*OPTIONS, OPTIONS[0].replace("=t:", "=u:"), "--set=cleanerd.job.max.logs=1"]
+        options = [*OPTIONS, OPTIONS[0].replace("=t:", "=u:")]
         ran = clean(spark, log_dir, options=options)
         assert {ran.outcome(topic, "small") for topic in "tu"} == {"committed"}
         assert written == [1, 1], "neither needed a second round"

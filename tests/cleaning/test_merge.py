@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from cleanerd.env.files import RealFiles
 from cleanerd.format.batch import encode_batch
@@ -104,7 +105,9 @@ def test_c065_empty_segments_are_merged_away(tmp_path: Path, spark: LazySpark) -
     assert_settled(directory)
 
 
-def test_transaction_index_and_compressed_batches_come_along(tmp_path: Path, spark: LazySpark) -> None:
+def test_transaction_index_and_compressed_batches_come_along(
+    tmp_path: Path, spark: LazySpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with LogWriter(str(tmp_path), TP.topic, TP.partition, segment_bytes=1 << 20) as writer:
         for number in range(6):
             producer = Producer(writer, codec=Codec.GZIP, producer_id=number)
@@ -113,29 +116,22 @@ def test_transaction_index_and_compressed_batches_come_along(tmp_path: Path, spa
             (producer.abort if number % 2 else producer.commit)(1000)
             writer.roll()
         directory = Path(writer.directory)
-    options = ["--set=cleanerd.merge.enable=false"]
-    for _ in range(3):  # the aborted records go, then their markers get a delete horizon
+    with monkeypatch.context() as patched:
+        patched.setattr("cleanerd.cleaning.clean.merge_neighbours", lambda plan, _: plan)
+        for _ in range(3):  # the aborted records go, then their markers get a delete horizon
+            append(tmp_path, [1])
+            clean(spark, tmp_path)
         append(tmp_path, [1])
-        clean(spark, tmp_path, options=options)
-    append(tmp_path, [1])
-    unmerged = contents(directory)
-    aborted = read_aborted_txns(RealFiles(), snapshot(tmp_path))
-    clean(spark, tmp_path, options=options)
-    assert bytes_of(contents(directory)) == bytes_of(unmerged)
+        unmerged = contents(directory)
+        aborted = read_aborted_txns(RealFiles(), snapshot(tmp_path))
+        clean(spark, tmp_path)
+        assert bytes_of(contents(directory)) == bytes_of(unmerged)
     append(tmp_path, [1])
     unmerged = contents(directory)
     clean(spark, tmp_path)
     assert len(live_bases(str(directory))) < sum(name.endswith(".log") for name in unmerged)
     assert bytes_of(contents(directory)) == bytes_of(unmerged)
     assert read_aborted_txns(RealFiles(), snapshot(tmp_path)) == aborted
-
-
-def test_nothing_is_merged_when_the_key_says_so(tmp_path: Path, spark: LazySpark) -> None:
-    directory = append(tmp_path, [5] * 10)
-    before = contents(directory)
-    ran = clean(spark, tmp_path, options=["--set=cleanerd.merge.enable=false"])
-    assert ran.outcome("t", tmp_path.name) == "unchanged"
-    assert contents(directory) == before
 
 
 def test_a_dry_run_tells_what_would_be_merged(tmp_path: Path, spark: LazySpark) -> None:

@@ -17,7 +17,6 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from tests.cleaning.logs import assert_cleaned, clean, contents, lock_of_another, size_of, write_logs
 
 BURST_S = 0.3
-ONE_BY_ONE = ("--set=cleanerd.job.max.logs=1",)
 
 
 @pytest.mark.parametrize(
@@ -42,20 +41,26 @@ def test_limits_of_io_hold_for_a_one_shot_cleaning(
     assert_cleaned(ran, log_dir / "good-0")
 
 
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each log is a job of its own."""
+    monkeypatch.setattr("cleanerd.cleaning.batching.JOB_MAX_LOGS", 1)
+
+
 @pytest.mark.parametrize(
-    ("options", "jobs"),
-    [([], [3]), (["--set=cleanerd.job.max.logs=2"], [2, 1]), (["--set=cleanerd.job.max.bytes=1"], [1, 1, 1])],
+    ("limit", "value", "jobs"), [("LOGS", 256, [3]), ("LOGS", 2, [2, 1]), ("BYTES", 1, [1, 1, 1])]
 )
 def test_logs_share_jobs_within_the_limits(
-    options: list[str], jobs: list[int], spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    limit: str, value: int, jobs: list[int], spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(f"cleanerd.cleaning.batching.JOB_MAX_{limit}", value)
     found: list[int] = []
     plan = Cleaner.plan
     monkeypatch.setattr(
         Cleaner, "plan", lambda self, logs, **more: found.append(len(logs)) or plan(self, logs, **more)
     )
     log_dir = write_logs(tmp_path / "logs", "a", "b", "c")
-    assert clean(spark, log_dir, options=options).code == 0
+    assert clean(spark, log_dir).code == 0
     assert found == jobs
 
 
@@ -96,15 +101,17 @@ def _topic(job: CleaningJob) -> str:
     return candidate.snapshot.topic_partition.topic
 
 
+@pytest.mark.usefixtures("one_by_one")
 def test_a_job_is_planned_while_the_one_before_it_is_written(
     spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = Steps(monkeypatch, lambda steps: steps.wait_for_plans(2))
     log_dir = write_logs(tmp_path / "logs", "a", "b", "c")
-    assert clean(spark, log_dir, options=ONE_BY_ONE).code == 0
+    assert clean(spark, log_dir).code == 0
     assert sorted(steps.plans) == [("a", False), ("b", False), ("c", False)]
 
 
+@pytest.mark.usefixtures("one_by_one")
 def test_a_job_is_committed_once_the_tasks_of_the_next_one_run(
     spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +135,7 @@ def test_a_job_is_committed_once_the_tasks_of_the_next_one_run(
     monkeypatch.setattr(Cleaner, "write", writing)
     monkeypatch.setattr(Cleaner, "end", ending)
     log_dir = write_logs(tmp_path / "logs", "a", "b")
-    ran = clean(spark, log_dir, options=ONE_BY_ONE)
+    ran = clean(spark, log_dir)
     assert {ran.outcome(topic) for topic in "ab"} == {"committed"}
     first, second = (topic for topic, _ in steps.plans)
     taken = [step for step in steps.taken if not step.startswith("plan")]
@@ -142,6 +149,7 @@ def test_a_job_is_committed_once_the_tasks_of_the_next_one_run(
     ]
 
 
+@pytest.mark.usefixtures("one_by_one")
 def test_what_was_written_is_committed_when_the_next_job_is_interrupted(
     spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,11 +166,12 @@ def test_what_was_written_is_committed_when_the_next_job_is_interrupted(
     log_dir = write_logs(tmp_path / "logs", "a", "b")
     before = {topic: contents(log_dir / f"{topic}-0") for topic in "ab"}
     with pytest.raises(ValueError, match="Expecting value"):  # an interrupted command has no answer
-        clean(spark, log_dir, options=ONE_BY_ONE)
+        clean(spark, log_dir)
     for topic in "ab":
         assert (contents(log_dir / f"{topic}-0") != before[topic]) == (topic in written)
 
 
+@pytest.mark.usefixtures("one_by_one")
 def test_beside_a_live_broker_a_job_is_planned_when_its_turn_has_come(
     spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,12 +179,13 @@ def test_beside_a_live_broker_a_job_is_planned_when_its_turn_has_come(
     steps = Steps(monkeypatch, lambda _: None)
     log_dir = write_logs(tmp_path / "logs", "a", "b")
     with lock_of_another(log_dir / names.LOCK):
-        ran = clean(spark, log_dir, options=ONE_BY_ONE)
+        ran = clean(spark, log_dir)
     first, second = (topic for topic, _ in steps.plans)
     assert steps.taken == [f"plan {first}", f"write {first}", f"plan {second}", f"write {second}"]
     assert {ran.outcome(topic) for topic in "ab"} == {"staged"}
 
 
+@pytest.mark.usefixtures("one_by_one")
 def test_a_job_is_planned_again_for_a_broker_that_came_meanwhile(
     spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +198,7 @@ def test_a_job_is_planned_again_for_a_broker_that_came_meanwhile(
             stack.enter_context(lock_of_another(log_dir / names.LOCK))
 
         steps = Steps(monkeypatch, broker_comes)
-        ran = clean(spark, log_dir, options=ONE_BY_ONE)
+        ran = clean(spark, log_dir)
     (first, _), (second, _), *_ = steps.plans
     assert steps.plans == [(first, False), (second, False), (second, True)]
     assert {ran.outcome(topic) for topic in "ab"} == {"staged"}

@@ -5,82 +5,47 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cli.main import main
-from cleanerd.config.keys import BROKER_KEYS, TOPIC_KEYS
+from cleanerd.config.keys import BROKER_KEYS
 from cleanerd.config.load import resolve
 from cleanerd.config.model import KraftMetadata
 from cleanerd.config.reload import plan_reload
 from cleanerd.config.sources import environment_variable, read_sources
+from cleanerd.config.values import ValueType
 from cleanerd.errors import BadConfiguration
 
 OWN = sorted(name for name in BROKER_KEYS if name.startswith("cleanerd."))
-GOOD = {
-    "cleanerd.compression": ("batch", "topic"),
-    "cleanerd.io.max.read.bytes.per.second": ("1e6", "0.5"),
-    "cleanerd.io.max.write.bytes.per.second": ("1e6", "1.7976931348623157E308"),
-    "cleanerd.spark.master": ("", "spark://a:7077"),
-    "cleanerd.reserved.topics": ("", "__consumer_offsets, a.b"),
-    "cleanerd.staged.max.bytes": ("-1", "0", "5000000000"),
-    "cleanerd.staged.min.free.ratio": ("0", "0.25", "1"),
-    "cleanerd.log.cleaner.enable": ("true", "FALSE"),
-    "cleanerd.min.cleanable.dirty.ratio": ("0", "0.25", "1"),
-    "cleanerd.broker.cleaner.grace.ms": ("0", "60000"),
-    "cleanerd.kafka.bootstrap.servers": ("", "a:9092, b.c:9093", "[::1]:9092"),
-    "cleanerd.kafka.client.config": ("", "/etc/kafka/client.properties"),
-    "cleanerd.state.dir": ("/var/lib/x",),
-    "cleanerd.control.socket": ("/run/c.sock", "/" + "s" * 106),
-    "cleanerd.metrics.listen": ("", "0.0.0.0:1", "[::1]:11308", "localhost:65535"),
-    "cleanerd.metrics.per.partition.topics": ("", "orders", "orders-*, a[0-9]?"),
-    "cleanerd.page": ("true", "False"),
-    "cleanerd.log.format": ("auto", "json", "console"),
-    "cleanerd.log.level": ("debug", "error"),
-    "cleanerd.merge.enable": ("true", "False"),
-    "cleanerd.broker.agent.untested": ("true", "False"),
-    "cleanerd.commit.live": ("auto", "off"),
-    "cleanerd.history.max.bytes": ("1048576",),
-    "cleanerd.shutdown.timeout.ms": ("0", "1"),
-    "cleanerd.spark.idle.timeout.ms": ("0",),
-    "cleanerd.reserved.max.wait.ms": ("0",),
+FORMS = {
+    "cleanerd.io.max.read.bytes.per.second": ("1e6 0.5 unlimited", "0 -1 NaN fast"),
+    "cleanerd.reserved.topics": ("__consumer_offsets,a.b", f"a/b a,,b {'x' * 250}"),
+    "cleanerd.staged.max.bytes": ("-1 0 5000000000", "-2 1.5"),
+    "cleanerd.staged.min.free.ratio": ("0 0.25 1", "-0.1 1.1"),
+    "cleanerd.kafka.bootstrap.servers": ("a:9092,b.c:9093 [::1]:9092", "a a:b a:1,,b:2 PLAINTEXT://a:1"),
+    "cleanerd.kafka.client.config": ("/etc/kafka/client.properties", "client.properties"),
+    "cleanerd.state.dir": ("/var/lib/x", "var/lib"),
+    "cleanerd.control.socket": (f"/run/c.sock /{'s' * 106}", f"control.sock /{'s' * 107}"),
+    "cleanerd.metrics.listen": (
+        "0.0.0.0:1 [::1]:11308 localhost:65535",
+        "11308 :11308 host: host:65536 ::1:11308 /x:1",
+    ),
+    "cleanerd.metrics.per.partition.topics": ("orders orders-*,a[0-9]?", "a/b a,,b"),
+    "cleanerd.log.level": ("debug error", "INFO trace"),
+    "cleanerd.page": ("true False", "yes 1"),
+    "cleanerd.retry.max": ("1", "0 -1 x 1.0"),
+    "cleanerd.history.max.bytes": ("1048576", "1048575"),
+    "cleanerd.shutdown.timeout.ms": ("0 1", "-1"),
 }
-BAD = {
-    "cleanerd.compression": ("", "producer"),
-    "cleanerd.io.max.read.bytes.per.second": ("0", "-1", "NaN", "fast"),
-    "cleanerd.io.max.write.bytes.per.second": ("0", ""),
-    "cleanerd.spark.master": (),
-    "cleanerd.reserved.topics": ("a/b", "a,,b", "x" * 250),
-    "cleanerd.staged.max.bytes": ("-2", "1.5"),
-    "cleanerd.staged.min.free.ratio": ("-0.1", "1.1"),
-    "cleanerd.log.cleaner.enable": ("", "yes"),
-    "cleanerd.min.cleanable.dirty.ratio": ("-0.1", "1.1"),
-    "cleanerd.broker.cleaner.grace.ms": ("-1", "x"),
-    "cleanerd.kafka.bootstrap.servers": ("a", "a:b", "a:1,,b:2", "PLAINTEXT://a:1"),
-    "cleanerd.kafka.client.config": ("client.properties",),
-    "cleanerd.state.dir": ("", "var/lib"),
-    "cleanerd.control.socket": ("", "control.sock", "/" + "s" * 107),
-    "cleanerd.metrics.listen": ("11308", ":11308", "host:", "host:65536", "a b:1", "::1:11308", "/x:1"),
-    "cleanerd.metrics.per.partition.topics": ("a/b", "a,,b"),
-    "cleanerd.log.format": ("", "JSON"),
-    "cleanerd.log.level": ("INFO", "trace"),
-    "cleanerd.merge.enable": ("yes", ""),
-    "cleanerd.broker.agent.untested": ("yes", ""),
-    "cleanerd.commit.live": ("on", ""),
-    "cleanerd.history.max.bytes": ("1048575",),
-    "cleanerd.shutdown.timeout.ms": ("-1",),
-    "cleanerd.spark.idle.timeout.ms": ("-1",),
-    "cleanerd.reserved.max.wait.ms": ("-1",),
-}
-POSITIVE = (("1",), ("0", "-1", "x", "1.0"))
-"""What every other key accepts and refuses: it is a number of 1 or more."""
+"""A key of each form: what it accepts, and what it refuses."""
 
 
-@pytest.mark.parametrize("key", OWN)
-def test_what_each_key_accepts(key: str) -> None:
+@pytest.mark.parametrize("key", FORMS)
+def test_what_a_key_of_each_form_accepts(key: str) -> None:
     """Every bound from both sides; a refused value is named with key, expectation and origin."""
     row = BROKER_KEYS[key]
-    for text in GOOD.get(key, POSITIVE[0]):
-        configuration = resolve(read_sources(None, [(key, text)]))
-        value = getattr(configuration.topic("t") if key in TOPIC_KEYS else configuration.broker, row.field)
-        assert value == row.type.parse(text)
-    for text in BAD.get(key, POSITIVE[1]):
+    good, bad = FORMS[key]
+    for text in good.split():
+        broker = resolve(read_sources(None, [(key, text)])).broker
+        assert getattr(broker, row.field) == row.type.parse(text)
+    for text in bad.split():
         with pytest.raises(BadConfiguration) as caught:
             resolve(read_sources(None, [(key, text)]))
         (problem,) = caught.value.problems
@@ -88,10 +53,22 @@ def test_what_each_key_accepts(key: str) -> None:
         assert problem.endswith(f"found {text!r} (command line: --set {key})")
 
 
+@pytest.mark.parametrize("text", ["", "a b"])
+@pytest.mark.parametrize("key", [name for name in OWN if BROKER_KEYS[name].type is not ValueType.STRING])
+def test_what_is_no_value_at_all_is_refused(key: str, text: str) -> None:
+    """Nothing is bent into a value; a list may be empty."""
+    if text or BROKER_KEYS[key].type is not ValueType.LIST:
+        with pytest.raises(BadConfiguration):
+            resolve(read_sources(None, [(key, text)]))
+
+
 @pytest.mark.parametrize("key", OWN)
 def test_environment_and_file_set_each_key(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`CLEANERD_...` beats the config file, `--set` beats both."""
-    text = GOOD.get(key, ("1",))[0]
+    default = BROKER_KEYS[key].default
+    text = ",".join(default) if isinstance(default, tuple) else str(default)
+    if default is None:
+        text = "true" if BROKER_KEYS[key].type is ValueType.BOOLEAN else "1"
     path = tmp_path / "server.properties"
     path.write_text(f"{key}={text}\n")
     in_file = resolve(read_sources(str(path))).broker_settings[key]

@@ -22,7 +22,6 @@ from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.models import HistoryEvent
 from cleanerd.daemon.workers import Worker
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
@@ -115,10 +114,13 @@ def test_nothing_more_is_staged_beside_a_live_broker_than_it_allows(tmp_path: Pa
     assert daemon.parts.schedule.next() is not None
 
 
-def test_small_logs_of_a_directory_share_a_job_up_to_its_limits(tmp_path: Path, make: Make) -> None:
+def test_small_logs_of_a_directory_share_a_job_up_to_its_limits(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cleanerd.cleaning.batching.JOB_MAX_LOGS", 3)
     topics = ("a", "b", "c", "d")
     logs = write_logs(tmp_path / "logs", *topics)
-    daemon = make(logs, dict.fromkeys(topics, "compact"), cleanerd_job_max_logs=3)
+    daemon = make(logs, dict.fromkeys(topics, "compact"))
     job = daemon.parts.schedule.next()
     assert job is not None
     assert len(job.logs) == 3
@@ -139,21 +141,6 @@ def test_requested_job_waits_for_its_log_and_goes_before_what_is_due(tmp_path: P
     assert [str(log) for log in first.logs] == ["due-0"], "a paused log stops nobody else"
     daemon.parts.states.resume(asked)
     assert daemon.parts.schedule.next() is job
-
-
-def test_limits_of_the_history_hold_from_a_reload_on(tmp_path: Path, make: Make) -> None:
-    """cleanerd.history.max.age.ms, cleanerd.history.max.bytes."""
-    logs = write_logs(tmp_path / "logs", "one")
-    daemon = make(logs, {"one": "compact"})
-    now_ms = daemon.parts.clock.now_ms()
-    for age_ms in (1000, 3_600_000):
-        daemon.parts.store.record(HistoryEvent(time_ms=now_ms - age_ms, kind="daemon", outcome="started"))
-    daemon.parts.store.prune(now_ms)
-    assert len(daemon.parts.store.events(None, 10, None, None)) == 2
-    shorter = configuration(logs, {"one": "compact"}, cleanerd_history_max_age_ms=60_000)
-    daemon.apply(plan_reload(daemon.parts.configuration(), shorter))
-    daemon.parts.store.prune(now_ms)
-    assert [event.time_ms for event in daemon.parts.store.events(None, 10, None, None)] == [now_ms - 1000]
 
 
 def test_cleanerds_own_switch_and_ratio_win_over_the_brokers(tmp_path: Path, make: Make) -> None:

@@ -100,7 +100,6 @@ class Clients:
             "log.cleaner.min.cleanable.ratio": 0.0 if is_calm else chance.choice([0.0, 0.3, 0.6]),
             "log.cleaner.delete.retention.ms": rules.delete_retention_ms,
             "log.cleaner.min.compaction.lag.ms": rules.compaction_lag_ms,
-            "cleanerd.merge.enable": chance.choice(["true", "false"]),
             "cleanerd.state.dir": stage.state,
             "cleanerd.retry.backoff.ms": 1000,
             "cleanerd.chunk.bytes": 1 << 20,

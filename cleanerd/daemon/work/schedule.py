@@ -102,7 +102,7 @@ class Schedule:
             if one.log.log_dir == first.log.log_dir
             and (one.reason is DueReason.HORIZON) == (first.reason is DueReason.HORIZON)
         )
-        return next(in_jobs(alike, _size_bytes, self._configuration().broker))
+        return next(in_jobs(alike, _size_bytes))
 
     def _is_free(self) -> Callable[[LogId], bool]:
         """What answers for one look at all logs: it asks once who owns a log directory."""

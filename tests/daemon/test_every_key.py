@@ -1,0 +1,421 @@
+"""Every key that a reload may change takes effect in a running daemon: each is changed alone, and its effect looked at.
+
+The daemon is the real one, with a real engine and a real Spark; its threads are not started, so that a test does their steps
+one by one.
+"""
+
+import logging
+import math
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from unittest.mock import ANY
+
+import pytest
+
+from cleanerd.cleaning.clean import budget_of
+from cleanerd.cleaning.result import CleanRequest, LogResult
+from cleanerd.cleaning.throttle import RateLimit
+from cleanerd.config.keys import BROKER_KEYS
+from cleanerd.config.load import Configuration, resolve
+from cleanerd.config.settings import Scope
+from cleanerd.config.sources import read_sources
+from cleanerd.daemon.configuration.reload import ReloadStatus, ReloadTrigger
+from cleanerd.daemon.engine.calls import CleanCall
+from cleanerd.daemon.loops.housekeeper import Housekeeper
+from cleanerd.daemon.process import Daemon
+from cleanerd.daemon.reports import retention
+from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.values.models import HistoryEvent
+from cleanerd.env.clock import SystemClock
+from cleanerd.errors import ClusterRefused, NoWayIn
+from cleanerd.format import names
+from cleanerd.format.names import TopicPartition
+from cleanerd.tools.client.producer import Producer, ProducerRecord
+from cleanerd.tools.client.writer import LogWriter
+from tests.cleaning.logs import lock_of_another, write_logs
+
+DAY_MS = 86_400_000
+BAD = LogResult("t", 0, "/d", "failed", "garbage", error="CorruptFile")
+
+
+class Running:
+    """A daemon with one directory of cooperating writers."""
+
+    def __init__(self, root: Path) -> None:
+        self.log_dir = write_logs(root / "logs", "t")
+        (self.log_dir / names.META_PROPERTIES).unlink()
+        self._file = root / "server.properties"
+        self._fixed = {
+            "log.dirs": self.log_dir,
+            "cleanerd.state.dir": root,
+            "cleanerd.control.socket": root / "control.sock",
+            "cleanerd.metrics.listen": "",
+            "log.cleanup.policy": "compact",
+        }
+        self._write({})
+        self._daemon = Daemon(self._load(), (str(self.log_dir),), str(self._file), self._load, lambda: None)
+        self.parts, self.crew, self.connect = self._daemon._parts, self._daemon._crew, self._daemon._connect
+        self.parts.ownership.take_at_start(self.parts.log_dirs)
+        self.t = self.log("t")
+        self._written, self._random = 0, random.Random(1)
+        self.scan()
+
+    def set(self, settings: Mapping[str, str]) -> None:
+        """Reload with these settings, and no others but the fixed ones."""
+        self._write(settings)
+        self._daemon._reload(ReloadTrigger.FILES)
+        last = self._daemon._reloader.last
+        assert last is not None
+        assert last.status is not ReloadStatus.REJECTED, last.problems
+        self.scan()
+
+    def stop(self) -> None:
+        self._daemon._supervisor.stop()
+
+    def log(self, topic: str) -> LogId:
+        return LogId(str(self.log_dir), TopicPartition(topic, 0))
+
+    def scan(self) -> None:
+        self.crew.scanner.scan()
+
+    def fresh(self) -> LogId:
+        """One more dirty log, which no cleaning has seen."""
+        self._written += 1
+        log = self.log(f"t{self._written}")
+        with LogWriter(log.log_dir, log.topic_partition.topic, 0, segment_bytes=1 << 20) as writer:
+            for _ in range(6):
+                for _ in range(5):
+                    again = ProducerRecord(b"again", b"", 1000)
+                    Producer(writer).send([again, *(self._row() for _ in range(100))])
+                writer.roll()
+        return log
+
+    def _row(self) -> ProducerRecord:
+        words = b" ".join(b"word%d" % self._random.randrange(300) for _ in range(5))
+        return ProducerRecord(b"key %d" % self._random.randrange(1 << 40), words, 1000)
+
+    def cleaned(self, log: LogId, engine: Any = None) -> Path:
+        """The partition directory, after the engine has cleaned it."""
+        self.scan()
+        requested = self.parts.jobs.request([log], force=True)
+        job = self.parts.schedule.next()
+        assert job is requested
+        cleanings = self.crew.cleaners.cleanings
+        replace(cleanings, engine=engine or cleanings.engine).run(job)
+        return Path(log.directory)
+
+    def _write(self, settings: Mapping[str, str]) -> None:
+        merged = {**self._fixed, **settings}
+        self._file.write_text("".join(f"{key}={text}\n" for key, text in merged.items()))
+
+    def _load(self) -> Configuration:
+        return resolve(read_sources(str(self._file)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A daemon sets up the log of its process."""
+    root, hook = logging.getLogger(), sys.excepthook
+    level, handlers = root.level, root.handlers[:]
+    yield
+    sys.excepthook = hook
+    root.setLevel(level)
+    root.handlers[:] = handlers
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    daemon = Running(tmp_path_factory.mktemp("every"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(daemon.crew.cleaners.workers, "resize", lambda _: None)
+        yield daemon
+    daemon.stop()
+
+
+class Effect(NamedTuple):
+    """What is seen before and after a key is set to `text`, which differ; `given` is set all the time."""
+
+    look: Callable[[Running], object]
+    text: str
+    before: object = ANY
+    after: object = ANY
+    given: Mapping[str, str] = {}
+
+
+def rate(limit: RateLimit) -> Callable[[Running], object]:
+    return lambda running: running.parts.throttle.limits()[limit]
+
+
+def pause_s(thread: str) -> Callable[[Running], object]:
+    """How long a thread of the daemon pauses when it has nothing to do."""
+    return lambda running: next(one for one in running.crew._keepers if one.name == thread)._backoff_s()
+
+
+def is_due(running: Running) -> bool:
+    return running.t in [one.log for one in running.parts.schedule._all_due() if one.late_s is None]
+
+
+def is_first(running: Running) -> bool:
+    """Whether the log goes before all others as one of a reserved topic that has waited too long."""
+    running.parts.schedule._all_due()
+    return any(one.late_s is not None for one in running.parts.schedule._all_due())
+
+
+def obstacle(running: Running) -> str | None:
+    found = running.parts.conditions.of(running.t).obstacle
+    return found.split(":")[0] if found else None
+
+
+def no_room(running: Running) -> bool:
+    """Whether nothing more may be staged beside a live broker."""
+    with lock_of_another(running.log_dir / names.LOCK):
+        running.scan()
+        found = running.parts.conditions.of(running.t).obstacle is not None
+    running.scan()
+    return found
+
+
+def grace(running: Running) -> bool:
+    """Whether a log is left to the cleaner of a live broker, which is at work."""
+    cleaner = type(running.parts.conditions.brokers_cleaner)
+    with pytest.MonkeyPatch.context() as patched, lock_of_another(running.log_dir / names.LOCK):
+        patched.setattr(cleaner, "is_at_work", lambda *_: True)
+        running.scan()
+        return "left to the broker's own cleaner" in (running.parts.conditions.of(running.t).obstacle or "")
+
+
+def staged_pause_s(running: Running) -> object:
+    """How long the committer pauses while something is staged."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(running.parts.inventory), "staged", lambda _: [running.t])
+        return pause_s("cleanerd-committer")(running)
+
+
+def failed(running: Running) -> tuple[bool, int]:
+    """What one failure makes of a log: whether it is uncleanable, and else how long it waits, in ms."""
+    running.crew.cleaners._failed(running.t, BAD)
+    found = running.parts.failures.of(running.t)
+    assert found is not None
+    running.parts.failures.retry([running.t])
+    return found.is_uncleanable, 0 if found.retry_at_ms is None else found.retry_at_ms - found.failed_ms
+
+
+def release(running: Running) -> bool:
+    """Whether the agent may work in a release that it is not tested with."""
+    session: Any = SimpleNamespace(hello={"release": "9.9"}, close=lambda: None)
+    try:
+        running.parts.brokers._check_release(session)
+    except NoWayIn:
+        return False
+    return True
+
+
+def cluster(running: Running) -> object:
+    """The brokers that the daemon would ask, and the file that says how."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("cleanerd.daemon.process.KafkaAdmin", lambda *asked: asked)
+        try:
+            return running.connect()
+        except ClusterRefused:
+            return None
+
+
+def lasts(running: Running) -> bool:
+    """Whether the history keeps 100 events of 20 kB."""
+    store, now_ms = running.parts.store, running.parts.clock.now_ms()
+    for _ in range(100):
+        store.record(HistoryEvent(time_ms=now_ms, kind="daemon", outcome="started", reason="x" * 20_000))
+    store.prune(now_ms)
+    return len(store.events(None, 1000, None, None)) >= 100
+
+
+def has_series(running: Running) -> bool:
+    return b'topic="t"' in running.parts.metrics.page("")[0]
+
+
+def engine_runs(running: Running) -> bool:
+    """Whether an engine that has just worked is still there after a look of the housekeeper."""
+    running.cleaned(running.fresh())
+    Housekeeper(running.parts)._stop_idle_engines()
+    return running.parts.engine.pid is not None
+
+
+def budget(running: Running) -> int:
+    """Bytes for keys of a cleaning that the daemon asks its engine for."""
+    calls: list[CleanCall] = []
+
+    class Recorder:
+        def clean(self, call: CleanCall, *_: object) -> list[LogResult]:
+            calls.append(call)
+            return [LogResult.of(tp, call.log_dir) for tp in call.partitions]
+
+    running.cleaned(running.fresh(), Recorder())
+    (call,) = calls
+    request = CleanRequest(
+        config=call.config, topic_config=call.topic_configs.__getitem__, log_dirs=(), jobs_at_once=1
+    )
+    return budget_of(request).bytes
+
+
+def files(running: Running) -> int:
+    """Segments after a cleaning."""
+    return len(list(running.cleaned(running.fresh()).glob("*.log")))
+
+
+def index_bytes(running: Running) -> int:
+    return sum(path.stat().st_size for path in running.cleaned(running.fresh()).glob("*.index"))
+
+
+def codec(running: Running) -> int:
+    """That of the first batch after a cleaning."""
+    path = min(running.cleaned(running.fresh()).glob("*.log"))
+    return path.read_bytes()[22] & 7
+
+
+def log_bytes(running: Running) -> int:
+    return sum(path.stat().st_size for path in running.cleaned(running.fresh()).glob("*.log"))
+
+
+def remembers(running: Running) -> bool:
+    """Whether the last batch of a producer that was there a minute ago stays, although its record goes."""
+    log, now_ms, producer_id = (
+        running.log(f"{running.fresh().topic_partition.topic}x"),
+        SystemClock().now_ms(),
+        1 << 60 | 7,
+    )
+    with LogWriter(log.log_dir, log.topic_partition.topic, 0, segment_bytes=1 << 20) as writer:
+        Producer(writer, producer_id=producer_id).put(b"key", b"old", now_ms - 60_000)
+        Producer(writer).put(b"key", b"new", now_ms - 50_000)
+        writer.roll()
+    found = b"".join(path.read_bytes() for path in running.cleaned(log).glob("*.log"))
+    return producer_id.to_bytes(8, "big") in found
+
+
+def horizon_days(running: Running) -> int:
+    """How long a tombstone stays after its first cleaning: the delete horizon in the header of its batch."""
+    log, now_ms = running.log(f"{running.fresh().topic_partition.topic}x"), SystemClock().now_ms()
+    with LogWriter(log.log_dir, log.topic_partition.topic, 0, segment_bytes=1 << 20) as writer:
+        Producer(writer).put(b"key", None, 1000)
+        writer.roll()
+    header = min(running.cleaned(log).glob("*.log")).read_bytes()
+    assert header[22] & 0x40, "the batch has a horizon"
+    return round((int.from_bytes(header[27:35], "big") - now_ms) / DAY_MS)
+
+
+def deleted_after(running: Running) -> int:
+    """How long the directory of a deleted log stays, in minutes."""
+    running.parts.deletions._deleted_logs.clear()
+    gone = running.log_dir / f"gone-0.{'0' * 32}-delete"
+    gone.mkdir()
+    running.scan()
+    due_ms = running.parts.deletions.next_due_ms
+    gone.rmdir()
+    assert due_ms is not None
+    return round((due_ms - running.parts.clock.now_ms()) / 60_000)
+
+
+def breaches(running: Running) -> tuple[str, ...]:
+    return tuple(retention.planned(running.parts, running.t).breaches)
+
+
+def codec_of(name: str) -> dict[str, str]:
+    return {"cleanerd.compression": "topic", "compression.type": name}
+
+
+EFFECTS: dict[str, Effect] = {
+    # limits
+    "log.cleaner.io.max.bytes.per.second": Effect(rate(RateLimit.TOTAL), "5e9", math.inf, 5e9),
+    "cleanerd.io.max.read.bytes.per.second": Effect(rate(RateLimit.READ), "6e9", math.inf, 6e9),
+    "cleanerd.io.max.write.bytes.per.second": Effect(rate(RateLimit.WRITE), "7e9", math.inf, 7e9),
+    "log.cleaner.dedupe.buffer.size": Effect(budget, "10000000", 120_795_955, 9_000_000),
+    "log.cleaner.io.buffer.load.factor": Effect(budget, "0.5", 120_795_955, 67_108_864),
+    "log.cleaner.backoff.ms": Effect(pause_s("cleanerd-retention"), "4000", 15.0, 4.0),
+    "cleanerd.scan.interval.ms": Effect(pause_s("cleanerd-scanner"), "9000", 30.0, 9.0),
+    "cleanerd.job.stall.timeout.ms": Effect(
+        lambda running: running.parts.engine._stall_timeout_ms(), "1000", 300_000, 1000
+    ),
+    # which logs are cleaned, and when
+    "cleanerd.log.cleaner.enable": Effect(obstacle, "false", None, "cleaning is off"),
+    "log.cleanup.policy": Effect(is_due, "delete", True, False),
+    "log.cleaner.min.cleanable.ratio": Effect(is_due, "1", True, False),
+    "cleanerd.min.cleanable.dirty.ratio": Effect(is_due, "1", True, False),
+    "log.cleaner.min.compaction.lag.ms": Effect(is_due, str(2**62), True, False),
+    "log.cleaner.max.compaction.lag.ms": Effect(is_due, "1", False, True, {"log.cleaner.min.cleanable.ratio": "1"}),
+    "cleanerd.reserved.topics": Effect(is_first, "t", False, True, {"cleanerd.reserved.max.wait.ms": "0"}),
+    "cleanerd.reserved.max.wait.ms": Effect(is_first, "0", False, True, {"cleanerd.reserved.topics": "t"}),
+    "cleanerd.broker.cleaner.grace.ms": Effect(grace, "0", True, False),
+    "producer.id.expiration.ms": Effect(remembers, "1000", True, False),
+    "cleanerd.retry.max": Effect(failed, "1", (False, 10_000), (True, 0)),
+    "cleanerd.retry.backoff.ms": Effect(failed, "70", (False, 10_000), (False, 70)),
+    # what becomes of them
+    "log.segment.bytes": Effect(files, "30000", 2),
+    "log.index.size.max.bytes": Effect(files, "50", 2),
+    "log.index.interval.bytes": Effect(index_bytes, "1000000000"),
+    "cleanerd.compression": Effect(codec, "topic", 0, 4, {"compression.type": "zstd"}),
+    "compression.type": Effect(codec, "lz4", 0, 3, {"cleanerd.compression": "topic"}),
+    "compression.gzip.level": Effect(log_bytes, "1", given=codec_of("gzip")),
+    "compression.lz4.level": Effect(log_bytes, "1", given=codec_of("lz4")),
+    "compression.zstd.level": Effect(log_bytes, "19", given=codec_of("zstd")),
+    "log.cleaner.delete.retention.ms": Effect(horizon_days, str(3 * DAY_MS), 1, 3),
+    "log.retention.ms": Effect(breaches, "-1", ("retention.ms",), (), {"log.cleanup.policy": "delete"}),
+    "log.retention.bytes": Effect(
+        breaches, "1", (), ("retention.bytes",), {"log.cleanup.policy": "delete", "log.retention.ms": "-1"}
+    ),
+    "log.segment.delete.delay.ms": Effect(deleted_after, "7200000", 1, 120),
+    # results that wait, and brokers
+    "cleanerd.commit.live": Effect(lambda running: running.parts.brokers.known_refusal("/d"), "auto", ANY, None),
+    "cleanerd.broker.agent.untested": Effect(release, "true", False, True),
+    "cleanerd.staged.max.bytes": Effect(no_room, "0", False, True),
+    "cleanerd.staged.min.free.ratio": Effect(no_room, "1", False, True),
+    "cleanerd.staged.commit.interval.ms": Effect(staged_pause_s, "3000", 1.0, 3.0),
+    "cleanerd.kafka.bootstrap.servers": Effect(cluster, "a:1, b:2", None, (("a:1", "b:2"), "")),
+    "cleanerd.kafka.client.config": Effect(
+        cluster, "/a/file", (("a:1",), ""), (("a:1",), "/a/file"), {"cleanerd.kafka.bootstrap.servers": "a:1"}
+    ),
+    # history, metrics, log, and the engine at last
+    "cleanerd.history.max.bytes": Effect(lasts, "1048576", True, False),
+    "cleanerd.metrics.per.partition.topics": Effect(has_series, "t", False, True),
+    "cleanerd.log.level": Effect(lambda _: logging.getLogger().level, "debug", logging.INFO, logging.DEBUG),
+    "cleanerd.spark.idle.timeout.ms": Effect(engine_runs, "0", True, False),
+}  # fmt: skip
+OF_THREADS = {"log.cleaner.threads", "cleanerd.shutdown.timeout.ms"}
+
+
+@pytest.mark.parametrize("key", EFFECTS)
+def test_a_key_takes_effect_without_a_restart(running: Running, key: str) -> None:
+    effect = EFFECTS[key]
+    running.set(effect.given)
+    before = effect.look(running)
+    running.set({**effect.given, key: effect.text})
+    after = effect.look(running)
+    assert (before, after) == (effect.before, effect.after)
+    assert before != after
+
+
+def test_threads_come_with_a_reload_and_have_so_much_time_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """log.cleaner.threads, cleanerd.shutdown.timeout.ms."""
+    running = Running(tmp_path)
+    idle = {"cleanerd.log.cleaner.enable": "false"}
+    for count in (2, 4):
+        running.set({**idle, "log.cleaner.threads": str(count), "cleanerd.shutdown.timeout.ms": "7000"})
+        assert len(running.crew.cleaners.workers.all()) == count + 1, "and the express one"
+    left_s: list[float] = []
+    now_s = running.parts.clock.monotonic_s
+    monkeypatch.setattr(running.crew, "join_keepers", lambda end_s: left_s.append(end_s - now_s()) or True)
+    began_s = now_s()
+    running.stop()
+    assert 7.0 - (now_s() - began_s) <= left_s[0] <= 7.0
+
+
+def test_no_key_that_a_reload_may_change_is_left_out() -> None:
+    reloadable = {
+        name for name, key in BROKER_KEYS.items() if key.scope is Scope.RELOADABLE and key.has_effect
+    }
+    assert reloadable == EFFECTS.keys() | OF_THREADS
