@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from cleanerd.cleaning import steps
 from cleanerd.cleaning.choose import Candidate, PaceOf
 from cleanerd.cleaning.merge import merge_neighbours
 from cleanerd.cleaning.phases import Stopwatch
@@ -274,6 +275,7 @@ class Cleaner:
     ) -> None:
         for log in logs:
             self._progress.planned(log.candidate.snapshot.topic_partition, log.plan.work.size_bytes)
+            self._progress.step(steps.planned(log.plan))
         if reporter is not None:
             run(reporter)
             return
@@ -315,9 +317,11 @@ class Cleaner:
                 for log in logs:
                     if log.indexed is not None and log.is_alive:
                         log.plan = merge_neighbours(log.plan, log.indexed)
+                        self._progress.step(steps.mapped(log.indexed))
             with watch.phase("rewrite"):
                 for log, rewritten in zip(logs, rewrite(logs, pipeline), strict=True):
                     log.rewritten, log.error = rewritten, log.error or rewritten.error
+                    steps.tell_rewritten(self._progress, log.plan, rewritten)
 
     def _index(self, logs: list[_Log], pipeline: Pipeline) -> None:
         for log, indexed in zip(logs, pipeline.index(*self._works(logs)), strict=True):
@@ -334,6 +338,9 @@ class Cleaner:
         for log, (indexed, rewritten) in zip(logs, pipeline.clean_small(*self._works(logs)), strict=True):
             log.indexed, log.rewritten = indexed, rewritten
             log.error = indexed.error
+            if rewritten is not None:
+                self._progress.step(steps.mapped(indexed))
+                steps.tell_rewritten(self._progress, log.plan, rewritten)
 
     def _works(self, logs: list[_Log]) -> tuple[list[LogWork], list[tuple[int, int]]]:
         """What the pipeline is to do, and the keys that it does it with."""
@@ -404,6 +411,7 @@ class Cleaner:
                 log.error = staged
             else:
                 log.staged = staged
+                self._progress.step(steps.staged(log.plan, rewritten, staged))
         if log.error is not None or rewritten is None:
             self._discard(log.candidate)
 

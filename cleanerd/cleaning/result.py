@@ -195,6 +195,15 @@ class CleanRequest:
         return tuple(dict.fromkeys((*self.log_dirs, *self.config.log_dirs)))
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step of the cleaning of a log came to, for a log at debug level: plain values by name."""
+
+    topic_partition: TopicPartition
+    name: str
+    numbers: Mapping[str, object]
+
+
 class Progress(Protocol):
     """Hears how far a run is; called from any thread."""
 
@@ -204,6 +213,10 @@ class Progress(Protocol):
 
     def advanced(self, tp: TopicPartition, phase: str, bytes_done_delta: int, records_delta: int) -> None:
         """A task of `phase` moved so much more."""
+        ...
+
+    def step(self, step: Step) -> None:
+        """A step of a log is done. Must not raise."""
         ...
 
     def finished(self, result: LogResult) -> None:

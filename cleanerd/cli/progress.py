@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Self, TextIO
 
-from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.result import LogResult, Step
 from cleanerd.format.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ class NoProgress:
         """Nothing to draw."""
 
     def advanced(self, tp: TopicPartition, phase: str, bytes_done_delta: int, records_delta: int) -> None:
+        """Nothing to draw."""
+
+    def step(self, step: Step) -> None:
         """Nothing to draw."""
 
     def finished(self, result: LogResult) -> None:

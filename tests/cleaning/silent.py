@@ -1,6 +1,6 @@
 """A progress that nobody looks at."""
 
-from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.result import LogResult, Step
 from cleanerd.format.names import TopicPartition
 
 
@@ -11,6 +11,9 @@ class Silent:
         """Nothing."""
 
     def advanced(self, tp: TopicPartition, phase: str, bytes_done_delta: int, records_delta: int) -> None:
+        """Nothing."""
+
+    def step(self, step: Step) -> None:
         """Nothing."""
 
     def finished(self, result: LogResult) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cleanerd.cleaning.result import Step
 from cleanerd.config.model import CleanerdConfig, TopicConfig
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.channel import Reporter
@@ -59,6 +60,14 @@ class PlannedBytes:
     call_id: int
     topic_partition: TopicPartition
     total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """A log of a call got on, where the log level is debug."""
+
+    call_id: int
+    step: Step
 
 
 @dataclass(frozen=True, slots=True)

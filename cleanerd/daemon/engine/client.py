@@ -21,13 +21,14 @@ from cleanerd.daemon.engine.calls import (
     ExamineCall,
     PlannedBytes,
     SparkJob,
+    StepDone,
 )
 from cleanerd.env.clock import Clock
 from cleanerd.env.host import passed_on
 from cleanerd.errors import JobFailed
 from cleanerd.spark_runtime.spark_master import SparkPlace
 
-PlannedHook = Callable[[PlannedBytes], None]
+ProgressHook = Callable[[PlannedBytes | StepDone], None]
 _POLL_S = 0.5
 _ENDING_S = 60.0  # a JVM that leaves an archive of its classes takes seconds
 _ABORT_PATIENCE_S = 15.0  # in which the tasks of a job that is to stop report, if they are alive
@@ -61,12 +62,12 @@ class _Child:
         self._connection = Connection(ours.detach())
         self._connection.send(place)  # not an argument: every user of the machine can read those
         self._mutex = threading.Lock()
-        self._calls: dict[int, tuple[Future[Any], PlannedHook]] = {}
+        self._calls: dict[int, tuple[Future[Any], ProgressHook]] = {}
         self._closed = False
         self._told_s: float | None = None  # when it was told to end
         threading.Thread(target=self._read, name="cleanerd-engine-reader", daemon=True).start()
 
-    def call(self, call: EngineCall, planned: PlannedHook) -> "Future[Any]":
+    def call(self, call: EngineCall, planned: ProgressHook) -> "Future[Any]":
         """Send a call. The future raises EngineDied when the process ends before it has answered."""
         future: Future[Any] = Future()
         with self._mutex:
@@ -103,7 +104,7 @@ class _Child:
             while True:
                 message = self._connection.recv()
                 self.beat()
-                if isinstance(message, PlannedBytes):
+                if isinstance(message, PlannedBytes | StepDone):
                     with self._mutex:
                         found = self._calls.get(message.call_id)
                     if found is not None:
@@ -182,7 +183,7 @@ class Engine:
         self.stalled: str | None = None  # why the last cleaning was ended, until one comes through
 
     def clean(
-        self, task: CleanCall, planned: PlannedHook, is_aborted: Callable[[], bool] = lambda: False
+        self, task: CleanCall, planned: ProgressHook, is_aborted: Callable[[], bool] = lambda: False
     ) -> list[LogResult]:
         """Examine, clean and stage; blocks. Raises EngineDied, EngineStalled, other errors of a job, Fatal without Java."""
         try:
@@ -207,7 +208,7 @@ class Engine:
                 child.beat()
 
     def _call(
-        self, task: CleanCall | ExamineCall, planned: PlannedHook, is_aborted: Callable[[], bool]
+        self, task: CleanCall | ExamineCall, planned: ProgressHook, is_aborted: Callable[[], bool]
     ) -> object:
         with self._mutex:
             child = self._current()

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from cleanerd.cleaning.choose import Candidate, PaceOf, examine_all
 from cleanerd.cleaning.clean import Cleaner
 from cleanerd.cleaning.reservations import Reservations
-from cleanerd.cleaning.result import CleanRequest, LogResult
+from cleanerd.cleaning.result import CleanRequest, LogResult, Step
 from cleanerd.daemon.engine.calls import (
     CleanCall,
     EngineCall,
@@ -28,6 +28,7 @@ from cleanerd.daemon.engine.calls import (
     ExamineCall,
     PlannedBytes,
     SparkJob,
+    StepDone,
 )
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
@@ -42,11 +43,15 @@ _CALLS_AT_ONCE = 64  # more than workers; an explanation does not wait for a cle
 
 
 class _Planning:
-    """Tells the daemon which logs the tasks of a job will report about, before the first of them does."""
+    """Tells the daemon which logs the tasks of a job will report about, before the first of them does.
 
-    def __init__(self, send: "_Sender", call_id: int) -> None:
+    `tells_steps`: also what each step of a log came to.
+    """
+
+    def __init__(self, send: "_Sender", call_id: int, *, tells_steps: bool) -> None:
         self._send = send
         self._call_id = call_id
+        self._tells_steps = tells_steps
 
     def planned(self, tp: TopicPartition, total_bytes: int) -> None:
         """One more log of the job."""
@@ -54,6 +59,11 @@ class _Planning:
 
     def advanced(self, *_: object) -> None:
         """Tasks report to the daemon itself."""
+
+    def step(self, step: Step) -> None:
+        """A step of a log is done."""
+        if self._tells_steps:
+            self._send(StepDone(self._call_id, step))
 
     def finished(self, result: LogResult) -> None:
         """Results travel with the reply."""
@@ -66,7 +76,7 @@ class _Sender:
         self._connection = connection
         self._mutex = threading.Lock()
 
-    def __call__(self, message: PlannedBytes | SparkJob | EngineReply) -> None:
+    def __call__(self, message: PlannedBytes | StepDone | SparkJob | EngineReply) -> None:
         with self._mutex:
             self._connection.send(message)
 
@@ -135,7 +145,7 @@ class EngineProcess:
         request = replace(
             _request(task), force=task.force, horizons=task.horizons, jobs_at_once=task.jobs_at_once
         )
-        progress = _Planning(self._send, call_id)
+        progress = _Planning(self._send, call_id, tells_steps=task.config.log_level == "debug")
         with task.reporter.examining() as tell:
 
             def pace_of(tp: TopicPartition) -> Pace:

@@ -141,6 +141,10 @@ _row("recovery_postponed", "warning", ("log_dir", "reason"),
      "Look at the disk.")
 _row("recovery_failed", "error", (*_LOG, "reason"), "A commit went wrong and could be neither finished nor taken back.",
      "Look at the disk; the next start tries again, and until then the log may be refused as damaged.")
+_row("cleaning_step", "debug", (*_LOG, "step", "numbers"),
+     "What a step of a cleaning came to, in this order: plan, map, rewrite (one for each segment group that is written "
+     "again), stage, swap (one for each group that takes the place of its segments), end. `numbers`: offsets, records and "
+     "bytes, by name; `segments` are base offsets.")
 _row("commit_slice", "debug", ("log_dir", "logs", "seconds", "is_wanted"),
      "How many logs had their results committed under one hold of `.lock`, and for how long; `is_wanted`: a broker is "
      "waiting for it.")

@@ -20,9 +20,10 @@ from cleanerd.cleaning.roll import roll
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import CleanerdConfig
-from cleanerd.daemon.engine.calls import CleanCall, PlannedBytes
+from cleanerd.daemon.engine.calls import CleanCall, PlannedBytes, StepDone
 from cleanerd.daemon.engine.client import Engine
 from cleanerd.daemon.telemetry.metrics import Metrics
+from cleanerd.daemon.telemetry.step_log import log_step
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.commit_hosts import JobHost
@@ -147,8 +148,11 @@ class Cleanings:
         log_dir, configuration = logs[0].log_dir, self.configuration()
         watch, first = Stopwatch(self.clock), len(job.planned)
 
-        def planned(news: PlannedBytes) -> None:
-            self.jobs.plan(job, LogId(log_dir, news.topic_partition), news.total_bytes)
+        def told(news: PlannedBytes | StepDone) -> None:
+            if isinstance(news, StepDone):
+                log_step(log_dir, news.step)
+            else:
+                self.jobs.plan(job, LogId(log_dir, news.topic_partition), news.total_bytes)
 
         def answer(moved: Moved) -> ReportAnswer:
             is_planned = moved.phase is not Phase.EXAMINE
@@ -173,7 +177,7 @@ class Cleanings:
             )
             try:
                 return _with_examination(
-                    self.engine.clean(call, planned, lambda: any(map(self.states.is_aborted, logs))),
+                    self.engine.clean(call, told, lambda: any(map(self.states.is_aborted, logs))),
                     watch.seconds,
                 )
             except CleanerdError as error:

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 import structlog
 
+from cleanerd.cleaning import steps
 from cleanerd.cleaning.committer import CommitHost, Turn
 from cleanerd.daemon.telemetry.metrics import Metrics
+from cleanerd.daemon.telemetry.step_log import log_step
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.wanted import Wanted
 from cleanerd.errors import CleanerdError
@@ -27,12 +29,16 @@ class JobHost(CommitHost):
         """As everything is configured and held now."""
         self.wanted.check(LogId(self.log_dir, tp), round_end)
 
-    def swapped(self, tp: TopicPartition, group: StagedGroup) -> None:  # noqa: ARG002
+    def swapped(self, tp: TopicPartition, group: StagedGroup) -> None:
         """Counts what was swapped."""
         self.metrics.swapped(self.log_dir, group)
+        log_step(self.log_dir, steps.swapped(tp, group))
 
     def end(self, turn: Turn) -> None:
         """Counts what a commit that went wrong took to recover."""
+        for tp, done in turn.done.items():
+            if isinstance(done, int):
+                log_step(self.log_dir, steps.ended(tp, done))
         for tp, recovered in turn.recovered.items():
             for action in recovered.actions:
                 self.metrics.recovered(self.log_dir, action)
