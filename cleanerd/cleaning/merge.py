@@ -33,6 +33,13 @@ def merge_neighbours(plan: CleaningPlan, indexed: IndexedLog) -> CleaningPlan:
                     rest[0].base_offset if rest else group.next_base_offset,
                 )
             )
+    # A group that is lost here would be a hole in the log; one out of order would let a tombstone go before its values.
+    assert [s for group in groups for s in group.sources] == [
+        s for group in plan.groups for s in group.sources
+    ]
+    assert all(
+        one.next_base_offset == other.sources[0].base_offset for one, other in itertools.pairwise(groups)
+    )
     number_of = {s.base_offset: number for number, group in enumerate(groups) for s in group.sources}
     chunks = tuple(replace(chunk, group=number_of[chunk.source.min_offset]) for chunk in plan.work.chunks)
     work = replace(

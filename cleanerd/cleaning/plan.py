@@ -4,6 +4,7 @@ import mmap
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -92,6 +93,10 @@ def plan_cleaning(
     horizon = now_ms + config.delete_retention_ms
     aborted = read_aborted_txns(files, snapshot)
     check_aborted(snapshot, candidate.stability, aborted)
+    # A bitmap of verdicts is found by the place of its chunk, and a staged group must not reach behind its successor.
+    assert all(one.group <= other.group for one, other in pairwise(chunks)), (
+        "chunks lie in the order of their groups"
+    )
     work = LogWork(
         topic_partition=snapshot.topic_partition,
         directory=snapshot.directory,
@@ -132,10 +137,15 @@ def _groups(candidate: Candidate) -> list[Group]:
         *(facts[0].base_offset for facts in grouped[1:]),
         end,
     ]  # `end` is the base of a segment (1.13)
-    return [
+    groups = [
         Group(tuple(by_base[one.base_offset] for one in facts), next_base)
         for facts, next_base in zip(grouped, following, strict=True)
     ]
+    assert end in by_base or not groups, "a round ends at the base of a segment, which stays (1.13)"
+    assert all(group.sources[-1].base_offset < group.next_base_offset for group in groups), (
+        "groups are contiguous"
+    )
+    return groups
 
 
 def _uncut(files: Files, group: Group) -> list[Uncut]:

@@ -75,6 +75,11 @@ def _stage_group(
 ) -> StagedGroup:
     snapshot, group, parts = plan.candidate.snapshot, plan.groups[number], rewritten.parts.get(number, [])
     first, last = group.sources[0], group.sources[-1]
+    # Only the group before it may vouch for what this one drops (E of `storage.commit`).
+    assert before is None or before.next_base_offset <= first.base_offset, (
+        "groups are staged in ascending order"
+    )
+    assert group.next_base_offset <= plan.work.round_end, "no group reaches behind the round"
     offset_index, time_index = join_entries(
         [written.part for written in parts], plan.work.index_interval_bytes
     )

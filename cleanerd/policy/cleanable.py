@@ -115,6 +115,7 @@ def first_dirty_offset(log: LogFacts, now_ms: int) -> tuple[int, bool]:
         return log.log_start_offset, True
     modified = ((segment.base_offset, segment.modified_ms) for segment in log.segments)
     clean_up_to = lowered_checkpoint(log.checkpoint, log.checkpoint_written_ms, modified, now_ms)
+    assert clean_up_to <= log.checkpoint, "a checkpoint is only ever lowered: nothing dirty passes for clean"
     return max(clean_up_to, log.log_start_offset), clean_up_to < log.checkpoint
 
 
@@ -176,6 +177,9 @@ def cleanable_range(log: LogFacts, config: CompactionConfig, now_ms: int) -> Cle
     first_uncleanable = rest[0].base_offset if rest else log.active.base_offset
     clean = range_query(log.segments, -1, first_dirty)
     cleanable = range_query(log.segments, min(first_dirty, first_uncleanable), first_uncleanable)
+    assert first_dirty >= log.log_start_offset, "what is below the log start is no longer part of the log"
+    assert first_uncleanable <= log.active.base_offset, "the active segment is never cleaned"
+    assert first_uncleanable <= bound or not cleanable, "no limit is passed"
     oldest = [s.first_batch_timestamp_ms for s in dirty_closed if (s.first_batch_timestamp_ms or 0) > 0]
     clean_until = now_ms - max(config.max_compaction_lag_ms, 0)
     delay = max(clean_until - min(t for t in oldest if t is not None), 0) if oldest else 0

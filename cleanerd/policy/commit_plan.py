@@ -15,6 +15,7 @@ def segments_contradiction(
     The sources must be exactly what lies in [base_offset, next_base_offset), and a segment must follow them: the last
     segment of a log is written to, and a broker deletes it if the new segment reaches into it (spec disk D4.4).
     """
+    assert base_offset < next_base_offset, "a group spans offsets, also where no record of it stays"
     end = bisect_left(live, next_base_offset)
     inside = list(live[bisect_left(live, base_offset) : end])
     if inside != list(planned):

@@ -30,6 +30,7 @@ def group_segments(
         else:
             groups.append([segment])
             totals = own
+    assert sum(map(len, groups)) == len(segments), "each segment is in one group, in order"
     return [tuple(group) for group in groups]
 
 

@@ -12,6 +12,7 @@ Empty segments weigh nothing: neighbours that are empty always make a run.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 
 def merge_runs(sizes_bytes: Sequence[int]) -> list[range]:
@@ -33,4 +34,7 @@ def merge_runs(sizes_bytes: Sequence[int]) -> list[range]:
         else:  # what is left weighs less than half: this ends after as many rounds as a size has bits
             left += [range(part.start, largest), range(largest + 1, part.stop)]
     segments_after = len(sizes_bytes) - sum(len(run) - 1 for run in runs)
-    return sorted(runs, key=lambda run: run.start) if 2 * segments_after <= len(sizes_bytes) else []
+    runs.sort(key=lambda run: run.start)
+    assert all(one.stop <= other.start for one, other in pairwise(runs)), "no segment is in two runs"
+    assert segments_after > 0 or not sizes_bytes, "no segment goes for nothing"
+    return runs if 2 * segments_after <= len(sizes_bytes) else []

@@ -148,6 +148,11 @@ def plan_retention(
             scan(Breach.TIME, lambda s, _: now_ms - s.largest_timestamp_ms > config.retention_ms)
     is_emptied = len(deletions) == len(segments)
     new_start = log_end_offset if is_emptied else segments[len(deletions)].base_offset
+    # Values go before the tombstones behind them (architecture 2): a gap would bring deleted keys back.
+    assert [gone for gone, _ in deletions] == list(segments[: len(deletions)]), (
+        "the oldest segments, without a gap"
+    )
+    assert not deletions or new_start <= high_watermark, "nothing goes that other replicas may lack"
     return RetentionPlan(tuple(deletions), max(start, new_start), roll=bool(deletions) and is_emptied)
 
 

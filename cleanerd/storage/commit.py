@@ -132,6 +132,10 @@ def commit_steps(
     yield
     yield from _finish_steps(partition, group)
     del live[bisect_left(live, group.base_offset + 1) : bisect_left(live, group.next_base_offset)]
+    at = bisect_left(live, group.base_offset)
+    assert live[at : at + 2] == [group.base_offset, group.next_base_offset], (
+        "one segment, and what follows it"
+    )
 
 
 def check_previous(partition: PartitionDir, group: StagedGroup, live: list[int]) -> None:

@@ -120,6 +120,7 @@ def write_manifest(
     """
     log = partition.stat(group.staged(FileKind.LOG))
     before = before or _declared_before(partition, group)
+    assert before is None or before.base_offset < group.base_offset, "each group relies on an earlier one"
     previous = None if before is None else _as_previous(partition, before)
     linked = replace(group, log_inode=log.inode, previous=previous)
     files, path = partition.files, partition.path_of(group.manifest)
