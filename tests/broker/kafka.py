@@ -91,7 +91,8 @@ RECOVERY = re.compile(
 ORDINARY = re.compile(
     r"partition=__cluster_metadata-0"  # always loaded as after a crash (spec disk A8)
     r"|Producer state recovery took|Reloading from producer snapshot and rebuilding|Skipping recovery (of|for all logs)"
-    r"|EventPerformanceMonitor"  # an ERROR of a controller on a slow machine
+    r"|controller event queue overloaded"  # an ERROR of a controller on a slow machine
+    r"|EventPerformanceMonitor"  # another
     r"|ControllerApis .* handling request .*CONTROLLER_REGISTRATION"  # and one that was asked before it was ready
 )
 """Lines of an untroubled start that speak of recovery all the same."""
