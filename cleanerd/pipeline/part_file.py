@@ -59,13 +59,14 @@ class PartFile:
             return
         self._held.append(data)
         if self.size_bytes > HELD_BYTES:
-            self._begin()
+            assert self._asked is not None
+            self._begin(self._asked.start())
 
     def finish(self) -> None:
         """All is written: it lies in the file when this returns, and can be read back."""
-        if self._asked is not None:
-            self._asked.report_size(self.size_bytes)
-        fd = self._begin() if self._fd is None else self._fd
+        start = 0 if self._asked is None else self._asked.report_size(self.size_bytes)
+        assert self._fd is None or start == self.start, "a part begins where it was written"
+        fd = self._begin(start) if self._fd is None else self._fd
         begin_writeback(fd, self.start, self.size_bytes)
         self._close()
 
@@ -73,10 +74,9 @@ class PartFile:
         if self._asked is not None:
             self._asked.give_up()
 
-    def _begin(self) -> int:
+    def _begin(self, start: int) -> int:
         """Write what is held."""
-        assert self._asked is not None
-        self.start = self._asked.start()
+        self.start = start
         self._fd = fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         os.lseek(fd, self.start, os.SEEK_SET)
         with file_turn(fd):

@@ -36,7 +36,7 @@ class Moved(NamedTuple):
 
 
 class PartSize(NamedTuple):
-    """The part `number` of a segment group is whole, and this large. Answered `GO_ON`."""
+    """The part `number` of a segment group is whole, and this large. Answered as `PartStart`, which spares a message."""
 
     log: int
     group: int

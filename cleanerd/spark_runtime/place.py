@@ -56,20 +56,20 @@ class Places:
         self._is_closed = False
 
     def answer(self, message: PartSize | PartMissing | PartStart) -> ReportAnswer:
-        """Takes in a size; waits until a start is known, if that is asked for."""
+        """Takes in a size; waits until the start of a part is known that is not missing."""
         with self._changed:
             parts = self._groups.setdefault((message.log, message.group), _Group())
             match message:
                 case PartSize():
                     parts.add(message.number, message.size_bytes)
+                    self._changed.notify_all()
                 case PartMissing():
                     parts.missing.add(message.number)
-                case PartStart():
-                    while (start := parts.start(message.number)) is None and not self._is_closed:
-                        self._changed.wait()
-                    return start or STOP
-            self._changed.notify_all()
-            return GO_ON
+                    self._changed.notify_all()
+                    return GO_ON
+            while (start := parts.start(message.number)) is None and not self._is_closed:
+                self._changed.wait()
+            return start or STOP
 
     def close(self) -> None:
         """Wake the tasks that wait: no size will be reported any more."""
@@ -101,8 +101,9 @@ class KnownPlace:
         """Whether the part begins its segment."""
         return self.number == 0
 
-    def report_size(self, size_bytes: int) -> None:
-        """The task that makes the next part knows."""
+    def report_size(self, size_bytes: int) -> int:  # noqa: ARG002
+        """Where the part begins. The task that makes the next part knows its size."""
+        return self.position
 
     def give_up(self) -> None:
         """There will be no next part."""
@@ -124,9 +125,9 @@ class AskedPlace:
         """Whether the part begins its segment."""
         return self.place.number == 0
 
-    def report_size(self, size_bytes: int) -> None:
-        """The part is whole: those behind it need its size."""
-        self.reporter.ask(PartSize(*self.place, size_bytes))
+    def report_size(self, size_bytes: int) -> int:
+        """The part is whole: those behind it need its size. Returns where it begins, as `start` does."""
+        return self.reporter.ask(PartSize(*self.place, size_bytes))
 
     def give_up(self) -> None:
         """There will be no part: those behind it need not wait."""
