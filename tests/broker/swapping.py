@@ -5,7 +5,7 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,17 @@ QUICK = {**COMPACT, "delete.retention.ms": "1"}
 def build_agent() -> None:
     """The jar of this source tree, as an installation of it has it."""
     assert hatch_build.build_agent(Path(ROOT)), "no Java compiler"
+
+
+def swap_command(log_dir: Path, topics: Iterable[str]) -> list[str]:
+    """`cleanerd clean --force` of topics with the settings `QUICK`, with the agent; prints JSON."""
+    command = [sys.executable, "-m", "cleanerd.cli.main", "clean", "--force", "-o", "json"]
+    command += ["--log-dir", str(log_dir), "--set", "cleanerd.commit.live=auto"]
+    for topic in topics:
+        command += ["--topic", topic]
+        for key, value in QUICK.items():
+            command += [] if key.startswith("internal.") else ["--topic-set", f"{topic}:{key}={value}"]
+    return command
 
 
 class Swapping:
@@ -88,17 +99,8 @@ class Swapping:
 
     def clean(self, *arguments: str, before: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
         """`cleanerd clean --force` with the agent, run by `before`; results by topic."""
-        command = [*before, sys.executable, "-m", "cleanerd.cli.main", "clean", "--force", "-o", "json"]
-        command += ["--log-dir", str(self.log_dir), "--set", "cleanerd.commit.live=auto"]
-        for topic in self.ledgers:
-            command += ["--topic", topic]
-            for key, value in QUICK.items():
-                command += (
-                    ["--topic-set", f"{topic}:{key}={value}"] if not key.startswith("internal.") else []
-                )
-        done = subprocess.run(
-            [*command, *arguments], check=False, capture_output=True, text=True, timeout=CLEAN_TIMEOUT_S
-        )
+        command = [*before, *swap_command(self.log_dir, self.ledgers), *arguments]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=CLEAN_TIMEOUT_S)
         assert done.returncode in {0, 1}, done.stderr
         return {row["topic"]: row for row in json.loads(done.stdout)["results"]}
 
