@@ -1,6 +1,6 @@
 """What holds a log back, for the operator who asks: the segment, record or file that is in the way, and what to do about it.
 
-Rules say which bound decides (`policy.cleanable`, `policy.retention`); people have to know why it lies where it does.
+Rules decide which bound holds (`policy.cleanable`, `policy.retention`); people need to know why it lies there.
 """
 
 import os

@@ -133,7 +133,7 @@ def examine(
     pace: Pace,
     staged: Sequence[StagedGroup] = (),
 ) -> Candidate | LogResult:
-    """One partition: a candidate, or the result that says why not. `staged`: as `scan_partition` takes it."""
+    """One partition: a candidate, or the result with the reason why not. `staged`: as `scan_partition` takes it."""
     config = request.topic_config(tp.topic)
     if not config.compact:
         policy = ",".join(config.cleanup_policy) or "empty"
@@ -151,7 +151,7 @@ def examine(
 
 
 def _is_default(request: CleanRequest, topic: str) -> bool:
-    """Whether nobody said what its cleanup.policy is."""
+    """Whether nobody has set its cleanup.policy."""
     configuration = request.configuration
     return (
         configuration is not None and configuration.topic_settings(topic)["cleanup.policy"].origin == DEFAULT
@@ -169,7 +169,7 @@ def failed_on_disk(log_dir: LogDir, tp: TopicPartition, error: CleanerdError) ->
 
 
 def log_size(partition: PartitionDir) -> tuple[int, int]:
-    """Bytes and number of the segments, as far as they can be told. Never raises."""
+    """Bytes and number of the segments, as far as they can be read. Never raises."""
 
     def measured() -> tuple[int, int]:
         logs = [
@@ -236,7 +236,7 @@ def _examine(
 
 
 def _unless_expired(skipped: LogResult, visit: Candidate, now_ms: int, pace: Pace) -> Candidate | LogResult:
-    """The visit for expired delete horizons alone, if it would find any; else the result that says so."""
+    """The visit for expired delete horizons alone, if it would find any; else the result."""
     if not visit.range.clean_bytes:  # held back by what may move without a change of the clean section
         return replace(
             skipped, next_horizon_ms=now_ms + max(visit.config.delete_retention_ms, _LOOK_AGAIN_MS)

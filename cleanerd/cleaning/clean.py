@@ -123,7 +123,7 @@ class Cleaner:
     ) -> CleaningJob:
         """Clean what was planned as common Spark jobs. What they have written waits for `end`.
 
-        Tasks report to `reporter`, with the place of their log among those that `Progress.planned` was told of; without
+        Tasks report to `reporter`, with the place of their log among those passed to `Progress.planned`; without
         one they report to the progress of this object and obey the limits of the configuration.
         Without a broker, a log that has no room as a whole is cleaned as far as there is room: `LogResult.groups_left`.
         `make_room` is called before that, or a refusal: it waits for what will free room. `begun` is called once tasks run,

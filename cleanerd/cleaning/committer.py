@@ -53,7 +53,7 @@ Committed = int | None | CleanerdError
 """The new first dirty offset, the end of the cleaned range; None when nothing was staged; or what went wrong.
 
 LockHeld, Aborted: the result, or what is left of it, waits on. SourceChanged, CorruptFile: the result no longer
-fits the log, is no longer wanted, or was never finished, and has been dropped; the message says why. After all else the log
+fits the log, is no longer wanted, or was never finished: it is dropped, and the message has the reason. After all else the log
 was recovered.
 """
 

@@ -1,6 +1,6 @@
 """Where segments are cut into chunks, and how many records each chunk can hold.
 
-Most segments say so without being read: their offset index names a batch every few KiB, and between two offsets there are no
+Most segments show it unread: their offset index names a batch every few KiB, and between two offsets there are no
 more records than offsets. That is a poor bound for a segment of the dirty section that was compacted before, and for records
 that hardly take bytes; and an index may be missing or wrong. Then all batch headers of the segment are walked.
 """
@@ -21,7 +21,7 @@ from cleanerd.kernels.heads import Heads, walk_heads
 from cleanerd.storage.scan import SegmentOnDisk, sound_batch
 
 _WALK_BYTES_PER_THREAD = 64 << 20  # some ms: less is not worth a thread
-_BYTES_PER_OFFSET_MIN = 32  # of log: with more offsets than that their number says little about records
+_BYTES_PER_OFFSET_MIN = 32  # of log: with more offsets than that their number is a poor bound
 _OFFSETS_PER_RECORD_MAX = 2  # in the batches that are looked at, which stand for the others
 _TAIL_CHUNKS = 2  # of a log are cut in _TAIL_CUTS: a core that finds nothing more to do waits for less
 _TAIL_CUTS = 4
@@ -62,7 +62,7 @@ def cut_all(
 
 
 def _cut_by_index(uncut: Uncut, marks: _Marks, chunk_bytes: int, first_dirty_offset: int) -> Heads | None:
-    """What index and offsets tell, None where that is no good bound or not true. Reads a batch for each chunk."""
+    """The cuts by index and offsets, None where these are no good bound or not true. Reads a batch for each chunk."""
     segment, size_bytes = uncut.segment, uncut.segment.size_bytes
     if uncut.end_offset - segment.base_offset > size_bytes // _BYTES_PER_OFFSET_MIN:
         return None

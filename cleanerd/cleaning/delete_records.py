@@ -17,7 +17,7 @@ step  what is done                                                    a crash af
 3     segments wholly below it become `.deleted` files, oldest first  a log that starts at a later segment, at or below
       (`storage.delete`)                                              the new log start: the entry of step 2 holds
 4     `leader-epoch-checkpoint` is trimmed; the entry of step 2 is    the same, or leader epochs too many, which a broker
-      dropped if the first segment says as much (6.9, 6.12)           folds when it loads the log
+      dropped if the first segment implies it (6.9, 6.12)             folds when it loads the log
 ====  ==============================================================  =================================================
 
 Not 3 before 2: a log start that is not durable would be that of the first segment after a crash, and what a consumer was

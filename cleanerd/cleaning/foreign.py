@@ -1,9 +1,9 @@
-"""Logs that are left alone because nothing says that they may be touched (architecture 2).
+"""Logs that are left alone because nothing allows us to touch them (architecture 2).
 
 Where the cluster's metadata log is at hand, a log must be of a topic in it. A broker's directory without one (a ZooKeeper
 broker's, a restored volume) says nothing of its topics: with Kafka's defaults a compacted one would be deleted after a
 week, and under a policy for all, compaction would take from a deleted one all but the newest record of each key, and all
-records without a key. There somebody has to say what the policy of the topic is. Of a log that the metadata log does not
+records without a key. There somebody has to set the policy of the topic. Of a log that the metadata log does not
 know, only a command line that names it does.
 
 A log of which a part is in remote storage is left to its broker. `__consumer_offsets` is left alone where the broker may not
@@ -106,7 +106,7 @@ def left_alone(
 
 
 class _Word:
-    """What a command line says about the foreign logs of a log directory."""
+    """What a command line allows for the foreign logs of a log directory."""
 
     def __init__(self, log_dir: LogDir, configuration: Configuration) -> None:
         self._log_dir = log_dir
@@ -116,7 +116,7 @@ class _Word:
         self._is_zookeepers = self._is_without_metadata and self._read_is_zookeepers()
 
     def covers(self, tp: TopicPartition, *, is_named: bool) -> bool:
-        """Whether it says that a log may be touched."""
+        """Whether it allows us to touch a log."""
         layer = self._layer(tp)
         if not self._is_without_metadata:
             is_named = is_named or "cleanup.policy" in self._configuration.own_texts(tp.topic)
@@ -131,7 +131,7 @@ class _Word:
         return f", or name it with --topic {tp.topic}" if is_said else ""
 
     def _layer(self, tp: TopicPartition) -> Layer:
-        """Who says what the policy is."""
+        """Who sets the policy."""
         return self._configuration.topic_settings(tp.topic)["cleanup.policy"].origin.layer
 
     def _is_for_all(self, tp: TopicPartition) -> bool:

@@ -38,7 +38,7 @@ from cleanerd.storage.scan import PartitionSnapshot
 from cleanerd.storage.staged import StagedGroup, staged_bytes
 
 _COMMITTED_TOGETHER = 16
-"""Logs under the first hold of the lock; how long that takes tells how many more may be."""
+"""Logs under the first hold of the lock; its duration decides how many the next ones take."""
 _NO_LOG = TopicPartition("", -1)
 """Stands for the log directory as a whole."""
 
@@ -155,7 +155,7 @@ class _Directory(CommitHost):
         self._found = [tp for tp in self._found if self._result_of(tp) is None]
 
     def _leave_alone(self) -> None:
-        """What nothing says that it may be touched is not looked at further."""
+        """Leave out logs that nothing allows us to touch."""
         request = self._request
         alone = left_alone(self._log_dir, self._found, request.configuration, request.topics or frozenset())
         for tp, reason in alone.items():
@@ -167,7 +167,7 @@ class _Directory(CommitHost):
     def _commit_waiting(self) -> None:
         """Commit what earlier cleanings left staged, so that nothing is done twice.
 
-        What no longer fits has been dropped then: its log is cleaned again, and its result says so.
+        What no longer fits has been dropped then: its log is cleaned again, and its result reports that.
         """
         waiting = [tp for tp in self._found if has_result(self._log_dir, tp)]
         before = {tp: log_size(self._log_dir.partition(tp)) for tp in waiting}
@@ -185,7 +185,7 @@ class _Directory(CommitHost):
         """Before anything is chosen, for logs with nothing to clean as well (1.7)."""
         checkpoints = self._log_dir.checkpoints()
         for tp in self._found:
-            if self._request.topic_config(tp.topic).compact:  # the examination tells what is wrong
+            if self._request.topic_config(tp.topic).compact:  # the examination reports what is wrong
                 reset = partial(self._log_dir.reset_checkpoint, tp, checkpoints)
                 attempt(reset, self._log_dir.partition(tp).path)
 

@@ -6,10 +6,10 @@ outcome               the log
 committed             was cleaned, and the new segments are in place
 staged                was cleaned, but its directory is in use by a broker: the result waits to be committed
 unchanged             was looked through, and nothing had to go
-skipped               was not looked through; the reason says why
+skipped               was not looked through, for the reason given
 planned               would be cleaned (dry run)
 superseded_by_broker  was changed by the live broker that owns its directory before we were done
-failed                could not be cleaned, or was changed by another process; the reason says why; it is as it was
+failed                could not be cleaned, or was changed by another process, for the reason given; it is as it was
 aborted               was left as it was because a stop was asked for
 ====================  =================================================================================
 """

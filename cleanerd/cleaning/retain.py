@@ -6,7 +6,7 @@ Planned without the lock; carried out with `.lock` held, if the log is still the
 2. The oldest segments become `.deleted` files, oldest first (`storage.delete`).
 3. `leader-epoch-checkpoint` is trimmed from the start (6.9). Not before 2: data that is still there needs its epochs. A
    crash between 2 and 3 leaves entries too many, which a broker folds when it loads the log.
-4. An entry of `log-start-offset-checkpoint` that says no more than the first segment does is dropped (6.12). Not before 2:
+4. An entry of `log-start-offset-checkpoint` that repeats the first segment is dropped (6.12). Not before 2:
    what is below it must not come back.
 5. The `.deleted` files are handed to who deletes them.
 
@@ -18,7 +18,7 @@ broker knows, and what it has not copied would be lost.
 
 The active segment goes only in a directory whose broker closed the log, and then it takes no appends while `.lock` is
 held here. Elsewhere it stays, whatever its age: a cooperating writer keeps it open for its life and takes `.lock` only to
-roll, so that an idle writer cannot be told from none, and what it appends to a deleted segment would be lost.
+roll, so that an idle writer looks like none, and what it appends to a deleted segment would be lost.
 """
 
 import os
@@ -147,7 +147,7 @@ def retain(
     dry_run: bool,
     dispose: Dispose | None = None,
 ) -> Retained | None:
-    """Apply retention to one log (or only tell); None when nothing goes.
+    """Apply retention to one log, or only report what it would delete; None when nothing goes.
 
     `dispose` gets the paths of the `.deleted` files, for a deletion after file.delete.delay.ms; without it they are
     deleted at once. Raises LockHeld; SourceChanged when the log changed since the snapshot; LogUncleanable, OSError.

@@ -1,7 +1,7 @@
 """How much is committed under one hold of `.lock`.
 
 A hold ends within 200 ms. Where the commit of one group alone takes more than 100 ms, as on a disk that takes 15 ms for a
-sync, it ends within that time and 200 ms. Both hold as far as one hold tells how long the next will take.
+sync, it ends within that time and 200 ms. Both hold as far as one hold predicts the next.
 """
 
 import math

@@ -73,7 +73,7 @@ class Throttle:
     def charge(
         self, read_bytes: int, written_bytes: int, should_stop: Callable[[], bool], *, is_urgent: bool = False
     ) -> None:
-        """Account for I/O that was done; returns when it is paid, or soon after `should_stop` says so.
+        """Account for I/O that was done; returns when it is paid, or soon after `should_stop` returns True.
 
         What a stopped caller did stays charged: the disk was busy with it.
         """

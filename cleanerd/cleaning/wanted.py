@@ -1,8 +1,8 @@
 """Whether a result is still wanted when it is committed: a policy may have changed while it waited.
 
 What is asked again is what forbids a cleaning: cleanup.policy and min.compaction.lag.ms. The bounds that the broker sets
-(high watermark, open transactions) only rise but for an unclean leader election, which the leader epochs tell. A changed
-max.compaction.lag.ms or dirty ratio makes a cleaning due or not, never wrong. So does a mute, or its end: it says which
+(high watermark, open transactions) only rise but for an unclean leader election, which the leader epochs show. A changed
+max.compaction.lag.ms or dirty ratio makes a cleaning due or not, never wrong. So does a mute, or its end: it decides which
 cleaner is to take the log next. A result that waits is committed all the same, unless the broker's cleaner was there first.
 """
 

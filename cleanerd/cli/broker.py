@@ -24,7 +24,7 @@ from cleanerd.env.files import RealFiles
 
 
 def check(arguments: Namespace) -> int:
-    """Attach to each broker, say hello, leave; returns the exit code."""
+    """Attach to each broker, greet it, leave; returns the exit code."""
     config = resolve(read_sources(arguments.config)).broker
     asked = config.but(commit_live="auto")
     with contextlib.closing(LiveBrokers(RealFiles(), SystemClock(), lambda: asked)) as brokers:

@@ -1,7 +1,7 @@
 """From the options to a resolved configuration.
 
-Two steps: the static layers say where the log directories are; the metadata log that is found there adds what
-the cluster says about topics and brokers.
+Two steps: the static layers name the log directories; the metadata log that is found there adds what
+the cluster sets for topics and brokers.
 """
 
 import os
@@ -41,7 +41,7 @@ def load(
     files: Files | None = None,
     named: frozenset[str] | None = None,
 ) -> Loaded:
-    """Resolve what the options say. Raises `BadConfiguration`, `BadUsage`, or what `find_metadata` raises.
+    """Resolve the options. Raises `BadConfiguration`, `BadUsage`, or what `find_metadata` raises.
 
     `named`: the topics that a one-shot was given; None for a daemon, which nobody gives any.
     """
@@ -74,7 +74,7 @@ def topic_configs(
 ) -> Callable[[str], TopicConfig] | None:
     """What is known of topics without options that override it. None, and a warning, where the configuration is broken.
 
-    Without the metadata log, what the files and the environment say.
+    Without the metadata log, from the files and the environment.
     """
     try:
         configuration = resolve(read_sources(arguments.config))

@@ -1,4 +1,4 @@
-"""`cleanerd run`: the daemon, in the foreground, until a signal says stop."""
+"""`cleanerd run`: the daemon, in the foreground, until a signal to stop."""
 
 from argparse import Namespace
 

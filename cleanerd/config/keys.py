@@ -59,7 +59,7 @@ IGNORED_TOPIC_KEYS = frozenset(
 
 
 _SECRET = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)  # spark.redaction.regex
-_SPARK_KEPT = ("spark.master", "spark.app.name")  # cleanerd.spark.master says the first
+_SPARK_KEPT = ("spark.master", "spark.app.name")  # cleanerd.spark.master sets the first
 
 
 def broker_key(name: str) -> Key | None:

@@ -65,7 +65,7 @@ class Configuration:
 
     broker: CleanerdConfig
     broker_settings: SettingsByKey = field(repr=False)
-    metadata: KraftMetadata | None = field(repr=False)  # None: no cluster says anything about topics
+    metadata: KraftMetadata | None = field(repr=False)  # None: no cluster to know topics from
     _sources: Sources = field(repr=False)
     _broker_texts: Texts = field(repr=False)  # that `broker_settings` are parsed from
     _topic_defaults: SettingsByKey = field(repr=False)
@@ -127,7 +127,7 @@ class Configuration:
         return dict(self._topics.get(topic, {}))
 
     def with_metadata(self, metadata: KraftMetadata | None) -> "Configuration":
-        """What the same other layers say beside this metadata log. Raises `BadConfiguration`."""
+        """The same other layers beside this metadata log. Raises `BadConfiguration`."""
         return resolve(self._sources, metadata)
 
     def with_mutes(self, muted: Mapping[str, float | None]) -> "Configuration":
@@ -153,7 +153,7 @@ class Configuration:
         return known
 
     def _mute(self, topic: str) -> float | None:
-        """The ratio of a muted topic that holds for cleanerd unless its own key says another; None: it is not muted."""
+        """The ratio of a muted topic that holds for cleanerd unless its own key sets another; None: it is not muted."""
         if topic not in self._sources.muted:
             return None
         prior = self._sources.muted[topic]

@@ -329,10 +329,10 @@ TopicDefaults: type[Settings] = create_model(
 
 @dataclass(frozen=True, slots=True)
 class KraftMetadata:
-    """What the metadata log says about configuration (spec disk F4).
+    """The configuration in the metadata log (spec disk F4).
 
     `broker_configs` is keyed by node id as text, "" being the cluster-wide default. `node_id` is the owner of
-    the log directory that the metadata log was found in, where `meta.properties` tells. `release` is the one as which
+    the log directory that the metadata log was found in, by `meta.properties`. `release` is the one as which
     that node was last started, major and minor number; None: not known.
     """
 

@@ -66,7 +66,7 @@ class Text(str):
     __slots__ = ("origin",)
     origin: Origin
 
-    def __new__(cls, text: str, origin: Origin) -> Self:  # noqa: D102 - the class says it
+    def __new__(cls, text: str, origin: Origin) -> Self:  # noqa: D102 - see the class
         found = super().__new__(cls, text)
         found.origin = origin
         return found
@@ -79,7 +79,7 @@ Texts = Mapping[str, Text]
 class Setting:
     """A parsed value with its origin."""
 
-    value: Any  # a `values.Value`; of which type, the declaration of the key says
+    value: Any  # a `values.Value` of the type that the key declares
     origin: Origin
 
 
@@ -92,7 +92,7 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a declaration says of its key. `type`, `check`, `default` and `field` are filled in from the field.
+    """The declaration of a key. `type`, `check`, `default` and `field` are filled in from the field.
 
     `default` None: not set unless it is configured. `synonyms`: of a topic key, the broker keys that are its default, in
     order. `has_effect` False: the value is checked and shown, and nothing in cleanerd depends on it. A name that ends in

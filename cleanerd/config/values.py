@@ -33,7 +33,7 @@ _COMMA = re.compile(r"\s*,\s*")
 
 
 class ParseError(ValueError):
-    """Text that is no value of the type; the message says what was expected."""
+    """Text that is no value of the type; the message has what was expected."""
 
 
 def _boolean(text: str) -> bool:

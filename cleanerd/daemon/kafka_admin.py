@@ -26,7 +26,7 @@ class KafkaAdmin:
 
     def __init__(self, bootstrap_servers: Iterable[str], client_config: str) -> None:
         settings = _client_settings(client_config) if client_config else {}
-        logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what goes wrong is raised, and told once
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what goes wrong is raised, and reported once
         from kafka.admin import KafkaAdminClient  # noqa: PLC0415 - only for those who use it
         from kafka.errors import KafkaError  # noqa: PLC0415
 
@@ -66,7 +66,7 @@ class KafkaAdmin:
     def set_own_values(self, values: Mapping[str, str | None], key: str) -> None:
         """Give each topic a value of its own; None takes it away, so that the broker's holds again.
 
-        A broker learns a little later what the controller has taken: it is asked until it tells the same.
+        A broker learns a little later what the controller has taken: it is asked until it answers the same.
         """
         from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What the service manager is told about the daemon: sd_notify(3), one datagram for each message.
+"""Notifications to the service manager: sd_notify(3), one datagram for each message.
 
 ==============================  ==================================================================================
 message                         when

@@ -6,7 +6,7 @@ signal   what it does
 TERM     stop; every cleaning is aborted at its next buffer, nothing is half committed
 INT      the same
 TERM or INT again   leave at once; the next start recovers what was interrupted
-HUP      reload; the service manager is told when it begins and ends (`notify`)
+HUP      reload; the service manager is notified when it begins and ends (`notify`)
 USR1     stacks of all threads to stderr
 =======  ==========================================================================
 """
@@ -112,7 +112,7 @@ class Daemon:
         )
 
     def run(self) -> int:
-        """Until a signal says stop; the exit code. Raises Fatal when it cannot start."""
+        """Run until a signal to stop; the exit code. Raises Fatal when it cannot start."""
         faulthandler.register(signal.SIGUSR1)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)

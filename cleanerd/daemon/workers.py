@@ -13,7 +13,7 @@ from structlog.contextvars import bind_contextvars, clear_contextvars
 from cleanerd.env.clock import Clock
 
 WorkStep = Callable[[], bool]
-"""One piece of work; whether there was any. Must return soon after the daemon is told to stop."""
+"""One piece of work; whether there was any. Must return soon after the daemon is asked to stop."""
 
 _RESTART_PAUSE_S = 1.0
 _RESTART_PAUSE_MAX_S = 60.0
@@ -104,7 +104,7 @@ class Worker:
         pause_s = self._restart_pause_s
         while not self._stopping.is_set():
             began_s = self._clock.monotonic_s()
-            clear_contextvars()  # of what it worked on when it died, which `worker_died` tells
+            clear_contextvars()  # of what it worked on when it died, which `worker_died` logs
             bind_contextvars(worker=self.name)
             try:
                 self._loop()

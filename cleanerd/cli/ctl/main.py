@@ -1,4 +1,4 @@
-"""Entry point of `cleanerctl`: what an operator says to a running daemon.
+"""Entry point of `cleanerctl`: an operator's requests to a running daemon.
 
 =====  =============================================================================
 exit   meaning
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _hint(error: ControlError) -> str:
-    """What to do next, where the message does not say so itself; a conflict has causes of all kinds."""
+    """What to do next, where the message does not name it; a conflict has causes of all kinds."""
     has_one = "cleanerctl" in str(error) or "did you mean" in str(error) or error.code == "conflict"
     return "" if has_one else _HINTS.get(error.exit_code, "")
 

@@ -1,6 +1,6 @@
 """What cleanerctl shows to people: a text for each document of the control API.
 
-Plain columns that line up, sizes and times in human units, columns without anything to say left out. A word that names a
+Plain columns that line up, sizes and times in human units, empty columns left out. A word that names a
 state is coloured on a terminal, unless NO_COLOR is set.
 """
 
@@ -61,7 +61,7 @@ def _needed(columns: Mapping[str, Sequence[str]]) -> int:
 
 
 def shortened(name: str, width: int) -> str:
-    """A name that fits: no name has a `~` in it, and its end tells partitions apart."""
+    """A name that fits: no name has a `~` in it, and its end distinguishes partitions."""
     half = (width - 1) // 2
     return name if len(name) <= width else f"{name[: width - 1 - half]}~{name[-half:]}"
 
@@ -231,7 +231,7 @@ _LOG_DETAILS: Mapping[str, Cell] = {
 
 
 def text(reply: Reply) -> str:
-    """What people get to see of an answer: by its one key beside apiVersion, unless it says how."""
+    """What people get to see of an answer: by its one key beside apiVersion, unless it brings a table of its own."""
     if reply.text is not None:
         return reply.text
     key = next(name for name in reply.document if name != "apiVersion")

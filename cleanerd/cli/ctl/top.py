@@ -1,7 +1,7 @@
 """`cleanerctl top`: asks again and again, draws on the alternate screen, and leaves the terminal as it was.
 
-`q` and Ctrl-C leave. While the daemon is away it says so, and goes on when there is one again. Where the answer takes long,
-as with very many logs, it asks less often than it was told: most of the daemon's time is for its work.
+`q` and Ctrl-C leave. While the daemon is away it reports that, and goes on when it is back. Where the answer takes long,
+as with very many logs, it asks less often than configured: most of the daemon's time is for its work.
 """
 
 import io

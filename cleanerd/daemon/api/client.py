@@ -16,7 +16,7 @@ from cleanerd.errors import CleanerdError
 FAILED, USAGE, NOT_RUNNING, NO_SUCH_LOG, BUSY, NO_PERMISSION = 1, 2, 3, 4, 75, 77
 
 KINDS_OF_LOGS = "cleaning,commit,install,retention,recovery"
-"""Kinds of events that tell what became of logs, for `kinds` of `/v1/history`."""
+"""Kinds of events about what became of logs, for `kinds` of `/v1/history`."""
 
 _EXIT_CODES = {400: USAGE, 403: NO_PERMISSION, 408: BUSY, 409: BUSY, 503: BUSY, 504: BUSY}
 _CONNECT_S = 5.0
@@ -92,7 +92,7 @@ def _not_connected(path: str, error: OSError) -> ControlError:
 def _exchange(connection: socket.socket, request: bytes) -> bytes:
     """Send a request and read to the end of the answer.
 
-    One that is turned away before it has been read breaks the connection; the answer that is there already says why.
+    One that is turned away before it has been read breaks the connection; the answer that is there already has the reason.
     """
     received = bytearray()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -104,7 +104,7 @@ def _exchange(connection: socket.socket, request: bytes) -> bytes:
 
 
 def _content(received: bytes) -> dict[str, Any]:
-    """The document in an answer; raises `ControlError` for one that says no."""
+    """The document in an answer; raises `ControlError` for a refusal."""
     head, _, body = received.partition(b"\r\n\r\n")
     try:
         status = int(head.split(b" ", 2)[1])

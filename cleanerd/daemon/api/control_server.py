@@ -149,7 +149,7 @@ class ControlServer:
         return self._change(route, request)
 
     def _call(self, route: Route, parameters: BaseModel) -> Answer:
-        """Do what a route says; raises `OperationError`."""
+        """Call a route; raises `OperationError`."""
         head = f'{{"apiVersion":"{API_VERSION}","{route.key}":'.encode()
         return Answer(head + route.call(self._control, parameters) + b"}\n")
 

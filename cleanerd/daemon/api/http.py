@@ -174,7 +174,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         return None
 
     def _has_room(self, connection: socket.socket) -> bool:
-        """Whether there is room for one more: a client that connects and says nothing keeps no other from asking."""
+        """Whether there is room for one more: a client that connects and sends nothing keeps no other from asking."""
         with self._changed:
             if len(self._silent) >= self.limits.max_connections:
                 silent = next((one for one, is_silent in self._silent.items() if is_silent), None)
@@ -288,7 +288,7 @@ class _Connection(BaseHTTPRequestHandler):
         self.answer = self.server.site.error(code, status.name.lower(), text)
 
     def handle_expect_100(self) -> bool:
-        """Never tell a client to go on: requests are small, and it will go on by itself."""
+        """Never ask a client to go on: requests are small, and it goes on by itself."""
         return True
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002

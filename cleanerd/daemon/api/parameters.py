@@ -1,4 +1,4 @@
-"""Types of the parameters of verbs, with their limits and what the OpenAPI document says about them."""
+"""Types of the parameters of verbs, with their limits and their text in the OpenAPI document."""
 
 from typing import Annotated, get_args
 

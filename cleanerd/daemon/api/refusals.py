@@ -1,6 +1,6 @@
 """With what a verb refuses: each error has the HTTP status and the code that programs look at.
 
-The message says what to do next.
+The message names the next step.
 """
 
 from cleanerd.errors import CleanerdError

@@ -51,7 +51,7 @@ class Route:
         return None if found is None else found.groupdict()
 
     def call(self, control: Control, given: BaseModel) -> bytes:
-        """Do what the verb says; its answer as JSON. Raises `OperationError`."""
+        """Call the verb; its answer as JSON. Raises `OperationError`."""
         arguments: Mapping[str, object] = {name: getattr(given, name) for name in type(given).model_fields}
         return self.answer.dump_json(
             self._run(control, **({self._whole: given} if self._whole else arguments))

@@ -1,4 +1,4 @@
-"""The status page: what is read for it, and what its query strings may say. `daemon.page` makes HTML of that.
+"""The status page: its data and its query strings. `daemon.page` makes HTML of that.
 
 =========  ===================================================================================================
 path       page, and the query it takes

@@ -1,7 +1,7 @@
 """One configuration at a time, and how the daemon gets to the next: serialised, all or nothing.
 
 A reload reads everything again. Refused for any reason, it changes nothing, and the reasons are kept for
-`last`. There are two sources of truth, and one must not hold up the other: what the cluster says about its
+`last`. There are two sources of truth, and one must not hold up the other: the cluster's settings of its
 topics (metadata log) was accepted there and is adopted even while a mistake stands in a file of ours. A topic
 that became compacted must not be retained by time because of a typing error in a rate.
 

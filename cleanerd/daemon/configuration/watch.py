@@ -6,7 +6,7 @@ file systems, links to elsewhere, no inotify left (then the fingerprint is taken
 write beside and rename, files that come and go, and the switch of a Kubernetes ConfigMap's `..data` are all
 the same: a directory had an event, a fingerprint is another.
 
-A file is only believed when it stands still for `SETTLE_S`: a half-written topic file would say that the topic
+A file is only believed when it stands still for `SETTLE_S`: a half-written topic file would mean that the topic
 has no policy.
 """
 
@@ -59,7 +59,7 @@ _Fingerprint = tuple[tuple[str, int, int, int, int], ...]
 
 
 class ConfigWatcher:
-    """Calls `reload(trigger)`, which says whether the reload was adopted, when there may be something new.
+    """Calls `reload(trigger)`, which returns whether the reload was adopted, when there may be something new.
 
     Begins with one reload of files and metadata log, as far as they are there: what happened since the
     configuration was read is not known. One of `log_dirs` may hold a metadata log; the first that does counts.
@@ -143,7 +143,7 @@ class ConfigWatcher:
 
 
 class _Watches:
-    """Directories that inotify tells about, as far as it can."""
+    """Directories that inotify watches, as far as it can."""
 
     def __init__(self, observer: Callable[[], BaseObserver], wake: threading.Event) -> None:
         self._handler = _Waker(wake)
@@ -157,7 +157,7 @@ class _Watches:
             self._observer = None
 
     def follow(self, directories: set[str]) -> None:
-        """Watch these and no others. `is_complete` tells whether all of them are."""
+        """Watch these and no others. `is_complete`: all of them are."""
         if self._observer is None:
             return
         wanted = {(directory, _inode(directory)) for directory in directories}

@@ -1,4 +1,4 @@
-"""What daemon and engine say to each other: plain values, without the weight of what does the work."""
+"""Messages between daemon and engine: plain values, without the weight of what does the work."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class CleanCall:
 
 @dataclass(frozen=True, slots=True)
 class EngineCall:
-    """A request; `id` tells its messages from those of others."""
+    """A request; its messages carry its `id`."""
 
     id: int
     task: CleanCall | ExamineCall

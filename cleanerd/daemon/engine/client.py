@@ -1,4 +1,4 @@
-"""The daemon's end of the engine: started when there is work, told to end when there has been none for a while."""
+"""The daemon's end of the engine: started when there is work, stopped when there has been none for a while."""
 
 import contextlib
 import itertools
@@ -39,7 +39,7 @@ class EngineDied(JobFailed):
 
 
 class EngineStalled(JobFailed):
-    """The tasks of a Spark job said nothing for too long; the engine process was ended, nothing was committed."""
+    """The tasks of a Spark job did not report for too long; the engine process was ended, nothing was committed."""
 
 
 class _Child:
@@ -64,7 +64,7 @@ class _Child:
         self._mutex = threading.Lock()
         self._calls: dict[int, tuple[Future[Any], ProgressHook]] = {}
         self._closed = False
-        self._told_s: float | None = None  # when it was told to end
+        self._told_s: float | None = None  # when it was asked to end
         threading.Thread(target=self._read, name="cleanerd-engine-reader", daemon=True).start()
 
     def call(self, call: EngineCall, planned: ProgressHook) -> "Future[Any]":
@@ -91,7 +91,7 @@ class _Child:
         return bool(self._calls)
 
     def beat(self) -> None:
-        """A task has reported, or the engine has said something."""
+        """A task or the engine has reported."""
         self._beat_s = self._clock.monotonic_s()
 
     @property
@@ -164,8 +164,8 @@ class _Child:
 class Engine:
     """Calls into the engine process; thread-safe.
 
-    `place` is asked before every call: when it says another one, a new process takes the calls from there on and the old
-    one ends with its last. `stall_timeout_ms`: how long the tasks of a Spark job may say nothing.
+    `place` is asked before every call: when it names another one, a new process takes the calls from there on and the old
+    one ends with its last. `stall_timeout_ms`: how long the tasks of a Spark job may be silent.
     """
 
     def __init__(

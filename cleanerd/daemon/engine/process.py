@@ -176,7 +176,7 @@ def _request(task: CleanCall | ExamineCall) -> CleanRequest:
 
 def main() -> None:
     """`python -m cleanerd.daemon.engine.process FD`, started by `client.Engine`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the daemon, which then tells us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the daemon, which then stops us
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with Connection(int(sys.argv[1])) as connection:
         EngineProcess(connection, connection.recv()).serve()

@@ -178,7 +178,7 @@ class DueLogs:
             return current
         try:
             first_batches_ms = self._first_batches_ms(entry, known, config)
-        except OSError:  # it changes under our hands; if it cannot be read at all, the scan says so
+        except OSError:  # it changes under our hands; if it cannot be read at all, the scan reports it
             self._inventory.touch_log(entry.log)
             return None
         found = entry.visits.estimate = estimate(known, config, now_ms, first_batches_ms)

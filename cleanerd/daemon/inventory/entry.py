@@ -28,7 +28,7 @@ class Entry:
 
     log: LogId
     identity: FileStat | None = None
-    is_settled: bool = False  # listed when its times were old enough to tell of the next change
+    is_settled: bool = False  # listed when its times were old enough to show the next change
     checkpoints_read: int = -1  # those of its log directory that `known` was made with
     known: ListedLog | None = None
     error: str | None = None

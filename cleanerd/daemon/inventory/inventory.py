@@ -109,7 +109,7 @@ class Inventory:
         self._mutex = threading.Lock()  # guards the two above, and which entries a log directory has
 
     def touch(self, log_dir: str, dir_name: str) -> None:
-        """Have this directory listed again by the next scan, whatever its times say."""
+        """Have this directory listed again by the next scan, whatever its times are."""
         with self._mutex:
             self._touched.add((log_dir, dir_name))
 
@@ -306,7 +306,7 @@ class Inventory:
             return None
 
     def _look(self, place: _LogDir, name: str, entry: Entry, found: _Findings) -> None:
-        """One partition directory: its `stat`, its listing if that says so, and the difference into `found`."""
+        """One partition directory: its `stat`, its listing if that changed, and the difference into `found`."""
         before = entry.known.contents if entry.known is not None else None
         error = None
         try:

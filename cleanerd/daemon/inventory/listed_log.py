@@ -5,9 +5,9 @@ What an exact examination adds can only make less of the log cleanable, never mo
 ==========================  =====================================================================================
 what is not known           what is taken for it
 ==========================  =====================================================================================
-last stable offset          the high watermark, which it never passes (A.3); a live broker tells
+last stable offset          the high watermark, which it never passes (A.3); a live broker reports it
 log end offset              the base of the active segment. Where a checkpoint lies above it, the log end is read
-                            once; what cannot be told quickly counts as beyond the end: reset, all dirty (1.5b)
+                            once; what cannot be read quickly counts as beyond the end: reset, all dirty (1.5b)
 time index that is broken   that all of the segment is old enough (the examination will name the damage)
 ==========================  =====================================================================================
 """
@@ -71,7 +71,7 @@ class StagedResult:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What the names, sizes and times in a partition directory say. Appending to the log does not change it."""
+    """Names, sizes and times in a partition directory. Appending to the log does not change it."""
 
     closed: tuple[ClosedSegment, ...]  # ascending
     active_base_offset: int
@@ -94,7 +94,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """What the checkpoint files say of a log, as far as it decides anything about closed segments."""
+    """The entries of a log in the checkpoint files, as far as it decides anything about closed segments."""
 
     log_start: int
     log_end: int  # the log reaches at least to here
@@ -257,7 +257,7 @@ def _staged(partition: PartitionDir, names: list[SegmentFileName]) -> StagedResu
         return None
     groups = []
     for name in manifests:
-        with contextlib.suppress(CorruptFile):  # the commit drops it and says so
+        with contextlib.suppress(CorruptFile):  # the commit drops and reports it
             groups.append(read_manifest(partition, name))
     replaced = [source.size_bytes for group in groups for source in group.sources]
     return StagedResult(

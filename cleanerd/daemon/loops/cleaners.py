@@ -13,7 +13,7 @@ from cleanerd.daemon.work.cleanings import Cleanings, JobWatcher
 from cleanerd.daemon.workers import Worker, Workers
 
 _EXAMINED_FOR_MS = 60_000
-"""What an exact examination found may be other than what the files say, like an open transaction: look again then."""
+"""An exact examination may find what the files do not show, like an open transaction: look again then."""
 
 
 class Cleaners(JobWatcher):

@@ -22,7 +22,7 @@ from cleanerd.daemon.parts import Parts
 
 
 class Crew:
-    """Starts and stops them together, and says whether all of them live."""
+    """Starts and stops them together, and reports whether all of them live."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts

@@ -70,7 +70,7 @@ class LeftInstall:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the cluster says. `topic_id` None: it has no such topic. `adding`, `removing`: of a reassignment under way.
+    """What the cluster reports. `topic_id` None: it has no such topic. `adding`, `removing`: of a reassignment under way.
 
     `is_alive`: the broker answers. `hosted_in`: the log directory in which it has the partition open.
     """

@@ -133,7 +133,7 @@ class Scanner:
         return self._parts.ownership.at(path).copies(partitions)
 
     def _is_named(self, log: LogId, configuration: Configuration) -> bool:
-        """Whether all is there that tells which topic a log is of, if anything ever does."""
+        """Whether everything is there by which the topic of a log can be known."""
         metadata = configuration.metadata
         if metadata is None:
             return True
@@ -142,7 +142,7 @@ class Scanner:
         return is_there and log.topic_partition.topic in metadata.topic_ids
 
     def _may_be_new(self, log: LogId, *, is_named: bool) -> bool:
-        """Whether its broker may still be about to say which topic a log that is ignored belongs to."""
+        """Whether its broker may still name the topic of a log that is ignored."""
         if is_named:
             self._new_since_s.pop(log, None)
             return False

@@ -26,7 +26,7 @@ PAGE_ROWS = 200
 _SOME = 10
 DAY_MS = 86_400_000
 RANGES = {"24h": DAY_MS, "7d": 7 * DAY_MS, "30d": 30 * DAY_MS}
-"""What a plot may show, the first one where nothing is said."""
+"""What a plot may show; the first is the default."""
 
 _PARTS = (
     ("clean_bytes", "clean"),
@@ -50,7 +50,7 @@ class BarPart:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What the bytes of a log, or of all logs, are to the cleaner. `label` says it in words."""
+    """What the bytes of a log, or of all logs, are to the cleaner. `label` is the text."""
 
     parts: tuple[BarPart, ...]
     label: str
@@ -244,7 +244,7 @@ def history(
     *,
     is_all: bool,
 ) -> bytes:
-    """What happened in a range of time, drawn and told; `is_all`: nothing had to be left out."""
+    """What happened in a range of time, as plots and as a list; `is_all`: nothing had to be left out."""
     span = Span(now_ms - RANGES[chosen], now_ms)
     drawn = (plots.dirty_ratio(samples, span), plots.reclaimed(events, span), plots.durations(events, span))
     return render(
@@ -282,5 +282,5 @@ def forecast(found: Forecast, q: str, matching: int, now_ms: int) -> bytes:
 
 
 def problem(title: str, text: str) -> bytes:
-    """A page that says what is wrong."""
+    """A page that reports an error."""
     return render("problem.html", here="", title=title, text=text)

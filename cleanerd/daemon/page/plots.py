@@ -31,7 +31,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A column or a dot: what kind of thing it is, where, and what its tooltip says. A dot has no size."""
+    """A column or a dot: its kind, position, and tooltip. A dot has no size."""
 
     kind: str
     x: float
@@ -43,7 +43,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """`summary` says in words what there is to see; `path` and `area` are a line and what lies below it."""
+    """`summary` describes the plot in words; `path` and `area` are a line and what lies below it."""
 
     title: str
     summary: str

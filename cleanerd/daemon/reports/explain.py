@@ -154,7 +154,7 @@ def _held_back(parts: Parts, log: LogId) -> Cause | None:
 
 
 def _about_files(parts: Parts, log: LogId, held: Cause | None) -> list[Fact]:
-    """`held`: what to name beside the bound, None where an examination will: another one may decide than the files tell."""
+    """`held`: what to name beside the bound, None where an examination will: it may find another bound."""
     known, config = parts.inventory.facts(log), parts.configuration().topic(log.topic_partition.topic)
     if known is None:
         return [Fact(name="files", value=parts.inventory.errors().get(log, "no segment"), blocks=True)]

@@ -1,4 +1,4 @@
-"""What metrics say of the daemon as it is at a scrape. One pass over all logs, with numbers that scans have left."""
+"""Metrics of the daemon as it is at a scrape. One pass over all logs, with numbers that scans have left."""
 
 import contextlib
 from collections import Counter

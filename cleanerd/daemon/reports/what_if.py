@@ -14,7 +14,7 @@ _SAMPLES_MIN = 3
 _RATIOS = (0.1, 0.3, 0.5, 0.8)
 _DAY_MS = 86_400_000
 _RETENTION_DAYS = (1, 7)
-"""Nothing longer than what is recorded can be told."""
+"""No answer reaches beyond what is recorded."""
 
 
 def what_if(parts: Parts, log: LogId, config: TopicConfig) -> tuple[WhatIf, ...]:

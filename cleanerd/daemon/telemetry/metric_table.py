@@ -51,7 +51,7 @@ class When(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """A row. `moves` says when the value changes; `values` lists those of a label, where they are few and known.
+    """A row. `moves`: when the value changes; `values` lists those of a label, where they are few and known.
 
     `is_read`: the value is looked up at a scrape; others are counted as things happen.
     """

@@ -19,7 +19,7 @@ class View(BaseModel):
 LogState = Literal[
     "clean", "dirty", "cleaning", "aborted", "paused", "staged", "uncleanable", "offline", "ignored"
 ]
-"""Of a log; `aborted` means that its cleaning was told to stop and has not stopped yet (rule 2A), `ignored` that cleanerd
+"""Of a log; `aborted` means that its cleaning was asked to stop and has not stopped yet (rule 2A), `ignored` that cleanerd
 leaves it alone (policy, foreign topic id), with the reason."""
 
 HistoryEventKind = Literal[

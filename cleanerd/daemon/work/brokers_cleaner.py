@@ -1,6 +1,6 @@
 """Whether the cleaner of a live broker is seen at work: what it will clean by itself is left to it.
 
-Configuration does not tell: Kafka 5 ignores log.cleaner.enable, and a cleaner thread that died goes unnoticed. But
+Configuration is not enough: Kafka 5 ignores log.cleaner.enable, and a cleaner thread that died goes unnoticed. But
 while a broker owns a log directory only the broker writes `cleaner-offset-checkpoint` there, and its cleaner does so after
 every log. So a checkpoint file that is another one than when this owner was first seen means a cleaner that works.
 """

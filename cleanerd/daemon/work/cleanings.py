@@ -105,7 +105,7 @@ class Cleanings:
         return self.ownership.owner(job.logs[0].log_dir) is Owner.LIVE_BROKER
 
     def _end_left_truncations(self, logs: Sequence[LogId]) -> None:
-        """A log whose writer died while it truncated can be planned again. Whatever else there is, examining it tells."""
+        """A log whose writer died while it truncated can be planned again. Examining it reports whatever else there is."""
         for log in logs:
             if not self.ownership.is_yielding(log.log_dir):
                 end = functools.partial(end_left_truncation, PartitionDir(self.files, log.directory))

@@ -1,4 +1,4 @@
-"""The condition of a log: the one place that says what state it is in, why, and what prevents a cleaning.
+"""The condition of a log: the one place that decides its state, the reason, and what prevents a cleaning.
 
 What comes first in this order decides.
 
@@ -11,7 +11,7 @@ cleaning, aborted, paused   a worker has it, or a hold or a client keeps it (rul
 uncleanable                 it is compacted and cannot be read, or failed too often
 staged                      a result waits for its commit
 ignored                     it is not compacted: retention only
-dirty                       it qualifies for a cleaning (1.21), as far as its files tell
+dirty                       it qualifies for a cleaning (1.21), by its files
 clean                       all others
 ==========================  ==================================================================================
 """

@@ -99,7 +99,7 @@ class Ownership:
         return True
 
     def owner_of(self, log_dir: str) -> int | None:
-        """Pid of the process that holds `.lock` (0: the kernel does not tell), None when it is free or ours."""
+        """Pid of the process that holds `.lock` (0: the kernel does not name it), None when it is free or ours."""
         try:
             pid = probe(log_dir)
         except DirOffline:

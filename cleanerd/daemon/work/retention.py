@@ -6,7 +6,7 @@ the broker changes its files meanwhile. A log that another process has changed g
 failure. What goes wrong with one log ends its pass alone; Kafka ends that of all the logs behind it as well (6.14).
 
 The `-future` log to which a broker moves a log that is not compacted gets a pass with it (1.32). The broker goes on with the
-move when it starts, from the end of that log; as far as it is behind, its entries in the checkpoints of its directory say.
+move when it starts, from the end of that log; its entries in the checkpoints of its directory show how far it is behind.
 
 Before anything goes, each log is asked again whether it is ours, with the configuration that its limits are from: a scan
 may not have seen yet what has changed, and by the limits of a wrong topic all of a log may go.

@@ -43,7 +43,7 @@ Taken = NewType("Taken", LogId)
 
 
 class NotTaken(Retryable):
-    """The log may not be changed now; the message says why."""
+    """The log may not be changed now, for the reason in the message."""
 
 
 class StillRunning(Retryable):
@@ -65,7 +65,7 @@ class _Claim:
 class PartitionStates:
     """States of all logs. Every method may be called from any thread; only those with a time limit block.
 
-    A time limit is in seconds of `clock`, None for none. `barred` says why nothing may be changed in a log, None where
+    A time limit is in seconds of `clock`, None for none. `barred` returns why nothing may be changed in a log, None where
     something may; it must be quick and must not raise.
     """
 
@@ -253,7 +253,7 @@ class PartitionStates:
         return own if _is_busy(own) else paused(own.pauses + self._holds.count(log.topic_partition))
 
     def _move(self, log: LogId, call: Call) -> bool:
-        """Do `call` as the table says; False when it passes the log over. Raises IllegalTransition."""
+        """Do `call` by the table; False when it passes the log over. Raises IllegalTransition."""
         is_stopped_by_holds = call in (Call.START, Call.PAUSE_NON_COMPACTED)
         before = self._state(log) if is_stopped_by_holds else self._own(log)
         try:

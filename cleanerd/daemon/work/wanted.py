@@ -17,7 +17,7 @@ from cleanerd.storage.log_dir import LogDir
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Asks with `.lock` held; thread-safe. `refresh` takes in what the cluster has said since the last look."""
+    """Asks with `.lock` held; thread-safe. `refresh` takes in the cluster's changes since the last look."""
 
     states: PartitionStates
     files: Files
