@@ -53,8 +53,8 @@ Committed = int | None | CleanerdError
 """The new first dirty offset, the end of the cleaned range; None when nothing was staged; or what went wrong.
 
 LockHeld, Aborted: the result, or what is left of it, waits on. SourceChanged, CorruptFile: the result no longer
-fits the log, is no longer wanted, or was never finished: it is dropped, and the message has the reason. After all else the log
-was recovered.
+fits the log, is no longer wanted, or was never finished: it is dropped, and the message has the reason. After all else the
+log was recovered.
 """
 
 CommittedBy = Literal["lock", "swap"]
