@@ -69,16 +69,16 @@ def _words(text: str) -> tuple[str, ...]:
 _row("cleaning", "info",
      ("outcome", "reason", *_LOG, "job_id", "trigger", "range", "seconds", "phase_seconds", "mb_per_s",
       "records_per_s", "bytes_read", "bytes_before", "bytes_after", "records_read", "records_kept", "removed",
-      "segments", "error", "failures", "index_damage"),
+      "segments", "error", "failures", "index_damage", "committed_by"),
      "A log went through a cleaning; one line for each log of a job. `range`: first dirty offset and end; `removed`: "
      "records by reason; `phase_seconds`: all but commit and checkpoint are those of the job, which its logs share; "
      "`segments`: before and after; `index_damage`: what is wrong with indexes of the old segments, instead of which "
-     "the log itself was read; superseded_by_broker: the broker's cleaner or retention "
+     "the log itself was read; `committed_by`: lock or swap; superseded_by_broker: the broker's cleaner or retention "
      "got there first; uncleanable: it has failed `failures` times and is no longer retried.",
      "failed: it is retried automatically. uncleanable: repair the file that the reason names, or `cleanerctl retry`.",
      outcomes="committed, staged, unchanged, skipped, superseded_by_broker, aborted, failed, uncleanable",
      loud="failed, uncleanable")
-_row("commit", "info", ("outcome", "reason", *_LOG),
+_row("commit", "info", ("outcome", "reason", *_LOG, "committed_by"),
      "What became of a result that was staged because a broker owned the log directory.",
      "dropped: nothing, the log has changed and will be cleaned again. failed: look at the disk.",
      outcomes="committed, dropped, failed", loud="failed")
