@@ -26,7 +26,7 @@ from cleanerd.config.load import Configuration
 from cleanerd.config.model import CleanerdConfig, KraftMetadata
 from cleanerd.config.reload import ReloadPlan
 from cleanerd.daemon.api.control import Control
-from cleanerd.daemon.api.control_server import AuditEntry, ControlServer
+from cleanerd.daemon.api.control_server import ControlServer
 from cleanerd.daemon.api.control_socket import listen
 from cleanerd.daemon.api.metrics_server import MetricsServer, pages
 from cleanerd.daemon.api.status_page import StatusPage, landing_page
@@ -154,9 +154,7 @@ class Daemon:
             listen(config.control_socket, os.environ),
             self._control,
             VERBS,
-            audit=self._audit,
             pages=served,
-            observe=parts.metrics.requested,
             own_uid=os.geteuid(),
         )
         return server, metrics
@@ -205,17 +203,6 @@ class Daemon:
             if text not in self._warned:
                 self._warned.add(text)
                 _log.warning("configuration_warning", reason=text)
-
-    def _audit(self, entry: AuditEntry) -> None:
-        peer = entry.peer
-        self._parts.events.record(
-            "control",
-            entry.outcome,
-            str(entry),
-            pid=peer.pid,
-            uid=peer.uid,
-            gid=peer.gid,
-        )
 
 
 def _open_history(state_dir: str, max_bytes: int) -> Store:

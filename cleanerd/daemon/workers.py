@@ -5,15 +5,12 @@ A thread that dies is started again after a pause that doubles, and counted; Kaf
 
 import math
 import threading
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 
 import structlog
 from structlog.contextvars import bind_contextvars, clear_contextvars
 
 from cleanerd.env.clock import Clock
-
-WorkStep = Callable[[], bool]
-"""One piece of work; whether there was any. Must return soon after the daemon is asked to stop."""
 
 _RESTART_PAUSE_S = 1.0
 _RESTART_PAUSE_MAX_S = 60.0
@@ -43,14 +40,25 @@ class Bell:
             return self._condition.wait_for(lambda: self._rings > seen, timeout_s)
 
 
+class Duty(ABC):
+    """What a thread does again and again."""
+
+    @abstractmethod
+    def step(self) -> bool:
+        """One round; whether there was anything to do. It returns soon after the daemon is told to stop."""
+
+    @abstractmethod
+    def pause_s(self) -> float:
+        """How long it pauses when there was nothing to do (7.2)."""
+
+
 class Worker:
-    """A thread that repeats a step; `backoff_s` is how long it pauses when there was nothing to do (7.2)."""
+    """A thread that does its duty."""
 
     def __init__(
         self,
         name: str,
-        step: WorkStep,
-        backoff_s: Callable[[], float],
+        duty: Duty,
         bell: Bell,
         clock: Clock,
         restart_pause_s: float = _RESTART_PAUSE_S,
@@ -60,8 +68,7 @@ class Worker:
         self.is_busy = False
         self.is_dead = False  # until it is started again
         self.deaths = 0
-        self._step = step
-        self._backoff_s = backoff_s
+        self.duty = duty
         self._bell = bell
         self._clock = clock
         self._stopping = threading.Event()
@@ -125,33 +132,24 @@ class Worker:
             self.is_busy = True
             self.beat()
             try:
-                worked = self._step()
+                worked = self.duty.step()
             finally:
                 self.is_busy = False
             if not worked:
-                self._bell.wait(seen, self._backoff_s())
+                self._bell.wait(seen, self.duty.pause_s())
 
 
 class Workers:
     """As many workers as wanted, plus the express one."""
 
-    def __init__(
-        self,
-        step: WorkStep,
-        backoff_s: Callable[[], float],
-        express: WorkStep,
-        express_backoff_s: Callable[[], float],
-        bell: Bell,
-        clock: Clock,
-    ) -> None:
-        self._step = step
-        self._backoff_s = backoff_s
+    def __init__(self, duty: Duty, express: Duty, bell: Bell, clock: Clock) -> None:
+        self._duty = duty
         self._bell = bell
         self._clock = clock
         self._mutex = threading.Lock()
         self._deaths_of_gone = 0
         self._workers: list[Worker] = []
-        self._express = Worker("cleanerd-worker-express", express, express_backoff_s, bell, clock)
+        self._express = Worker("cleanerd-worker-express", express, bell, clock)
 
     def start(self, count: int) -> None:
         """Start them."""
@@ -169,7 +167,7 @@ class Workers:
                 self._deaths_of_gone += gone.deaths
             for number in range(len(self._workers), count):
                 name = f"cleanerd-worker-{number}"
-                self._workers.append(Worker(name, self._step, self._backoff_s, self._bell, self._clock))
+                self._workers.append(Worker(name, self._duty, self._bell, self._clock))
                 self._workers[-1].start()
 
     def stop(self) -> None:

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cleanerd.daemon.api.control_server import AuditEntry, ControlServer
 from cleanerd.daemon.api.control_socket import listen
@@ -15,6 +16,17 @@ from cleanerd.env.clock import SystemClock
 from cleanerd.format.names import TopicPartition
 from tests.daemon.inventories import HandClock
 from tests.operate.world import World
+
+
+class Audited(ControlServer):
+    """Keeps the entries instead: the log would be among what cleanerctl prints in this process."""
+
+    def __init__(self, entries: list[AuditEntry], *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._entries = entries
+
+    def audit(self, entry: AuditEntry) -> None:
+        self._entries.append(entry)
 
 
 class RealClock(HandClock):
@@ -53,11 +65,11 @@ class Served(World):
 
     def serve(self) -> None:
         """Answer on the socket."""
-        self.server = ControlServer(
+        self.server = Audited(
+            self.audit,
             listen(str(self.path), os.environ),
             self.control,
             (*VERBS, *self.own),
-            audit=self.audit.append,
             own_uid=os.geteuid(),
             limits=self._limits,
             pages=self._pages,

@@ -171,7 +171,7 @@ def test_what_is_thrown_away_is_counted(world: World) -> None:
     scan(world)
     log, daemon = world.log("one"), world.daemon
     waiting = sum(path.stat().st_size for path in (world.a / "one-0").glob("*.cleanerd"))
-    daemon.crew.cleaners._work(Job("request", [log], force=False), _Nothing())  # type: ignore[arg-type]
+    daemon.crew.cleaners.work(Job("request", [log], force=False), _Nothing())  # type: ignore[arg-type]
     assert world.scrape().total("cleanerd_staged_wasted_bytes_total") == waiting
     daemon.parts.events.dropped(log, "stale")
     assert world.scrape().total("cleanerd_staged_wasted_bytes_total") == 2 * waiting

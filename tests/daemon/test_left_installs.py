@@ -99,7 +99,7 @@ class Place:
         """So many steps, five seconds apart."""
         for _ in range(times):
             with capture_logs() as logged:
-                self.left._step()
+                self.left.step()
             self.logged += logged
             self.world.clock.advance(5_000)
 

@@ -15,7 +15,7 @@ from structlog.processors import format_exc_info
 from structlog.testing import capture_logs
 
 from cleanerd.daemon.api.control import Control
-from cleanerd.daemon.api.control_server import AuditEntry
+from cleanerd.daemon.api.control_server import AuditEntry, ControlServer
 from cleanerd.daemon.api.control_socket import Peer, SocketUnusable, bind
 from cleanerd.daemon.api.http import Answer, RequestLimits
 from cleanerd.daemon.api.openapi import document
@@ -156,6 +156,9 @@ def test_every_change_is_audited_with_credentials_and_outcome(api: Api) -> None:
     assert api.audit[2].outcome == "invalid"
     assert api.audit[2].problem
     assert len(api.audit) == 3
+    ControlServer.audit(api.server, api.audit[1])
+    (event,) = api.parts.store.events(None, 1, None, ("control",))
+    assert (event.outcome, event.reason) == ("not_found", str(api.audit[1]))
 
 
 def test_errors_have_a_code_and_a_message(api: Api) -> None:

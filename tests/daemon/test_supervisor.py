@@ -214,7 +214,7 @@ def test_a_keeper_that_dies_is_counted_and_started_again_by_a_change(
         worked.set()
         return False
 
-    monkeypatch.setattr(Housekeeper, "_step", step)
+    monkeypatch.setattr(Housekeeper, "step", step)
     monkeypatch.setattr("cleanerd.daemon.loops.housekeeper.Worker", partial(Worker, restart_pause_s=600))
     daemon = make(logs, {})
     before = daemon.parts.configuration()

@@ -1,15 +1,30 @@
 """Cleaner threads: they come back when they die, and their number changes while they work."""
 
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
 
-from cleanerd.daemon.workers import Bell, Worker, Workers
+from cleanerd.daemon.workers import Bell, Duty, Worker, Workers
 from cleanerd.env.clock import SystemClock
 from tests.daemon.clients import until
 
 LIMIT_S = 10.0
+
+
+@dataclass
+class Step(Duty):
+    """With a long pause."""
+
+    do: Callable[[], bool]
+
+    def step(self) -> bool:
+        return self.do()
+
+    def pause_s(self) -> float:
+        return LIMIT_S
 
 
 def test_bell_that_rings_between_look_and_wait_is_heard() -> None:
@@ -31,7 +46,7 @@ def test_c146_a_thread_that_dies_is_counted_and_started_again() -> None:
         worked.set()
         return False
 
-    worker = Worker("w", step, lambda: LIMIT_S, Bell(), SystemClock(), restart_pause_s=0.01)
+    worker = Worker("w", Step(step), Bell(), SystemClock(), restart_pause_s=0.01)
     worker.start()
     assert worked.wait(LIMIT_S)
     assert worker.deaths == 1
@@ -50,7 +65,7 @@ def test_c150_a_change_of_the_configuration_revives_dead_threads(monkeypatch: py
         worked.release()
         return False
 
-    workers = Workers(step, lambda: LIMIT_S, step, lambda: LIMIT_S, Bell(), SystemClock())
+    workers = Workers(Step(step), Step(step), Bell(), SystemClock())
     workers.start(2)
     until(lambda: [worker.is_dead for worker in workers.all()] == [True] * 3)
     mended.set()
@@ -68,7 +83,7 @@ def test_worker_that_hangs_is_seen() -> None:
         began.set()
         return not end.wait(LIMIT_S)
 
-    worker = Worker("w", hang, lambda: LIMIT_S, Bell(), SystemClock())
+    worker = Worker("w", Step(hang), Bell(), SystemClock())
     assert worker.silent_s() == 0
     worker.start()
     assert began.wait(LIMIT_S)
@@ -95,7 +110,7 @@ def test_c147_number_of_threads_follows_the_configuration() -> None:
             together.notify_all()
         return not finish.wait(LIMIT_S)
 
-    workers = Workers(step, lambda: LIMIT_S, lambda: False, lambda: LIMIT_S, bell, SystemClock())
+    workers = Workers(Step(step), Step(lambda: False), bell, SystemClock())
     workers.start(1)
     workers.resize(3)
     with together:

@@ -243,10 +243,10 @@ class Cleanerd:
         crew.start = lambda _: None  # type: ignore[method-assign]  # no threads
         workers = crew.cleaners.workers
         self.steps: dict[str, Callable[[], object]] = {
-            "worker": workers._step,
-            "express": workers._express._step,
+            "worker": workers._duty.step,
+            "express": workers._express.duty.step,
             "scan": crew.scanner.scan,
-            **{keeper.name.removeprefix("cleanerd-"): keeper._step for keeper in crew._keepers},
+            **{keeper.name.removeprefix("cleanerd-"): keeper.duty.step for keeper in crew._keepers},
         }
 
     def start(self) -> None:

@@ -10,7 +10,7 @@ change things         root, the daemon's user, members of the socket's group. No
 
 A verb that waits takes a connection for `MAX_WAIT_MS` at most. An error is
 `{"apiVersion": ..., "error": {"code", "message"}}`; what went wrong inside is in the daemon's log only. Every request that
-would change something is handed to `audit`, whatever became of it.
+would change something is recorded, whatever became of it.
 """
 
 import json
@@ -32,7 +32,6 @@ from cleanerd.daemon.api.http import Answer, HttpServer, Page, Request, RequestL
 from cleanerd.daemon.api.refusals import Invalid, OperationError
 from cleanerd.daemon.api.routes import Route, routes_of
 from cleanerd.daemon.api.verb import Verb
-from cleanerd.env.clock import Clock, SystemClock
 
 _log = structlog.get_logger("cleanerd")
 _MAX_QUERY_FIELDS = 16
@@ -59,11 +58,6 @@ class AuditEntry:
         return " ".join(words) + (f": {self.problem}" if self.problem else "")
 
 
-Audit = Callable[[AuditEntry], None]
-Observe = Callable[[str, int, float], None]
-"""Called with every answer: the verb, `other` where there was none, the status, seconds from the connection on."""
-
-
 class ControlServer:
     """Serves verbs on a socket in threads of its own, from `start` to `stop`."""
 
@@ -73,25 +67,19 @@ class ControlServer:
         control: Control,
         verbs: Sequence[Verb],
         *,
-        audit: Audit,
         pages: Mapping[str, Page] | None = None,
-        observe: Observe | None = None,
         limits: RequestLimits | None = None,
         own_uid: int,
-        clock: Clock | None = None,
     ) -> None:
-        limits, clock = limits or RequestLimits(), clock or SystemClock()
+        limits, self._clock = limits or RequestLimits(), control.parts.clock
         self._routes = routes_of(verbs)
         document = json.dumps(openapi.document(self._routes)).encode()
         self._listening = listening
         self._control = control
-        self._audit = audit
         self._pages: Mapping[str, Page] = {"/openapi.json": lambda _: Answer(document), **(pages or {})}
-        self._observe = observe or (lambda *_: None)
         self._max_body_bytes = limits.max_body_bytes
         self._own_uid = own_uid
-        self._clock = clock
-        self._server = HttpServer(listening.socket, self, "control", limits, clock)
+        self._server = HttpServer(listening.socket, self, "control", limits, self._clock)
 
     def start(self) -> None:
         """Begin to answer."""
@@ -114,7 +102,7 @@ class ControlServer:
         except Exception:  # noqa: BLE001  # the boundary of a request
             _log.exception("request_failed", server="control", request=f"{request.method} {request.path}")
             answer = self.error(500, "internal", "internal error; the daemon's log says more")
-        self._observe(verb, answer.status, self._clock.monotonic_s() - began_s)
+        self._control.parts.metrics.requested(verb, answer.status, self._clock.monotonic_s() - began_s)
         return answer
 
     def error(self, status: int, code: str, message: str) -> Answer:
@@ -195,9 +183,16 @@ class ControlServer:
             raise UnreadableRequest(None)
         return body
 
+    def audit(self, entry: AuditEntry) -> None:
+        """Record it in the history and the log."""
+        peer = entry.peer
+        self._control.parts.events.record(
+            "control", entry.outcome, str(entry), pid=peer.pid, uid=peer.uid, gid=peer.gid
+        )
+
     def _record(self, entry: AuditEntry) -> None:
         try:
-            self._audit(entry)
+            self.audit(entry)
         except Exception:  # noqa: BLE001  # the request is answered all the same
             _log.exception("audit_lost", entry=str(entry))
 

@@ -1,6 +1,6 @@
 """Workers that take one job after the other, and what follows from what becomes of each log."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from structlog.contextvars import bind_contextvars, unbind_contextvars
 
@@ -10,7 +10,7 @@ from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.cleanings import Cleanings, JobWatcher
-from cleanerd.daemon.workers import Worker, Workers
+from cleanerd.daemon.workers import Duty, Worker, Workers
 
 _EXAMINED_FOR_MS = 60_000
 """An exact examination may find what the files do not show, like an open transaction: look again then."""
@@ -30,16 +30,11 @@ class Cleaners(JobWatcher):
             watcher=self,
         )  # fmt: skip
         express = replace(self.cleanings, engine=parts.express_engine, is_urgent=True)
-        self.workers = Workers(
-            lambda: self._work(parts.schedule.next(), self.cleanings),
-            parts.schedule.pause_s,
-            lambda: self._work(parts.schedule.next_express(), express),
-            lambda: parts.configuration().broker.round_pause_s,
-            parts.work_bell,
-            parts.clock,
-        )
+        usual, urgent = _Usual(self, parts, self.cleanings), _Express(self, parts, express)
+        self.workers = Workers(usual, urgent, parts.work_bell, parts.clock)
 
-    def _work(self, job: Job | None, cleanings: Cleanings) -> bool:
+    def work(self, job: Job | None, cleanings: Cleanings) -> bool:
+        """Do a job; whether the next one may begin at once."""
         if job is None:
             return False
         parts, worker = self._parts, self.workers.current()
@@ -93,3 +88,28 @@ class Cleaners(JobWatcher):
             parts.due_logs.note_horizon(log, result.next_horizon_ms)
         elif result.outcome in ("committed", "staged", "unchanged"):
             parts.due_logs.note_cleaned(log, parts.configuration().topic)
+
+
+@dataclass(frozen=True, slots=True)
+class _Usual(Duty):
+    """Whatever is next."""
+
+    cleaners: Cleaners
+    parts: Parts
+    cleanings: Cleanings
+
+    def step(self) -> bool:
+        return self.cleaners.work(self.parts.schedule.next(), self.cleanings)
+
+    def pause_s(self) -> float:
+        return self.parts.schedule.pause_s()
+
+
+class _Express(_Usual):
+    """Reserved topics that have waited too long."""
+
+    def step(self) -> bool:
+        return self.cleaners.work(self.parts.schedule.next_express(), self.cleanings)
+
+    def pause_s(self) -> float:
+        return self.parts.configuration().broker.round_pause_s

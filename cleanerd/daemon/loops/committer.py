@@ -2,18 +2,19 @@
 
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.parts import Parts
-from cleanerd.daemon.workers import Worker
+from cleanerd.daemon.workers import Duty, Worker
 
 
-class Committer:
+class Committer(Duty):
     """Tries when a lock or a staged result has changed, and every cleanerd.staged.commit.interval.ms."""
 
     def __init__(self, parts: Parts, scanner: Scanner) -> None:
         self._parts = parts
         self._scanner = scanner
-        self.worker = Worker("cleanerd-committer", self._step, self._pause_s, parts.commit_bell, parts.clock)
+        self.worker = Worker("cleanerd-committer", self, parts.commit_bell, parts.clock)
 
-    def _step(self) -> bool:
+    def step(self) -> bool:
+        """One round."""
         parts = self._parts
         staged = parts.inventory.staged()
         ready = {log_dir for log_dir in {log.log_dir for log in staged} if parts.commits.may_commit(log_dir)}
@@ -28,7 +29,8 @@ class Committer:
     def _goes_on(self, log_dir: str) -> bool:
         return not (self._parts.life.stopping.is_set() or self._parts.ownership.is_yielding(log_dir))
 
-    def _pause_s(self) -> float:
+    def pause_s(self) -> float:
+        """Until the next round."""
         config = self._parts.configuration().broker
         is_waiting = bool(self._parts.inventory.staged())
         return (config.staged_commit_interval_ms if is_waiting else config.scan_interval_ms) / 1000

@@ -8,23 +8,24 @@ from cleanerd.daemon.store import HOLD, MUTE
 from cleanerd.daemon.telemetry.sampler import Sampler
 from cleanerd.daemon.work.deletions import Deleted
 from cleanerd.daemon.work.mutes import Mute
-from cleanerd.daemon.workers import Bell, Worker
+from cleanerd.daemon.workers import Bell, Duty, Worker
 
 _PAUSE_S = 1.0
 _PRUNE_S = 600.0
 _log = structlog.get_logger("cleanerd")
 
 
-class Housekeeper:
+class Housekeeper(Duty):
     """Once a second."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._pruned_s = parts.clock.monotonic_s()
         self._sampler = Sampler(parts.inventory, parts.due_logs, parts.configuration, parts.store)
-        self.worker = Worker("cleanerd-housekeeper", self._step, lambda: _PAUSE_S, Bell(), parts.clock)
+        self.worker = Worker("cleanerd-housekeeper", self, Bell(), parts.clock)
 
-    def _step(self) -> bool:
+    def step(self) -> bool:
+        """One round."""
         now_ms = self._parts.clock.now_ms()
         self._delete(now_ms)
         self._renew_leases()
@@ -33,6 +34,10 @@ class Housekeeper:
         self._sampler.take(now_ms)
         self._prune_history(now_ms)
         return False
+
+    def pause_s(self) -> float:
+        """Until the next round."""
+        return _PAUSE_S
 
     def _delete(self, now_ms: int) -> None:
         parts = self._parts

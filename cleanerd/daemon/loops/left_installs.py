@@ -39,7 +39,7 @@ from cleanerd.config.model import TOPIC_NAME
 from cleanerd.daemon.kafka_admin import KafkaAdmin
 from cleanerd.daemon.parts import Parts, no_cluster
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.workers import Bell, Worker
+from cleanerd.daemon.workers import Bell, Duty, Worker
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, ClusterRefused, CorruptFile, Retryable
 from cleanerd.format.names import TopicPartition
@@ -144,7 +144,7 @@ class Replicas(KafkaAdmin):
             raise ClusterRefused(f"the cluster refuses {asked}: {refused[tp].__name__}")
 
 
-class LeftInstalls:
+class LeftInstalls(Duty):
     """Looks at each log directory at the start and, as one may come online later, every few minutes.
 
     `connect` opens a connection to the cluster, or raises ClusterRefused.
@@ -156,7 +156,7 @@ class LeftInstalls:
         self._since_s: dict[str, float] = {}  # when this process found a journal, by log directory
         self._absent: set[str] = set()  # where the last look found no such topic
         self._told: dict[str, str] = {}
-        self.worker = Worker("cleanerd-left-installs", self._step, self._pause_s, Bell(), parts.clock)
+        self.worker = Worker("cleanerd-left-installs", self, Bell(), parts.clock)
 
     def _connected(self) -> Replicas:
         config = self._parts.configuration().broker
@@ -164,10 +164,12 @@ class LeftInstalls:
             no_cluster()
         return Replicas(config.kafka_bootstrap_servers, config.kafka_client_config)
 
-    def _pause_s(self) -> float:
+    def pause_s(self) -> float:
+        """Until the next round."""
         return _PAUSE_S if self._since_s else _IDLE_S
 
-    def _step(self) -> bool:
+    def step(self) -> bool:
+        """One round."""
         for log_dir in self._parts.log_dirs:
             area = _Area(self._parts.files, log_dir)
             try:

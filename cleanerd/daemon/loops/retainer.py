@@ -3,19 +3,20 @@
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.work.retention import whose_turn
-from cleanerd.daemon.workers import Bell, Worker
+from cleanerd.daemon.workers import Bell, Duty, Worker
 
 
-class Retainer:
+class Retainer(Duty):
     """Looks whose turn it is at every round of the cleaner."""
 
     def __init__(self, parts: Parts, scanner: Scanner) -> None:
         self._parts = parts
         self._scanner = scanner
         self._retained_s = parts.clock.monotonic_s()
-        self.worker = Worker("cleanerd-retention", self._step, self._pause_s, Bell(), parts.clock)
+        self.worker = Worker("cleanerd-retention", self, Bell(), parts.clock)
 
-    def _step(self) -> bool:
+    def step(self) -> bool:
+        """One round."""
         parts, now_s = self._parts, self._parts.clock.monotonic_s()
         configuration = parts.configuration()
         is_time = (now_s - self._retained_s) * 1000 >= configuration.broker.retention_check_interval_ms
@@ -30,5 +31,6 @@ class Retainer:
             self._scanner.refresh()
         return False
 
-    def _pause_s(self) -> float:
+    def pause_s(self) -> float:
+        """Until the next round."""
         return self._parts.configuration().broker.round_pause_s

@@ -15,7 +15,7 @@ from cleanerd.daemon.inventory.watch import LogDirWatcher
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import MOVING
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.workers import Bell, Worker
+from cleanerd.daemon.workers import Bell, Duty, Worker
 from cleanerd.errors import CleanerdError, attempt, guarded
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
@@ -28,7 +28,7 @@ nothing to warn of."""
 _log = structlog.get_logger("cleanerd")
 
 
-class Scanner:
+class Scanner(Duty):
     """Scans at once where it is asked to, and in a thread of its own every cleanerd.scan.interval.ms."""
 
     def __init__(self, parts: Parts) -> None:
@@ -41,7 +41,7 @@ class Scanner:
         for log_dir, moving in self._moving.items():
             parts.inventory.remember_futures(log_dir, moving)
         self.watcher = LogDirWatcher(parts.log_dirs, self._seen_change, self._seen_lock)
-        self.worker = Worker("cleanerd-scanner", self._step, self._pause_s, self._bell, parts.clock)
+        self.worker = Worker("cleanerd-scanner", self, self._bell, parts.clock)
 
     @property
     def since_scan_s(self) -> float:
@@ -191,8 +191,9 @@ class Scanner:
             _log.info("log_dir_online", log_dir=log_dir)
         self._told_offline = frozenset(offline)
 
-    def _step(self) -> bool:
-        if self.since_scan_s < self._pause_s():
+    def step(self) -> bool:
+        """One round."""
+        if self.since_scan_s < self.pause_s():
             self.refresh()
             return False
         for failure in self._parts.failures.all():
@@ -201,7 +202,8 @@ class Scanner:
         self.scan()
         return False
 
-    def _pause_s(self) -> float:
+    def pause_s(self) -> float:
+        """Until the next round."""
         return self._parts.configuration().broker.scan_interval_ms / 1000
 
     def _seen_change(self, log_dir: str, name: str | None) -> None:
