@@ -117,6 +117,7 @@ class Cleanings:
         found = one_by_one(lambda logs: self._call(job, logs), left, _failed) if left else []
         self.metrics.staged(found, self.configuration().broker)
         by_name = {result.topic_partition: result for result in (*not_rolled, *found)}
+        assert len(by_name) == len(not_rolled) + len(found) == len(job.logs), "each log has one result"
         return {log: by_name[log.topic_partition] for log in job.logs}
 
     def _rolled(self, job: Job) -> tuple[Sequence[LogId], list[LogResult]]:
@@ -146,6 +147,7 @@ class Cleanings:
     def _call(self, job: Job, logs: Sequence[LogId], *, force: bool = False) -> list[LogResult]:
         """Have the engine clean logs of a job. Raises JobFailed."""
         log_dir, configuration = logs[0].log_dir, self.configuration()
+        assert all(log.log_dir == log_dir for log in logs), "one call is for one log directory"
         watch, first = Stopwatch(self.clock), len(job.planned)
 
         def told(news: PlannedBytes | StepDone) -> None:

@@ -125,6 +125,7 @@ class Commits:
 
     def told(self, log: LogId, done: Committed, committed_by: CommittedBy) -> CommitView:
         """What became of a log, which is still taken."""
+        assert self.states.state(log).status in (Status.IN_PROGRESS, Status.ABORTED)
         if isinstance(done, LockHeld | Aborted):
             return _view(log, "waiting", str(done), done.pid if isinstance(done, LockHeld) else None)
         if isinstance(done, SourceChanged | CorruptFile):  # stale, or not wanted any more

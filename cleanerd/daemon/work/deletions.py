@@ -151,6 +151,8 @@ class PendingDeletions:
     def _delete_log(self, directory: str, now_ms: int) -> Deleted:
         """A deleted log, a number of files at a time."""
         total, log_dir, is_gone = Deleted(), os.path.dirname(directory), False
+        parsed = parse_partition_dir(os.path.basename(directory))
+        assert parsed is not None and parsed[1] is DirKind.DELETE, "no log that is in use"  # noqa: PT018
         with self._mutex:
             waiting = self._deleted_logs[directory]
         try:
@@ -189,6 +191,7 @@ class PendingDeletions:
         return not suffixes & {Suffix.CLEANED, Suffix.SWAP}
 
     def _delete(self, paths: list[str], now_ms: int) -> Deleted:
+        assert all(path.endswith(Suffix.DELETED.value) for path in paths), "no file that a log still has"
         mine = [path for path in paths if self._is_same(path)]
         failures = unlink_all(self._files, mine)
         self._postpone(failures, now_ms)

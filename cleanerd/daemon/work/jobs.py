@@ -53,6 +53,7 @@ class Jobs:
             return self._begin(job)
 
     def _begin(self, job: Job) -> Job:
+        assert job.started_ms is None, "a job begins once"
         job.started_ms = self._clock.now_ms()
         self._changed.notify_all()
         return job
@@ -88,6 +89,7 @@ class Jobs:
     def end(self, job: Job, outcomes: Sequence[str], reason: str | None) -> None:
         """A job is done; `outcomes` of its logs."""
         with self._changed:
+            assert job.ended_ms is None, "a job ends once"
             found = [outcome for outcome in _OUTCOMES if outcome in outcomes]
             job.outcome, job.reason = found[0] if found else "skipped", reason
             job.ended_ms = self._clock.now_ms()

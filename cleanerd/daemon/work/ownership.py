@@ -87,6 +87,7 @@ class Ownership:
         with self._mutex:
             if log_dir not in self._unrecovered:
                 return log_dir in self._locks
+            assert log_dir in self._locks, "recovered by who keeps other cleanerds out"
         try:
             self._recover_all(self.at(log_dir))
         except LockHeld:

@@ -277,8 +277,11 @@ class PartitionStates:
             if claim is None:
                 self._move(log, Call.RESUME)
             else:
+                assert not claim.is_paused, "a pause has one claimant"
+                assert claim.error is None, "who was sent away claims nothing"
                 claim.is_paused = True
             self._changed.notify_all()
+        assert log not in self._claims, "only an aborted log is claimed"
         return not was_aborted
 
     def _pause(self, log: LogId, timeout_s: float | None) -> None:
@@ -286,6 +289,7 @@ class PartitionStates:
         if not is_unclaimed:
             self._move(log, Call.ABORT_AND_PAUSE)
         if self._own(log) is ABORTED:
+            assert log not in self._claims, "the table refuses a second claimant (D12)"
             self._claims[log] = claim = _Claim()
             self._wait_for(log, claim, timeout_s)
 
