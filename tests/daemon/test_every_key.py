@@ -153,7 +153,7 @@ def rate(limit: RateLimit) -> Callable[[Running], object]:
 
 def pause_s(thread: str) -> Callable[[Running], object]:
     """How long a thread of the daemon pauses when it has nothing to do."""
-    return lambda running: next(one for one in running.crew._keepers if one.name == thread)._backoff_s()
+    return lambda running: next(one for one in running.crew._keepers if one.name == thread).duty.pause_s()
 
 
 def is_due(running: Running) -> bool:
