@@ -32,7 +32,7 @@ final class Broker {
     private static final String SCALA = "kafka.log.";
     private static final String COMMON = "org.apache.kafka.common.";
 
-    private static final List MANAGERS = Arrays.asList(SCALA + "LogManager", STORAGE + "LogManager"); // the latter from 4.4
+    static final List MANAGERS = Arrays.asList(SCALA + "LogManager", STORAGE + "LogManager"); // the latter from 4.4
 
     private final String release;
     private final Object logManager;

@@ -27,7 +27,6 @@ import java.util.concurrent.Semaphore;
  */
 public final class Listener implements Runnable {
     private static final String SOCKET = ".cleanerd-agent.sock";
-    private static final String BROKERS_CLASS = "kafka.log.LogManager";
     private static final long LOOK_MS = 500;
     private static final int CONVERSATIONS_MAX = 16;
 
@@ -66,7 +65,7 @@ public final class Listener implements Runnable {
     private Iterable logDirs() throws Exception {
         while (true) {
             for (Class loaded : jvm.getAllLoadedClasses()) {
-                if (loaded.getName().equals(BROKERS_CLASS)) {
+                if (Broker.MANAGERS.contains(loaded.getName())) {
                     Iterable dirs = Broker.logDirs();
                     if (dirs != null) {
                         return dirs;
