@@ -23,7 +23,9 @@ from cleanerd.daemon.configuration.reload import ReloadStatus
 from cleanerd.daemon.telemetry import log_setup as logs
 from cleanerd.daemon.telemetry.event_table import BOUND, EVENTS, Event
 from cleanerd.daemon.telemetry.events_reference import render_logs_reference
+from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.models import HistoryEventKind
+from cleanerd.daemon.work.cleanings import Cleanings
 from tests.cleaning.logs import segment, write_logs
 from tests.daemon.processes import DaemonProcess, running, wait_until
 from tests.operate.scrape import Scrape, get, parse
@@ -331,14 +333,15 @@ def test_phases_are_the_same_in_history_and_metrics(worked: Worked) -> None:
         assert total == pytest.approx(sum(found), abs=0.001 * len(found) + 1e-9), phase
 
 
-def test_a_thread_that_dies_tells_of_which_job_and_its_next_life_does_not(world: World) -> None:
+def test_a_thread_that_dies_tells_of_which_job_and_its_next_life_does_not(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     daemon = world.daemon
 
-    class Broken:
-        def run(self, _: object) -> None:
-            raise ZeroDivisionError("as in a bug")
+    def broken(_: Cleanings, __: Job) -> None:
+        raise ZeroDivisionError("as in a bug")
 
-    daemon.crew.cleaners.cleanings = Broken()  # type: ignore[assignment]
+    monkeypatch.setattr(Cleanings, "run", broken)
     with capture_logs([merge_contextvars]) as lines:
         daemon.start()
         wait_until(lambda: "worker_died" in {line["event"] for line in lines}, 10)
