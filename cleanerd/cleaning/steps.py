@@ -12,14 +12,18 @@ end       the new first dirty offset
 ========  ==================================================================================================
 """
 
-from cleanerd.cleaning.plan import CleaningPlan
+from typing import TYPE_CHECKING
+
 from cleanerd.cleaning.result import Progress, Step
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.pipeline.values import IndexedLog, RewrittenLog
 from cleanerd.storage.staged import StagedGroup
 
+if TYPE_CHECKING:  # the daemon logs steps, and loads no compiled code
+    from cleanerd.cleaning.plan import CleaningPlan
 
-def planned(plan: CleaningPlan) -> Step:
+
+def planned(plan: "CleaningPlan") -> Step:
     """Step 3 of architecture 3."""
     work = plan.work
     numbers = {
@@ -38,7 +42,7 @@ def mapped(indexed: IndexedLog) -> Step:
     return Step(indexed.work.topic_partition, "map", numbers)
 
 
-def tell_rewritten(progress: Progress, plan: CleaningPlan, found: RewrittenLog) -> None:
+def tell_rewritten(progress: Progress, plan: "CleaningPlan", found: RewrittenLog) -> None:
     """Steps 6 and 7, group by group."""
     for number in sorted(found.parts):
         group, parts = plan.groups[number], [written.part for written in found.parts[number]]
@@ -53,7 +57,7 @@ def tell_rewritten(progress: Progress, plan: CleaningPlan, found: RewrittenLog) 
         progress.step(Step(plan.work.topic_partition, "rewrite", numbers))
 
 
-def staged(plan: CleaningPlan, found: RewrittenLog, groups: int) -> Step:
+def staged(plan: "CleaningPlan", found: RewrittenLog, groups: int) -> Step:
     """Step 8, first half."""
     size = sum(written.part.size_bytes for parts in found.parts.values() for written in parts)
     return Step(plan.work.topic_partition, "stage", {"groups": groups, "bytes": size})

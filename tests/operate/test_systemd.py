@@ -174,7 +174,7 @@ def test_manual_pages_name_every_verb_and_no_option_that_does_not_exist(page: st
     text = (MAN / page).read_text().replace("\\-", "-").replace("\\~", " ").replace("\\fI", "")
     parser = PROGRAMS[f"/opt/cleanerd/bin/{page.partition('.')[0]}"]()
     for verb, _ in walk(parser):
-        assert verb.startswith("_") or re.search(rf"^\.B.*\b{verb}\b", text, re.MULTILINE), verb
+        assert verb.startswith("_") or re.search(rf"^(?:\.B.*\b|\\fB){verb}\b", text, re.MULTILINE), verb
     parsers = [found for make in PROGRAMS.values() for _, found in walk(make())]
     options = {option for found in parsers for action in found._actions for option in action.option_strings}
     without_examples = re.sub(r"^\.EX$.*?^\.EE$", "", text, flags=re.DOTALL | re.MULTILINE)
