@@ -75,6 +75,15 @@ class LiveBrokers:
         """What the broker that lives in a log directory knows of its logs there. Raises NoWayIn, DirOffline."""
         return describe(self._session(log_dir), log_dir, wanted)
 
+    def describe_if_live(
+        self, log_dir: str, wanted: Iterable[TopicPartition] | None = None
+    ) -> tuple[LiveLog, ...] | None:
+        """The same, None where no broker lives or it cannot be asked."""
+        try:
+            return self.describe(log_dir, wanted)
+        except (NoWayIn, DirOffline):
+            return None
+
     def roll(self, partition: PartitionDir, tp: TopicPartition) -> Rolled:
         """Have the broker close the active segment of a log. Raises NoWayIn, DirOffline, SourceChanged, OSError."""
         return roll(self._session(os.path.dirname(partition.path)), partition, tp)
@@ -131,11 +140,8 @@ class LiveBrokers:
 
         To be read before the logs are scanned. `wanted`: of which logs, None for all. Raises CorruptFile, OSError.
         """
-        try:
-            logs = self.describe(log_dir.path, wanted)
-        except (NoWayIn, DirOffline):
-            return None
-        return live_checkpoints(logs, log_dir.checkpoints())
+        logs = self.describe_if_live(log_dir.path, wanted)
+        return None if logs is None else live_checkpoints(logs, log_dir.checkpoints())
 
     def known_refusal(self, log_dir: str) -> str | None:
         """As `why_not`, by what is known, without asking. None also before the first try."""

@@ -321,7 +321,7 @@ class Cleaner:
             with watch.phase("rewrite"):
                 for log, rewritten in zip(logs, rewrite(logs, pipeline), strict=True):
                     log.rewritten, log.error = rewritten, log.error or rewritten.error
-                    steps.tell_rewritten(self._progress, log.plan, rewritten)
+                    steps.report_rewritten(self._progress, log.plan, rewritten)
 
     def _index(self, logs: list[_Log], pipeline: Pipeline) -> None:
         for log, indexed in zip(logs, pipeline.index(*self._works(logs)), strict=True):
@@ -340,7 +340,7 @@ class Cleaner:
             log.error = indexed.error
             if rewritten is not None:
                 self._progress.step(steps.mapped(indexed))
-                steps.tell_rewritten(self._progress, log.plan, rewritten)
+                steps.report_rewritten(self._progress, log.plan, rewritten)
 
     def _works(self, logs: list[_Log]) -> tuple[list[LogWork], list[tuple[int, int]]]:
         """What the pipeline is to do, and the keys that it does it with."""

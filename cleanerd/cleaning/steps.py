@@ -42,7 +42,7 @@ def mapped(indexed: IndexedLog) -> Step:
     return Step(indexed.work.topic_partition, "map", numbers)
 
 
-def tell_rewritten(progress: Progress, plan: "CleaningPlan", found: RewrittenLog) -> None:
+def report_rewritten(progress: Progress, plan: "CleaningPlan", found: RewrittenLog) -> None:
     """Steps 6 and 7, group by group."""
     for number in sorted(found.parts):
         group, parts = plan.groups[number], [written.part for written in found.parts[number]]

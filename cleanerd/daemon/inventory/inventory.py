@@ -29,7 +29,7 @@ from cleanerd.daemon.inventory.listed_log import (
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files, FileStat
-from cleanerd.errors import CleanerdError, CorruptFile, DirOffline, NoWayIn, guarded
+from cleanerd.errors import CleanerdError, CorruptFile, guarded
 from cleanerd.format import names
 from cleanerd.format.names import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -285,10 +285,9 @@ class Inventory:
         if marked is not None and place.live is not None:
             parsed = filter(None, map(parse_partition_dir, marked))
             wanted, live = [tp for tp, kind in parsed if kind is DirKind.CURRENT], place.live
-        try:
-            found = self._brokers.describe(place.path, wanted) if self._brokers and place.is_kafka else None
-        except (NoWayIn, DirOffline):
-            found = None
+        found = (
+            self._brokers.describe_if_live(place.path, wanted) if self._brokers and place.is_kafka else None
+        )
         if found is not None:
             gone = set() if wanted is None else set(map(str, wanted))
             kept = {name: log for name, log in (live or {}).items() if name not in gone}
