@@ -14,7 +14,7 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
-from cleanerd.tools.client.writer import LogWriter
+from cleanerd.tools.client.writer import LogWriter, WriterOptions
 from cleanerd.tools.spark import partition_files
 from tests.sim.counted import CountedFiles
 from tests.storage import kill9_child
@@ -49,16 +49,18 @@ APPENDS = 40
 
 
 def _append(log_dir: str, files: Files) -> None:
-    with LogWriter(
-        log_dir, TP.topic, TP.partition, segment_bytes=SEGMENT_BYTES, fsync=True, files=files
-    ) as writer:
+    options = WriterOptions(fsync=True, files=files)
+    with LogWriter(log_dir, TP.topic, TP.partition, segment_bytes=SEGMENT_BYTES, options=options) as writer:
         producer = Producer(writer)
         for number in range(APPENDS):
             producer.put(b"new", b"%d" % number, 400 + number)
 
 
 def _is_a_beginning(log_dir: Path, before: Records) -> None:
-    with LogWriter(str(log_dir), TP.topic, TP.partition, segment_bytes=SEGMENT_BYTES, repair=True) as writer:
+    options = WriterOptions(repair=True)
+    with LogWriter(
+        str(log_dir), TP.topic, TP.partition, segment_bytes=SEGMENT_BYTES, options=options
+    ) as writer:
         end = writer.log_end_offset
     start = max(before) + 1
     assert start <= end <= start + APPENDS

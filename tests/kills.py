@@ -29,7 +29,7 @@ from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.log_dir import LogDir
-from cleanerd.tools.client.writer import LogWriter
+from cleanerd.tools.client.writer import LogWriter, WriterOptions
 from tests import kill_protocols
 from tests.kill_protocols import SEGMENT_BYTES, Protocol, Records, records
 from tests.storage import kill9_child
@@ -43,7 +43,8 @@ RANDOM_SHARE = 0.2
 
 
 def _truncate(log_dir: str, files: Files) -> None:
-    with LogWriter(log_dir, TP.topic, TP.partition, segment_bytes=SEGMENT_BYTES, files=files) as writer:
+    options = WriterOptions(files=files)
+    with LogWriter(log_dir, TP.topic, TP.partition, segment_bytes=SEGMENT_BYTES, options=options) as writer:
         writer.truncate(CUT)
 
 

@@ -39,8 +39,7 @@ def check(arguments: Namespace) -> int:
         write_table(columns)
     else:
         rows = [asdict(one) for one in found]
-        document = output.document(commit_live=config.commit_live, log_dirs=rows)
-        output.write(output.rendered(document, arguments.output))
+        output.write_document(arguments.output, commit_live=config.commit_live, log_dirs=rows)
     if config.commit_live == "off":
         output.say("cleanerd.commit.live is off: results wait until a broker stops")
     return 1 if any(one.reason for one in found) else 0

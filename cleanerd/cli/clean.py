@@ -86,7 +86,7 @@ def request_from(arguments: Namespace) -> CleanRequest:
 def _report(results: list[LogResult], arguments: Namespace) -> None:
     is_table = output.is_table(arguments.output)
     if not is_table:
-        output.write(output.rendered(output.results_document(results), arguments.output))
+        output.write_document(arguments.output, results=[output.result_fields(result) for result in results])
     elif results:
         _write_table(results)
     for result in results:

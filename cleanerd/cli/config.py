@@ -28,11 +28,11 @@ def show(arguments: Namespace) -> int:
         topics = {topic: _own(configuration, topic) for topic in sorted(configuration.topics)}
     if not output.is_table(arguments.output):
         show_origin = arguments.origin
-        document = output.document(
+        output.write_document(
+            arguments.output,
             broker=_plain(configuration.broker_settings, show_origin),
             topics={topic: _plain(settings, show_origin) for topic, settings in topics.items()},
         )
-        output.write(output.rendered(document, arguments.output))
     else:
         parts = {"BROKER": configuration.broker_settings, **topics}
         output.write("\n".join(_table(name, settings, arguments.origin) for name, settings in parts.items()))

@@ -11,7 +11,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from cleanerd import API_VERSION
@@ -47,11 +47,6 @@ RESULT_FIELDS = (
 )
 
 
-def document(**content: object) -> dict[str, object]:
-    """A document of this API version."""
-    return {"apiVersion": API_VERSION, **content}
-
-
 def is_table(form: str) -> bool:
     """Whether a format (`options.FORMATS`) is for people."""
     return form in ("table", "wide")
@@ -73,12 +68,8 @@ def rendered(document: Mapping[str, object], form: str, *, indent: int | None = 
     return json.dumps(document, indent=indent, allow_nan=False) + "\n"
 
 
-def results_document(results: "Iterable[LogResult]") -> dict[str, object]:
-    """The document of `clean`."""
-    return document(results=[_result(result) for result in results])
-
-
-def _result(result: "LogResult") -> dict[str, object]:
+def result_fields(result: "LogResult") -> dict[str, object]:
+    """What the document of `clean` has of a log."""
     values = {name: getattr(result, name) for name in RESULT_FIELDS}
     values["removed"] = dict(result.removed)
     values["phase_seconds"] = {name: round(seconds, 3) for name, seconds in result.phase_seconds.items()}
@@ -113,6 +104,11 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
     found = error.object[error.start : error.end]
     return "".join(_PLAIN.get(char) or ascii(char)[1:-1] for char in found), error.end
+
+
+def write_document(form: str, **content: object) -> None:
+    """A document of this API version to stdout, in a format for programs. Raises `CleanerdError`."""
+    write(rendered({"apiVersion": API_VERSION, **content}, form))
 
 
 def write(text: str) -> bool:

@@ -16,7 +16,7 @@ from cleanerd.errors import Retryable
 from cleanerd.tools.client.control import DaemonControl
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
-from cleanerd.tools.client.writer import LogWriter
+from cleanerd.tools.client.writer import LogWriter, WriterOptions
 from tests.daemon.processes import DaemonProcess, running, wait_until
 
 SECONDS = float(os.environ.get("CLEANERD_SOAK_S", "120"))
@@ -29,7 +29,8 @@ class Writing:
 
     def __init__(self, log_dir: Path, control: DaemonControl, dice: random.Random) -> None:
         self.directory = str(log_dir / "soak-0")
-        self.writer = LogWriter(str(log_dir), "soak", 0, segment_bytes=SEGMENT_BYTES, control=control)
+        options = WriterOptions(control=control)
+        self.writer = LogWriter(str(log_dir), "soak", 0, segment_bytes=SEGMENT_BYTES, options=options)
         self.newest: dict[bytes, tuple[int, bytes | None]] = {}
         self.truncated = self.refused = 0
         self._dice = dice

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from cleanerd.format.codecs import Codec
 from cleanerd.format.names import TopicPartition
 from cleanerd.tools.client.producer import Producer, ProducerRecord
-from cleanerd.tools.client.writer import LogWriter
+from cleanerd.tools.client.writer import LogWriter, WriterOptions
 from tests.simulation.disk import Disk
 from tests.simulation.judge import PRODUCER_EXPIRATION_MS, Batch, Model
 
@@ -43,8 +43,9 @@ class Log:
         self.is_whole = False
         writer = LogWriter(
             self.log_dir, self.tp.topic, self.tp.partition, segment_bytes=SEGMENT_BYTES, index_interval_bytes=120,
-            fsync=True, repair=True, start_offset=self.model.end,
-            producer_expiration_ms=PRODUCER_EXPIRATION_MS, clock=self.disk.clock,
+            start_offset=self.model.end, options=WriterOptions(
+                repair=True, fsync=True, producer_expiration_ms=PRODUCER_EXPIRATION_MS, clock=self.disk.clock
+            ),
         )  # fmt: skip
         self.writer = writer
         take = writer.append

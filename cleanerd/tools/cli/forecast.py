@@ -66,7 +66,7 @@ def run(arguments: Namespace) -> int:
     if output.is_table(arguments.output):
         _write_table(rows)
     else:
-        output.write(output.rendered(output.document(logs=rows), arguments.output))
+        output.write_document(arguments.output, logs=rows)
     return 1 if failed else 0
 
 
@@ -99,13 +99,13 @@ def _row(found: Candidate | LogResult, now_ms: int, *, exact: bool) -> LogRow | 
             "topic": found.topic, "partition": found.partition, "log_dir": found.log_dir, "is_due": False,
             "bytes_before": found.bytes_before, "reason": found.reason,
         }  # fmt: skip
-    from cleanerd.tools.insight.removable import removable  # noqa: PLC0415 - loads the compiled loops
+    from cleanerd.tools.insight.inspect import removable  # noqa: PLC0415 - loads the compiled loops
 
     snapshot, bound, config = found.snapshot, found.range, found.config
     tp, end = snapshot.topic_partition, bound.first_uncleanable_offset
     offsets = max(end - snapshot.log_start_offset, 1)
     keys_max = offsets if exact else min(offsets, _KEYS_MAX)
-    gone = removable(os.path.join(snapshot.log_dir, str(tp)), end, keys_max, now_ms)
+    records, gone = removable(os.path.join(snapshot.log_dir, str(tp)), end, keys_max, now_ms)
     thresholds = CompactionConfig(
         config.min_cleanable_dirty_ratio, config.min_compaction_lag_ms, config.max_compaction_lag_ms
     )
@@ -119,9 +119,9 @@ def _row(found: Candidate | LogResult, now_ms: int, *, exact: bool) -> LogRow | 
         "bytes_before": snapshot.size_bytes,
         "bytes_to_read": found.size_bytes,
         "end_offset": end,
-        "removable_records": gone.records._asdict(),
-        "removable_bytes": gone.bytes._asdict(),
-        "peak_extra_bytes": max(found.size_bytes - gone.bytes.value + gone.bytes.error, 0),
+        "removable_records": records._asdict(),
+        "removable_bytes": gone._asdict(),
+        "peak_extra_bytes": max(found.size_bytes - gone.value + gone.error, 0),
         "reason": None,
     }
 

@@ -48,55 +48,58 @@ def run(arguments: Namespace) -> int:
     """Look, report; returns the exit code."""
     from cleanerd.pipeline.values import TopicCodec  # noqa: PLC0415
     from cleanerd.tools.insight.inspect import KEYS_MAX, Inspection  # noqa: PLC0415 - loads the compiled loops
-    from cleanerd.tools.insight.inspect_logs import Failed, inspect_logs  # noqa: PLC0415
+    from cleanerd.tools.insight.inspect_logs import Failed, InspectTask, inspect_logs, size_of_log  # noqa: PLC0415
+    from cleanerd.tools.insight.log_dir_check import list_log_dir  # noqa: PLC0415
 
     now_ms = arguments.now_ms if arguments.now_ms is not None else SystemClock().now_ms()
     directories = log_dirs(arguments)
     for reason in no_log_dirs(directories):
         output.say(reason)
     config_of = topic_configs(arguments, directories, output.say)
-    with bytes_on(sys.stderr, "inspect") as read:
-        answers = inspect_logs(
-            directories,
-            now_ms=now_ms,
-            topics=frozenset(arguments.topic) or None,
-            partitions=frozenset(arguments.partition) or None,
-            processes=arguments.processes,
-            keys_max=arguments.keys_max or KEYS_MAX,
-            prefix_bytes=arguments.prefix_bytes,
-            topic_codec=lambda topic: None if config_of is None else TopicCodec.of(config_of(topic)),
-            read=read,
+    keys_max = arguments.keys_max or KEYS_MAX
+    tasks = [
+        InspectTask(
+            log_dir,
+            tp,
+            directory,
+            size_of_log(directory),
+            now_ms,
+            keys_max,
+            arguments.prefix_bytes,
+            None if config_of is None else TopicCodec.of(config_of(tp.topic)),
         )
-    failed = [one for _, one in answers if isinstance(one, Failed)]
+        for log_dir in directories
+        for tp, directory in list_log_dir(log_dir).chosen(arguments.topic, arguments.partition)
+    ]
+    with bytes_on(sys.stderr, "inspect") as read:
+        answers = inspect_logs(tasks, arguments.processes, read)
+    failed = [one for one in answers.values() if isinstance(one, Failed)]
     for one in failed:
         output.say(f"{one.topic}-{one.partition}: {one.reason}")
-    entries = {task.directory: _entries(task) for task, one in answers if isinstance(one, Inspection)}
-    documents = [
-        log_document(task.log_dir, one, entries[task.directory])
-        for task, one in answers
-        if isinstance(one, Inspection)
-    ]
+    found = [(task, one, _entries(task)) for task, one in answers.items() if isinstance(one, Inspection)]
+    documents = [log_document(task.log_dir, one, entries) for task, one, entries in found]
+    logs = [one for _, one, _ in found]
     if arguments.parquet:
         _write_parquet(arguments.parquet, documents)
     if arguments.html:
-        _write_html(arguments.html, [one for _, one in answers if isinstance(one, Inspection)])
+        from cleanerd.tools.cli.inspect_html import page  # noqa: PLC0415 - only here
+
+        with output.written_to(arguments.html), open(arguments.html, "w", encoding="utf-8") as file:
+            file.write(page(logs))
     if arguments.repair_plan:
-        _write_plan(arguments.repair_plan, [task for task, one in answers if isinstance(one, Inspection)])
+        _write_plan(arguments.repair_plan, [task for task, _, _ in found])
     match arguments.output:
         case "json" | "yaml":
-            failures = [{name: getattr(one, name) for name in one.__slots__} for one in failed]
-            content = output.document(logs=documents, failed=failures)
-            output.write(output.rendered(content, arguments.output))
+            output.write_document(arguments.output, logs=documents, failed=[asdict(one) for one in failed])
         case "jsonl":
-            output.write(output.rendered({"logs": documents}, "jsonl"))
+            output.write_document("jsonl", logs=documents)
         case "csv":
             output.write(_csv(documents))
         case _:
-            found = [(task, one) for task, one in answers if isinstance(one, Inspection)]
-            write_overview([one for _, one in found])
-            for task, log in found if arguments.details or len(found) <= _DETAILS_MAX else ():
+            write_overview(logs)
+            for _, log, entries in found if arguments.details or len(found) <= _DETAILS_MAX else ():
                 write_details(log)
-                write_coordinator(log.topic, entries[task.directory])
+                write_coordinator(log.topic, entries)
     return 1 if failed else 0
 
 
@@ -184,13 +187,6 @@ def _write_plan(path: str, tasks: "Sequence[InspectTask]") -> None:
                 f"{topic}: {estimate_text(found.keys)} keys are on several of its {len(parts)} partitions, "
                 f"{size(found.bytes)} in copies that are not the newest; {len(found.listed)} in {path}"
             )
-
-
-def _write_html(path: str, logs: "Sequence[Inspection]") -> None:
-    from cleanerd.tools.cli.inspect_html import page  # noqa: PLC0415 - only here
-
-    with output.written_to(path), open(path, "w", encoding="utf-8") as file:
-        file.write(page(logs))
 
 
 def _write_parquet(path: str, documents: Sequence[Mapping[str, object]]) -> None:

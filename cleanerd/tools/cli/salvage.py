@@ -45,8 +45,8 @@ def run(arguments: Namespace) -> int:
         _write_table(report)
     else:
         values = {name: getattr(report, name) for name in FIELDS}
-        document = output.document(**values, damage=[asdict(lost) for lost in report.damage])
-        output.write(output.rendered(document, arguments.output))
+        damage = [asdict(lost) for lost in report.damage]
+        output.write_document(arguments.output, **values, damage=damage)
     for producer_id in report.open_transactions:
         output.say(
             f"the transaction of producer {producer_id} has no end: read_committed consumers wait for it"

@@ -52,16 +52,15 @@ def run(arguments: Namespace) -> int:
     with bytes_on(sys.stderr, "verify") as read:
         report = verify(
             directories,
-            topics=frozenset(arguments.topic) or None,
-            partitions=frozenset(arguments.partition) or None,
+            topics=arguments.topic,
+            partitions=arguments.partition,
             processes=arguments.processes,
             read=read,
         )
     match arguments.output:
         case "json" | "yaml":
             findings = [_fields(finding) for finding in report.findings]
-            document = output.document(summary=_summary(report), findings=findings)
-            output.write(output.rendered(document, arguments.output))
+            output.write_document(arguments.output, summary=_summary(report), findings=findings)
         case "jsonl":
             _write_lines(report)
         case _:

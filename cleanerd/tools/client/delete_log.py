@@ -21,16 +21,16 @@ import os
 import shutil
 import threading
 import uuid
+from contextlib import nullcontext
 
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.format.names import TopicPartition, deleted_dir_name
 from cleanerd.storage.checkpoints import forget_partition, read_checkpoints, update_cleaner_checkpoint
 from cleanerd.storage.lock import LogDirLock
-from cleanerd.tools.client.control import CleanerControl, NoDaemon
-from cleanerd.tools.client.writer import CONTROL_TIMEOUT_MS, LOCK_WAIT_S, cleaner_stopped
+from cleanerd.tools.client.control import DaemonControl
+from cleanerd.tools.client.writer import LOCK_WAIT_S
 
 _REAL_FILES = RealFiles()
-_NO_DAEMON = NoDaemon()
 
 
 def delete_log(
@@ -39,8 +39,7 @@ def delete_log(
     partition: int,
     *,
     remove: bool = False,
-    control: CleanerControl = _NO_DAEMON,
-    control_timeout_ms: int = CONTROL_TIMEOUT_MS,
+    control: DaemonControl | None = None,
     lock_wait_s: float = LOCK_WAIT_S,
     files: Files = _REAL_FILES,
 ) -> str:
@@ -54,7 +53,7 @@ def delete_log(
     directory = os.path.join(log_dir, str(topic_partition))
     renamed = os.path.join(log_dir, deleted_dir_name(topic_partition, uuid.uuid4().hex))
     lock = LogDirLock(log_dir, wait_s=lock_wait_s, wait=threading.Event().wait)
-    with cleaner_stopped(control, topic_partition, control_timeout_ms), lock:
+    with control.stopped(topic_partition) if control else nullcontext(), lock:
         files.list_names(directory)  # there must be one
         if topic_partition in read_checkpoints(files, log_dir).cleaner:
             update_cleaner_checkpoint(files, log_dir, {topic_partition: None})

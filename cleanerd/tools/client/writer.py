@@ -16,7 +16,8 @@ import os
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -42,7 +43,7 @@ from cleanerd.tools.client.active_segment import (
     check_batch,
     scan_segment,
 )
-from cleanerd.tools.client.control import CleanerControl, NoDaemon
+from cleanerd.tools.client.control import DaemonControl
 from cleanerd.tools.client.truncate import (
     Truncation,
     finish_truncation,
@@ -53,36 +54,38 @@ from cleanerd.tools.client.truncate import (
 )
 
 LOCK_WAIT_S = 10.0
-CONTROL_TIMEOUT_MS = 30_000
-_REAL_FILES = RealFiles()
-_SYSTEM_CLOCK = SystemClock()
-_NO_DAEMON = NoDaemon()
 
 
-@contextmanager
-def cleaner_stopped(
-    control: CleanerControl, topic_partition: TopicPartition, timeout_ms: int
-) -> Iterator[None]:
-    """No cleaning of the log while the block runs, as far as `control` can tell (rule 2.7). Raises Retryable."""
-    token = control.abort_and_pause(topic_partition.topic, topic_partition.partition, timeout_ms)
-    try:
-        yield
-    finally:
-        if token is not None:
-            control.resume(token)
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """How a log is written.
+
+    `repair` cuts off the active segment at the first byte that belongs to no whole and undamaged batch. `fsync` makes every
+    append and roll durable before it returns. The `.lock` is waited for `lock_wait_s` seconds at most.
+    `control` stops the cleaner when closed segments are to be truncated; None asks nobody. Producers that are idle by
+    `clock` for `producer_expiration_ms` (`producer.id.expiration.ms` of a broker, which has a day) leave the state when a
+    snapshot of it is written; None: never.
+    """
+
+    repair: bool = False
+    fsync: bool = False
+    lock_wait_s: float = LOCK_WAIT_S
+    control: DaemonControl | None = None
+    producer_expiration_ms: int | None = None
+    clock: Clock = field(default_factory=SystemClock)
+    files: Files = field(default_factory=RealFiles)
+
+
+_DEFAULTS = WriterOptions()
 
 
 class LogWriter:
     """Appends to the log of one partition, from its end on; creates what does not exist. One writer and one
     thread at a time.
 
-    `start_offset` is where a new log starts. `fsync` makes every append and roll durable before it returns.
-    `repair` cuts off the active segment at the first byte that belongs to no whole and undamaged batch. The
-    `.lock` is waited for `lock_wait_s` seconds at most. `control` stops the cleaner when closed segments are to
-    be truncated, and has `control_timeout_ms` for it. Producers that are idle by `clock` for `producer_expiration_ms`
-    (`producer.id.expiration.ms` of a broker, which has a day) leave the state when a snapshot of it is written; None: never.
+    `start_offset` is where a new log starts.
 
-    Raises: `CorruptFile` for a damaged tail without `repair`, and for a checkpoint that may say something of an
+    Raises: `CorruptFile` for a damaged tail without `options.repair`, and for a checkpoint that may say something of an
     earlier log of this name; `LockHeld`; before anything was changed. After an `OSError` the writer takes nothing
     more: open the log again.
     """
@@ -96,37 +99,27 @@ class LogWriter:
         segment_bytes: int,
         index_interval_bytes: int = INDEX_INTERVAL_BYTES,
         start_offset: int = 0,
-        fsync: bool = False,
-        repair: bool = False,
-        lock_wait_s: float = LOCK_WAIT_S,
-        control: CleanerControl = _NO_DAEMON,
-        control_timeout_ms: int = CONTROL_TIMEOUT_MS,
-        producer_expiration_ms: int | None = None,
-        clock: Clock = _SYSTEM_CLOCK,
-        files: Files = _REAL_FILES,
+        options: WriterOptions = _DEFAULTS,
     ) -> None:
         self._topic_partition = TopicPartition(topic, partition)
-        self._partition = PartitionDir.of(files, log_dir, self._topic_partition)
+        self._partition = PartitionDir.of(options.files, log_dir, self._topic_partition)
         self.directory = self._partition.path
-        self._control = control
-        self._control_timeout_ms = control_timeout_ms
-        self._producer_expiration_ms = producer_expiration_ms
-        self._clock = clock
         self._log_dir = log_dir
         self._segment_bytes = segment_bytes
         self._index_interval_bytes = index_interval_bytes
-        self._fsync = fsync
-        self._lock_wait_s = lock_wait_s
-        self._files = files
+        self._options = options
+        self._files = options.files
         self._is_usable = True
         os.makedirs(self.directory, exist_ok=True)
         with self._lock():
-            self._producers, scan = self._find_end(start_offset, repair=repair)
+            self._producers, scan = self._find_end(start_offset)
             self.log_end_offset = scan.next_offset
-            self._segment = ActiveSegment(files, self.directory, scan)
-            if fsync:  # an append is worth nothing while the name of its file is not on stable storage
-                files.fsync_dir(self.directory)
-                files.fsync_dir(log_dir)
+            self._segment = ActiveSegment(self._files, self.directory, scan)
+            if (
+                options.fsync
+            ):  # an append is worth nothing while the name of its file is not on stable storage
+                self._files.fsync_dir(self.directory)
+                self._files.fsync_dir(log_dir)
 
     def __enter__(self) -> Self:
         return self
@@ -164,7 +157,7 @@ class LogWriter:
         aborted = None if facts.header is None else self._producers.apply(facts.header, batch)
         self._is_usable = False
         self._segment.append(batch, facts, aborted)
-        if self._fsync:
+        if self._options.fsync:
             self._segment.sync_log()
         self.log_end_offset = facts.last_offset + 1
         self._is_usable = True
@@ -225,18 +218,18 @@ class LogWriter:
         """Finish the indexes and write the producer state at the log end (spec disk B7)."""
         assert self._is_usable, "the writer is closed, or failed before"
         self._is_usable = False
-        self._segment.close(sync=self._fsync)
+        self._segment.close(sync=self._options.fsync)
         if self.log_end_offset > self._segment.base_offset:
             self._write_snapshot()
 
     def _lock(self) -> LogDirLock:
-        return LogDirLock(self._log_dir, wait_s=self._lock_wait_s, wait=threading.Event().wait)
+        return LogDirLock(self._log_dir, wait_s=self._options.lock_wait_s, wait=threading.Event().wait)
 
     @contextmanager
     def _truncating(self, *, is_cleaner_involved: bool) -> Iterator[None]:
         """The steps of `truncate` that come before and after the block."""
-        control = self._control if is_cleaner_involved else _NO_DAEMON
-        with cleaner_stopped(control, self._topic_partition, self._control_timeout_ms), self._lock():
+        control = self._options.control if is_cleaner_involved else None
+        with control.stopped(self._topic_partition) if control else nullcontext(), self._lock():
             assert self._is_usable, "the writer is closed, or failed before"
             prepare_truncation(self._files, self._log_dir, self._topic_partition)
             yield
@@ -264,12 +257,14 @@ class LogWriter:
 
     def _start_segment(self) -> None:
         """Close the active segment and start one at the log end."""
-        self._segment.close(sync=self._fsync)
+        self._segment.close(sync=self._options.fsync)
         self._write_snapshot()
-        if self._fsync:  # invariant 2 holds after a power cut, too: the transaction index may be a new file
+        if (
+            self._options.fsync
+        ):  # invariant 2 holds after a power cut, too: the transaction index may be a new file
             self._files.fsync_dir(self.directory)
         self._segment = ActiveSegment(self._files, self.directory, self._empty(self.log_end_offset))
-        if self._fsync:
+        if self._options.fsync:
             self._partition.sync()
 
     def _is_full(self, batch_bytes: int, facts: BatchFacts) -> bool:
@@ -282,17 +277,17 @@ class LogWriter:
         return SegmentScan(base_offset, base_offset, IndexPacer(base_offset, self._index_interval_bytes))
 
     def _write_snapshot(self) -> None:
-        if self._producer_expiration_ms is not None:
-            self._producers.forget_idle(self._clock.now_ms() - self._producer_expiration_ms)
+        if self._options.producer_expiration_ms is not None:
+            self._producers.forget_idle(self._options.clock.now_ms() - self._options.producer_expiration_ms)
         path = self._snapshot_path(self.log_end_offset)
         self._files.write(path, render_producer_snapshot(self._producers.entries))
-        if self._fsync:
+        if self._options.fsync:
             self._files.fsync(path)
 
     def _snapshot_path(self, offset: int) -> str:
         return segment_path(self.directory, offset, FileKind.PRODUCER_SNAPSHOT)
 
-    def _find_end(self, start_offset: int, *, repair: bool) -> tuple[ProducerState, SegmentScan]:
+    def _find_end(self, start_offset: int) -> tuple[ProducerState, SegmentScan]:
         bases = live_bases(self.directory)
         if not bases:
             forget_partition(self._files, self._log_dir, self._topic_partition)
@@ -302,7 +297,7 @@ class LogWriter:
         producers = producers_at(self.directory, bases[-1])
         scan = scan_segment(self.directory, bases[-1], self._index_interval_bytes, producers)
         if scan.damage is not None:
-            if not repair:
+            if not self._options.repair:
                 raise scan.damage
             os.truncate(scan.damage.path, scan.size_bytes)
             scan.damage = None

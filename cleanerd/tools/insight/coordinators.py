@@ -40,14 +40,10 @@ class CoordinatorEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """The newest record of each key, in offset order. `undecodable`: of a type or version that is not known.
-
-    `sampled_keys`: below 1 where there are more keys than fit.
-    """
+    """The newest record of each key, in offset order. `undecodable`: of a type or version that is not known."""
 
     entries: tuple[CoordinatorEntry, ...]
     undecodable: int
-    sampled_keys: float
 
 
 class ConsumerGroup(NamedTuple):
@@ -98,7 +94,7 @@ def read_coordinator(partition_dir: str, *, keys_max: int = KEYS_MAX) -> Coordin
             entries.append(
                 CoordinatorEntry(int(columns.offsets[row]), int(columns.timestamps_ms[row]), record)
             )
-    return Coordinator(tuple(entries), undecodable, 1 / (1 << tally.level))
+    return Coordinator(tuple(entries), undecodable)
 
 
 def groups(entries: Iterable[CoordinatorEntry]) -> list[ConsumerGroup]:

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
@@ -44,6 +44,14 @@ class LogDir:
     findings: list[Finding] = field(default_factory=list)
     partitions: list[tuple[TopicPartition, str]] = field(default_factory=list)
     meta: MetaProperties | None = None
+
+    def chosen(
+        self, topics: Collection[str], partitions: Collection[int]
+    ) -> Iterator[tuple[TopicPartition, str]]:
+        """Those of some topics or partitions; without any, all."""
+        for tp, directory in self.partitions:
+            if (not topics or tp.topic in topics) and (not partitions or tp.partition in partitions):
+                yield tp, directory
 
 
 def list_log_dir(log_dir: str) -> LogDir:

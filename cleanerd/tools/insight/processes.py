@@ -1,12 +1,19 @@
 """Work on many files in several processes. A file that kills its reader is the trouble of its own task alone."""
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-_Task = TypeVar("_Task")
+
+class _Sized(Protocol):
+    @property
+    def size_bytes(self) -> int: ...
+
+
+_Task = TypeVar("_Task", bound=_Sized)
 _Answer = TypeVar("_Answer")
 
 ReadProgress = Callable[[int, int], None]
@@ -19,18 +26,39 @@ INLINE_BYTES = 64 << 20
 def answers(
     function: Callable[[_Task], _Answer],
     tasks: Sequence[_Task],
-    total_bytes: int,
-    processes: int,
     killed: Callable[[_Task], _Answer],
-) -> Iterator[tuple[_Task, _Answer]]:
-    """Each task with what `function` makes of it, in the order in which they end; a little work is done right here.
+    processes: int | None = None,
+    read: ReadProgress | None = None,
+) -> dict[_Task, _Answer]:
+    """What `function` makes of each task, the largest first; a little work is done right here.
 
     `function` belongs to a module, which can be imported. `killed` answers for a task whose process died, also alone.
-    Raises what `function` raises.
+    `processes`: as many as there are cores by default. Raises what `function` raises.
     """
+    tasks = sorted(tasks, key=lambda task: -task.size_bytes)
+    total_bytes, done_bytes = sum(task.size_bytes for task in tasks), 0
+    processes = processes or len(os.sched_getaffinity(0))
+    ended: Iterator[tuple[_Task, _Answer]]
     if processes == 1 or total_bytes <= INLINE_BYTES or len(tasks) < 2:
-        yield from ((task, function(task)) for task in tasks)
-        return
+        ended = ((task, function(task)) for task in tasks)
+    else:
+        ended = _in_processes(function, tasks, killed, processes)
+    found = {}
+    for task, answer in ended:
+        found[task] = answer
+        done_bytes += task.size_bytes
+        if read is not None:
+            read(done_bytes, total_bytes)
+    return found
+
+
+def _in_processes(
+    function: Callable[[_Task], _Answer],
+    tasks: Sequence[_Task],
+    killed: Callable[[_Task], _Answer],
+    processes: int,
+) -> Iterator[tuple[_Task, _Answer]]:
+    """In the order in which they end."""
     lost: list[_Task] = []
     with _pool(function, processes) as pool:
         running: dict[Future[_Answer], _Task] = {}

@@ -70,7 +70,7 @@ class SegmentTask:
 
 @dataclass(slots=True)
 class SegmentReport(Judged):
-    """What was found in a segment. Offsets are -1 without a batch.
+    """What was found in a segment. `last_offset` is -1 without a batch.
 
     `events`: of every transaction the first batch of a run, and the markers. `epochs`: (leader epoch, first offset)
     of each run of batches. `is_whole`: no damage hides anything.
@@ -82,9 +82,7 @@ class SegmentReport(Judged):
     bytes_read: int = 0
     batches: int = 0
     records: int = 0
-    first_offset: int = -1
     last_offset: int = -1
-    max_timestamp_ms: int = -1
     events: list[Table] = field(default_factory=list)
     epochs: list[tuple[int, int]] = field(default_factory=list)
     aborted: tuple[AbortedTxn, ...] = ()
@@ -249,8 +247,6 @@ def _note_damage(report: SegmentReport, damage: Damage) -> None:
 
 def _note_batches(report: SegmentReport, found: Sound) -> None:
     task, rows = report.task, found.batches
-    if report.first_offset < 0:
-        report.first_offset = max(int(rows["base_offset"][0]), task.base_offset)
     last_offset = int(rows["last_offset"][-1])
     overflow = task.base_offset + MAX_RELATIVE_OFFSET
     if last_offset > overflow >= report.last_offset:
@@ -266,7 +262,6 @@ def _note_batches(report: SegmentReport, found: Sound) -> None:
     report.last_offset = last_offset
     report.batches += len(rows)
     report.records += len(found.part.records)
-    report.max_timestamp_ms = max(report.max_timestamp_ms, int(rows["max_timestamp"].max()))
     _note_epochs(report, rows)
     if (rows["producer_id"] >= 0).any():
         report.has_producers = True

@@ -11,7 +11,6 @@ Beside a live broker (a process holds `.lock`) the active segment is read up to 
 grows, rolls or is deleted meanwhile is no finding.
 """
 
-import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -23,10 +22,6 @@ from .log_dir_check import compare_log_dirs, list_log_dir
 from .partition_check import DirFacts, Partition, check_partition, list_partition
 from .processes import ReadProgress, answers
 from .segment_check import SegmentReport, SegmentTask, check_segment, defect
-
-
-def _unheard(_done: int, _total: int) -> None:
-    """Progress that is not shown."""
 
 
 @dataclass(slots=True)
@@ -55,15 +50,15 @@ class VerifyReport:
 def verify(
     log_dirs: Sequence[str],
     *,
-    topics: Collection[str] | None = None,
-    partitions: Collection[int] | None = None,
+    topics: Collection[str] = (),
+    partitions: Collection[int] = (),
     processes: int | None = None,
-    read: ReadProgress = _unheard,
+    read: ReadProgress | None = None,
     clock: Clock | None = None,
 ) -> VerifyReport:
     """Check log directories, or only some topics or partitions in them. Changes nothing.
 
-    `processes`: as many as there are cores by default. Findings are sorted by directory, log, file and position.
+    `processes`, `read`: as `answers` has them. Findings are sorted by directory, log, file and position.
     """
     clock = clock or SystemClock()
     started = clock.monotonic_s()
@@ -71,13 +66,13 @@ def verify(
     logs = [
         _listed(found.facts, tp, directory)
         for found in found_dirs
-        for tp, directory in found.partitions
-        if (topics is None or tp.topic in topics) and (partitions is None or tp.partition in partitions)
+        for tp, directory in found.chosen(topics, partitions)
     ]
-    reports = _check_segments(logs, processes or len(os.sched_getaffinity(0)), read)
+    tasks = [task for log in logs for task in log.tasks]
+    reports = answers(check_segment, tasks, _killed, processes, read)
     report = VerifyReport(log_dirs=len(found_dirs), partitions=len(logs))
     for log in logs:
-        mine = [reports[task] for task in log.tasks if task in reports]
+        mine = [one for task in log.tasks if (one := reports[task]) is not None]
         try:
             check_partition(log, mine)
         except Exception as error:  # noqa: BLE001 - one log's trouble is its own
@@ -110,21 +105,6 @@ def _add_up(report: VerifyReport, segments: Sequence[SegmentReport]) -> None:
         report.batches += segment.batches
         report.records += segment.records
         report.bytes_read += segment.bytes_read
-
-
-def _check_segments(
-    logs: Sequence[Partition], processes: int, read: ReadProgress
-) -> dict[SegmentTask, SegmentReport]:
-    tasks = sorted((task for log in logs for task in log.tasks), key=lambda task: -task.size_bytes)
-    total = sum(task.size_bytes for task in tasks)
-    reports: dict[SegmentTask, SegmentReport] = {}
-    done = 0
-    for task, report in answers(check_segment, tasks, total, processes, _killed):
-        done += task.size_bytes
-        read(done, total)
-        if report is not None:
-            reports[task] = report
-    return reports
 
 
 def _killed(task: SegmentTask) -> SegmentReport | None:

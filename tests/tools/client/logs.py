@@ -2,19 +2,50 @@
 
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from cleanerd.errors import Retryable
 from cleanerd.format.batch import iterate_batches, parse_header
 from cleanerd.format.codecs import Codec
 from cleanerd.format.legacy import decode_entry
-from cleanerd.format.names import GENERATION, parse_segment_file
+from cleanerd.format.names import GENERATION, TopicPartition, parse_segment_file
+from cleanerd.tools.client.control import DaemonControl
 from cleanerd.tools.client.producer import Producer
-from cleanerd.tools.client.writer import LogWriter
+from cleanerd.tools.client.writer import LogWriter, WriterOptions
 
 
-def open_writer(log_dir, **options) -> LogWriter:
+def open_writer(
+    log_dir, *, segment_bytes=1000, index_interval_bytes=150, start_offset=0, **options
+) -> LogWriter:
     """A writer of t-0 with small segments, unless told otherwise."""
-    options = {"segment_bytes": 1000, "index_interval_bytes": 150, **options}
-    return LogWriter(str(log_dir), "t", 0, **options)
+    return LogWriter(
+        str(log_dir),
+        "t",
+        0,
+        segment_bytes=segment_bytes,
+        index_interval_bytes=index_interval_bytes,
+        start_offset=start_offset,
+        options=WriterOptions(**options),
+    )
+
+
+class Recording(DaemonControl):
+    """A cleaner that stops when it is asked to, or refuses."""
+
+    def __init__(self, *, refuses: bool = False) -> None:
+        self.calls: list[str] = []
+        self._refuses = refuses
+
+    @contextmanager
+    def stopped(self, topic_partition: TopicPartition) -> Iterator[None]:
+        self.calls.append(f"stopped {topic_partition}")
+        if self._refuses:
+            raise Retryable(f"{topic_partition} is still being cleaned")
+        try:
+            yield
+        finally:
+            self.calls.append(f"resumed {topic_partition}")
 
 
 def contents(log_dir) -> dict[str, bytes]:

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from cleanerd.env.files import RealFiles
 from cleanerd.errors import Retryable
-from cleanerd.tools.client.control import HOLD_TTL_MS, CleanerControl, DaemonControl, NoDaemon
+from cleanerd.format.names import TopicPartition
+from cleanerd.tools.client.control import HOLD_TTL_MS, DaemonControl
 from cleanerd.tools.client.producer import Producer
 from tests.daemon.served import Served
 from tests.tools.client.logs import open_writer
+
+TP = TopicPartition("orders", 3)
 
 
 @pytest.fixture
@@ -29,32 +33,37 @@ def daemon(tmp_path: Path, path: Path) -> Iterator[Served]:
 
 def test_hold_is_taken_with_owner_reason_and_ttl_and_lifted(path: Path, daemon: Served) -> None:
     """The hold of a writer that dies ends by itself."""
-    control: CleanerControl = DaemonControl(str(path), owner="orders service")
-    token = control.abort_and_pause("orders", 3, 1000)
-    assert token is not None
-    (hold,) = daemon.parts.states.holds()
-    assert (hold.id, hold.pattern, hold.owner) == (token, "orders-3", "orders service")
+    with DaemonControl(str(path), owner="orders service").stopped(TP):
+        (hold,) = daemon.parts.states.holds()
+    assert (hold.pattern, hold.owner) == ("orders-3", "orders service")
     assert hold.reason
     assert hold.expires_ms == hold.created_ms + HOLD_TTL_MS
-    control.resume(token)
     assert daemon.parts.states.holds() == []
 
 
 def test_daemon_that_says_no_is_an_error(path: Path, daemon: Served) -> None:
     assert daemon.parts.states.try_start_all([daemon.order(3)])
-    with pytest.raises(Retryable, match=r"control\.sock: .*still being cleaned"):
-        DaemonControl(str(path)).abort_and_pause("orders", 3, 0)
+    refused = pytest.raises(Retryable, match=r"control\.sock: .*still being cleaned")
+    with refused, DaemonControl(str(path), timeout_ms=0).stopped(TP):
+        raise AssertionError("it is still being cleaned")
     assert daemon.parts.states.holds() == []
 
 
 def test_where_nobody_listens_nobody_cleans(path: Path) -> None:
-    """No socket, or one that a dead daemon left: the writer goes on."""
-    control = DaemonControl(str(path))
-    assert control.abort_and_pause("orders", 3, 10) is None
-    control.resume("of a daemon that is gone")
+    """No socket, or one that a dead daemon left: the writer goes on. Nor is a hold lifted of a daemon that is gone."""
+    control = DaemonControl(str(path), timeout_ms=10)
+    with control.stopped(TP):
+        went_on = ["no socket"]
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    assert control.abort_and_pause("orders", 3, 10) is None
+    with control.stopped(TP):
+        went_on.append("left by a dead one")
+    served = Served(path.parent / "daemon", path)
+    with control.stopped(TP):
+        assert served.parts.states.holds()
+        served.close()
+        went_on.append("it ends meanwhile")
+    assert len(went_on) == 3
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", b"junk\r\n\r\n"])
@@ -72,8 +81,9 @@ def test_answer_that_makes_no_sense_is_an_error(path: Path, answer: bytes) -> No
         listener.listen()
         thread = threading.Thread(target=serve_once)
         thread.start()
-        with pytest.raises(Retryable, match=r"control\.sock"):
-            DaemonControl(str(path)).abort_and_pause("orders", 3, 10)
+        refused = pytest.raises(Retryable, match=r"control\.sock")
+        with refused, DaemonControl(str(path), timeout_ms=10).stopped(TP):
+            raise AssertionError("nobody understood the answer")
         thread.join()
 
 
@@ -81,20 +91,16 @@ def test_writer_and_daemon_together(tmp_path: Path, path: Path, daemon: Served) 
     """While closed segments are truncated the hold is there, and not after."""
     seen = []
 
-    class Watching(DaemonControl):
-        def resume(self, token: str) -> None:
-            seen.append([hold.id == token for hold in daemon.parts.states.holds()])
-            super().resume(token)
+    class Watching(RealFiles):
+        def truncate(self, path: str, size_bytes: int) -> None:
+            seen.append([hold.pattern for hold in daemon.parts.states.holds()])
+            super().truncate(path, size_bytes)
 
-    with open_writer(tmp_path, segment_bytes=100, control=Watching(str(path))) as writer:
+    with open_writer(
+        tmp_path, segment_bytes=100, control=DaemonControl(str(path)), files=Watching()
+    ) as writer:
         for n in range(5):
             Producer(writer).put(b"k", b"v" * n)
         writer.truncate(1)
-    assert seen == [[True]]
+    assert seen == [["t-0"]]
     assert daemon.parts.states.holds() == []
-
-
-def test_no_daemon_asks_nobody() -> None:
-    control: CleanerControl = NoDaemon()
-    assert control.abort_and_pause("t", 0, 0) is None
-    control.resume("anything")

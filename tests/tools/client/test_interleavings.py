@@ -26,7 +26,7 @@ from cleanerd.storage.generation import read_generation
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.reader import read_records
-from cleanerd.tools.client.writer import LogWriter
+from cleanerd.tools.client.writer import LogWriter, WriterOptions
 from tests.sim.disk import SwitchedOff
 from tests.tools.client.cleaning import TP, Cleaning, restart_daemon
 from tests.tools.client.killed import KilledFiles
@@ -102,8 +102,9 @@ class World:
 
     def reopen(self) -> None:
         """Another writer; the one before has died."""
+        options = WriterOptions(files=FILES)
         self.writer = LogWriter(
-            self.log_dir, "t", 0, segment_bytes=300, index_interval_bytes=100, files=FILES
+            self.log_dir, "t", 0, segment_bytes=300, index_interval_bytes=100, options=options
         )
 
     def truncate(self, share: int) -> None:

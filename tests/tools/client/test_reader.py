@@ -14,12 +14,7 @@ from cleanerd.storage import segments
 from cleanerd.storage.replay import last_stable_offset
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.reader import read_records
-from cleanerd.tools.client.writer import LogWriter
-
-
-def open_writer(log_dir, **options) -> LogWriter:
-    """A writer of t-0."""
-    return LogWriter(str(log_dir), "t", 0, **{"segment_bytes": 10**6, **options})
+from tests.tools.client.logs import open_writer
 
 
 def offsets(directory, **options) -> list[int]:

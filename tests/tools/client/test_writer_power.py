@@ -10,7 +10,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.format.names import FileKind, segment_path
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
-from cleanerd.tools.client.writer import LogWriter
+from cleanerd.tools.client.writer import LogWriter, WriterOptions
 from tests.sim.disk import SwitchedOff
 from tests.simulation.disk import Disk
 from tests.simulation.play import disk_path
@@ -37,7 +37,7 @@ def make_disk() -> Iterator[Callable[[], Disk]]:
 
 
 def opened(disk: Disk) -> LogWriter:
-    return LogWriter(disk.root, "t", 0, segment_bytes=10_000, fsync=True, repair=True)
+    return LogWriter(disk.root, "t", 0, segment_bytes=10_000, options=WriterOptions(fsync=True, repair=True))
 
 
 def write_aborted(writer: LogWriter) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from typing import NamedTuple
 
 import pytest
 
@@ -11,32 +12,38 @@ from cleanerd.tools.insight.processes import answers
 MUCH_BYTES = processes.INLINE_BYTES + 1
 
 
-def double(number: int) -> int:
+class Task(NamedTuple):
+    number: int
+    size_bytes: int = MUCH_BYTES
+
+
+def double(task: Task) -> int:
     """-1 kills the process that works on it."""
-    if number == -1:
+    if task.number == -1:
         os.kill(os.getpid(), signal.SIGKILL)
-    return 2 * number
+    return 2 * task.number
 
 
-def of_negative(number: int) -> int:
-    assert number == -1
+def of_negative(task: Task) -> int:
+    assert task.number == -1
     return 1000
 
 
-@pytest.mark.parametrize(("total_bytes", "count"), [(0, 2), (MUCH_BYTES, 1), (MUCH_BYTES, 2)])
-def test_each_task_has_its_answer(total_bytes: int, count: int) -> None:
-    found = answers(double, [3, 1, 2], total_bytes, count, of_negative)
-    assert sorted(found) == [(1, 2), (2, 4), (3, 6)]
+@pytest.mark.parametrize(("size_bytes", "count"), [(0, 2), (MUCH_BYTES, 1), (MUCH_BYTES, 2)])
+def test_each_task_has_its_answer(size_bytes: int, count: int) -> None:
+    tasks = [Task(number, size_bytes) for number in (3, 1, 2)]
+    assert answers(double, tasks, of_negative, count) == {task: 2 * task.number for task in tasks}
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("_", range(3))
 def test_a_killed_process_costs_its_own_task_only(_: int) -> None:
     """Whenever it is killed: also while tasks are still being handed over."""
-    found = answers(double, [-1, *range(20)], MUCH_BYTES, 2, of_negative)
-    assert sorted(found) == [(-1, 1000), *((number, 2 * number) for number in range(20))]
+    tasks = [Task(number) for number in range(-1, 20)]
+    found = answers(double, tasks, of_negative, 2)
+    assert found == {task: 1000 if task.number == -1 else 2 * task.number for task in tasks}
 
 
 def test_what_the_function_raises_is_passed_on() -> None:
     with pytest.raises(TypeError):
-        list(answers(double, ["1", None], MUCH_BYTES, 2, of_negative))  # type: ignore[list-item]
+        answers(double, [Task(1), Task(None)], of_negative, 2)  # type: ignore[arg-type]
