@@ -1,16 +1,13 @@
-"""The pure parts of the benchmark: statistics, tables, what is read from the broker's log and from py-spy."""
+"""The pure parts of the benchmark: statistics, and what is read from the broker's log and from /proc."""
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from cleanerd.cleaning.result import LogResult
-from tests.bench import plot, report
 from tests.bench.figures import Row
-from tests.bench.hot import hottest
 from tests.bench.kafka_side import Span, find_span
 from tests.bench.processes import Meter
 from tests.bench.sides import Round
@@ -34,13 +31,6 @@ def test_ratio_of_the_medians_and_its_range_by_round() -> None:
     assert found.document()["records_per_s"] == 500
 
 
-def test_a_row_without_a_rival() -> None:
-    alone = row(cleanerd=rounds(2), floor=rounds(1))
-    assert alone.rival is None
-    assert "-" in report.comparison([alone])
-    assert report.costs([alone]).count("Kafka") == 0
-
-
 def test_phases_and_what_is_in_none_of_them() -> None:
     found = row(cleanerd=[Round(2, phases={"index": 1.0, "stage": 0.25}), Round(4, phases={"index": 2.0})])
     assert found.phase_medians() == {"index": 1.5, "stage": 0.125, "other": 1.375}
@@ -60,22 +50,6 @@ def test_logs_of_a_job_share_its_phases() -> None:
     expected = {"plan": 0.75, "index": 2.0, "rewrite": 4.0, "stage": 0.3, "commit": 0.5, "checkpoint": 0.1}
     assert found == pytest.approx(expected)
     assert list(found) == list(expected)
-
-
-def test_columns_of_a_table_are_aligned() -> None:
-    lines = report.table(["", "name", "s"], [["a", "long name", "1"], ["b", "c", "100"]]).splitlines()
-    assert len({len(line) for line in lines}) == 1
-    assert lines[1] == "| - | --------- | --: |"
-    assert lines[3] == "| b | c         | 100 |"
-
-
-def test_what_was_measured_takes_its_place_in_the_page() -> None:
-    page = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
-    written = report.put_in(page, "new")
-    assert written == f"before\n{report.BEGIN}\n\nnew\n\n{report.END}\nafter\n"
-    assert report.put_in(written, "new") == written
-    with pytest.raises(ValueError, match="measured: begin"):
-        report.put_in("no place", "new")
 
 
 def test_a_span_takes_in_all_passes_over_all_logs() -> None:
@@ -98,21 +72,6 @@ def test_a_span_takes_in_all_passes_over_all_logs() -> None:
     assert find_span(said, ends) == Span(t + 200, t + 700)
 
 
-def test_samples_by_function_of_cleanerd() -> None:
-    stacks = [
-        "main (worker.py:9);read_pieces (/x/cleanerd/pipeline/chunks.py:150);_check (/x/cleanerd/pipeline/chunks.py:160) 3",
-        "main (worker.py:9);_expand (/x/cleanerd/pipeline/chunks.py:8);decompress (lz4/frame/__init__.py:3) 4",
-        "main (worker.py:9);read (pyspark/serializers.py:1) 1",
-        "main (worker.py:9);read_int (pyspark/serializers.py:1) 50",
-        "_serve (/x/cleanerd/spark_runtime/channel.py:1);_receive (/x/cleanerd/spark_runtime/channel.py:9) 70",
-    ]
-    assert hottest(stacks) == [
-        ("pipeline/chunks.py _expand > decompress", 0.5),
-        ("pipeline/chunks.py _check", 0.375),
-        ("not cleanerd: serializers.py read", 0.125),
-    ]
-
-
 def test_a_meter_counts_descendants_that_are_gone() -> None:
     burn = "import time\nwhile time.process_time() < 0.3: pass"
     parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])\ninput()"
@@ -123,11 +82,3 @@ def test_a_meter_counts_descendants_that_are_gone() -> None:
         process.communicate(b"\n")
     assert 0.3 <= meter.cpu_seconds < 5
     assert meter.peak_rss_bytes > 5 << 20
-
-
-def test_the_picture_is_a_picture(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="the extra `bench` is not installed")
-    both = [tmp_path / "bench.png", tmp_path / "bench.svg"]
-    plot.draw([row(Kafka=rounds(9), cleanerd=rounds(2), floor=rounds(1))], both)
-    assert both[0].read_bytes().startswith(b"\x89PNG")
-    assert "4.5 times as fast" in both[1].read_text()

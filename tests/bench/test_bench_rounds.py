@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.__main__ import arguments, measured_rounds
+from tests.bench.__main__ import measured_rounds
 from tests.bench.figures import FLOOR, OURS
-from tests.bench.sides import ROOT, Floor, Round, copy_logs, why_not_driven
+from tests.bench.sides import Floor, Round, copy_logs
 from tests.bench.workloads import WORKLOADS, Built, build
 
 
@@ -73,19 +73,3 @@ def test_both_sides_wrong_in_the_same_way_end_the_run(tmp_path: Path) -> None:
     sides = [Copier(name, built, tmp_path, lost_bytes=batch_bytes) for name in ("Kafka", OURS)]
     with Floor(built, tmp_path / "work") as floor, pytest.raises(RuntimeError, match="should be left"):
         measured_rounds(sides, floor, built, 1)
-
-
-def test_a_version_that_the_benchmark_cannot_drive_is_told_by_what_it_lacks(tmp_path: Path) -> None:
-    (tmp_path / "cleanerd").mkdir()
-    (tmp_path / "cleanerd" / "__init__.py").write_text("")
-    assert why_not_driven(tmp_path) == "ModuleNotFoundError: No module named 'cleanerd.cleaning'"
-    assert why_not_driven(ROOT) is None
-
-
-def test_a_part_of_every_workload_is_asked_for_as_a_fraction() -> None:
-    assert arguments(["--scale", "1/4"]).scale == 0.25
-    assert arguments(["--quick"]).scale == 1 / 16
-    assert arguments([]).scale == 1
-    for wrong in ("0", "2", "-1/4"):
-        with pytest.raises(SystemExit):
-            arguments([f"--scale={wrong}"])

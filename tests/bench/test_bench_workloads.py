@@ -11,7 +11,7 @@ from cleanerd.format.batch import decode_batch, iterate_batches
 from cleanerd.format.codecs import Codec
 from cleanerd.format.offset_index import parse_offset_index
 from tests.bench.contents import contents
-from tests.bench.workloads import WORKLOADS, Built, Workload, build, chosen
+from tests.bench.workloads import WORKLOADS, Built, Workload, build
 
 SCALE = 1 / 1024
 
@@ -79,24 +79,6 @@ def test_what_is_clean_fills_segments_of_its_own_with_every_key_once(tmp_path: P
     assert 0 < log.records - log.survivors < 0.05 * log.records
 
 
-def test_segments_are_not_larger_than_asked_for(tmp_path: Path) -> None:
-    workload = tiny("W5")
-    assert (
-        max(path.stat().st_size for path in build(workload, 1, tmp_path).log_files())
-        <= workload.shape.segment_bytes
-    )
-
-
-def test_a_workload_is_made_once(tmp_path: Path) -> None:
-    first = build(tiny("W1"), 1, tmp_path)
-    (path,) = first.log_files()
-    made_ns = path.stat().st_mtime_ns
-    assert build(tiny("W1"), 1, tmp_path) == first
-    assert path.stat().st_mtime_ns == made_ns
-    other = replace(tiny("W1"), shape=replace(tiny("W1").shape, keys=7))
-    assert build(other, 1, tmp_path).survivors == 7
-
-
 def test_a_copy_has_the_same_bytes_and_times_and_no_index_if_so_asked(tmp_path: Path) -> None:
     built = build(tiny("W1-noindex"), 1, tmp_path / "cache")
     built.copy(0, tmp_path / "copy")
@@ -118,10 +100,3 @@ def test_a_lost_record_and_an_older_value_change_the_contents(tmp_path: Path) ->
     lost = contents([built.directory / "0"])
     assert lost.records == whole.records - 128
     assert lost.digest != whole.digest
-
-
-def test_workloads_are_chosen_by_name() -> None:
-    assert [one.name for one in chosen(["W3", "W1"])] == ["W1", "W3"]
-    assert len(chosen([])) == len(WORKLOADS) == 11
-    with pytest.raises(ValueError, match="no workload W9"):
-        chosen(["W9"])

@@ -1,23 +1,18 @@
-"""Figures of the daemon: idle cost with 5 000 logs, reaction to a roll, latency of an abort, accuracy of the throttle."""
+"""Figures of the daemon: idle cost with 5 000 logs, accuracy of the throttle."""
 
 import os
 import signal
-import statistics
 import time
 from pathlib import Path
 
 import pytest
 
-from cleanerd.tools.client.producer import Producer
-from cleanerd.tools.client.writer import LogWriter
 from tests.daemon.processes import DaemonProcess, running, wait_until
 from tests.daemon.test_process import committed
 from tests.synthetic import Shape, write_log
 
 LOGS = 5_000
 WATCHED_S = 60.0
-ROLLS = 20
-ABORTS = 20
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -51,51 +46,6 @@ def test_idle_with_5000_logs(tmp_path: Path) -> None:
         print(f"\nidle, {LOGS} logs: {share:.2%} of a core, {rss_mib(daemon):.0f} MiB RSS")
         assert share < 0.02
         assert rss_mib(daemon) < 120
-
-
-@pytest.mark.bench
-def test_reaction_to_a_roll(tmp_path: Path) -> None:
-    """From the roll of a segment to the start of its cleaning, the session being warm."""
-    logs, delays_ms = tmp_path / "logs", []
-    settings = {
-        "cleanerd_scan_interval_ms": 30_000,
-        "log_cleaner_backoff_ms": 15_000,
-        "cleanerd_spark_idle_timeout_ms": 600_000,
-        "log_cleaner_min_cleanable_ratio": 0.0,
-    }
-    with (
-        LogWriter(str(logs), "rolls", 0, segment_bytes=1 << 20) as writer,
-        running(tmp_path / "d", logs, **settings) as daemon,
-    ):
-        for number in range(ROLLS + 1):
-            Producer(writer).put(b"key", b"%d" % number, 1_000 + number)
-            rolled_ms = time.time_ns() / 1e6
-            writer.roll()
-            wait_until(lambda n=number: len(daemon.outcomes("rolls-0")) > n, 60, daemon.output)  # type: ignore[misc]
-            job = daemon.ask("jobs")["jobs"][-1]
-            delays_ms.append(job["started_ms"] - rolled_ms)
-    print(
-        f"\nroll to start of cleaning: median {statistics.median(delays_ms[1:]):.0f} ms, max {max(delays_ms[1:]):.0f} ms"
-    )
-
-
-@pytest.mark.bench
-def test_latency_of_an_abort(tmp_path: Path) -> None:
-    logs, latencies_ms = tmp_path / "logs", []
-    write_log(logs / "big-0", 800_000, Shape(keys=50_000))
-    settings = {"cleanerd_spark_idle_timeout_ms": 600_000}
-    with running(tmp_path / "d", logs, log_cleaner_io_max_bytes_per_second=20e6, **settings) as daemon:
-        for _ in range(ABORTS):
-            wait_until(
-                lambda: any(j["bytes_done"] and j["state"] == "running" for j in daemon.ask("jobs")["jobs"]),
-                60,
-            )
-            began = time.perf_counter()
-            daemon.ask("abort", "big-0")
-            latencies_ms.append((time.perf_counter() - began) * 1000)
-        daemon.stop(signal.SIGKILL)
-    ordered = sorted(latencies_ms)
-    print(f"\nabort, cleanerctl included: p50 {ordered[len(ordered) // 2]:.0f} ms, p99 {ordered[-1]:.0f} ms")
 
 
 @pytest.mark.bench
