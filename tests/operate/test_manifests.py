@@ -13,7 +13,7 @@ import pytest
 from cleanerd.cli import main
 from cleanerd.cli.ctl import parser as ctl_parser
 from cleanerd.config.sources import read_sources
-from tests.broker.releases import DEFAULT
+from tests.broker.releases import newest_release
 from tests.operate.tools import ROOT, missing, need, run
 
 COMPOSE = ROOT / "etc" / "compose.yaml"
@@ -111,7 +111,7 @@ def test_samples_name_a_release_that_is_tested() -> None:
     for path in (COMPOSE, STATEFULSET):
         tags = re.findall(r"apache/kafka:([\w.]+)", path.read_text())
         assert tags
-        assert set(tags) == {DEFAULT}
+        assert set(tags) == {newest_release()}
 
 
 def test_kubernetes_starts_cleanerd_then_commits_then_starts_the_broker() -> None:

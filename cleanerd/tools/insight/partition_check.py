@@ -158,11 +158,12 @@ def _list_segments(found: Partition, live: Sequence[SegmentFileName]) -> None:
         except OSError as error:
             found.add("unreadable", path, -1, "a readable file", error.strerror)
             continue
+        is_clean = facts.is_clean and found.topic_partition.topic != names.CLUSTER_METADATA_TOPIC
         watermark = facts.offset(names.REPLICATION_CHECKPOINT, found.topic_partition) or 0
         found.tasks.append(
             SegmentTask(
                 facts.log_dir, found.topic_partition, found.directory, base, next_base, size,
-                frozenset(kinds[base]), facts.is_live, facts.is_clean,
+                frozenset(kinds[base]), facts.is_live, is_clean,
                 watermark if facts.is_kafka else names.MAX_OFFSET,
             )
         )  # fmt: skip

@@ -39,7 +39,8 @@ class SegmentTask:
     """A segment as it was listed. `next_base` is that of the segment above, None for the active one.
 
     `is_live`: a process holds the `.lock` of the log directory and may append, roll and delete. Then the active segment is
-    read up to `high_watermark`. `is_clean`: the broker stopped in order.
+    read up to `high_watermark`. `is_clean`: the broker closed it in order,
+    which it does with all but the metadata log (spec disk A8).
     """
 
     log_dir: str

@@ -121,6 +121,14 @@ def test_the_end_of_a_live_log_is_no_finding(tmp_path: Path) -> None:
         assert findings(log_dir) == []
 
 
+def test_the_end_of_a_metadata_log_is_no_finding(tmp_path: Path) -> None:
+    """Its broker opens it as after a crash, whatever it has written of the other logs; 4.4 does not close it."""
+    log_dir = broker_log_dir(tmp_path / "logs")
+    os.truncate(segment(log_dir / "__cluster_metadata-0", 0, FileKind.OFFSET_INDEX), 10485760)
+    os.truncate(segment(log_dir / "__cluster_metadata-0", 0, FileKind.TIME_INDEX), 10485756)
+    assert findings(log_dir) == []
+
+
 def test_a_live_log_is_read_up_to_the_high_watermark(tmp_path: Path) -> None:
     """What lies above may be truncated under the reader; below it damage is damage."""
     log_dir = broker_log_dir(tmp_path / "logs")
