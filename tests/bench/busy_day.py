@@ -7,7 +7,7 @@ come and go, and a group that reads everything) goes through two modes, each on 
 mode       who cleans
 =========  ==============================================================================================================
 kafka      the brokers' own cleaners
-restart    one cleanerd beside each broker, niced as its unit is; the topics are muted; each broker restarts once in the time
+swap       one cleanerd beside each broker, niced as its unit is, which swaps segments into it; the topics are muted
 =========  ==============================================================================================================
 
 Both clusters run all the time and take turns in working: a slice of some seconds each, in another order in every round.
@@ -30,7 +30,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ from tests.bench.day_load import PARTITIONS, TOPICS
 from tests.broker.cluster import NODES, KafkaCluster
 from tests.daemon.processes import ROOT, DaemonProcess, environment, wait_until
 
-MODES = ("kafka", "restart")
+MODES = ("kafka", "swap")
 CLIENTS = ("consume", "produce")
 SLICE_S, DRAIN_S = 35.0, 5.0
 WARM_ROUNDS = 2
@@ -112,7 +111,6 @@ class Day:
         self._worked_s = 0.0
         self._used_s = dict.fromkeys(self._cpu, 0.0)
         self._rows: list[dict[str, Any]] = []
-        self._restarted_s: list[float] = []
         self._stack = ExitStack()
 
     def __enter__(self) -> "Day":
@@ -134,20 +132,17 @@ class Day:
         self._stack.close()
 
     def work(self, number: int) -> None:
-        """One slice: traffic for `SLICE_S`, and as long as a restart takes; then what it has left to do, without traffic."""
+        """One slice: traffic for `SLICE_S`; then what it has left to do, without traffic."""
         self._thaw()
         before, used_before_s = self._cpu_s(), dict(self._used_s)
         machine_s, began_s = busy_s(), time.monotonic()
         self._producer.send(signal.SIGUSR2)
-        restart = self._restart(number)
         count = 0
-        while (now_s := time.monotonic() - began_s) < SLICE_S or (restart is not None and not restart.done()):
+        while (now_s := time.monotonic() - began_s) < SLICE_S:
             self._sample(before, used_before_s, self._worked_s + now_s)
             count += 1
             threading.Event().wait(max(count - (time.monotonic() - began_s), 0.0))
         self._producer.send(signal.SIGUSR1)
-        if restart is not None:
-            restart.result()
         ended_s = time.monotonic()
         others_s = busy_s() - machine_s - sum(self._cpu_s().values()) + sum(before.values())
         threading.Event().wait(DRAIN_S)
@@ -159,13 +154,13 @@ class Day:
         cores = {f"{name}_cores": (after[name] - before[name]) / (ended_s - began_s) for name in self._cpu}
         self.slices.append(
             {
-                "round": number, "began_s": began_s, "ended_s": ended_s, "is_restart": restart is not None,
+                "round": number, "began_s": began_s, "ended_s": ended_s,
                 "others_cores": others_s / (ended_s - began_s), **cores,
             }
         )  # fmt: skip
 
     def ended(self) -> dict[str, Any]:
-        """A summary, the slices, the rows, and when a broker was restarted."""
+        """A summary, the slices and the rows."""
         self._thaw()
         found: dict[str, Any] = {}
         for client in self._clients:
@@ -176,7 +171,6 @@ class Day:
         return {
             "mode": self.mode,
             **{name: getattr(self._options, name) for name in ("rounds", "rate", "seed")},
-            "restarts_s": self._restarted_s,
             "summary": summary(self._rows, self.slices, due_s, took_ms) | found,
             "slices": self.slices,
             "rows": self._rows,
@@ -194,37 +188,22 @@ class Day:
         }
         return {name: cpu.seconds(pids[name], is_tree=name == "cleanerd") for name, cpu in self._cpu.items()}
 
+    def _memory_bytes(self) -> int:
+        """Proportional set size of the largest daemon with all that it has begun."""
+        pids = [one.process.pid for one in self._daemons.values() if one.process is not None]
+        return max((sum(map(pss_bytes, tree(pid))) for pid in pids), default=0)
+
     def _sample(self, before: dict[str, float], used_before_s: dict[str, float], worked_s: float) -> None:
         now = self._cpu_s()
         self._rows.append(
             {
                 "seconds": round(worked_s, 2),
                 "at_s": time.monotonic(),
+                "memory_bytes": self._memory_bytes(),
                 "disk_bytes": sum(used_bytes(self._cluster.log_dir(node)) for node in NODES),
                 **{f"{name}_cpu_s": used_before_s[name] + now[name] - before[name] for name in now},
             }
         )
-
-    def _restart(self, number: int) -> "Future[None] | None":
-        """Each broker once, in rounds that are equally far apart; what is staged is committed while it is down."""
-        rounds = self._options.rounds - WARM_ROUNDS
-        due = {WARM_ROUNDS + (i + 1) * rounds // (len(NODES) + 1): node for i, node in enumerate(NODES)}
-        if self.mode != "restart" or number not in due:
-            return None
-        self._restarted_s.append(round(self._worked_s, 1))
-        done: Future[None] = Future()
-        threading.Thread(target=self._restart_broker, args=(due[number], done), daemon=True).start()
-        return done
-
-    def _restart_broker(self, node: int, done: "Future[None]") -> None:
-        broker = self._cluster.brokers[node]
-        try:
-            broker.stop()
-            self._daemons[node].ctl("commit", "--wait", "--timeout", "60", check=False)
-            broker.start()
-            done.set_result(None)
-        except Exception as error:  # noqa: BLE001 - for the one who waits
-            done.set_exception(error)
 
     def _thaw(self) -> None:
         for daemon in self._daemons.values():
@@ -250,9 +229,11 @@ def cleanerd(cluster: KafkaCluster, node: int, root: Path) -> Iterator[DaemonPro
     settings = {
         "cleanerd.kafka.bootstrap.servers": cluster.bootstrap,
         "cleanerd.min.cleanable.dirty.ratio": "0.5",
+        "cleanerd.commit.live": "auto",
         "log.cleaner.threads": "1",
         "log.cleaner.backoff.ms": "1000",
         "cleanerd.scan.interval.ms": "1000",
+        "cleanerd.spark.idle.timeout.ms": "3600000",  # the time in which it is stopped does not count
         "cleanerd.staged.min.free.ratio": "0.01",  # a disk that is fuller for other reasons: nothing would be cleaned
     }
     directory = root / f"cleanerd-{node}"
@@ -350,6 +331,13 @@ def tree(pid: int) -> list[psutil.Process]:
     return []
 
 
+def pss_bytes(process: psutil.Process) -> int:
+    """Memory of a process, shared pages by their share; 0 for one that has ended."""
+    with suppress(psutil.NoSuchProcess):
+        return int(process.memory_full_info().pss)
+    return 0
+
+
 class Cpu:
     """CPU seconds of processes, of those that have ended, too, up to when they were last looked at."""
 
@@ -411,6 +399,7 @@ def summary(
         "disk_mean_bytes": sum(disk) // len(disk),
         "disk_max_bytes": max(disk),
         "disk_last_bytes": disk[-1],
+        "memory_max_bytes": max(row["memory_bytes"] for row in rows),
         **cores,
         "p50_ms": float(p50),
         "p99_ms": float(p99),

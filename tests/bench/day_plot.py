@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-NAMES = {"kafka": "Kafka's cleaner", "restart": "cleanerd, restarts"}
-COLOURS = {"kafka": "#8c8c8c", "restart": "#d98200"}
+NAMES = {"kafka": "Kafka's cleaner", "swap": "cleanerd, swaps"}
+COLOURS = {"kafka": "#8c8c8c", "swap": "#d98200"}
 SMOOTH_S = 15
 MB = 1e6
 
@@ -17,6 +17,7 @@ def table(found: Sequence[dict[str, Any]]) -> str:
         ("disk used, mean / most, MB", lambda s: f"{s['disk_mean_bytes'] / MB:.0f} / {s['disk_max_bytes'] / MB:.0f}"),
         ("CPU of the brokers, cores", lambda s: f"{s['brokers_cores']:.2f}"),
         ("CPU of cleanerd, cores", lambda s: f"{s['cleanerd_cores']:.2f}" if s["cleanerd_cores"] else "-"),
+        ("memory of a cleanerd at most, MiB", lambda s: str(s["memory_max_bytes"] >> 20 or "-")),
         ("produce p50, ms", lambda s: f"{s['p50_ms']:.1f}"),
         ("produce p99, ms", lambda s: f"{s['p99_ms']:.1f}"),
         ("the same by round, least / median / most, ms", lambda s: " / ".join(f"{p:.0f}" for p in s["p99_of_rounds_ms"])),
@@ -50,14 +51,11 @@ def draw(found: Sequence[dict[str, Any]], path: Path) -> None:
                 cpu.plot(minutes, cores(rows, f"{name}_cpu_s"), style, color=colour)
         latency.plot(minutes, [row["p99_ms"] for row in rows], color=colour)
         latency.plot(minutes, [row["p50_ms"] for row in rows], color=colour, linewidth=0.6)
-        for at_s in one["restarts_s"]:
-            for axes in (disk, cpu, latency):
-                axes.axvline(at_s / 60, color=colour, linewidth=0.6, linestyle="--")
     disk.set_ylabel("disk used by three brokers, MB")
     cpu.set_ylabel("CPU, cores\nline: brokers, dots: cleanerd")
     latency.set_ylabel("produce, ms, of the last 10 s\nthick: p99, thin: p50")
     latency.set_yscale("log")
-    latency.set_xlabel("minutes; dashed: a broker restarts")
+    latency.set_xlabel("minutes")
     for axes in (disk, cpu):
         axes.set_ylim(bottom=0)
     for axes in (disk, cpu, latency):
