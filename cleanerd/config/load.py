@@ -136,7 +136,10 @@ class Configuration:
 
     def topic(self, topic: str) -> TopicConfig:
         """Values of one topic, also of one that no layer mentions."""
-        return self._topic(topic, [])
+        known = self._resolved.get(topic)
+        if known is None:
+            known = self._resolved[topic] = self._topic(topic, [])
+        return known
 
     def _topic(self, topic: str, problems: list[str]) -> TopicConfig:
         """Topics of which the same is written share their values."""

@@ -5,7 +5,6 @@ remembered with the facts it was based on, so that no log is examined twice for 
 lost at any time. Every method may be called by any thread.
 """
 
-import functools
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -46,13 +45,12 @@ class DueLogs:
         Reserved topics that waited too long; logs past max.compaction.lag.ms, earliest deadline first; the highest dirty
         ratio (1.21, 1.23 with cleanerd's deviation); expired delete horizons. Logs that `is_free` refuses are left out.
         """
-        config_of = functools.cache(topic_config)
         now_s = self._clock.monotonic_s()
         found = []
         for entry in self._online():
             if reserved_only and entry.log.topic_partition.topic not in self._reserved_topics:
                 continue
-            due, basis = self._due(entry, now_ms, config_of)
+            due, basis = self._due(entry, self._estimate(entry, now_ms, topic_config), now_ms)
             if due is None:
                 entry.visits.due_since_s = None
                 continue
@@ -69,14 +67,13 @@ class DueLogs:
 
         It may be early (the log is not due after all, ask again), never late.
         """
-        config_of = functools.cache(topic_config)
         instants = [FOREVER_MS]
         for entry in self._online():
-            found = self._estimate(entry, now_ms, config_of)
+            found = self._estimate(entry, now_ms, topic_config)
             if found is None:
                 continue
             own = [FOREVER_MS]
-            if self._due(entry, now_ms, config_of)[0] is None:
+            if self._due(entry, found, now_ms)[0] is None:
                 horizon_ms = entry.visits.horizon_ms if found.clean_range.clean_bytes else FOREVER_MS
                 own = [found.next_change_ms(now_ms), horizon_ms, entry.visits.examined_until_ms]
             elif entry.visits.due_since_s is not None:
@@ -130,16 +127,14 @@ class DueLogs:
 
     def totals(self, now_ms: int, topic_config: TopicConfigs) -> dict[str, Totals]:
         """Numbers of each log directory that works."""
-        config_of = functools.cache(topic_config)
         online = self._inventory.online_entries()
-        return {path: self._totals(entries, now_ms, config_of) for path, entries in online.items()}
+        return {path: self._totals(entries, now_ms, topic_config) for path, entries in online.items()}
 
     def _online(self) -> list[Entry]:
         return [entry for entries in self._inventory.online_entries().values() for entry in entries]
 
-    def _due(self, entry: Entry, now_ms: int, config_of: TopicConfigs) -> tuple[Due | None, object]:
+    def _due(self, entry: Entry, found: DirtyEstimate | None, now_ms: int) -> tuple[Due | None, object]:
         """What makes this log due, and what that is based on."""
-        found = self._estimate(entry, now_ms, config_of)
         if found is None or found.known.contents.in_transition:
             return None, None
         reason, offered = found.reason(now_ms), found.range
@@ -154,9 +149,9 @@ class DueLogs:
         at_ms = {DueReason.MAX_LAG: found.deadline_ms, DueReason.HORIZON: entry.visits.horizon_ms}.get(reason)
         return Due(entry.log, reason, offered, at_ms), basis
 
-    def _totals(self, entries: Sequence[Entry], now_ms: int, config_of: TopicConfigs) -> Totals:
+    def _totals(self, entries: Sequence[Entry], now_ms: int, topic_config: TopicConfigs) -> Totals:
         known = [entry.known for entry in entries if entry.known is not None]
-        found = (self._estimate(entry, now_ms, config_of) for entry in entries)
+        found = (self._estimate(entry, now_ms, topic_config) for entry in entries)
         unreadable = sum(entry.error is not None for entry in entries)
         estimates = [estimate for estimate in found if estimate is not None]
         return sum_up(known, estimates, unreadable=unreadable, now_ms=now_ms)
@@ -167,10 +162,10 @@ class DueLogs:
             return math.inf
         return entry.visits.due_since_s + self._reserved_max_wait_s - now_s
 
-    def _estimate(self, entry: Entry, now_ms: int, config_of: TopicConfigs) -> DirtyEstimate | None:
+    def _estimate(self, entry: Entry, now_ms: int, topic_config: TopicConfigs) -> DirtyEstimate | None:
         """None for a log that is not compacted, or cannot be read."""
         known = entry.known
-        config = config_of(entry.log.topic_partition.topic)
+        config = topic_config(entry.log.topic_partition.topic)
         if known is None or entry.error is not None or not config.compact:
             return None
         current = entry.visits.estimate

@@ -45,7 +45,7 @@ class DirtyEstimate:
 
     def holds(self, known: ListedLog, config: TopicConfig, now_ms: int) -> bool:
         """Whether a new one would be the same."""
-        return self.known is known and self.from_ms <= now_ms < self.until_ms and self.config == config
+        return self.known == known and self.from_ms <= now_ms < self.until_ms and self.config == config
 
     def reason(self, now_ms: int) -> DueReason | None:
         """Whether the log qualifies, as `policy.cleanable.is_filthy` (1.21)."""

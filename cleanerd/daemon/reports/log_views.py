@@ -1,6 +1,5 @@
 """What the control API shows of logs and limits."""
 
-import functools
 import math
 from collections.abc import Iterable, Iterator
 
@@ -16,7 +15,7 @@ from cleanerd.policy.cleanable import CleanableRange, non_active_from
 
 def log_views(parts: Parts, logs: Iterable[LogId]) -> Iterator[LogView]:
     """Of each log. A dirty ratio is that of the files: an upper bound of the true one."""
-    config_of, now_ms = functools.cache(parts.configuration().topic), parts.clock.now_ms()
+    config_of, now_ms = parts.configuration().topic, parts.clock.now_ms()
     for log, condition in parts.conditions.all(logs):
         yield _log_view(parts, log, condition, config_of, now_ms)
 

@@ -1,7 +1,5 @@
 """The daemon in one line, for `systemctl status`."""
 
-import functools
-
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
@@ -48,7 +46,7 @@ class StatusLine:
 
     def _dirty(self, conditions: dict[LogId, Condition]) -> str:
         parts, now_ms = self._parts, self._parts.clock.now_ms()
-        config_of = functools.cache(parts.configuration().topic)
+        config_of = parts.configuration().topic
         ratios: dict[LogId, float] = {}
         for log, condition in conditions.items():
             found = parts.due_logs.estimate(log, now_ms, config_of) if condition.state == "dirty" else None

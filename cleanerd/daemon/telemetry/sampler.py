@@ -1,6 +1,5 @@
 """Remembers how dirty logs are, now and then, so that a plot can show how that went."""
 
-import functools
 from collections.abc import Callable
 
 from cleanerd.config.load import Configuration
@@ -38,7 +37,7 @@ class Sampler:
         if slot == self._slot:
             return
         self._slot = slot
-        config_of = functools.cache(self._configuration().topic)
+        config_of = self._configuration().topic
         found: dict[LogId, SizeSample] = {}
         for log in self._inventory.logs():
             estimate = self._due_logs.estimate(log, now_ms, config_of)

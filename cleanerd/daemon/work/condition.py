@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from cleanerd.config.load import Configuration
-from cleanerd.daemon.inventory.due_logs import DueLogs, TopicConfigs
+from cleanerd.daemon.inventory.due_logs import DueLogs
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.inventory.urgency import DirtyEstimate
@@ -91,22 +91,20 @@ class Conditions:
 
     def of(self, log: LogId) -> Condition:
         """The condition of a log as it is now."""
-        return self._of(log, self.configuration().topic, self.ownership.owner_of)
+        return self._of(log, self.ownership.owner_of)
 
     def all(self, logs: Iterable[LogId]) -> Iterator[tuple[LogId, Condition]]:
         """The condition of each of these; for many logs, that is cheaper than one by one."""
-        config_of = functools.cache(self.configuration().topic)
         owner_of = functools.cache(self.ownership.owner_of)
         for log in logs:
-            yield log, self._of(log, config_of, owner_of)
+            yield log, self._of(log, owner_of)
 
     def obstacle_of(self) -> Callable[[LogId], str | None]:
         """Answers, for one look at many logs, why a log may not be cleaned now."""
-        config_of = functools.cache(self.configuration().topic)
         owner_of = functools.cache(self.ownership.owner_of)
-        return lambda log: self._of(log, config_of, owner_of).obstacle
+        return lambda log: self._of(log, owner_of).obstacle
 
-    def _of(self, log: LogId, config_of: TopicConfigs, owner_of: Callable[[str], int | None]) -> Condition:
+    def _of(self, log: LogId, owner_of: Callable[[str], int | None]) -> Condition:
         barred, offline = self.obstacles.barred(log), self.obstacles.offline.get(log.log_dir)
         if barred is not None:
             return Condition("ignored" if offline is None else "offline", offline or barred, barred)
@@ -115,13 +113,11 @@ class Conditions:
             return Condition(_BUSY[status])
         if status is Status.PAUSED:
             return Condition("paused", None, "it is paused; `cleanerctl holds` shows by whom")
-        return self._at_rest(log, config_of, owner_of)
+        return self._at_rest(log, owner_of)
 
-    def _at_rest(
-        self, log: LogId, config_of: TopicConfigs, owner_of: Callable[[str], int | None]
-    ) -> Condition:
+    def _at_rest(self, log: LogId, owner_of: Callable[[str], int | None]) -> Condition:
         """Of a log that no worker has and no hold keeps."""
-        is_compacted = config_of(log.topic_partition.topic).compact
+        is_compacted = self.configuration().topic(log.topic_partition.topic).compact
         known, error, failure = self.inventory.facts(log), self.inventory.error(log), self.failures.of(log)
         if is_compacted and error is not None:
             return Condition("uncleanable", error, error)
@@ -133,7 +129,7 @@ class Conditions:
             return Condition("uncleanable", failure.reason, f"uncleanable: {failure.reason}", True)
         if known is not None and known.contents.staged is not None:
             owner = owner_of(log.log_dir)
-            has_aged = owner is not None and is_compacted and self._has_aged(known, config_of)
+            has_aged = owner is not None and is_compacted and self._has_aged(known)
             obstacle = None if has_aged else "a result is staged and waits for its commit"
             way = None if owner is None else str(self.ways.of(log.log_dir))
             return Condition("staged", way, obstacle, yields_to_requests=True)
@@ -141,13 +137,13 @@ class Conditions:
             return Condition(
                 "ignored", "not compacted: retention only", "its cleanup.policy does not contain compact"
             )
-        return self._compacted(log, config_of, owner_of)
+        return self._compacted(log, owner_of)
 
-    def _has_aged(self, known: ListedLog, config_of: TopicConfigs) -> bool:
+    def _has_aged(self, known: ListedLog) -> bool:
         """Whether to throw a waiting result away and make a better one."""
         staged, now_ms = known.contents.staged, self.clock.now_ms()
-        found = self.due_logs.estimate(known.log, now_ms, config_of)
-        if staged is None or staged.round_end is None or found is None or self._until(found, config_of):
+        found = self.due_logs.estimate(known.log, now_ms, self.configuration().topic)
+        if staged is None or staged.round_end is None or found is None or self._until(found):
             return False
         closed = [segment.facts for segment in known.contents.closed]
         end = found.range.first_uncleanable_offset
@@ -159,13 +155,13 @@ class Conditions:
             min_cleanable_dirty_ratio=found.config.min_cleanable_dirty_ratio,
         )
 
-    def _until(self, found: DirtyEstimate, config_of: TopicConfigs) -> int | None:
+    def _until(self, found: DirtyEstimate) -> int | None:
         """Until when a log is left to the cleaner of the broker that owns its directory; None: it is not.
 
         It is left if that cleaner takes it by its own ratio, but only for a while: it may have given up on the log.
         """
         log, now_ms = found.known.log, self.clock.now_ms()
-        config = config_of(log.topic_partition.topic)
+        config = self.configuration().topic(log.topic_partition.topic)
         if not self.broker_cleans(log) or found.range.is_empty:
             return None
         if now_ms < found.deadline_ms and found.range.dirty_ratio <= config.broker_min_cleanable_dirty_ratio:
@@ -174,12 +170,10 @@ class Conditions:
         left_ms = grace_ms - round(1000 * self.due_logs.due_for_s(log))
         return now_ms + left_ms if left_ms > 0 else None
 
-    def _compacted(
-        self, log: LogId, config_of: TopicConfigs, owner_of: Callable[[str], int | None]
-    ) -> Condition:
+    def _compacted(self, log: LogId, owner_of: Callable[[str], int | None]) -> Condition:
         """Of a log that may be cleaned, if it is dirty and nothing but circumstances is in the way."""
         now_ms, failure = self.clock.now_ms(), self.failures.of(log)
-        found = self.due_logs.estimate(log, now_ms, config_of)
+        found = self.due_logs.estimate(log, now_ms, self.configuration().topic)
         state: LogState = "clean" if found is None or found.reason(now_ms) is None else "dirty"
         reason = failure.reason if failure is not None else None
         if self.ownership.is_yielding(log.log_dir):
@@ -191,7 +185,7 @@ class Conditions:
             return Condition(state, reason, full)
         if failure is not None and self.failures.blocks(log, now_ms):
             return Condition(state, reason, f"backing off: {reason}", True)
-        until_ms = None if found is None or state == "clean" else self._until(found, config_of)
+        until_ms = None if found is None or state == "clean" else self._until(found)
         if until_ms is not None and owner_of(log.log_dir) is not None:
             broker = f"left to the broker's own cleaner, which is at work, until {utc(until_ms)}"
             return Condition(state, reason or broker, broker, True)
