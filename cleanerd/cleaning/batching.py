@@ -1,19 +1,24 @@
-"""Small logs share one job, a large log has its own (architecture 4): each job costs some tenths of a second."""
+"""Logs that share a job: small ones, for each job costs some tenths of a second (architecture 4); one that fails as a whole
+is done again log by log.
+"""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from cleanerd.errors import JobFailed
+
 _T = TypeVar("_T")
+_Log = TypeVar("_Log")
 JOB_MAX_BYTES = 256 << 20
 JOB_MAX_LOGS = 256
 
 
-def in_jobs(logs: Iterable[_T], size_bytes: Callable[[_T], int]) -> Iterator[list[_T]]:
+def in_jobs(logs: Iterable[_Log], size_bytes: Callable[[_Log], int]) -> Iterator[list[_Log]]:
     """Cut logs, most urgent first, into jobs of at most `JOB_MAX_BYTES` and `JOB_MAX_LOGS`.
 
     A log that is larger than that is a job of its own.
     """
-    job: list[_T] = []
+    job: list[_Log] = []
     size = 0
     for log in logs:
         log_bytes = size_bytes(log)
@@ -24,3 +29,20 @@ def in_jobs(logs: Iterable[_T], size_bytes: Callable[[_T], int]) -> Iterator[lis
         size += log_bytes
     if job:
         yield job
+
+
+def one_by_one(
+    clean: Callable[[Sequence[_Log]], list[_T]],
+    logs: Sequence[_Log],
+    failed: Callable[[_Log, JobFailed], _T],
+) -> list[_T]:
+    """`clean` for all logs as one job; should that raise JobFailed, for each of them alone.
+
+    So a log that brings down whatever works on it ends its own cleaning only: `failed` makes its result.
+    """
+    try:
+        return clean(logs)
+    except JobFailed as error:
+        if len(logs) == 1:
+            return [failed(logs[0], error)]
+    return [result for log in logs for result in one_by_one(clean, [log], failed)]

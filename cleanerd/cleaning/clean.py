@@ -1,15 +1,19 @@
 """Candidates to staged results: steps 3 to 8 of architecture 3, without the commit."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from cleanerd.cleaning import steps
 from cleanerd.cleaning.choose import Candidate, PaceOf
 from cleanerd.cleaning.merge import merge_neighbours
+from cleanerd.cleaning.overlap import Ending
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.plan import CleaningPlan, plan_cleaning
 from cleanerd.cleaning.reservations import Reservations
@@ -65,8 +69,8 @@ class CleaningJob:
     candidates: Sequence[Candidate]
     is_owned: bool
     watch: Stopwatch
-    logs: list[_Log] = field(default_factory=list)
-    results: list[LogResult] = field(default_factory=list)
+    logs: list[_Log]
+    results: list[LogResult]
 
 
 class Cleaner:
@@ -79,7 +83,6 @@ class Cleaner:
         clock: Clock,
         files: Files,
         session: LazySpark,
-        entropy: Callable[[int], bytes],
         reservations: Reservations | None = None,
         pace_of: PaceOf | None = None,
     ) -> None:
@@ -93,7 +96,6 @@ class Cleaner:
         self._clock = clock
         self._files = files
         self._session = session
-        self._entropy = entropy
 
     def stage(
         self, candidates: Sequence[Candidate], reporter: Reporter | None = None, *, is_owned: bool = False
@@ -106,35 +108,29 @@ class Cleaner:
 
         It may wait for its turn. `is_owned`: a broker lives in the log directory, and cleanerd.staged.min.free.ratio holds.
         """
-        job = CleaningJob(candidates, is_owned, Stopwatch(self._clock))
-        with job.watch.phase("plan"):
-            logs, results = self._plan(candidates, partial(self._drop_and_plan, is_owned=is_owned), job.watch)
+        job = self._plan(candidates, is_owned=is_owned, drops_staged=True)
         job.watch.pause()
-        job.logs.extend(logs)
-        job.results.extend(results)
         return job
 
     def write(
         self,
         job: CleaningJob,
         reporter: Reporter | None = None,
-        make_room: Callable[[], object] = lambda: None,
-        begun: Callable[[], object] = lambda: None,
+        before: Ending[Any] | None = None,
     ) -> CleaningJob:
         """Clean what was planned as common Spark jobs. What they have written waits for `end`.
 
         Tasks report to `reporter`, with the place of their log among those passed to `Progress.planned`; without
         one they report to the progress of this object and obey the limits of the configuration.
         Without a broker, a log that has no room as a whole is cleaned as far as there is room: `LogResult.groups_left`.
-        `make_room` is called before that, or a refusal: it waits for what will free room. `begun` is called once tasks run,
-        once or more often: from then on this process has time for something else.
+        `before` is the end of the job before this one: it begins once tasks run, when this process has time for it, and is
+        waited for where there is no room, for it frees some.
 
         Raises JobFailed when the jobs of several logs failed and none of them is known to be at fault; Fatal without Java.
         """
         job.watch.resume()
-        write = partial(self._write, is_owned=job.is_owned, make_room=make_room)
         try:
-            self._run_pipeline(job.logs, reporter, job.watch, write, in_one_step=True, begun=begun)
+            self._run(job, reporter, before, write=True)
         except BaseException:
             self.give_up(job.candidates)
             raise
@@ -172,12 +168,10 @@ class Cleaner:
 
         A log that would have no room has failed. What the others would take is taken from `space`.
         """
-        watch = Stopwatch(self._clock)
-        with watch.phase("plan"):
-            logs, results = self._plan(candidates, partial(self._plan_one, is_owned=is_owned), watch)
-        self._run_pipeline(logs, None, watch, self._count)
-        self._foresee(logs, space, is_owned=is_owned)
-        return results + [self._outcome(log, "planned", watch) for log in logs]
+        job = self._plan(candidates, is_owned=is_owned, drops_staged=False)
+        self._run(job, None, None, write=False)
+        self._foresee(job.logs, space, is_owned=is_owned)
+        return job.results + [self._outcome(log, "planned", job.watch) for log in job.logs]
 
     def _foresee(self, logs: list[_Log], space: ForeseenSpace, *, is_owned: bool) -> None:
         """Refuse logs that would have no room: those of a job are all written before the first is committed."""
@@ -205,24 +199,22 @@ class Cleaner:
         for log in logs[:1]:
             space.take(log.candidate.snapshot.directory, taken)
 
-    def _plan(
-        self,
-        candidates: Sequence[Candidate],
-        plan_one: Callable[[Candidate], CleaningPlan],
-        watch: Stopwatch,
-    ) -> tuple[list[_Log], list[LogResult]]:
-        """Logs to go on with, and results of those that end here."""
-        logs: list[_Log] = []
-        failed: list[LogResult] = []
-        for candidate in candidates:
-            plan = attempt(partial(plan_one, candidate), candidate.snapshot.directory)
-            if isinstance(plan, CleanerdError):
-                failed.append(self._failed(candidate, plan, watch))
-            else:
-                logs.append(_Log(replace(plan, work=replace(plan.work, number=len(logs)))))
-        return logs, failed
+    def _plan(self, candidates: Sequence[Candidate], *, is_owned: bool, drops_staged: bool) -> CleaningJob:
+        """`drops_staged`: what an earlier run staged goes first, this one is newer."""
+        plan_one = partial(self._plan_one, is_owned=is_owned, drops_staged=drops_staged)
+        job = CleaningJob(candidates, is_owned, Stopwatch(self._clock), [], [])
+        with job.watch.phase("plan"):
+            for candidate in candidates:
+                plan = attempt(partial(plan_one, candidate), candidate.snapshot.directory)
+                if isinstance(plan, CleanerdError):
+                    job.results.append(self._failed(candidate, plan, job.watch))
+                else:
+                    job.logs.append(_Log(replace(plan, work=replace(plan.work, number=len(job.logs)))))
+        return job
 
-    def _plan_one(self, candidate: Candidate, *, is_owned: bool = False) -> CleaningPlan:
+    def _plan_one(self, candidate: Candidate, *, is_owned: bool, drops_staged: bool) -> CleaningPlan:
+        if drops_staged:
+            discard_staged(PartitionDir(self._files, candidate.snapshot.directory))
         config = self._request.config
         ratio = config.staged_min_free_ratio if is_owned else 0.0
         return plan_cleaning(
@@ -238,47 +230,32 @@ class Cleaner:
     def _pay(self, read_bytes: int) -> None:
         self._throttle.charge(read_bytes, 0, lambda: False)
 
-    def _drop_and_plan(self, candidate: Candidate, *, is_owned: bool) -> CleaningPlan:
-        """The plan, once what an earlier run staged is dropped: this run is newer."""
-        discard_staged(PartitionDir(self._files, candidate.snapshot.directory))
-        return self._plan_one(candidate, is_owned=is_owned)
-
-    def _run_pipeline(
-        self,
-        logs: list[_Log],
-        reporter: Reporter | None,
-        watch: Stopwatch,
-        rewrite: "_Rewrite",
-        *,
-        in_one_step: bool = False,
-        begun: Callable[[], object] = lambda: None,
+    def _run(
+        self, job: CleaningJob, reporter: Reporter | None, before: Ending[Any] | None, *, write: bool
     ) -> None:
-        """The Spark jobs; `in_one_step`: small logs are indexed and rewritten by one of them.
-
-        Raises JobFailed for what cannot be put down to one of several logs.
-        """
+        """The Spark jobs. Raises JobFailed for what cannot be put down to one of several logs."""
+        logs = job.logs
         if not logs:
             return
+
+        def run() -> None:
+            for log in logs:
+                self._progress.planned(log.candidate.snapshot.topic_partition, log.plan.work.size_bytes)
+                self._progress.step(steps.planned(log.plan))
+            with self._own_reporter(logs) if reporter is None else contextlib.nullcontext(reporter) as used:
+                self._run_steps(job, used, before, write=write)
+
         where = logs[0].candidate.snapshot.directory if len(logs) == 1 else logs[0].candidate.snapshot.log_dir
-        run = partial(
-            self._run_steps, logs, watch=watch, rewrite=rewrite, in_one_step=in_one_step, begun=begun
-        )
-        error = attempt(lambda: self._report_and_run(logs, reporter, run), where)
+        error = attempt(run, where)
         if isinstance(error, Fatal):
             raise error
         if error is not None and len(logs) > 1:
             raise JobFailed(str(error)) from error
         logs[0].error = logs[0].error or error
 
-    def _report_and_run(
-        self, logs: list[_Log], reporter: Reporter | None, run: Callable[[Reporter], None]
-    ) -> None:
-        for log in logs:
-            self._progress.planned(log.candidate.snapshot.topic_partition, log.plan.work.size_bytes)
-            self._progress.step(steps.planned(log.plan))
-        if reporter is not None:
-            run(reporter)
-            return
+    @contextlib.contextmanager
+    def _own_reporter(self, logs: list[_Log]) -> Iterator[Reporter]:
+        """To the progress of this object; whoever reports keeps to the limits of the configuration."""
         partitions = [log.candidate.snapshot.topic_partition for log in logs]
         throttle = self._throttle
 
@@ -291,24 +268,19 @@ class Cleaner:
             return GO_ON
 
         with Channel(answer, driver_host(self._session.master)) as channel:
-            run(channel.reporter)
+            yield channel.reporter
 
     def _run_steps(
-        self,
-        logs: list[_Log],
-        reporter: Reporter,
-        *,
-        watch: Stopwatch,
-        rewrite: "_Rewrite",
-        in_one_step: bool,
-        begun: Callable[[], object],
+        self, job: CleaningJob, reporter: Reporter, before: Ending[Any] | None, *, write: bool
     ) -> None:
+        begun: Callable[[], object] = (lambda: None) if before is None else before.begin
         pipeline = Pipeline(self._session, budget_of(self._request), reporter, begun)
+        logs, watch = job.logs, job.watch
         if not self._session.is_up and any(log.plan.work.chunks for log in logs):
             with watch.phase("start"):
                 self._session.context()
         with pipeline.together([log.plan.work for log in logs]):
-            if in_one_step:
+            if write:
                 with watch.phase("rewrite"):
                     self._clean_small([log for log in logs if pipeline.is_small(log.plan.work)], pipeline)
             with watch.phase("index"):
@@ -319,7 +291,10 @@ class Cleaner:
                         log.plan = merge_neighbours(log.plan, log.indexed)
                         self._progress.step(steps.mapped(log.indexed))
             with watch.phase("rewrite"):
-                for log, rewritten in zip(logs, rewrite(logs, pipeline), strict=True):
+                if write:
+                    self._check_space(logs, pipeline, before, by_group=not job.is_owned)
+                indexed = [log.indexed for log in logs if log.indexed is not None]
+                for log, rewritten in zip(logs, pipeline.rewrite(indexed, write=write), strict=True):
                     log.rewritten, log.error = rewritten, log.error or rewritten.error
                     steps.report_rewritten(self._progress, log.plan, rewritten)
 
@@ -344,41 +319,36 @@ class Cleaner:
 
     def _works(self, logs: list[_Log]) -> tuple[list[LogWork], list[tuple[int, int]]]:
         """What the pipeline is to do, and the keys that it does it with."""
-        return [log.plan.work for log in logs], [_fingerprint_key(self._entropy) for _ in logs]
-
-    def _write(
-        self, logs: list[_Log], pipeline: Pipeline, *, is_owned: bool, make_room: Callable[[], object]
-    ) -> list[RewrittenLog]:
-        self._check_space(logs, pipeline, is_owned=is_owned, make_room=make_room)
-        return pipeline.rewrite(_indexed(logs), write=True)
-
-    def _count(self, logs: list[_Log], pipeline: Pipeline) -> list[RewrittenLog]:
-        return pipeline.rewrite(_indexed(logs), write=False)
+        return [log.plan.work for log in logs], [_fingerprint_key() for _ in logs]
 
     def _check_space(
-        self, logs: list[_Log], pipeline: Pipeline, *, is_owned: bool, make_room: Callable[[], object]
+        self, logs: list[_Log], pipeline: Pipeline, before: Ending[Any] | None, *, by_group: bool
     ) -> None:
         """Reserve room for new files; refuse logs whose do not fit. They are measured exactly only when it is tight."""
         alive = [log for log in logs if log.is_alive]
         if not alive:
             return
+        indexed = [log.indexed for log in alive if log.indexed is not None]
         least_free_bytes = max(log.plan.work.least_free_bytes for log in alive)
-        wanted = {log.candidate.snapshot.directory: _bound(log).peak_bytes for log in alive}
+        wanted = {
+            log.candidate.snapshot.directory: Room.bound(log.plan, one).peak_bytes
+            for log, one in zip(alive, indexed, strict=True)
+        }
         if self._reservations.take(wanted, least_free_bytes) is None:
             return
         pipeline.release()
-        make_room()
+        if before is not None:
+            before.wait()
         if self._reservations.take(wanted, least_free_bytes) is None:
             return
-        for log, counted in zip(alive, pipeline.rewrite(_indexed(alive), write=False), strict=True):
-            log.error = counted.error or self._reserve(log, counted, by_group=not is_owned)
-            assert log.indexed is not None
-            log.indexed.error = log.error
+        for log, counted in zip(alive, pipeline.rewrite(indexed, write=False), strict=True):
+            counted.indexed.error = log.error = counted.error or self._reserve(
+                log, counted, by_group=by_group
+            )
 
     def _reserve(self, log: _Log, counted: RewrittenLog, *, by_group: bool) -> NoSpace | None:
         """Room for a whole log, or, `by_group`, for as many of its groups as there is room for, the first ones."""
-        assert log.indexed is not None
-        groups = sorted(log.indexed.changed_groups)
+        groups = sorted(counted.indexed.changed_groups)
         if not groups:
             return None
         extra = Room.counted(log.plan, counted)
@@ -389,7 +359,7 @@ class Cleaner:
             needed_bytes = extra.peak_of(fitting)
             room = self._take(log, needed_bytes)
             log.groups_left = len(groups) - len(fitting)
-            log.indexed.changed_groups = frozenset(fitting)
+            counted.indexed.changed_groups = frozenset(fitting)
         return None if room is None else no_space(log.candidate.snapshot, peak_bytes, needed_bytes, room)
 
     def _take(self, log: _Log, size_bytes: int) -> int | None:
@@ -437,13 +407,6 @@ def budget_of(request: CleanRequest) -> Budget:
     return Budget(int(config.dedupe_buffer_size_bytes * config.io_buffer_load_factor / request.jobs_at_once))
 
 
-_Rewrite = Callable[[list[_Log], Pipeline], list[RewrittenLog]]
-
-
-def _indexed(logs: list[_Log]) -> list[IndexedLog]:
-    return [log.indexed for log in logs if log.indexed is not None]
-
-
 def _result(log: _Log, rewritten: RewrittenLog, outcome: CleaningOutcome, watch: Stopwatch) -> LogResult:
     assert log.indexed is not None
     snapshot, plan = log.candidate.snapshot, log.plan
@@ -481,8 +444,8 @@ def _partial(log: _Log) -> str | None:
     return f"{done} of {done + log.groups_left} groups: there is no room for more of them beside the old segments"
 
 
-def _fingerprint_key(entropy: Callable[[int], bytes]) -> tuple[int, int]:
-    return int.from_bytes(entropy(8)), int.from_bytes(entropy(8))
+def _fingerprint_key() -> tuple[int, int]:
+    return int.from_bytes(os.urandom(8)), int.from_bytes(os.urandom(8))
 
 
 def _removed(log: RewrittenLog) -> np.ndarray:
@@ -493,8 +456,3 @@ def _removed(log: RewrittenLog) -> np.ndarray:
             total += written.part.removed
     total[RecordVerdict.KEEP] = 0
     return total
-
-
-def _bound(log: _Log) -> Room:
-    assert log.indexed is not None
-    return Room.bound(log.plan, log.indexed)

@@ -6,15 +6,13 @@ happens to one log becomes its result; the others go on.
 """
 
 import contextlib
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from cleanerd.broker_agent.brokers import LiveBrokers
-from cleanerd.cleaning.batching import in_jobs
-from cleanerd.cleaning.boundary import one_by_one
+from cleanerd.cleaning.batching import in_jobs, one_by_one
 from cleanerd.cleaning.choose import Candidate, examine_all, failed_on_disk, in_order, log_size, partitions
 from cleanerd.cleaning.clean import Cleaner, CleaningJob
 from cleanerd.cleaning.committer import CommitHost, Committer, has_result, in_rounds
@@ -50,12 +48,11 @@ def clean_once(
     *,
     session: LazySpark,
     files: Files | None = None,
-    entropy: Callable[[int], bytes] = os.urandom,
 ) -> list[LogResult]:
     """Clean once and return a result per log. The session stays open; it is used only if there is something to clean."""
     files = files or RealFiles()
     brokers = LiveBrokers(files, clock, lambda: request.config)
-    run = _Run(request, Cleaner(request, progress, clock, files, session, entropy), progress, brokers)
+    run = _Run(request, Cleaner(request, progress, clock, files, session), progress, brokers)
     with contextlib.closing(brokers):
         for path in request.log_dirs:
             found = attempt(partial(_look, files, path, clock, request), path)
@@ -244,13 +241,13 @@ class _Directory(CommitHost):
                 job = ahead
             else:
                 job = self._cleaner.plan(some, is_owned=is_owned)
-            return [self._cleaner.write(job, make_room=ending.wait, begun=ending.begin)]
+            return [self._cleaner.write(job, before=ending)]
 
         return one_by_one(write, candidates, lambda one, error: self._ended([_job_failed(one, error)]))
 
     def _ended(self, results: list[LogResult]) -> CleaningJob:
         """Nothing is written of these logs."""
-        return CleaningJob([], is_owned=False, watch=Stopwatch(self._log_dir.clock), results=results)
+        return CleaningJob([], is_owned=False, watch=Stopwatch(self._log_dir.clock), logs=[], results=results)
 
     def _end(self, written: list[CleaningJob]) -> list[LogResult]:
         """Stage and commit what a job has written."""

@@ -1,6 +1,5 @@
 """Small logs, which one task cleans, and others in one job: each keeps its number, by which it is told to stop."""
 
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -43,7 +42,7 @@ def cleaner(spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     request = CleanRequest(
         config=configuration.broker, topic_config=configuration.topic, log_dirs=log_dirs, force=True
     )
-    return Cleaner(request, Silent(), SystemClock(), RealFiles(), spark, os.urandom)
+    return Cleaner(request, Silent(), SystemClock(), RealFiles(), spark)
 
 
 def stage(cleaner: Cleaner, log_dir: Path, channel: Channel) -> dict[str, str]:

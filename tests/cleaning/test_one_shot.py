@@ -11,6 +11,7 @@ import pytest
 
 from cleanerd.cleaning.choose import Candidate
 from cleanerd.cleaning.clean import Cleaner, CleaningJob
+from cleanerd.cleaning.overlap import Ending
 from cleanerd.cleaning.result import LogResult
 from cleanerd.format import names
 from cleanerd.spark_runtime.lazy_spark import LazySpark
@@ -119,14 +120,16 @@ def test_a_job_is_committed_once_the_tasks_of_the_next_one_run(
     steps = Steps(monkeypatch, lambda _: None)
     write, end = Cleaner.write, Cleaner.end
 
-    def writing(
-        cleaner: Cleaner, job: CleaningJob, *, begun: Callable[[], object], **more: Any
-    ) -> CleaningJob:
-        def told() -> None:
-            steps.taken.append(f"run {_topic(job)}")
-            begun()
+    def writing(cleaner: Cleaner, job: CleaningJob, *, before: Ending[Any], **more: Any) -> CleaningJob:
+        begin = before.begin
 
-        return write(cleaner, job, begun=told, **more)
+        def told() -> object:
+            steps.taken.append(f"run {_topic(job)}")
+            return begin()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(before, "begin", told)
+            return write(cleaner, job, before=before, **more)
 
     def ending(cleaner: Cleaner, job: CleaningJob) -> list[LogResult]:
         steps.taken.append(f"end {_topic(job)}")

@@ -153,7 +153,7 @@ class EngineProcess:
 
             answers = self._examine_all(task, request, pace_of)
             cleaner = Cleaner(
-                request, progress, self._clock, self._files, self._session, os.urandom, self._reservations, pace_of
+                request, progress, self._clock, self._files, self._session, self._reservations, pace_of
             )  # fmt: skip
             candidates = [answer for answer in answers if isinstance(answer, Candidate)]
             skipped = [answer for answer in answers if isinstance(answer, LogResult)]

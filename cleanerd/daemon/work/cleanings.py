@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from structlog.contextvars import bound_contextvars
 
 from cleanerd.broker_agent.brokers import LiveBrokers
-from cleanerd.cleaning.boundary import one_by_one
+from cleanerd.cleaning.batching import one_by_one
 from cleanerd.cleaning.committer import Committer, in_rounds
 from cleanerd.cleaning.phases import Stopwatch
 from cleanerd.cleaning.result import LogResult
