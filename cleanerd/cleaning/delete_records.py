@@ -31,8 +31,9 @@ from cleanerd.cleaning.retain import Dispose, Retained, retire_below_start
 from cleanerd.config.model import TopicConfig
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError
+from cleanerd.format import names
 from cleanerd.format.names import INTERNAL_TOPICS, TopicPartition
-from cleanerd.storage.checkpoints import update_log_start_checkpoint
+from cleanerd.storage.checkpoints import update_checkpoint
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.scan import PartitionSnapshot
 
@@ -79,7 +80,7 @@ def delete_records(
         if offset > snapshot.log_start_offset:
             _sync_up_to(log_dir.files, snapshot, offset)
             lock.check()
-            update_log_start_checkpoint(log_dir.files, log_dir.path, {tp: offset})
+            update_checkpoint(log_dir.files, log_dir.path, names.LOG_START_CHECKPOINT, {tp: offset})
             snapshot = replace(snapshot, log_start_offset=offset)
         return retire_below_start(log_dir.files, snapshot, lock, dispose=dispose)
 

@@ -47,7 +47,7 @@ from cleanerd.storage.checkpoints import (
     read_leader_epochs,
     read_offsets,
     replace_leader_epochs,
-    update_log_start_checkpoint,
+    update_checkpoint,
 )
 from cleanerd.storage.delete import retire_segments, unlink_all
 from cleanerd.storage.generation import check_generation
@@ -318,7 +318,9 @@ def carry_out(
         replace_leader_epochs(partition, trimmed)
     entry = log_start.get(snapshot.topic_partition)
     if entry is not None and entry <= first:
-        update_log_start_checkpoint(files, snapshot.log_dir, {snapshot.topic_partition: None})
+        update_checkpoint(
+            files, snapshot.log_dir, names.LOG_START_CHECKPOINT, {snapshot.topic_partition: None}
+        )
     return paths
 
 

@@ -85,31 +85,24 @@ def read_leader_epochs(partition: PartitionDir) -> tuple[EpochEntry, ...]:
 def update_cleaner_checkpoint(
     files: Files, log_dir: str, offsets: Mapping[TopicPartition, int | None]
 ) -> None:
-    """Set first dirty offsets, None drops an entry (rule 2.12). Needs `.lock`. Raises as `_update`.
+    """Set first dirty offsets, None drops an entry (rule 2.12). Needs `.lock`. Raises as `update_checkpoint`.
 
     Other entries stay if their partition lies in the directory, no higher than `lowered_checkpoint` allows. What is in
     `offsets` need not lie there.
     """
-    _update(files, log_dir, names.CLEANER_OFFSET_CHECKPOINT, offsets)
-
-
-def truncate_cleaner_checkpoint(
-    files: Files, log_dir: str, topic_partition: TopicPartition, offset: int
-) -> bool:
-    """Lower the first dirty offset of a truncated log to `offset`, the base of its active segment (rule 2.14).
-
-    Only where it is above; returns whether it was. A log without an entry gets none. Needs `.lock`. Raises as `_update`.
-    """
-    return lower_checkpoint(files, log_dir, names.CLEANER_OFFSET_CHECKPOINT, topic_partition, offset)
+    update_checkpoint(files, log_dir, names.CLEANER_OFFSET_CHECKPOINT, offsets)
 
 
 def lower_checkpoint(
     files: Files, log_dir: str, name: str, topic_partition: TopicPartition, offset: int
 ) -> bool:
-    """Lower an entry of the checkpoint `name` to `offset` if it is above. Needs `.lock`. Raises as `_update`."""
+    """Lower an entry of the checkpoint `name` to `offset` (rule 2.14), only where it is above; returns whether it was.
+
+    A log without an entry gets none. Needs `.lock`. Raises as `update_checkpoint`.
+    """
     if read_offsets(files, os.path.join(log_dir, name)).get(topic_partition, 0) <= offset:
         return False
-    _update(files, log_dir, name, {topic_partition: offset})
+    update_checkpoint(files, log_dir, name, {topic_partition: offset})
     return True
 
 
@@ -117,29 +110,21 @@ def forget_partition(files: Files, log_dir: str, topic_partition: TopicPartition
     """Drop all entries of a log that is gone: they would be taken for those of a new one of that name. Needs `.lock`.
 
     A stale log start offset hides or deletes new records, a stale first dirty offset lets new tombstones go before the
-    values that they delete. Raises as `_update`, before anything is written if it is for damage.
+    values that they delete. Raises as `update_checkpoint`, before anything is written if it is for damage.
     """
     found = [
         n for n in LOG_DIR_CHECKPOINTS if topic_partition in read_offsets(files, os.path.join(log_dir, n))
     ]
     for name in found:
-        _update(files, log_dir, name, {topic_partition: None})
+        update_checkpoint(files, log_dir, name, {topic_partition: None})
 
 
-def update_log_start_checkpoint(
-    files: Files, log_dir: str, offsets: Mapping[TopicPartition, int | None]
+def update_checkpoint(
+    files: Files, log_dir: str, name: str, offsets: Mapping[TopicPartition, int | None]
 ) -> None:
-    """Set log start offsets, None drops an entry (rule 6.12); keep all other entries. Needs `.lock`.
+    """Set entries of a checkpoint (rules 2.12, 6.12), None drops one: the old or the new file is there, whatever happens.
 
-    Raises as `_update`.
-    """
-    _update(files, log_dir, names.LOG_START_CHECKPOINT, offsets)
-
-
-def _update(files: Files, log_dir: str, name: str, offsets: Mapping[TopicPartition, int | None]) -> None:
-    """Replace a checkpoint of a log directory: the old or the new one is there, whatever happens.
-
-    Raises CorruptFile before anything is written, OSError.
+    Needs `.lock`. Raises CorruptFile before anything is written, OSError.
     """
     path = os.path.join(log_dir, name)
     before = read_offsets(files, path)

@@ -10,8 +10,9 @@ import pytest
 
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile
+from cleanerd.format import names
 from cleanerd.format.names import FileKind, segment_path
-from cleanerd.storage.checkpoints import update_log_start_checkpoint
+from cleanerd.storage.checkpoints import update_checkpoint
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
@@ -88,6 +89,6 @@ def test_4_22_a_transaction_below_the_log_start_needs_no_entry(
         Producer(writer).put(b"k", b"new", 5)
         writer.roll()
         Producer(writer).put(b"end", b"v", 6)
-    update_log_start_checkpoint(FILES, str(tmp_path), {TP: 3})
+    update_checkpoint(FILES, str(tmp_path), names.LOG_START_CHECKPOINT, {TP: 3})
     clean(tmp_path)
     assert values(tmp_path)[-1] == b"new"

@@ -38,7 +38,7 @@ from cleanerd.format import names
 from cleanerd.format.checkpoint import render_leader_epochs, render_offset_checkpoint
 from cleanerd.format.names import FileKind, TopicPartition
 from cleanerd.policy.retention import Breach
-from cleanerd.storage.checkpoints import read_checkpoints, read_leader_epochs, update_log_start_checkpoint
+from cleanerd.storage.checkpoints import read_checkpoints, read_leader_epochs, update_checkpoint
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.replay import producers_at
@@ -170,16 +170,16 @@ def test_c141_the_entry_of_the_log_start_goes_when_the_first_segment_says_it(tmp
             if records != 9:
                 writer.roll()
     stop_broker(tmp_path, 50, high_watermark=49)
-    update_log_start_checkpoint_with_lock(tmp_path, {TP: 31, OTHER: 5})
+    write_log_start(tmp_path, {TP: 31, OTHER: 5})
     run_pass(tmp_path, UNLIMITED)
     assert bases(tmp_path) == [31, 41]
     assert log_start_entries(tmp_path) == {OTHER: 5}
     assert snapshot_of(tmp_path).log_start_offset == 31
 
 
-def update_log_start_checkpoint_with_lock(log_dir: Path, offsets: dict[TopicPartition, int]) -> None:
+def write_log_start(log_dir: Path, offsets: dict[TopicPartition, int]) -> None:
     (log_dir / names.LOCK).touch()
-    update_log_start_checkpoint(FILES, str(log_dir), dict(offsets))
+    update_checkpoint(FILES, str(log_dir), names.LOG_START_CHECKPOINT, dict(offsets))
 
 
 def test_c142_everything_of_a_compacted_and_expired_log_goes(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_c142_everything_of_a_compacted_and_expired_log_goes(tmp_path: Path) -> 
 @pytest.mark.parametrize("policy", [("compact",), ()])
 def test_c132_d17_d19_the_log_start_counts_under_any_policy(tmp_path: Path, policy: tuple[str, ...]) -> None:
     write_log(tmp_path)
-    update_log_start_checkpoint_with_lock(tmp_path, {TP: 12})
+    write_log_start(tmp_path, {TP: 12})
     config = EXPIRED.but(cleanup_policy=policy, retention_bytes=0)
     retained = run_pass(tmp_path, config)
     assert retained is not None
@@ -254,7 +254,7 @@ def test_nothing_beyond_the_recovery_point_goes(tmp_path: Path) -> None:
 def test_a_log_start_beyond_the_log_end_belongs_to_another_log(tmp_path: Path) -> None:
     """The partition was deleted and created again: what is in it now is not what the entry speaks of."""
     write_log(tmp_path)
-    update_log_start_checkpoint_with_lock(tmp_path, {TP: 16})
+    write_log_start(tmp_path, {TP: 16})
     before = contents(tmp_path / str(TP))
     with pytest.raises(LogUncleanable, match="starts at 16, but it ends at 15"):
         run_pass(tmp_path, EXPIRED)
@@ -393,7 +393,7 @@ def test_a_tiered_log_keeps_what_its_broker_may_not_have_copied(tmp_path: Path) 
     stop_broker(tmp_path, 20)
     tiered = EXPIRED.but(remote_storage_enable=True)
     assert run_pass(tmp_path, tiered) is None
-    update_log_start_checkpoint_with_lock(tmp_path, {TP: 10})
+    write_log_start(tmp_path, {TP: 10})
     retained = run_pass(tmp_path, tiered)
     assert retained is not None
     assert retained.reasons == (Breach.LOG_START_OFFSET,)
@@ -410,7 +410,7 @@ def test_a_log_that_can_lose_nothing_is_not_looked_at(
     log_dir = tmp_path / "logs"
     write_log(log_dir)
     if log_start:
-        update_log_start_checkpoint(FILES, str(log_dir), {TP: log_start})
+        update_checkpoint(FILES, str(log_dir), names.LOG_START_CHECKPOINT, {TP: log_start})
     looked = list[str]()
 
     class Watched(RealFiles):

@@ -1,30 +1,37 @@
-"""Offset checkpoints and leader epochs of a directory (spec disk A7, rules 0.12, 2.12; cases C043, C045, C049, C050)."""
+"""Checkpoints of a directory while logs come, go, move and shrink (spec disk A7, rules 0.12, 2.12, 2.14; C043 to C050)."""
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import CorruptFile
 from cleanerd.format import names
-from cleanerd.format.checkpoint import EpochEntry
+from cleanerd.format.checkpoint import EpochEntry, render_offset_checkpoint
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.checkpoints import (
+    LOG_DIR_CHECKPOINTS,
+    forget_partition,
+    lower_checkpoint,
     read_checkpoints,
     read_leader_epochs,
     read_offsets,
+    truncate_leader_epochs,
     update_cleaner_checkpoint,
 )
 from cleanerd.storage.partition_dir import PartitionDir
-from tests.sim.disk import SimDisk, SwitchedOff
+from tests.sim.disk import SimDisk
+from tests.storage.crashes import killed
 
 FILES = RealFiles()
-LOG_DIR = "/logs"
-CLEANER = f"{LOG_DIR}/{names.CLEANER_OFFSET_CHECKPOINT}"
+A, B = "/a", "/b"
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
-OLD = b"0\n2\nt 0 5\nu 0 7\n"
-BEFORE, AFTER = {T0: 5, U0: 7}, {T0: 999, U0: 7}
+Entries = dict[TopicPartition, int]
+CLEANER = names.CLEANER_OFFSET_CHECKPOINT
 
 
 @pytest.fixture
@@ -34,34 +41,40 @@ def log_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def disk_with(content: bytes | None) -> SimDisk:
-    """A log directory with this cleaner checkpoint."""
+def log_dirs(a: Entries, b: Entries | None = None) -> SimDisk:
+    """Two log directories with these cleaner checkpoints, and a partition directory for each entry."""
     disk = SimDisk()
-    disk.mkdir(LOG_DIR)
-    for tp in BEFORE:
-        disk.mkdir(f"{LOG_DIR}/{tp}")
-    disk.put(f"{LOG_DIR}/{names.LOCK}", b"")
-    if content is not None:
-        disk.put(CLEANER, content)
+    for path, entries in ((A, a), (B, b or {})):
+        disk.mkdir(path)
+        disk.put(f"{path}/{names.LOCK}", b"")
+        for tp in entries:
+            disk.mkdir(f"{path}/{tp}")
+        if entries:
+            disk.put(f"{path}/{CLEANER}", render_offset_checkpoint(entries))
     disk.restart()
     return disk
 
 
-def test_c043_c049_added_offset_is_read_back_and_a_second_write_replaces_the_first(log_dir: Path) -> None:
-    update_cleaner_checkpoint(FILES, str(log_dir), {T0: 999})
-    assert read_checkpoints(FILES, str(log_dir)).cleaner == {T0: 999}
-    (log_dir / str(T0)).mkdir()
-    update_cleaner_checkpoint(FILES, str(log_dir), {T0: 1000, T1: 3})
-    assert read_checkpoints(FILES, str(log_dir)).cleaner == {T0: 1000, T1: 3}
+def cleaner(disk: SimDisk, log_dir: str = A) -> Entries:
+    return read_offsets(disk, f"{log_dir}/{CLEANER}")
 
 
-def test_2_12_entries_of_other_partitions_stay(log_dir: Path) -> None:
-    path = log_dir / names.CLEANER_OFFSET_CHECKPOINT
-    path.write_bytes(OLD)
-    for tp in BEFORE:
-        (log_dir / str(tp)).mkdir()
-    update_cleaner_checkpoint(FILES, str(log_dir), {T0: 999})
-    assert path.read_bytes() == b"0\n2\nt 0 999\nu 0 7\n"
+def interrupted(disk: SimDisk, action: Callable[[SimDisk], object]) -> Iterator[tuple[SimDisk, bool]]:
+    """What a kill, or a power cut, before any operation of `action` leaves; and after the last one, with True.
+
+    Never a `.tmp` of Kafka's own: written by another user, it would keep the broker from writing its checkpoint.
+    """
+    states = list(killed(disk, action))
+    for number, state in enumerate(states):
+        for cut in (None, *state.power_cuts(A)):
+            left = state.copy()
+            if cut is not None:
+                left.power_cut(A, cut, seed=number)
+            assert not [name for name in left.list_names(A) if name.endswith(".tmp")]
+            yield left, number == len(states) - 1
+
+
+# -- reading -------------------------------------------------------------------------------------------------
 
 
 def test_c049_no_file_and_an_empty_one_are_no_entries(log_dir: Path) -> None:
@@ -72,94 +85,121 @@ def test_c049_no_file_and_an_empty_one_are_no_entries(log_dir: Path) -> None:
 
 
 def test_each_of_the_four_comes_from_its_own_file(log_dir: Path) -> None:
-    files = (
-        names.CLEANER_OFFSET_CHECKPOINT,
-        names.RECOVERY_POINT_CHECKPOINT,
-        names.LOG_START_CHECKPOINT,
-        names.REPLICATION_CHECKPOINT,
-    )
-    for number, name in enumerate(files):
+    for number, name in enumerate(LOG_DIR_CHECKPOINTS):
         (log_dir / name).write_bytes(b"0\n1\nt 0 %d\n" % number)
     found = read_checkpoints(FILES, str(log_dir))
-    assert [found.cleaner, found.recovery_point, found.log_start, found.high_watermark] == [
-        {T0: 0},
-        {T0: 1},
-        {T0: 2},
-        {T0: 3},
-    ]
+    offsets = [found.cleaner, found.recovery_point, found.log_start, found.high_watermark]
+    assert offsets == [{T0: 0}, {T0: 1}, {T0: 2}, {T0: 3}]
 
 
-def test_c045_directories_know_nothing_of_each_other(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / names.LOCK).touch()
-    update_cleaner_checkpoint(FILES, str(tmp_path / "a"), {T0: 1})
-    update_cleaner_checkpoint(FILES, str(tmp_path / "b"), {T1: 2})
-    assert read_checkpoints(FILES, str(tmp_path / "b")).cleaner == {T1: 2}
+def test_what_was_read_belongs_to_the_reader(log_dir: Path) -> None:
+    """Equal bytes are parsed once; nobody hears of what another makes of them."""
+    path = str(log_dir / CLEANER)
+    update_cleaner_checkpoint(FILES, str(log_dir), {T0: 1})
+    read_offsets(FILES, path).clear()
+    assert read_offsets(FILES, path) == {T0: 1}
+
+
+def test_c045_directories_know_nothing_of_each_other() -> None:
+    """Also where one of them has failed: it is not asked, and the entries of the other are there as before."""
+    disk = log_dirs({T0: 999}, {T1: 9})
+    update_cleaner_checkpoint(disk, A, {T0: 1})
+    assert (read_checkpoints(disk, A).cleaner, read_checkpoints(disk, B).cleaner) == ({T0: 1}, {T1: 9})
+
+
+# -- 2.12 -----------------------------------------------------------------------------------------------------
+
+
+def test_c043_c049_added_offset_is_read_back_and_a_second_write_replaces_the_first() -> None:
+    disk = log_dirs({})
+    update_cleaner_checkpoint(disk, A, {T0: 999})
+    assert cleaner(disk) == {T0: 999}
+    disk.mkdir(f"{A}/{T0}")
+    update_cleaner_checkpoint(disk, A, {T0: 1000, T1: 3})
+    assert cleaner(disk) == {T0: 1000, T1: 3}
+
+
+def test_c044_remove_partition_data() -> None:
+    disk = log_dirs({})
+    update_cleaner_checkpoint(disk, A, {T0: 999})
+    update_cleaner_checkpoint(disk, A, {T0: None})
+    assert cleaner(disk) == {}
+
+
+def test_c048_partition_that_is_gone_and_removed_is_no_longer_listed() -> None:
+    disk = log_dirs({T0: 5, T1: 6})
+    disk.rmdir(f"{A}/{T0}")
+    update_cleaner_checkpoint(disk, A, {T0: None})
+    assert disk.read(f"{A}/{names.CLEANER_OFFSET_CHECKPOINT}") == b"0\n1\nt 1 6\n"
+
+
+def test_2_12_entries_of_partitions_that_are_gone_are_dropped_but_what_is_added_need_not_be_there() -> None:
+    disk = log_dirs({T0: 5, T1: 6, U0: 7})
+    for gone in (T1, U0):
+        disk.rmdir(f"{A}/{gone}")
+    update_cleaner_checkpoint(disk, A, {U0: 8})
+    assert cleaner(disk) == {T0: 5, U0: 8}
+
+
+tps = st.builds(TopicPartition, st.sampled_from(["t", "u.v", "w-x"]), st.integers(0, 3))
+offsets = st.integers(0, 2**63 - 1)
+
+
+@given(st.dictionaries(tps, offsets), st.dictionaries(tps, st.none() | offsets), st.sets(tps))
+def test_2_12_in_kafkas_order(
+    before: Entries, change: dict[TopicPartition, int | None], gone: set[TopicPartition]
+) -> None:
+    """Drop what is gone, remove, add; whatever the entries are, what is written is what is read."""
+    disk = log_dirs(before)
+    for tp in gone & before.keys():
+        disk.rmdir(f"{A}/{tp}")
+    update_cleaner_checkpoint(disk, A, change)
+    expected = {tp: offset for tp, offset in before.items() if tp not in gone}
+    for tp, offset in change.items():
+        expected.pop(tp, None)
+        if offset is not None:
+            expected[tp] = offset
+    assert cleaner(disk) == expected
 
 
 @pytest.mark.parametrize(
-    ("content", "position"),
+    ("moved", "segments", "kept"),
     [
-        pytest.param(b"1\n1\nt 0 5\n", 0, id="c050-other-version"),
-        pytest.param(b"x\n", 0, id="no-version"),
-        pytest.param(b"0\n", 2, id="no-count"),
-        pytest.param(b"0\n3\nt 0 5\n", 2, id="wrong-count"),
-        pytest.param(b"0\n2\nt 0 5\nu 0\n", 10, id="two-fields"),
-        pytest.param(b"0\n1\nt 0 much\n", 4, id="no-number"),
-        pytest.param(b"\x00" * 16, 0, id="zeros"),
+        (False, (60, 60), 20),  # nothing was created or deleted in the directory since
+        (True, (-60, -60), 20),
+        (True, (60, 60), 0),
+        (True, (-60, 60), 10),
+        (True, (), 20),
     ],
 )
-def test_malformed_checkpoint_is_named_with_its_byte_and_never_overwritten(
-    log_dir: Path, content: bytes, position: int
+def test_2_11_what_was_written_after_the_checkpoint_is_not_clean_because_another_entry_is_written(
+    tmp_path: Path, moved: bool, segments: tuple[int, ...], kept: int
 ) -> None:
-    """C050:"""
-    path = log_dir / names.CLEANER_OFFSET_CHECKPOINT
-    path.write_bytes(content)
-    for action in (
-        lambda: read_checkpoints(FILES, str(log_dir)),
-        lambda: update_cleaner_checkpoint(FILES, str(log_dir), {T0: 9}),
-    ):
-        with pytest.raises(CorruptFile) as caught:
-            action()
-        assert (caught.value.path, caught.value.position) == (str(path), position)
-    assert path.read_bytes() == content
-    assert sorted(os.listdir(log_dir)) == [names.LOCK, path.name]
+    """Seconds after the checkpoint; the file has one time for all its entries."""
+    path = tmp_path / CLEANER
+    path.write_bytes(render_offset_checkpoint({T0: 20}))
+    (tmp_path / names.LOCK).touch()
+    directory = tmp_path / str(T0)
+    directory.mkdir()
+    written_s = path.stat().st_mtime
+    for base, after_s in zip((0, 10), segments, strict=False):
+        log = directory / f"{base:020}.log"
+        log.touch()
+        os.utime(log, (written_s + after_s, written_s + after_s))
+    dir_s = written_s + (60 if moved else -60)
+    os.utime(directory, (dir_s, dir_s))
+    update_cleaner_checkpoint(FILES, str(tmp_path), {T1: 7})
+    assert read_offsets(FILES, str(path)) == {T0: kept, T1: 7}
 
 
-@pytest.mark.parametrize("old", [None, OLD])
-def test_interrupted_anywhere_leaves_the_old_or_the_new_file(old: bytes | None) -> None:
+@pytest.mark.parametrize("old", [{}, {T0: 5, U0: 7}])
+def test_interrupted_anywhere_leaves_the_old_or_the_new_file(old: Entries) -> None:
     """By a kill or a power cut; and the next update is not in the way of what is left."""
-    before, after = (BEFORE, AFTER) if old is not None else ({}, {T0: 999})
-    for operations in range(20):
-        disk = disk_with(old)
-        disk.stop_after = operations
-        try:
-            update_cleaner_checkpoint(disk, LOG_DIR, {T0: 999})
-        except SwitchedOff:
-            is_done = False
-        else:
-            is_done = True
-        for cut in (None, *disk.power_cuts(LOG_DIR)):
-            left = disk.copy()
-            if cut is not None:
-                left.power_cut(LOG_DIR, cut, seed=operations)
-            assert read_offsets(left, CLEANER) in ((after,) if is_done else (before, after))
-            update_cleaner_checkpoint(left, LOG_DIR, {T0: 1234})
-            assert read_offsets(left, CLEANER) == {**after, T0: 1234}
-        if is_done:
-            return
-    raise AssertionError("the update never ends")
-
-
-def test_no_file_of_kafkas_own_is_ever_left_behind() -> None:
-    """Its `.tmp`, written by another user, would keep the broker from writing its checkpoint (spec disk A7)."""
-    for operations in range(5):
-        disk = disk_with(OLD)
-        disk.stop_after = operations
-        with pytest.raises(SwitchedOff):
-            update_cleaner_checkpoint(disk, LOG_DIR, {T0: 1})
-        assert not [name for name in disk.list_names(LOG_DIR) if name.endswith(".tmp")]
+    after = old | {T0: 999}
+    for left, is_done in interrupted(log_dirs(old), lambda d: update_cleaner_checkpoint(d, A, {T0: 999})):
+        assert cleaner(left) in ((after,) if is_done else (old, after))
+        update_cleaner_checkpoint(left, A, {T0: 1234})
+        assert cleaner(left) == {**after, T0: 1234}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -171,18 +211,87 @@ def test_the_broker_stays_owner_of_its_checkpoint(log_dir: Path) -> None:
     try:
         for _ in range(2):  # created, then replaced
             update_cleaner_checkpoint(FILES, str(log_dir), {T0: 1})
-            found = (log_dir / names.CLEANER_OFFSET_CHECKPOINT).stat()
+            found = (log_dir / CLEANER).stat()
             assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (1234, 1235, 0o640)
     finally:
         os.umask(umask)
 
 
-def test_what_was_read_belongs_to_the_reader(log_dir: Path) -> None:
-    """Equal bytes are parsed once; nobody hears of what another makes of them."""
-    path = str(log_dir / names.CLEANER_OFFSET_CHECKPOINT)
-    update_cleaner_checkpoint(FILES, str(log_dir), {T0: 1})
-    read_offsets(FILES, path).clear()
-    assert read_offsets(FILES, path) == {T0: 1}
+# -- lowering, and logs that are gone -------------------------------------------------------------------------
+
+
+def test_c046_maybe_truncate_checkpoint_should_truncate_data() -> None:
+    disk = log_dirs({T0: 999})
+    assert not lower_checkpoint(disk, A, CLEANER, T0, 1000)
+    assert cleaner(disk) == {T0: 999}
+    assert lower_checkpoint(disk, A, CLEANER, T0, 1)
+    assert cleaner(disk) == {T0: 1}
+
+
+def test_2_14_only_downwards() -> None:
+    """The default is 0: what has no entry gets none. Nothing is written where nothing changes."""
+    disk = log_dirs({T0: 999})
+    assert not lower_checkpoint(disk, A, CLEANER, T1, 0)
+    assert not lower_checkpoint(disk, A, CLEANER, T0, 999)
+    assert disk.operations == []
+    assert cleaner(disk) == {T0: 999}
+
+
+@pytest.mark.parametrize("name", LOG_DIR_CHECKPOINTS)
+def test_lowering_works_on_each_of_the_four(name: str) -> None:
+    disk = log_dirs({U0: 7})
+    disk.put(f"{A}/{name}", b"0\n2\nt 0 5\nu 0 7\n")
+    assert lower_checkpoint(disk, A, name, T0, 3)
+    assert read_offsets(disk, f"{A}/{name}") == {T0: 3, U0: 7}
+
+
+def test_forgotten_partition_is_in_no_checkpoint_and_others_are_as_they_were() -> None:
+    disk = log_dirs({U0: 7})
+    *listed, unlisted = LOG_DIR_CHECKPOINTS
+    for name in listed:
+        disk.put(f"{A}/{name}", b"0\n2\nt 0 5\nu 0 7\n")
+    disk.put(f"{A}/{unlisted}", b"0\n1\nu 0 7\n")
+    before = disk.stat(f"{A}/{unlisted}")
+    for left, _ in interrupted(disk, lambda d: forget_partition(d, A, T0)):
+        assert left.stat(f"{A}/{unlisted}") == before, "no entry, no write"
+        forget_partition(left, A, T0)
+        assert all(read_offsets(left, f"{A}/{name}") == {U0: 7} for name in LOG_DIR_CHECKPOINTS)
+
+
+# -- damage ---------------------------------------------------------------------------------------------------
+
+
+DAMAGED = {
+    "c050-version": (b"1\n1\nt 0 5\n", 0, "version 0"),
+    "7.16b-offset": (b"0\n1\nt 0 much\n", 4, "a number"),
+    "fields of the second": (b"0\n2\nt 0 5\nu 0\n", 10, "3 fields"),
+}
+VERBS: dict[str, Callable[[str], object]] = {
+    "read": lambda a: read_checkpoints(FILES, a),
+    "update": lambda a: update_cleaner_checkpoint(FILES, a, {T0: 1}),
+    "lower": lambda a: lower_checkpoint(FILES, a, CLEANER, T0, 0),
+    "forget": lambda a: forget_partition(FILES, a, T0),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("case", DAMAGED)
+def test_7_16b_damage_is_an_error_with_file_byte_expected_and_found(
+    log_dir: Path, verb: str, case: str
+) -> None:
+    """Never a dead thread, never a file written over, whoever meets it."""
+    content, position, expected = DAMAGED[case]
+    path = log_dir / CLEANER
+    path.write_bytes(content)
+    with pytest.raises(CorruptFile, match=expected) as caught:
+        VERBS[verb](str(log_dir))
+    assert (caught.value.path, caught.value.position) == (str(path), position)
+    assert caught.value.found
+    assert path.read_bytes() == content
+    assert sorted(os.listdir(log_dir)) == [names.LOCK, path.name]
+
+
+# -- leader epochs --------------------------------------------------------------------------------------------
 
 
 def test_leader_epochs_are_read_in_order_and_may_be_absent(tmp_path: Path) -> None:
@@ -197,3 +306,18 @@ def test_malformed_leader_epochs_are_named_with_their_byte(tmp_path: Path) -> No
     with pytest.raises(CorruptFile) as caught:
         read_leader_epochs(PartitionDir(FILES, str(tmp_path)))
     assert (caught.value.path, caught.value.position) == (str(path), 9)
+
+
+@pytest.mark.parametrize(
+    ("offset", "kept"),
+    [(0, b"0\n0\n"), (1, b"0\n1\n0 0\n"), (40, b"0\n1\n0 0\n"), (41, b"0\n2\n0 0\n3 40\n")],
+)
+def test_leader_epochs_that_start_at_the_new_end_or_later_go(offset: int, kept: bytes) -> None:
+    """Spec disk A6."""
+    disk = log_dirs({})
+    path = f"{A}/{names.LEADER_EPOCH_CHECKPOINT}"
+    disk.put(path, b"0\n2\n0 0\n3 40\n")
+    truncate_leader_epochs(PartitionDir(disk, A), offset)
+    assert disk.read(path) == kept
+    truncate_leader_epochs(PartitionDir(disk, B), offset)
+    assert not disk.exists(f"{B}/{names.LEADER_EPOCH_CHECKPOINT}")

@@ -45,7 +45,6 @@ from cleanerd.storage.checkpoints import (
     lower_checkpoint,
     read_checkpoints,
     read_leader_epochs,
-    truncate_cleaner_checkpoint,
     truncate_leader_epochs,
 )
 from cleanerd.storage.generation import begin_truncation
@@ -100,7 +99,7 @@ def lower_checkpoints(
     files: Files, log_dir: str, topic_partition: TopicPartition, active_base: int, end_offset: int
 ) -> None:
     """Step 2. Raises CorruptFile, OSError."""
-    truncate_cleaner_checkpoint(files, log_dir, topic_partition, active_base)
+    lower_checkpoint(files, log_dir, names.CLEANER_OFFSET_CHECKPOINT, topic_partition, active_base)
     for name in (names.LOG_START_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT, names.REPLICATION_CHECKPOINT):
         lower_checkpoint(files, log_dir, name, topic_partition, end_offset)
 
