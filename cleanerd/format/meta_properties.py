@@ -11,7 +11,7 @@ from uuid import UUID
 import javaproperties
 
 from cleanerd.format.errors import FormatError
-from cleanerd.format.uuid_text import parse_uuid, render_uuid
+from cleanerd.format.uuid_text import parse_uuid
 
 _NUMBER = re.compile("-?[0-9]{1,10}")  # an int of Java
 
@@ -47,18 +47,6 @@ def parse_meta_properties(data: bytes) -> MetaProperties:
     if version and (properties.cluster_id is None or properties.node_id is None):
         raise FormatError(0, "cluster.id and node.id", sorted(values))
     return properties
-
-
-def render_meta_properties(properties: MetaProperties) -> bytes:
-    """The file, without the comment lines that Java writes."""
-    values = {"version": str(properties.version)}
-    if properties.cluster_id is not None:
-        values["cluster.id"] = properties.cluster_id
-    if properties.node_id is not None:
-        values["node.id" if properties.version else "broker.id"] = str(properties.node_id)
-    if properties.directory_id is not None:
-        values["directory.id"] = render_uuid(properties.directory_id)
-    return javaproperties.dumps(values, timestamp=False).encode("latin-1")
 
 
 def _number(values: dict[str, str], key: str) -> int | None:

@@ -36,6 +36,7 @@ class LogContext:
     first_dirty_offset: int
     key: tuple[int, int]  # of the fingerprints, fresh for every cleaning
     buckets: int
+    index_interval_bytes: int
     number: int = 0  # of the log, in reports
     topic_codec: TopicCodec | None = None
 
@@ -77,6 +78,7 @@ def log_context(log: IndexedLog, discardable_markers: Sequence[int]) -> LogConte
         first_dirty_offset=work.first_dirty_offset,
         key=log.key,
         buckets=log.buckets,
+        index_interval_bytes=work.index_interval_bytes,
         number=work.number,
         topic_codec=work.topic_codec,
     )

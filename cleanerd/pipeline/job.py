@@ -33,7 +33,7 @@ from cleanerd.spark_runtime.channel import Reporter
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import Phase
 from cleanerd.spark_runtime.place import Place, places
-from cleanerd.spark_runtime.resident_job import Step
+from cleanerd.spark_runtime.resident_job import TaskStep
 
 from .index import Blocks, LogContext, log_context, resolve_all
 from .one_pass import PassedOnce, Unforeseen, one_pass_chunks
@@ -157,7 +157,9 @@ class Pipeline:
         result = [RewrittenLog(log, log.error) for log in logs]
         found: dict[int, dict[int, tuple[ChunkSummary, int]]] = defaultdict(dict)
         unforeseen: set[int] = set()
-        step = Step(tasks, each(RewriteTask.run), lambda: self._common(tasks, contexts, keys), self._begun)
+        step = TaskStep(
+            tasks, each(RewriteTask.run), lambda: self._common(tasks, contexts, keys), self._begun
+        )
         for task, answer in zip(tasks, self._executor.run(step), strict=True):
             log = result[task.log]
             if isinstance(answer, Unforeseen):
@@ -267,7 +269,7 @@ class Pipeline:
             for log, key in zip(logs, keys, strict=True)
         ]
         contexts, tasks = [log_context(log, ()) for log in indexed], _index_tasks(indexed, dirty=None)
-        step = Step(tasks, index_together, lambda: nullcontext((contexts, self._reporter)), self._begun)
+        step = TaskStep(tasks, index_together, lambda: nullcontext((contexts, self._reporter)), self._begun)
         buckets = sum(log.buckets for log in indexed)
         found, resolved = self._executor.exchange(step, resolve_bucket, buckets, self._partitions(indexed))
         summaries = {(task.log, task.chunk): one for task, one in zip(tasks, found, strict=True)}
@@ -299,7 +301,7 @@ class Pipeline:
         take: Callable[[Any], Any] = lambda answer: answer,
     ) -> Iterator[tuple[Any, Any]]:
         """(task, answer) in order. `more`: what the tasks share beside contexts and reporter."""
-        step = Step(tasks, do, lambda: nullcontext((contexts, self._reporter, *more)), self._begun, take)
+        step = TaskStep(tasks, do, lambda: nullcontext((contexts, self._reporter, *more)), self._begun, take)
         return zip(tasks, self._executor.run(step), strict=True)
 
 
@@ -338,8 +340,7 @@ def _rewrite_tasks(log: IndexedLog, number: int, write: bool) -> Iterator[Rewrit
             path = segment_path(work.directory, first, FileKind.PART, Suffix.STAGED)
             yield RewriteTask(
                 number, chunk, work.chunks[chunk], log.verdicts[chunk], path if write else None,
-                work.index_interval_bytes, work.least_free_bytes,
-                Place(number, group, at) if together and len(chunks) > 1 else None,
+                work.least_free_bytes, Place(number, group, at) if together and len(chunks) > 1 else None,
             )  # fmt: skip
 
 

@@ -35,6 +35,11 @@ class PartFile:
         self._like = like
         self._fd: int | None = None
 
+    @property
+    def end(self) -> int | None:
+        """Where the part ends, when `finish` has returned; None: where the file does."""
+        return None if self._asked is None else self.start + self.size_bytes
+
     def __enter__(self) -> "PartFile":
         try:
             if self._asked is None:

@@ -25,7 +25,6 @@ from cleanerd.kernels.rebuild import write_batches, write_bodies
 from cleanerd.kernels.tables import WRITTEN, Action, Bytes, Table, joined
 from cleanerd.policy.verdicts import RecordVerdict
 from cleanerd.spark_runtime.channel import Advance
-from cleanerd.spark_runtime.place import AskedPlace, KnownPlace
 
 from .chunks import Piece, Slice, map_slices, pieces_of, read_pieces, size_bytes
 from .index import LogContext
@@ -57,34 +56,26 @@ def rewrite_chunk(
     work: ChunkWork,
     log: LogContext,
     verdicts: Verdicts | LookedUp,
-    part_path: str | None,
-    index_interval_bytes: int,
+    out: PartFile | None,
     advance: Advance,
     verified: Advance,
-    least_free_bytes: int = 0,
-    asked: AskedPlace | KnownPlace | None = None,
 ) -> Part:
-    """Write what stays of a chunk to `part_path` and prove it; with None nothing is written (dry run).
+    """Write what stays of a chunk to `out` and prove it; with None nothing is written (dry run).
 
-    `verdicts`: those of the resolve step, or what looks keys up as they come. With `asked` it is written to its place among
-    the parts of its group. `advance` is called for the rewriting, `verified` for the reading back; `least_free_bytes` stay
-    free on the file system.
+    `verdicts`: those of the resolve step, or what looks keys up as they come. `advance` is called for the rewriting,
+    `verified` for the reading back.
 
     Raises CorruptFile, SourceChanged, VerificationFailed, NoSpace, Aborted, OSError; Unforeseen by what looks keys up.
     """
-    with contextlib.ExitStack() as stack:
-        out = None
-        if part_path is not None:
-            out = stack.enter_context(PartFile(part_path, work.source.path, least_free_bytes, asked))
+    with contextlib.nullcontext() if out is None else out:
         contest = verdicts if isinstance(verdicts, LookedUp) else _Known(verdicts, log)
         removed, tally = _rewrite(work, log, contest, out, advance)
         rows = tally.written()
         proof = tally.proof(rows, int(removed[RecordVerdict.KEEP]))
-        entries = index_entries(rows, index_interval_bytes)
+        entries = index_entries(rows, log.index_interval_bytes)
         if out is not None:
             out.finish()
-            end = None if asked is None else out.start + out.size_bytes
-            verify_part(out.path, work.source, proof, entries, verified, out.start, end)
+            verify_part(out.path, work.source, proof, entries, verified, out.start, out.end)
     return Part(
         size_bytes=proof.size_bytes,
         records_read=tally.records_read,

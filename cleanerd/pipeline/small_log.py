@@ -17,6 +17,7 @@ from cleanerd.spark_runtime.messages import Phase
 from cleanerd.spark_runtime.place import KnownPlace
 
 from .index import index_chunk, log_context, resolve_all
+from .part_file import PartFile
 from .rewrite import rewrite_chunk
 from .tasks import in_task
 from .values import ChunkWork, IndexedLog, LogWork, RewrittenLog, WrittenPart
@@ -89,11 +90,8 @@ def _rewrite(indexed: IndexedLog, advance: Advance, verified: Advance) -> list[W
     position = 0
     for number, (chunk, verdicts) in enumerate(zip(work.chunks, indexed.verdicts, strict=True)):
         assert verdicts is not None
-        rewrite = partial(
-            rewrite_chunk, chunk, context, verdicts, path, work.index_interval_bytes, advance, verified,
-            work.least_free_bytes, KnownPlace(number, position),
-        )  # fmt: skip
-        part = _of(chunk, rewrite)
+        out = PartFile(path, chunk.source.path, work.least_free_bytes, KnownPlace(number, position))
+        part = _of(chunk, partial(rewrite_chunk, chunk, context, verdicts, out, advance, verified))
         parts.append(WrittenPart(path, part))
         position += part.size_bytes
     return parts

@@ -22,6 +22,7 @@ from cleanerd.spark_runtime.place import AskedPlace, Place
 
 from .index import Block, Blocks, LogContext, combine, holders_of_buckets, index_chunk, resolve
 from .one_pass import LookedUp, PassedOnce, Unforeseen
+from .part_file import PartFile
 from .rewrite import rewrite_chunk
 from .values import Bits, ChunkSummary, ChunkWork, PackedBits, Part, Verdicts
 
@@ -228,7 +229,6 @@ class RewriteTask:
     work: ChunkWork
     verdicts: Verdicts | None
     part_path: str | None
-    index_interval_bytes: int
     least_free_bytes: int
     place: Place | None = None
 
@@ -246,6 +246,9 @@ class RewriteTask:
     ) -> Part | PassedOnce | Unforeseen | CleanerdError:
         """The part. `places`: who is asked for its place; `keys`: by log, the dirty ones that are looked up."""
         asked = None if self.place is None or places is None else AskedPlace(self.place, places)
+        out = None
+        if self.part_path is not None:
+            out = PartFile(self.part_path, self.work.source.path, self.least_free_bytes, asked)
 
         def rewrite() -> Part | PassedOnce | Unforeseen:
             context = contexts[self.log]
@@ -257,10 +260,7 @@ class RewriteTask:
                 if contest is None:
                     contest = LookedUp(self.work, context, keys[self.log])
                 try:
-                    part = rewrite_chunk(
-                        self.work, context, contest, self.part_path, self.index_interval_bytes,
-                        advance, verified, self.least_free_bytes, asked,
-                    )  # fmt: skip
+                    part = rewrite_chunk(self.work, context, contest, out, advance, verified)
                 except Unforeseen as unforeseen:
                     return unforeseen
                 return contest.passed(part) if isinstance(contest, LookedUp) else part

@@ -28,7 +28,7 @@ from pyspark import SparkContext
 from cleanerd.errors import JobFailed
 
 from .block_store import block_file, scratch_directory, travelling
-from .resident_job import Answers, ResidentJob, Residents, Step, answer_all
+from .resident_job import Answers, ResidentJob, Residents, TaskStep, answer_all
 from .shared_value import SharedFile
 from .task_queue import TURN_BYTES, TaskQueue, spark_tasks, turns
 
@@ -38,6 +38,9 @@ _ROWS_PER_CORE = 4  # of a cluster: small ones end together
 
 Merge = Callable[[list[Any], Any], Any]
 """`merge(values, shared)`: what becomes of all values of a key, which come in no order."""
+
+Exchanged = tuple[list[Any], list[Any]]
+"""The answers in the order of their tasks, and what was merged, in no order."""
 
 
 class Session(Protocol):
@@ -68,7 +71,7 @@ class Executor(ABC):
         """How many tasks run at a time."""
         return self._session.cores()
 
-    def run(self, step: Step) -> list[Any]:
+    def run(self, step: TaskStep) -> list[Any]:
         """The answers, in the order of the tasks. Raises JobFailed, OSError."""
         if not step.tasks:
             return []
@@ -79,11 +82,11 @@ class Executor(ABC):
         return [answer for _, answer in answers]
 
     @abstractmethod
-    def _answers(self, step: Step) -> Answers: ...
+    def _answers(self, step: TaskStep) -> Answers: ...
 
     @abstractmethod
-    def exchange(self, step: Step, merge: Merge, keys: int, partitions: int) -> tuple[list[Any], list[Any]]:
-        """The answers in order, and what `merge` makes of the values of each key, in no order.
+    def exchange(self, step: TaskStep, merge: Merge, keys: int, partitions: int) -> Exchanged:
+        """What `merge` makes of the values of each key.
 
         `step` answers a task with (answer, {key: value}); keys are numbers below `keys`. A value has `size_bytes`, as a task
         has. Where Spark shuffles, values of so many `partitions` are merged at a time. Raises JobFailed, OSError.
@@ -124,14 +127,14 @@ class Local(Executor):
         if resident is not None:
             self._session.residents.give_back(resident)
 
-    def _answers(self, step: Step) -> Answers:
+    def _answers(self, step: TaskStep) -> Answers:
         found = None if self._resident is None else self._resident.run(step)
         if found is not None:
             return found
         self.release()
         return self._session.run(partial(self._job, step))
 
-    def _job(self, step: Step, spark: SparkContext) -> Answers:
+    def _job(self, step: TaskStep, spark: SparkContext) -> Answers:
         with scratch_directory(spark) as directory, step.shared() as value:
             shared = SharedFile.of(directory, value)
             queue = TaskQueue.of(directory, step.tasks)
@@ -143,14 +146,14 @@ class Local(Executor):
             step.begun()
             return [(number, step.take(answer)) for number, answer in answers.collect()]
 
-    def exchange(self, step: Step, merge: Merge, keys: int, partitions: int) -> tuple[list[Any], list[Any]]:  # noqa: ARG002
+    def exchange(self, step: TaskStep, merge: Merge, keys: int, partitions: int) -> Exchanged:  # noqa: ARG002
         """A step, whose values lie in files, and a step with a task for each key."""
         try:
             return self._exchange(step, merge)
         except _ValuesGone:
             return self._exchange(step, merge)
 
-    def _exchange(self, step: Step, merge: Merge) -> tuple[list[Any], list[Any]]:
+    def _exchange(self, step: TaskStep, merge: Merge) -> Exchanged:
         """Raises _ValuesGone if the session was lost between its steps."""
         answers: list[Any] = []
         values: dict[int, list[Any]] = defaultdict(list)
@@ -167,7 +170,7 @@ class Local(Executor):
                 for key, value in mine.items():
                     values[key].append(value)
             tasks = [_MergeTask(members) for members in values.values()]
-            merged = self.run(Step(tasks, partial(_merge_each, merge), step.shared, step.begun))
+            merged = self.run(TaskStep(tasks, partial(_merge_each, merge), step.shared, step.begun))
         for one in merged:
             if isinstance(one, _ValuesGone):
                 raise one
@@ -179,7 +182,7 @@ class Cluster(Executor):
 
     shares_files = False
 
-    def _answers(self, step: Step) -> Answers:
+    def _answers(self, step: TaskStep) -> Answers:
         def job(spark: SparkContext) -> Answers:
             with step.shared() as value:
                 do, shared = step.do, spark.broadcast(value)
@@ -191,12 +194,12 @@ class Cluster(Executor):
 
         return self._session.run(job)
 
-    def _rows(self, spark: SparkContext, step: Step) -> Any:
+    def _rows(self, spark: SparkContext, step: TaskStep) -> Any:
         size_bytes = sum(task.size_bytes for task in step.tasks)
         count = spark_tasks(len(step.tasks), size_bytes, _ROWS_PER_CORE * self.cores, self.cores)
         return spark.parallelize(list(enumerate(step.tasks)), count)
 
-    def exchange(self, step: Step, merge: Merge, keys: int, partitions: int) -> tuple[list[Any], list[Any]]:
+    def exchange(self, step: TaskStep, merge: Merge, keys: int, partitions: int) -> Exchanged:
         """One job with a shuffle: each partition holds a run of keys."""
         if not step.tasks:
             return [], []

@@ -40,7 +40,7 @@ Answers = list[tuple[int, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TaskStep:
     """One function for many tasks: `do(tasks, shared, put)` answers them in order, in each process that does some of them.
 
     `shared` makes what they have in common, once for each try; `put` ships bytes (`block_store`). `begun` is called once
@@ -156,7 +156,7 @@ class ResidentJob:
         """Whether it can take another step."""
         return not (self._gate.is_closed or self._gate.is_at_work)
 
-    def run(self, step: Step) -> Answers | None:
+    def run(self, step: TaskStep) -> Answers | None:
         """The answers; None when the JVM was lost under it. Raises JobFailed, OSError."""
         with self._host.at_work():
             directory = self._directory.result()
@@ -174,7 +174,7 @@ class ResidentJob:
             with suppress(Exception):  # it has ended
                 self._cancel()
 
-    def _run(self, step: Step, directory: str) -> Answers | None:
+    def _run(self, step: TaskStep, directory: str) -> Answers | None:
         self._steps += 1
         own = os.path.join(directory, str(self._steps))
         try:

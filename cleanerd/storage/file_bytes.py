@@ -19,11 +19,3 @@ def read_at(fd: int, position: int, size: int) -> "Bytes":
             break
         filled += count
     return buffer[:filled]
-
-
-def is_cached(fd: int, position: int) -> bool:
-    """Whether the byte at `position` is in the page cache; False where the file system does not know."""
-    try:
-        return os.preadv(fd, [bytearray(1)], position, os.RWF_NOWAIT) == 1
-    except OSError:
-        return False

@@ -128,10 +128,11 @@ class LogDir:
         staged: Sequence[StagedGroup] = (),
         directory: str | None = None,
     ) -> PartitionSnapshot | None:
-        """`scan_partition` of a partition that lies here."""
+        """`scan_partition` of a partition that lies here; `directory`: its path where its name is another one."""
+        partition = self.partition(tp) if directory is None else PartitionDir(self.files, directory)
         return scan_partition(
-            self.files, self.path, tp, checkpoints, is_kafka=self.is_kafka,
-            first_batch_timestamps=first_batch_timestamps, pace=pace, staged=staged, directory=directory,
+            partition, tp, checkpoints, is_kafka=self.is_kafka,
+            first_batch_timestamps=first_batch_timestamps, pace=pace, staged=staged,
         )  # fmt: skip
 
     def checkpoints(self) -> Checkpoints:

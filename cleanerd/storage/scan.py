@@ -141,8 +141,7 @@ class PartitionSnapshot:
 
 
 def scan_partition(
-    files: Files,
-    log_dir: str,
+    partition: PartitionDir,
     topic_partition: TopicPartition,
     checkpoints: Checkpoints,
     *,
@@ -150,16 +149,14 @@ def scan_partition(
     first_batch_timestamps: bool = False,
     pace: Pace = unpaced,
     staged: Sequence[StagedGroup] = (),
-    directory: str | None = None,
 ) -> PartitionSnapshot | None:
-    """Look at one partition directory; None when it holds no segment. `directory`: its path where its name is another one.
+    """Look at one partition directory, whatever its name; None when it holds no segment.
 
     Raises CorruptFile, OSError; SourceChanged while segments are being exchanged: half of a log may hide behind such names.
 
     `first_batch_timestamps` costs a read per segment and is only needed with max.compaction.lag.ms. With the `staged` groups
     of a cleaning the log is what their commit would make of it.
     """
-    partition = PartitionDir(files, directory or f"{log_dir}/{topic_partition}")
     generation = read_generation(partition)
     parsed = partition.names()
     for name in parsed:
@@ -179,12 +176,12 @@ def scan_partition(
         )
         for base in bases
     )  # fmt: skip
-    end = log_end_offset(files, segments[-1], pace)
+    end = log_end_offset(partition.files, segments[-1], pace)
     start = max(checkpoints.log_start.get(topic_partition, 0), bases[0])
     is_moved = bool(staged) and staged[-1].moves_checkpoint
     return PartitionSnapshot(
         topic_partition=topic_partition,
-        log_dir=log_dir,
+        log_dir=os.path.dirname(partition.path),
         directory=partition.path,
         is_kafka=is_kafka,
         segments=segments,

@@ -14,6 +14,7 @@ from cleanerd.format.record import Record
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.index_files import read_offset_index
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import PartitionSnapshot, read_aborted_txns, scan_partition
 from cleanerd.storage.segments import live_bases
 from cleanerd.tools.client.producer import Producer
@@ -41,7 +42,10 @@ def append(log_dir: Path, segments: Sequence[int]) -> Path:
 
 def snapshot(log_dir: Path) -> PartitionSnapshot:
     found = scan_partition(
-        RealFiles(), str(log_dir), TP, read_checkpoints(RealFiles(), str(log_dir)), is_kafka=False
+        PartitionDir.of(RealFiles(), str(log_dir), TP),
+        TP,
+        read_checkpoints(RealFiles(), str(log_dir)),
+        is_kafka=False,
     )
     assert found is not None
     return found

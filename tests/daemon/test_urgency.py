@@ -30,6 +30,7 @@ from cleanerd.policy.cleanable import (
     urgency,
 )
 from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, scan_partition
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
@@ -183,8 +184,8 @@ def test_estimate_of_a_real_log_agrees_with_an_exact_scan(tmp_path: Path, is_kaf
     fixture.configs["t"] = config
     fixture.scan()
     snapshot = scan_partition(
-        fixture.files, str(tmp_path), TP, read_checkpoints(fixture.files, str(tmp_path)), is_kafka=is_kafka,
-        first_batch_timestamps=True,
+        PartitionDir.of(fixture.files, str(tmp_path), TP), TP, read_checkpoints(fixture.files, str(tmp_path)),
+        is_kafka=is_kafka, first_batch_timestamps=True,
     )  # fmt: skip
     assert snapshot is not None
     segments = tuple(segment.facts for segment in snapshot.segments)

@@ -152,7 +152,7 @@ def _choose_and_plan(log_dir: Path) -> None:
 
 def _retain(log_dir: Path) -> None:
     checkpoints = read_checkpoints(FILES, str(log_dir))
-    snapshot = scan_partition(FILES, str(log_dir), TP, checkpoints, is_kafka=True)
+    snapshot = scan_partition(PartitionDir.of(FILES, str(log_dir), TP), TP, checkpoints, is_kafka=True)
     assert snapshot is not None
     retain.preview(FILES, snapshot, _request().topic_config(TP.topic), NOW_MS)
 

@@ -27,6 +27,7 @@ from cleanerd.pipeline.index import (
     resolve,
     resolve_all,
 )
+from cleanerd.pipeline.part_file import PartFile
 from cleanerd.pipeline.rewrite import rewrite_chunk
 from cleanerd.pipeline.values import Bits, ChunkSummary, ChunkWork, IndexedLog, LogWork, Part, Source
 from cleanerd.pipeline.whole_log import join_chunks
@@ -119,7 +120,14 @@ class RealPath:
         context = Context(
             work.now_ms, work.new_horizon_ms, work.round_end, work.producers, np.array(markers, np.int64)
         )
-        return LogContext(context, work.aborted, work.first_dirty_offset, KEY, self.layout.buckets)
+        return LogContext(
+            context,
+            work.aborted,
+            work.first_dirty_offset,
+            KEY,
+            self.layout.buckets,
+            work.index_interval_bytes,
+        )
 
     def _index(self) -> IndexedLog:
         context = self._context(())
@@ -161,8 +169,8 @@ class RealPath:
             path = self.directory / f"{number}.part"
             verdicts = indexed.verdicts[number]
             assert verdicts is not None
-            part = rewrite_chunk(chunk, context, verdicts, str(path), 200, _go_on, _go_on)
-            counted = rewrite_chunk(chunk, context, verdicts, None, 200, _go_on, _go_on)
+            part = rewrite_chunk(chunk, context, verdicts, part_of(chunk, path), _go_on, _go_on)
+            counted = rewrite_chunk(chunk, context, verdicts, None, _go_on, _go_on)
             assert np.array_equal(part.removed, counted.removed), "a dry run counts the same"
             assert (part.size_bytes, part.last_offset) == (counted.size_bytes, counted.last_offset)
             assert part.records_read == int(part.removed.sum())
@@ -174,6 +182,11 @@ class RealPath:
             self.parts.append(part)
             os.unlink(path)
         return result
+
+
+def part_of(chunk: ChunkWork, path: Path) -> PartFile:
+    """The file of a chunk's part, alone."""
+    return PartFile(str(path), chunk.source.path, 0)
 
 
 def producer_columns(producers: Mapping[int, LastBatch]) -> Producers:

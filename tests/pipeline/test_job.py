@@ -29,7 +29,8 @@ from cleanerd.spark_runtime.channel import Channel
 from cleanerd.spark_runtime.executor import Local
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import GO_ON, STOP, Moved, ReportAnswer
-from cleanerd.spark_runtime.resident_job import Step
+from cleanerd.spark_runtime.resident_job import TaskStep
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, scan_partition
 from cleanerd.storage.stability import read_stability
 from tests.synthetic import Shape, newest_offsets, write_log
@@ -44,7 +45,7 @@ def plan(log_dir: Path, name: str, first_dirty_offset: int = 0, chunk_bytes: int
     """The work for one log, planned as `clean` plans it."""
     files, tp = RealFiles(), TopicPartition(name, 0)
     checkpoints = Checkpoints({tp: first_dirty_offset}, {}, {}, {})
-    snapshot = scan_partition(files, str(log_dir), tp, checkpoints, is_kafka=False)
+    snapshot = scan_partition(PartitionDir.of(files, str(log_dir), tp), tp, checkpoints, is_kafka=False)
     assert snapshot is not None
     stability = read_stability(files, snapshot, now_ms=NOW_MS, expiration_ms=86_400_000)
     facts = LogFacts(
@@ -280,7 +281,7 @@ def test_blocks_that_went_with_their_session_are_made_again(
     gone: set[str] = set()
     run_step = Local.run
 
-    def losing(self: Local, step: Step) -> list[Any]:
+    def losing(self: Local, step: TaskStep) -> list[Any]:
         if not gone and isinstance(step.tasks[0], executor._MergeTask):
             gone.update(block.fingerprints.path for task in step.tasks for block in task.values)
             for path in gone:

@@ -27,6 +27,7 @@ from cleanerd.spark_runtime.messages import (
     pack_answer,
     pack_message,
 )
+from tests.kernels.real_path import part_of
 from tests.pipeline.test_chunks import go_on, written_part
 
 IN_ANOTHER_PROCESS = """
@@ -197,7 +198,6 @@ def test_what_a_rewrite_reports(write: bool, tmp_path: Path) -> None:
     """Read, written and read again: each byte once; a dry run writes nothing and has nothing to verify."""
     path, chunk = written_part(tmp_path)
     context = path._context(path.indexed.discardable_markers)
-    part_path = str(tmp_path / "part") if write else None
     rewritten: list[tuple[int, int, int]] = []
     verified: list[tuple[int, int, int]] = []
 
@@ -205,8 +205,7 @@ def test_what_a_rewrite_reports(write: bool, tmp_path: Path) -> None:
         chunk,
         context,
         path.indexed.verdicts[0],
-        part_path,
-        200,
+        part_of(chunk, tmp_path / "part") if write else None,
         lambda *done: rewritten.append(done),
         lambda *done: verified.append(done),
     )
@@ -228,7 +227,9 @@ def test_an_abort_during_verification(tmp_path: Path) -> None:
         raise Aborted("told to stop")
 
     with pytest.raises(Aborted):
-        rewrite_chunk(chunk, context, path.indexed.verdicts[0], str(tmp_path / "part"), 200, go_on, stop)
+        rewrite_chunk(
+            chunk, context, path.indexed.verdicts[0], part_of(chunk, tmp_path / "part"), go_on, stop
+        )
 
 
 def test_tasks_of_a_cluster_are_given_an_address_that_they_reach() -> None:

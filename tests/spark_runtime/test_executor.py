@@ -12,7 +12,7 @@ import pytest
 from cleanerd.spark_runtime.block_store import Put, Shipped, load
 from cleanerd.spark_runtime.executor import Cluster, Executor, Local
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from cleanerd.spark_runtime.resident_job import Step
+from cleanerd.spark_runtime.resident_job import TaskStep
 
 KEYS = 23
 EXECUTORS = pytest.mark.parametrize("kind", [Local, Cluster])
@@ -35,8 +35,8 @@ class Value(NamedTuple):
     size_bytes: int = 1
 
 
-def step(count: int, size_bytes: int, do: Callable[..., Any], shared: object = None) -> Step:
-    return Step([Sized(number, size_bytes) for number in range(count)], do, lambda: nullcontext(shared))
+def step(count: int, size_bytes: int, do: Callable[..., Any], shared: object = None) -> TaskStep:
+    return TaskStep([Sized(number, size_bytes) for number in range(count)], do, lambda: nullcontext(shared))
 
 
 @EXECUTORS

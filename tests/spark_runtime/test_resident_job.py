@@ -17,7 +17,7 @@ from pyspark.errors import PythonException
 from cleanerd.errors import JobFailed
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import STOP, NextStep
-from cleanerd.spark_runtime.resident_job import Gate, ResidentJob, Step
+from cleanerd.spark_runtime.resident_job import Gate, ResidentJob, TaskStep
 from tests.daemon.processes import wait_until
 
 _LIMIT_S = 60
@@ -35,13 +35,13 @@ def step(
     count: int,
     do: Callable[[Task], Any] = lambda task: (task.number, os.getpid()),
     begun: Callable[[], object] = lambda: None,
-) -> Step:
+) -> TaskStep:
     """`do` for each of so many tasks."""
 
     def run(tasks: Iterator[Task], _: object, __: object) -> Iterator[Any]:
         return (do(task) for task in tasks)
 
-    return Step([Task(n) for n in range(count)], run, nullcontext, begun)
+    return TaskStep([Task(n) for n in range(count)], run, nullcontext, begun)
 
 
 def ask(gate: Gate, done: int) -> int:

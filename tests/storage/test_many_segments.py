@@ -76,7 +76,8 @@ def test_looking_at_a_log_is_linear_in_its_segments(tmp_path: Path) -> None:
     nothing = Checkpoints({}, {}, {}, {})
 
     def scan(count: int) -> None:
-        found = scan_partition(RealFiles(), str(tmp_path / str(count)), TP, nothing, is_kafka=False)
+        partition = PartitionDir.of(RealFiles(), str(tmp_path / str(count)), TP)
+        found = scan_partition(partition, TP, nothing, is_kafka=False)
         assert found is not None
         assert len(found.segments) == count
 

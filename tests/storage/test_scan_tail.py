@@ -187,8 +187,11 @@ for name in sys.argv[2:]:
     importlib.import_module(name)
 from cleanerd.env.files import RealFiles
 from cleanerd.format.names import TopicPartition
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, scan_partition
-found = scan_partition(RealFiles(), sys.argv[1], TopicPartition("t", 0), Checkpoints({}, {}, {}, {}), is_kafka=False)
+tp = TopicPartition("t", 0)
+partition = PartitionDir.of(RealFiles(), sys.argv[1], tp)
+found = scan_partition(partition, tp, Checkpoints({}, {}, {}, {}), is_kafka=False)
 print(found.log_end_offset, *sorted({"numba", "pyspark", "pandas", "cleanerd.kernels"} & sys.modules.keys()))
 """
 

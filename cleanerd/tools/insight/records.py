@@ -38,6 +38,7 @@ from cleanerd.kernels.tables import AbortedTxns, Bytes, Table
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.file_bytes import read_at
 from cleanerd.storage.index_files import read_offset_index, read_time_index
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import PartitionSnapshot, is_kafka_dir, read_aborted_txns, scan_partition
 from cleanerd.storage.stability import read_stability
 from cleanerd.tools.kernels.columns import gather, header_fields, key_fields, value_fields
@@ -169,7 +170,8 @@ def open_log(
         raise BadUsage(f"{partition_dir}: expected a partition directory, named TOPIC-PARTITION")
     tp = parsed[0]
     is_kafka = is_kafka_dir(files, log_dir)
-    snapshot = scan_partition(files, log_dir, tp, read_checkpoints(files, log_dir), is_kafka=is_kafka)
+    partition = PartitionDir.of(files, log_dir, tp)
+    snapshot = scan_partition(partition, tp, read_checkpoints(files, log_dir), is_kafka=is_kafka)
     if snapshot is None:
         return LogRange(tp.topic, tp.partition, start_offset, start_offset, start_offset, _no_txns(), ())
     readable_end, aborted = snapshot.high_watermark, _no_txns()

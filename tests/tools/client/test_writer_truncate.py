@@ -351,12 +351,13 @@ def test_cleaner_that_does_not_stop_in_time_keeps_the_log_as_it_is(tmp_path: Pat
 def test_retention_planned_before_a_truncation_takes_nothing(tmp_path: Path) -> None:
     """Neither by what the segments were, nor by a log start offset that was read before."""
     (tmp_path / names.LOG_START_CHECKPOINT).write_text("0\n1\nt 0 6\n")
+    partition = PartitionDir.of(FILES, str(tmp_path), TP)
     with open_writer(tmp_path, segment_bytes=150) as writer:
         for _ in range(2):
             stale = read_checkpoints(FILES, str(tmp_path))
             for n in range(10):
                 Producer(writer).put(b"k", b"%d" % n)
-            before = scan_partition(FILES, str(tmp_path), TP, stale, is_kafka=False)
+            before = scan_partition(partition, TP, stale, is_kafka=False)
             assert before is not None
             revalidate_snapshot(FILES, before, 1)
             writer.truncate_fully_and_start_at(0)
@@ -369,7 +370,7 @@ def test_retention_planned_before_a_truncation_takes_nothing(tmp_path: Path) -> 
         writer.truncate_fully_and_start_at(0)
         for n in range(10):
             Producer(writer).put(b"k", b"%d" % n)
-        after = scan_partition(FILES, str(tmp_path), TP, stale, is_kafka=False)
+        after = scan_partition(partition, TP, stale, is_kafka=False)
         assert after is not None
         assert after.log_start_offset == 6
         with pytest.raises(SourceChanged, match="the log start offset was 6, is 0"):
