@@ -55,6 +55,14 @@ def zeros(partition: Path) -> str:
     return f"{log}: at byte {start}"
 
 
+def end_beyond_int64(partition: Path) -> str:
+    """The last header of the active segment claims an end at 2^63; the end of a log is taken without its CRC."""
+    log = segment(partition, -1)
+    start = batch_starts(log)[-1]
+    overwrite(log, start, (2**63 - 1).to_bytes(8))
+    return f"{log}: at byte {start}"
+
+
 def zstd_bomb(partition: Path) -> str:
     """The last batch of a closed segment: 32 KiB that stand for a GiB."""
     log = segment(partition, 1)
@@ -176,6 +184,7 @@ DAMAGES: tuple[Callable[[Path], str], ...] = (
     torn_batch,
     wrong_magic,
     zeros,
+    end_beyond_int64,
     zstd_bomb,
     txn_index_of_another_version,
     directory_as_log,

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -74,7 +74,7 @@ def clean(
 def write_logs(log_dir: Path, *topics: str) -> Path:
     """Equal logs of several closed segments each, in a directory of a broker that stopped."""
     log_dir.mkdir(exist_ok=True)
-    ends = []
+    ends = {}
     for topic in topics:
         with LogWriter(
             str(log_dir), topic, 0, segment_bytes=SEGMENT_BYTES, index_interval_bytes=300
@@ -82,12 +82,17 @@ def write_logs(log_dir: Path, *topics: str) -> Path:
             producer = Producer(writer)
             for number in range(RECORDS):
                 producer.put(b"key %d" % (number % KEYS), b"value %d" % number * 3, 1000 + number)
-            ends.append(f"{topic} 0 {writer.log_end_offset}\n")
-    checkpoint = f"0\n{len(ends)}\n{''.join(ends)}"
-    for name in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
-        (log_dir / name).write_text(checkpoint)
-    (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
+            ends[topic] = writer.log_end_offset
+    stop_broker(log_dir, ends)
     return log_dir
+
+
+def stop_broker(log_dir: Path, ends: Mapping[str, int]) -> None:
+    """A broker that has written all of these logs, up to their ends, leaves their directory."""
+    entries = "".join(f"{topic} 0 {end}\n" for topic, end in ends.items())
+    for name in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
+        (log_dir / name).write_text(f"0\n{len(ends)}\n{entries}")
+    (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
 
 
 def segment(partition: Path, number: int, kind: FileKind = FileKind.LOG) -> Path:
@@ -135,11 +140,17 @@ def assert_settled(partition: Path) -> None:
 
 
 @contextlib.contextmanager
-def lock_of_another(path: Path) -> Iterator[int]:
-    """Another process holds a lock file as a broker does; yields its pid."""
+def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has locked the file as a broker does, until the block ends."""
     arguments = [sys.executable, "-S", "-c", HOLDER, str(path)]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "locked\n"
+        yield process
+
+
+@contextlib.contextmanager
+def lock_of_another(path: Path) -> Iterator[int]:
+    """The same; yields its pid."""
+    with holder(path) as process:
         yield process.pid
-        process.communicate("\n")

@@ -1,7 +1,15 @@
-"""A progress that nobody looks at."""
+"""A cleaning of one log at a time of the test's choice, and a progress that nobody looks at."""
 
-from cleanerd.cleaning.result import LogResult, Step
+from pathlib import Path
+from typing import Any
+
+from cleanerd.cleaning.one_shot import clean_once
+from cleanerd.cleaning.result import CleanRequest, LogResult, Step
+from cleanerd.config.load import resolve
+from cleanerd.config.sources import read_sources
+from cleanerd.env.clock import FixedNow
 from cleanerd.format.names import TopicPartition
+from cleanerd.spark_runtime.lazy_spark import LazySpark
 
 
 class Silent:
@@ -18,3 +26,18 @@ class Silent:
 
     def finished(self, result: LogResult) -> None:
         """Nothing."""
+
+
+def clean_at(
+    now_ms: int, log_dir: Path, topic: str, spark: LazySpark, settings: dict[str, object], **options: Any
+) -> LogResult:
+    """One run over all there is in the directory, which is the log of this topic. `options`: those of the request."""
+    given = {"cleanup.policy": "compact"} | {
+        name.replace("_", "."): value for name, value in settings.items()
+    }
+    found = resolve(
+        read_sources(topic_assignments=[(topic, name, str(value)) for name, value in given.items()])
+    )
+    request = CleanRequest(config=found.broker, topic_config=found.topic, log_dirs=(str(log_dir),), **options)
+    (result,) = clean_once(request, Silent(), FixedNow(now_ms), session=spark)
+    return result

@@ -20,6 +20,7 @@ from cleanerd.env.space import space_of
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.storage.checkpoints import LOG_DIR_CHECKPOINTS
 from cleanerd.tools.insight.verify import verify
 from tests.cleaning.damage import DAMAGES, HINTS, BadSector
 from tests.cleaning.logs import (
@@ -117,17 +118,9 @@ def test_directories_that_are_no_logs_are_left_alone(damaged: Damaged, name: str
 # -- trouble of a whole directory ---------------------------------------------------------------------------------
 
 
-CHECKPOINTS = (
-    names.CLEANER_OFFSET_CHECKPOINT,
-    names.REPLICATION_CHECKPOINT,
-    names.LOG_START_CHECKPOINT,
-    names.RECOVERY_POINT_CHECKPOINT,
-)
-
-
 def test_garbage_in_a_checkpoint_stops_its_directory_and_no_other(spark: LazySpark, tmp_path: Path) -> None:
     """Kafka takes the directory offline (spec disk A7). The file is not overwritten either."""
-    topics = {name: (f"one.{number}", f"two.{number}") for number, name in enumerate(CHECKPOINTS)}
+    topics = {name: (f"one.{number}", f"two.{number}") for number, name in enumerate(LOG_DIR_CHECKPOINTS)}
     log_dirs = [write_logs(tmp_path / name, *mine) for name, mine in topics.items()]
     for log_dir in log_dirs:
         (log_dir / log_dir.name).write_bytes(b"\x00garbage\n")

@@ -1,18 +1,15 @@
 """min.compaction.lag.ms and max.compaction.lag.ms with real cleanings under a clock that is set (C144, C145)."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from cleanerd.cleaning.one_shot import clean_once
-from cleanerd.cleaning.result import CleanRequest, LogResult
-from cleanerd.config.load import resolve
-from cleanerd.config.sources import read_sources
-from cleanerd.env.clock import FixedNow
+from cleanerd.cleaning.result import LogResult
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.silent import Silent
+from tests.cleaning.silent import clean_at
 
 HOUR_MS = 3_600_000
 T0_MS = 1_700_000_000_000
@@ -32,19 +29,7 @@ def append_block(log_dir: Path, timestamp_ms: int, number: int) -> int:
 
 
 def cleaner(log_dir: Path, spark: LazySpark, **settings: object) -> Clean:
-    assignments = [("lagging", name.replace("_", "."), str(value)) for name, value in settings.items()]
-    configuration = resolve(
-        read_sources(topic_assignments=[("lagging", "cleanup.policy", "compact"), *assignments])
-    )
-    request = CleanRequest(
-        config=configuration.broker, topic_config=configuration.topic, log_dirs=(str(log_dir),)
-    )
-
-    def clean(now_ms: int) -> LogResult:
-        (result,) = clean_once(request, Silent(), FixedNow(now_ms), session=spark)
-        return result
-
-    return clean
+    return partial(clean_at, log_dir=log_dir, topic="lagging", spark=spark, settings=settings)
 
 
 def records(log_dir: Path) -> int:

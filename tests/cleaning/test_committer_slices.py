@@ -18,7 +18,7 @@ from tests.sim.kafka_startup import start
 from tests.storage.crashes import with_survivors
 from tests.storage.model import (
     ACTIVE,
-    SCENARIOS,
+    BY_NAME,
     Scenario,
     lay_out,
     live_segments,
@@ -29,7 +29,6 @@ from tests.storage.model import (
 
 LOG_DIR = "/logs"
 CHECKPOINT = f"{LOG_DIR}/cleaner-offset-checkpoint"
-BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 LOGS = {
     "one": BY_NAME["old txnindex only, in the first source"],
     "short": BY_NAME["short output: last batch below later sources"],

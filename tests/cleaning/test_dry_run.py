@@ -14,13 +14,13 @@ from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import (
     GOOD,
-    META_PROPERTIES,
     Ran,
     assert_settled,
     clean,
     contents,
     lock_of_another,
     size_of,
+    stop_broker,
     write_logs,
 )
 from tests.cleaning.test_bad_input import mounted
@@ -67,10 +67,7 @@ def write_records(log_dir: Path, records: int, *, value_bytes: int, segment_byte
         for number in range(records):
             key = b"hot" if number % 3 == 0 else b"key %d" % number
             producer.put(key, os.urandom(value_bytes), 1000 + number)
-        end = writer.log_end_offset
-    for name in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
-        (log_dir / name).write_text(f"0\n1\nt 0 {end}\n")
-    (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
+        stop_broker(log_dir, {"t": writer.log_end_offset})
 
 
 @pytest.fixture
@@ -143,9 +140,7 @@ def test_what_is_staged_is_foreseen_as_committed(spark: LazySpark, tmp_path: Pat
         producer = Producer(writer)
         for number in range(160):
             producer.put(b"key %d" % (number % 5), b"newer %d" % number * 3, 2000 + number)
-        end = writer.log_end_offset
-    for name in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
-        (log_dir / name).write_text(f"0\n2\nmore 0 {end}\n{GOOD} 0 160\n")
+        stop_broker(log_dir, {"more": writer.log_end_offset, GOOD: 160})
     plan, ran = dry(spark, log_dir), clean(spark, log_dir)
     for topic in (GOOD, "more"):
         assert (plan.outcome(topic), ran.outcome(topic)) == ("planned", "committed")

@@ -16,7 +16,7 @@ from cleanerd.format import names
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import META_PROPERTIES, assert_settled, clean, contents, lock_of_another, newest
+from tests.cleaning.logs import assert_settled, clean, contents, lock_of_another, newest, stop_broker
 from tests.cleaning.test_bad_input import mounted
 
 SEGMENT_BYTES = 1_000_000
@@ -36,10 +36,7 @@ def tight(log_dir: Path, topics: str = "t", size: str = "14m") -> Iterator[Path]
     """Logs of twelve segments together, half of whose records are superseded, that nearly fill their file system."""
     log_dir.mkdir()
     with mounted(log_dir, "-t", "tmpfs", "-o", f"size={size}", "none"):
-        lines = [f"{topic} 0 {fill(log_dir, topic, RECORDS // len(topics))}\n" for topic in topics]
-        for name in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
-            (log_dir / name).write_text("".join(["0\n", f"{len(lines)}\n", *lines]))
-        (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
+        stop_broker(log_dir, {topic: fill(log_dir, topic, RECORDS // len(topics)) for topic in topics})
         yield log_dir
 
 

@@ -10,11 +10,7 @@ from pathlib import Path
 import pytest
 
 from cleanerd.cleaning.horizons import Horizons, read_horizons
-from cleanerd.cleaning.one_shot import clean_once
-from cleanerd.cleaning.result import CleanRequest, LogResult
-from cleanerd.config.load import resolve
-from cleanerd.config.sources import read_sources
-from cleanerd.env.clock import FixedNow
+from cleanerd.cleaning.result import LogResult
 from cleanerd.env.files import RealFiles
 from cleanerd.env.pace import unpaced
 from cleanerd.errors import CorruptFile
@@ -24,12 +20,13 @@ from cleanerd.format.codecs import Codec
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.storage.checkpoints import read_checkpoints
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import scan_partition
 from cleanerd.storage.segments import log_batches
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.silent import Silent
+from tests.cleaning.silent import clean_at
 
 TP = TopicPartition("quiet", 0)
 DAY_MS = 86_400_000
@@ -53,13 +50,8 @@ def clean(
     log_dir: Path, spark: LazySpark, now_ms: int, *, force: bool = False, ratio: float = 0.5
 ) -> LogResult:
     """One run over all there is."""
-    settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": str(ratio)}
-    found = resolve(read_sources(topic_assignments=[(TP.topic, *item) for item in settings.items()]))
-    request = CleanRequest(
-        config=found.broker, topic_config=found.topic, log_dirs=(str(log_dir),), force=force, horizons=True
-    )
-    (result,) = clean_once(request, Silent(), FixedNow(now_ms), session=spark)
-    return result
+    settings: dict[str, object] = {"min_cleanable_dirty_ratio": ratio}
+    return clean_at(now_ms, log_dir, TP.topic, spark, settings, force=force, horizons=True)
 
 
 def rows(log_dir: Path) -> Rows:
@@ -69,7 +61,7 @@ def rows(log_dir: Path) -> Rows:
 def horizons(log_dir: Path, now_ms: int) -> Horizons:
     """Of the closed segments."""
     checkpoints = read_checkpoints(RealFiles(), str(log_dir))
-    snapshot = scan_partition(RealFiles(), str(log_dir), TP, checkpoints, is_kafka=False)
+    snapshot = scan_partition(PartitionDir.of(RealFiles(), str(log_dir), TP), TP, checkpoints, is_kafka=False)
     assert snapshot is not None
     return read_horizons(snapshot.segments[:-1], now_ms, unpaced)
 

@@ -50,6 +50,11 @@ PLACES: dict[str, Callable[[Path], Path]] = {
 }
 
 
+def stats(partition: Path) -> dict[str, tuple[int, int]]:
+    """Inode and size of everything; a terabyte is not read."""
+    return {path.name: (path.lstat().st_ino, path.lstat().st_size) for path in partition.iterdir()}
+
+
 @pytest.mark.parametrize("odd", ODD)
 def test_a_run_says_which_file_is_none_and_cleans_the_other_logs(
     odd: Callable[[Path], None], tmp_path: Path, spark: LazySpark
@@ -61,6 +66,7 @@ def test_a_run_says_which_file_is_none_and_cleans_the_other_logs(
         odd(path)
     for snapshot in (log_dir / "snapshot-0").glob(f"*{FileKind.PRODUCER_SNAPSHOT.value}"):
         odd(snapshot)
+    before = {topic: stats(log_dir / f"{topic}-0") for topic in PLACES}
     ran = clean(spark, log_dir)
     assert ran.code == 1
     assert_cleaned(ran, log_dir / f"{GOOD}-0")
@@ -69,6 +75,7 @@ def test_a_run_says_which_file_is_none_and_cleans_the_other_logs(
             assert_cleaned(ran, log_dir / f"{topic}-0")
         else:
             assert str(path) in ran.reason(topic)
+            assert stats(log_dir / f"{topic}-0") == before[topic]
     assert ran.outcome("snapshot") == "committed", "a snapshot saves time, nothing else"
 
 
@@ -95,6 +102,7 @@ def test_a_directory_whose_name_kafka_would_not_accept_is_foreign(tmp_path: Path
         "h\xe4user-0".encode(),
         b"..-0",
         b".-1",
+        b"x" * 250 + b"-0",
     ]
     for name in strange:
         target = os.path.join(os.fsencode(log_dir), name)

@@ -14,7 +14,9 @@ from cleanerd.env.files import RealFiles
 from cleanerd.env.space import Space, floor_bytes, room, space_of
 from cleanerd.errors import NoSpace
 from cleanerd.spark_runtime.lazy_spark import LazySpark
-from tests.cleaning.logs import GOOD, assert_cleaned, clean, contents, write_logs
+from cleanerd.tools.client.producer import Producer
+from cleanerd.tools.client.writer import LogWriter
+from tests.cleaning.logs import GOOD, assert_cleaned, clean, contents, stop_broker, write_logs
 from tests.cleaning.test_bad_input import mounted
 
 GIB = 1 << 30
@@ -107,13 +109,8 @@ def test_a_write_that_would_cross_the_floor_fails_its_log_alone(
 
 def _grow(partition: Path) -> None:
     """Records of unique keys, which all stay."""
-    from cleanerd.tools.client.producer import Producer
-    from cleanerd.tools.client.writer import LogWriter
-
     with LogWriter(str(partition.parent), "bad", 0, segment_bytes=100_000) as writer:
         producer = Producer(writer)
         for number in range(3_000):
             producer.put(b"key %d" % (number % 2_000), os.urandom(60), 2000 + number)
-        end = writer.log_end_offset
-    for name in ("replication-offset-checkpoint", "recovery-point-offset-checkpoint"):
-        (partition.parent / name).write_text(f"0\n1\nbad 0 {end}\n")
+        stop_broker(partition.parent, {"bad": writer.log_end_offset})

@@ -1,12 +1,12 @@
-"""The logs of a job are staged side by side, each for itself: what happens to one is its own."""
+"""The logs of a job are staged and committed side by side; that what happens to one is its own is in `test_bad_input`."""
 
-import errno
 import threading
 from pathlib import Path
 
 from cleanerd.env.files import RealFiles
-from cleanerd.format.names import FileKind, Suffix
+from cleanerd.format.names import CLEANER_OFFSET_CHECKPOINT, FileKind, Suffix
 from cleanerd.spark_runtime.lazy_spark import LazySpark
+from cleanerd.storage.checkpoints import read_offsets
 from tests.cleaning.logs import clean, write_logs
 
 STAGED_LOG = f"{FileKind.LOG.value}{Suffix.STAGED.value}"
@@ -14,9 +14,10 @@ PATIENCE_S = 30.0
 
 
 class Meeting(RealFiles):
-    """The first sync of a staged log in each directory waits until another log has come as far."""
+    """The first sync of a staged log in each directory waits until another log has come as far. Counts checkpoints."""
 
     def __init__(self, logs: int) -> None:
+        self.checkpoints = 0
         self._barrier = threading.Barrier(logs, timeout=PATIENCE_S)
         self._met: set[str] = set()
 
@@ -27,32 +28,15 @@ class Meeting(RealFiles):
             self._barrier.wait()
         super().fsync(path)
 
-
-class FullFor(RealFiles):
-    """No space is left for the staged files of one log."""
-
-    def __init__(self, topic: str) -> None:
-        self._topic = topic
-
-    def fsync(self, path: str) -> None:
-        if path.endswith(STAGED_LOG) and f"/{self._topic}-0/" in path:
-            raise OSError(errno.ENOSPC, "No space left on device", path)
-        super().fsync(path)
+    def rename(self, source: str, target: str) -> None:
+        self.checkpoints += target.endswith(CLEANER_OFFSET_CHECKPOINT)
+        super().rename(source, target)
 
 
-def test_the_disk_syncs_several_logs_at_a_time(tmp_path: Path, spark: LazySpark) -> None:
-    """One after the other, the first log would wait for the second in vain."""
-    log_dir = write_logs(tmp_path / "logs", "one", "two")
-    ran = clean(spark, log_dir, files=Meeting(2))
+def test_logs_share_their_waits_for_the_disk(tmp_path: Path, spark: LazySpark) -> None:
+    """One after the other, the first log would wait for the second in vain; their checkpoint is written once for all."""
+    log_dir, files = write_logs(tmp_path / "logs", "one", "two"), Meeting(2)
+    ran = clean(spark, log_dir, files=files)
     assert [ran.outcome(topic) for topic in ("one", "two")] == ["committed", "committed"]
-
-
-def test_a_log_that_cannot_be_staged_leaves_the_others_alone(tmp_path: Path, spark: LazySpark) -> None:
-    topics = [f"t{number}" for number in range(20)]
-    log_dir = write_logs(tmp_path / "logs", *topics)
-    ran = clean(spark, log_dir, files=FullFor("t7"))
-    assert "No space left" in ran.reason("t7")
-    assert not list((log_dir / "t7-0").glob("*.cleanerd"))
-    assert {ran.outcome(topic) for topic in topics if topic != "t7"} == {"committed"}
-    again = clean(spark, log_dir)
-    assert again.outcome("t7") == "committed"
+    assert files.checkpoints == 1
+    assert len(read_offsets(files, str(log_dir / CLEANER_OFFSET_CHECKPOINT))) == 2

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cleaning.hostile import HOSTILE
+from tests.cleaning.damage import end_beyond_int64
 from tests.cleaning.logs import TRUTH, assert_settled, newest, write_logs
+from tests.cleaning.test_odd_files import PLACES, fifo, sparse
 from tests.daemon import processes
 from tests.daemon.processes import DaemonProcess, running, wait_until
 from tests.daemon.test_process import committed
@@ -25,10 +26,13 @@ def _assert_healthy_cleaned(daemon: DaemonProcess, log_dir: Path) -> None:
 
 def test_hostile_logs_become_uncleanable_and_no_other(tmp_path: Path) -> None:
     """Every hostile log at once, and two healthy ones: no worker dies of any of them."""
-    topics = [harm.__name__ for harm in HOSTILE]
+    places = [(fifo, place) for place in PLACES] + [(sparse, "txnindex"), (sparse, "epochs")]
+    odd_files = {f"{odd.__name__}.{place}": (odd, PLACES[place]) for odd, place in places}
+    topics = [*odd_files, "endless"]
     log_dir = write_logs(tmp_path / "logs", *HEALTHY, *topics)
-    for harm in HOSTILE:
-        harm(log_dir / f"{harm.__name__}-0")
+    for topic, (odd, find) in odd_files.items():
+        odd(find(log_dir / f"{topic}-0"))
+    end_beyond_int64(log_dir / "endless-0")
     os.mkdir(os.path.join(os.fsencode(log_dir), b"caf\xe9-0"))
     policies = dict.fromkeys([*HEALTHY, *topics], "compact")
     with running(tmp_path / "d", log_dir, topics=policies, cleanerd_retry_max=1) as daemon:

@@ -57,20 +57,24 @@ def assert_only_changed_groups_change(path: RealPath, cleaned: Cleaned) -> None:
             assert cleaned.segments[number] == segment.data
 
 
+def agree_on(seed: int, directory: Path) -> None:
+    """A random log in a random layout."""
+    rng = random.Random(seed)
+    log = RandomLog(rng).append(rng.choice((1, 3, 10, 60)))
+    segments, facts = cut_segments(rng, log.batches, rng.choice((1, 2, 5))), random_facts(rng, log)
+    path = RealPath(directory, segments, facts, random_layout(rng))
+    expected = twin_of(segments, facts)
+    assert_agree(path.clean(), expected, f"seed {seed}, {path.layout}")
+    assert_only_changed_groups_change(path, expected)
+
+
 @pytest.mark.parametrize("block", range(6))
 def test_random_logs(block: int, tmp_path: Path) -> None:
     """Everything that a log may hold, in any layout."""
     for seed in range(block * SEEDS_PER_TEST, (block + 1) * SEEDS_PER_TEST):
-        rng = random.Random(seed)
-        log = RandomLog(rng).append(rng.choice((1, 3, 10, 60)))
-        segments = cut_segments(rng, log.batches, rng.choice((1, 2, 5)))
-        facts = random_facts(rng, log)
         directory = tmp_path / str(seed)
         directory.mkdir()
-        path = RealPath(directory, segments, facts, random_layout(rng))
-        expected = twin_of(segments, facts)
-        assert_agree(path.clean(), expected, f"seed {seed}")
-        assert_only_changed_groups_change(path, expected)
+        agree_on(seed, directory)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -182,9 +186,4 @@ def test_a_first_dirty_offset_inside_a_batch(tmp_path: Path) -> None:
 def test_many_random_logs(tmp_path: Path) -> None:
     """The same as `test_random_logs` with other seeds, for longer."""
     for seed in range(10_000, 14_000):
-        rng = random.Random(seed)
-        log = RandomLog(rng).append(rng.choice((1, 3, 10, 60)))
-        segments, facts = cut_segments(rng, log.batches, rng.choice((1, 2, 5))), random_facts(rng, log)
-        layout = random_layout(rng)
-        cleaned = RealPath(tmp_path, segments, facts, layout).clean()
-        assert_agree(cleaned, twin_of(segments, facts), f"seed {seed}, {layout}")
+        agree_on(seed, tmp_path)

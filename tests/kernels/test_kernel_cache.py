@@ -43,6 +43,14 @@ def loaded_by_a_new_process(argument: Any = 21) -> int:
     return sum(dispatcher.stats.cache_hits.values())
 
 
+def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A new dispatcher with what is kept of it."""
+    monkeypatch.setattr(native, "_KERNELS", [])
+    dispatcher = njit(**JIT)(twice)
+    load_kept()
+    return dispatcher
+
+
 def files(directory: Path) -> list[Path]:
     """All of them, in order of their age."""
     found = [path for path in directory.rglob("*") if path.is_file()]
@@ -73,11 +81,14 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_what_is_not_whole_is_compiled_again(directory: Path, kind: str) -> None:
+def test_what_is_not_whole_is_not_loaded_but_compiled_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     """As the power failed while it was written."""
     loaded_by_a_new_process()
     (file,) = files(directory)
     file.write_bytes(DAMAGE[kind](file.read_bytes()))
+    assert not loaded(monkeypatch).overloads
     assert [loaded_by_a_new_process() for _ in range(2)] == [0, 1]
 
 
@@ -122,9 +133,7 @@ def test_what_is_kept_can_be_loaded_before_it_is_called(monkeypatch: pytest.Monk
     """All signatures, and nothing is compiled for that."""
     for argument in (21, np.float64(0.5)):
         loaded_by_a_new_process(argument)
-    monkeypatch.setattr(native, "_KERNELS", [])
-    dispatcher = njit(**JIT)(twice)
-    load_kept()
+    dispatcher = loaded(monkeypatch)
     assert len(dispatcher.overloads) == 2
     assert sum(dispatcher.stats.cache_hits.values()) == 2
     assert not dispatcher.stats.cache_misses
@@ -144,17 +153,6 @@ def test_a_kernel_that_another_one_calls_is_loaded_with_that(monkeypatch: pytest
     assert outer(20) == 41
 
 
-@pytest.mark.parametrize("kind", DAMAGE)
-def test_what_is_not_whole_is_not_loaded(directory: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    loaded_by_a_new_process()
-    (file,) = files(directory)
-    file.write_bytes(DAMAGE[kind](file.read_bytes()))
-    monkeypatch.setattr(native, "_KERNELS", [])
-    dispatcher = njit(**JIT)(twice)
-    load_kept()
-    assert not dispatcher.overloads
-
-
 def test_what_cannot_be_read_is_passed_over(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As another version of numba may have left it beside what this one keeps."""
     loaded_by_a_new_process()
@@ -162,10 +160,7 @@ def test_what_cannot_be_read_is_passed_over(directory: Path, monkeypatch: pytest
     content = b"cno_such_module\nCode\n."
     other = file.with_name(file.name.replace(".nbc", "0.nbc"))
     other.write_bytes(hashlib.sha256(content).digest() + content)
-    monkeypatch.setattr(native, "_KERNELS", [])
-    dispatcher = njit(**JIT)(twice)
-    load_kept()
-    assert len(dispatcher.overloads) == 1
+    assert len(loaded(monkeypatch).overloads) == 1
 
 
 def test_the_code_of_another_processor_is_not_loaded(
@@ -177,7 +172,4 @@ def test_the_code_of_another_processor_is_not_loaded(
     (signature, _, source), code = pickle.loads(content)
     content = pickle.dumps(((signature, ("other", "processor", ""), source), code))
     file.write_bytes(hashlib.sha256(content).digest() + content)
-    monkeypatch.setattr(native, "_KERNELS", [])
-    dispatcher = njit(**JIT)(twice)
-    load_kept()
-    assert not dispatcher.overloads
+    assert not loaded(monkeypatch).overloads

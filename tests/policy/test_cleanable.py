@@ -1,7 +1,6 @@
-"""Which part of a log may be cleaned, and which log first: cases C012-C032 as arithmetic, D01-D05, and invariants.
+"""Which part of a log may be cleaned, and which log first: cases and D01-D05 as arithmetic, and invariants.
 
-Where a case is about states, checkpoint files or the cleanup policy (C013-C016, C033-C037) only its numbers are here: a log
-that is in progress or parked is not handed to these functions at all. Unlike Kafka's (1.23), an overdue log goes first.
+C012 to C029 on directories are in tests/daemon/test_due_logs.py. Unlike Kafka's (1.23), an overdue log goes first.
 """
 
 from dataclasses import replace
@@ -51,13 +50,6 @@ def log_of(
     return LogFacts(segments, start, end, end if stable is None else stable, recovery_point, checkpoint)
 
 
-def plain_log(records: int, checkpoint: int | None = None, per_segment: int = 2) -> LogFacts:
-    """Single-record batches of 50 bytes; the last segment is active."""
-    bases = range(0, records, per_segment)
-    segments = [segment(base, 50 * min(per_segment, records - base)) for base in bases]
-    return log_of(*segments, end=records, checkpoint=checkpoint)
-
-
 def bounds(found: CleanableRange) -> tuple[int, int]:
     """First dirty, first uncleanable."""
     return found.first_dirty_offset, found.first_uncleanable_offset
@@ -96,14 +88,6 @@ def test_c032_non_active_from(start: int, bases: list[int]) -> None:
     """The active segment is never among them."""
     segments = [segment(base) for base in range(6)]
     assert [s.base_offset for s in non_active_from(segments, start)] == bases
-
-
-def test_c012_to_c015_dirtiest_log_first() -> None:
-    """Logs of 20, 25, 30 records checkpointed at 20: 30, then 25; the first has nothing dirty."""
-    found = {records: cleanable_range(plain_log(records, 20), CONFIG, NOW_MS) for records in (20, 25, 30)}
-    filthy = [records for records in found if is_filthy(found[records], CONFIG)]
-    assert sorted(filthy, key=lambda records: urgency(found[records]), reverse=True) == [30, 25]
-    assert found[20].cleanable_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -159,27 +143,6 @@ def test_2_11_what_was_written_after_the_checkpoint_is_dirty_whatever_time_it_is
     assert first_dirty_offset(log, NOW_MS) == (20, False)  # of the future: the clock was set back
 
 
-def test_c019_log_start_above_the_active_base() -> None:
-    """Nothing to clean, and no exception."""
-    log = log_of(segment(0), end=9, start=2, checkpoint=0)
-    found = cleanable_range(log, CONFIG, NOW_MS)
-    assert (found.is_empty, found.checkpoint_reset) == (True, True)
-    assert not is_filthy(found, CONFIG)
-
-
-def test_c020_checkpoint_above_the_active_base() -> None:
-    """Left alone (1.6)."""
-    found = cleanable_range(log_of(segment(0), end=6, checkpoint=3), CONFIG, NOW_MS)
-    assert (found.is_empty, found.checkpoint_reset, found.first_dirty_offset) == (True, False, 3)
-
-
-def test_c021_reset_without_cleaning() -> None:
-    """Log start and end at 20: the checkpoint is to be 20, nothing is selected."""
-    log = log_of(segment(20, 0), end=20, start=20, checkpoint=15)
-    found = cleanable_range(log, CONFIG, NOW_MS)
-    assert (found.is_empty, found.checkpoint_reset, found.first_dirty_offset) == (True, True, 20)
-
-
 def test_c023_high_watermark_is_the_bound() -> None:
     """Upstream says 50 at once; rounding down to a segment (1.13) comes on top."""
     segments = [segment(base) for base in range(0, 90, 10)]
@@ -189,23 +152,7 @@ def test_c023_high_watermark_is_the_bound() -> None:
     assert bounds(cleanable_range(log_of(*segments, end=90, stable=57), CONFIG, NOW_MS)) == (0, 50)
 
 
-def test_c024_active_segment_is_the_bound() -> None:
-    """High watermark at the log end."""
-    found = cleanable_range(log_of(*THREE, end=25), CONFIG, NOW_MS)
-    assert bounds(found) == (0, 20)
-    assert found.limit is RangeLimit.ACTIVE_SEGMENT
-
-
 LAGGING = replace(CONFIG, min_compaction_lag_ms=HOUR_MS)
-
-
-def test_c025_min_lag() -> None:
-    """Three full segments of long ago, then younger ones: the first younger one is the bound."""
-    old = [segment(base, largest_ms=NOW_MS - HOUR_MS - 1) for base in (0, 10, 20)]
-    young = [segment(base) for base in (30, 40, 50)]
-    found = cleanable_range(log_of(*old, *young, end=60), LAGGING, NOW_MS)
-    assert bounds(found) == (0, 30)
-    assert found.limit is RangeLimit.MIN_COMPACTION_LAG
 
 
 def test_c026_min_lag_all_old() -> None:
@@ -236,16 +183,6 @@ def test_no_min_lag(lag_ms: int) -> None:
     assert bounds(cleanable_range(log, config, NOW_MS)) == (0, 10)
 
 
-def test_c028_undecided_transaction() -> None:
-    """An open transaction at the start blocks everything; decided, the lag of its marker counts."""
-    old = NOW_MS - HOUR_MS - 1
-    blocked = log_of(segment(0, largest_ms=old), segment(3), end=3, stable=0)
-    assert bounds(cleanable_range(blocked, LAGGING, NOW_MS)) == (0, 0)
-    decided = log_of(segment(0, largest_ms=old), segment(3), segment(4, 0), end=4)
-    assert bounds(cleanable_range(decided, LAGGING, NOW_MS)) == (0, 3)
-    assert bounds(cleanable_range(decided, LAGGING, NOW_MS + HOUR_MS)) == (0, 4)
-
-
 def test_c056_bound_inside_a_segment() -> None:
     """The segment that contains the bound is not touched (1.13): of six only the first two may shrink."""
     segments = [segment(base) for base in range(0, 60, 10)]
@@ -259,13 +196,6 @@ def test_recovery_point_is_a_bound() -> None:
     assert bounds(found) == (0, 10)
     assert found.limit is RangeLimit.RECOVERY_POINT
     assert bounds(cleanable_range(log_of(*THREE, end=25, recovery_point=25), CONFIG, NOW_MS)) == (0, 20)
-
-
-def test_c029_sizes_of_a_clean_log() -> None:
-    """Dirty = uncleanable = active base: everything but the active segment is clean."""
-    segments = [segment(base, 100 + base) for base in range(6)]
-    found = cleanable_range(log_of(*segments, end=6, checkpoint=5), CONFIG, NOW_MS)
-    assert (found.clean_bytes, found.cleanable_bytes) == (510, 0)
 
 
 def test_c030_sizes_with_an_uncleanable_section() -> None:

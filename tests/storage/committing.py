@@ -1,12 +1,32 @@
-"""A commit of one group, with every sync done at once: what `Committer.under` does for several logs side by side."""
+"""A commit with every sync done at once: what `Committer.under` does for several logs side by side; and its recovery."""
+
+import os
 
 from cleanerd.env.files import Files
 from cleanerd.storage.commit import commit_steps
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.staged import StagedGroup
+from cleanerd.storage.recover import recover
+from cleanerd.storage.staged import StagedGroup, read_manifests
+from tests.sim.disk import SimDisk
+from tests.storage.model import DIRECTORY, next_offset
 
 
 def commit_group(files: Files, directory: str, group: StagedGroup, live: list[int] | None = None) -> None:
     """Steps 0 to 7."""
     for _ in commit_steps(PartitionDir(files, directory), group, live):
         files.fsync_dir(directory)
+
+
+def commit_all(disk: SimDisk) -> None:
+    """Commit what waits, as its manifests say."""
+    for group in read_manifests(PartitionDir(disk, DIRECTORY)):
+        commit_group(disk, DIRECTORY, group)
+
+
+def recover_here(disk: SimDisk) -> str | None:
+    """Recovery in a directory without a broker."""
+
+    def end_of(path: str) -> int:
+        return next_offset(disk.read(path), int(os.path.basename(path)[:20]))
+
+    return recover(PartitionDir(disk, DIRECTORY), is_kafka=False, next_offset=end_of)

@@ -297,3 +297,4 @@ SCENARIOS = (
         ),
     ),
 )  # fmt: skip
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}

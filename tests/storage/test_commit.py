@@ -14,7 +14,7 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import discard_staged, read_manifests
 from tests.sim.disk import SimDisk
-from tests.storage.committing import commit_group
+from tests.storage.committing import commit_all, commit_group
 from tests.storage.crashes import (
     Action,
     at,
@@ -30,6 +30,7 @@ from tests.storage.crashes import (
 )
 from tests.storage.model import (
     ACTIVE,
+    BY_NAME,
     DIRECTORY,
     SCENARIOS,
     Scenario,
@@ -43,16 +44,9 @@ from tests.storage.model import (
 scenarios = pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 recoverers = pytest.mark.parametrize("recoverer", [cleanerd_recovers, kafka_starts])
 
-BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 SHORT = BY_NAME["short output: last batch below later sources"]
 TWO = BY_NAME["two groups"]
 DEPENDENT = BY_NAME["two groups, tombstone in the second deletes in the first"]
-
-
-def commit_all(disk: SimDisk) -> None:
-    """Commit what waits, as its manifests say."""
-    for group in read_manifests(PartitionDir(disk, DIRECTORY)):
-        commit_group(disk, DIRECTORY, group)
 
 
 @scenarios

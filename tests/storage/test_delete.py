@@ -13,12 +13,12 @@ from cleanerd.storage.delete import deleted_files, retire_segments, unlink_all
 from cleanerd.storage.partition_dir import PartitionDir
 from tests.sim import kafka_startup
 from tests.sim.disk import SimDisk, SwitchedOff
+from tests.storage.crashes import killed
 
 DIRECTORY = "/logs/t-0"
 BASES = (0, 10, 20, 30, 40)
 GOING = BASES[:3]
 KINDS = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
-ENOUGH = 200
 
 
 def a_log() -> SimDisk:
@@ -39,17 +39,7 @@ def delete_segments(disk: SimDisk, directory: str, bases: Sequence[int]) -> None
 
 def interrupted() -> list[SimDisk]:
     """The disk before every operation of a deletion, and after the last."""
-    states = []
-    for operations in range(ENOUGH):
-        disk = a_log()
-        disk.stop_after = operations
-        try:
-            delete_segments(disk, DIRECTORY, GOING)
-        except SwitchedOff:
-            states.append(disk)
-            continue
-        return [*states, disk]
-    raise AssertionError("the deletion never ends")
+    return list(killed(a_log(), lambda disk: delete_segments(disk, DIRECTORY, GOING)))
 
 
 def live(disk: SimDisk) -> list[int]:

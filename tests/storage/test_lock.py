@@ -16,15 +16,9 @@ from cleanerd.errors import DirOffline, LockHeld
 from cleanerd.format import names
 from cleanerd.storage import lock as lock_module
 from cleanerd.storage.lock import LogDirLock, may_lease, probe
+from tests.cleaning.logs import holder
 from tests.storage.leases import without_leases
 
-HOLDER = """
-import fcntl, os, sys
-fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-print("locked", flush=True)
-sys.stdin.readline()
-"""
 TRY = """
 import sys
 from cleanerd.storage.lock import LogDirLock
@@ -35,21 +29,6 @@ try:
 except LockHeld as error:
     print(error.pid)
 """
-
-
-@contextmanager
-def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that has locked the file as a broker does, until the block ends."""
-    process = subprocess.Popen(
-        [sys.executable, "-S", "-c", HOLDER, str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "locked\n"
-        yield process
 
 
 def tried_elsewhere(log_dir: Path) -> str:

@@ -4,7 +4,6 @@ import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from uuid import UUID
 
 import numpy as np
 import pytest
@@ -18,13 +17,12 @@ from cleanerd.format.offset_index import OffsetIndex, render_offset_index
 from cleanerd.storage.metadata_log import read_metadata
 from cleanerd.storage.metadata_seek import index_position
 from cleanerd.storage.metadata_tail import MetadataTail
+from tests.storage.test_metadata_log import SAMPLE_CONFIG as POLICY
+from tests.storage.test_metadata_log import SAMPLE_ID, remove
+from tests.storage.test_metadata_log import SAMPLE_TOPIC as TOPIC
 
 NO_OP = bytes((1, 20, 0, 0))
-POLICY = bytes.fromhex(  # spec disk F3: TOPIC m-a cleanup.policy=compact,delete
-    "01 04 00 02 04 6d2d61 0f 636c65616e75702e706f6c696379 0f 636f6d706163742c64656c657465 00"
-)
-TOPIC = bytes.fromhex("01 02 00 04 6d2d61 3c7efbb57fdf4ca1a770c92d3cd3d157 00")
-REMOVED = b"\x01\x09\x00" + UUID("3c7efbb5-7fdf-4ca1-a770-c92d3cd3d157").bytes + b"\x00"
+REMOVED = remove(SAMPLE_ID)
 
 
 class Log:

@@ -1,7 +1,5 @@
 """Recovery: interrupted anywhere and run again it ends the same; what is not ours is treated as a broker's."""
 
-import os
-
 import pytest
 
 from cleanerd.errors import LogUncleanable
@@ -11,7 +9,7 @@ from cleanerd.storage.recover import recover
 from cleanerd.storage.staged import read_manifests
 from tests.sim.disk import SimDisk
 from tests.sim.kafka_startup import start
-from tests.storage.committing import commit_group
+from tests.storage.committing import commit_all, recover_here
 from tests.storage.crashes import (
     at,
     cleanerd_recovers,
@@ -23,6 +21,7 @@ from tests.storage.crashes import (
     switched_off,
 )
 from tests.storage.model import (
+    BY_NAME,
     DIRECTORY,
     SCENARIOS,
     Rewrite,
@@ -35,23 +34,8 @@ from tests.storage.model import (
 )
 
 scenarios = pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
-BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 THREE = BY_NAME["three sources"]
 REASON = "start the broker once"
-
-
-def commit_all(disk: SimDisk) -> None:
-    for group in read_manifests(PartitionDir(disk, DIRECTORY)):
-        commit_group(disk, DIRECTORY, group)
-
-
-def recover_here(disk: SimDisk) -> str | None:
-    """Recovery in a directory without a broker."""
-
-    def end_of(path: str) -> int:
-        return next_offset(disk.read(path), int(os.path.basename(path)[:20]))
-
-    return recover(PartitionDir(disk, DIRECTORY), is_kafka=False, next_offset=end_of)
 
 
 # -- interrupted commits of ours ------------------------------------------------------------------------------

@@ -16,40 +16,27 @@ from cleanerd.format.batch import Record, encode_batch
 from cleanerd.format.codecs import Codec
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.recover import recover
-from cleanerd.storage.staged import manifest_names, read_manifests
+from cleanerd.storage.staged import manifest_names
 from cleanerd.storage.swap_end import swap_end
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.writer import LogWriter
 from tests.sim.disk import SimDisk
-from tests.storage.committing import commit_group
+from tests.storage.committing import commit_all, recover_here
 from tests.storage.crashes import at, distinct, killed, names, switched_off, with_survivors
 from tests.storage.model import (
+    BY_NAME,
     DIRECTORY,
     SCENARIOS,
     Scenario,
     lay_out,
     live_segments,
-    next_offset,
     read_committed,
     staged_disk,
 )
 
-BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 THREE = BY_NAME["three sources"]
 FILLED = [scenario for scenario in SCENARIOS if all(r.new.records for r in scenario.rewrites)]
 EMPTY = [scenario for scenario in SCENARIOS if not scenario.rewrites[0].new.records]
-
-
-def recover_here(disk: SimDisk) -> str | None:
-    def end_of(path: str) -> int:
-        return next_offset(disk.read(path), int(os.path.basename(path)[:20]))
-
-    return recover(PartitionDir(disk, DIRECTORY), is_kafka=False, next_offset=end_of)
-
-
-def commit_all(disk: SimDisk) -> None:
-    for group in read_manifests(PartitionDir(disk, DIRECTORY)):
-        commit_group(disk, DIRECTORY, group)
 
 
 def begun(scenario: Scenario) -> Iterator[SimDisk]:

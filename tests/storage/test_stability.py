@@ -28,6 +28,7 @@ from cleanerd.env.files import RealFiles
 from cleanerd.format.names import FileKind, SegmentFileName, TopicPartition
 from cleanerd.policy.cleanable import CompactionConfig, LogFacts, cleanable_range
 from cleanerd.storage import scan as scan_module
+from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints, PartitionSnapshot, scan_partition
 from cleanerd.storage.stability import Stability, read_stability
 from cleanerd.tools.client.producer import Producer
@@ -72,7 +73,8 @@ def log_dir(tmp_path: Path) -> Path:
 def scan(log_dir: Path, high_watermark: int | None = None, log_start: int = 0) -> PartitionSnapshot:
     """As a broker's directory when a high watermark is given."""
     checkpoints = Checkpoints({}, {}, {TP: log_start}, {TP: high_watermark or 0})
-    found = scan_partition(FILES, str(log_dir), TP, checkpoints, is_kafka=high_watermark is not None)
+    partition = PartitionDir.of(FILES, str(log_dir), TP)
+    found = scan_partition(partition, TP, checkpoints, is_kafka=high_watermark is not None)
     assert found is not None
     return found
 
@@ -87,6 +89,12 @@ def stability(
 def producers(found: Stability) -> dict[int, int]:
     """Last data offset by producer id."""
     return dict(zip(found.producers.ids.tolist(), found.producers.last_data_offsets.tolist(), strict=True))
+
+
+def at_every_high_watermark(log_dir: Path) -> list[tuple[int, dict[int, int]]]:
+    """Last stable offset and producers."""
+    found = [stability(log_dir, high_watermark) for high_watermark in range(11)]
+    return [(one.last_stable_offset, producers(one)) for one in found]
 
 
 def path(log_dir: Path, base: int, kind: FileKind) -> Path:
@@ -150,24 +158,17 @@ def test_g_damaged_snapshots_cost_time_and_change_nothing(
     log_dir: Path, damage: Callable[[Path], object], snapshots: list[int]
 ) -> None:
     """An older one is taken, in the end the whole log is replayed."""
-    expected = [
-        (stability(log_dir, hw).last_stable_offset, producers(stability(log_dir, hw))) for hw in range(11)
-    ]
+    expected = at_every_high_watermark(log_dir)
     for offset in snapshots:
         damage(path(log_dir, offset, FileKind.PRODUCER_SNAPSHOT))
-    found = [
-        (stability(log_dir, hw).last_stable_offset, producers(stability(log_dir, hw))) for hw in range(11)
-    ]
-    assert found == expected
+    assert at_every_high_watermark(log_dir) == expected
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "zeros", "inside a batch"])
 def test_b8_damaged_offset_indexes_change_nothing(
     log_dir: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    expected = [
-        (stability(log_dir, hw).last_stable_offset, producers(stability(log_dir, hw))) for hw in range(11)
-    ]
+    expected = at_every_high_watermark(log_dir)
     for base in (0, 4, 8):
         index = path(log_dir, base, FileKind.OFFSET_INDEX)
         index.unlink()
@@ -176,21 +177,13 @@ def test_b8_damaged_offset_indexes_change_nothing(
                 {"empty": b"", "zeros": bytes(80), "inside a batch": bytes(7) + b"\x09"}[damage]
             )
     monkeypatch.setattr(scan_module, "_READ_BYTES", 64)
-    found = [
-        (stability(log_dir, hw).last_stable_offset, producers(stability(log_dir, hw))) for hw in range(11)
-    ]
-    assert found == expected
+    assert at_every_high_watermark(log_dir) == expected
 
 
 def test_small_read_buffer_changes_nothing(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = [
-        (stability(log_dir, hw).last_stable_offset, producers(stability(log_dir, hw))) for hw in range(11)
-    ]
+    expected = at_every_high_watermark(log_dir)
     monkeypatch.setattr(scan_module, "_READ_BYTES", 20)
-    found = [
-        (stability(log_dir, hw).last_stable_offset, producers(stability(log_dir, hw))) for hw in range(11)
-    ]
-    assert found == expected
+    assert at_every_high_watermark(log_dir) == expected
 
 
 def test_10_5_snapshot_at_or_below_the_log_start_is_not_used(log_dir: Path) -> None:
