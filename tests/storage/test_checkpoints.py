@@ -279,7 +279,7 @@ VERBS: dict[str, Callable[[str], object]] = {
 def test_7_16b_damage_is_an_error_with_file_byte_expected_and_found(
     log_dir: Path, verb: str, case: str
 ) -> None:
-    """Never a dead thread, never a file written over, whoever meets it."""
+    """C050: never a dead thread, never a file written over, whoever meets it."""
     content, position, expected = DAMAGED[case]
     path = log_dir / CLEANER
     path.write_bytes(content)
