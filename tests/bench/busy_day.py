@@ -31,6 +31,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.bench import day_plot
-from tests.bench.day_load import PARTITIONS, TOPICS
+from tests.bench.day_load import TOPICS, Traffic
 from tests.broker.cluster import NODES, KafkaCluster
 from tests.daemon.processes import ROOT, DaemonProcess, environment, wait_until
 
@@ -48,10 +49,8 @@ CLIENTS = ("consume", "produce")
 SLICE_S, DRAIN_S = 35.0, 5.0
 WARM_ROUNDS = 2
 """Left out of the summary: virtual machines warm up, and nothing is there to be cleaned yet."""
-SEGMENT_BYTES = 1 << 20
 TOPIC = {
     "cleanup.policy": "compact",
-    "segment.bytes": str(SEGMENT_BYTES),
     "delete.retention.ms": "60000",
     "file.delete.delay.ms": "2000",
     "min.insync.replicas": "2",
@@ -82,6 +81,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=16, help=f"of {SLICE_S:.0f} s a mode; default: 16")
     parser.add_argument("--rate", type=int, default=600, help="records of 1 kB a second; default: 600")
     parser.add_argument("--mode", choices=MODES, action="append", help="default: all")
+    parser.add_argument("--segment-mib", type=int, default=1, help="size of segments, MiB; default: 1")
+    parser.add_argument("--partitions", type=int, default=6, help="of each topic; default: 6")
+    parser.add_argument("--keys", type=int, default=2_000, help="in the window of a partition; default: 2000")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
@@ -106,6 +108,7 @@ class Day:
         self.mode = mode
         self.slices: list[dict[str, Any]] = []
         self._options = options
+        self._traffic = Traffic(options.rate, options.partitions, options.keys, options.seed)
         self._root = options.output.absolute() / f"cluster-{mode}"
         self._cpu = {"brokers": Cpu(), "cleanerd": Cpu(), "clients": Cpu()}
         self._worked_s = 0.0
@@ -116,12 +119,12 @@ class Day:
     def __enter__(self) -> "Day":
         with ExitStack() as stack:
             self._cluster = stack.enter_context(KafkaCluster(self._root, BROKER, jvm_options=JVM))
-            create_topics(self._cluster, is_muted=self.mode != "kafka")
+            create_topics(self._cluster, self._options, is_muted=self.mode != "kafka")
             nodes = () if self.mode == "kafka" else NODES
             self._daemons = {
                 node: stack.enter_context(cleanerd(self._cluster, node, self._root)) for node in nodes
             }
-            clients = [Client(what, self._cluster.bootstrap, self._root, self._options) for what in CLIENTS]
+            clients = [Client(what, self._cluster.bootstrap, self._root, self._traffic) for what in CLIENTS]
             self._clients = [stack.enter_context(client) for client in clients]
             self._freeze()
             self._stack = stack.pop_all()
@@ -170,7 +173,8 @@ class Day:
         add_percentiles(self.slices, due_s, took_ms)
         return {
             "mode": self.mode,
-            **{name: getattr(self._options, name) for name in ("rounds", "rate", "seed")},
+            "rounds": self._options.rounds,
+            **asdict(self._traffic),
             "summary": summary(self._rows, self.slices, due_s, took_ms) | found,
             "slices": self.slices,
             "rows": self._rows,
@@ -214,11 +218,13 @@ class Day:
             signal_tree(daemon, signal.SIGSTOP)
 
 
-def create_topics(cluster: KafkaCluster, *, is_muted: bool) -> None:
+def create_topics(cluster: KafkaCluster, options: argparse.Namespace, *, is_muted: bool) -> None:
     """All topics, on all brokers."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    config = TOPIC | ({"min.cleanable.dirty.ratio": "1.0"} if is_muted else {})
-    made = admin.create_topics([NewTopic(topic, PARTITIONS, len(NODES), config=config) for topic in TOPICS])
+    config = TOPIC | {"segment.bytes": str(options.segment_mib << 20)}
+    config |= {"min.cleanable.dirty.ratio": "1.0"} if is_muted else {}
+    topics = [NewTopic(topic, options.partitions, len(NODES), config=config) for topic in TOPICS]
+    made = admin.create_topics(topics)
     for topic in made.values():
         topic.result(60)
 
@@ -232,7 +238,7 @@ def cleanerd(cluster: KafkaCluster, node: int, root: Path) -> Iterator[DaemonPro
         "cleanerd.commit.live": "auto",
         "log.cleaner.threads": "1",
         "log.cleaner.backoff.ms": "1000",
-        "cleanerd.scan.interval.ms": "1000",
+        "cleanerd.scan.interval.ms": "2000",  # this and the last one: a fifteenth of their defaults
         "cleanerd.spark.idle.timeout.ms": "3600000",  # the time in which it is stopped does not count
         "cleanerd.staged.min.free.ratio": "0.01",  # a disk that is fuller for other reasons: nothing would be cleaned
     }
@@ -256,14 +262,13 @@ def cleanerd(cluster: KafkaCluster, node: int, root: Path) -> Iterator[DaemonPro
 class Client:
     """A process of `day_load`."""
 
-    def __init__(self, what: str, bootstrap: str, root: Path, options: argparse.Namespace) -> None:
+    def __init__(self, what: str, bootstrap: str, root: Path, traffic: Traffic) -> None:
         self._output = root / what
         self._arguments = [
             what,
             bootstrap,
             str(self._output),
-            f"--rate={options.rate}",
-            f"--seed={options.seed}",
+            *traffic.arguments(),
         ]
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -15,6 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,25 @@ import numpy as np
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 TOPICS = ("orders", "carts", "prices", "sessions")
-PARTITIONS = 6
-KEYS = 2_000
-"""In the window of each partition."""
 VALUE_BYTES = 1_000
 NEW_KEYS = 0.02
 """Share of records that bring a new key."""
 
 Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What the producer sends. `rate`: records a second; `keys`: in the window of each partition."""
+
+    rate: int = 1000
+    partitions: int = 6
+    keys: int = 2_000
+    seed: int = 1
+
+    def arguments(self) -> list[str]:
+        """As options of the command line."""
+        return [f"--{name}={value}" for name, value in asdict(self).items()]
 
 
 def main() -> None:
@@ -40,8 +52,8 @@ def main() -> None:
     parser.add_argument("what", choices=("produce", "consume"))
     parser.add_argument("bootstrap")
     parser.add_argument("output", type=Path, help="where what was measured goes at the end")
-    parser.add_argument("--rate", type=int, default=1000, help="records a second")
-    parser.add_argument("--seed", type=int, default=1)
+    for name, default in asdict(Traffic()).items():
+        parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     stopping, working = threading.Event(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
@@ -54,19 +66,19 @@ def main() -> None:
         consume(options, stopping)
 
 
-def records(seed: int) -> Iterator[tuple[str, int, bytes, bool]]:
+def records(options: argparse.Namespace) -> Iterator[tuple[str, int, bytes, bool]]:
     """Topic, partition, key and whether it is a tombstone, for ever."""
-    rng = random.Random(seed)
-    places = [(topic, partition) for topic in TOPICS for partition in range(PARTITIONS)]
+    rng, keys = random.Random(options.seed), options.keys
+    places = [(topic, partition) for topic in TOPICS for partition in range(options.partitions)]
     first = dict.fromkeys(places, 0)
     while True:
         place = rng.choice(places)
         if rng.random() < NEW_KEYS:
             yield *place, b"key-%d" % first[place], True
             first[place] += 1
-            yield *place, b"key-%d" % (first[place] + KEYS - 1), False
+            yield *place, b"key-%d" % (first[place] + keys - 1), False
         else:
-            yield *place, b"key-%d" % (first[place] + int(KEYS * rng.random() ** 2)), False
+            yield *place, b"key-%d" % (first[place] + int(keys * rng.random() ** 2)), False
 
 
 def produce(options: argparse.Namespace, stopping: threading.Event, working: threading.Event) -> None:
@@ -84,7 +96,7 @@ def produce(options: argparse.Namespace, stopping: threading.Event, working: thr
             errors.append(str(error))
 
     began_s = time.monotonic()  # later by all pauses so far
-    for number, (topic, partition, key, is_tombstone) in enumerate(records(options.seed)):
+    for number, (topic, partition, key, is_tombstone) in enumerate(records(options)):
         paused_s = time.monotonic()
         if not working.is_set():
             while not working.is_set() and not stopping.is_set():
@@ -108,7 +120,7 @@ def produce(options: argparse.Namespace, stopping: threading.Event, working: thr
         newest[topic, partition, key] = None if is_tombstone else number
     left = client.flush(120)
     np.save(options.output.with_suffix(".npy"), np.array([due_s, took_ms]).T)
-    wrong = compare(options.bootstrap, newest)
+    wrong = compare(options, newest)
     told = {
         "errors": len(errors),
         "error": errors[:1],
@@ -119,14 +131,19 @@ def produce(options: argparse.Namespace, stopping: threading.Event, working: thr
     options.output.with_suffix(".json").write_text(json.dumps(told))
 
 
-def compare(bootstrap: str, newest: dict[tuple[str, int, bytes], int | None]) -> int:
+def compare(options: argparse.Namespace, newest: dict[tuple[str, int, bytes], int | None]) -> int:
     """How many keys a consumer from the beginning finds with another value than the one that was sent last."""
     client = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False, "log_level": 0}
+        {
+            "bootstrap.servers": options.bootstrap,
+            "group.id": "check",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
     )
     found, ends = dict[tuple[str, int, bytes], int | None](), dict[Place, int]()
     for topic in TOPICS:
-        for partition in range(PARTITIONS):
+        for partition in range(options.partitions):
             ends[topic, partition] = client.get_watermark_offsets(
                 TopicPartition(topic, partition), timeout=60
             )[1]

@@ -31,7 +31,7 @@ import numpy as np
 from confluent_kafka.admin import NewTopic
 
 from tests.bench.busy_day import Client
-from tests.bench.day_load import PARTITIONS, TOPICS
+from tests.bench.day_load import TOPICS, Traffic
 from tests.bench.sides import ROOT, copy_logs, read_through
 from tests.bench.worker import TOPIC
 from tests.bench.workloads import Built, build, chosen
@@ -107,11 +107,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         )
         with broker:
             admin = broker.admin()
-            for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in TOPICS]).values():
+            traffic = Traffic(rate=options.rate, seed=options.seed)
+            topics = [NewTopic(topic, traffic.partitions, 1) for topic in TOPICS]
+            for future in admin.create_topics(topics).values():
                 future.result(60)
             cleaning = Cleaning(built, work)
             cleaning.once({})
-            with Client("produce", broker.bootstrap, work, options) as producer:
+            with Client("produce", broker.bootstrap, work, traffic) as producer:
                 producer.send(signal.SIGUSR2)
                 _pause(options.slice_s)  # the broker's code is compiled
                 for number in range(options.rounds):
