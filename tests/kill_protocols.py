@@ -120,7 +120,7 @@ STATES = 40
 
 def _remember(log_dir: str, files: Files) -> None:
     """One state after the other; those that are safe are written down."""
-    history = Store(f"{log_dir}/history.sqlite", max_age_ms=10**12, max_bytes=1 << 24)
+    history = Store(f"{log_dir}/history.sqlite", max_bytes=1 << 24)
     safe = os.open(f"{log_dir}/safe", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in range(STATES):
         if isinstance(files, CountedFiles):
@@ -131,7 +131,7 @@ def _remember(log_dir: str, files: Files) -> None:
 
 
 def _remembers_what_was_safe(log_dir: Path, _: Records) -> None:
-    history = Store(f"{log_dir}/history.sqlite", max_age_ms=10**12, max_bytes=1 << 24)
+    history = Store(f"{log_dir}/history.sqlite", max_bytes=1 << 24)
     found = history.all(HOLD, lambda fields: int(fields["number"]))
     history.close()
     safe = (log_dir / "safe").read_text().split() if (log_dir / "safe").exists() else []

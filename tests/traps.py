@@ -43,7 +43,6 @@ TRAPS: dict[str, tuple[str, ...]] = {
         "kernels/test_cases_cleaning.py::test_legacy_tombstones_go_by_the_age_of_their_segment",
     ),
     "a first dirty offset that is no longer there": (
-        "daemon/test_due_logs.py::test_c018_checkpoint_below_the_log_start",
         "storage/test_log_dir_reset.py::test_1_7_what_no_cleaning_can_have_written_becomes_the_log_start",
         "storage/test_log_dir_reset.py::test_2_11_a_checkpoint_goes_back_to_what_was_written_later",
         "broker/test_created_again.py::test_what_is_deleted_in_a_topic_that_was_created_again_stays_deleted",

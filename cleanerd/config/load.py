@@ -135,7 +135,7 @@ class Configuration:
         return resolve(replace(self._sources, muted=muted), self.metadata)
 
     def topic(self, topic: str) -> TopicConfig:
-        """Values of one topic, also of one that no layer mentions."""
+        """Values of one topic, also of one that no layer mentions; a second look costs next to nothing."""
         known = self._resolved.get(topic)
         if known is None:
             known = self._resolved[topic] = self._topic(topic, [])

@@ -8,11 +8,11 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, Self
 
 import javaproperties
 
+from cleanerd.config.model import CleanerdConfig
 from cleanerd.errors import ClusterRefused
 
 _TIMEOUT_MS = 10_000
@@ -31,16 +31,22 @@ class KafkaAdmin:
         from kafka.errors import KafkaError  # noqa: PLC0415
 
         self._errors: tuple[type[Exception], ...] = (KafkaError, OSError, ValueError, AssertionError)
-        self._connect = partial(
-            KafkaAdminClient,
-            bootstrap_servers=list(bootstrap_servers),
-            client_id="cleanerd",
-            request_timeout_ms=_TIMEOUT_MS,
-            bootstrap_timeout_ms=_TIMEOUT_MS,
-            **settings,
+        self._client = self._ask(
+            lambda: KafkaAdminClient(
+                bootstrap_servers=list(bootstrap_servers),
+                client_id="cleanerd",
+                request_timeout_ms=_TIMEOUT_MS,
+                bootstrap_timeout_ms=_TIMEOUT_MS,
+                **settings,
+            )
         )
-        self._is_stale = False
-        self._client = self._ask(self._connect)
+
+    @classmethod
+    def of(cls, config: CleanerdConfig) -> Self:
+        """To the cluster that is configured, if there is one."""
+        if not config.kafka_bootstrap_servers:
+            raise ClusterRefused("no cluster to ask: set cleanerd.kafka.bootstrap.servers")
+        return cls(config.kafka_bootstrap_servers, config.kafka_client_config)
 
     def __enter__(self) -> Self:
         return self
@@ -88,19 +94,10 @@ class KafkaAdmin:
                 raise ClusterRefused(f"the cluster did not take {key} of {', '.join(sorted(wrong))}")
             threading.Event().wait(_TAKEN_S)
 
-    def _reconnect(self) -> None:
-        """Forget what the client library has learned of the cluster. Raises what the library raises."""
-        client, self._client, self._is_stale = self._client, self._connect(), False
-        client.close()
-
     def _ask(self, call: Callable[[], Any]) -> Any:
-        """After a failure the next call begins with a new client: the library goes on asking a controller that is dead."""
         try:
-            if self._is_stale:
-                self._reconnect()
             return call()
         except self._errors as error:
-            self._is_stale = True
             raise ClusterRefused(f"the cluster cannot be asked: {type(error).__name__}: {error}") from None
 
 

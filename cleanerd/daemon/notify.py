@@ -17,7 +17,7 @@ no manager listens to it.
 
 import contextlib
 import socket
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 
 from cleanerd.env.clock import Clock
 
@@ -74,10 +74,10 @@ class ServiceManager:
             self._extended_s = now_s
             self._send(f"EXTEND_TIMEOUT_USEC={_usec(EXTENSION_S)}")
 
-    def keep_watch(self, is_alive: Callable[[], bool]) -> None:
-        """Ping the watchdog if it is time to and `is_alive()`; call it several times in half a watchdog period."""
+    def keep_watch(self, *, is_alive: bool) -> None:
+        """Ping the watchdog if it is time to and the daemon `is_alive`; call it several times in half a watchdog period."""
         is_time = self._clock.monotonic_s() - self._pinged_s >= self.watchdog_s / 2
-        if self.watchdog_s and is_time and is_alive():
+        if self.watchdog_s and is_time and is_alive:
             self._send(*self._ping())
 
     def _ping(self) -> tuple[str, ...]:

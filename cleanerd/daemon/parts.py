@@ -3,10 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import NoReturn
 
-import structlog
 from pydantic import TypeAdapter
 
 from cleanerd.broker_agent.brokers import LiveBrokers
@@ -20,11 +17,10 @@ from cleanerd.daemon.store import HOLD, Store
 from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.models import HistoryEvent
 from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
 from cleanerd.daemon.work.cleaner_leases import CleanerLeases
 from cleanerd.daemon.work.commits import Commits
-from cleanerd.daemon.work.condition import Conditions, Obstacles
+from cleanerd.daemon.work.condition import Conditions
 from cleanerd.daemon.work.deletions import PendingDeletions
 from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.holds import Hold
@@ -33,16 +29,13 @@ from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.recoveries import Recoveries
 from cleanerd.daemon.work.retention import RetentionPasses
 from cleanerd.daemon.work.schedule import Schedule
-from cleanerd.daemon.work.states import PartitionStates
+from cleanerd.daemon.work.states import Obstacles, PartitionStates
 from cleanerd.daemon.work.wanted import Wanted
 from cleanerd.daemon.work.ways import Ways
 from cleanerd.daemon.workers import Bell
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
-from cleanerd.errors import ClusterRefused
 from cleanerd.spark_runtime.spark_master import express_place, spark_place
-
-_log = structlog.get_logger("cleanerd")
 
 
 @dataclass(slots=True)
@@ -98,11 +91,6 @@ class Parts:
         return stamp_of(self.inventory.facts(log), self.configuration().topic(log.topic_partition.topic))
 
 
-def no_cluster() -> NoReturn:
-    """Where none is configured. Raises ClusterRefused."""
-    raise ClusterRefused("no cluster to ask: set cleanerd.kafka.bootstrap.servers")
-
-
 def build_parts(
     configuration: Callable[[], Configuration],
     log_dirs: tuple[str, ...],
@@ -122,18 +110,18 @@ def build_parts(
     brokers = LiveBrokers(files, clock, lambda: configuration().broker, metrics.asked_to_swap)
     inventory = Inventory(files, clock, brokers)
     deletions = PendingDeletions(files, clock)
-    due_logs = DueLogs(inventory, clock)
-    events = EventLog(store, clock, partial(_recorded, metrics, inventory))
+    due_logs = DueLogs(inventory, clock, configuration)
+    events = EventLog(store, clock)
     recoveries = Recoveries(events, deletions, metrics, recovering)
     # Also those that are configured and not cleaned here: a replica may be on its way to one of them.
     brokers_dirs = tuple(dict.fromkeys((*log_dirs, *configuration().broker.log_dirs)))
     ownership = Ownership(files, clock, brokers_dirs, recoveries)
     obstacles = Obstacles()
     held = store.all(HOLD, TypeAdapter(Hold).validate_python).values()
-    states = PartitionStates(clock, held, obstacles.barred)
+    states = PartitionStates(clock, held, obstacles)
     wanted = Wanted(states, files, clock, configuration, refresh, inventory)
     failures, jobs = Failures(store), Jobs(clock)
-    leases = CleanerLeases(brokers, inventory.logs, files, clock)
+    leases = CleanerLeases(brokers, inventory, files, clock)
     conditions = Conditions(
         inventory=inventory, due_logs=due_logs, states=states, failures=failures, ownership=ownership,
         configuration=configuration, clock=clock, obstacles=obstacles, brokers_cleaner=BrokersCleaner(files),
@@ -149,7 +137,6 @@ def build_parts(
         ownership=ownership, inventory=inventory, metrics=metrics, events=events,
     )  # fmt: skip
     schedule = Schedule(due_logs, states, jobs, configuration, conditions, ownership, clock)
-    stall_timeout_ms = lambda: configuration().broker.job_stall_timeout_ms  # noqa: E731
     return Parts(
         configuration=configuration, log_dirs=log_dirs, files=files, clock=clock, life=life,
         work_bell=Bell(), commit_bell=Bell(), progressed=threading.Condition(),
@@ -157,14 +144,5 @@ def build_parts(
         failures=failures, obstacles=obstacles, ownership=ownership, conditions=conditions, throttle=Throttle(clock),
         jobs=jobs, schedule=schedule, deletions=deletions, retention=retention, wanted=wanted, commits=commits,
         brokers=brokers, leases=leases, ways=ways,
-        engine=Engine(lambda: spark_place(configuration().broker), clock, stall_timeout_ms),
-        express_engine=Engine(lambda: express_place(configuration().broker), clock, stall_timeout_ms),
+        engine=Engine(configuration, spark_place, clock), express_engine=Engine(configuration, express_place, clock),
     )  # fmt: skip
-
-
-def _recorded(metrics: Metrics, inventory: Inventory, event: HistoryEvent) -> None:
-    """An event was recorded; a result that is dropped was work for nothing."""
-    metrics.told(event)
-    if (event.kind, event.outcome) == ("commit", "dropped") and event.topic is not None:
-        log = LogId.of_fields(event.model_dump())
-        metrics.wasted(log.log_dir, inventory.staged_bytes(log))

@@ -33,9 +33,8 @@ from cleanerd.daemon.api.status_page import StatusPage, landing_page
 from cleanerd.daemon.api.verbs import VERBS
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus, ReloadTrigger
 from cleanerd.daemon.configuration.watch import ConfigWatcher
-from cleanerd.daemon.kafka_admin import KafkaAdmin
 from cleanerd.daemon.notify import ServiceManager
-from cleanerd.daemon.parts import build_parts, no_cluster
+from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.reports import scraped_metrics
 from cleanerd.daemon.reports.status_line import StatusLine
 from cleanerd.daemon.store import Store
@@ -82,7 +81,7 @@ class Daemon:
         self._stopping = threading.Event()
         self._reload_wanted = threading.Event()
         self._history = _open_history(config.state_dir, config.history_max_bytes)
-        self._mutes = Mutes(self._history, clock, self._connect)
+        self._mutes = Mutes(self._history, clock, lambda: self._reloader.current)
         self._reloader = Reloader(
             configuration.with_mutes(self._mutes.ratios()),
             lambda: load().with_mutes(self._mutes.ratios()),
@@ -166,7 +165,7 @@ class Daemon:
                 self._manager.reloading()
                 self._reload(ReloadTrigger.SIGNAL)
                 self._manager.ready(self._status_line.text())
-            self._manager.keep_watch(lambda: self._crew.is_alive(_HUNG_S))
+            self._manager.keep_watch(is_alive=self._crew.is_alive(_HUNG_S))
             if self._manager.listens:
                 self._manager.status(self._status_line.text())
 
@@ -184,12 +183,6 @@ class Daemon:
         with self._refreshing:
             if self._tail.has_news():
                 self._reload(ReloadTrigger.METADATA)
-
-    def _connect(self) -> KafkaAdmin:
-        config = self._reloader.current.broker
-        if not config.kafka_bootstrap_servers:
-            no_cluster()
-        return KafkaAdmin(config.kafka_bootstrap_servers, config.kafka_client_config)
 
     def _reload(self, trigger: ReloadTrigger) -> bool:
         """Reload, wake whatever the new configuration concerns, report it; whether it was adopted."""

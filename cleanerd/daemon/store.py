@@ -61,19 +61,18 @@ _log = structlog.get_logger("cleanerd")
 
 _T = TypeVar("_T")
 _Key = tuple[str, str]
-_Action = Callable[[sqlite3.Connection], None]
+_Action = Callable[[sqlite3.Connection], object]
 MAX_AGE_MS = 30 * 86_400_000
 
 
 class Store:
-    """The file at `path`: events and samples not older than `max_age_ms` that take up to about `max_bytes`, and state.
+    """The file at `path`: events and samples not older than `MAX_AGE_MS` that take up to about `max_bytes`, and state.
 
     Every method may be called from any thread; writers take turns. None raises because of the file.
     """
 
-    def __init__(self, path: str, *, max_bytes: int, max_age_ms: int = MAX_AGE_MS) -> None:
+    def __init__(self, path: str, *, max_bytes: int) -> None:
         self._path = path
-        self._max_age_ms = max_age_ms
         self._max_bytes = max_bytes
         self._lock = threading.Lock()  # guards all that follows
         self._connection: sqlite3.Connection | None = None
@@ -100,7 +99,7 @@ class Store:
         row = (event.time_ms, event.topic, event.partition, event.model_dump_json(exclude_defaults=True))
         insert = "INSERT INTO events (time_ms, topic, partition, event) VALUES (?, ?, ?, ?)"
         with self._lock:
-            if not self._write("NORMAL", lambda connection: _run(connection, insert, row)):
+            if not self._write("NORMAL", lambda connection: connection.execute(insert, row)):
                 self._lost_events += 1
             self._save()  # there is something to save if the file had to be replaced
 
@@ -125,7 +124,7 @@ class Store:
         values = [(s.time_ms, key, s.size_bytes, s.clean_bytes, s.cleanable_bytes) for key, s in rows]
         insert = "INSERT OR REPLACE INTO samples VALUES (?, ?, ?, ?, ?)"
         with self._lock:
-            self._write("NORMAL", lambda connection: _run_all(connection, insert, values))
+            self._write("NORMAL", lambda connection: connection.executemany(insert, values))
 
     def samples(self, log: LogId | None, since_ms: int) -> tuple[SizeSample, ...]:
         """How dirty a log was since then, or all logs together were, oldest first. Between two of them, as in the first."""
@@ -210,7 +209,7 @@ class Store:
 
     def _drop(self, connection: sqlite3.Connection, now_ms: int) -> None:
         for table in ("events", "samples"):
-            connection.execute(f"DELETE FROM {table} WHERE time_ms < ?", (now_ms - self._max_age_ms,))  # noqa: S608 - fixed text
+            connection.execute(f"DELETE FROM {table} WHERE time_ms < ?", (now_ms - MAX_AGE_MS,))  # noqa: S608 - fixed text
         kept = int(_SAMPLES_SHARE * self._max_bytes / _SAMPLE_BYTES)
         surplus = _number(connection, "SELECT count(*) FROM samples") - kept
         if surplus > 0:
@@ -301,14 +300,6 @@ class Store:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.close()
             self._connection = None
-
-
-def _run(connection: sqlite3.Connection, statement: str, parameters: tuple[object, ...]) -> None:
-    connection.execute(statement, parameters)
-
-
-def _run_all(connection: sqlite3.Connection, statement: str, rows: Collection[tuple[object, ...]]) -> None:
-    connection.executemany(statement, rows)
 
 
 def _log_key(log: LogId) -> int:

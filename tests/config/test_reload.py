@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cleanerd.config.keys import BROKER_KEYS
-from cleanerd.config.load import Configuration, resolve
+from cleanerd.config.load import Configuration
 from cleanerd.config.model import KraftMetadata
 from cleanerd.config.reload import CLEANER_KEYS, ReloadPlan, plan_reload
 from cleanerd.config.settings import Scope
-from cleanerd.config.sources import read_sources
 from cleanerd.errors import BadConfiguration
+from tests.config.test_load import configured
 
 Texts = Mapping[str, str]
 SEVEN = {  # C150: a cluster-wide update of all seven keys
@@ -25,17 +25,6 @@ SEVEN = {  # C150: a cluster-wide update of all seven keys
     "log.cleaner.io.max.bytes.per.second": "50000000",
     "log.cleaner.backoff.ms": "6000",
 }
-
-
-def configured(
-    broker: Texts | None = None,
-    topics: Mapping[str, Texts] | None = None,
-    metadata: KraftMetadata | None = None,
-) -> Configuration:
-    assignments = [
-        (topic, key, text) for topic, texts in (topics or {}).items() for key, text in texts.items()
-    ]
-    return resolve(read_sources(None, (broker or {}).items(), assignments), metadata)
 
 
 def kraft(

@@ -95,13 +95,13 @@ class Fixture:
 
     def __post_init__(self) -> None:
         self.inventory = Inventory(self.files, self.clock)
-        self.due_logs = DueLogs(self.inventory, self.clock)
+        self.due_logs = DueLogs(self.inventory, self.clock, lambda: self)  # type: ignore[arg-type, return-value]
 
     @property
     def root(self) -> Path:
         return self.dirs[0]
 
-    def config(self, topic: str) -> TopicConfig:
+    def topic(self, topic: str) -> TopicConfig:
         return self.configs.get(topic, CONFIG)
 
     def is_free(self, log: LogId) -> bool:
@@ -111,7 +111,7 @@ class Fixture:
         """What the scan reports, in words."""
         report = self.inventory.scan([str(path) for path in self.dirs])
         for log in report.appeared if self.looks else ():
-            self.due_logs.estimate(log, self.clock.now_ms(), self.config)
+            self.due_logs.estimate(log)
             self.due_logs.note_horizon(log, None)
         return [
             f"{word} {log}"
@@ -120,13 +120,13 @@ class Fixture:
         ]
 
     def due(self) -> list[Due]:
-        return self.due_logs.due(self.clock.now_ms(), self.config, self.is_free)
+        return self.due_logs.due(self.is_free)
 
     def due_names(self) -> list[str]:
         return [str(due.log) for due in self.due()]
 
     def next_due_in_ms(self) -> int | None:
-        at_ms = self.due_logs.next_due_ms(self.clock.now_ms(), self.config, self.is_free)
+        at_ms = self.due_logs.next_due_ms(self.is_free)
         return None if at_ms is None else at_ms - self.clock.now_ms()
 
     def log(self, name: str, log_dir: Path | None = None) -> LogId:

@@ -123,17 +123,6 @@ def test_healthz_tells_of_an_engine_that_stalls_until_a_cleaning_comes_through(
         assert health()[0] == 200
 
 
-def test_sigterm_in_the_middle_of_a_cleaning_ends_in_time_and_changes_nothing(
-    tmp_path: Path, log_dir: Path
-) -> None:
-    with in_the_middle(tmp_path, log_dir) as daemon:
-        before = contents(log_dir / "big-0")
-        began = time.monotonic()
-        assert daemon.stop(signal.SIGTERM) == 0
-        assert time.monotonic() - began < 25
-        assert contents(log_dir / "big-0") == before
-
-
 def test_kill_in_the_middle_leaves_an_engine_that_ends_and_a_log_that_the_next_start_cleans(
     tmp_path: Path, log_dir: Path
 ) -> None:

@@ -12,6 +12,7 @@ from cleanerd.daemon.reports.explain import _cleaned_next_by
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.files import FileStat, RealFiles
+from cleanerd.errors import SourceChanged
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix
 from cleanerd.policy.staging import pays_again
@@ -105,7 +106,7 @@ def test_being_second_is_no_failure(world: World) -> None:
         job = daemon.parts.schedule.next()
         assert job is not None
         for log in job.logs:
-            daemon.crew.cleaners.cleaned(job, log, superseded(log))
+            daemon.crew.cleaners.cleanings.cleaned(job, log, superseded(log))
             daemon.parts.states.done_cleaning(log)
         daemon.parts.jobs.end(job, [SUPERSEDED], None)
         assert daemon.parts.schedule.next() is None, "not in a circle"
@@ -173,7 +174,8 @@ def test_what_is_thrown_away_is_counted(world: World) -> None:
     waiting = sum(path.stat().st_size for path in (world.a / "one-0").glob("*.cleanerd"))
     daemon.crew.cleaners.work(Job("request", [log], force=False), _Nothing())  # type: ignore[arg-type]
     assert world.scrape().total("cleanerd_staged_wasted_bytes_total") == waiting
-    daemon.parts.events.dropped(log, "stale")
+    assert world.parts.states.try_start_all([log])
+    world.parts.commits.told(log, SourceChanged("stale"), "lock")
     assert world.scrape().total("cleanerd_staged_wasted_bytes_total") == 2 * waiting
 
 

@@ -1,7 +1,7 @@
-"""Which log is due, why, in which order, and when the next one will be (rules 1.1-1.25; cases C012-C036, D01-D05).
+"""Which log is due, why, in which order, and when the next one will be (rules 1.1-1.25).
 
-The arithmetic of these cases is in `tests/policy/test_cleanable.py`; here they are files on a disk. That
-what the daemon knows without reading a segment is an upper bound is proved in `test_urgency.py`.
+The arithmetic is in `tests/policy/test_cleanable.py`; here are files on a disk, a few of each kind. That what the daemon
+knows without reading a segment is an upper bound is proved in `test_urgency.py`, for any log.
 """
 
 import itertools
@@ -81,15 +81,6 @@ def test_c016_log_whose_first_batches_cannot_be_read_does_not_stop_the_others(th
     assert three.due_names() == ["log30-0", "log25-0"]
 
 
-def test_c017_checkpoint_beyond_the_log_end_may_have_to_be_reset(fixture: Fixture) -> None:
-    """All of the log counts as dirty."""
-    log_of(fixture, "log20-0", 20)
-    write_cleaner_checkpoint(fixture.root, {"log20-0": 200})
-    fixture.scan()
-    (due,) = fixture.due()
-    assert (due.range.first_dirty_offset, due.range.dirty_ratio) == (0, 1.0)
-
-
 def test_1_6_checkpoint_in_the_active_segment_is_left_alone(fixture: Fixture) -> None:
     """The log end decides, and it is read only for that; a longer log is still as clean."""
     log_of(fixture, "log20-0", 20)
@@ -103,15 +94,6 @@ def test_1_6_checkpoint_in_the_active_segment_is_left_alone(fixture: Fixture) ->
         file.write(batch(20))
     fixture.scan()
     assert fixture.due_names() == []
-
-
-def test_c018_checkpoint_below_the_log_start(fixture: Fixture) -> None:
-    log_of(fixture, "log20-0", 20)
-    write_cleaner_checkpoint(fixture.root, {"log20-0": 0})
-    write_checkpoint(fixture.root, names.LOG_START_CHECKPOINT, {"log20-0": 10})
-    fixture.scan()
-    (due,) = fixture.due()
-    assert due.range.first_dirty_offset == 10
 
 
 @pytest.mark.parametrize("checkpoint", [0, 3])
@@ -130,15 +112,6 @@ def test_c021_log_that_was_deleted_up_to_its_end(fixture: Fixture) -> None:
     write_checkpoint(fixture.root, names.LOG_START_CHECKPOINT, {"log20-0": 20})
     fixture.scan()
     assert fixture.due_names() == []
-
-
-def test_c022_log_with_a_bad_checkpoint_beside_a_dirtier_one(fixture: Fixture) -> None:
-    log_of(fixture, "log20-0", 20)
-    log_of(fixture, "log25-0", 25)
-    write_checkpoint(fixture.root, names.LOG_START_CHECKPOINT, {"log20-0": 15})
-    write_cleaner_checkpoint(fixture.root, {"log20-0": 10, "log25-0": 5})
-    fixture.scan()
-    assert fixture.due_names()[0] == "log25-0"
 
 
 def test_c023_high_watermark_that_a_broker_checkpointed_is_the_bound(fixture: Fixture) -> None:
@@ -182,15 +155,6 @@ def test_c025_min_lag_makes_a_log_due_by_the_mere_passing_of_time(fixture: Fixtu
     assert due.range.first_uncleanable_offset == 40
 
 
-def test_c027_checkpoint_between_log_start_and_active_segment_counts(fixture: Fixture) -> None:
-    log_of(fixture, "log20-0", 20)
-    write_checkpoint(fixture.root, names.LOG_START_CHECKPOINT, {"log20-0": 10})
-    write_cleaner_checkpoint(fixture.root, {"log20-0": 14})
-    fixture.scan()
-    (due,) = fixture.due()
-    assert due.range.first_dirty_offset == 14
-
-
 def test_c029_c030_sizes_are_those_of_the_files(fixture: Fixture) -> None:
     write_log(fixture.root / "log30-0", {base: 100 + base for base in range(6)})
     write_cleaner_checkpoint(fixture.root, {"log30-0": 2})
@@ -200,8 +164,9 @@ def test_c029_c030_sizes_are_those_of_the_files(fixture: Fixture) -> None:
     write_cleaner_checkpoint(fixture.root, {"log30-0": 5})
     fixture.scan()
     assert fixture.due_names() == []
-    totals = fixture.due_logs.totals(fixture.clock.now_ms(), fixture.config)
-    assert totals[str(fixture.root)].size_bytes == sum(range(100, 106))
+    known = fixture.inventory.facts(fixture.log("log30-0"))
+    assert known is not None
+    assert known.contents.size_bytes == sum(range(100, 106))
 
 
 def overdue_log(fixture: Fixture, name: str, first_batch_ms: int, *, clean: int, dirty: int) -> None:
@@ -236,19 +201,6 @@ def test_d05_first_batches_without_a_time_are_never_overdue(fixture: Fixture, fi
     write_cleaner_checkpoint(fixture.root, {"odd-0": 10})
     fixture.scan()
     assert (fixture.due_names(), fixture.next_due_in_ms()) == ([], None)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "clean", "dirty", "is_due"), [(0.5, 50, 50, False), (0.5, 49, 51, True), (1.0, 0, 100, False)]
-)
-def test_d02_d03_ratio_must_be_above_the_threshold(
-    fixture: Fixture, ratio: float, clean: int, dirty: int, is_due: bool
-) -> None:
-    fixture.configs["t"] = CONFIG.but(own_min_cleanable_dirty_ratio=ratio)
-    write_log(fixture.root / "t-0", {0: clean, 10: dirty, 20: 0})
-    write_cleaner_checkpoint(fixture.root, {"t-0": 10})
-    fixture.scan()
-    assert bool(fixture.due()) is is_due
 
 
 @pytest.mark.parametrize(
@@ -389,7 +341,7 @@ def test_horizons_are_looked_for_when_the_last_cleaning_is_delete_retention_ms_a
     write_log(log, {50: 0})
     fixture.scan()
     assert fixture.next_due_in_ms() == 1
-    fixture.due_logs.note_cleaned(fixture.log("t-0"), fixture.config)
+    fixture.due_logs.note_cleaned(fixture.log("t-0"))
     assert fixture.next_due_in_ms() == day_ms
 
 
@@ -417,12 +369,7 @@ def test_a_look_for_reserved_topics_costs_nothing_for_the_others(three: Fixture)
     """It is had after each commit, beside any number of other logs."""
     asked: list[str] = []
     three.due_logs.reserve(["log25"], 60_000)
-    found = three.due_logs.due(
-        three.clock.now_ms(),
-        three.config,
-        lambda log: not asked.append(log.topic_partition.topic),
-        reserved_only=True,
-    )
+    found = three.due_logs.due(lambda log: not asked.append(log.topic_partition.topic), reserved_only=True)
     assert [one.log.topic_partition.topic for one in found] == asked == ["log25"]
 
 
@@ -474,15 +421,3 @@ def test_first_batches_are_read_once(fixture: Fixture, monkeypatch: pytest.Monke
     fixture.scan()
     fixture.due()
     assert next(read) == 12
-
-
-def test_1_25_totals_of_a_log_directory(three: Fixture) -> None:
-    """The highest ratio of any compacted log, whether or not it qualifies; 0 when there is none."""
-    (totals,) = three.due_logs.totals(three.clock.now_ms(), three.config).values()
-    assert totals.size_bytes == 100 * (20 + 25 + 30)
-    assert totals.cleanable_bytes == 100 * (0 + 4 + 8)
-    assert totals.max_dirty_ratio == pytest.approx(8 / 28)
-    for topic in three.configs:
-        three.configs[topic] = CONFIG.but(cleanup_policy=("delete",))
-    (totals,) = three.due_logs.totals(three.clock.now_ms(), three.config).values()
-    assert (totals.cleanable_bytes, totals.max_dirty_ratio) == (0, 0.0)

@@ -26,6 +26,7 @@ from cleanerd.config.settings import Scope
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.configuration.reload import ReloadStatus, ReloadTrigger
 from cleanerd.daemon.engine.calls import CleanCall
+from cleanerd.daemon.kafka_admin import KafkaAdmin
 from cleanerd.daemon.loops.housekeeper import Housekeeper
 from cleanerd.daemon.process import Daemon
 from cleanerd.daemon.reports import retention
@@ -59,7 +60,7 @@ class Running:
         }
         self._write({})
         self._daemon = Daemon(self._load(), (str(self.log_dir),), str(self._file), self._load, lambda: None)
-        self.parts, self.crew, self.connect = self._daemon._parts, self._daemon._crew, self._daemon._connect
+        self.parts, self.crew = self._daemon._parts, self._daemon._crew
         self.parts.ownership.take_at_start(self.parts.log_dirs)
         self.t = self.log("t")
         self._written, self._random = 0, random.Random(1)
@@ -198,7 +199,7 @@ def staged_pause_s(running: Running) -> object:
 
 def failed(running: Running) -> tuple[bool, int]:
     """What one failure makes of a log: whether it is uncleanable, and else how long it waits, in ms."""
-    running.crew.cleaners._failed(running.t, BAD)
+    running.crew.cleaners.cleanings._note_failed(running.t, BAD)
     found = running.parts.failures.of(running.t)
     assert found is not None
     running.parts.failures.retry([running.t])
@@ -218,9 +219,11 @@ def release(running: Running) -> bool:
 def cluster(running: Running) -> object:
     """The brokers that the daemon would ask, and the file that says how."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("cleanerd.daemon.process.KafkaAdmin", lambda *asked: asked)
+        asked: list[object] = []
+        patched.setattr(KafkaAdmin, "__init__", lambda _, *given: asked.extend(given))
         try:
-            return running.connect()
+            KafkaAdmin.of(running.parts.configuration().broker)
+            return tuple(asked)
         except ClusterRefused:
             return None
 
@@ -337,7 +340,7 @@ EFFECTS: dict[str, Effect] = {
     "log.cleaner.backoff.ms": Effect(pause_s("cleanerd-retention"), "4000", 15.0, 4.0),
     "cleanerd.scan.interval.ms": Effect(pause_s("cleanerd-scanner"), "9000", 30.0, 9.0),
     "cleanerd.job.stall.timeout.ms": Effect(
-        lambda running: running.parts.engine._stall_timeout_ms(), "1000", 300_000, 1000
+        lambda running: running.parts.engine.stall_limit_s, "1000", 300.0, 1.0
     ),
     # which logs are cleaned, and when
     "cleanerd.log.cleaner.enable": Effect(obstacle, "false", None, "cleaning is off"),

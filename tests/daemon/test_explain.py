@@ -145,6 +145,7 @@ def test_a_clean_log_may_be_rolled(daemon: DaemonProcess) -> None:
     assert ", or from 20" in facts["cleaned next by"]
     assert facts["cleaned next by"].endswith(" on if a tombstone has passed its delete horizon")
     assert facts["what to do"] == "`cleanerctl clean good-0 --roll`"
+    assert {"first dirty offset", "dirty ratio", "active segment"} <= facts.keys()
     log = daemon.log("good-0")
     parts = ("clean_bytes", "cleanable_bytes", "uncleanable_bytes", "active_bytes")
     assert sum(log[part] for part in parts) == log["size_bytes"]

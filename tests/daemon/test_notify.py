@@ -1,6 +1,7 @@
 """sd_notify(3) against a real datagram socket: the messages, and when a real daemon sends them."""
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -9,22 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.config.load import Configuration, resolve
-from cleanerd.config.model import KraftMetadata
-from cleanerd.config.sources import read_sources
-from cleanerd.daemon.configuration.reload import Reloader, ReloadTrigger
 from cleanerd.daemon.notify import EXTENSION_S, ServiceManager
-from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.reports.status_line import StatusLine
-from cleanerd.daemon.store import Store
-from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.values.job import Job
-from cleanerd.env.files import RealFiles
 from cleanerd.format.names import META_PROPERTIES
 from tests.cleaning.logs import write_logs
 from tests.daemon.inventories import HandClock
 from tests.daemon.processes import DaemonProcess
 from tests.operate.manager import Manager
+from tests.operate.world import World
 
 WATCHDOG_USEC = 60_000_000
 
@@ -99,7 +93,7 @@ def test_nobody_who_listens_is_no_error(address: str, clock: HandClock) -> None:
     notify.ready("x")
     notify.reloading()
     notify.extend_timeout()
-    notify.keep_watch(lambda: True)
+    notify.keep_watch(is_alive=True)
     notify.stopping(1)
 
 
@@ -138,47 +132,31 @@ def test_watchdog_is_pinged_at_half_of_its_period(manager: Manager, clock: HandC
     notify = notifier(manager, clock, WATCHDOG_USEC=WATCHDOG_USEC)
     for _ in range(120):  # seconds
         clock.advance(1000)
-        notify.keep_watch(lambda: True)
+        notify.keep_watch(is_alive=True)
     assert manager.all() == [{"WATCHDOG": "1"}] * 4
 
 
 # -- the daemon's parts ---------------------------------------------------------------------------------------------
 
 
+class Two(World):
+    """With two dirty logs of different dirtiness."""
+
+    topics = ("first", "second")
+
+
 @pytest.fixture
-def supervised(tmp_path: Path, clock: HandClock) -> Iterator[tuple[Supervisor, Reloader]]:
-    """A supervisor that has not been started, over two dirty logs of different dirtiness."""
-    write_plain_logs(tmp_path / "logs", "first", "second")
-    configuration = resolve(read_sources(None, [("log.cleanup.policy", "compact")], []))
-    reloader = Reloader(configuration, lambda: configuration, no_metadata, lambda _: None, clock)
-    history = Store(str(tmp_path / "history.sqlite"), max_age_ms=1000, max_bytes=10_000_000)
-    supervisor = Supervisor(
-        build_parts(lambda: reloader.current, (str(tmp_path / "logs"),), history, RealFiles(), clock)
-    )
-    supervisor.crew.scanner.scan()
-    yield supervisor, reloader
-    history.close()
-    supervisor.parts.ownership.release()
-
-
-def write_plain_logs(log_dir: Path, *topics: str) -> Path:
-    """In a directory that is not a broker's: no metadata log is needed to know how topics are configured."""
-    write_logs(log_dir, *topics)
-    (log_dir / META_PROPERTIES).unlink()
-    return log_dir
-
-
-def no_metadata() -> KraftMetadata | None:
-    return None
+def world(tmp_path: Path, clock: HandClock) -> Iterator[World]:
+    (tmp_path / "world").mkdir()
+    world = Two(tmp_path / "world", clock)
+    yield world
+    world.close()
 
 
 def test_pings_stop_when_a_worker_hangs_and_only_then(
-    manager: Manager,
-    clock: HandClock,
-    supervised: tuple[Supervisor, Reloader],
-    monkeypatch: pytest.MonkeyPatch,
+    manager: Manager, clock: HandClock, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    supervisor, _ = supervised
+    supervisor = world.daemon
     entered, leave = threading.Event(), threading.Event()
 
     def hang() -> Job | None:
@@ -195,13 +173,13 @@ def test_pings_stop_when_a_worker_hangs_and_only_then(
         seconds_pinged = []
         for second in range(1, 1001):
             clock.advance(1000)
-            notify.keep_watch(lambda: supervisor.crew.is_alive(600.0))
+            notify.keep_watch(is_alive=supervisor.crew.is_alive(600.0))
             if manager.receive() is not None:
                 seconds_pinged.append(second)
         assert seconds_pinged == list(range(30, 600, 30))
         for worker in supervisor.crew.cleaners.workers.all():
             worker.beat()  # its tasks report after all
-        notify.keep_watch(lambda: supervisor.crew.is_alive(600.0))
+        notify.keep_watch(is_alive=supervisor.crew.is_alive(600.0))
         assert manager.all() == [{"WATCHDOG": "1"}]
     finally:
         supervisor.crew.cleaners.workers.stop()
@@ -209,34 +187,21 @@ def test_pings_stop_when_a_worker_hangs_and_only_then(
         assert supervisor.crew.cleaners.workers.join(10)
 
 
-def test_status_line_counts_dirty_logs_and_names_the_dirtiest(
-    clock: HandClock, supervised: tuple[Supervisor, Reloader], tmp_path: Path
-) -> None:
-    supervisor, reloader = supervised
-    line = StatusLine(supervisor.parts, reloader)
+def test_status_line_counts_dirty_logs_and_names_the_dirtiest(clock: HandClock, world: World) -> None:
+    line = StatusLine(world.parts, world.reloader)
     assert line.text() == "2/2 partitions dirty, dirtiest first-0 100 %"
-    for path in (tmp_path / "logs" / "first-0").iterdir():
-        path.unlink()
-    (tmp_path / "logs" / "first-0").rmdir()
-    supervisor.crew.scanner.scan()
+    shutil.rmtree(world.a / "first-0")
+    world.scan()
     assert line.text().startswith("2/2"), "made anew only now and then"
     clock.advance(60_000)
     assert line.text() == "1/1 partitions dirty, dirtiest second-0 100 %"
 
 
-def test_status_line_says_what_needs_somebody(
-    clock: HandClock, supervised: tuple[Supervisor, Reloader]
-) -> None:
-    supervisor, reloader = supervised
-    rejecting = Reloader(reloader.current, _broken, no_metadata, lambda _: None, clock)
-    rejecting.reload(ReloadTrigger.SIGNAL)
-    supervisor.parts.obstacles.offline["/gone"] = "not there"
-    text = StatusLine(supervisor.parts, rejecting).text()
+def test_status_line_says_what_needs_somebody(world: World) -> None:
+    world.configure(cleanerd_retry_max=-1)
+    world.parts.obstacles.offline["/gone"] = "not there"
+    text = StatusLine(world.parts, world.reloader).text()
     assert text.endswith("; 1 log directories offline; the last reload was rejected, see the log")
-
-
-def _broken() -> Configuration:
-    raise OSError("cannot read it")
 
 
 # -- the daemon -----------------------------------------------------------------------------------------------------
@@ -244,7 +209,8 @@ def _broken() -> Configuration:
 
 def test_a_real_daemon_from_start_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ready once and not too early, reloads framed, stopping announced, the watchdog fed meanwhile."""
-    log_dir = write_plain_logs(tmp_path / "logs", "first")
+    log_dir = write_logs(tmp_path / "logs", "first")
+    (log_dir / META_PROPERTIES).unlink()
     leftover = log_dir / "first-0" / "00000000000000009999.log.cleanerd"
     leftover.touch()
     daemon = DaemonProcess(

@@ -20,6 +20,11 @@ from cleanerd.format.names import TopicPartition
         ("orders-[0-2]", "orders", 1, True),
         ("orders-[0-2]", "orders", 3, False),
         ("Orders", "orders", 3, False),
+        ("orders-*", "orders-eu", 3, True),
+        ("orders-*", "my-orders", 3, False),
+        ("orders-?", "orders", 30, False),
+        ("orders.*", "orders", 3, False),  # a dot is a dot
+        ("", "orders", 3, False),
     ],
 )
 def test_patterns(pattern: str | None, topic: str, partition: int, expected: bool) -> None:

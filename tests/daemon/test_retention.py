@@ -7,6 +7,7 @@ import errno
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -17,15 +18,11 @@ from cleanerd.config.model import KraftMetadata, TopicConfig
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import ListedLog
+from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.store import Store
-from cleanerd.daemon.telemetry.event_log import EventLog
-from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.deletions import PendingDeletions
-from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.daemon.work.recoveries import Recoveries
-from cleanerd.daemon.work.retention import RetentionPasses, whose_turn
-from cleanerd.daemon.work.states import NotTaken, PartitionStates
+from cleanerd.daemon.work.retention import whose_turn
+from cleanerd.daemon.work.states import NotTaken
 from cleanerd.env.clock import FixedNow
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
@@ -39,59 +36,30 @@ from tests.cleaning.retained import NOW_MS, TP, bases, stop_broker, write_log
 CLOCK = FixedNow(NOW_MS)
 
 
-class Deletions(PendingDeletions):
-    """Looks whether somebody else could work on the log."""
-
-    def __init__(self, passes: "Passes") -> None:
-        super().__init__(RealFiles(), CLOCK)
-        self._passes = passes
-
-    def add(self, paths: Iterable[str], due_ms: int) -> None:
-        self._passes.busy.append(not self._passes.states.try_start_all([self._passes.log]))
-        super().add(paths, due_ms)
-
-
-class Outcomes(EventLog):
-    """Remembers what became of the log."""
-
-    def retained(self, log: LogId, retained: Retained | None, reason: str | None) -> None:
-        self.all.append((retained, reason))
-
-    all: list[tuple[Retained | None, str | None]]
-
-
 class Passes:
     """A daemon as far as retention is concerned."""
 
     def __init__(self, log_dir: Path, policy: str, broker: Mapping[str, str] | None = None) -> None:
         self.log = LogId(str(log_dir), TP)
-        self.states = PartitionStates(CLOCK)
-        self.pending = Deletions(self)
-        self.busy: list[bool] = []  # whether nobody could have taken the log when it lost segments
         self.configuration = configured(policy, broker or {})
-        store = Store(str(log_dir.parent / "store"), max_age_ms=10**9, max_bytes=10**6)
-        self.events, self.metrics = Outcomes(store, CLOCK), Metrics([str(log_dir)], CLOCK)
-        self.events.all = self.outcomes = []
-        self.inventory = Inventory(RealFiles(), CLOCK)
-        recoveries = Recoveries(self.events, self.pending, self.metrics, lambda: None)
-        self.ownership = Ownership(RealFiles(), CLOCK, (), recoveries)
-        self.retention = RetentionPasses(
-            states=self.states,
-            files=RealFiles(),
-            clock=CLOCK,
-            configuration=lambda: self.configuration,
-            deletions=self.pending,
-            ownership=self.ownership,
-            inventory=self.inventory,
-            metrics=self.metrics,
-            events=self.events,
-        )
+        store = Store(str(log_dir.parent / "store"), max_bytes=10**6)
+        parts = build_parts(lambda: self.configuration, (str(log_dir),), store, RealFiles(), CLOCK)
+        self.states, self.pending, self.ownership = parts.states, parts.deletions, parts.ownership
+        self.inventory, self.retention = parts.inventory, parts.retention
+        self.retained: list[Retained | None] = []  # None: the pass failed
+        parts.metrics.retained = lambda _, retained: self.retained.append(retained)  # type: ignore[method-assign]
+        self.busy: list[bool] = []  # whether nobody could have taken the log when it lost segments
+        self._add, self.pending.add = self.pending.add, self._looking  # type: ignore[method-assign]
+
+    def _looking(self, paths: Iterable[str], due_ms: int) -> None:
+        self.busy.append(not self.states.try_start_all([self.log]))
+        self._add(paths, due_ms)
 
     def run(self) -> int:
         """How many segments went."""
-        self.outcomes.clear()
+        self.retained.clear()
         self.retention.run([self.log])
-        return sum(retained.segments for retained, _ in self.outcomes if retained is not None)
+        return sum(retained.segments for retained in self.retained if retained is not None)
 
     def is_free(self) -> bool:
         if not self.states.try_start_all([self.log]):
@@ -142,11 +110,8 @@ def test_1_30_released_also_after_a_failure(tmp_path: Path) -> None:
     (directory / names.LEADER_EPOCH_CHECKPOINT).write_bytes(b"damaged")
     for policy in ("delete", "compact,delete"):
         passes = Passes(tmp_path, policy)
-        assert passes.run() == 0
-        [(retained, reason)] = passes.outcomes
-        assert retained is None
-        assert reason is not None
-        assert names.LEADER_EPOCH_CHECKPOINT in reason
+        assert names.LEADER_EPOCH_CHECKPOINT in str(passes.retention.run([passes.log])[passes.log])
+        assert passes.retained == [None]
         assert passes.is_free()
 
 
@@ -170,7 +135,7 @@ def test_the_logs_of_a_live_broker_are_its_own(tmp_path: Path) -> None:
     passes = Passes(tmp_path, "delete")
     with lock_of_another(tmp_path / names.LOCK):
         assert passes.run() == 0
-    assert passes.outcomes == []
+    assert passes.retained == []
     assert passes.run() == 3
 
 
@@ -184,7 +149,7 @@ def test_a_log_that_another_process_changes_has_not_failed(tmp_path: Path, polic
     with lock_of_another(tmp_path / names.LOCK):
         assert passes.retention.run([passes.log]) == {}, "its broker's: not even looked at"
     assert isinstance(passes.retention.run([passes.log])[passes.log], SourceChanged)
-    assert passes.outcomes == []
+    assert passes.retained == []
     swapped.unlink()
     assert passes.run() > 0
 
@@ -269,7 +234,8 @@ def test_1_29_compacted_logs_with_something_to_delete_have_a_turn_every_round(tm
 
 def has_turn(known: ListedLog, config: TopicConfig, *, has_failed: bool, is_time: bool) -> bool:
     failed = {known.log} if has_failed else set()
-    return whose_turn([known], lambda _: config, failed, is_time=is_time) == [known.log]
+    configuration = SimpleNamespace(topic=lambda _: config)
+    return whose_turn([known], configuration, failed, is_time=is_time) == [known.log]
 
 
 def known_log(log_dir: Path, policy: str) -> tuple[ListedLog, TopicConfig]:

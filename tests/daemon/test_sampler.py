@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cleanerd.daemon.telemetry.sampler import Sampler
+from cleanerd.daemon.loops.sampler import Sampler
 from tests.cleaning.logs import segment
 from tests.operate.world import World
 
@@ -19,7 +19,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def test_a_sample_every_ten_minutes_of_all_and_of_logs_that_have_moved(world: World) -> None:
     parts, (one, two) = world.parts, (world.log("one"), world.log("two"))
-    sampler = Sampler(parts.inventory, parts.due_logs, parts.configuration, parts.store)
+    sampler = Sampler(parts)
     first_ms = parts.clock.now_ms() // 600_000 * 600_000
     for second in (0, 1, 599):
         sampler.take(first_ms + 1000 * second)

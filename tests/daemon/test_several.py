@@ -16,8 +16,8 @@ from cleanerd.env.files import RealFiles
 from cleanerd.errors import Fatal
 from cleanerd.format import names
 from cleanerd.storage.lock import probe
-from tests.cleaning.logs import TRUTH, assert_settled, contents, lock_of_another, newest, write_logs
-from tests.daemon.processes import DaemonProcess, running, wait_until
+from tests.cleaning.logs import TRUTH, assert_settled, lock_of_another, newest, write_logs
+from tests.daemon.processes import DaemonProcess, wait_until
 from tests.daemon.test_at_work import in_the_middle
 from tests.daemon.test_at_work import log_dir as big
 from tests.daemon.test_faults import clean, results
@@ -36,7 +36,7 @@ def test_the_lock_of_a_second_directory_is_not_taken_while_the_first_is_refused(
         (tmp_path / name / "t-0").mkdir(parents=True)
         (tmp_path / name / "t-0" / f"{0:020}.log").touch()
     clock = SystemClock()
-    events = EventLog(Store(str(tmp_path / "store"), max_age_ms=10**9, max_bytes=10**6), clock)
+    events = EventLog(Store(str(tmp_path / "store"), max_bytes=10**6), clock)
     deletions, metrics = PendingDeletions(RealFiles(), clock), Metrics([], clock)
     ownership = Ownership(RealFiles(), clock, (), Recoveries(events, deletions, metrics, lambda: None))
     with (
@@ -97,15 +97,3 @@ def test_a_one_shot_beside_a_daemon_is_refused_and_disturbs_nothing(tmp_path: Pa
         assert daemon.outcomes("big-0") == ["committed"]
     assert newest(big / "big-0") == before
     assert newest(free / "one-0") == TRUTH
-
-
-def test_a_daemon_that_cannot_have_all_its_directories_ends_and_has_changed_nothing(tmp_path: Path) -> None:
-    shared, own = write_logs(tmp_path / "shared", "one"), write_logs(tmp_path / "own", "two")
-    before = contents(own / "two-0")
-    with running(tmp_path / "first", shared) as first:
-        (tmp_path / "second").mkdir()
-        second = DaemonProcess(tmp_path / "second", [own, shared], {})
-        assert second.spawn().wait(REFUSED_S) == 1
-        assert f"another cleanerd works in {shared}" in second.output()
-        assert contents(own / "two-0") == before
-        wait_until(lambda: committed(first, "one-0"), PATIENCE_S, first.output)

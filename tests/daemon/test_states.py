@@ -1,4 +1,7 @@
-"""States of logs under many threads: the table of spec behaviour 2A, its conformance cases, time limits, vanished logs."""
+"""States of logs under many threads: conformance cases, time limits, vanished logs.
+
+The table of spec behaviour 2A is in `tests/policy/test_lifecycle.py`; that it is kept to is in `test_states_model.py`.
+"""
 
 from collections.abc import Callable
 
@@ -7,7 +10,7 @@ import pytest
 from cleanerd.daemon.work.states import LogVanished, PartitionStates, StillRunning
 from cleanerd.env.clock import SystemClock
 from cleanerd.errors import Aborted
-from cleanerd.policy.lifecycle import ABORTED, IN_PROGRESS, NONE, CleaningState, IllegalTransition, paused
+from cleanerd.policy.lifecycle import ABORTED, IN_PROGRESS, NONE, IllegalTransition, paused
 from tests.daemon.clients import LOG, OTHER, THIRD, Waiter, hold, in_state, log_of, until, waiting
 
 
@@ -15,59 +18,6 @@ from tests.daemon.clients import LOG, OTHER, THIRD, Waiter, hold, in_state, log_
 def states() -> PartitionStates:
     """Nothing recorded yet."""
     return PartitionStates(SystemClock())
-
-
-# Every row of the table
-
-
-def started(states: PartitionStates) -> None:
-    """Select for compaction or retention."""
-    expected = [LOG] if states.is_free(LOG) else []
-    assert states.try_start_all([LOG]) == expected
-
-
-def paused_if_non_compacted(states: PartitionStates) -> None:
-    """Before retention outside of the cleaner."""
-    expected = [LOG] if states.is_free(LOG) else []
-    assert states.pause_non_compacted([LOG]) == expected
-
-
-TABLE = [
-    (started, NONE, IN_PROGRESS), (started, IN_PROGRESS, IN_PROGRESS), (started, ABORTED, ABORTED),
-    (started, paused(1), paused(1)), (started, paused(3), paused(3)),
-    (lambda s: s.abort_and_pause(LOG), NONE, paused(1)),
-    (lambda s: s.abort_and_pause(LOG), ABORTED, None),
-    (lambda s: s.abort_and_pause(LOG), paused(1), paused(2)), (lambda s: s.abort_and_pause(LOG), paused(3), paused(4)),
-    (lambda s: s.resume(LOG), NONE, None), (lambda s: s.resume(LOG), IN_PROGRESS, None),
-    (lambda s: s.resume(LOG), ABORTED, None), (lambda s: s.resume(LOG), paused(1), NONE),
-    (lambda s: s.resume(LOG), paused(3), paused(2)),
-    (lambda s: s.done_cleaning(LOG), NONE, None), (lambda s: s.done_cleaning(LOG), IN_PROGRESS, NONE),
-    (lambda s: s.done_cleaning(LOG), ABORTED, paused(1)), (lambda s: s.done_cleaning(LOG), paused(1), None),
-    (lambda s: s.done_cleaning(LOG), paused(3), None),
-    (lambda s: s.done_deleting([LOG]), NONE, None), (lambda s: s.done_deleting([LOG]), IN_PROGRESS, NONE),
-    (lambda s: s.done_deleting([LOG]), ABORTED, paused(1)), (lambda s: s.done_deleting([LOG]), paused(1), None),
-    (lambda s: s.done_deleting([LOG]), paused(3), None),
-    (paused_if_non_compacted, NONE, paused(1)), (paused_if_non_compacted, IN_PROGRESS, IN_PROGRESS),
-    (paused_if_non_compacted, ABORTED, ABORTED), (paused_if_non_compacted, paused(1), paused(1)),
-    (paused_if_non_compacted, paused(3), paused(3)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("call", "before", "after"), TABLE)
-def test_2a(
-    call: Callable[[PartitionStates], object],
-    before: CleaningState,
-    after: CleaningState | None,
-    states: PartitionStates,
-) -> None:
-    """One cell; None: an error, and the state stays. In progress with abort_and_pause blocks: see the next test."""
-    in_state(states, before)
-    if after is None:
-        with pytest.raises(IllegalTransition, match=f"orders-3: .*{before.status.value}"):
-            call(states)
-    else:
-        call(states)
-    assert (after or before) == states.state(LOG)
 
 
 def test_2_1_abort_and_pause_blocks_until_the_worker_has_stopped(states: PartitionStates) -> None:
@@ -110,7 +60,7 @@ def test_2_3_and_2_6_an_error_leaves_no_log_stuck(states: PartitionStates) -> No
     assert states.try_start_all([LOG, THIRD]) == [LOG, THIRD]
     with pytest.raises(IllegalTransition, match="orders-4"):
         states.done_deleting([LOG, OTHER, THIRD])
-    assert states.snapshot() == {}
+    assert states._states == {}
 
 
 # Conformance cases
@@ -256,7 +206,7 @@ def test_a_client_that_is_interrupted_leaves_no_pause() -> None:
             states.abort_and_pause(LOG, 1)
         if not arrives:
             states.done_cleaning(LOG)
-        assert states.snapshot() == {}
+        assert states._states == {}
 
 
 # Commits
@@ -285,7 +235,7 @@ def test_a_vanished_log_is_forgotten(states: PartitionStates) -> None:
     """With its pauses; a second time nothing happens."""
     in_state(states, paused(2)).forget(LOG)
     states.forget(LOG)
-    assert states.snapshot() == {}
+    assert states._states == {}
     assert states.try_start_all([LOG])
 
 
@@ -298,7 +248,7 @@ def test_waiters_for_a_vanished_log_are_sent_away(states: PartitionStates) -> No
     assert states.is_aborted(LOG)
     assert not states.try_start_all([LOG])
     assert states.done_cleaning(LOG) is False
-    assert states.snapshot() == {}
+    assert states._states == {}
 
 
 def test_a_worker_on_a_vanished_log_is_told_to_stop(states: PartitionStates) -> None:
@@ -330,4 +280,4 @@ def test_close_stops_everything(states: PartitionStates) -> None:
     assert states.try_start_all([log_of("new")]) == []
     assert states.pause_non_compacted([log_of("new")]) == []
     states.resume(THIRD)
-    assert states.snapshot() == {}
+    assert states._states == {}

@@ -14,8 +14,8 @@ import pytest
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.api.metrics_server import MetricsServer
 from cleanerd.daemon.api.status_page import StatusPage, landing_page
+from cleanerd.daemon.loops.sampler import Sampler
 from cleanerd.daemon.page.html import headers
-from cleanerd.daemon.telemetry.sampler import Sampler
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.holds import Hold
 from tests.cleaning.logs import segment
@@ -74,7 +74,7 @@ def cleaned(world: World, log: LogId, result: LogResult) -> None:
 def busy(world: World) -> None:
     """A job that runs, results that wait, things that happened."""
     parts, rows = world.parts, list[str]()
-    sampler = Sampler(parts.inventory, parts.due_logs, parts.configuration, parts.store)
+    sampler = Sampler(parts)
     world.add(*(f"topic-{number}" for number in range(12)))
     world.scan()
     for number in range(12):

@@ -13,6 +13,7 @@ import pytest
 from pydantic import TypeAdapter
 from structlog.testing import capture_logs
 
+from cleanerd.daemon import store
 from cleanerd.daemon.store import HOLD, Store
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
@@ -20,7 +21,6 @@ from cleanerd.daemon.values.sample import SizeSample
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.format.names import TopicPartition
 
-DAY_MS = 86_400_000
 SIZE = 1 << 20
 ORDERS = TopicPartition("orders", 0)
 
@@ -54,8 +54,8 @@ def events_of(lines: list[dict[str, Any]]) -> list[str]:
     return [line["event"] for line in lines]
 
 
-def opened(path: str, *, max_age_ms: int = DAY_MS, max_bytes: int = SIZE) -> Store:
-    return Store(path, max_age_ms=max_age_ms, max_bytes=max_bytes)
+def opened(path: str, *, max_bytes: int = SIZE) -> Store:
+    return Store(path, max_bytes=max_bytes)
 
 
 def times(
@@ -128,7 +128,7 @@ def test_a_hold_survives_kill_9_at_once(path: str) -> None:
     child = (
         "import os, sys\n"
         "from cleanerd.daemon.store import HOLD, Store\n"
-        "history = Store(sys.argv[1], max_age_ms=1, max_bytes=1)\n"
+        "history = Store(sys.argv[1], max_bytes=1)\n"
         "assert history.put(HOLD, 'h1', {'pattern': 'orders'})\n"
         "os.kill(os.getpid(), 9)\n"
     )
@@ -154,9 +154,10 @@ def test_only_holds_pay_for_stable_storage(path: str) -> None:
         assert synchronous() == expected
 
 
-def test_prune_drops_what_is_too_old(path: str) -> None:
+def test_prune_drops_what_is_too_old(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Older than the limit, not as old as it; state stays."""
-    history = opened(path, max_age_ms=100)
+    monkeypatch.setattr(store, "MAX_AGE_MS", 100)
+    history = opened(path)
     history.put("log", "a", {"x": 1})
     for time_ms in (899, 900, 901):
         history.record(event(time_ms))
@@ -207,12 +208,10 @@ def test_samples_come_back_by_log_and_time(path: str) -> None:
     assert sample(1).dirty_ratio == 0.25
 
 
-def test_samples_are_bounded_and_leave_room_for_events(path: str) -> None:
+def test_samples_are_bounded_and_leave_room_for_events(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fourth of the file: those of logs go first, the series of all logs together only by its age."""
-    history, logs = (
-        opened(path, max_age_ms=60, max_bytes=SIZE),
-        [LogId("/a", TopicPartition("t", n)) for n in range(500)],
-    )
+    monkeypatch.setattr(store, "MAX_AGE_MS", 60)
+    history, logs = opened(path), [LogId("/a", TopicPartition("t", n)) for n in range(500)]
     for time_ms in range(100):
         history.record_samples(sample(time_ms), dict.fromkeys(logs, sample(time_ms)))
     history.record(event(99))

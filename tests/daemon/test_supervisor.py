@@ -48,7 +48,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
     def supervisor(log_dir: Path, topics: dict[str, str], **settings: object) -> Supervisor:
         holds = configuration(log_dir, topics, **settings)
-        history = Store(str(tmp_path / "history.sqlite"), max_age_ms=10**9, max_bytes=10**9)
+        history = Store(str(tmp_path / "history.sqlite"), max_bytes=10**9)
         found = Supervisor(build_parts(lambda: holds, (str(log_dir),), history, RealFiles(), SystemClock()))
         found.parts.ownership.take_at_start([str(log_dir)])
         found.crew.scanner.scan()

@@ -29,14 +29,8 @@ class Heard:
         self._came = threading.Condition()
 
     def changed(self, log_dir: str, name: str | None) -> None:
-        self._add(Path(log_dir).name, str(name))
-
-    def lock_changed(self, log_dir: str) -> None:
-        self._add(Path(log_dir).name, names.LOCK)
-
-    def _add(self, *call: str) -> None:
         with self._came:
-            self.calls.append(call)
+            self.calls.append((Path(log_dir).name, str(name)))
             self._came.notify_all()
 
     def wait_for(self, *call: str) -> None:
@@ -75,7 +69,7 @@ def heard(root: Path) -> Iterator[Heard]:
     """Watches both."""
     found = Heard()
     found.root = root
-    watcher = LogDirWatcher([str(root), str(root.parent / "two")], found.changed, found.lock_changed)
+    watcher = LogDirWatcher([str(root), str(root.parent / "two")], found.changed)
     watcher.start()
     assert watcher.problems() == {}
     yield found
@@ -183,7 +177,7 @@ def test_what_watchdog_says_of_a_watch_that_ends_is_no_lost_event(heard: Heard) 
 
 def test_log_directory_that_is_exchanged_is_watched_again(root: Path) -> None:
     heard = Heard()
-    watcher = LogDirWatcher([str(root)], heard.changed, heard.lock_changed)
+    watcher = LogDirWatcher([str(root)], heard.changed)
     watcher.start()
     shutil.rmtree(root)
     heard.wait_for("one", "None")
@@ -203,7 +197,7 @@ def test_without_inotify_there_are_scans_and_a_reason(root: Path) -> None:
         raise OSError(errno.EMFILE, "inotify instance limit reached")
 
     heard = Heard()
-    watcher = LogDirWatcher([str(root)], heard.changed, heard.lock_changed, observer=none_left)  # type: ignore[arg-type]
+    watcher = LogDirWatcher([str(root)], heard.changed, observer=none_left)  # type: ignore[arg-type]
     watcher.start()
     watcher.follow()
     assert watcher.problems() == {str(root): "only scans: inotify instance limit reached"}
@@ -217,7 +211,7 @@ def test_directories_beyond_the_limit_of_the_kernel_are_named(
     counts = iter([7, 8])
     monkeypatch.setattr(watch, "_kernel_watches", lambda: next(counts))
     heard = Heard()
-    watcher = LogDirWatcher([str(root)], heard.changed, heard.lock_changed)
+    watcher = LogDirWatcher([str(root)], heard.changed)
     watcher.start()
     (problem,) = watcher.problems().values()
     assert problem == "only scans for 1 of 2 directories: fs.inotify.max_user_watches may be too low"
@@ -231,7 +225,7 @@ def test_one_watch_for_each_directory(root: Path) -> None:
     for number in range(20):
         (root / f"many-{number}").mkdir()
     before, threads = watch._kernel_watches(), threading.active_count()
-    watcher = LogDirWatcher([str(root)], heard.changed, heard.lock_changed)
+    watcher = LogDirWatcher([str(root)], heard.changed)
     watcher.start()
     assert watch._kernel_watches() - before == 22
     assert threading.active_count() - threads <= 4

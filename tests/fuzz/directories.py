@@ -293,7 +293,7 @@ def _valid_history() -> tuple[bytes, ...]:
 
 
 def _history(path: Path) -> Store:
-    return Store(str(path), max_age_ms=1 << 60, max_bytes=1 << 30)
+    return Store(str(path), max_bytes=1 << 30)
 
 
 def _open_history(data: bytes, directory: Path) -> None:

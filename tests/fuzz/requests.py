@@ -18,7 +18,6 @@ from cleanerd.daemon.api.verbs import VERBS
 from cleanerd.spark_runtime.channel import Channel
 from cleanerd.spark_runtime.messages import GO_ON, MESSAGE_BYTES
 from tests.daemon.served import Served
-from tests.daemon.test_service import EXAMPLES
 from tests.fuzz.mutate import NUMBERS, mutated
 from tests.fuzz.targets import Target
 
@@ -32,6 +31,34 @@ _WORDS = (
     b"Host: a\r\nHost: b\r\n", b": x\r\n", b"HTTP/0.9", b"HTTP/9.9", b"GET ", b"PUT ", b"\x80\xff", "é".encode(), b"*",
     b"A" * 70_000, b"[" * 9000,
 )  # fmt: skip
+EXAMPLES: dict[str, tuple[str, dict[str, object] | None]] = {
+    "status": ("/v1/status", None),
+    "logs": ("/v1/logs?pattern=orders&state=dirty", None),
+    "log": ("/v1/logs/orders-3", None),
+    "explain": ("/v1/logs/orders-3/explanation", None),
+    "await_cleaned": ("/v1/logs/orders-3/cleaned?offset=10&timeout_ms=0", None),
+    "jobs": ("/v1/jobs", None),
+    "job": ("/v1/jobs/{job}", None),
+    "wait_job": ("/v1/jobs/{job}/done?timeout_ms=5", None),
+    "holds": ("/v1/holds", None),
+    "history": ("/v1/history?limit=1&since_ms=0", None),
+    "throttle": ("/v1/throttle", None),
+    "set_throttle": ("/v1/throttle", {"io_bytes_per_s": 1e6}),
+    "clean": ("/v1/clean", {"pattern": "orders-3", "force": True}),
+    "pause": ("/v1/pause", {"pattern": "orders", "owner": "me", "ttl_ms": 1000}),
+    "resume": ("/v1/resume", {"selector": "payments"}),
+    "abort": ("/v1/abort", {"pattern": "orders", "timeout_ms": 1}),
+    "commit": ("/v1/commit", {"wait_ms": 0}),
+    "mute": ("/v1/mute", {"pattern": "orders"}),
+    "unmute": ("/v1/unmute", {"pattern": "orders"}),
+    "retry": ("/v1/retry", {"pattern": "*"}),
+    "reload": ("/v1/reload", None),
+    "forecast": ("/v1/forecast?pattern=orders", None),
+    "retention": ("/v1/retention", {"pattern": "orders", "dry_run": True}),
+    "delete_records": ("/v1/delete-records", {"topic_partition": "orders-0", "offset": 5}),
+}
+"""A request of each verb: its target, and its body."""
+
 _PAGES = ("/metrics", "/healthz", "/logs?q=a&sort=size&page=2", "/log?name=a-0", "/history?range=day&q=*")
 
 

@@ -20,12 +20,12 @@ import cleanerd
 from cleanerd.cleaning.phases import JOB_PHASES, LOG_PHASES
 from cleanerd.cleaning.result import CleaningOutcome
 from cleanerd.daemon.configuration.reload import ReloadStatus
+from cleanerd.daemon.loops.cleanings import Cleanings
 from cleanerd.daemon.telemetry import log_setup as logs
 from cleanerd.daemon.telemetry.event_table import BOUND, EVENTS, Event
 from cleanerd.daemon.telemetry.events_reference import render_logs_reference
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.models import HistoryEventKind
-from cleanerd.daemon.work.cleanings import Cleanings
 from tests.cleaning.logs import segment, write_logs
 from tests.daemon.processes import DaemonProcess, running, wait_until
 from tests.operate.scrape import Scrape, get, parse

@@ -8,7 +8,7 @@ from cleanerd.config.model import KraftMetadata
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadTrigger
-from cleanerd.daemon.parts import build_parts, no_cluster
+from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.reports import scraped_metrics
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.supervisor import Supervisor
@@ -49,7 +49,7 @@ class World:
         self._start()
 
     def _start(self) -> None:
-        self.history = Store(str(self.root / "history.sqlite"), max_age_ms=10**9, max_bytes=10**7)
+        self.history = Store(str(self.root / "history.sqlite"), max_bytes=10**7)
         self.reloader = Reloader(
             self._load(), self._load, _no_metadata, lambda p: self.daemon.apply(p), self.clock
         )
@@ -58,7 +58,7 @@ class World:
             lambda: self.reloader.current, log_dirs, self.history, RealFiles(), self.clock
         )
         self.daemon = Supervisor(self.parts)
-        mutes = Mutes(self.history, self.clock, no_cluster)
+        mutes = Mutes(self.history, self.clock, self.parts.configuration)
         self.control = Control(self.parts, self.daemon.crew, self.reloader, mutes)
         self.parts.metrics.read_with(
             lambda: scraped_metrics.read(self.parts, self.daemon.crew, self.reloader)

@@ -32,10 +32,10 @@ from cleanerd.daemon.configuration.reload import Reloader
 from cleanerd.daemon.engine.calls import CleanCall, EngineCall, EngineReply, PlannedBytes
 from cleanerd.daemon.engine.client import EngineDied
 from cleanerd.daemon.engine.process import EngineProcess
+from cleanerd.daemon.loops import cleanings
 from cleanerd.daemon.parts import Parts, build_parts
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.supervisor import Supervisor
-from cleanerd.daemon.work import cleanings
 from cleanerd.env import files as env_files
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import Aborted
@@ -230,7 +230,7 @@ class Cleanerd:
             return resolve(read_sources(config_file))
 
         self.reloader = Reloader(load(), load, lambda: None, lambda plan: self.supervisor.apply(plan), clock)
-        history = Store(f"{state}/history.sqlite", max_age_ms=10**12, max_bytes=1 << 26)
+        history = Store(f"{state}/history.sqlite", max_bytes=1 << 26)
         parts = build_parts(lambda: self.reloader.current, log_dirs, history, RealFiles(), clock)
         throttle = Throttle(clock, lambda _, seconds: clock.pass_s(seconds))
         self.parts: Parts = replace(

@@ -10,15 +10,9 @@ import pytest
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.inventory.inventory import Inventory
+from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.store import Store
-from cleanerd.daemon.telemetry.event_log import EventLog
-from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.deletions import PendingDeletions
-from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.daemon.work.recoveries import Recoveries
-from cleanerd.daemon.work.retention import RetentionPasses
-from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import FixedNow, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import LockHeld, SourceChanged
@@ -101,26 +95,14 @@ def test_1_7_the_daemon_resets_it_although_nothing_is_to_be_cleaned(
 ) -> None:
     write(tmp_path, checkpoint, log_start)
     clock = FixedNow(10_000)
-    inventory = Inventory(FILES, clock)
+    configuration = resolve(read_sources(None, [], [("t", "cleanup.policy", "compact")]))
+    store = Store(str(tmp_path / "store"), max_bytes=10**6)
+    parts = build_parts(lambda: configuration, (str(tmp_path),), store, FILES, clock)
+    inventory, states, retention = parts.inventory, parts.states, parts.retention
     inventory.scan([str(tmp_path)])
     known = inventory.facts(LogId(str(tmp_path), TP))
     assert known is not None
     assert known.may_need_reset == (expected != checkpoint)
-    configuration = resolve(read_sources(None, [], [("t", "cleanup.policy", "compact")]))
-    states = PartitionStates(clock)
-    deletions, metrics = PendingDeletions(FILES, clock), Metrics([str(tmp_path)], clock)
-    events = EventLog(Store(str(tmp_path / "store"), max_age_ms=10**9, max_bytes=10**6), clock)
-    retention = RetentionPasses(
-        states=states,
-        files=FILES,
-        clock=clock,
-        configuration=lambda: configuration,
-        deletions=deletions,
-        ownership=Ownership(FILES, clock, (), Recoveries(events, deletions, metrics, lambda: None)),
-        inventory=inventory,
-        metrics=metrics,
-        events=events,
-    )
     assert states.try_start_all([known.log])
     retention.reset_checkpoints([known.log])
     assert stored(tmp_path) == checkpoint, "somebody works on the log"

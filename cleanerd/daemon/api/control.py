@@ -62,7 +62,4 @@ class Control:
 
 def refs(logs: Iterable[LogId]) -> tuple[LogRef, ...]:
     """Logs that a verb applied to."""
-    return tuple(
-        LogRef(topic=log.topic_partition.topic, partition=log.topic_partition.partition, log_dir=log.log_dir)
-        for log in logs
-    )
+    return tuple(LogRef(**log.fields()) for log in logs)

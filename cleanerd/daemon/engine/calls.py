@@ -24,8 +24,8 @@ class ExamineCall:
     checkpoints: Checkpoints | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CleanCall:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanCall(ExamineCall):
     """Examine logs of one log directory, clean those that qualify as one job, stage the results.
 
     `is_owned`: a broker lives in the log directory; `jobs_at_once`: how many share the memory for keys.
@@ -33,16 +33,11 @@ class CleanCall:
     Answered by a list with a `LogResult` per log: staged, unchanged, skipped, failed or aborted.
     """
 
-    log_dir: str
-    partitions: tuple[TopicPartition, ...]
-    config: CleanerdConfig
-    topic_configs: Mapping[str, TopicConfig]
     force: bool
     horizons: bool
     reporter: Reporter
     is_owned: bool
     jobs_at_once: int
-    checkpoints: Checkpoints | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +45,7 @@ class EngineCall:
     """A request; its messages carry its `id`."""
 
     id: int
-    task: CleanCall | ExamineCall
+    task: ExamineCall
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from cleanerd.cleaning.result import LogResult
+from cleanerd.config.load import Configuration
+from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.engine.calls import (
     CleanCall,
     EngineCall,
@@ -164,16 +166,19 @@ class _Child:
 class Engine:
     """Calls into the engine process; thread-safe.
 
-    `place` is asked before every call: when it names another one, a new process takes the calls from there on and the old
-    one ends with its last. `stall_timeout_ms`: how long the tasks of a Spark job may be silent.
+    `place_of` names the place before every call: when it is another one, a new process takes the calls from there on and
+    the old one ends with its last.
     """
 
     def __init__(
-        self, place: Callable[[], SparkPlace], clock: Clock, stall_timeout_ms: Callable[[], int]
+        self,
+        configuration: Callable[[], Configuration],
+        place_of: Callable[[CleanerdConfig], SparkPlace],
+        clock: Clock,
     ) -> None:
-        self._place = place
+        self._configuration = configuration
+        self._place_of = place_of
         self._clock = clock
-        self._stall_timeout_ms = stall_timeout_ms
         self._ids = itertools.count(1)
         self._mutex = threading.Lock()
         self._child: _Child | None = None
@@ -183,7 +188,7 @@ class Engine:
         self.stalled: str | None = None  # why the last cleaning was ended, until one comes through
 
     def clean(
-        self, task: CleanCall, planned: ProgressHook, is_aborted: Callable[[], bool] = lambda: False
+        self, task: CleanCall, planned: ProgressHook, is_aborted: Callable[[], bool]
     ) -> list[LogResult]:
         """Examine, clean and stage; blocks. Raises EngineDied, EngineStalled, other errors of a job, Fatal without Java."""
         try:
@@ -207,9 +212,7 @@ class Engine:
             if child is not None:
                 child.beat()
 
-    def _call(
-        self, task: CleanCall | ExamineCall, planned: ProgressHook, is_aborted: Callable[[], bool]
-    ) -> object:
+    def _call(self, task: ExamineCall, planned: ProgressHook, is_aborted: Callable[[], bool]) -> object:
         with self._mutex:
             child = self._current()
             future = child.call(EngineCall(next(self._ids), task), planned)
@@ -223,7 +226,7 @@ class Engine:
 
     def _current(self) -> _Child:
         """A process for the place that holds now. The mutex is held."""
-        place = self._place()
+        place = self._place_of(self._configuration().broker)
         if self._child is not None and self._child.is_alive and self._child.place != place:
             self._retire(self._child)
         if self._child is None or not self._child.is_alive:
@@ -238,12 +241,16 @@ class Engine:
                 return future.result(_POLL_S)
             except TimeoutError:
                 silent_s = child.silent_s
-                limit_s = self._stall_timeout_ms() / 1000
-                if silent_s >= limit_s or (silent_s >= _ABORT_PATIENCE_S and is_aborted()):
+                if silent_s >= self.stall_limit_s or (silent_s >= _ABORT_PATIENCE_S and is_aborted()):
                     child.kill()
                     raise EngineStalled(
                         f"no task of Spark has reported for {silent_s:.0f} s; the engine was ended"
                     ) from None
+
+    @property
+    def stall_limit_s(self) -> float:
+        """How long the tasks of a Spark job may be silent."""
+        return self._configuration().broker.job_stall_timeout_ms / 1000
 
     @property
     def pid(self) -> int | None:

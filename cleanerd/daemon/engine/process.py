@@ -126,11 +126,8 @@ class EngineProcess:
         self._send(EngineReply(call.id, value))
 
     def _do(self, call: EngineCall) -> object:
-        match call.task:
-            case CleanCall() as task:
-                return self._clean(call.id, task)
-            case ExamineCall() as task:
-                return self._examine(task)
+        task = call.task
+        return self._clean(call.id, task) if isinstance(task, CleanCall) else self._examine(task)
 
     def _examine(self, task: ExamineCall) -> LogResult:
         (answer,) = self._examine_all(task, _request(task), lambda _: unpaced)
@@ -162,13 +159,13 @@ class EngineProcess:
             )
 
     def _examine_all(
-        self, task: CleanCall | ExamineCall, request: CleanRequest, pace_of: PaceOf
+        self, task: ExamineCall, request: CleanRequest, pace_of: PaceOf
     ) -> list[Candidate | LogResult]:
         log_dir = LogDir.at(self._files, task.log_dir, self._clock)
         return list(examine_all(log_dir, task.partitions, request, pace_of, checkpoints=task.checkpoints))
 
 
-def _request(task: CleanCall | ExamineCall) -> CleanRequest:
+def _request(task: ExamineCall) -> CleanRequest:
     return CleanRequest(
         config=task.config, topic_config=task.topic_configs.__getitem__, log_dirs=(task.log_dir,)
     )

@@ -6,30 +6,32 @@ lost at any time. Every method may be called by any thread.
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
 from cleanerd.daemon.inventory.entry import Entry
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import ClosedSegment, ListedLog
-from cleanerd.daemon.inventory.totals import Totals, sum_up
 from cleanerd.daemon.inventory.urgency import FOREVER_MS, DirtyEstimate, Due, DueReason, estimate
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import Clock
 from cleanerd.format.names import FileKind, segment_path
 from cleanerd.storage.scan import first_batch_timestamp_ms
 
-TopicConfigs = Callable[[str], TopicConfig]
 IsFree = Callable[[LogId], bool]
 
 
 class DueLogs:
     """See the head of this module."""
 
-    def __init__(self, inventory: Inventory, clock: Clock) -> None:
+    def __init__(
+        self, inventory: Inventory, clock: Clock, configuration: Callable[[], Configuration]
+    ) -> None:
         self._inventory = inventory
         self._clock = clock
+        self._configuration = configuration
         self._reserved_topics: frozenset[str] = frozenset()
         self._reserved_max_wait_s = 0.0
 
@@ -37,20 +39,18 @@ class DueLogs:
         """From now on logs of these topics that have been due for so long go before all others."""
         self._reserved_topics, self._reserved_max_wait_s = frozenset(topics), max_wait_ms / 1000
 
-    def due(
-        self, now_ms: int, topic_config: TopicConfigs, is_free: IsFree, *, reserved_only: bool = False
-    ) -> list[Due]:
+    def due(self, is_free: IsFree, *, reserved_only: bool = False) -> list[Due]:
         """Compacted logs that may be worth a visit, most urgent first; `reserved_only`: those of reserved topics.
 
         Reserved topics that waited too long; logs past max.compaction.lag.ms, earliest deadline first; the highest dirty
         ratio (1.21, 1.23 with cleanerd's deviation); expired delete horizons. Logs that `is_free` refuses are left out.
         """
-        now_s = self._clock.monotonic_s()
+        now_ms, now_s, configuration = self._clock.now_ms(), self._clock.monotonic_s(), self._configuration()
         found = []
         for entry in self._online():
             if reserved_only and entry.log.topic_partition.topic not in self._reserved_topics:
                 continue
-            due, basis = self._due(entry, self._estimate(entry, now_ms, topic_config), now_ms)
+            due, basis = self._due(entry, self._estimate(entry, now_ms, configuration), now_ms)
             if due is None:
                 entry.visits.due_since_s = None
                 continue
@@ -62,14 +62,15 @@ class DueLogs:
                 found.append(due if left_s > 0 else replace(due, late_s=-left_s))
         return sorted(found, key=lambda due: due.urgency)
 
-    def next_due_ms(self, now_ms: int, topic_config: TopicConfigs, is_free: IsFree) -> int | None:
+    def next_due_ms(self, is_free: IsFree) -> int | None:
         """When time alone may make `due` return a log that it does not return now, or call one late; None if it will not.
 
         It may be early (the log is not due after all, ask again), never late.
         """
+        now_ms, configuration = self._clock.now_ms(), self._configuration()
         instants = [FOREVER_MS]
         for entry in self._online():
-            found = self._estimate(entry, now_ms, topic_config)
+            found = self._estimate(entry, now_ms, configuration)
             if found is None:
                 continue
             own = [FOREVER_MS]
@@ -101,14 +102,14 @@ class DueLogs:
         if entry is not None:
             entry.visits.horizon_ms = FOREVER_MS if next_ms is None else next_ms
 
-    def note_cleaned(self, log: LogId, topic_config: TopicConfigs) -> None:
+    def note_cleaned(self, log: LogId) -> None:
         """All that had expired is gone, and what was stamped now will have after delete.retention.ms."""
-        delay_ms = topic_config(log.topic_partition.topic).delete_retention_ms
+        delay_ms = self._configuration().topic(log.topic_partition.topic).delete_retention_ms
         self.note_horizon(log, _sum_ms(self._clock.now_ms(), delay_ms))
 
-    def horizons_at_ms(self, log: LogId, now_ms: int, topic_config: TopicConfigs) -> int | None:
+    def horizons_at_ms(self, log: LogId) -> int | None:
         """When a log will be looked at for expired delete horizons if nobody cleans it before; None if it need not be."""
-        entry, found = self._inventory.entry(log), self.estimate(log, now_ms, topic_config)
+        entry, found = self._inventory.entry(log), self.estimate(log)
         if entry is None or found is None or not found.clean_range.clean_bytes:
             return None
         return entry.visits.horizon_ms if entry.visits.horizon_ms < FOREVER_MS else None
@@ -120,15 +121,10 @@ class DueLogs:
             return 0.0
         return self._clock.monotonic_s() - entry.visits.due_since_s
 
-    def estimate(self, log: LogId, now_ms: int, topic_config: TopicConfigs) -> DirtyEstimate | None:
+    def estimate(self, log: LogId) -> DirtyEstimate | None:
         """The most that may be cleanable of a log; None if it is not compacted, does not exist or cannot be read."""
         entry = self._inventory.entry(log)
-        return self._estimate(entry, now_ms, topic_config) if entry else None
-
-    def totals(self, now_ms: int, topic_config: TopicConfigs) -> dict[str, Totals]:
-        """Numbers of each log directory that works."""
-        online = self._inventory.online_entries()
-        return {path: self._totals(entries, now_ms, topic_config) for path, entries in online.items()}
+        return self._estimate(entry, self._clock.now_ms(), self._configuration()) if entry else None
 
     def _online(self) -> list[Entry]:
         return [entry for entries in self._inventory.online_entries().values() for entry in entries]
@@ -149,23 +145,16 @@ class DueLogs:
         at_ms = {DueReason.MAX_LAG: found.deadline_ms, DueReason.HORIZON: entry.visits.horizon_ms}.get(reason)
         return Due(entry.log, reason, offered, at_ms), basis
 
-    def _totals(self, entries: Sequence[Entry], now_ms: int, topic_config: TopicConfigs) -> Totals:
-        known = [entry.known for entry in entries if entry.known is not None]
-        found = (self._estimate(entry, now_ms, topic_config) for entry in entries)
-        unreadable = sum(entry.error is not None for entry in entries)
-        estimates = [estimate for estimate in found if estimate is not None]
-        return sum_up(known, estimates, unreadable=unreadable, now_ms=now_ms)
-
     def _left_s(self, entry: Entry, now_s: float) -> float:
         """How long a log that is due may go on waiting; from 0 on it is late. Forever, if not reserved."""
         if entry.visits.due_since_s is None or entry.log.topic_partition.topic not in self._reserved_topics:
             return math.inf
         return entry.visits.due_since_s + self._reserved_max_wait_s - now_s
 
-    def _estimate(self, entry: Entry, now_ms: int, topic_config: TopicConfigs) -> DirtyEstimate | None:
+    def _estimate(self, entry: Entry, now_ms: int, configuration: Configuration) -> DirtyEstimate | None:
         """None for a log that is not compacted, or cannot be read."""
         known = entry.known
-        config = topic_config(entry.log.topic_partition.topic)
+        config = configuration.topic(entry.log.topic_partition.topic)
         if known is None or entry.error is not None or not config.compact:
             return None
         current = entry.visits.estimate

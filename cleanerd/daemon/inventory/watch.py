@@ -40,14 +40,14 @@ _EVENTS: list[type[FileSystemEvent]] = [
     DirDeletedEvent,
 ]
 _ENDED = "called when the thread is inactive"  # watchdog, of a watch that was ended while it was read
-_CHECKPOINTS = {  # not that of the high watermarks: a broker writes it every 5 s, and flushes far more rarely
+_FILES = {  # not the high watermarks: a broker writes them every 5 s, and flushes far more rarely
+    names.LOCK,
     names.CLEANER_OFFSET_CHECKPOINT,
     names.RECOVERY_POINT_CHECKPOINT,
     names.LOG_START_CHECKPOINT,
 }
 
 Changed = Callable[[str, str | None], None]
-LockChanged = Callable[[str], None]
 _log = structlog.get_logger("cleanerd")
 
 
@@ -55,21 +55,19 @@ class LogDirWatcher:
     """Calls back, from threads of its own, what must be quick and raise nothing.
 
     `changed(log_dir, name)`: segments came or went in the partition directory `name`, or it did itself; or `name` is a
-    checkpoint file that was written; without a name: events were lost, everything has to be looked at.
-    `lock_changed(log_dir)`: its `.lock` appeared or disappeared.
+    checkpoint file that was written, or `.lock`, which appeared or disappeared; without a name: events were lost, everything
+    has to be looked at.
     """
 
     def __init__(
         self,
         log_dirs: Collection[str],
         changed: Changed,
-        lock_changed: LockChanged,
         *,
         observer: Callable[[], BaseObserver] = Observer,
     ) -> None:
         self._log_dirs = tuple(log_dirs)
         self._changed = changed
-        self._lock_changed = lock_changed
         self._make_observer = observer
         self._observer: BaseObserver | None = None
         self._watches: dict[tuple[str, int], ObservedWatch] = {}
@@ -119,7 +117,7 @@ class LogDirWatcher:
 
     def _watch(self, observer: BaseObserver, key: tuple[str, int]) -> None:
         log_dir = key[0]
-        handler = _Handler(log_dir, self._changed, self._lock_changed)
+        handler = _Handler(log_dir, self._changed)
         before = _kernel_watches()
         try:
             with os.scandir(log_dir) as entries:
@@ -151,10 +149,9 @@ class LogDirWatcher:
 class _Handler(FileSystemEventHandler):
     """Sorts the events of one log directory."""
 
-    def __init__(self, log_dir: str, changed: Changed, lock_changed: LockChanged) -> None:
+    def __init__(self, log_dir: str, changed: Changed) -> None:
         self._log_dir = log_dir
         self._changed = changed
-        self._lock_changed = lock_changed
 
     def on_any_event(self, event: FileSystemEvent) -> None:
         """Something changed at both ends of a rename."""
@@ -163,11 +160,9 @@ class _Handler(FileSystemEventHandler):
 
     def _changed_at(self, inside: list[str]) -> None:
         name = inside[0]
-        if name == names.LOCK:
-            self._lock_changed(self._log_dir)
-        elif not name:  # the log directory itself is gone
+        if not name:  # the log directory itself is gone
             self._changed(self._log_dir, None)
-        elif name in _CHECKPOINTS or _is_about_segments(inside):
+        elif name in _FILES or _is_about_segments(inside):
             self._changed(self._log_dir, name)
 
 

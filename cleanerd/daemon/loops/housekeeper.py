@@ -3,9 +3,9 @@
 import structlog
 from pydantic import TypeAdapter
 
+from cleanerd.daemon.loops.sampler import Sampler
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import HOLD, MUTE
-from cleanerd.daemon.telemetry.sampler import Sampler
 from cleanerd.daemon.work.deletions import Deleted
 from cleanerd.daemon.work.mutes import Mute
 from cleanerd.daemon.workers import Bell, Duty, Worker
@@ -21,7 +21,7 @@ class Housekeeper(Duty):
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._pruned_s = parts.clock.monotonic_s()
-        self._sampler = Sampler(parts.inventory, parts.due_logs, parts.configuration, parts.store)
+        self._sampler = Sampler(parts)
         self.worker = Worker("cleanerd-housekeeper", self, Bell(), parts.clock)
 
     def step(self) -> bool:

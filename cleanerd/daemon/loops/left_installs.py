@@ -37,7 +37,7 @@ from pydantic import Field, TypeAdapter
 
 from cleanerd.config.model import TOPIC_NAME
 from cleanerd.daemon.kafka_admin import KafkaAdmin
-from cleanerd.daemon.parts import Parts, no_cluster
+from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.workers import Bell, Duty, Worker
 from cleanerd.env.files import Files
@@ -152,17 +152,11 @@ class LeftInstalls(Duty):
 
     def __init__(self, parts: Parts, connect: Callable[[], Replicas] | None = None) -> None:
         self._parts = parts
-        self._connect = connect or self._connected
+        self._connect = connect or (lambda: Replicas.of(parts.configuration().broker))
         self._since_s: dict[str, float] = {}  # when this process found a journal, by log directory
         self._absent: set[str] = set()  # where the last look found no such topic
         self._told: dict[str, str] = {}
         self.worker = Worker("cleanerd-left-installs", self, Bell(), parts.clock)
-
-    def _connected(self) -> Replicas:
-        config = self._parts.configuration().broker
-        if not config.kafka_bootstrap_servers:
-            no_cluster()
-        return Replicas(config.kafka_bootstrap_servers, config.kafka_client_config)
 
     def pause_s(self) -> float:
         """Until the next round."""

@@ -25,7 +25,7 @@ class Retainer(Duty):
         known = [known for known in map(parts.inventory.facts, parts.inventory.logs()) if known is not None]
         parts.retention.reset_checkpoints([found.log for found in known if found.may_need_reset])
         failed = {failure.log for failure in parts.failures.all()}
-        logs = whose_turn(known, configuration.topic, failed, is_time=is_time)
+        logs = whose_turn(known, configuration, failed, is_time=is_time)
         if logs:
             parts.retention.run(logs)
             self._scanner.refresh()

@@ -40,7 +40,7 @@ class Scanner(Duty):
         self._moving = dict(parts.store.all(MOVING, _partitions))  # as the history knows it
         for log_dir, moving in self._moving.items():
             parts.inventory.remember_futures(log_dir, moving)
-        self.watcher = LogDirWatcher(parts.log_dirs, self._seen_change, self._seen_lock)
+        self.watcher = LogDirWatcher(parts.log_dirs, self._seen_change)
         self.worker = Worker("cleanerd-scanner", self, self._bell, parts.clock)
 
     @property
@@ -207,6 +207,9 @@ class Scanner(Duty):
         return self._parts.configuration().broker.scan_interval_ms / 1000
 
     def _seen_change(self, log_dir: str, name: str | None) -> None:
+        if name == names.LOCK:  # whose it was does not matter
+            self._parts.commit_bell.ring()
+            return
         if name is not None:
             self._parts.inventory.touch(log_dir, name)
         if (
@@ -214,9 +217,6 @@ class Scanner(Duty):
         ):  # events were lost, or it may be a log directory now
             self._scanned_s = -math.inf
         self._bell.ring()
-
-    def _seen_lock(self, log_dir: str) -> None:  # noqa: ARG002  # whose it was does not matter
-        self._parts.commit_bell.ring()
 
 
 def _partitions(state: Mapping[str, Any]) -> frozenset[TopicPartition]:

@@ -58,10 +58,7 @@ def explain(parts: Parts, log: LogId, *, exact: bool) -> Explanation:
 
 
 def _explanation(log: LogId, decision: str, facts: list[Fact]) -> Explanation:
-    tp = log.topic_partition
-    return Explanation(
-        topic=tp.topic, partition=tp.partition, log_dir=log.log_dir, decision=decision, facts=tuple(facts)
-    )
+    return Explanation(**log.fields(), decision=decision, facts=tuple(facts))
 
 
 def _said(fact: Fact) -> str:
@@ -135,7 +132,7 @@ def _cleaned_next_by(parts: Parts, log: LogId) -> str:
 
 def _or_horizons(parts: Parts, log: LogId) -> str:
     """From when on an expired tombstone is reason enough."""
-    at_ms = parts.due_logs.horizons_at_ms(log, parts.clock.now_ms(), parts.configuration().topic)
+    at_ms = parts.due_logs.horizons_at_ms(log)
     if at_ms is None:
         return ""
     when = "now" if at_ms <= parts.clock.now_ms() else f"from {utc(at_ms)} on"
@@ -157,7 +154,7 @@ def _about_files(parts: Parts, log: LogId, held: Cause | None) -> list[Fact]:
     """`held`: what to name beside the bound, None where an examination will: it may find another bound."""
     known, config = parts.inventory.facts(log), parts.configuration().topic(log.topic_partition.topic)
     if known is None:
-        return [Fact(name="files", value=parts.inventory.errors().get(log, "no segment"), blocks=True)]
+        return [Fact(name="files", value=parts.inventory.error(log) or "no segment", blocks=True)]
     bound = known.upper_bound(config, parts.clock.now_ms())
     offsets, said = known.offsets, "" if held is None else f": {held.text}"
     facts = [

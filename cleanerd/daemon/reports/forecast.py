@@ -5,7 +5,6 @@ others. All of this rests on upper bounds of what is dirty and on the rate of pa
 goes on as before.
 """
 
-import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -44,7 +43,7 @@ def forecast(parts: Parts, logs: Collection[LogId]) -> Forecast:
     """For all logs together; `logs` are those to list in detail."""
     now_ms, rate, is_measured = parts.clock.now_ms(), *_rate(parts)
     workers = parts.configuration().broker.log_cleaner_threads
-    waiting = _waiting(parts, now_ms, parts.conditions.all(parts.inventory.logs()))
+    waiting = _waiting(parts, parts.conditions.all(parts.inventory.logs()))
     detailed = len(logs) <= _WHAT_IF_MAX
     planned = {
         one.work.log: one
@@ -69,17 +68,16 @@ def forecast(parts: Parts, logs: Collection[LogId]) -> Forecast:
 def misses(parts: Parts, conditions: Iterable[tuple[LogId, Condition]]) -> int:
     """How many logs are expected to miss max.compaction.lag.ms; `conditions`: of all logs."""
     now_ms, (rate, _) = parts.clock.now_ms(), _rate(parts)
-    works = _works(_waiting(parts, now_ms, conditions), now_ms, rate)
+    works = _works(_waiting(parts, conditions), now_ms, rate)
     workers = parts.configuration().broker.log_cleaner_threads
     return sum(one.is_late for one in plan(works, now_ms=now_ms, workers=workers, bytes_per_s=rate))
 
 
-def _waiting(parts: Parts, now_ms: int, conditions: Iterable[tuple[LogId, Condition]]) -> Estimates:
+def _waiting(parts: Parts, conditions: Iterable[tuple[LogId, Condition]]) -> Estimates:
     """Compacted logs with something to clean that nothing prevents."""
-    config_of = functools.cache(parts.configuration().topic)
     found: Estimates = {}
     for log, condition in conditions:
-        estimate = parts.due_logs.estimate(log, now_ms, config_of)
+        estimate = parts.due_logs.estimate(log)
         if estimate is not None and condition.obstacle is None:
             found[log] = estimate
     return found
@@ -144,13 +142,11 @@ def _log_forecast(
     *,
     detailed: bool,
 ) -> LogForecast:
-    tp, bound, reason = log.topic_partition, estimate.range, estimate.reason(now_ms)
+    bound, reason = estimate.range, estimate.reason(now_ms)
     removable = _removable_bytes(estimate, parts.events.last(log))
     due_ms, why = (now_ms, reason.value) if reason else _due(parts, log, estimate, now_ms)
     return LogForecast(
-        topic=tp.topic,
-        partition=tp.partition,
-        log_dir=log.log_dir,
+        **log.fields(),
         size_bytes=estimate.known.contents.size_bytes,
         cleanable_bytes=0 if bound.is_empty else bound.cleanable_bytes,
         removable_bytes=removable,

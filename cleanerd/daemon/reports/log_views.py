@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Iterator
 
 from cleanerd.cleaning.throttle import RateLimit, Throttle
-from cleanerd.daemon.inventory.due_logs import TopicConfigs
 from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
@@ -15,23 +14,18 @@ from cleanerd.policy.cleanable import CleanableRange, non_active_from
 
 def log_views(parts: Parts, logs: Iterable[LogId]) -> Iterator[LogView]:
     """Of each log. A dirty ratio is that of the files: an upper bound of the true one."""
-    config_of, now_ms = parts.configuration().topic, parts.clock.now_ms()
     for log, condition in parts.conditions.all(logs):
-        yield _log_view(parts, log, condition, config_of, now_ms)
+        yield _log_view(parts, log, condition)
 
 
-def _log_view(
-    parts: Parts, log: LogId, condition: Condition, config_of: TopicConfigs, now_ms: int
-) -> LogView:
+def _log_view(parts: Parts, log: LogId, condition: Condition) -> LogView:
     tp, known = log.topic_partition, parts.inventory.facts(log)
-    config, failure = config_of(tp.topic), parts.failures.of(log)
-    estimate = parts.due_logs.estimate(log, now_ms, config_of)
+    config, failure = parts.configuration().topic(tp.topic), parts.failures.of(log)
+    estimate = parts.due_logs.estimate(log)
     bound = estimate.range if estimate is not None else None
     sizes = _sizes(known, bound) if known is not None and bound is not None else {}
     return LogView(
-        topic=tp.topic,
-        partition=tp.partition,
-        log_dir=log.log_dir,
+        **log.fields(),
         state=condition.state,
         policy="unknown" if log in parts.obstacles.ignored else ",".join(config.cleanup_policy),
         size_bytes=known.contents.size_bytes if known else 0,

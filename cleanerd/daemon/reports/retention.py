@@ -49,11 +49,7 @@ def run(parts: Parts, logs: Sequence[LogId]) -> tuple[RetentionView, ...]:
     return tuple(
         _done(parts, log, passed[log])
         if log in passed
-        else _view(
-            log,
-            outcome="skipped",
-            reason=obstacles[log] or _BUSY,
-        )
+        else _view(log, outcome="skipped", reason=obstacles[log] or _BUSY)
         for log in logs
     )
 
@@ -90,16 +86,13 @@ def _obstacle(parts: Parts, log: LogId) -> str | None:
     if config.topic(log.topic_partition.topic).compact and not config.broker.log_cleaner_enable:
         return "log.cleaner.enable is false, and compacted logs get their retention from the cleaner"
     known, failed = parts.inventory.facts(log), {log} if parts.failures.of(log) is not None else set()
-    if known is None or not whose_turn([known], config.topic, failed, is_time=True):
+    if known is None or not whose_turn([known], config, failed, is_time=True):
         return parts.conditions.of(log).obstacle or "it has no closed segment"
     return None
 
 
 def _view(log: LogId, **fields: object) -> RetentionView:
-    tp = log.topic_partition
-    return RetentionView.model_validate(
-        {"topic": tp.topic, "partition": tp.partition, "log_dir": log.log_dir, **fields}
-    )
+    return RetentionView.model_validate({**log.fields(), **fields})
 
 
 def _kept_fields(found: Preview) -> dict[str, object]:

@@ -2,13 +2,13 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from cleanerd import __version__
 from cleanerd.cleaning.throttle import RateLimit
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus
-from cleanerd.daemon.inventory.totals import Totals
+from cleanerd.daemon.inventory.entry import Entry
 from cleanerd.daemon.loops.crew import Crew
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports import forecast
@@ -27,14 +27,14 @@ ByLog = dict[LogId, Condition]
 def read(parts: Parts, crew: Crew, reloader: Reloader) -> Iterator[MetricSample]:
     """Every metric that is looked up. Raises nothing that a disk can do."""
     conditions = dict(parts.conditions.all(parts.inventory.logs()))
-    totals = parts.due_logs.totals(parts.clock.now_ms(), parts.configuration().topic)
+    online = parts.inventory.online_entries()
     uncleanable = _uncleanable_bytes(parts, conditions)
     yield table.DEADLINE_MISSES, (), forecast.misses(parts, conditions.items())
     yield from _process(parts, crew)
     yield from _reloads(reloader)
     yield from _states(parts, conditions)
     for log_dir in parts.log_dirs:
-        yield from _log_dir(parts, log_dir, totals.get(log_dir), uncleanable[log_dir])
+        yield from _log_dir(parts, log_dir, online.get(log_dir), uncleanable[log_dir])
     yield from _partitions(parts)
 
 
@@ -81,30 +81,41 @@ def _states(parts: Parts, conditions: ByLog) -> Iterator[MetricSample]:
 
 
 def _log_dir(
-    parts: Parts, log_dir: str, totals: Totals | None, uncleanable_bytes: int
+    parts: Parts, log_dir: str, entries: Sequence[Entry] | None, uncleanable_bytes: int
 ) -> Iterator[MetricSample]:
-    is_online = totals is not None and log_dir not in parts.obstacles.offline
+    is_online = entries is not None and log_dir not in parts.obstacles.offline
     yield table.LOG_DIR_ONLINE, (log_dir,), is_online
-    if totals is None or not is_online:
+    if entries is None or not is_online:
         return
     is_auto = parts.configuration().broker.commit_live == "auto"
     yield table.RESULTS_WAIT, (log_dir,), is_auto and parts.ways.of(log_dir).committed_by == "restart"
-    yield table.UNREADABLE, (log_dir,), totals.unreadable
-    yield table.MAX_DIRTY_RATIO, (log_dir,), totals.max_dirty_ratio
-    yield table.MAX_DELAY, (log_dir,), totals.max_delay_ms / 1000
-    yield table.CLEANABLE_BYTES, (log_dir,), totals.cleanable_bytes
     yield table.UNCLEANABLE_BYTES, (log_dir,), uncleanable_bytes
-    yield table.STAGED_RESULTS, (log_dir,), totals.staged_results
-    yield table.STAGED_FREED, (log_dir,), totals.staged_freed_bytes
-    yield table.STAGED_SINCE, (log_dir,), (totals.staged_since_ms or 0) / 1000
-    yield table.LOG_BYTES, (log_dir,), totals.size_bytes
-    yield table.LARGEST_BYTES, (log_dir,), totals.largest_bytes
+    yield from _sums(parts, log_dir, entries)
     with contextlib.suppress(OSError):  # the next scan takes it offline
         staged = parts.commits.staged_bytes(log_dir)
         space = space_of(log_dir)
         yield table.STAGED_BYTES, (log_dir,), staged
         yield table.FREE_BYTES, (log_dir,), space.free_bytes
         yield table.DIR_BYTES, (log_dir,), space.total_bytes
+
+
+def _sums(parts: Parts, log_dir: str, entries: Sequence[Entry]) -> Iterator[MetricSample]:
+    """Of all logs of a directory. What has to do with dirt is of compacted ones, and an upper bound."""
+    known = [entry.known.contents for entry in entries if entry.known is not None]
+    staged = [contents.staged for contents in known if contents.staged is not None]
+    found = [one for one in (parts.due_logs.estimate(entry.log) for entry in entries) if one is not None]
+    dirty = [one.range for one in found if not one.range.is_empty]
+    late_ms = max((parts.clock.now_ms() - one.deadline_ms for one in found), default=0)
+    largest = max((one.range.clean_bytes + one.range.cleanable_bytes for one in found), default=0)
+    yield table.UNREADABLE, (log_dir,), sum(entry.error is not None for entry in entries)
+    yield table.MAX_DIRTY_RATIO, (log_dir,), max((one.dirty_ratio for one in dirty), default=0.0)  # rule 1.25
+    yield table.MAX_DELAY, (log_dir,), max(late_ms, 0) / 1000  # rule 1.18
+    yield table.CLEANABLE_BYTES, (log_dir,), sum(one.cleanable_bytes for one in dirty)
+    yield table.STAGED_RESULTS, (log_dir,), len(staged)
+    yield table.STAGED_FREED, (log_dir,), sum(one.freed_bytes for one in staged)
+    yield table.STAGED_SINCE, (log_dir,), min((one.since_ms for one in staged), default=0) / 1000
+    yield table.LOG_BYTES, (log_dir,), sum(contents.size_bytes for contents in known)
+    yield table.LARGEST_BYTES, (log_dir,), largest
 
 
 def _uncleanable_bytes(parts: Parts, conditions: ByLog) -> Counter[str]:

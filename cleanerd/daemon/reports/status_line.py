@@ -45,11 +45,9 @@ class StatusLine:
         return self._text
 
     def _dirty(self, conditions: dict[LogId, Condition]) -> str:
-        parts, now_ms = self._parts, self._parts.clock.now_ms()
-        config_of = parts.configuration().topic
         ratios: dict[LogId, float] = {}
         for log, condition in conditions.items():
-            found = parts.due_logs.estimate(log, now_ms, config_of) if condition.state == "dirty" else None
+            found = self._parts.due_logs.estimate(log) if condition.state == "dirty" else None
             if found is not None:
                 ratios[log] = found.range.dirty_ratio
         cleanable = sum(condition.state != "ignored" for condition in conditions.values())

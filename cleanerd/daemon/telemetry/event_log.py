@@ -1,14 +1,12 @@
-"""Everything that happens is recorded here, once: in the history, in the log, and in the metrics."""
+"""Everything that happens is recorded here, once: in the history and in the log."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import asdict
 
 import structlog
 
 from cleanerd.cleaning.committer import CommittedBy
 from cleanerd.cleaning.result import LogResult
-from cleanerd.cleaning.retain import Retained
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.telemetry.event_table import EVENTS
 from cleanerd.daemon.values.job import Job
@@ -16,17 +14,15 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import HistoryEvent, HistoryEventKind
 from cleanerd.env.clock import Clock
 
-Listener = Callable[[HistoryEvent], None]
 _log = structlog.get_logger("cleanerd")
 
 
 class EventLog:
     """Thread-safe. `last` is the newest event of each log, as far as this process has seen one."""
 
-    def __init__(self, history: Store, clock: Clock, listener: Listener = lambda _: None) -> None:
+    def __init__(self, history: Store, clock: Clock) -> None:
         self._history = history
         self._clock = clock
-        self._listener = listener
         self._mutex = threading.Lock()
         self._last: dict[LogId, HistoryEvent] = {}
 
@@ -63,22 +59,6 @@ class EventLog:
             index_damage=result.index_damage,
         )
 
-    def committed(self, log: LogId, round_end: int, committed_by: CommittedBy) -> None:
-        """A staged result has taken the place of its sources."""
-        reason = f"cleaned up to offset {round_end}"
-        self.record_log("commit", "committed", log, reason, committed_by=committed_by)
-
-    def dropped(self, log: LogId, reason: str) -> None:
-        """A staged result no longer fitted its log."""
-        self.record_log("commit", "dropped", log, reason)
-
-    def retained(self, log: LogId, retained: Retained | None, reason: str | None) -> None:
-        """Retention took segments from a log, or failed."""
-        if retained is None:
-            self.record_log("retention", "failed", log, reason)
-        else:
-            self.record_log("retention", "deleted", log, str(retained), bytes=retained.bytes)
-
     def record_log(
         self,
         kind: HistoryEventKind,
@@ -90,16 +70,13 @@ class EventLog:
         **more: object,
     ) -> None:
         """Something happened to a log."""
-        tp = log.topic_partition
         event = HistoryEvent(
             time_ms=self._clock.now_ms(),
             kind=kind,
             outcome=outcome,
             reason=reason,
-            log_dir=log.log_dir,
-            topic=tp.topic,
-            partition=tp.partition,
             committed_by=committed_by,
+            **log.fields(),
         )
         self._tell(event, log, **more)
 
@@ -116,7 +93,6 @@ class EventLog:
             with self._mutex:
                 self._last[log] = event
         self._history.record(event)
-        self._listener(event)
         fields = event.model_dump(exclude_defaults=True, exclude={"time_ms", "kind"})
         known = {name: value for name, value in more.items() if value is not None}
         say = getattr(_log, EVENTS[event.kind].level_of(event.outcome))

@@ -33,9 +33,8 @@ from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.telemetry import metric_table as table
 from cleanerd.daemon.telemetry.metric_table import Metric, MetricKind
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.values.models import HistoryEvent
 from cleanerd.env.clock import Clock
-from cleanerd.format.names import FileKind, TopicPartition
+from cleanerd.format.names import FileKind
 from cleanerd.policy.winner import KEY_BYTES
 from cleanerd.storage.staged import StagedGroup
 
@@ -169,15 +168,11 @@ class Metrics:
         """A result that waited was thrown away."""
         self._count(table.STAGED_WASTED, log_dir, by=size_bytes)
 
-    def told(self, event: HistoryEvent) -> None:
-        """An event was recorded: what became of a result that had to wait."""
-        if event.kind != "commit" or event.log_dir is None:
-            return
-        self._count(table.COMMITS, event.log_dir, event.outcome)
-        if event.outcome == "committed":
-            assert event.topic is not None
-            assert event.partition is not None
-            self._is_clean(LogId(event.log_dir, TopicPartition(event.topic, event.partition)))
+    def settled(self, log: LogId, outcome: str) -> None:
+        """What became of a result that had to wait."""
+        self._count(table.COMMITS, log.log_dir, outcome)
+        if outcome == "committed":
+            self._is_clean(log)
 
     def retained(self, log: LogId, retained: Retained | None) -> None:
         """Retention took segments from a log; None: it failed."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import JobTrigger
+from cleanerd.daemon.workers import Worker
 
 
 class Job:
@@ -19,6 +20,7 @@ class Job:
         self.logs = tuple(logs)
         self.force = force
         self.roll = roll  # the active segments are closed first
+        self.worker: Worker | None = None  # who waits for it, as long as it runs
         self.planned: list[LogId] = []  # in the order in which tasks number them
         self.bytes_total = 0
         self.read_bytes = 0

@@ -1,8 +1,7 @@
 """What the parts of the daemon call a log."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from cleanerd.format.names import TopicPartition
 
@@ -29,8 +28,3 @@ class LogId:
             "topic": self.topic_partition.topic,
             "partition": self.topic_partition.partition,
         }
-
-    @classmethod
-    def of_fields(cls, fields: Mapping[str, Any]) -> Self:
-        """The log of `fields`."""
-        return cls(str(fields["log_dir"]), TopicPartition(str(fields["topic"]), int(fields["partition"])))

@@ -7,10 +7,11 @@ After a start, of either, the leases begin again with the next renewal.
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
@@ -22,13 +23,11 @@ _RENEW_S = 15.0
 
 
 class CleanerLeases:
-    """Thread-safe. `logs`: all that exist now. `held`: those that were leased at the last renewal."""
+    """Thread-safe. `held`: the logs that were leased at the last renewal."""
 
-    def __init__(
-        self, brokers: LiveBrokers, logs: Callable[[], Sequence[LogId]], files: Files, clock: Clock
-    ) -> None:
+    def __init__(self, brokers: LiveBrokers, inventory: Inventory, files: Files, clock: Clock) -> None:
         self._brokers = brokers
-        self._logs = logs
+        self._inventory = inventory
         self._files = files
         self._clock = clock
         self._holder = os.urandom(8).hex()
@@ -46,7 +45,7 @@ class CleanerLeases:
         with self._renewing:
             self._renewed_s = self._clock.monotonic_s()
             wanted = defaultdict[str, list[LogId]](list, {log.log_dir: [] for log in self.held})
-            for log in self._logs():
+            for log in self._inventory.logs():
                 if log.topic_partition.topic in topics:
                     wanted[log.log_dir].append(log)
             refused: dict[LogId, str] = {}

@@ -121,23 +121,29 @@ class Commits:
 
     def _why_held(self, log: LogId) -> str | None:
         state = self.states.state(log)
-        return self.states.barred(log) or (f"the log is {state}" if state.status is Status.PAUSED else None)
+        return self.states.obstacles.barred(log) or (
+            f"the log is {state}" if state.status is Status.PAUSED else None
+        )
 
     def told(self, log: LogId, done: Committed, committed_by: CommittedBy) -> CommitView:
         """What became of a log, which is still taken."""
         assert self.states.state(log).status in (Status.IN_PROGRESS, Status.ABORTED)
         if isinstance(done, LockHeld | Aborted):
             return _view(log, "waiting", str(done), done.pid if isinstance(done, LockHeld) else None)
-        if isinstance(done, SourceChanged | CorruptFile):  # stale, or not wanted any more
-            self.events.dropped(log, str(done))
-            return _view(log, "dropped", str(done))
-        if isinstance(done, CleanerdError):
-            self.events.record_log("commit", "failed", log, str(done))
-            return _view(log, "failed", str(done))
         if done is None:
             return self._already(log)
-        self.events.committed(log, done, committed_by)
-        return _view(log, "committed", None)
+        if isinstance(done, int):
+            reason = f"cleaned up to offset {done}"
+            self.metrics.settled(log, "committed")
+            self.events.record_log("commit", "committed", log, reason, committed_by=committed_by)
+            return _view(log, "committed", None)
+        is_stale = isinstance(done, SourceChanged | CorruptFile)  # or not wanted any more
+        if is_stale:
+            self.metrics.wasted(log.log_dir, self.inventory.staged_bytes(log))
+        outcome = "dropped" if is_stale else "failed"
+        self.metrics.settled(log, outcome)
+        self.events.record_log("commit", outcome, log, str(done))
+        return _view(log, outcome, str(done))
 
     def _already(self, log: LogId) -> CommitView:
         """Another commit was quicker: a waiting client learns its outcome all the same."""
@@ -216,14 +222,6 @@ def _waiting(logs: Iterable[LogId], reason: str, pid: int | None = None) -> list
 
 
 def _view(log: LogId, outcome: str, reason: str | None, pid: int | None = None) -> CommitView:
-    tp = log.topic_partition
     return CommitView.model_validate(
-        {
-            "topic": tp.topic,
-            "partition": tp.partition,
-            "log_dir": log.log_dir,
-            "outcome": outcome,
-            "reason": reason,
-            "lock_owner_pid": pid,
-        }
+        {**log.fields(), "outcome": outcome, "reason": reason, "lock_owner_pid": pid}
     )

@@ -18,7 +18,7 @@ clean                       all others
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.inventory.due_logs import DueLogs
@@ -31,7 +31,7 @@ from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
 from cleanerd.daemon.work.cleaner_leases import CleanerLeases
 from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.daemon.work.states import PartitionStates
+from cleanerd.daemon.work.states import Obstacles, PartitionStates
 from cleanerd.daemon.work.ways import Ways
 from cleanerd.env.clock import Clock
 from cleanerd.policy.lifecycle import Status
@@ -39,6 +39,8 @@ from cleanerd.policy.staging import pays_again
 from cleanerd.units import utc
 
 _BUSY: dict[Status, LogState] = {Status.IN_PROGRESS: "cleaning", Status.ABORTED: "aborted"}
+_OwnerOf = Callable[[str], int | None]
+"""`Ownership.owner_of`, which a look at many logs asks once for each log directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +55,6 @@ class Condition:
     reason: str | None = None
     obstacle: str | None = None
     yields_to_requests: bool = False
-
-
-@dataclass(slots=True)
-class Obstacles:
-    """What scans found to be in the way, with the reason for each."""
-
-    offline: dict[str, str] = field(default_factory=dict)  # log directories that do not work
-    full: dict[str, str] = field(default_factory=dict)  # log directories in which nothing more may be staged
-    ignored: dict[LogId, str] = field(default_factory=dict)  # logs that are not ours to change
-
-    def barred(self, log: LogId) -> str | None:
-        """Why nothing may be changed in a log, whoever asks for it and whatever its settings; None where something may."""
-        offline = self.offline.get(log.log_dir)
-        return f"{log.log_dir}: {offline}" if offline is not None else self.ignored.get(log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +92,7 @@ class Conditions:
         owner_of = functools.cache(self.ownership.owner_of)
         return lambda log: self._of(log, owner_of).obstacle
 
-    def _of(self, log: LogId, owner_of: Callable[[str], int | None]) -> Condition:
+    def _of(self, log: LogId, owner_of: _OwnerOf) -> Condition:
         barred, offline = self.obstacles.barred(log), self.obstacles.offline.get(log.log_dir)
         if barred is not None:
             return Condition("ignored" if offline is None else "offline", offline or barred, barred)
@@ -115,7 +103,7 @@ class Conditions:
             return Condition("paused", None, "it is paused; `cleanerctl holds` shows by whom")
         return self._at_rest(log, owner_of)
 
-    def _at_rest(self, log: LogId, owner_of: Callable[[str], int | None]) -> Condition:
+    def _at_rest(self, log: LogId, owner_of: _OwnerOf) -> Condition:
         """Of a log that no worker has and no hold keeps."""
         is_compacted = self.configuration().topic(log.topic_partition.topic).compact
         known, error, failure = self.inventory.facts(log), self.inventory.error(log), self.failures.of(log)
@@ -141,8 +129,7 @@ class Conditions:
 
     def _has_aged(self, known: ListedLog) -> bool:
         """Whether to throw a waiting result away and make a better one."""
-        staged, now_ms = known.contents.staged, self.clock.now_ms()
-        found = self.due_logs.estimate(known.log, now_ms, self.configuration().topic)
+        staged, found = known.contents.staged, self.due_logs.estimate(known.log)
         if staged is None or staged.round_end is None or found is None or self._until(found):
             return False
         closed = [segment.facts for segment in known.contents.closed]
@@ -161,19 +148,19 @@ class Conditions:
         It is left if that cleaner takes it by its own ratio, but only for a while: it may have given up on the log.
         """
         log, now_ms = found.known.log, self.clock.now_ms()
-        config = self.configuration().topic(log.topic_partition.topic)
         if not self.broker_cleans(log) or found.range.is_empty:
             return None
-        if now_ms < found.deadline_ms and found.range.dirty_ratio <= config.broker_min_cleanable_dirty_ratio:
+        brokers_ratio = found.config.broker_min_cleanable_dirty_ratio
+        if now_ms < found.deadline_ms and found.range.dirty_ratio <= brokers_ratio:
             return None
         grace_ms = self.configuration().broker.broker_cleaner_grace_ms
         left_ms = grace_ms - round(1000 * self.due_logs.due_for_s(log))
         return now_ms + left_ms if left_ms > 0 else None
 
-    def _compacted(self, log: LogId, owner_of: Callable[[str], int | None]) -> Condition:
+    def _compacted(self, log: LogId, owner_of: _OwnerOf) -> Condition:
         """Of a log that may be cleaned, if it is dirty and nothing but circumstances is in the way."""
         now_ms, failure = self.clock.now_ms(), self.failures.of(log)
-        found = self.due_logs.estimate(log, now_ms, self.configuration().topic)
+        found = self.due_logs.estimate(log)
         state: LogState = "clean" if found is None or found.reason(now_ms) is None else "dirty"
         reason = failure.reason if failure is not None else None
         if self.ownership.is_yielding(log.log_dir):

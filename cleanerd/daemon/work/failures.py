@@ -6,37 +6,19 @@ its configuration change. What may pass by itself (no space, a changed source, a
 """
 
 import threading
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TypeVar
 
 from pydantic import TypeAdapter
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.config.model import CleanerdConfig
+from cleanerd.daemon.store import Store
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.format.names import TopicPartition
 
 KIND = "trouble"
 BACKOFF_MAX_MS = 600_000
 """Longest pause after a failure, where cleanerd.retry.backoff.ms is not longer."""
-_T = TypeVar("_T")
-
-
-class Store(Protocol):
-    """Where failures outlive a restart: `store.Store`."""
-
-    def put(self, kind: str, key: str, value: Mapping[str, Any]) -> bool:
-        """Set a value; False while a restart would lose it."""
-        ...
-
-    def delete(self, kind: str, key: str) -> bool:
-        """Forget a value; False while a restart would bring it back."""
-        ...
-
-    def all(self, kind: str, make: Callable[[dict[str, Any]], _T]) -> Mapping[str, _T]:
-        """All values of a kind by key, made of their fields; without those that cannot be."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +69,7 @@ class Failures:
             )
             gives_up = failures >= config.retry_max and not result.is_retryable
             failure = Failure(
-                log_dir=log.log_dir,
-                topic=log.topic_partition.topic,
-                partition=log.topic_partition.partition,
+                **log.fields(),
                 failures=failures,
                 reason=result.reason or "",
                 error=result.error or "",
@@ -99,7 +79,7 @@ class Failures:
                 failed_ms=now_ms,
             )
             self._failures[log] = failure
-            self._store.put(KIND, _key(log), asdict(failure))
+            self._store.put(KIND, log.directory, asdict(failure))
             return failure
 
     def succeeded(self, log: LogId) -> None:
@@ -139,9 +119,5 @@ class Failures:
     def _forget(self, log: LogId) -> bool:
         if self._failures.pop(log, None) is None:
             return False
-        self._store.delete(KIND, _key(log))
+        self._store.delete(KIND, log.directory)
         return True
-
-
-def _key(log: LogId) -> str:
-    return log.directory

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 
 from pydantic import TypeAdapter
 
+from cleanerd.config.load import Configuration
 from cleanerd.daemon.kafka_admin import KafkaAdmin
 from cleanerd.daemon.store import MUTE, Store
 from cleanerd.daemon.work.cleaner_leases import CleanerLeases
@@ -43,12 +44,12 @@ class Mute:
 
 
 class Mutes:
-    """All topics that are muted; thread-safe. `connect` opens a connection to the cluster, or raises ClusterRefused."""
+    """All topics that are muted; thread-safe."""
 
-    def __init__(self, history: Store, clock: Clock, connect: Callable[[], KafkaAdmin]) -> None:
+    def __init__(self, history: Store, clock: Clock, configuration: Callable[[], Configuration]) -> None:
         self._history = history
         self._clock = clock
-        self._connect = connect
+        self._configuration = configuration
         self._changing = threading.Lock()
 
     def all(self) -> tuple[Mute, ...]:
@@ -95,7 +96,7 @@ class Mutes:
 
     def _mute_in_cluster(self, topics: Iterable[str], refused: Mapping[str, str]) -> list[Mute]:
         try:
-            connected = self._connect()
+            connected = KafkaAdmin.of(self._configuration().broker)
         except ClusterRefused as error:
             reasons = {refused[topic]: None for topic in topics if topic in refused}
             raise ClusterRefused("; ".join([str(error), *reasons])) from error
@@ -126,7 +127,7 @@ class Mutes:
                 self._unmute_in_cluster(in_cluster)
 
     def _unmute_in_cluster(self, found: Mapping[str, Mute]) -> None:
-        with self._connect() as admin:
+        with KafkaAdmin.of(self._configuration().broker) as admin:
             now = admin.own_values(found, KEY)
             ours = {topic: found[topic].prior for topic, value in now.items() if _is_muted(value)}
             if ours:

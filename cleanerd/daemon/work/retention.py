@@ -23,7 +23,6 @@ from cleanerd.cleaning.foreign import why_foreign
 from cleanerd.cleaning.retain import Preview, Retained, preview, retain_log
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
-from cleanerd.daemon.inventory.due_logs import TopicConfigs
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import ListedLog
 from cleanerd.daemon.telemetry.event_log import EventLog
@@ -56,7 +55,7 @@ Passed = Retained | CleanerdError | None
 
 
 def whose_turn(
-    logs: Iterable[ListedLog], topic_config: TopicConfigs, failed: Set[LogId], *, is_time: bool
+    logs: Iterable[ListedLog], configuration: Configuration, failed: Set[LogId], *, is_time: bool
 ) -> list[LogId]:
     """Logs that get a pass now: compacted ones at every round (1.29), unless they have failed, others when it is time."""
     return [
@@ -64,7 +63,7 @@ def whose_turn(
         for known in logs
         if (
             _needs_pass(known, config, is_time=is_time) and known.log not in failed
-            if (config := topic_config(known.log.topic_partition.topic)).compact
+            if (config := configuration.topic(known.log.topic_partition.topic)).compact
             else is_time
         )
     ]
@@ -274,7 +273,10 @@ class RetentionPasses:
         assert (retained is None) == (reason is not None)
         self.inventory.touch_log(log)
         self.metrics.retained(log, retained)
-        self.events.retained(log, retained, reason)
+        if retained is None:
+            self.events.record_log("retention", "failed", log, reason)
+        else:
+            self.events.record_log("retention", "deleted", log, str(retained), bytes=retained.bytes)
 
     def _dispose(self, config: TopicConfig, paths: tuple[str, ...]) -> None:
         self.deletions.add(paths, self.clock.now_ms() + config.file_delete_delay_ms)

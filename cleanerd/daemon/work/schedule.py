@@ -1,6 +1,7 @@
 """Which job comes next: what was requested, then what is due, small logs of a log directory together."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from cleanerd.cleaning.batching import in_jobs
 from cleanerd.config.load import Configuration
@@ -22,26 +23,17 @@ _TRIGGERS: dict[DueReason, JobTrigger] = {
 }
 
 
+@dataclass
 class Schedule:
     """Hands out jobs whose logs are in progress from that moment on."""
 
-    def __init__(
-        self,
-        due_logs: DueLogs,
-        states: PartitionStates,
-        jobs: Jobs,
-        configuration: Callable[[], Configuration],
-        conditions: Conditions,
-        ownership: Ownership,
-        clock: Clock,
-    ) -> None:
-        self._due_logs = due_logs
-        self._states = states
-        self._jobs = jobs
-        self._configuration = configuration
-        self._conditions = conditions
-        self._ownership = ownership
-        self._clock = clock
+    due_logs: DueLogs
+    states: PartitionStates
+    jobs: Jobs
+    configuration: Callable[[], Configuration]
+    conditions: Conditions
+    ownership: Ownership
+    clock: Clock
 
     def next(self) -> Job | None:
         """The most urgent job that may start, None when there is none."""
@@ -54,44 +46,41 @@ class Schedule:
 
     def pause_s(self) -> float:
         """How long there will be nothing new if nothing happens: log.cleaner.backoff.ms, or less if time is up before."""
-        now_ms, configuration = self._clock.now_ms(), self._configuration()
-        backoff_ms = configuration.broker.backoff_ms
-        next_ms = self._due_logs.next_due_ms(now_ms, configuration.topic, self._is_free())
+        backoff_ms = self.configuration().broker.backoff_ms
+        next_ms = self.due_logs.next_due_ms(self._is_free())
         if next_ms is not None:
-            backoff_ms = min(backoff_ms, max(next_ms - now_ms, 10))
+            backoff_ms = min(backoff_ms, max(next_ms - self.clock.now_ms(), 10))
         return backoff_ms / 1000
 
     def _requested(self) -> Job | None:
-        job = self._jobs.next_requested()
+        job = self.jobs.next_requested()
         if job is None:
             return None
-        barred = next(filter(None, map(self._states.barred, job.logs)), None)
+        barred = next(filter(None, map(self.states.obstacles.barred, job.logs)), None)
         if barred is not None:  # since it was requested
-            self._jobs.end(job, (), barred)
+            self.jobs.end(job, (), barred)
             return self._requested()
-        is_coming = self._ownership.is_yielding(
+        is_coming = self.ownership.is_yielding(
             job.logs[0].log_dir
         )  # a broker; it was not when the job was requested
-        taken = [] if is_coming else self._states.try_start_all(job.logs)
+        taken = [] if is_coming else self.states.try_start_all(job.logs)
         if len(taken) == len(job.logs):
-            return self._jobs.begin(job)
+            return self.jobs.begin(job)
         for log in taken:
-            self._states.done_cleaning(log)
-        self._jobs.postpone(job)
+            self.states.done_cleaning(log)
+        self.jobs.postpone(job)
         return None
 
     def _all_due(self, *, reserved_only: bool = False) -> list[Due]:
-        return self._due_logs.due(
-            self._clock.now_ms(), self._configuration().topic, self._is_free(), reserved_only=reserved_only
-        )
+        return self.due_logs.due(self._is_free(), reserved_only=reserved_only)
 
     def _due(self, due: list[Due]) -> Job | None:
         if not due:
             return None
         group = self._together(due)
-        taken = set(self._states.try_start_all([one.log for one in group]))
+        taken = set(self.states.try_start_all([one.log for one in group]))
         logs = [one.log for one in group if one.log in taken]
-        return self._jobs.start(_TRIGGERS[group[0].reason], logs) if logs else None
+        return self.jobs.start(_TRIGGERS[group[0].reason], logs) if logs else None
 
     def _together(self, due: list[Due]) -> list[Due]:
         """The first, and what fits beside it into one job: of its log directory, due for a reason of its kind."""
@@ -106,8 +95,8 @@ class Schedule:
 
     def _is_free(self) -> Callable[[LogId], bool]:
         """What answers for one look at all logs: it asks once who owns a log directory."""
-        obstacle = self._conditions.obstacle_of()
-        return lambda log: self._states.is_free(log) and obstacle(log) is None
+        obstacle = self.conditions.obstacle_of()
+        return lambda log: self.states.is_free(log) and obstacle(log) is None
 
 
 def _size_bytes(due: Due) -> int:

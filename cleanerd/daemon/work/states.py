@@ -19,13 +19,14 @@ The table of `policy.lifecycle` decides every call. What Kafka has no rule for:
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NewType
 
 from cleanerd.daemon.values.log_id import LogId
-from cleanerd.daemon.work.holds import Hold, Holds
+from cleanerd.daemon.work.holds import Hold
 from cleanerd.env.clock import Clock
 from cleanerd.errors import Aborted, CleanerdError, Retryable
+from cleanerd.format.names import TopicPartition
 from cleanerd.policy.lifecycle import (
     ABORTED,
     IN_PROGRESS,
@@ -55,6 +56,20 @@ class LogVanished(Retryable):
 
 
 @dataclass(slots=True)
+class Obstacles:
+    """What scans found to be in the way, with the reason for each."""
+
+    offline: dict[str, str] = field(default_factory=dict)  # log directories that do not work
+    full: dict[str, str] = field(default_factory=dict)  # log directories in which nothing more may be staged
+    ignored: dict[LogId, str] = field(default_factory=dict)  # logs that are not ours to change
+
+    def barred(self, log: LogId) -> str | None:
+        """Why nothing may be changed in a log, whoever asks for it and whatever its settings; None where something may."""
+        offline = self.offline.get(log.log_dir)
+        return f"{log.log_dir}: {offline}" if offline is not None else self.ignored.get(log)
+
+
+@dataclass(slots=True)
 class _Claim:
     """A client that waits to own the pause of a log; one of the two is set when its wait is over."""
 
@@ -65,22 +80,16 @@ class _Claim:
 class PartitionStates:
     """States of all logs. Every method may be called from any thread; only those with a time limit block.
 
-    A time limit is in seconds of `clock`, None for none. `barred` returns why nothing may be changed in a log, None where
-    something may; it must be quick and must not raise.
+    A time limit is in seconds of `clock`, None for none.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        holds: Iterable[Hold] = (),
-        barred: Callable[[LogId], str | None] = lambda _: None,
-    ) -> None:
+    def __init__(self, clock: Clock, holds: Iterable[Hold] = (), obstacles: Obstacles | None = None) -> None:
         self._clock = clock
-        self.barred = barred
+        self.obstacles = obstacles or Obstacles()
         self._changed = threading.Condition()  # guards what follows
         self._states: dict[LogId, CleaningState] = {}  # without holds; absent: none
         self._claims: dict[LogId, _Claim] = {}  # only of aborted logs
-        self._holds = Holds(holds)
+        self._holds = {hold.id: hold for hold in holds}
         self._is_closed = False
 
     # What workers call
@@ -130,8 +139,8 @@ class PartitionStates:
         Raises NotTaken for one that is barred or held, or paused for longer than that; else as `abort`.
         """
         with self._changed:
-            reason = self.barred(log)
-            if reason is None and not self._holds.count(log.topic_partition):
+            reason = self.obstacles.barred(log)
+            if reason is None and not self._held(log.topic_partition):
                 self._wait(lambda: self._own(log).status is not Status.PAUSED, timeout_s)  # a retention pass
                 self.abort_and_pause(log, timeout_s)
                 self.resume(log)
@@ -178,7 +187,9 @@ class PartitionStates:
         when its id is taken.
         """
         with self._changed:
-            self._holds.add(hold)
+            if hold.id in self._holds:
+                raise ValueError(f"hold {hold.id} is already in force")
+            self._holds[hold.id] = hold
             busy = {
                 log for log, s in self._states.items() if _is_busy(s) and hold.matches(log.topic_partition)
             }
@@ -194,17 +205,20 @@ class PartitionStates:
     def release(self, hold_id: str) -> Hold | None:
         """End a hold and return it, or None when there is none of that id."""
         with self._changed:
-            return self._holds.release(hold_id)
+            return self._holds.pop(hold_id, None)
 
     def expire(self, now_ms: int) -> list[Hold]:
         """End the holds whose time has come, and return them: their owners never released them, which is worth a warning."""
         with self._changed:
-            return self._holds.expire(now_ms)
+            expired = [h for h in self._holds.values() if h.expires_ms is not None and h.expires_ms <= now_ms]
+            for hold in expired:
+                del self._holds[hold.id]
+            return expired
 
     def holds(self) -> list[Hold]:
-        """The holds in force; the constructor takes them back after a restart."""
+        """The holds in force, oldest first; the constructor takes them back after a restart."""
         with self._changed:
-            return self._holds.all()
+            return list(self._holds.values())
 
     def forget(self, log: LogId) -> None:
         """The log has vanished: drop its pauses and send its waiters away; a worker is asked to stop (D)."""
@@ -232,16 +246,12 @@ class PartitionStates:
         """Whether `try_start_all` would take it, but for `close`."""
         return self.state(log) == NONE
 
-    def snapshot(self) -> dict[LogId, CleaningState]:
-        """States of the logs that a worker has or that a client paused; ask `state` about those only held."""
-        with self._changed:
-            return {log: self._state(log) for log in self._states}
-
     def _take(self, logs: Iterable[LogId], call: Call) -> list[Taken]:
         with self._changed:
             if self._is_closed:
                 return []
-            return [Taken(log) for log in logs if self.barred(log) is None and self._move(log, call)]
+            barred = self.obstacles.barred
+            return [Taken(log) for log in logs if barred(log) is None and self._move(log, call)]
 
     # Everything below is called with the lock held
 
@@ -250,7 +260,11 @@ class PartitionStates:
 
     def _state(self, log: LogId) -> CleaningState:
         own = self._own(log)
-        return own if _is_busy(own) else paused(own.pauses + self._holds.count(log.topic_partition))
+        return own if _is_busy(own) else paused(own.pauses + self._held(log.topic_partition))
+
+    def _held(self, topic_partition: TopicPartition) -> int:
+        """How many holds match a partition."""
+        return sum(hold.matches(topic_partition) for hold in self._holds.values())
 
     def _move(self, log: LogId, call: Call) -> bool:
         """Do `call` by the table; False when it passes the log over. Raises IllegalTransition."""

@@ -25,7 +25,9 @@ from cleanerd.cli.ctl import tables as ctl_tables
 from cleanerd.cli.ctl.parser import PUBLIC
 from cleanerd.cli.tables import fitted
 from cleanerd.daemon.api.http import RequestLimits
+from cleanerd.daemon.api.routes import routes_of
 from cleanerd.daemon.api.verb import Reply
+from cleanerd.daemon.api.verbs import VERBS
 from tests.cli.conftest import CTL, ENVIRONMENT
 from tests.ctl import ctl
 from tests.daemon.served import Served
@@ -59,46 +61,61 @@ def open_dir() -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "key"),
-    [
-        (["status"], "status"),
-        (["logs"], "logs"),
-        (["logs", "orders", "--state", "dirty"], "logs"),
-        (["log", "orders-3"], "logs"),
-        (["clean", "orders-3", "--force"], "jobs"),
-        (["jobs"], "jobs"),
-        (["jobs", "JOB"], "job"),
-        (["pause", "orders", "--reason", "restore", "--ttl", "2h"], "hold"),
-        (["holds"], "holds"),
-        (["abort", "orders-3"], "logs"),
-        (["retry", "orders-*"], "logs"),
-        (["explain", "orders-3"], "explanations"),
-        (["history", "orders", "--limit", "1", "--since", "1h"], "events"),
-        (["throttle"], "throttle"),
-        (["throttle", "--io", "50MB", "--read", "unlimited"], "throttle"),
-        (["throttle", "5MB"], "throttle"),
-        (["forecast"], "forecast"),
-        (["forecast", "orders-3"], "forecast"),
-        (["retention", "orders", "--dry-run"], "retention"),
-        (["retention", "orders-3"], "retention"),
-        (["delete-records", "orders-3", "17", "--yes"], "deleted"),
-        (["await", "orders-3", "17"], "logs"),
-    ],
-)
+ANSWERS = [
+    (["status"], "status"),
+    (["logs"], "logs"),
+    (["logs", "orders", "--state", "dirty"], "logs"),
+    (["log", "orders-3"], "logs"),
+    (["clean", "orders-3", "--force"], "jobs"),
+    (["jobs"], "jobs"),
+    (["jobs", "JOB"], "job"),
+    (["pause", "orders", "--reason", "restore", "--ttl", "2h"], "hold"),
+    (["holds"], "holds"),
+    (["abort", "orders-3"], "logs"),
+    (["retry", "orders-*"], "logs"),
+    (["explain", "orders-3"], "explanations"),
+    (["history", "orders", "--limit", "1", "--since", "1h"], "events"),
+    (["throttle"], "throttle"),
+    (["throttle", "--io", "50MB", "--read", "unlimited"], "throttle"),
+    (["throttle", "5MB"], "throttle"),
+    (["forecast"], "forecast"),
+    (["forecast", "orders-3"], "forecast"),
+    (["retention", "orders", "--dry-run"], "retention"),
+    (["retention", "orders-3"], "retention"),
+    (["delete-records", "orders-3", "17", "--yes"], "deleted"),
+    (["await", "orders-3", "17"], "logs"),
+    (["commit"], "commits"),
+    (["reload"], "reload"),
+]
+"""Of every verb: arguments, and the key of its answer."""
+NOT_TWICE = {"resume", "mute", "unmute"}
+"""What is resumed is gone; the others need a cluster."""
+
+
+@pytest.mark.parametrize(("arguments", "key"), ANSWERS)
 def test_every_verb_prints_a_table_or_a_document(daemon: Daemon, arguments: list[str], key: str) -> None:
-    """Exit 0 both ways; a document has apiVersion and the key of the API."""
+    """Exit 0 both ways; a document has apiVersion and the key of the API, with what the model of the answer takes."""
     daemon.clean_up_to(17)
     job = daemon.job()
     arguments = [job if word == "JOB" else word for word in arguments]
     if arguments[0] == "explain":  # what nothing stands against an engine looks at
         daemon.ctl("pause", "orders")
+    daemon.parts.life.is_ready = arguments[0] == "commit"
     ran = daemon.ctl(*arguments)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.strip()
     assert "None" not in ran.stdout
     assert not any(line.endswith(" ") for line in ran.stdout.splitlines())
-    assert list(daemon.json(*arguments)) == [key]
+    document = daemon.json(*arguments)
+    daemon.parts.life.is_ready = False
+    assert list(document) == [key]
+    verb = next(verb for verb in VERBS if verb.name == arguments[0])
+    route = next(route for route in routes_of([verb]) if route.key == key)
+    route.answer.validate_json(json.dumps(document[key]))
+
+
+def test_no_verb_is_left_out() -> None:
+    assert {verb.name for verb in VERBS} == {arguments[0] for arguments, _ in ANSWERS} | NOT_TWICE
 
 
 def test_resume_by_id(daemon: Daemon) -> None:
@@ -181,11 +198,11 @@ def test_explain_marks_what_stands_in_the_way(daemon: Daemon) -> None:
 
 def test_exit_1_when_it_failed(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reload that is refused names every problem; a bug of the daemon is not explained away."""
-    daemon.configure(log_cleaner_threads=0)
+    daemon.configure(cleanerd_retry_max=0)
     refused = daemon.ctl("reload")
     assert refused.returncode == 1
-    assert "log.cleaner.threads: " in refused.stdout
-    daemon.configure(log_cleaner_threads=1)
+    assert "cleanerd.retry.max: " in refused.stdout
+    daemon.configure(cleanerd_retry_max=1)
     assert daemon.ctl("reload").returncode == 0
     monkeypatch.setattr(type(daemon.parts.failures), "retry", lambda *_: 1 / 0)
     assert daemon.ctl("retry", "orders").returncode == 1

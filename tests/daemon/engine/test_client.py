@@ -30,10 +30,10 @@ class Places:
 
     def __init__(self) -> None:
         self.place = SparkPlace("local[1]")
-        self.stall_timeout_ms = 600_000
+        self.broker = CONFIGURATION.broker.but(job_stall_timeout_ms=600_000)
 
     def engine(self) -> Engine:
-        return Engine(lambda: self.place, SystemClock(), lambda: self.stall_timeout_ms)
+        return Engine(lambda: self, lambda _: self.place, SystemClock())
 
 
 @pytest.fixture
@@ -58,8 +58,9 @@ def clean(engine: Engine, log_dir: Path, channel: Channel, *, aborted: bool = Fa
     tp = TopicPartition("one", 0)
     topics = {"one": CONFIGURATION.topic("one")}
     call = CleanCall(
-        str(log_dir), (tp,), CONFIGURATION.broker, topics, True, False, channel.reporter, False, 1
-    )
+        str(log_dir), (tp,), CONFIGURATION.broker, topics,
+        force=True, horizons=False, reporter=channel.reporter, is_owned=False, jobs_at_once=1,
+    )  # fmt: skip
     (result,) = engine.clean(call, lambda _: None, lambda: aborted)
     return result.outcome
 
@@ -221,12 +222,12 @@ def test_a_job_that_does_not_progress_is_ended(
         old, *others = descendants(engine.pid)
         for pid in others:
             os.kill(pid, signal.SIGSTOP)
-        places.stall_timeout_ms = 600_000 if aborted else 5_000
+        places.broker = places.broker.but(job_stall_timeout_ms=600_000 if aborted else 5_000)
         with pytest.raises(EngineStalled, match="no task of Spark has reported for"):
             clean(engine, log_dir, channel, aborted=aborted)
         assert engine.stalled is not None
         wait_until(lambda: all(map(is_gone, [old, *others])), 10)
-        places.stall_timeout_ms = 600_000
+        places.broker = places.broker.but(job_stall_timeout_ms=600_000)
         assert clean(engine, log_dir, channel) == "staged"
         assert engine.stalled is None
 

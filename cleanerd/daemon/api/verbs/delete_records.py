@@ -44,9 +44,7 @@ def _below(control: daemon.Control, log: daemon.LogId, offset: int) -> daemon.De
     finally:
         control.crew.scanner.scan()
     return daemon.DeletedRecords(
-        topic=log.topic_partition.topic,
-        partition=log.topic_partition.partition,
-        log_dir=log.log_dir,
+        **log.fields(),
         log_start_offset=deleted.log_start_offset,
         segments_deleted=deleted.segments,
         bytes_deleted=deleted.bytes,

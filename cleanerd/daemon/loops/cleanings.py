@@ -5,34 +5,24 @@ whatever happened (2.13).
 """
 
 import functools
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from structlog.contextvars import bound_contextvars
 
-from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.batching import one_by_one
 from cleanerd.cleaning.committer import Committer, in_rounds
 from cleanerd.cleaning.phases import Stopwatch
-from cleanerd.cleaning.result import LogResult
+from cleanerd.cleaning.result import SUPERSEDED, LogResult
 from cleanerd.cleaning.roll import roll
-from cleanerd.cleaning.throttle import Throttle
-from cleanerd.config.load import Configuration
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.engine.calls import CleanCall, PlannedBytes, StepDone
 from cleanerd.daemon.engine.client import Engine
-from cleanerd.daemon.telemetry.metrics import Metrics
+from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.telemetry.step_log import log_step
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.commit_hosts import JobHost
-from cleanerd.daemon.work.jobs import Jobs
-from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.daemon.work.states import PartitionStates
-from cleanerd.daemon.work.wanted import Wanted
-from cleanerd.env.clock import Clock
-from cleanerd.env.files import Files
 from cleanerd.errors import Aborted, CleanerdError, JobFailed, attempt, guarded
 from cleanerd.format.names import TopicPartition
 from cleanerd.spark_runtime.channel import Channel, driver_host
@@ -44,35 +34,16 @@ from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints
 from cleanerd.storage.staged import discard_staged
 
-
-class JobWatcher(ABC):
-    """Who has jobs run."""
-
-    @abstractmethod
-    def cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
-        """What became of a log, while it is still in progress."""
-
-    @abstractmethod
-    def beat(self, job: Job) -> None:
-        """Tasks of the job report."""
+_EXAMINED_FOR_MS = 60_000
+"""An exact examination may find what the files do not show, like an open transaction: look again then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cleanings:
     """Runs jobs; thread-safe."""
 
+    parts: Parts
     engine: Engine
-    states: PartitionStates
-    jobs: Jobs
-    throttle: Throttle
-    files: Files
-    configuration: Callable[[], Configuration]
-    metrics: Metrics
-    clock: Clock
-    ownership: Ownership
-    wanted: Wanted
-    brokers: LiveBrokers
-    watcher: JobWatcher
     is_urgent: bool = False  # its I/O counts as all other, and is paid before that of the others
 
     def run(self, job: Job) -> list[LogResult]:
@@ -89,33 +60,63 @@ class Cleanings:
                     if was_live or self._has_live_broker(job):
                         result = result.beside_broker()
                     results.append(result)
-                    self.watcher.cleaned(job, log, result)
+                    self.cleaned(job, log, result)
                 busy.remove(log)
-                self.states.done_cleaning(
-                    log
-                )  # one by one: no waiter has to wait for the other logs of the job
+                # One by one: no waiter has to wait for the other logs of the job.
+                self.parts.states.done_cleaning(log)
         finally:
             reasons = [result.reason for result in results if result.reason]
-            self.jobs.end(job, [result.outcome for result in results], reasons[0] if reasons else None)
+            self.parts.jobs.end(job, [result.outcome for result in results], reasons[0] if reasons else None)
             for log in busy:
-                self.states.done_cleaning(log)
+                self.parts.states.done_cleaning(log)
         return results
 
+    def cleaned(self, job: Job, log: LogId, result: LogResult) -> None:
+        """What became of a log; it is still in progress."""
+        parts = self.parts
+        parts.inventory.touch_log(log)
+        is_one_of_thousands = job.trigger == "horizon" and result.outcome == "skipped"  # after a start
+        if not is_one_of_thousands:
+            parts.metrics.cleaned(job.id, log, result)
+            parts.events.cleaned(job, log, result)
+        if result.outcome == "failed":
+            self._note_failed(log, result)
+        elif result.outcome not in ("aborted", SUPERSEDED):
+            parts.failures.succeeded(log)
+        self._note_examined(job, log, result)
+
+    def _note_failed(self, log: LogId, result: LogResult) -> None:
+        parts, config = self.parts, self.parts.configuration().broker
+        failure = parts.failures.failed(log, result, parts.stamp(log), config, parts.clock.now_ms())
+        if failure.is_uncleanable:
+            parts.events.record_log("cleaning", "uncleanable", log, failure.reason, failures=failure.failures)
+
+    def _note_examined(self, job: Job, log: LogId, result: LogResult) -> None:
+        parts, now_ms = self.parts, self.parts.clock.now_ms()
+        if result.outcome == SUPERSEDED:  # as soon as the log is seen to be another one, else after a pause
+            parts.due_logs.note_examined(log, now_ms + parts.configuration().broker.retry_backoff_ms)
+        if result.outcome == "skipped" or (result.outcome == "unchanged" and result.reason):
+            parts.due_logs.note_examined(log, now_ms + _EXAMINED_FOR_MS)
+        if job.trigger in ("horizon", "request") and result.outcome == "skipped":
+            parts.due_logs.note_horizon(log, result.next_horizon_ms)
+        elif result.outcome in ("committed", "staged", "unchanged"):
+            parts.due_logs.note_cleaned(log)
+
     def _has_live_broker(self, job: Job) -> bool:
-        return self.ownership.owner(job.logs[0].log_dir) is Owner.LIVE_BROKER
+        return self.parts.ownership.owner(job.logs[0].log_dir) is Owner.LIVE_BROKER
 
     def _end_left_truncations(self, logs: Sequence[LogId]) -> None:
         """A log whose writer died while it truncated can be planned again. Examining it reports whatever else there is."""
         for log in logs:
-            if not self.ownership.is_yielding(log.log_dir):
-                end = functools.partial(end_left_truncation, PartitionDir(self.files, log.directory))
+            if not self.parts.ownership.is_yielding(log.log_dir):
+                end = functools.partial(end_left_truncation, PartitionDir(self.parts.files, log.directory))
                 attempt(end, log.directory)
 
     def _stage(self, job: Job) -> dict[LogId, LogResult]:
         """What the engine makes of the job. Its own failure is that of every log that fails with it alone, too."""
         left, not_rolled = self._rolled(job)
         found = one_by_one(lambda logs: self._call(job, logs), left, _failed) if left else []
-        self.metrics.staged(found, self.configuration().broker)
+        self.parts.metrics.staged(found, self.parts.configuration().broker)
         by_name = {result.topic_partition: result for result in (*not_rolled, *found)}
         assert len(by_name) == len(not_rolled) + len(found) == len(job.logs), "each log has one result"
         return {log: by_name[log.topic_partition] for log in job.logs}
@@ -136,29 +137,29 @@ class Cleanings:
         return [log for log, error in errors.items() if error is None], failed
 
     def _roll(self, log: LogId) -> None:
-        roll(self.ownership.at(log.log_dir), log.topic_partition, self.brokers)
+        roll(self.parts.ownership.at(log.log_dir), log.topic_partition, self.parts.brokers)
 
     def _clean_again(self, job: Job, log: LogId) -> LogResult:
         """A log of which only some groups could be cleaned, whatever its dirty ratio is now."""
         (staged,) = one_by_one(lambda logs: self._call(job, logs, force=True), [log], _failed)
-        self.metrics.staged([staged], self.configuration().broker)
+        self.parts.metrics.staged([staged], self.parts.configuration().broker)
         return self._settle(log, staged)
 
     def _call(self, job: Job, logs: Sequence[LogId], *, force: bool = False) -> list[LogResult]:
         """Have the engine clean logs of a job. Raises JobFailed."""
-        log_dir, configuration = logs[0].log_dir, self.configuration()
+        log_dir, configuration = logs[0].log_dir, self.parts.configuration()
         assert all(log.log_dir == log_dir for log in logs), "one call is for one log directory"
-        watch, first = Stopwatch(self.clock), len(job.planned)
+        watch, first = Stopwatch(self.parts.clock), len(job.planned)
 
         def told(news: PlannedBytes | StepDone) -> None:
             if isinstance(news, StepDone):
                 log_step(log_dir, news.step)
             else:
-                self.jobs.plan(job, LogId(log_dir, news.topic_partition), news.total_bytes)
+                self.parts.jobs.plan(job, LogId(log_dir, news.topic_partition), news.total_bytes)
 
         def answer(moved: Moved) -> ReportAnswer:
             is_planned = moved.phase is not Phase.EXAMINE
-            log = self.jobs.planned_log(job, first + moved.log) if is_planned else logs[moved.log]
+            log = self.parts.jobs.planned_log(job, first + moved.log) if is_planned else logs[moved.log]
             return STOP if log is None else self._answer(job, log, moved)
 
         with Channel(answer, driver_host(spark_master(configuration.broker))) as channel:
@@ -174,17 +175,17 @@ class Cleanings:
                 force=job.force or force,
                 horizons=job.trigger in ("horizon", "request"),
                 reporter=channel.reporter,
-                is_owned=self.ownership.owner(log_dir).has_lock,
+                is_owned=self.parts.ownership.owner(log_dir).has_lock,
                 jobs_at_once=jobs_at_once(configuration.broker),
             )
             try:
                 return _with_examination(
-                    self.engine.clean(call, told, lambda: any(map(self.states.is_aborted, logs))),
+                    self.engine.clean(call, told, lambda: any(map(self.parts.states.is_aborted, logs))),
                     watch.seconds,
                 )
             except CleanerdError as error:
                 self._discard(logs)
-                if all(map(self.states.is_aborted, logs)):  # the engine was stopped
+                if all(map(self.parts.states.is_aborted, logs)):  # the engine was stopped
                     error = Aborted(str(error))
                 if isinstance(error, JobFailed):
                     raise
@@ -192,50 +193,57 @@ class Cleanings:
 
     def _checkpoints(self, log_dir: str, partitions: Sequence[TopicPartition]) -> Checkpoints | None:
         """Those of a live broker; None also for what the engine will find to be wrong with the directory."""
-        found = guarded(lambda: self.brokers.checkpoints(self.ownership.at(log_dir), partitions), log_dir)
+        found = guarded(
+            lambda: self.parts.brokers.checkpoints(self.parts.ownership.at(log_dir), partitions), log_dir
+        )
         return None if isinstance(found, CleanerdError) else found
 
     def _answer(self, job: Job, log: LogId, moved: Moved) -> ReportAnswer:
         """Count work on a log, and make it wait for the throttle. Must not raise."""
         phase, read_bytes, written_bytes = moved.phase.name.lower(), moved.read_bytes, moved.written_bytes
         if moved.phase in (Phase.INDEX, Phase.REWRITE):  # what a job is known to have to read and write
-            self.jobs.advance(job, phase, read_bytes, written_bytes, moved.records)
+            self.parts.jobs.advance(job, phase, read_bytes, written_bytes, moved.records)
         self._live(job)
-        self.metrics.moved(log.log_dir, phase, read_bytes, written_bytes)
+        self.parts.metrics.moved(log.log_dir, phase, read_bytes, written_bytes)
 
         def is_to_stop() -> bool:
             self._live(job)  # a task that waits for the throttle does not hang
-            return self.states.is_aborted(log)
+            return self.parts.states.is_aborted(log)
 
-        with self.metrics.throttled(job.id, log.log_dir):
-            self.throttle.charge(read_bytes, written_bytes, is_to_stop, is_urgent=self.is_urgent)
-        return STOP if self.states.is_aborted(log) else GO_ON
+        with self.parts.metrics.throttled(job.id, log.log_dir):
+            self.parts.throttle.charge(read_bytes, written_bytes, is_to_stop, is_urgent=self.is_urgent)
+        return STOP if self.parts.states.is_aborted(log) else GO_ON
 
     def _live(self, job: Job) -> None:
         """Tasks of the job report, so worker and engine are alive."""
-        self.watcher.beat(job)
+        worker = job.worker  # None as soon as the job has ended
+        if worker is not None:
+            worker.beat()
         self.engine.beat()
 
     def _settle(self, log: LogId, result: LogResult) -> LogResult:
         """Commit what is staged, record what is unchanged."""
         if result.outcome not in ("staged", "unchanged"):
             return result
-        if self.ownership.is_yielding(log.log_dir):
+        if self.parts.ownership.is_yielding(log.log_dir):
             return replace(result, reason="waits for a broker that is about to start")
-        self.wanted.refresh()
-        log_dir = attempt(functools.partial(self.ownership.at, log.log_dir), log.directory)
+        self.parts.wanted.refresh()
+        log_dir = attempt(functools.partial(self.parts.ownership.at, log.log_dir), log.directory)
         if isinstance(log_dir, CleanerdError):
             return result.failed(log_dir)
-        host = JobHost(log.log_dir, self.wanted, self.metrics)
-        (settled,) = Committer(log_dir, host, brokers=self.brokers).settle([result])
+        host = JobHost(log.log_dir, self.parts.wanted, self.parts.metrics)
+        (settled,) = Committer(log_dir, host, brokers=self.parts.brokers).settle([result])
         took = settled.phase_seconds.items() - result.phase_seconds.items()
-        self.metrics.phases_took(dict(took))
+        self.parts.metrics.phases_took(dict(took))
         return settled
 
     def _discard(self, logs: Sequence[LogId]) -> None:
         """An engine that died may have staged some groups of a log and not others."""
         for log in logs:
-            attempt(functools.partial(discard_staged, PartitionDir(self.files, log.directory)), log.directory)
+            attempt(
+                functools.partial(discard_staged, PartitionDir(self.parts.files, log.directory)),
+                log.directory,
+            )
 
 
 def _with_examination(results: list[LogResult], seconds: float) -> list[LogResult]:

@@ -1,11 +1,6 @@
 """Remembers how dirty logs are, now and then, so that a plot can show how that went."""
 
-from collections.abc import Callable
-
-from cleanerd.config.load import Configuration
-from cleanerd.daemon.inventory.due_logs import DueLogs
-from cleanerd.daemon.inventory.inventory import Inventory
-from cleanerd.daemon.store import Store
+from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.sample import SizeSample
 
@@ -17,17 +12,8 @@ _SIZE_STEP = 0.01
 class Sampler:
     """Every ten minutes: all compacted logs together, and each that has moved since it was last remembered."""
 
-    def __init__(
-        self,
-        inventory: Inventory,
-        due_logs: DueLogs,
-        configuration: Callable[[], Configuration],
-        history: Store,
-    ) -> None:
-        self._inventory = inventory
-        self._due_logs = due_logs
-        self._configuration = configuration
-        self._history = history
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self._slot = -1
         self._last: dict[LogId, SizeSample] = {}
 
@@ -37,17 +23,16 @@ class Sampler:
         if slot == self._slot:
             return
         self._slot = slot
-        config_of = self._configuration().topic
         found: dict[LogId, SizeSample] = {}
-        for log in self._inventory.logs():
-            estimate = self._due_logs.estimate(log, now_ms, config_of)
+        for log in self._parts.inventory.logs():
+            estimate = self._parts.due_logs.estimate(log)
             if estimate is not None:
                 size, bound = estimate.known.contents.size_bytes, estimate.range
                 cleanable = 0 if bound.is_empty else bound.cleanable_bytes
                 found[log] = SizeSample(now_ms, size, bound.clean_bytes, cleanable)
         moved = {log: sample for log, sample in found.items() if _has_moved(self._last.get(log), sample)}
         self._last = {log: moved.get(log) or self._last[log] for log in found}
-        self._history.record_samples(_sum(now_ms, found), moved)
+        self._parts.store.record_samples(_sum(now_ms, found), moved)
 
 
 def _has_moved(last: SizeSample | None, sample: SizeSample) -> bool:
