@@ -2,7 +2,7 @@
 
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,7 +18,6 @@ from cleanerd.format.errors import FormatError
 from cleanerd.format.names import FileKind
 from cleanerd.format.offset_index import OffsetIndex, parse_offset_index
 from cleanerd.format.txn_index import AbortedTxn
-from cleanerd.kernels.heads import Heads
 from cleanerd.kernels.tables import AbortedTxns
 from cleanerd.pipeline.values import ChunkWork, IndexedLog, LogWork, Source, TopicCodec
 from cleanerd.policy.cleanable import range_query
@@ -186,14 +185,29 @@ def _plan_chunks(
     cut = cut_all(uncut, chunk_bytes=chunk_bytes, first_dirty_offset=first_dirty_offset, pace=pace)
     chunks = []
     for (number, one), heads, own in zip(places, cut, cold, strict=True):
-        for source, records, dirty_records in _chunks(one.segment, heads, own, keeps_cold=keeps_cold):
-            low, high = np.searchsorted(one.index.positions, [source.start, source.end])
+        segment, starts = one.segment, heads.starts.tolist()
+        columns = (
+            starts,
+            [*starts[1:], segment.size_bytes],
+            heads.records.tolist(),
+            heads.dirty_records.tolist(),
+        )
+        for start, end, records, dirty_records in zip(*columns, strict=True):
+            low, high = np.searchsorted(one.index.positions, [start, end])
             chunks.append(
                 ChunkWork(
-                    source=source,
+                    source=Source(
+                        path=segment.path,
+                        identity=segment.identity,
+                        start=start,
+                        end=end,
+                        min_offset=segment.base_offset,
+                        cold=within(own, start, end),
+                        keeps_cold=keeps_cold,
+                    ),
                     group=number,
                     is_dirty=may_supersede(one.end_offset - 1, first_dirty_offset),
-                    retain_legacy_deletes=one.segment.identity.mtime_ms > legacy_horizon_ms,
+                    retain_legacy_deletes=segment.identity.mtime_ms > legacy_horizon_ms,
                     index=OffsetIndex(one.index.offsets[low:high], one.index.positions[low:high]),
                     index_first_entry=int(low),
                     records_max=records,
@@ -222,27 +236,3 @@ def _columns(aborted: tuple[AbortedTxn, ...]) -> AbortedTxns:
 def _cold_ranges(segment: SegmentOnDisk) -> Ranges:
     with open_regular(segment.path) as fd:
         return cold_ranges(fd, segment.size_bytes)
-
-
-def _chunks(
-    segment: SegmentOnDisk, heads: Heads, cold: Ranges, *, keeps_cold: bool
-) -> Iterator[tuple[Source, int, int]]:
-    """A segment cut at batch starts: (source, records, dirty records), the last two upper bounds."""
-    starts = heads.starts.tolist()
-    for start, end, records, dirty_records in zip(
-        starts,
-        [*starts[1:], segment.size_bytes],
-        heads.records.tolist(),
-        heads.dirty_records.tolist(),
-        strict=True,
-    ):
-        source = Source(
-            path=segment.path,
-            identity=segment.identity,
-            start=start,
-            end=end,
-            min_offset=segment.base_offset,
-            cold=within(cold, start, end),
-            keeps_cold=keeps_cold,
-        )
-        yield source, records, dirty_records

@@ -20,14 +20,8 @@ from cleanerd.pipeline.whole_log import foreseen
 from cleanerd.storage.scan import PartitionSnapshot
 
 _BLOCK_BYTES = 4096  # what file systems allocate
-_MANIFEST_BYTES, _SOURCE_BYTES, _EPOCH_BYTES = (
-    1024,
-    160,
-    40,
-)  # at most: its text, of which a source, a leader epoch
-_LEGACY_GROWTH_BYTES = (
-    64  # most that a message of magic 0 or 1 gains as a batch of magic 2, or a batch by any codec
-)
+_MANIFEST_BYTES, _SOURCE_BYTES, _EPOCH_BYTES = 1024, 160, 40  # at most: all else, a source, a leader epoch
+_LEGACY_GROWTH_BYTES = 64  # at most, of a message of magic 0 or 1 in magic 2, or a batch in any codec
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,9 +133,7 @@ class _Account:
         self._earned = 0.0
         self._spent = 0.0
         self._earned_at_s = now_s
-        self._waiting: deque[_Charge] = (
-            deque()
-        )  # in the order of their marks; what is earned is no longer among them
+        self._waiting = deque[_Charge]()  # in the order of their marks, without what is earned
 
     def set_rate(self, rate: float, now_s: float) -> None:
         """What was earned until now was earned at the old rate."""

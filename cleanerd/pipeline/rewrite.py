@@ -215,12 +215,8 @@ class _Known:
     def check_exhausted(self, source: Source) -> None:
         """Every answer was used exactly once, or index and rewrite saw different records. Raises VerificationFailed."""
         if not np.array_equal(self._cursors, self._ends):
-            raise self._mismatch(source)
-
-    def _mismatch(self, source: Source) -> VerificationFailed:
-        return VerificationFailed(
-            f"{source.path}: bytes {source.start} to {source.end} hold other keys than when they were indexed"
-        )
+            place = f"{source.path}: bytes {source.start} to {source.end}"
+            raise VerificationFailed(f"{place} hold other keys than when they were indexed")
 
 
 def _encode(

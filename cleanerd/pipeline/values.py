@@ -34,9 +34,7 @@ class Source:
     end: int
     min_offset: int  # base offset of the segment: no batch may begin below it
     cold: Ranges = ()  # of the run: what was not in the page cache, and is not to stay there
-    keeps_cold: bool = (
-        True  # until the last pass has read it: what is cold of the log is little beside the memory
-    )
+    keeps_cold: bool = True  # until its last pass: what is cold of the log is little beside the memory
 
     @property
     def size_bytes(self) -> int:
@@ -187,9 +185,7 @@ class IndexedLog:
     buckets: int
     error: CleanerdError | None = None
     summaries: list[ChunkSummary] = field(default_factory=list)
-    verdicts: list[Verdicts | None] = field(
-        default_factory=list
-    )  # None: looked up with the rewrite (`one_pass`)
+    verdicts: list[Verdicts | None] = field(default_factory=list)  # None: looked up with the rewrite
     superseded: list[int] = field(default_factory=list)  # per chunk
     dirty_keys: KeySet | None = None  # until such chunks are read: their summaries know only their sizes
     discardable_markers: list[int] = field(default_factory=list)  # offsets, ascending
