@@ -79,6 +79,12 @@ def planned(log_dir: Path, name: str, first_dirty_offset: int, chunk_bytes: int)
     return replace(plan(log_dir, name, first_dirty_offset, chunk_bytes), in_place=True)
 
 
+def large_log(log_dir: Path, name: str = "t", seed: int = 1) -> LogWork:
+    """One of 60,000 records."""
+    write_log(log_dir / f"{name}-0", 60_000, SMALL, seed)
+    return planned(log_dir, name, DIRTY_FROM, 256 << 10)
+
+
 def a_group_a_segment(work: LogWork) -> LogWork:
     """Instead of one group: no clean segment shares one with a dirty chunk."""
     bases = sorted({chunk.source.min_offset for chunk in work.chunks})
@@ -192,8 +198,7 @@ def test_small_groups_and_clusters_read_twice(
     spark: LazySpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look at a group costs more than it saves; where parts are files of their own their names need their offsets."""
-    write_log(tmp_path / "t-0", 60_000, SMALL)
-    work = planned(tmp_path, "t", DIRTY_FROM, 256 << 10)
+    work = large_log(tmp_path)
     (apart,), _ = run(spark, [replace(work, in_place=False)], AMPLE)
     assert apart.is_read
     monkeypatch.setattr(one_pass, "_WORTH_A_LOOK_BYTES", work.size_bytes)
@@ -203,8 +208,7 @@ def test_small_groups_and_clusters_read_twice(
 
 def test_a_dry_run_counts_in_one_pass_and_writes_nothing(spark: LazySpark, tmp_path: Path) -> None:
     """And a rewrite of what was counted, as where room is tight, is the same as one that was not."""
-    write_log(tmp_path / "t-0", 60_000, SMALL)
-    work = planned(tmp_path, "t", DIRTY_FROM, 256 << 10)
+    work = large_log(tmp_path)
     _, expected = in_two_passes(spark, work, write=False)
     with Channel(lambda _: GO_ON) as channel:
         pipeline = Pipeline(spark, AMPLE, channel.reporter)
@@ -225,10 +229,7 @@ def test_a_dry_run_counts_in_one_pass_and_writes_nothing(spark: LazySpark, tmp_p
 @pytest.mark.parametrize("damage", ["flipped", "shorter"])
 def test_a_log_damaged_in_a_clean_chunk_harms_no_other(spark: LazySpark, tmp_path: Path, damage: str) -> None:
     """The error names file and position, as when it is looked up."""
-    works = []
-    for seed, name in enumerate("ab"):
-        write_log(tmp_path / f"{name}-0", 60_000, SMALL, seed)
-        works.append(planned(tmp_path, name, DIRTY_FROM, 256 << 10))
+    works = [large_log(tmp_path, name, seed) for seed, name in enumerate("ab")]
     path = tmp_path / "a-0" / f"{0:020d}.log"
     data = bytearray(path.read_bytes())
     data[700_000] ^= 1
@@ -260,8 +261,7 @@ def test_offsets_that_do_not_rise_from_chunk_to_chunk_are_found_at_the_end(
     spark: LazySpark, tmp_path: Path
 ) -> None:
     """As soon as all chunks are known, and not before."""
-    write_log(tmp_path / "t-0", 60_000, SMALL)
-    work = planned(tmp_path, "t", DIRTY_FROM, 256 << 10)
+    work = large_log(tmp_path)
     (indexed,), _ = run(spark, [work], AMPLE)
     first, second, *rest = read_once(indexed)
     found = {number: (indexed.summaries[number], 1) for number in (first, second, *rest)}
@@ -275,8 +275,7 @@ def test_offsets_that_do_not_rise_from_chunk_to_chunk_are_found_at_the_end(
 
 def test_before_a_chunk_is_read_as_much_is_foreseen_as_it_can_hold(spark: LazySpark, tmp_path: Path) -> None:
     """Of that room is reserved for it."""
-    write_log(tmp_path / "t-0", 60_000, SMALL)
-    work = planned(tmp_path, "t", DIRTY_FROM, 256 << 10)
+    work = large_log(tmp_path)
     indexed, _ = in_two_passes(spark, work)
     for chunk, summary in zip(work.chunks, indexed.summaries, strict=True):
         most: ChunkSummary = foreseen(chunk)
@@ -289,8 +288,7 @@ def test_before_a_chunk_is_read_as_much_is_foreseen_as_it_can_hold(spark: LazySp
 @pytest.mark.parametrize("reports", [0, 1])
 def test_it_stops_when_it_is_told_to(spark: LazySpark, tmp_path: Path, reports: int) -> None:
     """After the dirty section: while groups are looked at, or at the report of that."""
-    write_log(tmp_path / "t-0", 60_000, SMALL)
-    work = planned(tmp_path, "t", DIRTY_FROM, 256 << 10)
+    work = large_log(tmp_path)
     dirty = sum(chunk.is_dirty for chunk in work.chunks)
     told: list[Phase] = []
 

@@ -72,18 +72,13 @@ def reset(log_dir: Path, *, is_kafka: bool = False) -> int | None:
 
 @CASES
 def test_1_7_what_no_cleaning_can_have_written_becomes_the_log_start(
-    tmp_path: Path, checkpoint: int | None, log_start: int, expected: int | None
+    tmp_path: Path, spark: LazySpark, checkpoint: int | None, log_start: int, expected: int | None
 ) -> None:
+    """One shot resets it, too, although nothing is to be cleaned."""
     write(tmp_path, checkpoint, log_start)
     assert reset(tmp_path) == (expected if expected != checkpoint else None)
     assert stored(tmp_path) == expected
     assert reset(tmp_path) is None, "once"
-
-
-@CASES
-def test_1_7_one_shot_resets_it_although_nothing_is_to_be_cleaned(
-    tmp_path: Path, spark: LazySpark, checkpoint: int | None, log_start: int, expected: int | None
-) -> None:
     write(tmp_path, checkpoint, log_start)
     assert clean(spark, tmp_path).outcome("t", tmp_path.name) == "skipped"
     assert stored(tmp_path) == expected
