@@ -1,11 +1,11 @@
 """Candidates to staged results: steps 3 to 8 of architecture 3, without the commit."""
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from secrets import randbits
 from typing import Any
 
 import numpy as np
@@ -285,7 +285,9 @@ class Cleaner:
                     self._clean_small([log for log in logs if pipeline.is_small(log.plan.work)], pipeline)
             with watch.phase("index"):
                 logs = [log for log in logs if log.rewritten is None]
-                self._index([log for log in logs if log.indexed is None], pipeline)
+                unread = [log for log in logs if log.indexed is None]
+                for log, indexed in zip(unread, pipeline.index(*self._works(unread)), strict=True):
+                    log.indexed, log.error = indexed, indexed.error
                 for log in logs:
                     if log.indexed is not None and log.is_alive:
                         log.plan = merge_neighbours(log.plan, log.indexed)
@@ -293,14 +295,10 @@ class Cleaner:
             with watch.phase("rewrite"):
                 if write:
                     self._check_space(logs, pipeline, before, by_group=not job.is_owned)
-                indexed = [log.indexed for log in logs if log.indexed is not None]
-                for log, rewritten in zip(logs, pipeline.rewrite(indexed, write=write), strict=True):
+                found = [log.indexed for log in logs if log.indexed is not None]
+                for log, rewritten in zip(logs, pipeline.rewrite(found, write=write), strict=True):
                     log.rewritten, log.error = rewritten, log.error or rewritten.error
                     steps.report_rewritten(self._progress, log.plan, rewritten)
-
-    def _index(self, logs: list[_Log], pipeline: Pipeline) -> None:
-        for log, indexed in zip(logs, pipeline.index(*self._works(logs)), strict=True):
-            log.indexed, log.error = indexed, indexed.error
 
     def _clean_small(self, logs: list[_Log], pipeline: Pipeline) -> None:
         """Index and rewrite in one step, if there is plenty of room: no log has been looked into yet."""
@@ -318,8 +316,8 @@ class Cleaner:
                 steps.report_rewritten(self._progress, log.plan, rewritten)
 
     def _works(self, logs: list[_Log]) -> tuple[list[LogWork], list[tuple[int, int]]]:
-        """What the pipeline is to do, and the keys that it does it with."""
-        return [log.plan.work for log in logs], [_fingerprint_key() for _ in logs]
+        """What the pipeline is to do, and the keys of the fingerprints that it does it with."""
+        return [log.plan.work for log in logs], [(randbits(64), randbits(64)) for _ in logs]
 
     def _check_space(
         self, logs: list[_Log], pipeline: Pipeline, before: Ending[Any] | None, *, by_group: bool
@@ -442,10 +440,6 @@ def _partial(log: _Log) -> str | None:
         return None
     done = len(log.indexed.changed_groups)
     return f"{done} of {done + log.groups_left} groups: there is no room for more of them beside the old segments"
-
-
-def _fingerprint_key() -> tuple[int, int]:
-    return int.from_bytes(os.urandom(8)), int.from_bytes(os.urandom(8))
 
 
 def _removed(log: RewrittenLog) -> np.ndarray:
