@@ -22,13 +22,18 @@ from cleanerd.daemon.parts import build_parts
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.holds import Hold
 from cleanerd.daemon.workers import Worker
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format import names
-from cleanerd.format.names import TopicPartition
+from cleanerd.format.names import Suffix, TopicPartition
+from cleanerd.storage.partition_dir import PartitionDir
+from cleanerd.storage.staged import manifest_names
 from tests.cleaning.logs import lock_of_another, write_logs
 from tests.daemon.processes import wait_until
+from tests.storage.kill9_child import GROUPS, TP, clean_until, write_log
+from tests.storage.test_kill9 import Truth
 
 Make = Callable[..., Supervisor]
 
@@ -98,6 +103,29 @@ def test_c143_uncleanable_logs_are_out_of_the_way_and_counted_until_they_vanish(
     (logs / "one-0").rename(tmp_path / "away")
     daemon.crew.scanner.scan()
     assert [str(t.log) for t in daemon.parts.failures.all()] == ["three-0"]
+
+
+@pytest.mark.parametrize("stops_at", [Suffix.SWAP, Suffix.DELETED])
+def test_recovery_ends_a_commit_that_had_begun_in_a_held_log_and_begins_no_other(
+    tmp_path: Path, make: Make, stops_at: Suffix
+) -> None:
+    """Half-done is no state to be left in, but what waits in a held log waits on: the other groups of the cleaning."""
+    logs, aside = tmp_path / "logs", tmp_path / "aside"
+    logs.mkdir()
+    write_log(logs, seed=7)
+    truth, partition = Truth(logs), PartitionDir.of(RealFiles(), str(logs), TP)
+    daemon = make(logs, {"t": "compact"})
+    daemon.parts.states.hold(Hold("1", "*", "me", "because", 0))
+    clean_until(str(logs), stops_at.value)
+    logs.rename(aside)
+    daemon.crew.scanner.scan()
+    aside.rename(logs)
+    daemon.crew.scanner.scan()
+    assert not {name.suffix for name in partition.names()} - {Suffix.LIVE, Suffix.STAGED}
+    assert len(manifest_names(partition)) == len(GROUPS) - 1
+    (view,) = daemon.parts.commits.try_all(daemon.parts.inventory.logs(), lambda _: True)
+    assert view.outcome == "held"
+    truth.check(logs)
 
 
 def test_nothing_more_is_staged_beside_a_live_broker_than_it_allows(tmp_path: Path, make: Make) -> None:

@@ -1,4 +1,4 @@
-"""Hostile bytes for every decoder, kernel and reader: `python -m tests.fuzz [--inputs N] [--target NAME] [--seed N]`.
+"""Hostile bytes for every decoder and reader: `python -m tests.fuzz [--inputs N] [--target NAME] [--seed N]`.
 
 Each input is made from its target's name and a number alone, so a failure prints what makes it again. A target may take
 the bytes or refuse them with an error of cleanerd's that names the file. Anything else is a failure: another exception, an
@@ -9,7 +9,7 @@ module             what is in it
 =================  ==================================================================================
 `mutate`           from valid bytes to hostile ones
 `targets`          the table of targets
-`decoders`         targets that take bytes: formats, kernels
+`decoders`         targets that take bytes: formats
 `directories`      targets that read files: partitions, log directories, cluster metadata, our own state
 `requests`         targets that take requests: control API, metrics, the channel of tasks
 `guard`            runs a target in a process of its own, within limits of time and memory

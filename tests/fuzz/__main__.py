@@ -1,10 +1,7 @@
 """`python -m tests.fuzz`: feed all targets, or some, and print what became of it. Exit code 1 with a failure."""
 
 import argparse
-import os
-import subprocess
 import sys
-import tempfile
 
 from tests.fuzz.guard import Fed, Limits, feed
 from tests.fuzz.targets import Target, all_targets
@@ -20,21 +17,7 @@ def _parsed() -> argparse.Namespace:
         "--seed", type=int, default=0, help="number of the first input (default: %(default)s)"
     )
     parser.add_argument("--seconds", type=float, default=Limits.seconds, help="limit for one input")
-    parser.add_argument(
-        "--bounds", action="store_true", help="with kernels that check every index and raw access"
-    )
     return parser.parse_args()
-
-
-def _again_with_bounds() -> int:
-    """Kernels are compiled when they are imported: in a process of their own, and into a cache of their own."""
-    with tempfile.TemporaryDirectory() as cache:
-        checked = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": cache}
-        arguments = [word for word in sys.argv[1:] if word != "--bounds"]
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.fuzz", *arguments], env=os.environ | checked, check=False
-        )
-        return done.returncode
 
 
 def shares(targets: dict[str, Target], inputs: int) -> dict[str, int]:
@@ -46,8 +29,6 @@ def shares(targets: dict[str, Target], inputs: int) -> dict[str, int]:
 def main() -> int:
     """Feed."""
     options = _parsed()
-    if options.bounds:
-        return _again_with_bounds()
     targets = {name: t for name, t in all_targets().items() if not options.target or name in options.target}
     total = Fed()
     for name, count in shares(targets, options.inputs).items():

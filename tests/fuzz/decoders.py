@@ -1,13 +1,12 @@
-"""Targets that take bytes: every parser of `cleanerd.format`, and the kernels over forbidden memory."""
+"""Targets that take bytes: every parser of `cleanerd.format`. The kernels have their own (`tests.kernels.test_fuzz`)."""
 
 import contextlib
 import random
 import struct
-import zlib
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from cleanerd.format import codecs
@@ -32,11 +31,9 @@ from cleanerd.tools.insight.coordinator_records import (
     parse_coordinator_key,
     parse_coordinator_record,
 )
-from tests.fuzz.mutate import batches_mutated
+from tests.fuzz.mutate import batches_mutated, mutated
 from tests.fuzz.targets import Target
-from tests.kernels.random_log import LogSegment, RandomLog, random_facts
-from tests.kernels.real_path import Layout, RealPath
-from tests.kernels.test_fuzz import damaged_log, expand_everything, read_everything
+from tests.kernels.random_log import RandomLog
 from tests.storage.test_metadata_log import SAMPLE_CONFIG, SAMPLE_TOPIC, remove
 from tests.tools.insight.test_coordinator_records import OLD, WRITTEN
 
@@ -44,7 +41,6 @@ _PRODUCER = ProducerEntry(5, 1, 9, 100, 3, 1_700_000_000_000, 0, 90)
 _TXN = AbortedTxn(5, 10, 20, 21)
 _CODECS = list(Codec)
 _EXPANDED_MAX_BYTES = 1 << 20
-_ANY_OFFSET = 1 << 40
 
 
 @cache
@@ -62,7 +58,7 @@ def _legacy() -> tuple[bytes, ...]:
     return tuple(data for data in batches() if data[16] < 2)
 
 
-def _blobs() -> tuple[bytes, ...]:
+def _compressed() -> tuple[bytes, ...]:
     data = b"some text, some text, and then some more of it" * 9
     return tuple(
         bytes((codec, magic)) + codecs.compress(codec, data, magic)
@@ -72,14 +68,14 @@ def _blobs() -> tuple[bytes, ...]:
     )
 
 
-def _decompress(data: bytes, _: Path) -> None:
+def _decompress(data: bytes) -> None:
     if len(data) >= 2:
         codec = _CODECS[data[0] % len(_CODECS)]
         found = codecs.decompress(codec, data[2:], data[1] % 3, _EXPANDED_MAX_BYTES)
         assert len(found) <= max(_EXPANDED_MAX_BYTES, len(data))
 
 
-def _coordinator(data: bytes, _: Path) -> None:
+def _coordinator(data: bytes) -> None:
     topic = TRANSACTION_STATE if data[:1] == b"t" else CONSUMER_OFFSETS
     end = 3 + int.from_bytes(data[1:3])
     parse_coordinator_key(topic, data[3:end])
@@ -98,97 +94,59 @@ def _coordinator_records() -> tuple[bytes, ...]:
     )
 
 
-def _names(data: bytes, _: Path) -> None:
+def _names(data: bytes) -> None:
     name = data.decode("utf-8", "surrogateescape")
     parse_segment_file(name)
     parsed = parse_partition_dir(name)
     assert parsed is None or "/" not in parsed[0].topic
 
 
-def _varints(data: bytes, _: Path) -> None:
+def _varints(data: bytes) -> None:
     for bits in (32, 64):
         for read in (decode_varint, decode_unsigned_varint):
             with contextlib.suppress(IndexError):  # as its docstring says: callers turn it into "too short"
                 read(data, 0, bits)
 
 
-def _dice(data: bytes) -> random.Random:
-    """Chance that follows from the input alone."""
-    return random.Random(zlib.crc32(data))
+def _parser(parse: Callable[[bytes], object], *valid: bytes) -> Target:
+    return Target(lambda: valid, lambda data, _: parse(data))
 
 
-def _clean(data: bytes, directory: Path) -> None:
-    """The whole path of a cleaning, without Spark."""
-    rng = _dice(data)
-    facts = replace(random_facts(rng, RandomLog(rng).append(1)), aborted=(), round_end=_ANY_OFFSET)
-    layout = Layout(buckets=rng.choice((1, 4)), piece_bytes=rng.choice((100, 1 << 22)), slice_bytes=300)
-    RealPath(directory, [LogSegment(0, data)], facts, layout).clean()
-
-
-def _a_log(rng: random.Random, _: Sequence[bytes]) -> bytes:
-    """A whole log, damaged; ascending offsets, so that most of it is looked at."""
-    return damaged_log(rng, RandomLog(rng).append(rng.choice((1, 3, 10))), inside_crc=rng.random() < 0.7)
-
-
-def _logs() -> tuple[bytes, ...]:
-    log = RandomLog(random.Random("a valid log"), kinds=("plain",)).append(30)
-    return (b"".join(placed.data for placed in log.batches),)
-
-
-def _texts(*texts: bytes) -> Sequence[bytes]:
-    return texts
+def _made(
+    parse: Callable[[bytes], object], valid: Callable[[], tuple[bytes, ...]], mutate: Any = mutated
+) -> Target:
+    """The same, with inputs that take time to make."""
+    return Target(valid, lambda data, _: parse(data), mutate)
 
 
 TARGETS = {
-    "batch": Target(_of_magic_2, lambda data, _: decode_batch(data), batches_mutated),
-    "batch header": Target(_of_magic_2, lambda data, _: parse_header(data)),
-    "batches": Target(batches, lambda data, _: list(iterate_batches(data)), batches_mutated),
-    "head": Target(batches, lambda data, _: peek_batch(data)),
-    "legacy entry": Target(_legacy, lambda data, _: decode_entry(data), batches_mutated),
-    "compressed": Target(_blobs, _decompress),
-    "varint": Target(lambda: _texts(b"\x00", b"\xff\xff\xff\xff\x0f", b"\x80\x01"), _varints),
-    "control key": Target(lambda: _texts(b"\0\0\0\1", b"\0\0\0\0"), lambda data, _: parse_control_key(data)),
-    "end txn value": Target(lambda: _texts(b"\0\0\0\0\0\7"), lambda data, _: parse_end_txn_value(data)),
-    "coordinator record": Target(_coordinator_records, _coordinator),
-    "metadata record": Target(
-        lambda: _texts(SAMPLE_TOPIC, SAMPLE_CONFIG, remove(UUID(int=5))),
-        lambda data, _: parse_metadata_record(data),
+    "batch": _made(decode_batch, _of_magic_2, batches_mutated),
+    "batch header": _made(parse_header, _of_magic_2),
+    "batches": _made(lambda data: list(iterate_batches(data)), batches, batches_mutated),
+    "head": _made(peek_batch, batches),
+    "legacy entry": _made(decode_entry, _legacy, batches_mutated),
+    "compressed": _made(_decompress, _compressed),
+    "coordinator record": _made(_coordinator, _coordinator_records),
+    "varint": _parser(_varints, b"\x00", b"\xff\xff\xff\xff\x0f", b"\x80\x01"),
+    "control key": _parser(parse_control_key, b"\0\0\0\1", b"\0\0\0\0"),
+    "end txn value": _parser(parse_end_txn_value, b"\0\0\0\0\0\7"),
+    "metadata record": _parser(parse_metadata_record, SAMPLE_TOPIC, SAMPLE_CONFIG, remove(UUID(int=5))),
+    "offset index": _parser(lambda data: parse_offset_index(data, 0), struct.pack(">iiii", 3, 100, 9, 2000)),
+    "time index": _parser(lambda data: parse_time_index(data, 0), struct.pack(">qiqi", 1000, 3, 2000, 9)),
+    "txn index": _parser(parse_txn_index, render_txn_index([_TXN, AbortedTxn(6, 22, 30, 31)])),
+    "producer snapshot": _parser(
+        lambda data: parse_producer_snapshot(data, 1 << 40),
+        render_producer_snapshot([_PRODUCER, replace(_PRODUCER, producer_id=6)]),
     ),
-    "offset index": Target(
-        lambda: _texts(struct.pack(">iiii", 3, 100, 9, 2000)), lambda data, _: parse_offset_index(data, 0)
+    "offset checkpoint": _parser(parse_offset_checkpoint, b"0\n2\nt 0 17\nother-topic 11 5\n", b"0\n0\n"),
+    "leader epochs": _parser(parse_leader_epochs, b"0\n2\n0 0\n3 17\n"),
+    "meta.properties": _parser(
+        parse_meta_properties,
+        b"#\nversion=1\nnode.id=1\ncluster.id=MkU3OEVBNTcwNTJENDM2Qg\n",
+        b"version=0\nbroker.id=0\n",
     ),
-    "time index": Target(
-        lambda: _texts(struct.pack(">qiqi", 1000, 3, 2000, 9)),
-        lambda data, _: parse_time_index(data, 0),
+    "partition.metadata": _parser(parse_partition_metadata, render_partition_metadata(UUID(int=77))),
+    "names": _parser(
+        _names, b"orders-0", b"a.0123456789abcdef0123456789abcdef-delete", b"%020d.log.cleaned" % 7
     ),
-    "txn index": Target(
-        lambda: _texts(render_txn_index([_TXN, AbortedTxn(6, 22, 30, 31)])),
-        lambda data, _: parse_txn_index(data),
-    ),
-    "producer snapshot": Target(
-        lambda: _texts(render_producer_snapshot([_PRODUCER, replace(_PRODUCER, producer_id=6)])),
-        lambda data, _: parse_producer_snapshot(data, 1 << 40),
-    ),
-    "offset checkpoint": Target(
-        lambda: _texts(b"0\n2\nt 0 17\nother-topic 11 5\n", b"0\n0\n"),
-        lambda data, _: parse_offset_checkpoint(data),
-    ),
-    "leader epochs": Target(lambda: _texts(b"0\n2\n0 0\n3 17\n"), lambda data, _: parse_leader_epochs(data)),
-    "meta.properties": Target(
-        lambda: _texts(
-            b"#\nversion=1\nnode.id=1\ncluster.id=MkU3OEVBNTcwNTJENDM2Qg\n", b"version=0\nbroker.id=0\n"
-        ),
-        lambda data, _: parse_meta_properties(data),
-    ),
-    "partition.metadata": Target(
-        lambda: _texts(render_partition_metadata(UUID(int=77))),
-        lambda data, _: parse_partition_metadata(data),
-    ),
-    "names": Target(
-        lambda: _texts(b"orders-0", b"a.0123456789abcdef0123456789abcdef-delete", b"%020d.log.cleaned" % 7),
-        _names,
-    ),
-    "kernels": Target(batches, lambda data, _: read_everything(data, _dice(data)), batches_mutated, cost=3),
-    "kernels on expanded": Target(_legacy, lambda data, _: expand_everything(data, _dice(data)), cost=3),
-    "cleaning": Target(_logs, _clean, _a_log, names_file=True, cost=8),
 }

@@ -55,9 +55,8 @@ from cleanerd.tools.insight.verify import verify
 from tests.cleaning.logs import META_PROPERTIES
 from tests.config.test_metadata_fuzz import LOG as CLUSTER_LOG
 from tests.config.test_metadata_fuzz import SNAPSHOT
-from tests.fuzz.mutate import Mutate, batches_mutated, json_mutated, mutated
+from tests.fuzz.mutate import Mutate, batches_mutated, json_mutated, mutated, spoilt
 from tests.fuzz.targets import Target
-from tests.kernels.damage import damage, damage_inside_crc
 from tests.storage import kill9_child
 from tests.storage.kill9_child import TP
 
@@ -70,22 +69,6 @@ _CHECKPOINTS = {
     names.CLEANER_OFFSET_CHECKPOINT: 29,
     names.LOG_START_CHECKPOINT: 0,
 }
-
-
-class _Stop(Exception):
-    """Far enough."""
-
-
-class _StopsAt(RealFiles):
-    """Real files, until something is to be named like that."""
-
-    def __init__(self, ending: str) -> None:
-        self._ending = ending
-
-    def rename(self, source: str, target: str) -> None:
-        if target.endswith(self._ending):
-            raise _Stop
-        super().rename(source, target)
 
 
 @cache
@@ -106,8 +89,7 @@ def _made(stop_at: str) -> Path:
     entry = struct.pack(">ii", peek_batch(log.read_bytes(), position)[0], position)
     log.with_suffix(".index").write_bytes(entry)
     if stop_at:
-        with contextlib.suppress(_Stop):
-            kill9_child.clean(str(log_dir), _StopsAt(stop_at))
+        kill9_child.clean_until(str(log_dir), stop_at)
     return log_dir
 
 
@@ -251,12 +233,7 @@ def _batches_of(data: bytes) -> list[bytes]:
 def _whole_segment(rng: random.Random, valid: Sequence[bytes]) -> bytes:
     """Its batches, some of them spoilt behind their CRC."""
     (data,) = valid
-    batches = _batches_of(data)
-    for _ in range(rng.choice((1, 1, 3))):
-        number = rng.randrange(len(batches))
-        batches[number] = damage_inside_crc(rng, batches[number])
-    found = b"".join(batches)
-    return damage(rng, found) if rng.random() < 0.3 else found
+    return spoilt(rng, _batches_of(data), 1.0)
 
 
 # -- what is not in a log directory ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Runs inputs in a process of their own, and says which of them it did not survive."""
+"""Feeds inputs in a process of its own, and finds out which of them it did not survive."""
 
 import contextlib
 import faulthandler
@@ -10,9 +10,9 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
-from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +21,21 @@ import structlog
 from tests.fuzz.targets import Target
 
 _FORK = multiprocessing.get_context("fork")  # everything is imported and compiled already
-_LOOK_S = 0.1
-_PATIENCE = 6
 _FAILURES_MAX = 3
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_WARM_UP = -1
-_WARM_UP_S = 300.0  # kernels are compiled
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one input may take."""
+    """What one input may take. `seconds` of the clock: a machine may be busy with others."""
 
-    seconds: float = 10.0
+    seconds: float = 60.0
     memory_bytes: int = 2 << 30
     """More than the 512 MiB to which a batch may expand, and its copy."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a target met; `kind`: exception, crash, hang or traceback."""
+    """What a target met; `kind`: exception, traceback, crash or hang."""
 
     target: str
     seed: int
@@ -61,11 +56,6 @@ class Fed:
     failures: list[Failure] = field(default_factory=list)
     seconds: float = 0.0
 
-    @property
-    def inputs(self) -> int:
-        """How many there were."""
-        return self.taken + self.refused + len(self.failures)
-
     def add(self, other: "Fed") -> None:
         """Count these as well."""
         self.taken += other.taken
@@ -73,124 +63,90 @@ class Fed:
         self.failures += other.failures
 
     def __str__(self) -> str:
-        return (
-            f"{self.inputs} inputs: {self.taken} taken, {self.refused} refused, {len(self.failures)} failed"
-        )
+        inputs, failed = self.taken + self.refused + len(self.failures), len(self.failures)
+        return f"{inputs} inputs: {self.taken} taken, {self.refused} refused, {failed} failed"
 
 
 def feed(name: str, target: Target, seeds: range, limits: Limits | None = None) -> Fed:
     """Give a target its inputs. What kills the process, or keeps it busy for too long, costs one input."""
-    limits, fed, began_s = limits or Limits(), Fed(), time.monotonic()
-    left = seeds
-    while left and len(fed.failures) < _FAILURES_MAX:
-        left = _feed_some(name, target, left, limits, fed)
+    fed, began_s = Fed(), time.monotonic()
+    while seeds and len(fed.failures) < _FAILURES_MAX:
+        seeds = _feed_some(name, target, seeds, limits or Limits(), fed)
     fed.seconds = time.monotonic() - began_s
     return fed
 
 
 def _feed_some(name: str, target: Target, seeds: range, limits: Limits, fed: Fed) -> range:
-    """Feed until the process ends; what is left."""
-    now: Synchronized[int] = _FORK.Value("q", _WARM_UP)
+    """Feed until the process ends; returns what is left."""
     ours, theirs = _FORK.Pipe(duplex=False)
-    process = _FORK.Process(target=_child, args=(name, target, seeds, limits, now, theirs))
+    process = _FORK.Process(target=_child, args=(name, target, seeds, limits, theirs))
     process.start()
     theirs.close()
-    since, seed = _spent(process.pid), now.value
-    while process.is_alive():
-        for found in _received(ours):
-            _count(fed, found)
-        if now.value != seed:
-            since, seed = _spent(process.pid), now.value
-        elif _is_too_long(since, _spent(process.pid), _WARM_UP_S if seed == _WARM_UP else limits.seconds):
-            process.kill()
-            process.join()
-            fed.failures.append(Failure(name, seed, "hang", f"more than {limits.seconds} s"))
-        process.join(_LOOK_S)
-    for found in _received(ours):
-        _count(fed, found)
-    if process.exitcode == 0 or now.value == _WARM_UP:
-        assert process.exitcode == 0, f"{name}: valid inputs: {process.exitcode}"
+    seed: int | None = None
+    with contextlib.suppress(EOFError):
+        while True:
+            match ours.recv():
+                case int(seed):
+                    ...
+                case Fed() as one:
+                    fed.add(one)
+    process.join()
+    if process.exitcode == 0:
         return range(0)
-    if not fed.failures or fed.failures[-1].seed != now.value:
-        fed.failures.append(Failure(name, now.value, "crash", f"the process ended with {process.exitcode}"))
-    return range(now.value + 1, seeds.stop)
+    assert seed is not None, f"{name}: valid inputs: {process.exitcode}"
+    is_hang = process.exitcode == 1  # that is how faulthandler ends a process
+    text = f"more than {limits.seconds} s" if is_hang else f"the process ended with {process.exitcode}"
+    fed.failures.append(Failure(name, seed, "hang" if is_hang else "crash", text))
+    return range(seed + 1, seeds.stop)
 
 
-def _spent(pid: int | None) -> tuple[float, float]:
-    """Seconds of the clock, and of the processor for a process."""
-    with contextlib.suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return time.monotonic(), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return time.monotonic(), 0.0
-
-
-def _is_too_long(since: tuple[float, float], now: tuple[float, float], limit_s: float) -> bool:
-    """A machine that is busy with others, or with its disk, is given patience."""
-    return now[1] - since[1] > limit_s or now[0] - since[0] > _PATIENCE * limit_s
-
-
-def _received(pipe: Any) -> Iterator[Any]:
-    try:
-        while pipe.poll():
-            yield pipe.recv()
-    except EOFError:
-        return
-
-
-def _count(fed: Fed, found: Failure | tuple[int, int]) -> None:
-    if isinstance(found, Failure):
-        fed.failures.append(found)
-    else:
-        fed.taken += found[0]
-        fed.refused += found[1]
-
-
-def _child(name: str, target: Target, seeds: range, limits: Limits, now: Any, pipe: Any) -> None:
-    told: list[str] = []
-    _listen(told)
-    faulthandler.disable()  # how it ended is told by the parent
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * _PAGE_BYTES + limits.memory_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    everything = tempfile.tempdir = tempfile.mkdtemp(
-        prefix="cleanerd-fuzz-"
-    )  # also what targets make for themselves
-    directory = Path(everything, "input")
+def _child(name: str, target: Target, seeds: range, limits: Limits, pipe: Connection) -> None:
+    """Sends each seed before its input is fed, and what became of it afterwards."""
+    tracebacks = _collect_tracebacks()
+    faulthandler.disable()  # the parent reports how it ended
+    used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + limits.memory_bytes,) * 2)
+    tempfile.tempdir = tempfile.mkdtemp(prefix="cleanerd-fuzz-")  # also for what targets make for themselves
+    directory = Path(tempfile.tempdir, "input")
     directory.mkdir()
     try:
         target.check_valid(directory)
         failures = 0
         for seed in seeds:
-            now.value = seed
-            found = _fed_once(name, target, seed, directory, told)
-            pipe.send(found)
-            failures += isinstance(found, Failure)
+            pipe.send(seed)
+            faulthandler.dump_traceback_later(limits.seconds, exit=True)
+            one = _fed_once(name, target, seed, directory, tracebacks)
+            faulthandler.cancel_dump_traceback_later()
+            pipe.send(one)
+            failures += len(one.failures)
             if failures == _FAILURES_MAX:
                 return
-            told.clear()
+            tracebacks.clear()
     finally:
-        shutil.rmtree(everything, ignore_errors=True)
+        shutil.rmtree(tempfile.tempdir, ignore_errors=True)
 
 
-def _fed_once(name: str, target: Target, seed: int, directory: Path, told: list[str]) -> Any:
+def _fed_once(name: str, target: Target, seed: int, directory: Path, tracebacks: list[str]) -> Fed:
     try:
-        taken = target.feed(target.input(name, seed), directory)
-    except Exception:  # noqa: BLE001  # whatever it is, it is to be told
-        return Failure(name, seed, "exception", traceback.format_exc(limit=-6))
-    if told:
-        return Failure(name, seed, "traceback", told[0])
-    return (1, 0) if taken else (0, 1)
+        is_taken = target.feed(target.input(name, seed), directory)
+    except Exception:  # noqa: BLE001  # whatever it is, it is a failure of the target
+        return Fed(failures=[Failure(name, seed, "exception", traceback.format_exc(limit=-6))])
+    if tracebacks:
+        return Fed(failures=[Failure(name, seed, "traceback", tracebacks[0])])
+    return Fed(taken=int(is_taken), refused=int(not is_taken))
 
 
-def _listen(told: list[str]) -> None:
-    """Hear what would be a traceback on the terminal or in the log; nothing is printed."""
-    threading.excepthook = lambda args: told.append(
+def _collect_tracebacks() -> list[str]:
+    """What would be a traceback on the terminal or in the log from now on; nothing is printed."""
+    found: list[str] = []
+    threading.excepthook = lambda args: found.append(
         f"thread {args.thread and args.thread.name}: {args.exc_type.__name__}: {args.exc_value}"
     )
 
-    def note(_: object, method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    def collect(_: object, method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
         if method == "exception" or event.get("exc_info"):
-            told.append(f"{event}\n{traceback.format_exc(limit=-4)}")
+            found.append(f"{event}\n{traceback.format_exc(limit=-4)}")
         raise structlog.DropEvent
 
-    structlog.configure(processors=[note])
+    structlog.configure(processors=[collect])
+    return found

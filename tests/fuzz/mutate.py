@@ -12,15 +12,8 @@ Mutate = Callable[[random.Random, Sequence[bytes]], bytes]
 """From valid inputs to one that may be anything."""
 
 NUMBERS = (
-    b"0",
-    b"-1",
-    b"2147483647",
-    b"2147483648",
-    b"9223372036854775807",
-    b"9223372036854775808",
-    b"1e999",
-    b"9" * 5000,
-)
+    *b"0 -1 2147483647 2147483648 9223372036854775807 9223372036854775808 1e999".split(), b"9" * 5000,
+)  # fmt: skip
 WORDS = (
     *NUMBERS,
     b"\n",
@@ -67,9 +60,13 @@ def _changed(rng: random.Random, data: bytes, valid: Sequence[bytes], words: Seq
 
 
 def batches_mutated(rng: random.Random, valid: Sequence[bytes]) -> bytes:
-    """Batches with damage inside of CRCs that are right again, so that it gets past them; or damage anywhere."""
-    batches = [rng.choice(valid) for _ in range(rng.choice((1, 1, 2, 4)))]
-    if rng.random() < 0.7:
+    """Some of these batches, spoilt."""
+    return spoilt(rng, [rng.choice(valid) for _ in range(rng.choice((1, 1, 2, 4)))], 0.7)
+
+
+def spoilt(rng: random.Random, batches: list[bytes], share: float) -> bytes:
+    """Batches with damage inside of a CRC that is right again, so that it gets past it; or damage anywhere."""
+    if rng.random() < share:
         number = rng.randrange(len(batches))
         batches[number] = damage_inside_crc(rng, batches[number])
     data = b"".join(batches)
@@ -89,9 +86,9 @@ def json_mutated(rng: random.Random, valid: Sequence[bytes]) -> bytes:
 
 
 def _value_changed(rng: random.Random, value: Any) -> Any:
-    inside = (
-        list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
-    )
+    inside: list[Any] = list(value) if isinstance(value, dict) else []
+    if isinstance(value, list):
+        inside = list(range(len(value)))
     if not inside or rng.random() < 0.15:
         return copy.deepcopy(rng.choice(ODD_VALUES))
     at = rng.choice(inside)

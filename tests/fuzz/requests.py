@@ -1,6 +1,6 @@
 """Targets that take requests over sockets: the control API, the metrics server, the channel of the tasks.
 
-A server may answer or close, and has to be there for the next client. What it says is HTTP, and never 500.
+A server may answer or close, and has to be there for the next client. What it answers is HTTP, and never 500.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ _PAGES = ("/metrics", "/healthz", "/logs?q=a&sort=size&page=2", "/log?name=a-0",
 
 
 class _Refused(Exception):
-    """The server said what is wrong, or hung up."""
+    """The server answered what is wrong, or hung up."""
 
 
 def _requests() -> tuple[bytes, ...]:
@@ -111,7 +111,7 @@ def _connected(address: str | tuple[str, int]) -> Iterator[socket.socket]:
         yield connection
 
 
-def _said(address: str | tuple[str, int], data: bytes) -> bytes:
+def _response(address: str | tuple[str, int], data: bytes) -> bytes:
     """What comes back; the request is at its end."""
     received = b""
     with _connected(address) as connection, contextlib.suppress(OSError):  # it may hang up in the middle
@@ -123,7 +123,7 @@ def _said(address: str | tuple[str, int], data: bytes) -> bytes:
 
 
 def _ask(server: str, data: bytes, _: Path) -> None:
-    received = _said(_control() if server == "control" else _metrics(), data)
+    received = _response(_control() if server == "control" else _metrics(), data)
     if not received or (server == "metrics" and not received.startswith(b"HTTP/")):
         raise _Refused  # http.server answers what has no version as HTTP/0.9 was answered: without a head
     head, _, body = received.partition(b"\r\n\r\n")
@@ -139,7 +139,7 @@ def _ask(server: str, data: bytes, _: Path) -> None:
 
 def _report(data: bytes, _: Path) -> None:
     """A stranger gets nothing."""
-    assert _said(_channel(), data) == b""
+    assert _response(_channel(), data) == b""
 
 
 def _target(server: str, valid: tuple[bytes, ...]) -> Target:

@@ -4,6 +4,7 @@ Cleaned by hand: every batch has one record, so a batch stays as it is or goes. 
 key, unless it is a tombstone, and the markers of transactions.
 """
 
+import contextlib
 import os
 import random
 import signal
@@ -129,6 +130,24 @@ def clean(log_dir: str, files: RealFiles) -> None:
     for group in staged:
         commit_group(files, directory, group)
     update_cleaner_checkpoint(files, log_dir, {TP: bases[-1]})
+
+
+class _StopsAt(RealFiles):
+    """Real files, until something is to be named like that."""
+
+    def __init__(self, ending: str) -> None:
+        self._ending = ending
+
+    def rename(self, source: str, target: str) -> None:
+        if target.endswith(self._ending):
+            raise InterruptedError
+        super().rename(source, target)
+
+
+def clean_until(log_dir: str, ending: str) -> None:
+    """The same, interrupted before the first rename to such a name."""
+    with contextlib.suppress(InterruptedError):
+        clean(log_dir, _StopsAt(ending))
 
 
 def _stage(
