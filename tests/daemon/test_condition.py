@@ -7,6 +7,7 @@ from pathlib import Path
 from shutil import copytree, rmtree
 
 import pytest
+from structlog.testing import capture_logs
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.api.refusals import Conflict
@@ -116,6 +117,29 @@ def test_2_10_a_log_that_its_broker_moves_is_left_alone_after_a_restart_too(
     future.rmdir()
     world.restart()
     assert world.parts.conditions.of(log).state == "dirty"
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_2_10_a_move_that_nobody_saw_before_its_directory_failed_is_reported_when_that_is_back(
+    world: World, is_seen: bool
+) -> None:
+    """Until then its log is cleaned, as one dead disk must not stop the others; its copy is to be deleted."""
+    log, aside, name = world.log("few"), world.root / "aside", f"few-0.{'0' * 32}-future"
+    (world.b / name).mkdir()
+    if is_seen:
+        world.scan()
+    world.b.rename(aside)
+    world.b.write_text("not a directory")
+    world.restart()
+    assert world.parts.conditions.of(log).state == ("paused" if is_seen else "dirty")
+    world.b.unlink()
+    aside.rename(world.b)
+    with capture_logs() as events:
+        world.scan()
+        world.scan()
+    reported = [(event["topic"], event["path"]) for event in events if event["event"] == "move_unseen"]
+    assert reported == ([] if is_seen else [("few", f"{world.b}/{name}")])
+    assert world.parts.conditions.of(log).state == "paused"
 
 
 def test_2_10_nor_is_a_result_committed_while_the_way_leads_to_a_directory_that_is_not_cleaned(

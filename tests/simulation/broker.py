@@ -22,8 +22,7 @@ from cleanerd.storage.replace import replace_file
 from tests.sim import kafka_startup
 from tests.simulation import judge
 from tests.simulation.disk import REAL
-from tests.simulation.entries import set_entry
-from tests.simulation.moving import Moving
+from tests.simulation.moving import Moving, set_entry
 from tests.simulation.rules import Violation
 from tests.simulation.stage import FILES, Stage, next_offset
 from tests.simulation.writer import Log
@@ -118,14 +117,14 @@ class Broker:
             return
         stage.maybe_killed(0.02, 12)
         if log.writer is not None and stage.chance.random() < (0.25 if log.future else 0.12):
-            self._act(log, lambda told: self._moving.step(log, told))
+            self._act(log, lambda notes: self._moving.step(log, notes))
         elif draw < 0.78:
             count = stage.chance.choice([1, 3, 8])
-            self._act(log, lambda told: told.extend(log.append() for _ in range(count)))
+            self._act(log, lambda notes: notes.extend(log.append() for _ in range(count)))
         elif draw < 0.86:
-            self._act(log, lambda told: log.writer.roll() if log.writer is not None else None)
+            self._act(log, lambda notes: log.writer.roll() if log.writer is not None else None)
         elif draw < 0.90:
-            self._act(log, lambda told: self._truncate(log, told))
+            self._act(log, lambda notes: self._truncate(log, notes))
         elif draw < 0.95:
             self._act(log, lambda _: self.write_down())
         elif draw < 0.98:
@@ -244,14 +243,14 @@ class Broker:
             for name in (names.RECOVERY_POINT_CHECKPOINT, names.REPLICATION_CHECKPOINT):
                 replace_file(FILES, f"{log_dir}/{name}", content, like=None)
 
-    def _truncate(self, log: Log, told: list[str]) -> None:
+    def _truncate(self, log: Log, notes: list[str]) -> None:
         """A follower's: never below the high watermark. It knows nothing of generations."""
         if log.writer is None:
             return
         offset = self._writing.cut_offset(log, (log.model.limit or 0) + 1)
         if offset is None:
             return
-        told.append(f"truncated to {offset}")
+        notes.append(f"truncated to {offset}")
         log.cut = offset
         log.close()
         files = sorted(os.listdir(log.directory), reverse=True)

@@ -1,4 +1,4 @@
-"""cleanerd in this process, without its threads: the steps that they repeat are taken one by one, when the schedule says.
+"""cleanerd in this process, without its threads: the steps that they repeat are taken one by one, when the schedule decides.
 
 All of it is the daemon's own code but three things. The engine is called and not sent to, with its tasks run in place
 instead of by Spark (`tests.tools.client.cleaning.InProcess`). Their reports reach the daemon by a call, at which the
@@ -110,10 +110,10 @@ class InlineReporter:
         self._answer = answer
         self._interlude = interlude
 
-    def _say(self, log: int, phase: Phase, *done: int) -> None:
+    def _report(self, log: int, phase: Phase, *done: int) -> None:
         self._interlude()
         if self._answer(Moved(log, phase, *done)).is_stop:
-            raise Aborted("told to stop")
+            raise Aborted("asked to stop")
 
     def __reduce__(self) -> tuple[Callable[[int], "InlineReporter"], tuple[int]]:
         """It travels to tasks, and comes out as itself: they are in this process."""
@@ -121,14 +121,14 @@ class InlineReporter:
 
     @contextlib.contextmanager
     def advance(self, log: int, phase: Phase) -> Iterator[Callable[[int, int, int], None]]:
-        yield lambda *done: self._say(log, phase, *done)
+        yield lambda *done: self._report(log, phase, *done)
 
     def live(self, log: int, phase: Phase) -> None:
         self._answer(Moved(log, phase, 0, 0, 0))
 
     @contextlib.contextmanager
     def examining(self) -> Iterator[Callable[[int, int], None]]:
-        yield lambda log, read_bytes: self._say(log, Phase.EXAMINE, read_bytes, 0, 0)
+        yield lambda log, read_bytes: self._report(log, Phase.EXAMINE, read_bytes, 0, 0)
 
 
 def _reporter(number: int) -> InlineReporter:
@@ -275,9 +275,9 @@ def without_waiting(clock: Tick) -> SimpleNamespace:
 
 @contextlib.contextmanager
 def instead_of_the_machine(
-    clock: Tick, locks: Locks, seed: int, interlude: Callable[[], None], told: Callable[[str], None]
+    clock: Tick, locks: Locks, seed: int, interlude: Callable[[], None], report: Callable[[str], None]
 ) -> Iterator[None]:
-    """Locks, pauses, threads, sockets and chance of the simulation; `told` hears of internal errors."""
+    """Locks, pauses, threads, sockets and chance of the simulation; `report` gets internal errors."""
     bits = random.Random(seed)
 
     def identity() -> uuid.UUID:
@@ -285,13 +285,13 @@ def instead_of_the_machine(
 
     patches = [
         mock.patch.object(storage_lock, "fcntl", locks),
-        mock.patch.object(storage_lock, "POLL_S", 1e9),  # nobody waits: who is told to, tries once
+        mock.patch.object(storage_lock, "POLL_S", 1e9),  # nobody waits: one attempt
         mock.patch.object(cleanings, "Channel", InlineChannel),
         mock.patch.object(InlineChannel, "interlude", staticmethod(interlude)),
         mock.patch.object(os, "urandom", bits.randbytes),
         mock.patch.object(small_log, "SMALL_LOG_BYTES", seed % 2 * small_log.SMALL_LOG_BYTES),
         mock.patch.object(uuid, "uuid4", identity),
-        mock.patch.object(sys, "excepthook", lambda kind, error, _: told(f"{kind.__name__}: {error}")),
+        mock.patch.object(sys, "excepthook", lambda kind, error, _: report(f"{kind.__name__}: {error}")),
     ]
     waiting = (committer, log_dir, storage_lock, segments, writer)
     patches += [mock.patch.object(module, "threading", without_waiting(clock)) for module in waiting]

@@ -1,4 +1,4 @@
-"""Those who tell the daemon what to do: clients of the control API, and who edits its configuration."""
+"""Clients of the control API, and whoever edits the configuration of the daemon."""
 
 from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.api.refusals import OperationError
@@ -25,9 +25,9 @@ class Clients:
         draw, pattern = stage.chance.random(), str(log.tp)
         try:
             if stage.chance.random() < 0.2:
-                told = [view.state for view in logs.logs(control)]
+                states = [view.state for view in logs.logs(control)]
                 goes = [view.outcome for view in retention.retention(control, "*", dry_run=True)]
-                stage.note(f"the logs are {told}, retention: {goes}")
+                stage.note(f"the logs are {states}, retention: {goes}")
             elif stage.held and draw < 0.6:
                 self._resume(control, stage.chance.choice(sorted(stage.held)))
             elif draw < 0.4:
@@ -68,9 +68,9 @@ class Clients:
     def reload(self) -> None:
         """The configuration is another one."""
         stage = self._stage
-        stage.hear()
+        stage.observe()
         self.write_configuration()
-        stage.hear()
+        stage.observe()
         if stage.daemon is not None:
             outcome = self._control().reload(ReloadTrigger.REQUEST)
             stage.note(f"reload {outcome.status.value} {outcome.problems} {stage.rules}")
@@ -78,9 +78,8 @@ class Clients:
     def write_configuration(self) -> None:
         """Another one, which the next reload or start reads."""
         stage, chance, is_calm = self._stage, self._stage.chance, self._stage.is_calm
-        policy = chance.choice(["compact", "compact", "compact", "compact,delete", "delete"])
-        if is_calm:
-            policy = "compact"
+        policies = ["compact", "compact", "compact", "compact,delete", "delete"]
+        policy = chance.choice(["compact", "compact,delete"] if is_calm else policies)
         rules = stage.rules = Rules(
             delete_retention_ms=chance.choice([0, 2_000, 60_000]),
             compacts="compact" in policy,

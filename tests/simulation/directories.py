@@ -5,30 +5,31 @@ What may be wrong with one
     UNREADABLE  the disk fails; what was looked up before is known still
     READ_ONLY   nothing can be changed, as where a file system has found damage in itself
 
-Heard of every change that a daemon makes (`check`)
+Checked before every change that a daemon makes (`check`)
     a directory of a partition is changed only where the log lies: no `-future`, `-delete` or `-stray` one of a broker's
     a checkpoint gets no entry of a partition that is not there, nor one that another directory has an entry of
 """
 
 import errno
 import os
+import shutil
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from cleanerd.env.files import RealFiles
+from cleanerd.daemon.values.log_id import LogId
 from cleanerd.format import names
 from cleanerd.format.checkpoint import parse_offset_checkpoint
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import Suffix, TopicPartition
-from tests.simulation.disk import REAL
+from tests.simulation.disk import content_of
 
 if TYPE_CHECKING:
+    from tests.simulation.cleaner import Cleanerd
     from tests.simulation.stage import Stage
     from tests.simulation.writer import Log
 
 LOOKS = ("open", "read", "update", "look")
 """Operations that change nothing; `update` opens a file so that it can be changed."""
-FILES = RealFiles()
 CHECKPOINTS = (names.CLEANER_OFFSET_CHECKPOINT, names.LOG_START_CHECKPOINT)
 """Those that cleanerd writes."""
 STAGED = Suffix.STAGED.value
@@ -95,11 +96,25 @@ class Directories:
             stage.broker.lose(log_dir)
 
     def mend(self, log_dir: str) -> None:
-        """It works again. A broker does not notice before its next start."""
+        """It works again. A broker does not notice before its next start; then it must not go on with a move that the daemon
+        could not see, and its operator has deleted the copy (architecture 2).
+        """
         self._stage.note(f"{log_dir} works again")
         del self.offline[log_dir]
+        for log in self._stage.logs:
+            if log.future is not None and log.is_move_unseen and self.of(log.future) == log_dir:
+                shutil.rmtree(log.future)
+                log.future = None
+                self._stage.counts["moves unseen"] += 1
 
-    # -- what is heard of every operation
+    def note_unseen_moves(self, daemon: "Cleanerd") -> None:
+        """Logs that their broker moves to a directory that fails now, and of which the daemon does not know that."""
+        for log in self._stage.logs:
+            if log.future is not None and self.of(log.future) in self.offline:
+                known = daemon.parts.inventory.moving_to(LogId(log.log_dir, log.tp))
+                log.is_move_unseen = log.is_move_unseen or known is None
+
+    # -- before every operation
 
     def fail_if_offline(self, operation: str, path: str) -> None:
         """Raises OSError."""
@@ -112,7 +127,7 @@ class Directories:
             raise OSError(number, os.strerror(number), path)
 
     def check(self, operation: str, path: str) -> None:
-        """A change that the daemon is about to make, as the head of this module says."""
+        """A change that the daemon is about to make, by the rules at the head of this module."""
         source, _, target = path.partition(" -> ")
         log_dir = self.of(source)
         if log_dir is None:
@@ -144,14 +159,6 @@ class Directories:
 
 def _entries(path: str) -> dict[TopicPartition, int]:
     try:
-        return dict(parse_offset_checkpoint(_content(path)))
+        return dict(parse_offset_checkpoint(content_of(path)))
     except (FileNotFoundError, FormatError):
         return {}
-
-
-def _content(path: str) -> bytes:
-    fd = REAL.open(path, os.O_RDONLY)
-    try:
-        return bytes(REAL.read(fd, 1 << 20))
-    finally:
-        REAL.close(fd)

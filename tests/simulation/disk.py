@@ -18,6 +18,7 @@ keeps its identity over a power cut. Numbers of inodes and all times are of this
 import builtins
 import contextlib
 import errno
+import functools
 import io
 import os
 import random
@@ -39,19 +40,39 @@ _BLOCK_BYTES = 4096
 _WRITES = os.O_WRONLY | os.O_RDWR
 
 
+def content_of(path: str) -> bytes:
+    """Of a file, past all that is simulated."""
+    fd = REAL.open(path, os.O_RDONLY)
+    try:
+        return bytes(REAL.read(fd, 1 << 24))
+    finally:
+        REAL.close(fd)
+
+
+def _on_disk(call: Callable[..., Any]) -> Callable[..., Any]:
+    """For a path that is not of this disk, the function of `os` is called instead."""
+    real = getattr(REAL, call.__name__.removeprefix("_os_"))
+
+    def chosen(disk: "Disk", path: Any, *arguments: Any, dir_fd: int | None = None, **options: Any) -> Any:
+        whole = path if dir_fd is None else f"{os.readlink(f'/proc/self/fd/{dir_fd}')}/{path}"
+        if disk._is_inside(whole):
+            return call(disk, whole, *arguments, **options)
+        return real(whole, *arguments, **options)
+
+    return chosen
+
+
 @dataclass
 class Disk:
     """The tree below `root`.
 
-    `before(operation, path)` hears of every call first, and may raise what the call shall raise."""
+    `before(operation, path)` is called before every operation, and may raise what the call is to raise."""
 
     root: str
     clock: Tick
     before: Callable[[str, str], None] = lambda *_: None
     is_off: bool = False  # the process was killed: nothing that it still does reaches the disk
-    forgets_fsync: Callable[[str], bool] = lambda _: (
-        False
-    )  # a mutation of the code under test, for tests of the tests
+    forgets_fsync: Callable[[str], bool] = lambda _: False  # for tests: a mutation of the code under test
     _files: dict[int, File] = field(default_factory=dict)
     _dirs: dict[int, _Directory] = field(default_factory=dict)
     _homes: dict[int, str] = field(default_factory=dict)  # directory -> its file system
@@ -81,13 +102,19 @@ class Disk:
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """The functions of `os` go here."""
-        names = (
-            "open write read pread preadv fsync rename replace link unlink remove rmdir mkdir truncate ftruncate "
-            "utime copy_file_range statvfs stat lstat listdir scandir"
+        changes = (
+            "open write fsync rename replace link unlink remove rmdir mkdir truncate ftruncate utime "
+            "copy_file_range statvfs"
         )
+        calls = {name: getattr(self, f"_os_{name}") for name in changes.split()}
+        calls |= {
+            name: functools.partial(self._read, getattr(REAL, name)) for name in ("read", "pread", "preadv")
+        }
+        looks = ("stat", "lstat", "listdir", "scandir")
+        calls |= {name: functools.partial(self._look, getattr(REAL, name)) for name in looks}
         with contextlib.ExitStack() as stack:
-            for name in names.split():
-                stack.enter_context(mock.patch.object(os, name, getattr(self, f"_os_{name}")))
+            for name, call in calls.items():
+                stack.enter_context(mock.patch.object(os, name, call))
             stack.enter_context(mock.patch.object(builtins, "open", self._open_file))
             stat_of = env_files.FileStat.of
             numbered = staticmethod(lambda found: self._numbered(stat_of(found), found))
@@ -97,10 +124,10 @@ class Disk:
     def _numbered(self, made: env_files.FileStat, found: os.stat_result) -> env_files.FileStat:
         if found.st_dev != self._device or found.st_ino not in self._numbers:
             return made
-        size = (
+        size_bytes = (
             made.size_bytes if made.is_regular else 0
-        )  # the size of a directory is the file system's affair
-        return env_files.FileStat(self._numbers[found.st_ino], size, made.mtime_ns, made.is_regular)
+        )  # that of a directory is the file system's affair
+        return env_files.FileStat(self._numbers[found.st_ino], size_bytes, made.mtime_ns, made.is_regular)
 
     def number(self, inode: int) -> int:
         """The number that this disk gives to an inode."""
@@ -108,11 +135,6 @@ class Disk:
 
     def _is_inside(self, path: object) -> bool:
         return isinstance(path, str) and (path == self.root or path.startswith(f"{self.root}/"))
-
-    @staticmethod
-    def _at(path: Any, dir_fd: int | None) -> Any:
-        """The whole path."""
-        return path if dir_fd is None else f"{os.readlink(f'/proc/self/fd/{dir_fd}')}/{path}"
 
     def _tracked(self, fd: object) -> int | None:
         """Inode behind a descriptor of this disk. C code may have closed it, and the number be another file's."""
@@ -131,10 +153,10 @@ class Disk:
         self.clock.ns += 20_000
         self.before(operation, path)
 
-    def _os_open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        path = self._at(path, dir_fd)
-        if not self._is_inside(path) or flags & os.O_TMPFILE == os.O_TMPFILE:
-            return REAL.open(path, flags, mode)
+    @_on_disk
+    def _os_open(self, path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            return REAL.open(path, flags, mode)  # type: ignore[no-any-return]
         is_new = bool(flags & os.O_CREAT) and not os.path.lexists(path)
         opens = "update" if flags & _WRITES else "open"
         self._do("create" if is_new else "write" if flags & os.O_TRUNC else opens, path)
@@ -146,7 +168,7 @@ class Disk:
         elif flags & os.O_TRUNC:
             self._files[inode].whole = 0
             self._touch(inode)
-        return fd
+        return int(fd)
 
     def _made(self, path: str, inode: int) -> None:
         self._files[inode] = File()
@@ -171,23 +193,17 @@ class Disk:
         self._touch(inode)
         return count
 
-    def _before_read(self, fd: int) -> None:
+    def _read(self, call: Callable[..., Any], fd: int, *arguments: Any) -> Any:
         if self._tracked(fd) is not None:
             if self.is_off:
                 raise SwitchedOff
             self.before("read", self._name_of(fd))
+        return call(fd, *arguments)
 
-    def _os_read(self, fd: int, count: int) -> bytes:
-        self._before_read(fd)
-        return REAL.read(fd, count)
-
-    def _os_pread(self, fd: int, count: int, position: int) -> bytes:
-        self._before_read(fd)
-        return REAL.pread(fd, count, position)
-
-    def _os_preadv(self, fd: int, buffers: Any, position: int) -> int:
-        self._before_read(fd)
-        return REAL.preadv(fd, buffers, position)
+    def _look(self, call: Callable[..., Any], path: Any = ".", *arguments: Any, **options: Any) -> Any:
+        if self._is_inside(path):
+            self.before("look", path)
+        return call(path, *arguments, **options)
 
     def _os_copy_file_range(self, source: int, target: int, count: int) -> int:
         if self._tracked(target) is None:
@@ -217,10 +233,8 @@ class Disk:
         for move in moves:
             self._sync_names(move.other)
 
-    def _os_rename(self, source: Any, target: Any, **more: Any) -> None:
-        if not self._is_inside(source):
-            REAL.rename(source, target, **more)
-            return
+    @_on_disk
+    def _os_rename(self, source: str, target: str) -> None:
         old, new = os.path.split(source), os.path.split(target)
         self._do("rename", f"{source} -> {new[1] if old[0] == new[0] else target}")
         inode = REAL.lstat(source).st_ino
@@ -236,48 +250,38 @@ class Disk:
 
     _os_replace = _os_rename
 
-    def _os_link(self, source: Any, target: Any, **more: Any) -> None:
-        if not self._is_inside(target):
-            REAL.link(source, target, **more)
-            return
+    @_on_disk
+    def _os_link(self, source: str, target: str) -> None:
         self._do("link", target)
         self.systems.check_same(source, target)
         REAL.link(source, target)
         directory, name = os.path.split(target)
         self._change(directory, _Change(REAL.stat(target).st_ino, None, name))
 
-    def _os_unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
-        path = self._at(path, dir_fd)
-        if not self._is_inside(path):
-            REAL.unlink(path)
-            return
-        self._do("unlink", path)
-        inode = REAL.lstat(path).st_ino
-        REAL.unlink(path)
-        self._change(os.path.dirname(path), _Change(inode, os.path.basename(path), None))
+    @_on_disk
+    def _os_unlink(self, path: str) -> None:
+        self._drop("unlink", path)
 
     _os_remove = _os_unlink
 
-    def _os_rmdir(self, path: Any, *, dir_fd: int | None = None) -> None:
-        path = self._at(path, dir_fd)
-        if not self._is_inside(path):
-            REAL.rmdir(path)
-            return
-        self._do("rmdir", path)
+    @_on_disk
+    def _os_rmdir(self, path: str) -> None:
+        self._drop("rmdir", path)
+
+    def _drop(self, operation: str, path: str) -> None:
+        self._do(operation, path)
         inode = REAL.lstat(path).st_ino
-        REAL.rmdir(path)
+        getattr(REAL, operation)(path)
         self._change(os.path.dirname(path), _Change(inode, os.path.basename(path), None))
 
-    def _os_mkdir(self, path: Any, mode: int = 0o777, **more: Any) -> None:
-        if not self._is_inside(path):
-            REAL.mkdir(path, mode, **more)
-            return
+    @_on_disk
+    def _os_mkdir(self, path: str, mode: int = 0o777) -> None:
         self._do("mkdir", path)
         REAL.mkdir(path, mode)
         inode = REAL.stat(path).st_ino
         self._dirs[inode], self._homes[inode] = _Directory(), self.systems.of(f"{path}/")
         self.number(inode)
-        REAL.utime(path, ns=(self.clock.wall_ns(), self.clock.wall_ns()))
+        self._set_time(path)
         self._change(os.path.dirname(path), _Change(inode, None, os.path.basename(path)))
 
     def _os_truncate(self, path: Any, length: int) -> None:
@@ -293,38 +297,17 @@ class Disk:
 
     _os_ftruncate = _os_truncate
 
-    def _os_utime(self, path: Any, times: Any = None, *, ns: Any = None, **more: Any) -> None:
-        if self._is_inside(path):
-            self._do("utime", path)
-        REAL.utime(path, times, **({"ns": ns} if ns is not None else {}), **more)
+    @_on_disk
+    def _os_utime(self, path: str, *arguments: Any, **options: Any) -> None:
+        self._do("utime", path)
+        REAL.utime(path, *arguments, **options)
 
-    def _os_statvfs(self, path: Any) -> Any:
-        if not self._is_inside(path):
-            return REAL.statvfs(path)
+    @_on_disk
+    def _os_statvfs(self, path: str) -> Any:
         self.before("look", path)
         free = self.free_bytes(path) // _BLOCK_BYTES
         blocks = self.systems.room(path).capacity_bytes // _BLOCK_BYTES
         return types.SimpleNamespace(f_blocks=blocks, f_frsize=_BLOCK_BYTES, f_bavail=free, f_bfree=free)
-
-    def _os_stat(self, path: Any, **how: Any) -> os.stat_result:
-        self._before_look(path)
-        return REAL.stat(path, **how)  # type: ignore[no-any-return]
-
-    def _os_lstat(self, path: Any, **how: Any) -> os.stat_result:
-        self._before_look(path)
-        return REAL.lstat(path, **how)  # type: ignore[no-any-return]
-
-    def _os_listdir(self, path: Any = ".") -> list[str]:
-        self._before_look(path)
-        return REAL.listdir(path)  # type: ignore[no-any-return]
-
-    def _os_scandir(self, path: Any = ".") -> Any:
-        self._before_look(path)
-        return REAL.scandir(path)
-
-    def _before_look(self, path: object) -> None:
-        if isinstance(path, str) and self._is_inside(path):
-            self.before("look", path)
 
     def _open_file(self, file: Any, mode: str = "r", buffering: int = -1, *more: Any, **options: Any) -> Any:
         """`open`: what writes does so through the functions above."""
@@ -333,9 +316,8 @@ class Disk:
                 self._do("open", file)
             return _OPEN(file, mode, buffering, *more, **options)
         assert "b" in mode
-        flags = {"w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC, "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL}.get(
-            mode[0]
-        )
+        new = os.O_WRONLY | os.O_CREAT
+        flags = {"w": new | os.O_TRUNC, "x": new | os.O_EXCL}.get(mode[0])
         raw = RawFile(self._os_open(file, flags or os.O_RDWR, 0o666))
         return raw if buffering == 0 else io.BufferedWriter(raw)
 
@@ -393,7 +375,7 @@ class Disk:
             else:
                 REAL.link(self._pin(member), f"{path}/{name}")
                 living.add(member)
-        REAL.utime(path, ns=(self.clock.wall_ns(), self.clock.wall_ns()))
+        self._set_time(path)
         return inode
 
     def _settle(self, inode: int, chance: random.Random) -> None:
@@ -473,14 +455,17 @@ class Disk:
 
     def _touch(self, inode: int) -> None:
         self.clock.ns += 1_000
-        REAL.utime(self._pin(inode), ns=(self.clock.wall_ns(), self.clock.wall_ns()))
+        self._set_time(self._pin(inode))
         self._files[inode].size = REAL.stat(self._pin(inode)).st_size
 
     def _change(self, directory: str, change: _Change) -> None:
         place = self._dirs[REAL.stat(directory).st_ino]
         _apply(place.names, change)
         place.changes.append(change)
-        REAL.utime(directory, ns=(self.clock.wall_ns(), self.clock.wall_ns()))
+        self._set_time(directory)
+
+    def _set_time(self, path: str) -> None:
+        REAL.utime(path, ns=(self.clock.wall_ns(), self.clock.wall_ns()))
 
 
 _OPEN = builtins.open

@@ -1,4 +1,4 @@
-"""What must hold of a log, judged from outside: from what its writer was told, and the bytes that lie there.
+"""What must hold of a log, judged from outside: from what was acknowledged to its writer, and the bytes that lie there.
 
 What a cleaning may have taken from a log, and nothing else
     a record whose key has a newer committed record below the bound          superseded
@@ -7,10 +7,10 @@ What a cleaning may have taken from a log, and nothing else
     a marker of which no data is left, past its delete horizon
     everything below the log start; with cleanup.policy=delete what is too old, or behind retention.bytes
 Without cleanup.policy=compact nothing goes but from the beginning, and nothing that is younger than min.compaction.lag.ms.
-The bound is the lowest of active segment and first open transaction, where a broker will come back also of what it said to
-be replicated and on its disk: from there on every byte is as it was written. Below it offsets rise and no record is another
-one. The newest data batch of each active producer is there, if need be empty. What
-a reader with isolation.level=read_committed gets contains nothing that was aborted. What once was gone for good stays so.
+The bound is the lowest of active segment and first open transaction, where a broker will come back also of what it has
+written down as replicated and on its disk: from there on every byte is as it was written. Below it offsets rise and no
+record is another one. The newest data batch of each active producer is there, if need be empty. What a reader with
+isolation.level=read_committed gets contains nothing that was aborted. What once was gone for good stays so.
 """
 
 import functools
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from cleanerd.format.batch import BatchHeader, Record, checksum, decode_batch, iterate_batches, parse_header
 from cleanerd.format.control import ControlType, parse_control_key
 from cleanerd.tools.client.reader import read_records
-from tests.simulation.disk import REAL
+from tests.simulation.disk import content_of
 from tests.simulation.horizons import Horizons
 from tests.simulation.rules import Rules, Violation, Window
 
@@ -77,26 +77,28 @@ TAIL = 20
 
 @dataclass
 class Model:
-    """What the writer of one log was told: every batch in order."""
+    """What was acknowledged to the writer of one log: every batch in order."""
 
     sent: list[Batch] = field(default_factory=list)
     gone: set[int] = field(default_factory=set)  # records that have gone for good
     start: int = 0
     bound: int = 0  # the highest that the bound ever was
-    perhaps: Batch | None = None  # appended by a writer that died before it was told
-    soft: int | None = None  # a batch that is there, but nobody was told so: a power cut may take it
+    unacknowledged: Batch | None = None  # its writer died in the append
+    unsynced: int | None = None  # first offset of one of those that was found later: a power cut may take it
     dropped: set[int] = field(default_factory=set)  # batches that were gone when a later one was truncated
     unsettled: set[int] = field(default_factory=set)  # inodes of segments that a failed retention has taken
-    limit: int | None = None  # offset up to which its broker has said that it is replicated and on its disk
+    limit: int | None = (
+        None  # offset up to which its broker has written down that it is replicated and on its disk
+    )
     window: Window = field(default_factory=Window)
 
     def __post_init__(self) -> None:
         self.horizons = Horizons(self.window)
 
     def append(self, raw: bytes) -> None:
-        """Its writer was told that a batch is there."""
+        """A batch is acknowledged."""
         batch = Batch.of(raw)
-        self.soft = None  # what was before is on stable storage with it
+        self.unsynced = None  # what was before is on stable storage with it
         self.sent.append(batch)
 
     def truncate(self, offset: int) -> None:
@@ -106,17 +108,17 @@ class Model:
         self.horizons.truncate(offset)
 
     def reopened(self, end: int) -> None:
-        """A writer has found the end of the log: it tells what became of the batch of which nobody was told."""
-        perhaps, self.perhaps = self.perhaps, None
-        if perhaps is not None and perhaps.last + 1 == end and self.end <= perhaps.first:
-            self.append(perhaps.raw)
-            self.soft = perhaps.first
-        elif self.soft is not None and end <= self.soft:
-            self.truncate(self.soft)
-            self.soft = None
+        """A writer has found the end of the log, and with it whether the unacknowledged batch is there."""
+        batch, self.unacknowledged = self.unacknowledged, None
+        if batch is not None and batch.last + 1 == end and self.end <= batch.first:
+            self.append(batch.raw)
+            self.unsynced = batch.first
+        elif self.unsynced is not None and end <= self.unsynced:
+            self.truncate(self.unsynced)
+            self.unsynced = None
 
     def brought_back(self, offsets: set[int]) -> None:
-        """A power cut has undone what nobody was told to be done."""
+        """A power cut has undone what was not reported as done."""
         self.gone -= offsets
 
     def forget(self) -> None:
@@ -189,7 +191,7 @@ def read(directory: str) -> Lying:
     batches: list[Batch] = []
     end = 0
     for name, base, limit in zip(names, bases, [*bases[1:], 1 << 62], strict=True):
-        data, whole = _content(os.path.join(directory, name)), 0
+        data, whole = content_of(os.path.join(directory, name)), 0
         for position, size, _ in iterate_batches(data):
             header = parse_header(data, position)
             if not max(end, base) <= header.base_offset <= header.last_offset < limit:
@@ -201,16 +203,9 @@ def read(directory: str) -> Lying:
     return Lying(tuple(bases), tuple(batches))
 
 
-def _content(path: str) -> bytes:
-    fd = REAL.open(path, os.O_RDONLY)
-    data = REAL.read(fd, 1 << 24)
-    REAL.close(fd)
-    return bytes(data)
-
-
 def offsets_of(path: str) -> set[int]:
     """Of the records of a segment that is whole."""
-    data = _content(path)
+    data = content_of(path)
     batches = [Batch.of(data[at : at + size]) for at, size, _ in iterate_batches(data)]
     return {record.offset for batch in batches for record in batch.records}
 
@@ -289,9 +284,7 @@ def _check_compacted(model: Model, record: Record) -> None:
 
     def allows(rules: Rules) -> bool:
         lag_ms = rules.compaction_lag_ms
-        was_cleanable = (
-            record.timestamp_ms <= model.window.cleanable_ms
-        )  # then it may be clean, and the lag no matter
+        was_cleanable = record.timestamp_ms <= model.window.cleanable_ms  # it may be clean: no matter the lag
         return rules.compacts and (lag_ms == 0 or now_ms - record.timestamp_ms >= lag_ms or was_cleanable)
 
     if not model.window.any(allows):
@@ -308,9 +301,7 @@ def _is_old(model: Model, batch: Batch, record: Record, found: Lying) -> bool:
     first, now_ms = found.bases[0] if found.bases else 0, model.window.now_ms[1]
     if record.offset >= first:
         return False
-    behind_bytes = sum(
-        len(one.raw) for one in model.sent if one.first > batch.last
-    )  # or less, if it was cleaned
+    behind_bytes = sum(len(one.raw) for one in model.sent if one.first > batch.last)  # less, once cleaned
 
     def allows(rules: Rules) -> bool:
         is_aged = rules.retention_ms >= 0 and now_ms - batch.header.max_timestamp_ms > rules.retention_ms
@@ -334,18 +325,16 @@ def _check_tombstone(
 def _check_producers(model: Model, found: Lying) -> None:
     """Rule 4.17: the last data batch of each active producer, if need be without records."""
     last: dict[int, Batch] = {}
-    heard_ms: dict[
-        int, int
-    ] = {}  # a marker tells the time as well, an earlier one where the clock was set back
+    seen_ms: dict[int, int] = {}  # a marker has a time as well, an earlier one where the clock was set back
     for batch in model.sent:
-        heard_ms[batch.header.producer_id] = batch.header.max_timestamp_ms
+        seen_ms[batch.header.producer_id] = batch.header.max_timestamp_ms
         if batch.header.producer_id >= 0 and not batch.header.is_control:
             last[batch.header.producer_id] = batch
     there = {batch.last: batch.header for batch in found.batches}
     first = found.bases[0] if found.bases else 0
     for producer, batch in last.items():
         header = there.get(batch.last)
-        is_active = model.window.latest_ms - heard_ms[producer] < PRODUCER_EXPIRATION_MS
+        is_active = model.window.latest_ms - seen_ms[producer] < PRODUCER_EXPIRATION_MS
         if not is_active or batch.last < max(model.start, first) or batch.first in model.dropped:
             continue
         known = header and (header.producer_id, header.producer_epoch, header.last_sequence)

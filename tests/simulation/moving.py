@@ -13,10 +13,12 @@ import shutil
 from collections.abc import Callable
 
 from cleanerd.format import names
+from cleanerd.format.checkpoint import render_offset_checkpoint
+from cleanerd.format.names import TopicPartition
 from cleanerd.storage.checkpoints import read_offsets
+from cleanerd.storage.replace import replace_file
 from cleanerd.storage.segments import live_bases
 from tests.simulation import judge
-from tests.simulation.entries import set_entry
 from tests.simulation.stage import FILES, Stage
 from tests.simulation.writer import Log
 from tests.simulation.writing import Writing
@@ -26,6 +28,16 @@ CLEANER_SHARE = 0.7
 """Of the brokers that have a cleaner of their own, if with nothing to clean."""
 FUTURE, DELETE = "-future", "-delete"
 _COPIED = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+
+
+def set_entry(path: str, topic_partition: TopicPartition, offset: int | None) -> None:
+    """Write an entry of a checkpoint as a broker does: the others stay as they are. None drops it."""
+    before = read_offsets(FILES, path)
+    after = {tp: other for tp, other in before.items() if tp != topic_partition}
+    if offset is not None:
+        after[topic_partition] = offset
+    if after != before:
+        replace_file(FILES, path, render_offset_checkpoint(after), like=None)
 
 
 class Moving:
@@ -39,18 +51,18 @@ class Moving:
         self.has_cleaner = stage.chance.random() < CLEANER_SHARE
         self._due: dict[str, int] = {}  # when a directory is deleted, ns
 
-    def step(self, log: Log, told: list[str]) -> None:
+    def step(self, log: Log, notes: list[str]) -> None:
         """A replica is on its way, or its way begins."""
         others = [log_dir for log_dir in self._log_dirs() if log_dir != log.log_dir]
         if log.future is None and others:
-            self._begin(log, self._stage.chance.choice(others), told)
+            self._begin(log, self._stage.chance.choice(others), notes)
         elif log.future is not None and os.path.dirname(log.future) in others:
             draw = self._stage.chance.random()
             if draw < 0.85:
                 self._copy(log, self._stage.chance.choice([1, 2, 100]))
-                told.append(f"has copied {sorted(log.copied)}")
+                notes.append(f"has copied {sorted(log.copied)}")
             else:
-                self.finish(log, told)
+                self.finish(log, notes)
         self._delete()
 
     def load(self, log: Log) -> None:
@@ -74,14 +86,15 @@ class Moving:
             FILES.fsync_dir(log.future)
         log.copied = {base for base in log.copied if base < keeper}
 
-    def _begin(self, log: Log, target: str, told: list[str]) -> None:
+    def _begin(self, log: Log, target: str, notes: list[str]) -> None:
         log.copied.clear()
+        log.is_move_unseen = False
         log.targets.add(target)
         log.future = f"{target}/{log.tp}.{self._stage.chance.getrandbits(128):032x}{FUTURE}"
         os.mkdir(log.future)
         FILES.fsync_dir(target)
         self._stage.counts["moves begun"] += 1
-        told.append(f"begins to move to {target}")
+        notes.append(f"begins to move to {target}")
 
     def _copy(self, log: Log, most: int, *, with_active: bool = False) -> None:
         assert log.future is not None
@@ -106,13 +119,13 @@ class Moving:
                 FILES.fsync(f"{log.future}/{name}")
         FILES.fsync_dir(log.future)
 
-    def finish(self, log: Log, told: list[str]) -> None:
+    def finish(self, log: Log, notes: list[str]) -> None:
         """The replica is where it shall be."""
         assert log.future is not None
         self._stage.kill_in = None
         target, future, was = os.path.dirname(log.future), log.future, log.directory
         # What is gone there is gone: nobody looked while the broker was dead.
-        log.model.window.hear(self._stage.clock.now_ms(), self._stage.rules)
+        log.model.window.observe(self._stage.clock.now_ms(), self._stage.rules)
         judge.check(log.model, was, reads=False)
         if log.writer is not None:
             log.close()
@@ -136,7 +149,7 @@ class Moving:
         back = {offset for offset in judge.read(log.directory).offsets if offset < first}
         log.model.brought_back(back)  # retention has taken it where it was
         self._stage.counts["moves finished"] += 1
-        told.append(f"has moved to {target}")
+        notes.append(f"has moved to {target}")
         self._writing.open(log)
 
     @staticmethod

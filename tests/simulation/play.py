@@ -9,7 +9,7 @@ from tests.simulation.rules import Violation
 from tests.simulation.world import World
 
 _NUMBER = itertools.count()
-TOLD = 60
+LINES = 60
 """Lines of its end that a failure prints."""
 
 
@@ -20,7 +20,7 @@ def disk_path() -> str:
 
 
 def play(seed: int, steps: int, change: Callable[[World], object] = lambda _: None) -> World:
-    """One seed, whose world `change` may alter before it begins. Raises Violation, which tells how it came about."""
+    """One seed, whose world `change` may alter before it begins. Raises Violation, with what came before it."""
     world = World(seed, disk_path())
     change(world)
     try:
@@ -29,7 +29,7 @@ def play(seed: int, steps: int, change: Callable[[World], object] = lambda _: No
                 world.step()
             world.end()
     except Exception as error:
-        told = "\n".join(list(world.trace)[-TOLD:])
+        trace = "\n".join(list(world.trace)[-LINES:])
         problem = error if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
-        raise Violation(f"{told}\nseed {seed}, step {world.counts['steps']}: {problem}") from error
+        raise Violation(f"{trace}\nseed {seed}, step {world.counts['steps']}: {problem}") from error
     return world

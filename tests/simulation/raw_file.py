@@ -7,7 +7,7 @@ from typing import Any
 
 
 class RawFile(io.RawIOBase):
-    """A file that is written through `os`, so that the disk hears of it."""
+    """A file that is written through `os`, so that the disk takes part."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

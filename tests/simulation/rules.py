@@ -24,7 +24,7 @@ class Rules:
 
 @dataclass
 class Window:
-    """What clock and configuration said since a judge looked last and nothing was staged.
+    """What clock and configuration were since a judge looked last and nothing was staged.
 
     He does not see every cleaning: one that began before he looked may end afterwards (its result is staged meanwhile), and
     two may come between two looks.
@@ -32,12 +32,11 @@ class Window:
 
     now_ms: tuple[int, int] = (NEVER, -1)  # least, most
     rules: set[Rules] = field(default_factory=set)
-    latest_ms: int = -1  # that the clock ever said
-    cleanable_ms: int = (
-        -1
-    )  # records up to this time could be cleaned at some time, whatever clock and lag say today
+    latest_ms: int = -1  # the latest time of the clock ever
+    cleanable_ms: int = -1
+    """Records up to this time could be cleaned at some time, whatever clock and lag are today."""
 
-    def hear(self, now_ms: int, rules: Rules) -> None:
+    def observe(self, now_ms: int, rules: Rules) -> None:
         """Whenever one of them is set, and when a judge looks."""
         self.now_ms = min(self.now_ms[0], now_ms), max(self.now_ms[1], now_ms)
         self.latest_ms = max(self.latest_ms, now_ms)

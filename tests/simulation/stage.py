@@ -1,4 +1,4 @@
-"""What one seed's world stands on: its disk, clock and locks, and what is heard of every operation.
+"""What one seed's world stands on: its disk, clock and locks, and what is done before every operation.
 
 Every step is drawn from the seed. `trace` is what happened; the same seed gives the same trace to the last byte, and
 `digest` is its hash, file operations included.
@@ -20,8 +20,10 @@ import structlog
 
 from cleanerd.env.files import RealFiles
 from cleanerd.env.space import Space, floor_bytes
+from cleanerd.format import names
 from cleanerd.format.batch import iterate_batches, parse_header
 from tests.sim.disk import SwitchedOff
+from tests.simulation import judge
 from tests.simulation.cleaner import Cleanerd, Locks, instead_of_the_machine
 from tests.simulation.directories import LOOKS, STAGED, Directories
 from tests.simulation.disk import Disk
@@ -70,12 +72,12 @@ class Stage(ABC):
         self.fault_rate = 0.0
         self.faulty = ""  # where calls fail: a log directory, or all
         self.held: dict[str, Log] = {}  # hold -> log that it keeps the cleaner from
-        self.problems: list[str] = []  # told by code that could not raise
+        self.problems: list[str] = []  # found by code that could not raise
         self.is_calm = False
         self.rules = Rules(delete_retention_ms=0)
         self.is_kafka = self.chance.random() < KAFKA_SHARE
         self.broker: Broker | None = None
-        self.aborted: set[str] = set()  # directories whose cleaning was told to stop, in this step
+        self.aborted: set[str] = set()  # directories whose cleaning was asked to stop, in this step
         self.logs: list[Log] = []
 
     # -- around -----------------------------------------------------------------------------------------------
@@ -85,7 +87,7 @@ class Stage(ABC):
         """The world instead of this process's; everything is put back afterwards."""
         os.makedirs(f"{self.state}/topics.d")
         configured = structlog.get_config()
-        structlog.configure(processors=[self._told])
+        structlog.configure(processors=[self._log_event])
         try:
             with (
                 instead_of_the_machine(
@@ -104,7 +106,7 @@ class Stage(ABC):
             self.disk.remove()
             shutil.rmtree(self.state)
 
-    def _told(self, _: object, __: str, event: dict[str, object]) -> dict[str, object]:
+    def _log_event(self, _: object, __: str, event: dict[str, object]) -> dict[str, object]:
         self.note(f"  log {event.get('event')} {event.get('reason', '')}")
         raise structlog.DropEvent
 
@@ -114,7 +116,7 @@ class Stage(ABC):
         self.trace.append(text)
         self.digest.update(text.encode() + b"\n")
 
-    # -- what is heard of every operation -----------------------------------------------------------------------
+    # -- before every operation ---------------------------------------------------------------------------------
 
     def _before(self, operation: str, path: str) -> None:
         if not self.actor:
@@ -148,8 +150,8 @@ class Stage(ABC):
 
     @contextlib.contextmanager
     def _unsettling(self) -> Iterator[None]:
-        """A step of retention that is killed, or could not sync the directory of a log and says so: what it has renamed is
-        not gone for good before a later sync, which a power cut may come before.
+        """A step of retention that is killed, or reports that it could not sync the directory of a log: what it has renamed
+        is not gone for good before a later sync, which a power cut may come before.
         """
         before = [self.disk.retired(log.directory) for log in self.logs]
         try:
@@ -160,13 +162,10 @@ class Stage(ABC):
 
     def _check(self, operation: str, path: str) -> None:
         """What the daemon must not do."""
-        is_leftover = operation == "unlink" and path.endswith(
-            STAGED
-        )  # which is always safe to delete (architecture 2)
         self.directories.check(operation, path)
         for hold, log in self.held.items():
-            spared = is_leftover or ".deleted" in path
-            if path.startswith(f"{log.directory}/") and not spared:
+            is_inside = path.startswith(f"{log.directory}/")
+            if is_inside and not self._is_recovery(operation, path, log.directory):
                 self.problems.append(f"{operation} {path} under hold {hold}")
         is_commit = operation == "rename" and not path.endswith(STAGED)
         if is_commit and os.path.dirname(path.partition(" -> ")[0]) in self.aborted:
@@ -182,13 +181,27 @@ class Stage(ABC):
         if self.broker is not None:
             self.broker.before(operation, path)
 
+    @staticmethod
+    def _is_recovery(operation: str, path: str, directory: str) -> bool:
+        """Whether it ends what had begun, as recovery does in a held log, too (architecture 2).
+
+        Staged files may go at any time, `.deleted` ones when their delay is over. A commit, which begins with a rename of
+        a staged file, may be finished or undone while files of it lie there; the last of them is tried again where it is
+        gone. A truncation that was interrupted counts as ended.
+        """
+        source = path.partition(" -> ")[0]
+        is_removal = operation == "unlink" and source.endswith((STAGED, ".deleted"))
+        is_generation = os.path.basename(source).startswith(names.GENERATION)
+        is_under_way = source.endswith(judge.TRANSITIONAL) or judge.in_transition(directory)
+        return is_removal or is_generation or (is_under_way and not source.endswith(STAGED))
+
     # -- acting -------------------------------------------------------------------------------------------------
 
     def act(self, actor: str, work: Callable[[], object]) -> bool:
         """Do something as somebody who may be killed; whether he lives."""
         self.actor = actor
         if actor == "daemon":
-            self.aborted.clear()  # what was told to stop ends with the step in which it was told
+            self.aborted.clear()  # what was asked to stop ends with this step
         is_retention = actor == "daemon" and self.doing == "retention"
         try:
             with self._unsettling() if is_retention else contextlib.nullcontext():
@@ -219,10 +232,10 @@ class Stage(ABC):
         if not self.is_calm and self.chance.random() < share:
             self.kill_in = self.chance.randint(0, most)
 
-    def hear(self) -> None:
+    def observe(self) -> None:
         """Clock or configuration were set."""
         for log in self.logs:
-            log.model.window.hear(self.clock.now_ms(), self.rules)
+            log.model.window.observe(self.clock.now_ms(), self.rules)
 
     @abstractmethod
     def _begin(self) -> None: ...

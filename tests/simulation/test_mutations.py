@@ -1,4 +1,4 @@
-"""The judge finds what it is there to find: for each promise the product is broken on purpose, and the judge says which.
+"""The judge finds what it is there to find: for each promise the product is broken on purpose, and the judge names it.
 
 Each mutation is found within the given number of seeds; the words are those of the promise.
 """
@@ -102,10 +102,10 @@ def test_it_finds_a_record_that_is_lost(monkeypatch: Patch) -> None:
 
 def _rewrites_committed(world: World, content: Callable[[bytes], bytes]) -> None:
     """A segment becomes something else just before it gets its name: cleanerd itself has verified it by then."""
-    heard = world.disk.before
+    real = world.disk.before
 
     def before(operation: str, path: str) -> None:
-        heard(operation, path)
+        real(operation, path)
         source = path.partition(" -> ")[0]
         if operation == "rename" and source.endswith(".log.swap"):
             stat = os.stat(source)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Tick:
-    """A clock that moves when it is told to, or when something is done. `ahead_ns`: of what it says, as somebody set it."""
+    """A clock that moves when it is set, or when something is done. `ahead_ns`: of the wall clock, as somebody set it."""
 
     ns: int
     ahead_ns: int = 0

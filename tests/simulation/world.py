@@ -5,7 +5,6 @@
 
 import os
 
-from cleanerd.env.files import RealFiles
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.log_dir import LogDir
@@ -15,8 +14,9 @@ from tests.simulation import judge
 from tests.simulation.broker import Broker
 from tests.simulation.cleaner import Cleanerd, EngineKilled
 from tests.simulation.clients import Clients
+from tests.simulation.directories import Trouble
 from tests.simulation.rules import Violation
-from tests.simulation.stage import Stage
+from tests.simulation.stage import FILES, Stage
 from tests.simulation.writer import Log
 from tests.simulation.writing import Writing
 
@@ -50,10 +50,10 @@ class World(Stage):
         if self.is_kafka:
             self.broker = Broker(self, self.writing)
         self.clients.write_configuration()
-        self.hear()
+        self.observe()
         for log_dir in self.log_dirs:
             for path in (log_dir, os.path.dirname(log_dir), self.disk.root):
-                RealFiles().fsync_dir(path)
+                FILES.fsync_dir(path)
 
     def _interlude(self) -> None:
         """Tasks of a cleaning report: meanwhile the others do something."""
@@ -116,12 +116,12 @@ class World(Stage):
         """Time goes by, or somebody sets the clock."""
         seconds = self.chance.choice([5, 100, 4000, 100_000, -1, -90, -5000])
         self.note(f"{seconds} s")
-        self.hear()
+        self.observe()
         if seconds > 0:
             self.clock.pass_s(seconds)
         else:
             self.clock.ahead_ns += seconds * 10**9
-        self.hear()
+        self.observe()
 
     def _fill(self) -> None:
         """Others write beside a log directory, or delete: little is free, about as much as the floor, or much."""
@@ -178,8 +178,8 @@ class World(Stage):
             if not is_recovered or not os.path.isdir(log.directory):
                 continue
             before = self._contents(log.directory)
-            with LogDir(RealFiles(), log.log_dir, self.clock, self.is_kafka).lock():
-                recover(PartitionDir(RealFiles(), log.directory), is_kafka=self.is_kafka)
+            with LogDir(FILES, log.log_dir, self.clock, self.is_kafka).lock():
+                recover(PartitionDir(FILES, log.directory), is_kafka=self.is_kafka)
             after = self._contents(log.directory)
             if before != after:
                 raise Violation(f"a second recovery changed {log.tp}: {sorted(before ^ after)}")
@@ -195,14 +195,14 @@ class World(Stage):
         if daemon is None:
             return
         limit_s = daemon.parts.configuration().broker.shutdown_timeout_ms / 1000 + STOP_MARGIN_S
-        self.note("the daemon is told to stop")
+        self.note("the daemon is asked to stop")
         self.doing = "stop"
         self.counts["stops"] += 1
         if self.act("daemon", daemon.supervisor.stop):
             took_s, kept = self._charged_s() - began_s, daemon.held_locks()
             self.note(f"it has stopped within {took_s} s")
             if took_s > limit_s or kept:
-                raise Violation(f"a daemon that was told to stop took {took_s} s and kept {kept}")
+                raise Violation(f"a daemon that was asked to stop took {took_s} s and kept {kept}")
         self._kill_daemon()
 
     def _charged_s(self) -> float:
@@ -237,7 +237,7 @@ class World(Stage):
                 self._bring_back(log, unsettled[log.tp])
 
     def _bring_back(self, log: Log, inodes: set[int]) -> None:
-        """Segments of which retention has said that it could not take them may be there again, after a power cut."""
+        """Segments of which retention has reported that it could not take them may be there again, after a power cut."""
         for entry in os.scandir(log.directory):
             if entry.name.endswith(".log") and entry.inode() in inodes:
                 self.note(f"{log.tp} {entry.name} is back")
@@ -250,6 +250,8 @@ class World(Stage):
         """Raises Violation."""
         if self.problems:
             raise Violation("; ".join(self.problems))
+        if self.daemon is not None:
+            self.directories.note_unseen_moves(self.daemon)
         for log in self.logs:
             if not os.path.isdir(log.directory):
                 if log.model.sent:
@@ -261,7 +263,7 @@ class World(Stage):
 
     def _judge_log(self, log: Log) -> None:
         now_ms, window = self.clock.now_ms(), log.model.window
-        window.hear(now_ms, self.rules)
+        window.observe(now_ms, self.rules)
         seen = {(entry.name, entry.inode(), entry.stat().st_mtime_ns) for entry in os.scandir(log.directory)}
         if seen != self._seen.get(log.tp):
             self._seen[log.tp] = seen
@@ -296,7 +298,7 @@ class World(Stage):
             self._clean()
         if len(self.log_dirs) > 1:  # the others go on, whatever is wrong with one
             self._round()
-            self.directories.something()
+            self.directories.fail(*self._trouble())
             if self.chance.random() < 0.5:
                 self._kill_daemon()
                 self._clean()
@@ -313,6 +315,13 @@ class World(Stage):
         self._kill_daemon()
         if left := self.disk.open_fds():
             raise Violation(f"descriptors left open: {left}")
+
+    def _trouble(self) -> tuple[str, Trouble]:
+        """Of a log directory; rather of one where something waits for its deletion, which its daemon may not live to see."""
+        waiting = [
+            log.log_dir for log in self.logs if any(n.endswith(".deleted") for n in os.listdir(log.directory))
+        ]
+        return self.chance.choice(waiting or self.log_dirs), self.chance.choice(list(Trouble))
 
     def _write_last(self) -> None:
         """No transaction stays open, and no broker lives."""
@@ -353,7 +362,7 @@ class World(Stage):
                 continue
             if self.directories.may_keep(log):
                 continue
-            offsets = read_checkpoints(RealFiles(), log.log_dir).cleaner
+            offsets = read_checkpoints(FILES, log.log_dir).cleaner
             left = [
                 name for name in os.listdir(log.directory) if name[0].isdigit() and name.endswith(LEFTOVERS)
             ]

@@ -1,4 +1,4 @@
-"""The actor that writes: cooperating writers with all kinds of producers, and what they were told (`judge.Model`)."""
+"""The actor that writes: cooperating writers with all kinds of producers, and what was acknowledged (`judge.Model`)."""
 
 import random
 from dataclasses import dataclass, field
@@ -31,6 +31,7 @@ class Log:
     cut: int | None = None  # where a truncation is under way, or was interrupted
     future: str | None = None  # directory that its broker moves it to
     copied: set[int] = field(default_factory=set)  # segments that are there
+    is_move_unseen: bool = False  # the directory that it moves to failed before the daemon had looked
     targets: set[str] = field(default_factory=set)  # log directories that it has been on its way to
     _next_producer: int = 1
 
@@ -51,11 +52,11 @@ class Log:
         take = writer.append
 
         def append(raw: bytes) -> None:
-            self.model.perhaps = None
+            self.model.unacknowledged = None
             try:
                 take(raw)
             except BaseException:
-                self.model.perhaps = Batch.of(raw)
+                self.model.unacknowledged = Batch.of(raw)
                 raise
             self.model.append(raw)
 

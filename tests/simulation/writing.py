@@ -33,43 +33,43 @@ class Writing:
         if draw > 0.97:
             self._delete_records(log)
         else:
-            self.act(log, "writer", lambda told: self._write(log, draw, told))
+            self.act(log, "writer", lambda notes: self._write(log, draw, notes))
 
-    def _write(self, log: Log, draw: float, told: list[str]) -> None:
+    def _write(self, log: Log, draw: float, notes: list[str]) -> None:
         if log.writer is None:
             self.open(log)
-            told.append("opened")
+            notes.append("opened")
         elif draw < 0.80:
-            told.extend(log.append() for _ in range(self._stage.chance.choice([1, 3, 8])))
+            notes.extend(log.append() for _ in range(self._stage.chance.choice([1, 3, 8])))
         elif draw < 0.90:
             log.writer.roll()
-            told.append("rolled")
+            notes.append("rolled")
         elif draw < 0.93:
             log.close()
-            told.append("closed")
+            notes.append("closed")
         else:
             self._truncate(log)
-            told.append(f"truncated to {log.model.end}")
+            notes.append(f"truncated to {log.model.end}")
 
     def act(self, log: Log, actor: str, work: Callable[[list[str]], object]) -> bool:
         """`work` as the writer of a log, who dies if he is killed or his disk fails; whether he lives."""
-        stage, told = self._stage, list[str]()
+        stage, notes = self._stage, list[str]()
         opener, stage.disk.opener = stage.disk.opener, str(log.tp)
         try:
-            is_alive = stage.act(actor, lambda: work(told))
+            is_alive = stage.act(actor, lambda: work(notes))
         except LockHeld:
-            told.append("the lock is held")
+            notes.append("the lock is held")
             is_alive = True
         except (OSError, DirOffline) as error:
-            told.append(str(error))
+            notes.append(str(error))
             is_alive = False
         finally:
             stage.disk.opener = opener
         if not is_alive:
             stage.counts["writers killed"] += 1
-            told.append("killed")
+            notes.append("killed")
             log.die()
-        stage.note(f"{log.tp} {'; '.join(told)}")
+        stage.note(f"{log.tp} {'; '.join(notes)}")
         return is_alive
 
     def open(self, log: Log) -> None:
@@ -119,20 +119,20 @@ class Writing:
         """As `cleanerd delete-records` would, beside daemon and writer. Killed, it has raised the log start, or has not."""
         stage, model = self._stage, log.model
         offset = stage.chance.randint(0, model.end)
-        told: list[str] = []
+        notes: list[str] = []
 
         def work() -> None:
             try:
                 model.start = max(model.start, offset)
                 log_dir = LogDir.at(RealFiles(), log.log_dir, stage.clock)
                 deleted = delete_records(log_dir, log.tp, offset, _DELETE)
-                told.append(f"starts at {deleted.log_start_offset}, {deleted.segments} segments went")
+                notes.append(f"starts at {deleted.log_start_offset}, {deleted.segments} segments went")
                 stage.counts["records deleted"] += 1
             except OffsetOutOfRange as error:
-                told.append(str(error))
+                notes.append(str(error))
             except (CleanerdError, OSError) as error:
-                told.append(str(error))
+                notes.append(str(error))
 
         if log.writer is not None:
             stage.act("deleter", work)
-            stage.note(f"{log.tp} records below {offset} are deleted: {'; '.join(told)}")
+            stage.note(f"{log.tp} records below {offset} are deleted: {'; '.join(notes)}")

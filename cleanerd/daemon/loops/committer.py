@@ -17,7 +17,7 @@ class Committer(Duty):
         """One round."""
         parts = self._parts
         staged = parts.inventory.staged()
-        ready = {log_dir for log_dir in {log.log_dir for log in staged} if parts.commits.may_commit(log_dir)}
+        ready = set(filter(parts.commits.may_commit, sorted({log.log_dir for log in staged})))
         staged = [log for log in staged if log.log_dir in ready]
         under_way = parts.jobs.logs()
         waiting = [log for log in staged if log not in under_way]

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from cleanerd.daemon.workers import Bell, Duty, Worker
 from cleanerd.errors import CleanerdError, attempt, guarded
 from cleanerd.format import names
 from cleanerd.format.names import TopicPartition
-from cleanerd.storage.log_dir import LogDir, Owner, why_two_copies
+from cleanerd.storage.log_dir import LogDir, Owner, futures, why_two_copies
 
 _NEW_FOR_S = 60.0
 """A broker creates a partition before it writes its topic id, and before we have read of the topic: for so long that is
@@ -57,30 +57,39 @@ class Scanner(Duty):
             if ownership.owner_of(log_dir) is None and not ownership.is_yielding(log_dir):
                 ownership.recover(log_dir)  # it may have failed in the middle of a commit, and work again
         parts.obstacles.offline = offline
-        usable = self._online()
+        usable, were_offline = self._online(), self._told_offline
         with parts.metrics.phase("scan"):
             self._took(parts.inventory.scan(usable))
         self.judge([log for log in list(parts.obstacles.ignored) if log.log_dir in usable])
-        self._remember_moves()
+        self._remember_moves(were_offline)
         for log_dir in usable:
             delay_ms = lambda topic: parts.configuration().topic(topic).file_delete_delay_ms  # noqa: E731
             attempt(partial(parts.deletions.adopt_logs, log_dir, delay_ms), log_dir)
         parts.metrics.scanned(parts.log_dirs, parts.obstacles.offline)
         self.watcher.follow()
 
-    def _remember_moves(self) -> None:
+    def _remember_moves(self, were_offline: Set[str] = frozenset()) -> None:
         """Which replicas are on their way to which log directory: one that fails cannot be asked after a restart (2.10)."""
         history = self._parts.store
         for log_dir in self._parts.log_dirs:
             moving = self._parts.inventory.futures(log_dir)
             if moving == self._moving.get(log_dir, frozenset()):
                 continue
+            if log_dir in were_offline:
+                self._report_unseen(log_dir, moving - self._moving.get(log_dir, frozenset()))
             if moving:
                 partitions = sorted([tp.topic, tp.partition] for tp in moving)
                 history.put(MOVING, log_dir, {"partitions": partitions})
             else:
                 history.delete(MOVING, log_dir)
             self._moving[log_dir] = moving
+
+    def _report_unseen(self, log_dir: str, partitions: frozenset[TopicPartition]) -> None:
+        """Moves that began before a directory failed and nobody had looked: their logs may have been cleaned since."""
+        listed = guarded(partial(self._parts.files.list_names, log_dir), log_dir)
+        for name in [] if isinstance(listed, CleanerdError) else listed:
+            for tp in partitions.intersection(futures([name])):
+                _log.warning("move_unseen", **LogId(log_dir, tp).fields(), path=f"{log_dir}/{name}")
 
     def refresh(self) -> None:
         """Look only at what was touched."""

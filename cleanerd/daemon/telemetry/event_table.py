@@ -135,6 +135,10 @@ _row("log_dir_offline", "warning", ("log_dir", "reason"),
      "A log directory does not work, or is none; its logs are left alone.",
      "Check its disk, its mount and its name; every scan tries it again.")
 _row("log_dir_online", "info", ("log_dir",), "A log directory that was offline works again.")
+_row("move_unseen", "warning", (*_LOG, "path"),
+     "A log directory works again to which a broker moves a log, which was not known. Meanwhile the log may have been "
+     "cleaned: its unfinished copy at `path` may keep values whose tombstones are gone.",
+     "Delete `path` before the broker starts, and move the log again.")
 _row("owned_by_another", "info", ("log_dir", "pid"), "A broker owns a log directory at the start: results will be staged.")
 _row("recovery_postponed", "warning", ("log_dir", "reason"),
      "A log directory could not be searched for leftovers of interrupted commits; until it is, nothing is committed there.",
