@@ -89,7 +89,8 @@ class Scanner(Duty):
         listed = guarded(partial(self._parts.files.list_names, log_dir), log_dir)
         for name in [] if isinstance(listed, CleanerdError) else listed:
             for tp in partitions.intersection(futures([name])):
-                _log.warning("move_unseen", **LogId(log_dir, tp).fields(), path=f"{log_dir}/{name}")
+                log = LogId(log_dir, tp)
+                _log.warning("move_unseen", **log.fields(), path=f"{log_dir}/{name}")
 
     def refresh(self) -> None:
         """Look only at what was touched."""
