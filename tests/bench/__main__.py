@@ -78,7 +78,6 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure and tell."""
     given = arguments(argv)
     if given.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: given.cores])
@@ -123,7 +122,6 @@ def _write(rows: Sequence[Row], machine: dict[str, str], given: argparse.Namespa
 
 
 def _measure(workload: Workload, given: argparse.Namespace) -> Row:
-    """All rounds of a workload."""
     built = build(workload.scaled(given.scale), given.seed, given.cache)
     work = given.cache / f"work-{os.getpid()}"
     dedupe_bytes = max(int(_DEDUPE_BYTES * given.scale), _DEDUPE_BYTES_MIN)

@@ -30,13 +30,11 @@ class Row:
 
     @staticmethod
     def of(built: Built, sides: Mapping[str, Sequence[Round]], **more: Any) -> "Row":
-        """The row of a workload."""
         workload = built.workload
         return Row(workload.name, workload.title, built.bytes, built.records, built.survivors, sides, **more)
 
     @property
     def rival(self) -> str | None:
-        """The side that cleanerd is compared with."""
         return next((name for name in self.sides if name not in {OURS, FLOOR}), None)
 
     def median(self, side: str, of: Callable[[Round], float] = lambda one: one.seconds) -> float:
@@ -57,7 +55,6 @@ class Row:
         return self.median(side) / self.median(OURS)
 
     def ratio_range(self, side: str) -> tuple[float, float]:
-        """The smallest and largest ratio of one round."""
         pairs = zip(self.sides[side], self.sides[OURS], strict=True)
         ratios = [theirs.seconds / ours.seconds for theirs, ours in pairs]
         return min(ratios), max(ratios)
@@ -68,7 +65,6 @@ class Row:
         return statistics.fmean(one.others_cpu_s for rounds in self.sides.values() for one in rounds)
 
     def document(self) -> dict[str, Any]:
-        """All of it, with the derived figures."""
         derived = {
             "median_seconds": {side: self.median(side) for side in self.sides},
             "ratio": {side: self.ratio(side) for side in self.sides if side != OURS},

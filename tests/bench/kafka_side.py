@@ -68,8 +68,6 @@ def find_span(lines: Sequence[str], ends: dict[str, int]) -> Span | None:
 
 
 class Kafka:
-    """The broker and its log directory."""
-
     name = "Kafka"
 
     def __init__(self, built: Built, work: Path, cache: Path, rounds: int, dedupe_bytes: int) -> None:
@@ -113,7 +111,6 @@ class Kafka:
         return Round(seconds, meter.cpu_seconds, meter.peak_rss_bytes)
 
     def cleaned(self, number: int) -> list[Path]:
-        """In the broker's log directory."""
         return [self._log_dir / f"{_topic(number)}-{i}" for i in range(len(self._built.logs))]
 
     def drop(self, number: int) -> None:

@@ -14,7 +14,6 @@ from tests.broker.releases import current_release
 
 
 def describe(given: argparse.Namespace) -> dict[str, str]:
-    """What is to be known of machine and run."""
     memory = psutil.virtual_memory()
     about = {
         "processor": f"{len(os.sched_getaffinity(0))} cores of {_processor()}",

@@ -64,7 +64,6 @@ class Cleaning:
         )  # fmt: skip
 
     def once(self, settings: dict[str, str]) -> int:
-        """Clean a fresh log; bytes of it."""
         self._rounds += 1
         log_dir = self._work / str(self._rounds)
         for log in self._source.iterdir():
@@ -85,7 +84,6 @@ class Cleaning:
         return self._bytes
 
     def end(self) -> None:
-        """Let the session go."""
         _pipes(self._process)[0].close()
         self._process.wait()
 
@@ -164,7 +162,6 @@ def _by_mode(
 
 
 def main() -> None:
-    """Measure and tell."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cleanerd-bench"
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.neighbours", description=__doc__.splitlines()[0]

@@ -111,13 +111,11 @@ def _pair(wall: float | None, cpu: float | None) -> str:
 
 
 def profile(row: Row) -> str:
-    """The hottest functions of a workload."""
     lines = [[f"{share:.1%}", f"`{name}`"] for name, share in row.hot]
     return f"{row.name}, {row.title}:\n\n" + table(["share", "function"], lines)
 
 
 def whole(rows: Sequence[Row], machine: Mapping[str, str]) -> str:
-    """Everything that a run prints."""
     about = "\n".join(f"- {name}: {value}" for name, value in machine.items())
     loud = ", ".join(f"{row.name} {row.others_cpu:.1f}" for row in rows)
     parts = [

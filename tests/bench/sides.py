@@ -45,13 +45,9 @@ class Side(Protocol):
 
     name: str
 
-    def prepare(self, number: int) -> None:
-        """Copy what round `number` will clean."""
-        ...
+    def prepare(self, number: int) -> None: ...
 
-    def run(self, number: int) -> Round:
-        """Clean it."""
-        ...
+    def run(self, number: int) -> Round: ...
 
     def cleaned(self, number: int) -> list[Path]:
         """The directories of the logs, in order, as the round left them; none when it leaves no logs."""
@@ -135,7 +131,6 @@ class Cleanerd:
         shutil.rmtree(self._work, ignore_errors=True)
 
     def prepare(self, number: int) -> None:
-        """A log directory of its own."""
         built = self._built
         log_dir = self._log_dir(number)
         copied = copy_logs(built, log_dir, TOPIC)
@@ -152,7 +147,6 @@ class Cleanerd:
         return Round(answer["seconds"], meter.cpu_seconds, meter.peak_rss_bytes, answer["phases"])
 
     def cleaned(self, number: int) -> list[Path]:
-        """Of a log directory of its own."""
         return [self._log_dir(number) / f"{TOPIC}-{i}" for i in range(len(self._built.logs))]
 
     def drop(self, number: int) -> None:
@@ -214,16 +208,13 @@ class Floor:
         shutil.rmtree(self._work, ignore_errors=True)
 
     def measure(self, like: Iterable[Path]) -> None:
-        """Write as much as these logs hold from now on."""
         found = [path for directory in like for path in sorted(directory.glob("*.log"))]
         self._sizes = [size for size in (path.stat().st_size for path in found) if size]
 
     def prepare(self, number: int) -> None:
-        """The originals are read where they are."""
         read_through(self._built.log_files())
 
     def run(self, number: int) -> Round:
-        """Seconds of the system calls."""
         inputs, data = self._built.log_files(), bytes(_BUFFER_BYTES)
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
         read_through(inputs)
@@ -239,7 +230,6 @@ class Floor:
         return Round(time.perf_counter() - began_s, time.process_time() - began_cpu_s)
 
     def cleaned(self, number: int) -> list[Path]:
-        """Nothing that is a log."""
         return []
 
     def drop(self, number: int) -> None:

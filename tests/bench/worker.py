@@ -37,7 +37,6 @@ class CpuClock(SystemClock):
         self._calls = 0
 
     def monotonic_s(self) -> float:
-        """CPU seconds."""
         self._calls += 1
         return self._tree.cpu_seconds() + self._calls * 1e-9
 
@@ -57,7 +56,6 @@ def phases(results: Iterable[LogResult]) -> dict[str, float]:
 
 
 def clean(session: LazySpark, command: dict[str, Any]) -> dict[str, Any]:
-    """Clean a log directory and tell what it took."""
     sources = read_sources(
         assignments=[
             ("log.cleaner.dedupe.buffer.size", str(command["dedupe_bytes"])),
@@ -83,7 +81,6 @@ def clean(session: LazySpark, command: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer until the end of the input."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # nothing else may get among the answers
     session = LazySpark(spark_master(resolve(read_sources()).broker))

@@ -38,7 +38,6 @@ class Workload:
 
     @property
     def has_index(self) -> bool:
-        """Whether the offset indexes are there."""
         return not self.name.endswith(_NO_INDEX)
 
     @property
@@ -128,17 +127,14 @@ class Built:
 
     @property
     def bytes(self) -> int:
-        """Of all `.log` files."""
         return sum(log.bytes for log in self.logs)
 
     @property
     def records(self) -> int:
-        """Of all logs."""
         return sum(log.records for log in self.logs)
 
     @property
     def survivors(self) -> int:
-        """Of all logs."""
         return sum(log.survivors for log in self.logs)
 
     def log_files(self) -> list[Path]:

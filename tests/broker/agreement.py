@@ -245,7 +245,6 @@ def _leftovers(case: Case) -> list[str]:
 
 
 def dumps(place: Path, plans: Iterable[TopicPlan]) -> dict[str, LogDump]:
-    """The logs of the topics."""
     return {plan.topic: dump_partition(partition_dir(place, plan.directory)) for plan in plans}
 
 

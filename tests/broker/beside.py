@@ -80,7 +80,6 @@ class World:
         self._fillers = 0
         self.broker = self._new_broker("broker", BROKER)
         self.bootstrap = f"127.0.0.1:{self._ports[0]}"
-        (root / "daemon").mkdir()
         settings = {
             **DAEMON,
             "cleanerd.kafka.bootstrap.servers": self.bootstrap,
@@ -107,13 +106,9 @@ class World:
         self.daemon.start()
 
     def close(self) -> None:
-        """End every process, however the story went."""
         if self.broker.pid is not None:
             self.broker.kill()
-        process = self.daemon.process
-        if process is not None and process.poll() is None:
-            process.kill()
-            process.wait()
+        self.daemon.kill()
 
     # -- the broker and the daemon ---------------------------------------------------------------------------------
 
@@ -129,10 +124,7 @@ class World:
         alter_config(self.broker.admin(), "accounts", {RATIO: "0.0"})
 
     def kill_daemon(self) -> None:
-        """SIGKILL."""
-        assert self.daemon.process is not None
-        self.daemon.process.kill()
-        self.daemon.process.wait()
+        self.daemon.kill()
         self.counts["kills of the daemon"] += 1
 
     def commit(self) -> None:
@@ -140,7 +132,6 @@ class World:
         self.daemon.ctl("commit", "--wait", "--timeout", "60")
 
     def complaints(self) -> list[str]:
-        """What any of the brokers logged about errors."""
         lines = self._said + (self.broker.messages() if self.broker.pid is not None else [])
         return [line for line in lines if COMPLAINT.match(line) and not ALLOWED.match(line)]
 
@@ -177,7 +168,6 @@ class World:
         wait_until(is_staged, STAGED_S, self.daemon.output)
 
     def history(self, pattern: str = "*") -> list[dict[str, Any]]:
-        """All events of logs, oldest first."""
         found = self.daemon.ask("history", pattern, "--limit", "10000")["events"]
         return list(found)[::-1]
 
@@ -242,7 +232,6 @@ class World:
         self.check()
 
     def end_transaction(self) -> None:
-        """Write once more, then commit or abort."""
         self.transactions.write()
         commit = self.rng.random() < 0.6
         self.transactions.end(commit=commit)
@@ -255,7 +244,6 @@ class World:
         threading.Event().wait(BREATH_S)
 
     def restart_cleanly(self) -> None:
-        """Stop, `commit --wait`, start."""
         self.stop_broker()
         self.commit()
         self.broker.start()
@@ -300,7 +288,6 @@ class World:
         self.counts["topics created again in another directory"] += 1
 
     def move(self) -> None:
-        """The replica goes to the other directory."""
         from kafka.admin import KafkaAdminClient  # slow
 
         before = self.home("moved")
@@ -372,7 +359,6 @@ class World:
         self.counts["clean restarts of the broker, with a hold"] += 1
 
     def reload(self) -> None:
-        """Another configuration, live."""
         self.daemon.configure(**{"cleanerd.scan.interval.ms": self.rng.choice((300, 500, 800))})
         self.daemon.ctl("reload")
         self.counts["reloads"] += 1

@@ -62,7 +62,6 @@ class KafkaCluster:
         return ",".join(f"127.0.0.1:{broker}" for broker, _ in self.ports.values())
 
     def log_dir(self, node: int) -> Path:
-        """The first log directory of a broker."""
         return self.brokers[node].log_dirs[0]
 
     def __enter__(self) -> "KafkaCluster":

@@ -35,7 +35,6 @@ class Proof:
 
     @property
     def faults(self) -> list[str]:
-        """All of them."""
         return [*self.cleaned, *self.loaded, *self.swapped]
 
 

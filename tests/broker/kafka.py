@@ -157,11 +157,9 @@ class KafkaBroker:
 
     @property
     def pid(self) -> int | None:
-        """Process id while it runs."""
         return None if self._process is None else self._process.pid
 
     def admin(self) -> AdminClient:
-        """A new admin client of this broker."""
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
     def start(self) -> None:
@@ -198,7 +196,6 @@ class KafkaBroker:
             self._stop_zookeeper()
 
     def kill(self) -> None:
-        """SIGKILL."""
         process = self._taken_process()
         process.kill()
         process.wait()

@@ -94,7 +94,6 @@ class Journal:
         self._producer.poll(0)
 
     def flush(self, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until everything is acknowledged."""
         left = self._producer.flush(timeout_s)
         assert left == 0, f"{left} are not acknowledged after {timeout_s} s; {self._errors}"
         assert not self._errors, self._errors
@@ -151,7 +150,6 @@ class Place:
         self.hub = KafkaBroker(root / "hub", [root / "hub-logs"], ports=(hub_port, controller_port))
         self.broker = _node(BROKER_NODE, root / "broker", self.log_dir, port, controller_port)
         self.other = _node(OTHER_NODE, root / "other", root / "other-logs", other_port, controller_port)
-        (root / "daemon").mkdir()
         self.daemon = DaemonProcess(root / "daemon", [self.log_dir], DAEMON)
         self.control = Client(str(self.daemon.socket))
         self.bootstrap = f"127.0.0.1:{port},127.0.0.1:{hub_port}"
@@ -163,14 +161,10 @@ class Place:
         wait_until(lambda: is_in_cluster(self.hub, BROKER_NODE), PATIENCE_S)
 
     def close(self) -> None:
-        """End every process."""
         for broker in (self.broker, self.other, self.hub):
             if broker.pid is not None:
                 broker.kill()
-        process = self.daemon.process
-        if process is not None and process.poll() is None:
-            process.kill()
-            process.wait()
+        self.daemon.kill()
 
     def directory(self, topic: str) -> Path:
         """Of partition 0."""
@@ -192,7 +186,6 @@ class Place:
         self.reload()
 
     def reload(self) -> None:
-        """Have the daemon read the metadata log now."""
         self.control.send("POST", "/v1/reload", {})
 
     @contextmanager
@@ -203,20 +196,16 @@ class Place:
         self.resume(pattern)
 
     def pause(self, pattern: str) -> None:
-        """Hold what matches."""
         body = {"pattern": pattern, "owner": "test", "reason": "", "ttl_ms": None, "timeout_ms": 30_000}
         self.control.send("POST", "/v1/pause", body, 30)
 
     def resume(self, pattern: str) -> None:
-        """End the hold."""
         self.control.send("POST", "/v1/resume", {"selector": pattern})
 
     def states(self) -> dict[str, str]:
-        """State of each log by topic."""
         return {log["topic"]: log["state"] for log in self.control.get("/v1/logs")["logs"]}
 
     def wait_staged(self, topics: Iterable[str]) -> None:
-        """Until a result waits for each of the topics."""
         wanted = set(topics)
         wait_until(
             lambda: {self.states().get(topic) for topic in wanted} == {"staged"},
@@ -249,7 +238,6 @@ class Place:
             consumer.close()
 
     def visible(self, topics: Sequence[str]) -> dict[str, list[Record]]:
-        """What consumers see."""
         return read_all(self.broker, topics, READ_UNCOMMITTED)
 
 
@@ -267,7 +255,6 @@ def _node(node: int, work_dir: Path, log_dir: Path, port: int, controller_port: 
 
 
 def is_in_cluster(broker: KafkaBroker, node: int) -> bool:
-    """Whether the controller counts on this node."""
     try:
         return node in broker.admin().list_topics(timeout=1).brokers
     except KafkaException:

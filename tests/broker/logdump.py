@@ -69,7 +69,6 @@ class LogDump:
 
     @property
     def batches(self) -> list[Batch]:
-        """All batches."""
         return [batch for segment in self.segments for batch in segment.batches]
 
     @property
@@ -79,17 +78,14 @@ class LogDump:
 
     @property
     def aborted(self) -> list[AbortedTxn]:
-        """All entries of the transaction indexes."""
         return [entry for segment in self.segments for entry in segment.aborted]
 
     @property
     def bases(self) -> list[int]:
-        """Base offsets of the segments."""
         return [segment.base_offset for segment in self.segments]
 
     @property
     def end_offset(self) -> int:
-        """Log end offset."""
         batches = self.batches
         return batches[-1].last_offset + 1 if batches else self.bases[-1]
 

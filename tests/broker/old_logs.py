@@ -23,7 +23,6 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 
 
 def old_plan(seed: int, name: str, delete_retention_ms: int) -> TopicPlan:
-    """The plan of a log of one of the `KINDS`."""
     return TopicPlan(seed, Scenario(name, ()), 65536, 256, delete_retention_ms, len(KEYS))
 
 

@@ -26,8 +26,6 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One record as a producer hands it over."""
-
     key: bytes | None
     value: bytes | None
     timestamp_ms: int
@@ -36,8 +34,6 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a producer writes."""
-
     codec: str = "none"
     idempotent: bool = False
     transactional: bool = False
@@ -51,22 +47,14 @@ class Writer(Protocol):
         """Write the messages as one batch and wait for the broker's answer."""
         ...
 
-    def begin(self) -> None:
-        """Begin a transaction."""
-        ...
+    def begin(self) -> None: ...
 
-    def commit(self) -> None:
-        """Commit it."""
-        ...
+    def commit(self) -> None: ...
 
-    def abort(self) -> None:
-        """Abort it."""
-        ...
+    def abort(self) -> None: ...
 
 
 class LibrdkafkaWriter:
-    """A confluent-kafka producer."""
-
     def __init__(self, bootstrap: str, style: Style, transactional_id: str) -> None:
         settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
@@ -103,15 +91,12 @@ class LibrdkafkaWriter:
         assert not self._errors, self._errors
 
     def begin(self) -> None:
-        """Begin a transaction."""
         self._producer.begin_transaction()
 
     def commit(self) -> None:
-        """Commit it."""
         self._producer.commit_transaction(TIMEOUT_S)
 
     def abort(self) -> None:
-        """Abort it."""
         self._producer.abort_transaction(TIMEOUT_S)
 
     def _delivered(self, error: KafkaError | None, _delivery: Delivery) -> None:
@@ -160,15 +145,12 @@ class JvmWriter:
         self._producer.flush()
 
     def begin(self) -> None:
-        """Begin a transaction."""
         self._producer.beginTransaction()
 
     def commit(self) -> None:
-        """Commit it."""
         self._producer.commitTransaction()
 
     def abort(self) -> None:
-        """Abort it."""
         self._producer.abortTransaction()
 
     def close(self) -> None:

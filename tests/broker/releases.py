@@ -23,8 +23,6 @@ SWITCH = "CLEANERD_TEST_KAFKA"
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A row of the table."""
-
     version: str
     metadata: str
     logging: str

@@ -54,7 +54,10 @@ def swap_command(log_dir: Path, topics: Iterable[str]) -> list[str]:
 
 
 class Swapping:
-    """One broker with one log directory, its two compacted topics, and what clients were promised of them."""
+    """One broker with one log directory, its two compacted topics, and what clients were promised of them.
+
+    In a `with` block it runs with the agent of this source tree, both topics written.
+    """
 
     def __init__(
         self, root: Path, properties: Mapping[str, str] | None = None, jvm: Sequence[str] = ()
@@ -68,6 +71,18 @@ class Swapping:
             topic: Ledger(topic, f"127.0.0.1:{broker}", random.Random(topic)) for topic in (TOPIC, TXN_TOPIC)
         }
         self.traffic = Traffic(self.ledgers)
+
+    def __enter__(self) -> "Swapping":
+        build_agent()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def start(self) -> None:
         """With both topics, and many records in them: of one some are aborted, and a transaction stays open."""
@@ -85,7 +100,6 @@ class Swapping:
         self.transactions.write()
 
     def close(self) -> None:
-        """However the story went."""
         if self.broker.pid is not None:
             self.broker.kill()
 
@@ -116,7 +130,6 @@ class Swapping:
         return [line for line in warnings(self.broker) if "`log.cleaner.enable` is deprecated" not in line]
 
     def let_own_cleaner_go_on(self) -> None:
-        """The broker's own cleaner over the result."""
         before = {topic: self.first_dirty_offset(topic) for topic in self.ledgers}
         for topic in self.ledgers:
             alter_config(self.broker.admin(), topic, {"min.cleanable.dirty.ratio": "0.0"})
@@ -127,7 +140,6 @@ class Swapping:
         )
 
     def session(self) -> Session:
-        """A conversation with the broker's agent."""
         assert self.broker.pid is not None
         return Session(self.broker.pid, str(self.log_dir), FILES, SystemClock())
 

@@ -77,7 +77,6 @@ def tell_story(world: World) -> None:
 
 
 def episodes(world: World) -> Iterator[Callable[[], None]]:
-    """Without end."""
     while True:
         cards = deck(world)
         world.rng.shuffle(cards)
@@ -85,8 +84,6 @@ def episodes(world: World) -> Iterator[Callable[[], None]]:
 
 
 def deck(world: World) -> list[Callable[[], None]]:
-    """All that happens."""
-
     def clean_restart() -> None:
         world.wait_staged("accounts")
         world.over_a_restart(world.restart_cleanly)
@@ -129,7 +126,6 @@ def finish(world: World) -> Counter[tuple[str, str]]:
 
 
 def table(world: World, outcomes: Counter[tuple[str, str]]) -> str:
-    """What happened, and how often."""
     written = {topic: ledger.written for topic, ledger in world.ledgers.items()}
     rows = {
         "records acknowledged": sum(map(len, written.values())),

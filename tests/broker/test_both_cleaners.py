@@ -16,7 +16,7 @@ from tests.broker.kafka import KafkaBroker
 from tests.broker.live import COMPACT, DAEMON, PATIENCE_S, Journal, check_nothing_is_lost, records
 from tests.broker.tools import READ_UNCOMMITTED, read_all
 from tests.broker.workload import create_topics
-from tests.daemon.processes import ROOT, DaemonProcess, environment, wait_until
+from tests.daemon.processes import ROOT, DaemonProcess, environment, running, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 
@@ -52,14 +52,9 @@ def broker(tmp_path: Path, log_dir: Path) -> Iterator[KafkaBroker]:
 
 @pytest.fixture
 def daemon(tmp_path: Path, broker: KafkaBroker, log_dir: Path) -> Iterator[DaemonProcess]:
-    (tmp_path / "daemon").mkdir()
-    found = DaemonProcess(tmp_path / "daemon", [log_dir], EAGER)
     assert broker.pid is not None
-    found.start()
-    yield found
-    if found.process is not None and found.process.poll() is None:
-        found.process.kill()
-        found.process.wait()
+    with running(tmp_path / "daemon", log_dir, **EAGER) as daemon:
+        yield daemon
 
 
 def create(broker: KafkaBroker, topics: list[str]) -> None:
@@ -67,7 +62,6 @@ def create(broker: KafkaBroker, topics: list[str]) -> None:
 
 
 def write(journal: Journal, number: int) -> None:
-    """Some more segments for each topic."""
     for topic in RACED:
         journal.fill(topic, records(f"{topic} {number}", [key % 23 for key in range(number, number + 80)]))
 
@@ -77,7 +71,6 @@ def events(daemon: DaemonProcess) -> list[dict[str, Any]]:
 
 
 def lost(event: dict[str, Any]) -> bool:
-    """Whether the broker's cleaner was quicker."""
     return event["outcome"] in {"superseded_by_broker", "dropped"}
 
 

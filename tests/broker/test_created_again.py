@@ -21,7 +21,6 @@ OPTIONS = [f"--topic-set={TOPIC}:{key}={value}" for key, value in COMPACT.items(
 
 
 def entry(log_dir: Path) -> int:
-    """First dirty offset of the partition."""
     return offset_checkpoint(log_dir / CHECKPOINT)[f"{TOPIC}-0"]
 
 

@@ -27,7 +27,6 @@ PASSES = (1, 2, 3)
 
 @pytest.fixture(scope="module")
 def passes(origin: Origin, tmp_path_factory: pytest.TempPathFactory) -> list[Pass]:
-    """The passes of the broker's own cleaner."""
     root = tmp_path_factory.mktemp("broker-cleaner")
     return make_passes(origin.log_dir, origin.plans, root, [0] * len(PASSES))
 

@@ -16,7 +16,7 @@ from cleanerd.format.uuid_text import render_uuid
 from cleanerd.tools.client.reader import read_records
 from tests.broker.cluster import NODES, KafkaCluster
 from tests.broker.traffic import retried
-from tests.daemon.processes import DaemonProcess, wait_until
+from tests.daemon.processes import running, wait_until
 
 pytestmark = [
     pytest.mark.broker,
@@ -51,7 +51,6 @@ def write(cluster: KafkaCluster, value: bytes) -> None:
 
 
 def replicas(cluster: KafkaCluster) -> tuple[list[int], list[int]]:
-    """Replicas in their order, and those in sync."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     found = retried(lambda: admin.list_topics(NAME, timeout=10)).topics[NAME].partitions[0]
     return list(found.replicas), sorted(found.isrs)
@@ -95,9 +94,7 @@ def test_a_replica_that_was_left_out_comes_back_with_the_log_of_its_leader(
     write(cluster, b"second")
     log_dir = cluster.log_dir(node)
     area = log_dir.parent / f".cleanerd-install-{log_dir.name}"
-    (tmp_path / "daemon").mkdir()
-    daemon = DaemonProcess(tmp_path / "daemon", [log_dir], {}, topics={}).start()
-    try:
+    with running(tmp_path / "daemon", log_dir, topics={}) as daemon:
         wait_until(lambda: any(event["event"] == "install_waits" for event in daemon.events()), 30)
         (told,) = [event for event in daemon.events() if event["event"] == "install_waits"]
         assert (
@@ -115,5 +112,3 @@ def test_a_replica_that_was_left_out_comes_back_with_the_log_of_its_leader(
         assert not (live / "cleanerd-install").exists()
         wait_until(lambda: contents(live) == contents(cluster.log_dir(2) / PARTITION), PATIENCE_S)
         assert len(contents(live)) == 800
-    finally:
-        daemon.stop()

@@ -71,7 +71,6 @@ def _set_checkpoint(log_dir: Path) -> None:
 
 @pytest.fixture(scope="module")
 def passes(old: OldLogs, tmp_path_factory: pytest.TempPathFactory) -> list[Pass]:
-    """The passes of the broker's own cleaner."""
     return make_passes(old.log_dir, PLANS, tmp_path_factory.mktemp("broker-cleaner"), [0] * len(PASSES))
 
 

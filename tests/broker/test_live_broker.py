@@ -161,7 +161,6 @@ class Aftermath:
 
 
 def write_more(place: Place, topic: str) -> None:
-    """The log only grows."""
     place.journal.fill(topic, records(f"{topic} more", range(40)))
 
 
@@ -382,7 +381,6 @@ def test_a_result_does_not_outlive_the_records_that_it_was_made_from(place: Plac
 
 
 def staged_bases(place: Place, topic: str) -> list[int]:
-    """Base offsets of the groups that wait."""
     return sorted(int(p.name.split(".")[0]) for p in place.directory(topic).glob("*.manifest.cleanerd"))
 
 

@@ -13,7 +13,7 @@ from tests.broker.kafka import KafkaBroker
 from tests.broker.swapping import build_agent
 from tests.broker.tools import offset_checkpoint
 from tests.broker.workload import create_topics
-from tests.daemon.processes import DaemonProcess, wait_until
+from tests.daemon.processes import DaemonProcess, running, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
@@ -36,7 +36,6 @@ def broker(tmp_path: Path) -> Iterator[KafkaBroker]:
 @pytest.fixture
 def daemon(broker: KafkaBroker, tmp_path: Path) -> Iterator[DaemonProcess]:
     """Beside it; its client has a configuration with a secret."""
-    (tmp_path / "daemon").mkdir()
     client = tmp_path / "client.properties"
     client.write_text(
         "security.protocol=PLAINTEXT\nsasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule "
@@ -48,16 +47,11 @@ def daemon(broker: KafkaBroker, tmp_path: Path) -> Iterator[DaemonProcess]:
         "log.cleaner.backoff.ms": "500",
         "cleanerd.scan.interval.ms": "500",
     }
-    daemon = DaemonProcess(tmp_path / "daemon", [tmp_path / "logs"], settings)
-    daemon.start()
-    yield daemon
-    if daemon.process is not None and daemon.process.poll() is None:
-        daemon.process.kill()
-        daemon.process.wait()
+    with running(tmp_path / "daemon", tmp_path / "logs", **settings) as daemon:
+        yield daemon
 
 
 def own_values(admin: AdminClient) -> dict[str, str | None]:
-    """The ratio that each topic has of its own."""
     found = {}
     for topic in TOPICS:
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
@@ -100,9 +94,7 @@ def test_the_brokers_cleaner_stays_away_until_it_is_given_back_exactly_what_was(
     wait_until(lambda: daemon.log("quiet-0")["state"] == "staged", 90, daemon.output)
     assert cleaned(logs) & {"quiet", "plain"} == set()
 
-    assert daemon.process is not None
-    daemon.process.kill()
-    daemon.process.wait()
+    daemon.kill()
     daemon.start()
     assert muted(daemon) == {"quiet": "0.01", "plain": None}, "a restart forgets nothing"
 
@@ -137,15 +129,12 @@ def test_where_the_broker_can_be_asked_itself_the_cluster_is_not(broker: KafkaBr
     """No topic changes. The broker's cleaner stays away as long as the daemon lives, and after kill -9 takes over."""
     build_agent()
     admin, logs = broker.admin(), tmp_path / "logs"
-    (tmp_path / "daemon").mkdir()
     settings = {
         "cleanerd.commit.live": "auto",
         "cleanerd.scan.interval.ms": "500",
         "log.cleaner.threads": "1",
     }
-    daemon = DaemonProcess(tmp_path / "daemon", [logs], settings)
-    daemon.start()
-    try:
+    with running(tmp_path / "daemon", logs, **settings) as daemon:
         wait_until(lambda: {"quiet", "loud"} <= {log["topic"] for log in daemon.ask("logs")["logs"]}, 60)
         (row,) = daemon.ask("mute", "quiet")["muted"]
         assert (row["confirmed"], row["by_lease"]) == (True, True)
@@ -155,16 +144,10 @@ def test_where_the_broker_can_be_asked_itself_the_cluster_is_not(broker: KafkaBr
         wait_until(lambda: "loud" in cleaned(logs), 60, broker.messages)
         threading.Event().wait(LEASE_MS / 1000 + 5)
         assert "quiet" not in cleaned(logs)
-        assert daemon.process is not None
-        daemon.process.kill()
-        daemon.process.wait()
+        daemon.kill()
         wait_until(lambda: "quiet" in cleaned(logs), LEASE_MS / 1000 + 30, broker.messages)
         daemon.start()
         assert muted(daemon) == {"quiet": None}
         daemon.ask("unmute", "quiet")
         assert muted(daemon) == {}
-    finally:
-        if daemon.process is not None and daemon.process.poll() is None:
-            daemon.process.kill()
-            daemon.process.wait()
     assert [line for line in broker.messages() if line.startswith(("ERROR", "FATAL"))] == []

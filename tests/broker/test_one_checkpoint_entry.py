@@ -30,16 +30,12 @@ def log_dirs(tmp_path: Path) -> tuple[Path, Path]:
 @pytest.fixture
 def daemon(tmp_path: Path, log_dirs: tuple[Path, Path]) -> Iterator[DaemonProcess]:
     """For both directories; started by the test, once the broker has made them."""
-    (tmp_path / "daemon").mkdir()
     found = DaemonProcess(tmp_path / "daemon", list(log_dirs), DAEMON)
     yield found
-    if found.process is not None and found.process.poll() is None:
-        found.process.kill()
-        found.process.wait()
+    found.kill()
 
 
 def home(log_dirs: tuple[Path, Path]) -> Path:
-    """The log directory in which the partition lies."""
     return next(log_dir for log_dir in log_dirs if (log_dir / f"{TOPIC}-0").exists())
 
 

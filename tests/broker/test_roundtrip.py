@@ -200,7 +200,6 @@ def test_retention_of_a_compacted_log(tmp_path: Path) -> None:
 
 
 def marker_count(log_dir: Path, plans: Iterable[TopicPlan]) -> int:
-    """How many ends of transactions are left."""
     return sum(batch.control for log in dumps(log_dir, plans).values() for batch in log.batches)
 
 

@@ -65,7 +65,6 @@ def staged(directory: Path, logs: int) -> Iterator[tuple[DaemonProcess, Path, "s
     topics = [f"topic-{number:03}" for number in range(logs)]
     log_dir = write_logs(directory / "logs", *topics)
     broker = start(log_dir)
-    (directory / "daemon").mkdir()
     daemon = DaemonProcess(directory / "daemon", [log_dir], QUICK)
     try:
         daemon.start()
@@ -73,9 +72,7 @@ def staged(directory: Path, logs: int) -> Iterator[tuple[DaemonProcess, Path, "s
         assert waiting(log_dir) == logs
         yield daemon, log_dir, broker
     finally:
-        assert daemon.process is not None
-        daemon.process.kill()
-        daemon.process.wait()
+        daemon.kill()
 
 
 def told_staged(daemon: DaemonProcess) -> int:
@@ -84,7 +81,6 @@ def told_staged(daemon: DaemonProcess) -> int:
 
 
 def waiting(log_dir: Path) -> int:
-    """How many results wait."""
     return len({path.parent for path in log_dir.glob("*/*.manifest.cleanerd")})
 
 

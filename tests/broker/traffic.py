@@ -53,14 +53,12 @@ class Ledger:
         return key, None if self._rng.random() < TOMBSTONES else self._rng.randbytes(VALUE_BYTES)
 
     def send(self) -> None:
-        """Hand one batch to the idempotent producer."""
         for _ in range(BATCH_RECORDS):
             entry = self.entry()
             self.sent.append(entry)
             self._journal.send(self.topic, entry)
 
     def flush(self) -> None:
-        """Wait until everything is acknowledged."""
         self._journal.flush(ACKNOWLEDGED_S)
 
     def restart(self) -> None:
@@ -160,14 +158,12 @@ class Groups:
             retried(lambda consumer=consumer: consumer.commit(offsets=offsets, asynchronous=False))
 
     def check(self) -> None:
-        """Every group finds what it committed last."""
         asked = [TopicPartition(topic, 0) for topic in self._topics]
         for consumer in self._consumers:
             found = retried(lambda consumer=consumer: consumer.committed(asked, PATIENCE_S))
             assert {partition.offset for partition in found} == {self.committed}
 
     def close(self) -> None:
-        """End the clients."""
         for consumer in self._consumers:
             consumer.close()
 

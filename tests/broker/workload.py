@@ -115,12 +115,10 @@ class TopicPlan:
 
     @property
     def topic(self) -> str:
-        """Name of the topic; its only partition is 0."""
         return f"{self.scenario.name}-{self.seed}"
 
     @property
     def directory(self) -> str:
-        """Name of its partition directory."""
         return f"{self.topic}-0"
 
     @property
@@ -233,7 +231,6 @@ class _Actor:
         self.sent = 0
 
     def step(self) -> None:
-        """Send a batch, or end the open transaction."""
         if self._open and self._rng.random() < 0.4:
             self.finish()
             return
@@ -250,7 +247,6 @@ class _Actor:
             self.step()
 
     def finish(self) -> None:
-        """Commit or abort what is open."""
         if not self._open:
             return
         if self._rng.random() < 0.5:

@@ -45,7 +45,6 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def jvm(classes: Path, *options: str, cwd: str = "/", before: Sequence[str] = ()) -> Iterator[int]:
-    """The pid of a JVM that does nothing."""
     command = [*before, required_program("java"), "-Xmx32m", *options, "-cp", str(classes), "Sleeper"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=cwd)
     try:

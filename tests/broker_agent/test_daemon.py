@@ -6,35 +6,17 @@ from pathlib import Path
 import pytest
 
 from tests.broker.live import DAEMON, PATIENCE_S
-from tests.broker.swapping import TOPIC, Swapping, build_agent
-from tests.daemon.processes import DaemonProcess, wait_until
+from tests.broker.swapping import TOPIC, Swapping
+from tests.daemon.processes import DaemonProcess, running, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
-def swapping(tmp_path: Path) -> Iterator[Swapping]:
-    build_agent()
-    world = Swapping(tmp_path)
-    try:
-        world.start()
-        yield world
-    finally:
-        world.close()
-
-
-@pytest.fixture
 def daemon(swapping: Swapping, tmp_path: Path) -> Iterator[DaemonProcess]:
-    (tmp_path / "daemon").mkdir()
     settings = {**DAEMON, "cleanerd.commit.live": "auto", "cleanerd.staged.min.free.ratio": "0.01"}
-    daemon = DaemonProcess(tmp_path / "daemon", [swapping.log_dir], settings)
-    daemon.start()
-    try:
+    with running(tmp_path / "daemon", swapping.log_dir, **settings) as daemon:
         yield daemon
-    finally:
-        if daemon.process is not None and daemon.process.poll() is None:
-            daemon.process.kill()
-            daemon.process.wait()
 
 
 def test_results_are_swapped_as_they_come(swapping: Swapping, daemon: DaemonProcess) -> None:

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from cleanerd.broker_agent.live_logs import describe, named_log
 from cleanerd.format.names import TopicPartition
 from cleanerd.storage.partition_dir import PartitionDir
 from tests.broker.live import COMPACT_DELETE, PATIENCE_S
-from tests.broker.swapping import FILES, TOPIC, TXN_TOPIC, Swapping, build_agent
+from tests.broker.swapping import FILES, TOPIC, TXN_TOPIC, Swapping
 from tests.broker.workload import alter_config, create_topics
 from tests.daemon.processes import ROOT, wait_until
 
@@ -41,15 +40,9 @@ while True:
 
 
 @pytest.fixture
-def swapping(tmp_path: Path) -> Iterator[Swapping]:
-    build_agent()
-    world = Swapping(tmp_path)
-    try:
-        world.start()
-        world.transactions.end(commit=True)
-        yield world
-    finally:
-        world.close()
+def swapping(swapping: Swapping) -> Swapping:
+    swapping.transactions.end(commit=True)
+    return swapping
 
 
 def log(swapping: Swapping, tp: TopicPartition) -> tuple[PartitionDir, TopicPartition]:
@@ -57,7 +50,6 @@ def log(swapping: Swapping, tp: TopicPartition) -> tuple[PartitionDir, TopicPart
 
 
 def timers(swapping: Swapping) -> int:
-    """Threads of the agent that see to leases."""
     tasks = Path(f"/proc/{swapping.broker.pid}/task").iterdir()
     return sum((task / "comm").read_text().startswith("cleanerd-agent-") for task in tasks)
 

@@ -13,7 +13,7 @@ import pytest
 from cleanerd.broker_agent import session as sessions
 from cleanerd.errors import NoWayIn
 from tests.broker.releases import required_program
-from tests.broker.swapping import Swapping, build_agent
+from tests.broker.swapping import Swapping
 from tests.daemon.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
@@ -25,14 +25,9 @@ ELSEWHERE = ("--pid", "--fork", "--kill-child", "--mount-proc")
 @pytest.fixture
 def swapping(tmp_path: Path) -> Iterator[Swapping]:
     """There is no other way in."""
-    build_agent()
-    world = Swapping(tmp_path, jvm=(f"-javaagent:{JAR}", "-XX:+DisableAttachMechanism"))
-    try:
-        world.start()
+    with Swapping(tmp_path, jvm=(f"-javaagent:{JAR}", "-XX:+DisableAttachMechanism")) as world:
         wait_until(path(world).exists, 30)
         yield world
-    finally:
-        world.close()
 
 
 def path(swapping: Swapping) -> Path:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.swapping import TOPIC, TXN_TOPIC, Swapping, build_agent
+from tests.broker.swapping import TOPIC, TXN_TOPIC, Swapping
 from tests.broker.tools import offset_checkpoint
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
@@ -16,13 +16,8 @@ NO_RECOVERY_POINT = {"log.initial.task.delay.ms": str(3_600_000)}
 
 @pytest.fixture
 def swapping(tmp_path: Path) -> Iterator[Swapping]:
-    build_agent()
-    world = Swapping(tmp_path, NO_RECOVERY_POINT)
-    try:
-        world.start()
+    with Swapping(tmp_path, NO_RECOVERY_POINT) as world:
         yield world
-    finally:
-        world.close()
 
 
 def active_base(swapping: Swapping, topic: str = TOPIC) -> int:

@@ -21,7 +21,7 @@ from cleanerd.broker_agent.jar import AgentJar, agent_jar
 from cleanerd.broker_agent.swap import Swapped
 from cleanerd.errors import NoWayIn
 from tests.broker.releases import required_program, run_tool
-from tests.broker.swapping import TOPIC, TXN_TOPIC, Swapping, build_agent
+from tests.broker.swapping import TOPIC, TXN_TOPIC, Swapping
 from tests.daemon.processes import wait_until
 
 SWAPS = int(os.environ.get("CLEANERD_TEST_SWAPS", "1000"))
@@ -30,20 +30,11 @@ KILLS = 12
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _agent() -> None:
-    build_agent()
-
-
 @pytest.fixture(params=["cleaner on", "cleaner off"])
 def swapping(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Swapping]:
     is_on = request.param == "cleaner on"
-    world = Swapping(tmp_path, {} if is_on else {"log.cleaner.enable": "false"})
-    try:
-        world.start()
+    with Swapping(tmp_path, {} if is_on else {"log.cleaner.enable": "false"}) as world:
         yield world
-    finally:
-        world.close()
 
 
 def test_a_log_shrinks_beside_traffic_and_without_a_restart(swapping: Swapping) -> None:
@@ -71,7 +62,6 @@ def test_a_log_shrinks_beside_traffic_and_without_a_restart(swapping: Swapping) 
 
 
 def changed(swap: dict[str, Any], **values: object) -> dict[str, Any]:
-    """The request with other values."""
     return {**swap, **values}
 
 

@@ -1,8 +1,9 @@
 """The command line in this process, with a stand-in for the cleaning."""
 
+import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,8 +39,6 @@ class FakeCleaning:
 
 @dataclass(frozen=True)
 class Ran:
-    """What one command left behind."""
-
     code: int
     out: str
     err: str
@@ -51,15 +50,23 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cleanerd.__file__).parents[1
 """For a process of its own, which must find the package that is tested, installed or not."""
 
 
+def verbs(parser: argparse.ArgumentParser, before: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """The verbs of a parser that are shown, and their verbs, by name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, verb in action.choices.items():
+                if not name.startswith("_"):
+                    yield before + name, verb
+                    yield from verbs(verb, f"{before}{name} ")
+
+
 def make_log_dir(path: Path) -> None:
-    """A log directory with an empty log."""
     (path / "empty-0").mkdir(parents=True)
     (path / "empty-0" / "00000000000000000000.log").touch()
 
 
 @pytest.fixture
 def cleaning() -> FakeCleaning:
-    """The stand-in of this test."""
     return FakeCleaning()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from cleanerd.format import names
 from tests.broker.releases import current_release
-from tests.broker.swapping import Swapping, build_agent
+from tests.broker.swapping import Swapping
 from tests.cleaning.logs import lock_of_another
 from tests.cli.conftest import Run
 
@@ -19,7 +19,6 @@ def test_a_directory_without_a_broker(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_process_that_is_no_broker(run: Run, tmp_path: Path) -> None:
-    """A table names it, and what would help."""
     with lock_of_another(tmp_path / names.LOCK):
         ran = run("broker", "check", "--log-dir", str(tmp_path))
     assert ran.code == 1
@@ -29,12 +28,7 @@ def test_a_process_that_is_no_broker(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.broker
 def test_a_broker_that_can_swap(run: Run, tmp_path: Path) -> None:
-    build_agent()
-    world = Swapping(tmp_path)
-    try:
-        world.broker.start()
+    with Swapping(tmp_path) as world:
         ran = run("broker", "check", "--log-dir", str(world.log_dir), "-o", "json")
         (row,) = json.loads(ran.out)["log_dirs"]
         assert (ran.code, row["pid"], row["release"]) == (0, world.broker.pid, current_release().version)
-    finally:
-        world.close()

@@ -155,7 +155,6 @@ def test_exit_code_of_outcomes(run: Run, cleaning: FakeCleaning, outcome: str, c
 
 
 def test_failures_are_named_with_their_reason_on_stderr(run: Run, cleaning: FakeCleaning) -> None:
-    """Also when stdout is a document."""
     cleaning.results = [COMMITTED, FAILED]
     ran = run("clean", "--log-dir", ".", "-o", "json")
     assert ran.err == f"cleanerd: bad-0 in /data: failed: {FAILED.reason}\n"

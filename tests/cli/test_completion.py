@@ -41,7 +41,6 @@ class Shell:
             (directory / prog).chmod(0o755)
 
     def offers(self, *words: str) -> list[str]:
-        """What TAB offers for the last of these words."""
         ran = subprocess.run(
             ["bash", "-c", BASH, "bash", self.directory, *words],
             env=self.environment, capture_output=True, text=True, check=True, timeout=30,

@@ -4,7 +4,6 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from cleanerd.cli.ctl.parser import make_parser as ctl_parser
 from cleanerd.cli.options import FORMATS
 from cleanerd.cli.output import prepare_streams, write
 from cleanerd.daemon.api.verbs import pause
-from tests.cli.conftest import FakeCleaning
+from tests.cli.conftest import FakeCleaning, verbs
 from tests.daemon.served import Served
 from tests.tools.insight.logdirs import GOLDEN
 
@@ -77,20 +76,10 @@ def test_cleanerd(command: str, form: str, streams: Streams, tmp_path: Path) -> 
 
 
 def test_every_command_with_formats_is_tried() -> None:
-    assert {name for name, verb in choices(cleanerd_main.make_parser()) if has_formats(verb)} == {
+    assert {name for name, verb in verbs(cleanerd_main.make_parser()) if has_formats(verb)} == {
         *COMMANDS,
         "broker check",  # needs a broker
     }
-
-
-def choices(
-    parser: argparse.ArgumentParser, before: str = ""
-) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for name, verb in action.choices.items():
-                yield before + name, verb
-                yield from choices(verb, f"{before}{name} ")
 
 
 def has_formats(parser: argparse.ArgumentParser) -> bool:
@@ -121,7 +110,7 @@ def test_cleanerctl(verb: str, form: str, streams: Streams, tmp_path: Path) -> N
 def test_every_help(parser: argparse.ArgumentParser, streams: Streams) -> None:
     with streams:
         prepare_streams()
-        for _, verb in choices(parser):
+        for _, verb in verbs(parser):
             verb.print_help()
     assert streams.text()
 

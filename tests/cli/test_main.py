@@ -7,31 +7,24 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cleanerd import __version__
 from cleanerd.cli.main import make_parser
-from tests.cli.conftest import ENVIRONMENT, Run
+from tests.cli.conftest import ENVIRONMENT, Run, verbs
 
 
 def test_version(run: Run) -> None:
-    """On stdout, exit 0."""
     ran = run("--version")
     assert (ran.code, ran.out) == (0, f"cleanerd {__version__}\n")
 
 
-def _commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                yield from _commands(command)
+COMMANDS = [make_parser(), *(command for _, command in verbs(make_parser()))]
 
 
-@pytest.mark.parametrize("command", list(_commands(make_parser())), ids=lambda command: command.prog)
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.prog)
 def test_help(run: Run, command: argparse.ArgumentParser, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command explains itself in a sentence, with examples that are no usage errors; 100 columns at most."""
     monkeypatch.setenv("COLUMNS", "200")
@@ -48,7 +41,7 @@ def test_help(run: Run, command: argparse.ArgumentParser, monkeypatch: pytest.Mo
 
 def test_every_command_names_a_function_that_there_is() -> None:
     """By name, so that no type checker sees them; those of the tools are in no module that the cleaner imports."""
-    named = {name for command in _commands(make_parser()) if (name := command.get_default("run"))}
+    named = {name for command in COMMANDS if (name := command.get_default("run"))}
     assert len(named) > 8
     for module, function in (name.split(":") for name in named):
         found = importlib.util.find_spec(module)
@@ -58,7 +51,6 @@ def test_every_command_names_a_function_that_there_is() -> None:
 
 
 def test_help_of_the_program_has_its_exit_codes(run: Run) -> None:
-    """All of them."""
     text = run("--help").out
     assert [code for code in (0, 1, 2, 78, 130) if not re.search(rf"^  {code} ", text, re.MULTILINE)] == []
 
@@ -139,7 +131,6 @@ def test_config_show_tells_origins(run: Run, tmp_path: Path, monkeypatch: pytest
 
 
 def test_config_check(run: Run, tmp_path: Path) -> None:
-    """Exit 0 or 78, nothing on stdout."""
     (tmp_path / "c").write_text(f"log.dirs={tmp_path}\n")
     ran = run("config", "check", "--config", "c")
     assert (ran.code, ran.out) == (0, "")

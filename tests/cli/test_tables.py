@@ -24,7 +24,6 @@ LINES = [
 
 @pytest.fixture
 def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """40 columns wide."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setattr("os.get_terminal_size", lambda *_: os.terminal_size((40, 20)))
     monkeypatch.setenv("TERM", "xterm")

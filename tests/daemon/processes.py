@@ -53,7 +53,7 @@ class DaemonProcess:
             **self.settings,
         }
         topics = self.directory / "topics.d"
-        topics.mkdir(exist_ok=True)
+        topics.mkdir(parents=True, exist_ok=True)
         for topic, policy in self.policies().items():
             (topics / f"{topic}.properties").write_text(f"cleanup.policy={policy}\n")
         new = self.config.with_suffix(".new")
@@ -97,6 +97,12 @@ class DaemonProcess:
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """kill -9, if it still lives."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
 
     def output(self) -> str:
         """What it said so far."""
@@ -152,12 +158,9 @@ def running(
     directory: Path, *log_dirs: Path, topics: Mapping[str, str] | None = None, **settings: object
 ) -> Iterator[DaemonProcess]:
     """A daemon that is ready; killed at the end, if it still lives."""
-    directory.mkdir(exist_ok=True)
     named = {name.replace("_", "."): value for name, value in settings.items()}
     daemon = DaemonProcess(directory, list(log_dirs), named, topics)
     try:
         yield daemon.start()
     finally:
-        if daemon.process is not None and daemon.process.poll() is None:
-            daemon.process.kill()
-            daemon.process.wait()
+        daemon.kill()

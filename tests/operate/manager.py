@@ -32,7 +32,6 @@ class Manager:
         return message
 
     def wait_for(self, name: str, timeout_s: float = 60.0) -> dict[str, str]:
-        """The next message that assigns `name`."""
         deadline = time.monotonic() + timeout_s
         while (left_s := deadline - time.monotonic()) > 0:
             message = self.receive(left_s)

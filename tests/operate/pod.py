@@ -42,8 +42,6 @@ def manifest(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Pod(SideBySide):
-    """Its containers, made and not started."""
-
     def __init__(self, store: Store, directory: Path, documents: list[dict[str, Any]]) -> None:
         yaml = importlib.import_module("yaml")
         path = directory / "pod.yaml"

@@ -51,7 +51,6 @@ def mount(*words: object) -> None:
 
 
 def copy_tree(root: Path) -> None:
-    """What is in git, into a root."""
     for name in run("git", "ls-files", "-z").stdout.split("\0")[:-1]:
         (root / TREE / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, root / TREE / name)

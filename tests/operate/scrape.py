@@ -14,8 +14,6 @@ Series = tuple[str, frozenset[tuple[str, str]]]
 
 @dataclass(frozen=True)
 class Scrape:
-    """All samples of one answer."""
-
     text: str
     samples: Mapping[Series, float]
 
@@ -24,22 +22,18 @@ class Scrape:
         return sum(value for _, value in self.of(name, **labels))
 
     def of(self, name: str, **labels: str) -> list[tuple[Series, float]]:
-        """The series of a name with these labels."""
         wanted = labels.items()
         return [(key, value) for key, value in self.samples.items() if key[0] == name and wanted <= key[1]]
 
     def has(self, metric: Metric) -> bool:
-        """Whether there is any series of a metric."""
         return bool(self.of(_sample(metric)))
 
     def counters(self) -> dict[Series, float]:
-        """Everything that may only grow."""
         ends = ("_total", "_count", "_sum", "_bucket")
         return {key: value for key, value in self.samples.items() if key[0].endswith(ends)}
 
 
 def parse(text: str) -> Scrape:
-    """Read the text format."""
     found = {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -49,7 +43,6 @@ def parse(text: str) -> Scrape:
 
 
 def get(address: str, path: str = "/metrics", accept: str = "") -> tuple[int, str, str]:
-    """Status, content type and body of a page."""
     request = urllib.request.Request(f"http://{address}{path}", headers={"Accept": accept})
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:

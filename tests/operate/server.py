@@ -34,7 +34,6 @@ class Prometheus:
         self.began_s = time.time()  # noqa: TID251  # of the queries
 
     def instant(self, query: str) -> list[dict[str, Any]]:
-        """The series that a query has now."""
         return list(self._api("query", query=query)["result"])
 
     def values(self, query: str) -> dict[str, float]:
@@ -49,11 +48,9 @@ class Prometheus:
         return last
 
     def rules(self) -> list[dict[str, Any]]:
-        """Every rule with its state."""
         return [rule for group in self._api("rules")["groups"] for rule in group["rules"]]
 
     def targets(self) -> list[dict[str, Any]]:
-        """What is scraped."""
         return list(self._api("targets")["activeTargets"])
 
     def is_ready(self) -> bool:
@@ -99,7 +96,6 @@ def scraping(directory: Path, target: str) -> Iterator[Prometheus]:
 
 
 def panels() -> list[dict[str, Any]]:
-    """The panels of the dashboard."""
     return [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
 
 

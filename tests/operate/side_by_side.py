@@ -65,7 +65,6 @@ class SideBySide:
         self.written |= dict(rows)
 
     def read(self) -> dict[str, str]:
-        """What a consumer ends up with."""
         words = "--partition 0 --offset earliest --timeout-ms 5000 --formatter-property print.key=true"
         said = self.tool("consumer.ConsoleConsumer", "--topic", TOPIC, *words.split())
         rows = (line.partition("\t") for line in said.splitlines() if line.startswith("key "))
@@ -76,7 +75,6 @@ class SideBySide:
         wait_until(lambda: self.read() == self.written, START_S, lambda: str(len(self.written)))
 
     def ctl(self, *words: str, check: bool = True) -> "tuple[int, str]":
-        """cleanerctl beside the daemon."""
         return self.store.podman("exec", self.cleanerd, "cleanerctl", *words, check=check)
 
     def is_ready(self) -> bool:
@@ -93,7 +91,6 @@ class SideBySide:
         wait_until(lambda: self.state() == "staged", CLEANED_S, self.say)
 
     def size(self) -> int:
-        """Bytes of the log's segments."""
         return sum(path.stat().st_size for path in (self.logs / f"{TOPIC}-0").glob("*.log"))
 
     def assert_in_place(self) -> None:

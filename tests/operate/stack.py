@@ -33,7 +33,6 @@ class Stack(SideBySide):
         self.configure()
 
     def configure(self, **environment: str) -> None:
-        """More variables for cleanerd."""
         quick = {self._variable(key): value for key, value in QUICK.items()}
         services = {"cleanerd": quick | environment, "commit": {}, "kafka": quick}
         over = {name: {"network_mode": "none", "environment": more} for name, more in services.items()}

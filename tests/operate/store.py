@@ -53,19 +53,15 @@ class Store:
     directory: Path
 
     def options(self) -> list[str]:
-        """Of buildah and podman."""
         return ["--root", str(self.directory / "root"), "--runroot", str(self.directory / "run")]
 
     def settings(self) -> list[str]:
-        """Of podman."""
         return ["--storage-driver", "overlay", "--cgroup-manager", "cgroupfs", "--runtime", "runc"]
 
     def environment(self) -> dict[str, str]:
-        """Of podman."""
         return {"CONTAINERS_CONF": str(self.directory / "containers.conf")}
 
     def buildah(self, *words: object, timeout_s: float = 600) -> str:
-        """What it says."""
         env = {"STORAGE_DRIVER": "overlay", "BUILDAH_ISOLATION": "chroot"}
         done = run(need("buildah", "buildah"), *self.options(), *words, env=env, timeout_s=timeout_s)
         return done.stdout.strip()
@@ -77,11 +73,9 @@ class Store:
         return done.returncode, done.stdout + done.stderr
 
     def inspect(self, container: str, what: str) -> str:
-        """A field, as a template of Go names it."""
         return self.podman("inspect", container, f"--format={{{{{what}}}}}")[1].strip()
 
     def prepare(self) -> None:
-        """Write what podman reads."""
         nofile, nproc = (_soft(limit) for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC))
         (self.directory / "containers.conf").write_text(
             SETTINGS.format(nofile=nofile, nproc=nproc, pause=PAUSE)

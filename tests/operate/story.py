@@ -43,13 +43,11 @@ class Story:
     states_of_workers: set[str] = field(default_factory=set)
 
     def scrape(self) -> Scrape:
-        """Ask for the metrics now."""
         status, _, text = get(self.address)
         assert status == 200, text
         return parse(text)
 
     def keep(self, name: str) -> Scrape:
-        """Remember what it says now."""
         self.scrapes[name] = self.scrape()
         return self.scrapes[name]
 

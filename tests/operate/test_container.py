@@ -29,7 +29,6 @@ needs_operate = pytest.mark.skipif(not MUST_BUILD, reason="builds an image; need
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[Store]:
-    """With the image in it."""
     if os.geteuid() != 0:
         missing("building an image takes root here")
     with built() as store:
@@ -114,7 +113,6 @@ def with_broker(store: Store) -> Store:
 
 @pytest.fixture
 def pod(with_broker: Store, tmp_path: Path) -> Iterator[Pod]:
-    """Its containers, made and not started."""
     pod = Pod(with_broker, tmp_path, documents(STATEFULSET))
     yield pod
     pod.remove()

@@ -226,8 +226,6 @@ def test_priorities_under_journald(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 class Worked(NamedTuple):
-    """What a daemon has said."""
-
     lines: list[dict[str, Any]]
     history: list[dict[str, Any]]
     scrape: Scrape

@@ -26,7 +26,6 @@ TESTS = (
 
 @pytest.fixture
 def debian(tmp_path: Path) -> Iterator[Root]:
-    """A Debian 13 with Python and the tree in it."""
     debootstrap, root = need("debootstrap", "debootstrap"), tmp_path / "debian"
     packages = "--include=python3,python3-venv"
     run(debootstrap, "--variant=minbase", packages, SUITE[0], root, timeout_s=600)

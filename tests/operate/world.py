@@ -44,7 +44,6 @@ class World:
         self._start()
 
     def restart(self) -> None:
-        """The daemon ends, and starts again."""
         self.close()
         self._start()
 
@@ -71,11 +70,9 @@ class World:
         (self.a / META_PROPERTIES).unlink()
 
     def scan(self) -> None:
-        """A full scan."""
         self.daemon.crew.scanner.scan()
 
     def scrape(self) -> Scrape:
-        """Ask for the metrics."""
         body, _ = self.parts.metrics.page("")
         return parse(body.decode())
 
@@ -86,11 +83,9 @@ class World:
         return self.control.reload(ReloadTrigger.FILES)
 
     def log(self, topic: str) -> LogId:
-        """A log in `a`."""
         return LogId(str(self.a), TopicPartition(topic, 0))
 
     def close(self) -> None:
-        """Give everything back."""
         self.others.close()
         if self.parts.life.is_ready:
             self.daemon.stop()

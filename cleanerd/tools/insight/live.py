@@ -1,9 +1,10 @@
 """Reading a log in use: its segments are exchanged by cleanings and deleted by retention, and it grows.
 
-Nothing is locked for that. An exchange under way is waited for; `wait` is called with the seconds to pause.
+Nothing is locked for that. An exchange under way is waited for.
 """
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -16,27 +17,36 @@ from cleanerd.storage.scan import high_watermark, is_kafka_dir, read_bounds
 
 from .records import Columns, LogRange, open_log, read_columns
 
-Sleep = Callable[[float], object]
 _T = TypeVar("_T")
 _ATTEMPTS, _PAUSE_S = 50, 0.1
 """The commit of a cleaning takes some renames."""
+_wait = threading.Event().wait
 
 
-def when_settled(look: Callable[[], _T], wait: Sleep) -> _T:
+def _when_settled(look: Callable[[], _T]) -> _T:
     """What `look` returns as soon as it does not raise `SourceChanged`; after some seconds that is raised."""
     for _ in range(_ATTEMPTS):
         try:
             return look()
         except SourceChanged:
-            wait(_PAUSE_S)
+            _wait(_PAUSE_S)
     return look()
+
+
+def open_settled(partition_dir: str, **bounds: Any) -> LogRange:
+    """`open_log` with these arguments. Raises as it does; `SourceChanged` only when the log does not come to rest."""
+    return _when_settled(lambda: open_log(partition_dir, **bounds))
 
 
 def readable_offsets(partition_dir: str, isolation: Isolation) -> tuple[int, int, int]:
     """(first offset, end of what a consumer may read, end of the log) of a partition now; 0 without segments.
 
-    With read_uncommitted only the active segment is looked at. Raises as `open_log`.
+    With read_uncommitted only the active segment is looked at. Raises as `open_settled`.
     """
+    return _when_settled(lambda: _readable_offsets(partition_dir, isolation))
+
+
+def _readable_offsets(partition_dir: str, isolation: Isolation) -> tuple[int, int, int]:
     log_dir, name = os.path.split(os.path.abspath(partition_dir))
     parsed = parse_partition_dir(name)
     assert parsed is not None, partition_dir
@@ -51,7 +61,7 @@ def readable_offsets(partition_dir: str, isolation: Isolation) -> tuple[int, int
     return bounds.start, end, bounds.end
 
 
-def read_part(part: LogRange, isolation: Isolation, *, wait: Sleep, **options: Any) -> Iterator[Columns]:
+def read_part(part: LogRange, isolation: Isolation, **options: Any) -> Iterator[Columns]:
     """`read_columns` of a part that `split` made, wherever its records lie by now; `options` are those of `read_columns`.
 
     When a segment was exchanged the log is opened again for the offsets that are left. Raises as `read_columns`;
@@ -66,17 +76,15 @@ def read_part(part: LogRange, isolation: Isolation, *, wait: Sleep, **options: A
                 start = int(columns.offsets[-1]) + 1
             return
         except SourceChanged:
-            wait(_PAUSE_S)
-        view = _opened_again(directory, isolation, start, part.end_offset, wait)
+            _wait(_PAUSE_S)
+        view = _opened_again(directory, isolation, start, part.end_offset)
     raise SourceChanged(f"{directory}: segments change again and again")
 
 
-def _opened_again(directory: str, isolation: Isolation, start: int, end: int, wait: Sleep) -> LogRange:
+def _opened_again(directory: str, isolation: Isolation, start: int, end: int) -> LogRange:
     """Raises `SourceChanged` if not all offsets are left."""
     try:
-        view = when_settled(
-            lambda: open_log(directory, isolation=isolation, start_offset=start, end_offset=end), wait
-        )
+        view = open_settled(directory, isolation=isolation, start_offset=start, end_offset=end)
     except FileNotFoundError:
         raise SourceChanged(f"{directory}: is gone since it was listed") from None
     if view.start_offset > start:

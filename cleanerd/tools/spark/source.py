@@ -7,10 +7,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from cleanerd.errors import BadUsage
+from cleanerd.tools.insight.live import open_settled
 from cleanerd.tools.insight.records import LogRange, split
 
 from .options import COLUMN_TYPES, Options, parse_options
-from .reading import batches_of, open_settled
+from .reading import batches_of
 from .stream import SegmentsStreamReader
 from .write import SegmentsWriter
 from .write_options import parse_write_options
@@ -69,7 +70,7 @@ class SegmentsReader(DataSourceReader):
             start, end = options.bounds(tp)
             log = open_settled(
                 directory,
-                options,
+                isolation=options.isolation,
                 start_offset=start,
                 end_offset=end,
                 start_timestamp_ms=options.starting.timestamp_of(tp),

@@ -19,10 +19,11 @@ from pyspark.sql.streaming.datasource import (
 
 from cleanerd.errors import SourceChanged
 from cleanerd.format.names import TopicPartition
+from cleanerd.tools.insight.live import open_settled, readable_offsets
 from cleanerd.tools.insight.records import LogRange, split
 
 from .options import EARLIEST, LATEST, Options
-from .reading import batches_of, open_settled, settled_offsets
+from .reading import batches_of
 
 _Offsets = dict[TopicPartition, int]
 _Position = dict[str, dict[str, int]]
@@ -43,11 +44,13 @@ class SegmentsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _first(self, tp: TopicPartition, directory: str) -> int:
         since = self._options.starting.timestamp_of(tp)
         if since is not None:
-            return open_settled(directory, self._options, start_timestamp_ms=since).start_offset
+            return open_settled(
+                directory, isolation=self._options.isolation, start_timestamp_ms=since
+            ).start_offset
         wanted = self._options.starting.offset_of(tp)
         if wanted >= 0:
             return wanted
-        first, end, _ = settled_offsets(directory, self._options)
+        first, end, _ = readable_offsets(directory, self._options.isolation)
         return {EARLIEST: first, LATEST: end}[wanted]
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -80,7 +83,7 @@ class SegmentsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise SourceChanged(f"{', '.join(map(str, gone))}: gone since the last batch")
         ends: _Offsets = {}
         for tp, directory in dirs.items():
-            _, ends[tp], log_end = settled_offsets(directory, self._options)
+            _, ends[tp], log_end = readable_offsets(directory, self._options.isolation)
             if log_end < known.get(tp, 0) and self._options.fail_on_data_loss:
                 found = (
                     f"ends at {log_end}, and was read up to {known[tp]}: it was truncated or created again"
@@ -116,7 +119,7 @@ class SegmentsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._options.fail_on_data_loss:
                 raise SourceChanged(lost)
             return []
-        log = open_settled(directory, self._options, start_offset=first, end_offset=stop)
+        log = open_settled(directory, isolation=self._options.isolation, start_offset=first, end_offset=stop)
         is_new = first == 0  # a log that appears starts where it starts
         if self._options.fail_on_data_loss and (
             log.end_offset < stop or (log.start_offset > first and not is_new)

@@ -30,7 +30,6 @@ class Quick(Client):
         return {"commits": [WAITING] if self._requests == 1 else []}
 
     def get(self, path: str, wait_s: float = 0.0, **query: object) -> dict[str, Any]:
-        """GET /v1/logs/orders-0."""
         if self._last is None:
             raise ControlError("there is no log orders-0", NO_SUCH_LOG, "not_found")
         return {"logs": [{"log_dir": "/other", "last": None}, {"log_dir": "/logs", "last": self._last}]}

@@ -1,26 +1,22 @@
 """What `cleanerctl --help` and `cleanerctl VERB --help` teach."""
 
-import argparse
 import re
 import shlex
-from collections.abc import Iterator
 
 import pytest
 
 from cleanerd.cli.ctl.parser import make_parser
+from tests.cli.conftest import verbs
 from tests.ctl import ctl
 
-
-def _verbs(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            yield from (verb for name, verb in action.choices.items() if not name.startswith("_"))
+VERBS = dict(verbs(make_parser()))
 
 
-@pytest.mark.parametrize("verb", list(_verbs(make_parser())), ids=lambda verb: verb.prog.split()[1])
-def test_help_of_every_verb_teaches(verb: argparse.ArgumentParser, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", VERBS)
+def test_help_of_every_verb_teaches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sentence, every argument and option explained, examples that the parser takes; 100 columns at most."""
     monkeypatch.setenv("COLUMNS", "200")
+    verb = VERBS[name]
     text = verb.format_help()
     assert max(map(len, text.splitlines())) <= 100
     assert re.search(r"^[A-Z][^.]+\.$", verb.description or "")
@@ -29,13 +25,12 @@ def test_help_of_every_verb_teaches(verb: argparse.ArgumentParser, monkeypatch: 
     assert 1 <= len(examples) <= 3
     for example in examples:
         words = shlex.split(re.split(" [>#|] ", example)[0])
-        assert make_parser().parse_args(words[1:]).verb == verb.prog.split()[1]
+        assert make_parser().parse_args(words[1:]).verb == name
 
 
 def test_help_of_the_program_lists_verbs_examples_and_exit_codes() -> None:
-    """All of them."""
     text = ctl("--help").stdout
-    for verb in _verbs(make_parser()):
-        assert f"\n    {verb.prog.split()[1]} " in text
+    for name in VERBS:
+        assert f"\n    {name} " in text
     for code in (0, 1, 2, 3, 4, 75, 77, 130):
         assert re.search(rf"^  {code} ", text, re.MULTILINE)

@@ -219,8 +219,6 @@ def test_without_a_daemon_it_exits_3() -> None:
 
 
 class Screen:
-    """cleanerctl on a terminal of 24 lines."""
-
     def __init__(self, *arguments: str, **environment: str) -> None:
         self.ours, self.theirs = pty.openpty()
         self.resize(24, 80)
@@ -274,7 +272,6 @@ class Screen:
 
 @pytest.fixture
 def top(daemon: Daemon) -> Iterator[Screen]:
-    """`top` after it has drawn itself."""
     with Screen("--socket", str(daemon.path), "top", "--interval", "200ms") as screen:
         assert "\x1b[?1049h" in screen.read_until("q quits")
         yield screen

@@ -11,7 +11,6 @@ from tests.tools.insight.logdirs import broker_log_dir
 
 
 def test_a_whole_copy(run: Run, tmp_path: Path) -> None:
-    """Exit 0, and no word of caution."""
     source = broker_log_dir(tmp_path / "logs") / "plain-0"
     ran = run("salvage", str(source), "--output", str(tmp_path / "plain-0"), "-o", "json")
     document = json.loads(ran.out)

@@ -146,14 +146,12 @@ class Cleaning:
         return True
 
     def index(self) -> None:
-        """Read the whole range."""
         assert self.plan is not None
         (self.indexed,) = self._pipeline().index([self.plan.work], [(1, 2)])
         _raise(self.indexed.error)
         self.plan = merge_neighbours(self.plan, self.indexed)
 
     def stage(self) -> None:
-        """Rewrite what changes."""
         assert self.plan is not None
         assert self.indexed is not None
         (rewritten,) = self._pipeline().rewrite([self.indexed], write=True)
@@ -186,7 +184,6 @@ def committed(log_dir: LogDir, host: CommitHost | None = None) -> int | None:
 
 
 def restart_daemon(files: Files, log_dir: str) -> None:
-    """What a new daemon does first."""
     (recovered,) = LogDir.at(files, log_dir, Standstill()).recover([str(TP)])
     assert recovered.reason is None
 

@@ -70,7 +70,6 @@ class World:
         self.reopen()
 
     def check(self) -> None:
-        """After every step."""
         assert self._read() == _plain(self.model)
         checkpoint = read_checkpoints(FILES, self.log_dir).cleaner.get(TP, 0)
         assert checkpoint <= self.writer.active_base_offset
@@ -82,7 +81,6 @@ class World:
     # -- the writer ---------------------------------------------------------------------------------------
 
     def append(self, *batch: tuple[bytes, bool]) -> None:
-        """One batch; True for a tombstone."""
         self.count += 1
         first = self.writer.log_end_offset
         rows = [ProducerRecord(key, None if gone else b"%d" % self.count, self.now_ms) for key, gone in batch]
@@ -91,17 +89,14 @@ class World:
         self.model += [Written(first + n, row.key or b"", row.value, end) for n, row in enumerate(rows)]
 
     def append_segments(self, *keys: bytes) -> None:
-        """Several batches, some closed segments."""
         for key in keys:
             self.append((key, False))
         self.roll()
 
     def roll(self) -> None:
-        """A new segment."""
         self.writer.roll()
 
     def reopen(self) -> None:
-        """Another writer; the one before has died."""
         options = WriterOptions(files=FILES)
         self.writer = LogWriter(
             self.log_dir, "t", 0, segment_bytes=300, index_interval_bytes=100, options=options
@@ -268,7 +263,6 @@ scripts = st.lists(chapters, min_size=3, max_size=7).map(lambda found: [step for
 
 
 def play(script: Iterable[tuple[object, ...]]) -> World:
-    """Run steps in a new world."""
     with tempfile.TemporaryDirectory() as log_dir:
         world = World(log_dir)
         for name, *arguments in script:

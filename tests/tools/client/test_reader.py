@@ -18,7 +18,6 @@ from tests.tools.client.logs import open_writer
 
 
 def offsets(directory, **options) -> list[int]:
-    """Offsets as read."""
     return [record.offset for record in read_records(str(directory), **options)]
 
 
@@ -221,7 +220,6 @@ def test_segments_deleted_while_reading(tmp_path):
 
 
 def test_segment_that_vanishes_after_the_listing(tmp_path, monkeypatch):
-    """Listed, then gone: list again."""
     with open_writer(tmp_path) as writer:
         for _ in range(3):
             Producer(writer).put(b"k", b"v")
@@ -276,6 +274,5 @@ def test_damage_names_file_and_position(tmp_path):
 
 
 def test_empty_partition(tmp_path):
-    """No segment, no records."""
     assert offsets(tmp_path) == []
     assert offsets(tmp_path, isolation="read_committed") == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cleanerd.errors import CorruptFile, LogUncleanable, SourceChanged
+from cleanerd.errors import SourceChanged
 from cleanerd.format import names
 from cleanerd.format.names import FileKind, Suffix, TopicPartition
 from cleanerd.storage.checkpoints import read_checkpoints, read_leader_epochs
@@ -58,7 +58,6 @@ def truncate(disk: SimDisk, offset: int, token: str = "new") -> None:
 
 
 def logs(disk: SimDisk) -> dict[int, list[Record]]:
-    """Records of each live segment."""
     found = [name for name in disk.list_names(DIRECTORY) if name.endswith(".log")]
     return {int(name[:20]): parse_log(disk.read(at(name))) for name in found}
 
@@ -213,26 +212,6 @@ def test_begun_commit_is_finished_or_undone_first() -> None:
         ends.add(tuple(record.offset for record in records(left)))
     assert ends == {(0, 1, 2, 10, 11, 30), (11, 30)}
     assert groups
-
-
-def test_what_cannot_be_lowered_is_refused_before_anything_changes() -> None:
-    for path in (
-        f"{LOG_DIR}/{names.CLEANER_OFFSET_CHECKPOINT}",
-        f"{DIRECTORY}/{names.LEADER_EPOCH_CHECKPOINT}",
-    ):
-        disk, _ = old_log()
-        disk.put(path, b"0\n1\nt zero 9\n")
-        before = disk.listing(DIRECTORY)
-        with pytest.raises(CorruptFile):
-            prepare_truncation(disk, LOG_DIR, TP)
-        assert disk.listing(DIRECTORY) == before
-
-
-def test_commit_that_cannot_be_mended_is_refused() -> None:
-    disk, _ = old_log()
-    disk.put(at("00000000000000000000.log.swap"), b"")
-    with pytest.raises(LogUncleanable, match="by hand"):
-        prepare_truncation(disk, LOG_DIR, TP)
 
 
 def test_mark_is_readable_for_a_broker() -> None:

@@ -33,7 +33,6 @@ def test_new_log_directory_is_a_cooperating_one(tmp_path):
 
 
 def test_batches_are_written_as_they_are(tmp_path):
-    """Byte for byte, one behind the other."""
     batches = [encode_batch([Record(n, n, b"k", b"v" * n)], base_offset=n) for n in range(5)]
     with open_writer(tmp_path) as writer:
         for batch in batches:
@@ -66,7 +65,6 @@ def test_rolls_before_a_relative_offset_overflows(tmp_path):
 
 
 def test_roll_of_an_empty_segment_does_nothing(tmp_path):
-    """There is nothing to close."""
     with open_writer(tmp_path) as writer:
         writer.roll()
         Producer(writer).put(b"k", b"v")
@@ -298,7 +296,6 @@ def test_only_whole_right_batches_are_taken(tmp_path, batch):
 
 @pytest.mark.parametrize("offset", [0, 2])
 def test_batches_start_at_the_log_end(tmp_path, offset):
-    """No gap, no overlap."""
     with open_writer(tmp_path) as writer:
         Producer(writer).put(b"k", b"v")
         with pytest.raises(ValueError, match="the log ends at 1"):
@@ -329,8 +326,6 @@ def test_closed_segment_is_complete_before_its_follower_shows(tmp_path):
     """Invariant 2: at each call that a roll makes, a visible higher segment means finished lower files."""
 
     class Watching(RealFiles):
-        """Looks at the directory before every write."""
-
         def write(self, path, data):
             """Only `.log` makes a segment visible, and it comes after all of these."""
             logs = [name for name in self.list_names(writer.directory) if name.endswith(".log")]
@@ -352,7 +347,6 @@ def test_closed_segment_is_complete_before_its_follower_shows(tmp_path):
 
 
 def test_closed_writer_takes_nothing(tmp_path):
-    """A programmer's error."""
     writer = open_writer(tmp_path)
     writer.close()
     with pytest.raises(AssertionError):

@@ -145,7 +145,6 @@ class FullDisk(RealFiles):
         self.left = left
 
     def write(self, path, data):
-        """`OSError` when the count is reached."""
         self.left -= 1
         super().write(path, data[: len(data) // 2] if self.left == -1 else data)
         if self.left == -1:

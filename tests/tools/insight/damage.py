@@ -6,6 +6,7 @@ The answer is (path of the finding, byte or -1).
 import os
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from cleanerd.format.batch import iterate_batches
@@ -17,6 +18,35 @@ from tests.tools.insight.logdirs import segment
 
 Damage = Callable[[Path], tuple[Path, int]]
 ID = "0123456789abcdef" * 2
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file below the log directory that has this content now, or one made of what it had; None: it is gone.
+
+    A path that ends in a slash is a directory.
+    """
+
+    name: str
+    path: str
+    content: bytes | Callable[[bytes], bytes] | None = b""
+    position: int = -1
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def __call__(self, log_dir: Path) -> tuple[Path, int]:
+        path = log_dir / self.path
+        if self.path.endswith("/"):
+            path.mkdir()
+        elif self.content is None:
+            path.unlink()
+        else:
+            path.write_bytes(
+                self.content if isinstance(self.content, bytes) else self.content(path.read_bytes())
+            )
+        return path, self.position
 
 
 def starts(log: Path) -> list[int]:
@@ -150,37 +180,10 @@ def many_findings(log_dir: Path) -> tuple[Path, int]:
     return log, -1
 
 
-def index_missing(log_dir: Path) -> tuple[Path, int]:
-    index = segment(log_dir / "transactions-0", 0, FileKind.OFFSET_INDEX)
-    index.unlink()
-    return index, -1
-
-
 def index_of_half_an_entry(log_dir: Path) -> tuple[Path, int]:
     index = segment(log_dir / "transactions-0", 0, FileKind.OFFSET_INDEX)
     append(index, b"abc")
     return index, index.stat().st_size
-
-
-def index_into_a_batch(log_dir: Path) -> tuple[Path, int]:
-    index = segment(log_dir / "transactions-0", 0, FileKind.OFFSET_INDEX)
-    position = int.from_bytes(index.read_bytes()[12:16])
-    overwrite(index, 12, (position + 9).to_bytes(4))
-    return index, 8
-
-
-def index_above_its_offset(log_dir: Path) -> tuple[Path, int]:
-    """It leads past the batch that it names."""
-    index = segment(log_dir / "transactions-0", 0, FileKind.OFFSET_INDEX)
-    overwrite(index, 0, (1).to_bytes(4))
-    return index, 0
-
-
-def index_that_falls(log_dir: Path) -> tuple[Path, int]:
-    index = segment(log_dir / "transactions-0", 0, FileKind.OFFSET_INDEX)
-    content = index.read_bytes()
-    index.write_bytes(content[8:16] + content[:8])
-    return index, 8
 
 
 def index_beyond_the_log(log_dir: Path) -> tuple[Path, int]:
@@ -206,94 +209,16 @@ def _padded(log_dir: Path, kind: FileKind, size: int) -> tuple[Path, int]:
     return index, used
 
 
-def index_of_zeros(log_dir: Path) -> tuple[Path, int]:
-    """Of the right size: what a power cut leaves where a file system had not written its content."""
-    return _zeros(log_dir, FileKind.OFFSET_INDEX)
-
-
-def time_index_of_zeros(log_dir: Path) -> tuple[Path, int]:
-    return _zeros(log_dir, FileKind.TIME_INDEX)
-
-
-def _zeros(log_dir: Path, kind: FileKind) -> tuple[Path, int]:
-    index = segment(log_dir / "transactions-0", 0, kind)
-    index.write_bytes(bytes(index.stat().st_size))
-    return index, 0
-
-
 def time_index_of_half_an_entry(log_dir: Path) -> tuple[Path, int]:
     index = segment(log_dir / "transactions-0", 0, FileKind.TIME_INDEX)
     append(index, b"abc")
     return index, index.stat().st_size
 
 
-def time_index_that_falls(log_dir: Path) -> tuple[Path, int]:
-    index = segment(log_dir / "transactions-0", 0, FileKind.TIME_INDEX)
-    content = index.read_bytes()
-    index.write_bytes(content[12:24] + content[:12])
-    return index, 12
-
-
-def time_index_missing(log_dir: Path) -> tuple[Path, int]:
-    index = segment(log_dir / "transactions-0", 0, FileKind.TIME_INDEX)
-    index.unlink()
-    return index, -1
-
-
-def time_index_too_old(log_dir: Path) -> tuple[Path, int]:
-    """Batches before the offset are younger than the entry says: a lookup by time would miss them."""
-    index = segment(log_dir / "transactions-0", 0, FileKind.TIME_INDEX)
-    overwrite(index, 0, (5).to_bytes(8))
-    return index, 0
-
-
-def time_index_too_young(log_dir: Path) -> tuple[Path, int]:
-    index = segment(log_dir / "transactions-0", 0, FileKind.TIME_INDEX)
-    overwrite(index, 12, b"\x7f")
-    return index, 12
-
-
-def time_index_end(log_dir: Path) -> tuple[Path, int]:
-    index = segment(log_dir / "transactions-0", 0, FileKind.TIME_INDEX)
-    os.truncate(index, 0)
-    return index, -1
-
-
-def txn_index_of_another_version(log_dir: Path) -> tuple[Path, int]:
-    index = segment(log_dir / "transactions-0", 17, FileKind.TXN_INDEX)
-    overwrite(index, 0, b"\x00\x05")
-    return index, 0
-
-
-def txn_index_without_an_abort(log_dir: Path) -> tuple[Path, int]:
-    """Another producer's transaction; and the aborted one is missing."""
-    index = segment(log_dir / "transactions-0", 17, FileKind.TXN_INDEX)
-    overwrite(index, 2, (4711).to_bytes(8))
-    return index, -1
-
-
 def txn_index_of_an_earlier_segment(log_dir: Path) -> tuple[Path, int]:
     index = segment(log_dir / "transactions-0", 17, FileKind.TXN_INDEX)
     index.write_bytes(segment(log_dir / "transactions-0", 0, FileKind.TXN_INDEX).read_bytes())
     return index, 18
-
-
-def txn_index_gap(log_dir: Path) -> tuple[Path, int]:
-    index = segment(log_dir / "transactions-0", 0, FileKind.TXN_INDEX)
-    index.unlink()
-    return index, -1
-
-
-def orphan_index(log_dir: Path) -> tuple[Path, int]:
-    index = segment(log_dir / "plain-0", 7, FileKind.OFFSET_INDEX)
-    index.touch()
-    return index, -1
-
-
-def snapshot_with_a_wrong_crc(log_dir: Path) -> tuple[Path, int]:
-    path = segment(log_dir / "idempotent-0", 20, FileKind.PRODUCER_SNAPSHOT)
-    overwrite(path, 30, b"\xaa")
-    return path, 2
 
 
 def snapshot_of_the_future(log_dir: Path) -> tuple[Path, int]:
@@ -305,19 +230,59 @@ def snapshot_of_the_future(log_dir: Path) -> tuple[Path, int]:
     return early, 10
 
 
-def snapshot_behind_the_end(log_dir: Path) -> tuple[Path, int]:
-    path = segment(log_dir / "idempotent-0", 99, FileKind.PRODUCER_SNAPSHOT)
-    path.write_bytes(render_producer_snapshot([]))
-    return path, -1
-
-
 def snapshots_missing(log_dir: Path) -> tuple[Path, int]:
     for path in (log_dir / "idempotent-0").glob("*.snapshot"):
         path.unlink()
     return log_dir / "idempotent-0", -1
 
 
+_INDEX, _TIME_INDEX = (f"transactions-0/{0:020d}{kind}" for kind in (".index", ".timeindex"))
+_TXN_INDEX = f"transactions-0/{17:020d}.txnindex"
+index_missing = Written("index_missing", _INDEX, None)
+orphan_index = Written("orphan_index", f"plain-0/{7:020d}.index")
+txn_index_without_an_abort = Written(
+    "txn_index_without_an_abort", _TXN_INDEX, lambda had: had[:2] + (4711).to_bytes(8) + had[10:]
+)
+"""Another producer's transaction; and the aborted one is missing."""
+time_index_too_old = Written("time_index_too_old", _TIME_INDEX, lambda had: (5).to_bytes(8) + had[8:], 0)
+"""Batches before the offset are younger than the entry says: a lookup by time would miss them."""
+time_index_too_young = Written(
+    "time_index_too_young", _TIME_INDEX, lambda had: had[:12] + b"\x7f" + had[13:], 12
+)
+WRITTEN: dict[Damage, str] = {
+    time_index_too_old: "time_index_entry",
+    time_index_too_young: "time_index_entry",
+    index_missing: "index_missing",
+    orphan_index: "orphan_index",
+    txn_index_without_an_abort: "txn_index_entry",
+    Written(
+        "index_into_a_batch", _INDEX, lambda had: had[:15] + bytes([had[15] + 9]) + had[16:], 8
+    ): "index_entry",
+    # It leads past the batch that it names.
+    Written("index_above_its_offset", _INDEX, lambda had: (1).to_bytes(4) + had[4:], 0): "index_entry",
+    Written("index_that_falls", _INDEX, lambda had: had[8:16] + had[:8], 8): "index_entry",
+    # Of the right size: what a power cut leaves where a file system had not written its content.
+    Written("index_of_zeros", _INDEX, lambda had: bytes(len(had)), 0): "index_padded",
+    Written("time_index_of_zeros", _TIME_INDEX, lambda had: bytes(len(had)), 0): "time_index_padded",
+    Written("time_index_that_falls", _TIME_INDEX, lambda had: had[12:24] + had[:12], 12): "time_index_entry",
+    Written("time_index_missing", _TIME_INDEX, None): "time_index_missing",
+    Written("time_index_end", _TIME_INDEX): "time_index_end",
+    Written("txn_index_of_another_version", _TXN_INDEX, lambda had: b"\0\5" + had[2:], 0): "txn_index_entry",
+    Written("txn_index_gap", f"transactions-0/{0:020d}.txnindex", None): "txn_index_gap",
+    Written(
+        "snapshot_with_a_wrong_crc",
+        f"idempotent-0/{20:020d}.snapshot",
+        lambda had: had[:30] + b"\xaa" + had[31:],
+        2,
+    ): "snapshot",
+    Written(
+        "snapshot_behind_the_end", f"idempotent-0/{99:020d}.snapshot", render_producer_snapshot([])
+    ): "snapshot",
+}
+
+
 DAMAGES: dict[Damage, str] = {
+    **WRITTEN,
     bad_crc: "bad_crc",
     bad_crc_of_a_size: "bad_batch",
     bad_batch: "bad_batch",
@@ -330,29 +295,12 @@ DAMAGES: dict[Damage, str] = {
     segment_overflow: "segment_overflow",
     segment_too_large: "segment_too_large",
     many_findings: "many_findings",
-    index_missing: "index_missing",
     index_of_half_an_entry: "index_entry",
-    index_into_a_batch: "index_entry",
-    index_above_its_offset: "index_entry",
-    index_that_falls: "index_entry",
     index_beyond_the_log: "index_entry",
     index_padded: "index_padded",
-    index_of_zeros: "index_padded",
     time_index_padded: "time_index_padded",
-    time_index_of_zeros: "time_index_padded",
     time_index_of_half_an_entry: "time_index_entry",
-    time_index_that_falls: "time_index_entry",
-    time_index_missing: "time_index_missing",
-    time_index_too_old: "time_index_entry",
-    time_index_too_young: "time_index_entry",
-    time_index_end: "time_index_end",
-    txn_index_of_another_version: "txn_index_entry",
-    txn_index_without_an_abort: "txn_index_entry",
     txn_index_of_an_earlier_segment: "txn_index_entry",
-    txn_index_gap: "txn_index_gap",
-    orphan_index: "orphan_index",
-    snapshot_with_a_wrong_crc: "snapshot",
     snapshot_of_the_future: "snapshot",
-    snapshot_behind_the_end: "snapshot",
     snapshots_missing: "snapshots_missing",
 }

@@ -26,17 +26,14 @@ def broker_log_dir(target: Path) -> Path:
 
 
 def findings(*log_dirs: Path) -> list[Finding]:
-    """What is wrong."""
     return verify([str(log_dir) for log_dir in log_dirs]).findings
 
 
 def codes(*log_dirs: Path) -> Counter[str]:
-    """How often which code."""
     return Counter(finding.code for finding in findings(*log_dirs))
 
 
 def segment(partition: Path, base_offset: int, kind: FileKind = FileKind.LOG) -> Path:
-    """A file of a segment."""
     return partition / f"{base_offset:020d}{kind.value}"
 
 

@@ -14,7 +14,7 @@ from cleanerd.format.names import MAX_OFFSET, FileKind
 from cleanerd.format.record import Record
 from cleanerd.storage.segments import LogBatch, log_batches
 from cleanerd.tools.client.writer import LogWriter
-from cleanerd.tools.insight.live import read_part
+from cleanerd.tools.insight import live
 from cleanerd.tools.insight.records import BATCH, Columns, LogRange, open_log, read_columns, split
 from tests.tools.insight.logdirs import GOLDEN, broker_log_dir, segment
 from tests.tools.insight.test_records import ISOLATIONS, LOGS, records, rows
@@ -144,12 +144,19 @@ def copied(path: Path) -> None:
     other.rename(path)
 
 
-def read(part: LogRange, waits: list[float], **options) -> list[Record]:
-    found: list[Columns] = list(read_part(part, "read_uncommitted", wait=waits.append, **options))
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    found: list[float] = []
+    monkeypatch.setattr(live, "_wait", found.append)
+    return found
+
+
+def read(part: LogRange) -> list[Record]:
+    found: list[Columns] = list(live.read_part(part, "read_uncommitted"))
     return [record for columns in found for record in rows(columns)]
 
 
-def test_a_part_is_read_although_its_segment_was_exchanged(tmp_path: Path) -> None:
+def test_a_part_is_read_although_its_segment_was_exchanged(tmp_path: Path, waits: list[float]) -> None:
     """No record twice, none left out, whatever the cut."""
     log_dir = broker_log_dir(tmp_path / "logs")
     path = log_dir / "idempotent-0"
@@ -157,8 +164,7 @@ def test_a_part_is_read_although_its_segment_was_exchanged(tmp_path: Path) -> No
     expected = records(open_log(str(path)))
     for log in path.glob("*.log"):
         copied(log)
-    waits: list[float] = []
-    assert [record for part in parts for record in read(part, waits)] == expected
+    assert [record for part in parts for record in read(part)] == expected
     assert len(waits) == len(parts)
     offsets = [(part.start_offset, part.end_offset) for part in parts]
     assert offsets[0][0] == 0
@@ -179,7 +185,7 @@ def test_a_part_is_read_although_segments_were_merged(tmp_path: Path) -> None:
         for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
             segment(path, base, kind).unlink()
     merged.rename(segment(path, 0))
-    assert [record for part in parts for record in read(part, [])] == expected
+    assert [record for part in parts for record in read(part)] == expected
 
 
 def test_a_part_whose_records_were_deleted(tmp_path: Path) -> None:
@@ -189,22 +195,21 @@ def test_a_part_whose_records_were_deleted(tmp_path: Path) -> None:
     parts = split(open_log(str(path)), 1 << 30)
     segment(path, 0).unlink()
     with pytest.raises(SourceChanged, match="were deleted"):
-        read(parts[0], [])
-    assert read(parts[1], [])
+        read(parts[0])
+    assert read(parts[1])
     shutil.rmtree(path)
     with pytest.raises(SourceChanged, match="is gone"):
-        read(parts[1], [])
+        read(parts[1])
 
 
-def test_a_log_that_does_not_come_to_rest(tmp_path: Path) -> None:
+def test_a_log_that_does_not_come_to_rest(tmp_path: Path, waits: list[float]) -> None:
     """Is given up after some attempts."""
     log_dir = broker_log_dir(tmp_path / "logs")
     path = log_dir / "plain-0"
     part = split(open_log(str(path)), 1 << 30)[0]
     segment(path, 0).rename(path / f"{0:020d}.log.swap")
-    waits: list[float] = []
     with pytest.raises(SourceChanged):
-        read(part, waits)
+        read(part)
     assert 10 < len(waits) < 100
 
 

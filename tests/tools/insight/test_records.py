@@ -32,7 +32,6 @@ ISOLATIONS = ("read_uncommitted", "read_committed")
 
 
 def rows(columns: Columns) -> list[Record]:
-    """The records of some columns."""
     assert columns.keys is not None
     assert columns.values is not None
     assert columns.headers is not None

@@ -241,14 +241,12 @@ def test_a_defect_concerns_one_log(part: str, tmp_path: Path, monkeypatch: pytes
 
 
 def test_selection(tmp_path: Path) -> None:
-    """Only some topics or partitions."""
     log_dir = str(broker_log_dir(tmp_path / "logs"))
     assert verify([log_dir], topics={"plain"}).partitions == 1
     assert verify([log_dir], topics={"plain"}, partitions={1}).partitions == 0
 
 
 def test_verify_changes_nothing(tmp_path: Path) -> None:
-    """Not a byte, not a time, not a name."""
     log_dir = broker_log_dir(tmp_path / "logs")
     for harm in (
         damage.bad_crc,

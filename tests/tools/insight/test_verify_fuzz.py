@@ -36,7 +36,6 @@ def write(partition: Path, rng: random.Random, data: bytes) -> None:
 
 
 def broken(rng: random.Random, log: RandomLog) -> bytes:
-    """Damage anywhere, or inside of CRCs, or both."""
     batches = [placed.data for placed in log.batches]
     if rng.random() < 0.5:
         number = rng.randrange(len(batches))

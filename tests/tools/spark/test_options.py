@@ -28,7 +28,6 @@ def test_defaults() -> None:
 
 
 def test_selections() -> None:
-    """By name, by pattern, by partition."""
     assert topics(subscribe="plain, zstd") == {"plain", "zstd"}
     assert topics(subscribePattern="snappy.*") == {"snappy", "snappy-bare"}
     assert topics(assign='{"plain": [0], "zstd": [1]}') == {"plain"}
@@ -97,6 +96,5 @@ def test_columns() -> None:
     ],
 )
 def test_what_makes_no_sense(options: dict[str, str], told: str) -> None:
-    """Named."""
     with pytest.raises(BadUsage, match=told):
         parse_options({"path": PATH, **options})

@@ -176,7 +176,6 @@ def sql(spark: LazySpark) -> Any:
 
 
 def run(sql: Any, root: Path, work: Path, **options: str) -> None:
-    """One run with AvailableNow over what there is."""
     stream = sql.readStream.format("kafka-segments").options(
         path=str(root), columns="offset,value", **options
     )

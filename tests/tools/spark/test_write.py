@@ -143,7 +143,6 @@ def test_less_columns(tmp_path: Path) -> None:
 
 
 def test_no_rows(tmp_path: Path) -> None:
-    """No partition."""
     one = writer(tmp_path)
     one.commit([one.write(iter([])), one.write(iter([batch([])]))])
     assert listing(tmp_path) == []
@@ -235,7 +234,6 @@ def test_what_was_written_is_read_back(torn: bool, tmp_path: Path) -> None:
 
 
 def find_last_batch(log: Path) -> int:
-    """Where the last batch of a `.log` begins."""
     batches = list(read_batches(log.read_bytes()))
     return sum(len(found.data) for found in batches[:-1])
 
@@ -328,7 +326,6 @@ def test_a_log_directory_in_use(tmp_path: Path) -> None:
     ],
 )
 def test_what_makes_no_sense(ddl: str, options: dict[str, str], told: str, tmp_path: Path) -> None:
-    """Told before anything is written."""
     with pytest.raises(BadUsage, match=told):
         KafkaSegments({"path": str(tmp_path), **options}).writer(schema(ddl), False)
     assert listing(tmp_path) == []
