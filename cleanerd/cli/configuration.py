@@ -38,14 +38,13 @@ class Loaded:
 def load(
     arguments: Namespace,
     warn: Callable[[str], None],
-    files: Files | None = None,
     named: frozenset[str] | None = None,
 ) -> Loaded:
     """Resolve the options. Raises `BadConfiguration`, `BadUsage`, or what `find_metadata` raises.
 
     `named`: the topics that a one-shot was given; None for a daemon, which nobody gives any.
     """
-    files = files or RealFiles()
+    files = RealFiles()
     sources = read_sources(arguments.config, arguments.set, arguments.topic_set)
     configuration = resolve(sources)
     if not (arguments.log_dir or arguments.config or _names_log_dirs(configuration)):
@@ -131,13 +130,13 @@ class Diagnosis:
     warnings: tuple[str, ...]
 
 
-def diagnose(arguments: Namespace, files: Files | None = None) -> Diagnosis:
+def diagnose(arguments: Namespace) -> Diagnosis:
     """Look at everything: values, names, directories, the metadata log. A default directory of which a file that cannot be
     read may say something else is not looked at.
 
     Raises: `BadUsage` for directories that make no sense together.
     """
-    files = files or RealFiles()
+    files = RealFiles()
     sources = read_sources(arguments.config, arguments.set, arguments.topic_set)
     configuration, problems = examine(sources)
     broker = configuration.broker

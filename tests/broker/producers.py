@@ -1,15 +1,15 @@
-"""Producers of both client libraries behind one small interface.
+"""Producers of both client libraries: `Writer` is either.
 
 librdkafka (confluent-kafka) writes snappy bare (rule 10.6) and ends transactions the old way. The client of
 the JVM writes xerial frames and, with transaction version 2, a marker with a bumped epoch after every
 transaction. Both lie on disk in the wild. Nothing is sent before `flush`, so each `send` makes one batch.
 """
 
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka import Message as Delivery
@@ -38,20 +38,6 @@ class Style:
     idempotent: bool = False
     transactional: bool = False
     jvm: bool = False
-
-
-class Writer(Protocol):
-    """What a workload asks of a producer."""
-
-    def send(self, topic: str, messages: Iterable[Message]) -> None:
-        """Write the messages as one batch and wait for the broker's answer."""
-        ...
-
-    def begin(self) -> None: ...
-
-    def commit(self) -> None: ...
-
-    def abort(self) -> None: ...
 
 
 class LibrdkafkaWriter:
@@ -132,7 +118,6 @@ class JvmWriter:
             self._producer.initTransactions()
 
     def send(self, topic: str, messages: Iterable[Message]) -> None:
-        """Write the messages as one batch and wait for the broker's answer."""
         for message in messages:
             headers = self._jvm.java.util.ArrayList()
             for key, value in message.headers:
@@ -156,6 +141,9 @@ class JvmWriter:
     def close(self) -> None:
         """End the client's threads; a JVM producer aborts what it has open."""
         self._producer.close()
+
+
+Writer = LibrdkafkaWriter | JvmWriter
 
 
 class WriterPool:
@@ -196,21 +184,18 @@ class WriterPool:
         return writer
 
 
-class _gateway:
+@contextmanager
+def _gateway() -> Iterator[JavaGateway]:
     """A JVM with the client's jars on its class path."""
-
-    def __enter__(self) -> JavaGateway:
-        self._gateway = JavaGateway.launch_gateway(
-            classpath=f"{kafka_libs()}/*",
-            java_path=required_program("java"),
-            javaopts=["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
-            die_on_exit=True,
-        )
-        return self._gateway
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._gateway.shutdown()
-        self._gateway.java_process.stdin.close()
-        self._gateway.java_process.wait(TIMEOUT_S)
+    gateway = JavaGateway.launch_gateway(
+        classpath=f"{kafka_libs()}/*",
+        java_path=required_program("java"),
+        javaopts=["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
+        die_on_exit=True,
+    )
+    try:
+        yield gateway
+    finally:
+        gateway.shutdown()
+        gateway.java_process.stdin.close()
+        gateway.java_process.wait(TIMEOUT_S)

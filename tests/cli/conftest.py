@@ -60,6 +60,17 @@ def verbs(parser: argparse.ArgumentParser, before: str = "") -> Iterator[tuple[s
                     yield from verbs(verb, f"{before}{name} ")
 
 
+def read_all(master: int) -> bytes:
+    """What was written to a terminal whose other end is closed."""
+    data = b""
+    while True:
+        try:
+            data += os.read(master, 65536)
+        except OSError:  # EIO
+            os.close(master)
+            return data
+
+
 def make_log_dir(path: Path) -> None:
     (path / "empty-0").mkdir(parents=True)
     (path / "empty-0" / "00000000000000000000.log").touch()

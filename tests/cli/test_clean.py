@@ -12,7 +12,7 @@ import pytest
 
 from cleanerd.cleaning.result import LogResult
 from cleanerd.errors import BadConfiguration, CleanerdError, Fatal, LockHeld
-from tests.cli.conftest import ENVIRONMENT, FakeCleaning, Run, make_log_dir
+from tests.cli.conftest import ENVIRONMENT, FakeCleaning, Run, make_log_dir, read_all
 
 COMMITTED = LogResult(
     topic="orders",
@@ -332,16 +332,6 @@ def run_on_terminal(tmp_path: Path, **environment: str) -> tuple[bytes, bytes]:
     os.close(out)
     os.close(err)
     return read_all(out_master), read_all(err_master)
-
-
-def read_all(master: int) -> bytes:
-    data = b""
-    while True:
-        try:
-            data += os.read(master, 65536)
-        except OSError:  # EIO: the other end is closed
-            os.close(master)
-            return data
 
 
 def test_terminal_gets_colour_and_a_bar(tmp_path: Path) -> None:

@@ -73,6 +73,12 @@ def _title(text: str, look: Look) -> Text:
     return Text(text.ljust(look.width) if look.is_live else text, _TITLE)
 
 
+def _cut(rows: Sequence[Row], room: int) -> tuple[Sequence[Row], int]:
+    """What fits, with a line for the rest, and how many that are."""
+    shown = rows if len(rows) <= room else rows[: max(room - 1, 1)]
+    return shown, len(rows) - len(shown)
+
+
 def _columns(*cells: tuple[str, int, str]) -> Text:
     """Cells with their width and style; a width below 0 puts the text to the right, 0 is as long as it is."""
     line = Text()
@@ -114,13 +120,9 @@ def _head(document: Mapping[str, Any], look: Look, now_ms: int) -> list[Text]:
 
 def _log_dirs(log_dirs: Sequence[Row], look: Look) -> list[Text]:
     """Those that are offline first."""
-    shown = sorted(log_dirs, key=lambda row: bool(row["online"]))
-    room = max(look.height // 8, 2)
-    if len(shown) > room:
-        shown = shown[: room - 1]
+    shown, rest = _cut(sorted(log_dirs, key=lambda row: bool(row["online"])), max(look.height // 8, 2))
     width = min(max((len(row["path"]) for row in shown), default=0), look.width * 4 // 10)
     lines = [_log_dir(row, width) for row in shown]
-    rest = len(log_dirs) - len(shown)
     return [*lines, Text(f"and {rest} log directories more", _FAINT)] if rest else lines
 
 
@@ -224,13 +226,11 @@ def _jobs(jobs: Sequence[Row], look: Look, now_ms: int) -> list[Text]:
     active = sorted((row for row in jobs if row["state"] != "done"), key=lambda row: row["state"] == "queued")
     if not active:
         return []
-    room = max(look.height // 6, 2)
-    shown = active if len(active) <= room else active[: room - 1]
+    shown, rest = _cut(active, max(look.height // 6, 2))
     head = _columns(
         ("JOB", look.name_width, ""), ("PHASE", 11, ""), ("RATE", -10, ""), ("ETA", -7, ""), ("DONE", -4, "")
     )  # fmt: skip
     lines = [_title(head.plain, look), *(_job(row, look, now_ms) for row in shown)]
-    rest = len(active) - len(shown)
     return [*lines, Text(f"and {rest:,} more", _FAINT)] if rest else lines
 
 
@@ -259,8 +259,7 @@ def _job(row: Row, look: Look, now_ms: int) -> Text:
 def _holds(holds: Sequence[Row], look: Look, now_ms: int) -> list[Text]:
     if not holds:
         return []
-    room = max(look.height // 12, 1)
-    shown = holds if len(holds) <= room else holds[: max(room - 1, 1)]
+    shown, rest = _cut(holds, max(look.height // 12, 1))
     lines = [_title(_columns(("PAUSED", look.name_width, ""), ("BY", 0, "")).plain, look)]
     for row in shown:
         left = max((row["expires_ms"] or 0) - now_ms, 0) / 1000
@@ -269,7 +268,6 @@ def _holds(holds: Sequence[Row], look: Look, now_ms: int) -> list[Text]:
         lines.append(
             _columns((shortened(row["pattern"], look.name_width), look.name_width, ""), (who, 0, ""))
         )
-    rest = len(holds) - len(shown)
     return [*lines, Text(f"and {rest:,} more", _FAINT)] if rest else lines
 
 

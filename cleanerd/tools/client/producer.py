@@ -31,7 +31,6 @@ class Producer:
         *,
         codec: Codec = Codec.NONE,
         magic: int = 2,
-        leader_epoch: int = 0,
         producer_id: int = NO_PRODUCER_ID,
         producer_epoch: int = 0,
         next_sequence: int = 0,
@@ -40,7 +39,6 @@ class Producer:
         self._writer = writer
         self._codec = codec
         self._magic = magic
-        self._leader_epoch = leader_epoch
         self._producer_id = producer_id
         self._producer_epoch = NO_PRODUCER_EPOCH if producer_id == NO_PRODUCER_ID else producer_epoch
         self._next_sequence = NO_SEQUENCE if producer_id == NO_PRODUCER_ID else next_sequence
@@ -68,7 +66,6 @@ class Producer:
                 records,
                 base_offset=base_offset,
                 codec=self._codec,
-                leader_epoch=self._leader_epoch,
                 producer_id=self._producer_id,
                 producer_epoch=self._producer_epoch,
                 base_sequence=self._next_sequence,
@@ -110,7 +107,6 @@ class Producer:
             producer_id=self._producer_id,
             producer_epoch=self._producer_epoch,
             coordinator_epoch=coordinator_epoch,
-            leader_epoch=self._leader_epoch,
         )
         self._writer.append(marker)
         self._in_transaction = False

@@ -181,9 +181,7 @@ class Judged:
         self.findings.append(Finding(code, *self.subject, path, position, str(expected), str(found)))
 
     @contextlib.contextmanager
-    def reading(
-        self, path: str, unreadable: str = "unreadable", what: str = "a readable file"
-    ) -> Iterator[None]:
+    def reading(self, path: str, unreadable: str = "unreadable") -> Iterator[None]:
         """What cannot be read is a finding, and ends the block; a file that is not there is none."""
         try:
             yield
@@ -192,7 +190,7 @@ class Judged:
         except NotRegular as error:
             self.add("not_regular", path, -1, "a regular file", error.found)
         except OSError as error:
-            self.add(unreadable, path, -1, what, error.strerror)
+            self.add(unreadable, path, -1, "a readable file", error.strerror)
 
     def parsed(
         self,

@@ -153,7 +153,6 @@ def open_log(
     end_offset: int = MAX_OFFSET,
     start_timestamp_ms: int | None = None,
     end_timestamp_ms: int | None = None,
-    files: Files | None = None,
 ) -> LogRange:
     """What a consumer of this isolation level may read of a partition now, cut to the given bounds.
 
@@ -163,7 +162,7 @@ def open_log(
     Raises: `BadUsage` for no partition directory; `CorruptFile` for checkpoints or indexes that cannot be read;
     `SourceChanged` while a commit is under way; `OSError`.
     """
-    files = files or CarefulFiles()
+    files = CarefulFiles()
     log_dir, name = os.path.split(os.path.abspath(partition_dir))
     parsed = parse_partition_dir(name)
     if parsed is None:

@@ -268,7 +268,9 @@ class _Salvage:
     def _finish(self, last_base: int) -> None:
         """Everything that goes with the batches; then the files get the names that a broker reads."""
         if not self._written or self._written[-1].base_offset < last_base:
-            self._open_segment(max(last_base, self._report.end_offset), self._like(last_base))
+            self._open_segment(
+                max(last_base, self._report.end_offset), segment_path(self._source, last_base, FileKind.LOG)
+            )
             self._close_segment()
         self._report.end_offset = max(self._report.end_offset, self._written[-1].base_offset)
         self._write_aborted()
@@ -290,9 +292,6 @@ class _Salvage:
         self._report.open_transactions = tuple(
             entry.producer_id for entry in self._producers.entries if entry.current_txn_first_offset >= 0
         )
-
-    def _like(self, base: int) -> str:
-        return segment_path(self._source, base, FileKind.LOG)
 
     def _write_aborted(self) -> None:
         """Each abort into the segment that holds its marker, or would."""

@@ -14,7 +14,7 @@ grows, rolls or is deleted meanwhile is no finding.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from cleanerd.env.clock import Clock, SystemClock
+from cleanerd.env.clock import SystemClock
 from cleanerd.format.names import FileKind, TopicPartition
 
 from .findings import Finding, Severity
@@ -54,13 +54,12 @@ def verify(
     partitions: Collection[int] = (),
     processes: int | None = None,
     read: ReadProgress | None = None,
-    clock: Clock | None = None,
 ) -> VerifyReport:
     """Check log directories, or only some topics or partitions in them. Changes nothing.
 
     `processes`, `read`: as `answers` has them. Findings are sorted by directory, log, file and position.
     """
-    clock = clock or SystemClock()
+    clock = SystemClock()
     started = clock.monotonic_s()
     found_dirs = [list_log_dir(log_dir) for log_dir in log_dirs]
     logs = [

@@ -30,7 +30,6 @@ from cleanerd.format.checkpoint import render_leader_epochs
 from cleanerd.format.names import TopicPartition, deleted_dir_name
 from cleanerd.format.offset_index import INDEX_INTERVAL_BYTES
 from cleanerd.format.partition_metadata import render_partition_metadata
-from cleanerd.kernels.tables import Bytes, Table
 from cleanerd.storage.checkpoints import forget_partition
 from cleanerd.storage.generation import begin_log
 from cleanerd.storage.lock import LogDirLock
@@ -54,12 +53,10 @@ class StagedPart:
 class StagedPartition:
     """Takes the records of one partition, in order."""
 
-    def __init__(
-        self, options: WriteOptions, tp: TopicPartition, job: str, files: Files | None = None
-    ) -> None:
+    def __init__(self, options: WriteOptions, tp: TopicPartition, job: str) -> None:
         self._options = options
         self._tp = tp
-        self._files = files or RealFiles()
+        self._files = RealFiles()
         self.directory = os.path.join(options.path, deleted_dir_name(tp, job + secrets.token_hex(8)))
         os.mkdir(self.directory)
         self._segment: NewSegment | None = None
@@ -79,7 +76,9 @@ class StagedPartition:
             count = 0 if segment is None else segment.fitting(rows[begin:], self._options.segment_bytes)
             if segment is None or count == 0:
                 self.close_segment()
-                self._segment = NewSegment(self._files, self.directory, _base_offset(raw, rows[begin]), "")
+                at = int(rows["position"][begin])
+                base_offset = int.from_bytes(raw[at : at + 8].tobytes())
+                self._segment = NewSegment(self._files, self.directory, base_offset, "")
                 continue
             segment.append(raw, rows[begin : begin + count])
             begin += count
@@ -122,11 +121,6 @@ class StagedPartition:
         self._files.fsync(path)
 
 
-def _base_offset(raw: Bytes, row: Table) -> int:
-    at = int(row["position"])
-    return int.from_bytes(raw[at : at + 8].tobytes())
-
-
 def _adopt_owner(files: Files, log_dir: str, directory: str) -> None:
     """The broker that the log directory belongs to must be able to use the files (spec disk D4.6)."""
     theirs = os.path.join(log_dir, names.META_PROPERTIES)
@@ -138,13 +132,13 @@ def _adopt_owner(files: Files, log_dir: str, directory: str) -> None:
             os.chown(directory, found.st_uid, found.st_gid)
 
 
-def commit_staged(log_dir: str, staged: Iterable[StagedPart], files: Files | None = None) -> None:
+def commit_staged(log_dir: str, staged: Iterable[StagedPart]) -> None:
     """Give all partitions their names: see the head of this module.
 
     Raises: `BadUsage` for a partition that is there already, or of which tasks wrote the same offsets; `LockHeld`; nothing
     was changed then. `CorruptFile` for a checkpoint that cannot be read, `OSError`.
     """
-    files = files or RealFiles()
+    files = RealFiles()
     parts = {tp: list(some) for tp, some in groupby(sorted(staged), lambda part: part.topic_partition)}
     with LogDirLock(log_dir):
         for tp, some in parts.items():

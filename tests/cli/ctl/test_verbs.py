@@ -1,11 +1,9 @@
 """cleanerctl against a daemon of real parts behind a real socket: what it prints and how it exits."""
 
-import contextlib
 import json
 import os
 import pty
 import re
-import select
 import shlex
 import shutil
 import signal
@@ -28,7 +26,7 @@ from cleanerd.daemon.api.http import RequestLimits
 from cleanerd.daemon.api.routes import routes_of
 from cleanerd.daemon.api.verb import Reply
 from cleanerd.daemon.api.verbs import VERBS
-from tests.cli.conftest import CTL, ENVIRONMENT
+from tests.cli.conftest import CTL, ENVIRONMENT, read_all
 from tests.ctl import ctl
 from tests.daemon.served import Served
 
@@ -349,12 +347,7 @@ def _on_screen(daemon: Daemon, *arguments: str, **environment: str) -> str:
     child = subprocess.Popen(command, env=ENVIRONMENT | environment, stdout=theirs)
     child.wait(timeout=30)
     os.close(theirs)
-    received = b""
-    with contextlib.suppress(OSError):
-        while select.select([ours], [], [], 1)[0] and (data := os.read(ours, 4096)):
-            received += data
-    os.close(ours)
-    return received.decode()
+    return read_all(ours).decode()
 
 
 def test_colour_on_a_terminal_only_and_never_with_no_color(daemon: Daemon) -> None:
