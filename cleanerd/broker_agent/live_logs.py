@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cleanerd.errors import CleanerdError, LockHeld, LogUncleanable, NoWayIn, SourceChanged
-from cleanerd.format.errors import FormatError
-from cleanerd.format.names import PARTITION_METADATA, TopicPartition
-from cleanerd.format.partition_metadata import parse_partition_metadata
-from cleanerd.format.uuid_text import render_uuid
+from cleanerd.format.names import TopicPartition
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints
+from cleanerd.storage.topic_id import LiveIdentity, read_topic_id
 
 from .session import Session
 
@@ -45,7 +43,7 @@ class LiveLog:
 
     topic_partition: TopicPartition
     directory: str
-    topic_id: str | None
+    identity: LiveIdentity
     is_future: bool
     segments: tuple[LiveSegment, ...]
     log_start_offset: int
@@ -88,6 +86,7 @@ def live_checkpoints(logs: Iterable[LiveLog], on_disk: Checkpoints) -> Checkpoin
         log_start={tp: log.log_start_offset for tp, log in live.items()},
         high_watermark={tp: log.high_watermark for tp, log in live.items()},
         last_stable={tp: log.last_stable_offset for tp, log in live.items()},
+        identities={tp: log.identity for tp, log in live.items()},
         cleaner_written_ms=on_disk.cleaner_written_ms,
     )
 
@@ -117,7 +116,7 @@ def _live_log(row: dict[str, Any], config: Mapping[str, str], overridden: frozen
     return LiveLog(
         topic_partition=TopicPartition(row["topic"], row["partition"]),
         directory=row["directory"],
-        topic_id=row["topic_id"],
+        identity=LiveIdentity(row.get("directory_inode"), row["topic_id"]),
         is_future=row["is_future"],
         segments=tuple(LiveSegment(base, size) for base, size in row["segments"]),
         log_start_offset=row["log_start_offset"],
@@ -144,18 +143,5 @@ def named_log(partition: PartitionDir, tp: TopicPartition) -> dict[str, Any]:
         "topic": tp.topic,
         "partition": tp.partition,
         "directory": os.path.realpath(partition.path),
-        "topic_id": _topic_id(partition),
+        "topic_id": read_topic_id(partition),
     }
-
-
-def _topic_id(partition: PartitionDir) -> str | None:
-    """None where there is no file: a broker of old message formats."""
-    try:
-        content = partition.files.read(partition.path_of(PARTITION_METADATA))
-        return render_uuid(parse_partition_metadata(content))
-    except FileNotFoundError:
-        return None
-    except FormatError as problem:
-        raise SourceChanged(
-            f"{partition.path}/{PARTITION_METADATA}: expected {problem.expected}, found {problem.found}"
-        ) from problem

@@ -41,7 +41,7 @@ from cleanerd.storage.checkpoints import read_leader_epochs
 from cleanerd.storage.commit import check_previous, commit_steps, revalidate
 from cleanerd.storage.generation import check_generation
 from cleanerd.storage.lock import HOLD_S, LogDirLock, pause_after
-from cleanerd.storage.log_dir import LogDir, Recovered
+from cleanerd.storage.log_dir import Around, LogDir, Recovered
 from cleanerd.storage.staged import StagedGroup, discard_staged, live_logs, manifest_names, read_manifests
 
 
@@ -189,26 +189,21 @@ class Committer:
         """By the live broker: log by log, for no other process has to be let in between."""
         self.ways |= dict.fromkeys(logs, "swap")
         began_s = self._clock.monotonic_s()
-        elsewhere = guarded(partial(self._log_dir.elsewhere, logs), self._log_dir.path)
+        around = self.look_around(logs, is_live=True)
         done: dict[TopicPartition, Committed] = {}
         for tp in logs:
-            done[tp] = guarded(partial(self._swap, tp, elsewhere, brokers), self._directory(tp))
+            done[tp] = guarded(partial(self._swap, tp, around, brokers), self._directory(tp))
             if isinstance(done[tp], BrokerStarting) or not self._host.goes_on():
                 left = done[tp] if isinstance(done[tp], BrokerStarting) else _UNTRIED
                 done |= dict.fromkeys((one for one in logs if one not in done), left)
                 break
         return Turn(logs, done, self._clock.monotonic_s() - began_s, by="swap")
 
-    def _swap(
-        self,
-        tp: TopicPartition,
-        elsewhere: Mapping[TopicPartition, str] | CleanerdError,
-        brokers: LiveBrokers,
-    ) -> int | None:
+    def _swap(self, tp: TopicPartition, around: Around | CleanerdError, brokers: LiveBrokers) -> int | None:
         """Groups that were swapped before something went wrong stay; of the others none is left, unless it waits on."""
         partition = self._log_dir.partition(tp)
         try:
-            groups, live = self.waiting_groups(tp, elsewhere)
+            groups, live = self.waiting_groups(tp, around)
             if not groups:
                 return None
             check_previous(partition, groups[0], live)
@@ -245,10 +240,10 @@ class Committer:
         rest waits, and its result is TimeUp. What goes wrong with one log is its own. Never raises for a log.
         """
         ends_s = self._clock.monotonic_s() + HOLD_S
-        elsewhere = guarded(partial(self._log_dir.elsewhere, logs), self._log_dir.path)
+        around = self.look_around(logs)
         done: dict[TopicPartition, Committed] = dict.fromkeys(logs)
         ends: dict[TopicPartition, int] = {}
-        under_way = {tp: self._steps(tp, lock, elsewhere, ends_s) for tp in logs}
+        under_way = {tp: self._steps(tp, lock, around, ends_s) for tp in logs}
         while under_way:
             for tp, steps in list(under_way.items()):
                 found = guarded(partial(next, steps, _Ended(None)), self._directory(tp))
@@ -268,17 +263,13 @@ class Committer:
         return done if error is None else done | dict.fromkeys(ends, error)
 
     def _steps(
-        self,
-        tp: TopicPartition,
-        lock: LogDirLock,
-        elsewhere: Mapping[TopicPartition, str] | CleanerdError,
-        ends_s: float,
+        self, tp: TopicPartition, lock: LogDirLock, around: Around | CleanerdError, ends_s: float
     ) -> "Iterator[_Ended | None]":
         """The commit of a log; at every yield of None its directory has to be synced."""
         partition = self._log_dir.partition(tp)
         self._make_way(lock)
         try:
-            groups, live = self.waiting_groups(tp, elsewhere)
+            groups, live = self.waiting_groups(tp, around)
         except (SourceChanged, CorruptFile):
             discard_staged(partition)
             raise
@@ -310,13 +301,16 @@ class Committer:
         if lock.is_wanted:
             raise LockHeld("another process waits for the lock, a broker may be starting", None)
 
+    def look_around(self, logs: Sequence[TopicPartition], *, is_live: bool = False) -> Around | CleanerdError:
+        """Once for all logs that are to be committed; or why it cannot be known."""
+        return guarded(partial(self._log_dir.around, logs, is_live=is_live), self._log_dir.path)
+
     def waiting_groups(
-        self, tp: TopicPartition, elsewhere: Mapping[TopicPartition, str] | CleanerdError
+        self, tp: TopicPartition, around: Around | CleanerdError
     ) -> tuple[list[StagedGroup], list[int]]:
         """The groups that a commit would swap now, none for none, and `live_logs`; without `.lock` that may change any time.
 
-        `elsewhere`: that of `LogDir`, or why it is not known. Raises SourceChanged, CorruptFile where it would drop them;
-        what the host's `check` raises; OSError.
+        Raises SourceChanged, CorruptFile where it would drop them; what the host's `check` raises; OSError.
         """
         partition = self._log_dir.partition(tp)
         groups = read_manifests(partition)
@@ -333,7 +327,7 @@ class Committer:
             self._check_basis(tp, basis)
             revalidate(partition, group, live)
             self._check_reach(tp, basis, group.round_end)
-        self._check_wanted(tp, groups[-1].round_end, elsewhere)
+        self._check_wanted(tp, groups[-1].round_end, around)
         return groups, live
 
     def settle(self, results: Sequence[LogResult]) -> list[LogResult]:
@@ -377,22 +371,22 @@ class Committer:
         `basis`: the log that the cleaning was planned on.
         """
 
-        def check() -> None:
+        def check(*, is_live: bool) -> None:
             self._check_basis(tp, basis)
             self._check_reach(tp, basis, round_end)
-            self._check_wanted(tp, round_end, self._log_dir.elsewhere([tp]))
+            self._check_wanted(tp, round_end, self.look_around([tp], is_live=is_live))
 
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(self._log_dir.lock())
             except LockHeld as held:
                 brokers = self._live_brokers(held)
-                check()
+                check(is_live=True)
                 partition = self._log_dir.partition(tp)
                 swap = Swap(partition, tp, (), round_end, basis.checkpoint, basis.leader_epochs)
                 self._finish_swap(swap, self._ask(swap, brokers))
             else:
-                check()
+                check(is_live=False)
                 self._log_dir.record_cleaned({tp: round_end})
 
     def _settled(self, result: LogResult, watch: Stopwatch, error: CleanerdError | None) -> LogResult:
@@ -410,13 +404,19 @@ class Committer:
         attempt(partial(discard_staged, partition), partition.path)
         return result.failed(error)
 
-    def _check_wanted(
-        self, tp: TopicPartition, round_end: int, elsewhere: Mapping[TopicPartition, str] | CleanerdError
-    ) -> None:
-        if isinstance(elsewhere, CleanerdError):
-            raise elsewhere
-        if tp in elsewhere:
-            raise PolicyChanged(f"{self._directory(tp)}: {elsewhere[tp]}")
+    def _check_wanted(self, tp: TopicPartition, round_end: int, around: Around | CleanerdError) -> None:
+        """What is above the high watermark may be cut off, after what it superseded has gone. The one that the cleaning was
+        planned with may have been that of a topic that was deleted and created again, or of before a truncation.
+        """
+        if isinstance(around, CleanerdError):
+            raise around
+        if tp in around.elsewhere:
+            raise PolicyChanged(f"{self._directory(tp)}: {around.elsewhere[tp]}")
+        high_watermark = around.high_watermarks.get(tp)
+        if high_watermark is not None and high_watermark < round_end:
+            raise SourceChanged(
+                f"{self._directory(tp)}: cleaned up to {round_end}, but the high watermark is {high_watermark}"
+            )
         self._host.check(tp, round_end)
 
     def _check_basis(self, tp: TopicPartition, basis: Basis) -> None:

@@ -320,10 +320,10 @@ class _Directory(CommitHost):
     def _foresee_commits(self) -> dict[TopicPartition, list[StagedGroup]]:
         """What `_commit_waiting` would commit; what no longer fits would be dropped."""
         waiting, space = {}, self._run.space
-        elsewhere = guarded(partial(self._log_dir.elsewhere, self._found), self._log_dir.path)
+        around = self._committer.look_around(self._found)
         for tp in self._found:
             partition = self._log_dir.partition(tp)
-            answer = attempt(partial(self._committer.waiting_groups, tp, elsewhere), partition.path)
+            answer = attempt(partial(self._committer.waiting_groups, tp, around), partition.path)
             if isinstance(answer, CleanerdError):
                 dropped_bytes = attempt(partial(staged_bytes, partition), partition.path)
                 space.take(partition.path, -dropped_bytes if isinstance(dropped_bytes, int) else 0)

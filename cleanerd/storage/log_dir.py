@@ -76,6 +76,16 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
+class Around:
+    """What a log directory says of logs in it that are to be committed: why some must be left alone (`LogDir.elsewhere`),
+    and the high watermarks that a broker left. One that lives compares with its own: there are none then.
+    """
+
+    elsewhere: Mapping[TopicPartition, str]
+    high_watermarks: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
 class LogDir:
     """A log directory as it is now, to be made afresh for each piece of work: `at`.
 
@@ -196,6 +206,12 @@ class LogDir:
             for tp in futures(listed):
                 found.setdefault(tp, f"its broker moves it to {other.path}")
         return found
+
+    def around(self, partitions: Collection[TopicPartition], *, is_live: bool) -> Around:
+        """What matters to a commit of these partitions, which lie here; `is_live`: by a live broker. Raises CorruptFile."""
+        path = os.path.join(self.path, names.REPLICATION_CHECKPOINT)
+        is_left = self.is_kafka and not is_live
+        return Around(self.elsewhere(partitions), read_offsets(self.files, path) if is_left else {})
 
     def copies(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
         """Those of these partitions, which lie here, that lie in another directory of the same broker as well, and in which.

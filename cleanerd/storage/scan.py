@@ -40,6 +40,7 @@ from .generation import read_generation
 from .index_files import max_timestamp_ms, read_offset_index, read_time_index, read_txn_index
 from .partition_dir import PartitionDir
 from .staged import StagedGroup, live_logs
+from .topic_id import LiveIdentity
 
 if TYPE_CHECKING:
     from cleanerd.kernels.tables import Bytes, Table
@@ -83,8 +84,8 @@ class SegmentOnDisk:
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
     """The four offset checkpoints of a log directory (spec disk A7), or, of a live broker's logs, what it goes by
-    (`broker_agent.live_logs`). `cleaner_written_ms`: when the first was written. `last_stable`: last stable offsets, of a
-    live broker's logs only.
+    (`broker_agent.live_logs`). `cleaner_written_ms`: when the first was written. `last_stable`, `identities`: of a live
+    broker's logs only.
     """
 
     cleaner: Mapping[TopicPartition, int]
@@ -93,6 +94,7 @@ class Checkpoints:
     high_watermark: Mapping[TopicPartition, int]
     cleaner_written_ms: int | None = field(default=None, kw_only=True)
     last_stable: Mapping[TopicPartition, int] = field(default_factory=dict, kw_only=True)
+    identities: Mapping[TopicPartition, LiveIdentity] = field(default_factory=dict, kw_only=True)
 
     def unlisted(self, topic_partition: TopicPartition) -> tuple[str, ...]:
         """Names of the files in which a broker has an entry for every log of its, and that have none for this one."""
@@ -152,7 +154,8 @@ def scan_partition(
 ) -> PartitionSnapshot | None:
     """Look at one partition directory, whatever its name; None when it holds no segment.
 
-    Raises CorruptFile, OSError; SourceChanged while segments are being exchanged: half of a log may hide behind such names.
+    Raises CorruptFile, OSError; SourceChanged while segments are being exchanged: half of a log may hide behind such names;
+    and when it is not the log any more of which a live broker has told the bounds.
 
     `first_batch_timestamps` costs a read per segment and is only needed with max.compaction.lag.ms. With the `staged` groups
     of a cleaning the log is what their commit would make of it.
@@ -179,6 +182,8 @@ def scan_partition(
     end = log_end_offset(partition.files, segments[-1], pace)
     start = max(checkpoints.log_start.get(topic_partition, 0), bases[0])
     is_moved = bool(staged) and staged[-1].moves_checkpoint
+    if (spoken_of := checkpoints.identities.get(topic_partition)) is not None:
+        spoken_of.check(partition)  # at the end: what lay there all the time is what lies there now
     return PartitionSnapshot(
         topic_partition=topic_partition,
         log_dir=os.path.dirname(partition.path),

@@ -1,18 +1,55 @@
-"""Is a directory the topic's that the cluster means? Ids of topics against `partition.metadata` (spec disk A6, F4).
+"""Is a directory the topic's that the cluster, or a live broker, means? Ids against `partition.metadata` (spec disk A6, F4).
 
 A topic that was deleted and created again has its old name and another id. What lies in a directory with the
 old id belongs to no topic any more: the broker removes it, cleanerd leaves it alone.
 """
 
+from dataclasses import dataclass
 from uuid import UUID
 
 from cleanerd.config.model import KraftMetadata
+from cleanerd.errors import SourceChanged
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import PARTITION_METADATA
 from cleanerd.format.partition_metadata import parse_partition_metadata
 from cleanerd.format.uuid_text import render_uuid
 
 from .partition_dir import PartitionDir
+
+
+@dataclass(frozen=True, slots=True)
+class LiveIdentity:
+    """Which log a live broker spoke of: the inode of its directory, and its topic id, None where it has none.
+
+    A broker renames the directory of a topic that is deleted, so that one that is created again has another inode; once the
+    old directory is gone its inode may come back, with another topic id.
+    """
+
+    directory_inode: int | None  # None: an agent of an earlier release does not report it
+    topic_id: str | None
+
+    def check(self, partition: PartitionDir) -> None:
+        """Raise SourceChanged if another log lies there now, also OSError."""
+        inode = partition.files.stat(partition.path).inode
+        found = read_topic_id(partition)
+        if self.directory_inode not in {None, inode} or self.topic_id not in {None, found}:
+            raise SourceChanged(
+                f"{partition.path}: its broker spoke of topic id {self.topic_id} in directory inode "
+                f"{self.directory_inode}, found topic id {found} in {inode}: the topic was created again"
+            )
+
+
+def read_topic_id(partition: PartitionDir) -> str | None:
+    """As Kafka writes it; None where there is no file: a broker of old message formats. Raises SourceChanged, OSError."""
+    try:
+        content = partition.files.read(partition.path_of(PARTITION_METADATA))
+        return render_uuid(parse_partition_metadata(content))
+    except FileNotFoundError:
+        return None
+    except FormatError as problem:
+        raise SourceChanged(
+            f"{partition.path}/{PARTITION_METADATA}: expected {problem.expected}, found {problem.found}"
+        ) from problem
 
 
 def why_not_of_cluster(partition: PartitionDir, topic: str, metadata: KraftMetadata | None) -> str | None:

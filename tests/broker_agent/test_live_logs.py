@@ -7,14 +7,25 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from cleanerd.broker_agent.live_logs import LiveLog, LiveSegment, describe, named_log, roll
+from cleanerd.broker_agent.live_logs import (
+    LiveLog,
+    LiveSegment,
+    describe,
+    live_checkpoints,
+    named_log,
+    roll,
+)
 from cleanerd.broker_agent.session import Session
+from cleanerd.env.clock import SystemClock
+from cleanerd.errors import SourceChanged
 from cleanerd.format.names import TopicPartition
+from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from tests.broker.live import PATIENCE_S
 from tests.broker.releases import current_release
 from tests.broker.swapping import FILES, QUICK, TOPIC, TXN_TOPIC, Swapping, build_agent
 from tests.broker.tools import offset_checkpoint
+from tests.broker.workload import create_topics
 from tests.daemon.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
@@ -67,7 +78,8 @@ def test_a_log_is_described_as_the_broker_has_it(swapping: Swapping, session: Se
     ):
         wait_until(lambda name=name, value=value: checkpointed(swapping, name, TOPIC) == value, PATIENCE_S)
     metadata = (swapping.directory() / "partition.metadata").read_text()
-    assert f"topic_id: {found.topic_id}" in metadata
+    assert f"topic_id: {found.identity.topic_id}" in metadata
+    assert found.identity.directory_inode == swapping.directory().stat().st_ino
     expected = current_release().topic_config(QUICK)
     assert found.overridden == set(expected)
     assert {key: found.config[key] for key in expected} == expected
@@ -131,3 +143,25 @@ def test_a_roll_closes_the_active_segment_as_the_broker_does(swapping: Swapping,
     swapping.transactions.end(commit=True)
     swapping.check()
     assert [line for line in swapping.complaints() if "QuorumController" not in line] == []  # it may be slow
+
+
+def test_what_was_told_of_a_topic_is_no_bound_of_the_one_that_is_created_again(
+    swapping: Swapping, session: Session
+) -> None:
+    """However short a time between: a high watermark, or a log start, of other records."""
+    log_dir, admin = LogDir.at(FILES, str(swapping.log_dir), SystemClock()), swapping.broker.admin()
+    create_topics(admin, {"reborn": QUICK})
+    tp, directory = TopicPartition("reborn", 0), swapping.directory("reborn")
+    wait_until((directory / "partition.metadata").exists, PATIENCE_S)
+    told = live_checkpoints(describe(session, log_dir.path, [tp]), log_dir.checkpoints())
+    found = log_dir.scan(tp, told)
+    assert found is not None
+    assert found.log_end_offset == 0
+    admin.delete_topics(["reborn"])["reborn"].result(PATIENCE_S)
+    wait_until(lambda: not directory.exists(), PATIENCE_S)
+    create_topics(admin, {"reborn": QUICK})
+    wait_until((directory / "partition.metadata").exists, PATIENCE_S)
+    with pytest.raises(SourceChanged, match="the topic was created again"):
+        log_dir.scan(tp, told)
+    told = live_checkpoints(describe(session, log_dir.path, [tp]), log_dir.checkpoints())
+    assert log_dir.scan(tp, told) is not None

@@ -16,7 +16,7 @@ from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.errors import SourceChanged
 from cleanerd.format import names
-from cleanerd.format.checkpoint import render_leader_epochs
+from cleanerd.format.checkpoint import render_leader_epochs, render_offset_checkpoint
 from cleanerd.storage.checkpoints import read_checkpoints
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
@@ -106,6 +106,35 @@ def test_it_is_dropped_when_the_log_no_longer_reaches_its_end(staged: Cleaning) 
         for path in Path(staged.directory).glob(f"{base:020}.*"):
             path.unlink()
     check_dropped(staged, "which follows the cleaned range, is gone")
+
+
+@pytest.mark.parametrize("written", ["at the end", "above", "no entry", "below", "none"])
+def test_it_is_dropped_when_it_ends_above_the_high_watermark(staged: Cleaning, written: str) -> None:
+    """It was planned with that of a topic that has been created again, or of before a truncation: what is above may be cut
+    off, after what it superseded has gone. A broker that has just started may have written no entry yet.
+    """
+    (*_, last) = read_manifests(PartitionDir(FILES, staged.directory))
+    offset = {"at the end": last.round_end, "above": last.round_end + 100, "below": last.round_end - 1}
+    log_dir = Path(staged.log_dir)
+    (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
+    if written != "none":
+        marks = {TP: offset[written]} if written in offset else {}
+        (log_dir / names.REPLICATION_CHECKPOINT).write_bytes(render_offset_checkpoint(marks))
+    if written == "below":
+        check_dropped(staged, f"but the high watermark is {last.round_end - 1}", (staged.log_dir,))
+    else:
+        assert committed(at(staged, (staged.log_dir,))) == last.round_end
+
+
+def test_nor_is_a_log_recorded_as_clean_above_the_high_watermark(staged: Cleaning) -> None:
+    assert staged.plan is not None
+    basis, end = staged.plan.candidate.basis, staged.plan.work.round_end
+    log_dir = Path(staged.log_dir)
+    (log_dir / names.META_PROPERTIES).write_text(META_PROPERTIES)
+    (log_dir / names.REPLICATION_CHECKPOINT).write_bytes(render_offset_checkpoint({TP: end - 1}))
+    with pytest.raises(SourceChanged, match="but the high watermark is"):
+        Committer(at(staged, (staged.log_dir,))).record_unchanged(TP, end, basis)
+    assert not read_checkpoints(FILES, staged.log_dir).cleaner
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from cleanerd.storage.scan import (
     read_aborted_txns,
     scan_partition,
 )
+from cleanerd.storage.topic_id import LiveIdentity
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.writer import LogWriter
 
@@ -191,6 +192,29 @@ def test_without_a_broker_everything_is_committed_and_nobody_recovers(log_dir: P
     found = scan(log_dir, high_watermark=1)
     assert (found.high_watermark, found.recovery_point) == (8, None)
     assert scan(log_dir, is_kafka=True).recovery_point == 4
+
+
+def test_bounds_of_a_log_that_has_been_created_again_since_are_not_used(log_dir: Path) -> None:
+    """A live broker told them a moment ago, of the log that lay there then. A release without topic ids has the inode only,
+    and once the old directory is gone a new one may get that.
+    """
+    directory = log_dir / str(TP)
+    inode, metadata = directory.stat().st_ino, directory / "partition.metadata"
+
+    def look(identity: LiveIdentity) -> PartitionSnapshot | None:
+        told = Checkpoints({}, {TP: 8}, {}, {TP: 8}, identities={TP: identity})
+        return scan_partition(FILES, str(log_dir), TP, told, is_kafka=True)
+
+    assert look(LiveIdentity(inode, None)) is not None
+    metadata.write_text(f"version: 0\ntopic_id: {'A' * 21}Q")
+    for same in (LiveIdentity(inode, f"{'A' * 21}Q"), LiveIdentity(None, f"{'A' * 21}Q")):
+        assert look(same) is not None
+    for other in (LiveIdentity(inode + 1, f"{'A' * 21}Q"), LiveIdentity(inode, f"{'A' * 21}g")):
+        with pytest.raises(SourceChanged, match="the topic was created again"):
+            look(other)
+    metadata.unlink()
+    with pytest.raises(SourceChanged, match="found topic id None"):
+        look(LiveIdentity(inode, f"{'A' * 21}Q"))
 
 
 def test_a_2_log_start_is_the_checkpoint_or_the_first_segment(log_dir: Path) -> None:

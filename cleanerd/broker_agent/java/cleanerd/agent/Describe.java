@@ -1,6 +1,8 @@
 package cleanerd.agent;
 
 import java.io.File;
+import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.util.ArrayList;
@@ -47,9 +49,13 @@ final class Describe {
             if (size > PAGE_SIZE) {
                 next = (String) entry.getKey();
             } else {
-                Map found = describe(entry.getValue(), cleaner, checkpoints);
-                if (found != null) {
-                    described.add(found);
+                try {
+                    Map found = describe(entry.getValue(), cleaner, checkpoints);
+                    if (found != null) {
+                        described.add(found);
+                    }
+                } catch (NoSuchFileException error) {
+                    continue; // it has just been deleted
                 }
             }
         }
@@ -105,6 +111,7 @@ final class Describe {
                 return null;
             }
             config = broker.config(log);
+            found.put("directory_inode", Files.getAttribute(broker.dir(log).toPath(), "unix:ino"));
             found.put("directory", broker.dir(log).getName());
             found.put("topic_id", broker.topicId(log));
             found.put("is_future", Boolean.valueOf(broker.isFuture(log)));
