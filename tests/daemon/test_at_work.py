@@ -20,7 +20,7 @@ from cleanerd.tools.client.delete_log import delete_log
 from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
-from tests.cleaning.logs import assert_settled, contents, newest, segment
+from tests.cleaning.logs import META_PROPERTIES, assert_settled, contents, newest, segment
 from tests.cleaning.test_group_by_group import SEGMENT_BYTES, tight
 from tests.daemon.processes import DaemonProcess, running, wait_until
 from tests.daemon.test_process import committed, descendants
@@ -81,6 +81,32 @@ def test_c052_reserved_topic_overtakes_a_long_job_and_an_abort_leaves_its_log_al
         daemon.ask("pause", "big-0", "--owner", "test", "--reason", "compare")
         assert contents(log_dir / "big-0") == before
         assert daemon.history("big-0")[0]["outcome"] == "aborted"
+
+
+@pytest.mark.parametrize("why", ["its policy", "deleted", "moved"])
+def test_a_cleaning_that_nobody_would_commit_ends_before_it_stages(
+    tmp_path: Path, log_dir: Path, why: str
+) -> None:
+    """Its topic is no longer compacted or is deleted, or its broker moves the log: at the next report of a task."""
+    directory, other = log_dir / "big-0", tmp_path / "other"
+    for place in (log_dir, other):
+        place.mkdir(exist_ok=True)
+        (place / names.META_PROPERTIES).write_text(META_PROPERTIES)
+    for name in (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT):
+        (log_dir / name).write_text(f"0\n1\nbig 0 {BIG}\n")
+    slow = {"log_cleaner_io_max_bytes_per_second": SLOW // 20, "cleanerd_chunk_bytes": 1 << 20}
+    with running(tmp_path / "d", log_dir, other, **slow) as daemon:
+        wait_until(lambda: any(job["bytes_done"] for job in daemon.ask("jobs")["jobs"]), 120, daemon.output)
+        if why == "its policy":
+            daemon.topics = {"big": "delete"}
+            daemon.configure()
+        elif why == "deleted":
+            directory = directory.rename(log_dir / f"big-0.{'0' * 32}-delete")
+        else:
+            (other / f"big-0.{'0' * 32}-future").mkdir()
+        wait_until(lambda: any(e["event"] == "cleaning" for e in daemon.events()), 30, daemon.output)
+        assert [e["outcome"] for e in daemon.events() if e["event"] == "cleaning"] == ["aborted"]
+        assert not list(directory.glob("*.cleanerd"))
 
 
 def test_an_examination_pays_for_what_it_reads_and_can_be_aborted(tmp_path: Path, log_dir: Path) -> None:

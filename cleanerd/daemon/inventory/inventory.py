@@ -155,6 +155,12 @@ class Inventory:
         entry = self.entry(log)
         return entry.known if entry else None
 
+    def live(self, log: LogId) -> LiveLog | None:
+        """What a live broker said of a log at the last scan, None where none could be asked."""
+        with self._mutex:
+            place = self._dirs.get(log.log_dir)
+            return (place.live or {}).get(str(log.topic_partition)) if place else None
+
     def error(self, log: LogId) -> str | None:
         """Why a partition directory cannot be read, None when it can."""
         entry = self.entry(log)

@@ -181,6 +181,7 @@ class Scanner(Duty):
         others = map(parts.inventory.twins, (*report.appeared, *report.vanished, *back))
         twins = [twin for some in others for twin in some if parts.inventory.facts(twin) is not None]
         self.judge({*report.appeared, *report.changed, *self._new_since_s, *back, *twins})
+        self._stop_unwanted()
         for log_dir in self._online():
             owner = parts.ownership.owner(log_dir)
             if owner not in (Owner.NOBODY, Owner.WRITER):
@@ -192,6 +193,16 @@ class Scanner(Duty):
             parts.work_bell.ring()
         if any(k is not None and k.contents.is_staged for k in map(parts.inventory.facts, report.changed)):
             parts.commit_bell.ring()
+
+    def _stop_unwanted(self) -> None:
+        """End cleanings whose result nobody would commit, before they stage it. Whatever else happens to a log (truncated,
+        created again) is found when its result is about to be committed.
+        """
+        parts, configuration = self._parts, self._parts.configuration()
+        for log in parts.jobs.logs():
+            is_compacted = configuration.topic(log.topic_partition.topic).compact
+            if not is_compacted or parts.obstacles.barred(log) or parts.inventory.moving_to(log):
+                parts.states.stop(log)
 
     def _tell_offline(self, offline: Mapping[str, str]) -> None:
         """Once when a log directory goes, once when it is back."""

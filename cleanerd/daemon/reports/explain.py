@@ -22,6 +22,13 @@ _STATES = {
 }
 
 
+_BROKERS_CLEANER = {
+    "LogCleaningInProgress": "cleans this log",
+    "LogCleaningAborted": "is told to stop cleaning this log",
+    "LogCleaningPaused": "is kept from this log",
+}
+
+
 def explain(parts: Parts, log: LogId, *, exact: bool) -> Explanation:
     """Exact: looks at the log as a cleaning would, for which the engine may have to start. Else by what scans have found.
 
@@ -50,6 +57,12 @@ def explain(parts: Parts, log: LogId, *, exact: bool) -> Explanation:
         decision = "will be cleaned as soon as a worker is free"
     else:
         decision = "not cleaned: not dirty enough, judging by its files"
+    live = parts.inventory.live(log)
+    if live is not None and live.cleaning_state is not None:
+        state = live.cleaning_state
+        facts.append(
+            Fact(name="broker's cleaner", value=f"{_BROKERS_CLEANER.get(state, '')} ({state})".lstrip())
+        )
     facts.append(Fact(name="cleaned next by", value=_cleaned_next_by(parts, log)))
     advice = (_advice(parts, log) if blocking else None) or remedy
     if advice is not None:
