@@ -1,5 +1,6 @@
 package cleanerd.agent;
 
+import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.util.Map;
@@ -29,9 +30,18 @@ final class NamedLog {
         return log;
     }
 
+    /** Whether the log lies in the directory that the request names; not when that is gone, with a move or a deletion. */
+    private boolean isThere(Object log) throws Exception {
+        try {
+            return broker.dir(log).toPath().toRealPath().equals(directory.toRealPath());
+        } catch (NoSuchFileException error) {
+            return false;
+        }
+    }
+
     /** That the broker has the log still, in this directory and with this topic id. Needs the lock. */
     void check(Object log) throws Exception {
-        if (broker.log(tp) != log || !broker.dir(log).toPath().toRealPath().equals(directory.toRealPath())) {
+        if (broker.log(tp) != log || !isThere(log)) {
             throw Refused.changed("the broker has the log in " + broker.dir(log));
         }
         String id = broker.topicId(log);

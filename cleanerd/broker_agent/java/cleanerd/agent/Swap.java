@@ -151,13 +151,6 @@ final class Swap {
         if (!broker.cleanupPolicies(log).contains("compact")) {
             throw Refused.changed("its cleanup.policy no longer contains compact");
         }
-        long highWatermark = broker.highWatermark(log);
-        long lastStableOffset = broker.lastStableOffset(log);
-        if (roundEnd > Math.min(highWatermark, lastStableOffset)) {
-            // A broker that has just started begins at the log start; a log that was cut fails the checks below.
-            throw Refused.later("cleaned up to " + roundEnd + ", but the high watermark is " + highWatermark
-                + " and the last stable offset " + lastStableOffset);
-        }
         boolean isThere = false;
         for (Object segment : broker.segments(log)) {
             isThere |= broker.baseOffset(segment) == roundEnd;
@@ -166,6 +159,13 @@ final class Swap {
             throw Refused.changed("segment " + roundEnd + ", which follows the cleaned range, is gone");
         }
         checkEpochs(log);
+        long highWatermark = broker.highWatermark(log);
+        long lastStableOffset = broker.lastStableOffset(log);
+        if (roundEnd > Math.min(highWatermark, lastStableOffset)) {
+            // A broker that has just started begins at the log start. A log that was cut has failed the checks above.
+            throw Refused.later("cleaned up to " + roundEnd + ", but the high watermark is " + highWatermark
+                + " and the last stable offset " + lastStableOffset);
+        }
     }
 
     /** As `policy.commit_plan.epochs_contradiction`: retention may have taken some from the front. */
