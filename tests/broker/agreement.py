@@ -49,13 +49,16 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One log, before and after both cleaners; `now_ms` is cleanerd's."""
+    """One log, before and after both cleaners; `now_ms` is cleanerd's. `leader_epochs`: as they must be, a broker that
+    starts adds one.
+    """
 
     made: Pass
     now_ms: int
     retention_ms: int
     before: LogDump
     broker: LogDump
+    leader_epochs: str
     ours: LogDump
 
 
@@ -157,29 +160,43 @@ def bring_horizons_nearer(directory: Path, age_ms: int) -> None:
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-def disagreements(made: Pass, plans: Sequence[TopicPlan], ours: Path) -> list[str]:
-    """Make the same pass with cleanerd in the new directory `ours`; what is different then, in words."""
+def disagreements(made: Pass, plans: Sequence[TopicPlan], ours: Path, *, by_swaps: bool = False) -> list[str]:
+    """Make the same pass with cleanerd in the new directory `ours`; what is different then, in words.
+
+    `by_swaps`: a broker runs on it, and swaps what has been cleaned. It starts on it once, as the one that made the pass.
+    """
     copy_log_dir(made.before, ours)
-    result = clean(ours, plans, "--now-ms", str(made.ended_ms))
+    now = ("--now-ms", str(made.ended_ms))
+    if by_swaps:
+        with KafkaBroker(ours.with_name(f"{ours.name}-broker"), log_dirs_in(ours)):
+            result = clean(ours, plans, *now, "--set", "cleanerd.commit.live=auto")
+        ways = {row["committed_by"] for row in result.rows.values() if row["outcome"] == "committed"}
+        assert ways == {"swap"}, result.rows
+    else:
+        result = clean(ours, plans, *now)
     assert result.exit_code == 0, result.messages
     theirs = checkpointed(made.after, "cleaner-offset-checkpoint")
     found = checkpointed(ours, "cleaner-offset-checkpoint")
     different: list[str] = []
     for plan in plans:
-        different += [f"{plan.topic}: {text}" for text in _differences(_case(plan, made, ours))]
+        case = _case(plan, made, ours, by_swaps=by_swaps)
+        different += [f"{plan.topic}: {text}" for text in _differences(case)]
         name = plan.directory
         if theirs[name] != found.get(name):
             different.append(f"{plan.topic}: checkpoint {theirs[name]}, {found.get(name)}")
     return different
 
 
-def _case(plan: TopicPlan, made: Pass, ours: Path) -> Case:
+def _case(plan: TopicPlan, made: Pass, ours: Path, *, by_swaps: bool) -> Case:
+    before = dump_partition(partition_dir(made.before, plan.directory))
+    broker = dump_partition(partition_dir(made.after, plan.directory))
     return Case(
         made=made,
         now_ms=made.ended_ms,
         retention_ms=plan.delete_retention_ms,
-        before=dump_partition(partition_dir(made.before, plan.directory)),
-        broker=dump_partition(partition_dir(made.after, plan.directory)),
+        before=before,
+        broker=broker,
+        leader_epochs=(broker if by_swaps else before).leader_epochs,
         ours=dump_partition(partition_dir(ours, plan.directory)),
     )
 
@@ -237,8 +254,8 @@ def _leftovers(case: Case) -> list[str]:
     kept = tuple(offset for offset in case.before.snapshot_offsets if offset not in merged)
     if case.ours.snapshot_offsets != kept:
         found.append(f"snapshots {case.ours.snapshot_offsets}, expected {kept}")
-    if case.ours.leader_epochs != case.before.leader_epochs:
-        found.append(f"leader epochs {case.ours.leader_epochs!r}, before {case.before.leader_epochs!r}")
+    if case.ours.leader_epochs != case.leader_epochs:
+        found.append(f"leader epochs {case.ours.leader_epochs!r}, expected {case.leader_epochs!r}")
     if case.ours.foreign_names:
         found.append(f"left behind: {case.ours.foreign_names}")
     return found

@@ -3,9 +3,9 @@
 A round takes some seeds. A broker with two log directories writes a topic for each: half of them at once, half in two
 phases with a cleaning between; four more logs are of magic 0 and 1. Then come three passes, each half a day or a day
 after the one before, so that tombstones, markers and expired producers are met before and after their horizon. Each pass is
-made twice, over the same bytes, and everything is compared (`agreement`). In the end the broker goes on with what
-cleanerd made of the first pass: it starts without a word, its consumers and tools look at everything, its producers write,
-it is restarted, and its own cleaner cleans on top.
+made three times, over the same bytes, once by swaps in a running broker, and everything is compared (`agreement`). In the
+end the broker goes on with what cleanerd made of the first pass: it starts without a word, its consumers and tools look at
+everything, its producers write, it is restarted, and its own cleaner cleans on top.
 """
 
 import argparse
@@ -44,8 +44,10 @@ def differences(root: Path, seeds: range) -> list[str]:
     passes = make_passes(place, [*plans, *old], root / "theirs", AGES_MS)
     found: list[str] = []
     for number, made in enumerate(passes, 1):
-        ours = root / f"ours-{number}"
-        found += [f"{text} (pass {number})" for text in disagreements(made, [*plans, *old], ours)]
+        for way in ("ours", "swapped"):
+            ours, by_swaps = root / f"{way}-{number}", way == "swapped"
+            different = disagreements(made, [*plans, *old], ours, by_swaps=by_swaps)
+            found += [f"{text} (pass {number}, {way})" for text in different]
     return found + list(_goes_on(root, passes[0].before, root / "ours-1", plans[:half]))
 
 

@@ -60,10 +60,14 @@ class Swapping:
     """
 
     def __init__(
-        self, root: Path, properties: Mapping[str, str] | None = None, jvm: Sequence[str] = ()
+        self,
+        root: Path,
+        properties: Mapping[str, str] | None = None,
+        jvm: Sequence[str] = (),
+        log_dir: Path | None = None,
     ) -> None:
         broker, controller = fixed_ports(2)
-        self.log_dir = root / "logs"
+        self.log_dir = log_dir or root / "logs"
         self.broker = KafkaBroker(
             root / "broker", [self.log_dir], properties, ports=(broker, controller), jvm_options=jvm
         )

@@ -18,6 +18,7 @@ from tests.broker.agreement import Pass, disagreements, make_passes
 from tests.broker.conftest import Origin
 from tests.broker.logdump import dump_partition
 from tests.broker.model import survivors
+from tests.broker.swapping import build_agent
 from tests.broker.tools import first_dirty_offset
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1200)]
@@ -51,3 +52,10 @@ def test_cleanerd_agrees_with_the_broker(
 ) -> None:
     """Same input, same log: records, headers, aborted transactions, checkpoint."""
     assert disagreements(passes[number - 1], origin.plans, tmp_path / "ours") == []
+
+
+@pytest.mark.parametrize("number", PASSES[1:])
+def test_swaps_agree_with_the_broker(origin: Origin, passes: list[Pass], number: int, tmp_path: Path) -> None:
+    """The same where a broker lives: past delete horizons, and with the markers of transactions that are empty by now."""
+    build_agent()
+    assert disagreements(passes[number - 1], origin.plans, tmp_path / "ours", by_swaps=True) == []
