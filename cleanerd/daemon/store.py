@@ -79,7 +79,7 @@ class Store:
         self._state: dict[_Key, str] = {}
         self._unsaved: set[_Key] = set()  # keys whose value, or absence, is in memory only
         self._is_failing = False
-        self._lost_events = 0
+        self.lost_events = 0  # that could not be written since the start
         with self._lock:
             self._attempt(_check)
             self._save()
@@ -89,18 +89,13 @@ class Store:
         with self._lock:
             self._max_bytes = max_bytes
 
-    @property
-    def lost_events(self) -> int:
-        """Events that could not be written since the start."""
-        return self._lost_events
-
     def record(self, event: HistoryEvent) -> None:
         """Remember an event."""
         row = (event.time_ms, event.topic, event.partition, event.model_dump_json(exclude_defaults=True))
         insert = "INSERT INTO events (time_ms, topic, partition, event) VALUES (?, ?, ?, ?)"
         with self._lock:
             if not self._write("NORMAL", lambda connection: connection.execute(insert, row)):
-                self._lost_events += 1
+                self.lost_events += 1
             self._save()  # there is something to save if the file had to be replaced
 
     def events(
@@ -246,7 +241,7 @@ class Store:
             self._disconnect()
             return False
         if self._is_failing:
-            _log.warning("history_writable", path=self._path, lost_events=self._lost_events)
+            _log.warning("history_writable", path=self._path, lost_events=self.lost_events)
         self._is_failing = False
         return True
 

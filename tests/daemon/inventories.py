@@ -119,6 +119,9 @@ class Fixture:
             for log in logs
         ]
 
+    def errors(self) -> dict[LogId, str]:
+        return {entry.log: entry.error for entry in self.inventory.entries() if entry.error is not None}
+
     def due(self) -> list[Due]:
         return self.due_logs.due(self.is_free)
 

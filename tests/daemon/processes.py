@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+import pytest
 
 from tests.ctl import ctl
 
@@ -37,6 +39,12 @@ class DaemonProcess:
         self.settings = dict(settings)
         self.topics = topics  # cleanup.policy by topic; None: compact for all that have a log
         self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     def configure(self, **more: object) -> None:
         """Write the configuration file; underscores in names stand for dots."""
@@ -145,6 +153,14 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
+def customise(monkeypatch: pytest.MonkeyPatch, site: Path, code: str) -> None:
+    """Have every Python process that a test starts run this first."""
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(code)
+    path = os.pathsep.join([str(ROOT), str(site)])
+    monkeypatch.setattr("tests.daemon.processes.environment", lambda: {**os.environ, "PYTHONPATH": path})
+
+
 def wait_until(is_so: Callable[[], object], timeout_s: float, explain: Callable[[], str] = str) -> None:
     """Poll until it is so; fails after the time limit."""
     deadline = time.monotonic() + timeout_s
@@ -159,8 +175,5 @@ def running(
 ) -> Iterator[DaemonProcess]:
     """A daemon that is ready; killed at the end, if it still lives."""
     named = {name.replace("_", "."): value for name, value in settings.items()}
-    daemon = DaemonProcess(directory, list(log_dirs), named, topics)
-    try:
+    with DaemonProcess(directory, list(log_dirs), named, topics) as daemon:
         yield daemon.start()
-    finally:
-        daemon.kill()

@@ -21,8 +21,8 @@ def test_a_commit_that_comes_before_the_daemon_is_ready_finds_what_is_staged(tmp
     (tmp_path / "d").mkdir()
     daemon = Traced(tmp_path / "d", [logs], {})
     daemon.tracing = injecting("getdents64", lasting(2), [logs / "one-0"])
-    process = daemon.spawn()
-    try:
+    with daemon:
+        daemon.spawn()
         wait_until(lambda: daemon.ctl("status", check=False).returncode == 0, PATIENCE_S, daemon.output)
         assert not daemon.ask("status")["status"]["ready"]
         at_once = daemon.ctl("commit", check=False)
@@ -31,6 +31,3 @@ def test_a_commit_that_comes_before_the_daemon_is_ready_finds_what_is_staged(tmp
         assert_settled(logs / "one-0")
         assert newest(logs / "one-0") == TRUTH
         assert daemon.stop() == 0
-    finally:
-        process.kill()
-        process.wait()

@@ -39,6 +39,7 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.tools.client.producer import Producer, ProducerRecord
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import lock_of_another, write_logs
+from tests.daemon.test_deletions import next_due_ms
 
 DAY_MS = 86_400_000
 BAD = LogResult("t", 0, "/d", "failed", "garbage", error="CorruptFile")
@@ -316,7 +317,7 @@ def deleted_after(running: Running) -> int:
     gone = running.log_dir / f"gone-0.{'0' * 32}-delete"
     gone.mkdir()
     running.scan()
-    due_ms = running.parts.deletions.next_due_ms
+    due_ms = next_due_ms(running.parts.deletions)
     gone.rmdir()
     assert due_ms is not None
     return round((due_ms - running.parts.clock.now_ms()) / 60_000)

@@ -205,12 +205,9 @@ def test_a_wall_clock_that_jumps_both_ways_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon and its engine follow it: a year ahead, two years back, and home."""
-    site, offset = tmp_path / "site", tmp_path / "offset"
-    site.mkdir()
+    offset = tmp_path / "offset"
     offset.write_text("0")
-    (site / "sitecustomize.py").write_text(JUMPING.format(path=str(offset)))
-    path = os.pathsep.join([str(ROOT), str(site)])
-    monkeypatch.setattr(processes, "environment", lambda: {**os.environ, "PYTHONPATH": path})
+    processes.customise(monkeypatch, tmp_path / "site", JUMPING.format(path=str(offset)))
     logs = own_logs(tmp_path / "logs", "one")
     with running(tmp_path / "d", logs, log_cleaner_min_cleanable_ratio=0.0) as daemon:
         wait_until(lambda: committed(daemon, "one-0"), PATIENCE_S, daemon.output)

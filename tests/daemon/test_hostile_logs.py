@@ -8,8 +8,7 @@ import pytest
 from tests.cleaning.damage import end_beyond_int64
 from tests.cleaning.logs import TRUTH, assert_settled, newest, write_logs
 from tests.cleaning.test_odd_files import PLACES, fifo, sparse
-from tests.daemon import processes
-from tests.daemon.processes import DaemonProcess, running, wait_until
+from tests.daemon.processes import DaemonProcess, customise, running, wait_until
 from tests.daemon.test_process import committed
 
 HEALTHY = ("a", "z")
@@ -67,11 +66,7 @@ def test_logs_of_a_job_whose_engine_died_are_tried_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log that kills whatever process looks at it, as one does that takes all memory, costs the others nothing."""
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(KILLER)
-    path = os.pathsep.join([str(processes.ROOT), str(site)])
-    monkeypatch.setattr(processes, "environment", lambda: {**os.environ, "PYTHONPATH": path})
+    customise(monkeypatch, tmp_path / "site", KILLER)
     log_dir = write_logs(tmp_path / "logs", "a", "hostile", "z")
     with running(tmp_path / "d", log_dir) as daemon:
         _assert_healthy_cleaned(daemon, log_dir)

@@ -88,7 +88,7 @@ def test_broken_time_index_hides_nothing(fixture: Fixture, content: bytes) -> No
 def test_a5_what_is_no_log_is_left_alone(fixture: Fixture, name: str) -> None:
     write_log(fixture.root / name, {0: 100, 10: 1})
     assert fixture.scan() == ["+ a-0", "+ b-0"]
-    assert fixture.inventory.errors() == {}
+    assert fixture.errors() == {}
 
 
 def test_a_log_that_cannot_be_looked_at_when_first_seen_is_listed(fixture: Fixture) -> None:
@@ -132,7 +132,7 @@ def test_directories_without_segments_and_plain_files_are_no_logs_yet(fixture: F
     assert fixture.scan() == ["+ a-0", "+ b-0"]
     write_log(fixture.root / "c-0", {0: 1})
     assert fixture.scan() == ["+ c-0"]
-    assert fixture.inventory.errors() == {}
+    assert fixture.errors() == {}
 
 
 # -- what costs what ------------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ def test_symbolic_link_is_an_error_and_the_others_go_on(fixture: Fixture) -> Non
     assert fixture.scan() == ["+ a-0", "+ b-0", "~ c-0"]
     assert fixture.scan() == []
     assert len(fixture.inventory.logs()) == 2
-    ((log, reason),) = fixture.inventory.errors().items()
+    ((log, reason),) = fixture.errors().items()
     assert (str(log), reason) == (
         "c-0",
         f"{fixture.root / 'c-0'}: a symbolic link is not a partition directory",
@@ -357,11 +357,11 @@ def test_partition_that_cannot_be_read_is_an_error_until_it_can(fixture: Fixture
     os.utime(directory, ns=(5, 5))
     assert fixture.scan() == ["~ a-0"]
     assert fixture.scan() == []
-    assert fixture.inventory.errors() == {fixture.log("a-0"): f"{directory}: Input/output error"}
+    assert fixture.errors() == {fixture.log("a-0"): f"{directory}: Input/output error"}
     assert fixture.due_names() == ["b-0"]
     fixture.files.broken.clear()
     assert fixture.scan() == ["~ a-0"]
-    assert fixture.inventory.errors() == {}
+    assert fixture.errors() == {}
     assert fixture.due_names() == ["a-0", "b-0"]
 
 
@@ -386,7 +386,7 @@ def test_file_that_goes_away_while_its_directory_is_read_is_no_error(
     known = fixture.inventory.facts(fixture.log("a-0"))
     assert known is not None
     assert [segment.facts.base_offset for segment in known.contents.closed] == [10]
-    assert fixture.inventory.errors() == {}
+    assert fixture.errors() == {}
 
 
 def test_log_directory_that_is_left_out_is_offline_and_nothing_of_it_is_forgotten(fixture: Fixture) -> None:

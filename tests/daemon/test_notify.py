@@ -219,8 +219,8 @@ def test_a_real_daemon_from_start_to_stop(tmp_path: Path, monkeypatch: pytest.Mo
     with Manager(tmp_path / "notify") as manager:
         monkeypatch.setenv("NOTIFY_SOCKET", manager.variable)
         monkeypatch.setenv("WATCHDOG_USEC", "400000")
-        process = daemon.spawn()
-        try:
+        with daemon:
+            process = daemon.spawn()
             _check_start(manager, daemon, leftover)
             _check_reload(manager, process.pid)
             manager.wait_for("WATCHDOG", 5)
@@ -229,9 +229,6 @@ def test_a_real_daemon_from_start_to_stop(tmp_path: Path, monkeypatch: pytest.Mo
             assert int(stopping["EXTEND_TIMEOUT_USEC"]) > 20_000_000, "more than cleanerd.shutdown.timeout.ms"
             assert process.wait(30) == 0
             assert sum("READY" in message for message in [*manager.heard, *manager.all()]) == 2
-        finally:
-            process.kill()
-            process.wait()
 
 
 def _check_start(manager: Manager, daemon: DaemonProcess, leftover: Path) -> None:

@@ -72,9 +72,7 @@ def test_of_three_daemons_that_start_at_once_one_works(tmp_path: Path) -> None:
         assert heir.stop() == 0
     finally:
         for daemon in daemons:
-            if daemon.process is not None and daemon.process.poll() is None:
-                daemon.process.kill()
-                daemon.process.wait()
+            daemon.kill()
     for log_dir, topic in zip(logs, ("one", "two"), strict=True):
         assert_settled(log_dir / f"{topic}-0")
         assert newest(log_dir / f"{topic}-0") == TRUTH

@@ -79,9 +79,5 @@ def traced(
     named = {name.replace("_", "."): value for name, value in settings.items()}
     daemon = Traced(directory, list(log_dirs), {"cleanerd.retry.max": 100, **named})
     daemon.tracing = tracing
-    try:
+    with daemon:
         yield daemon.start()
-    finally:
-        if daemon.process is not None and daemon.process.poll() is None:
-            daemon.process.kill()
-            daemon.process.wait()

@@ -1,6 +1,7 @@
 """A supervisor in this process, with its reloader and its metrics; no thread of it runs unless a test starts it."""
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from cleanerd.config.load import Configuration, resolve
@@ -36,15 +37,14 @@ class World:
         (self.b / META_PROPERTIES).write_text(BROKER)
         self.add(*self.topics)
         self._file = root / "server.properties"
-        self._settings: dict[str, object] = {
-            "log.dirs": f"{self.a},{self.b}",
-            "log.cleanup.policy": "compact",
-        }
-        self._write()
+        self._settings: dict[str, object] = {}
+        self._set({"log.dirs": f"{self.a},{self.b}", "log.cleanup.policy": "compact"})
         self._start()
 
-    def restart(self) -> None:
+    def restart(self, **settings: object) -> None:
+        """The daemon ends, and starts again; with other settings, also such as a reload may not change."""
         self.close()
+        self._set(settings)
         self._start()
 
     def _start(self) -> None:
@@ -78,8 +78,7 @@ class World:
 
     def configure(self, **settings: object) -> ReloadOutcome:
         """Change the configuration file and have it read; underscores in names stand for dots."""
-        self._settings |= {name.replace("_", "."): value for name, value in settings.items()}
-        self._write()
+        self._set(settings)
         return self.control.reload(ReloadTrigger.FILES)
 
     def log(self, topic: str) -> LogId:
@@ -93,7 +92,8 @@ class World:
             self.history.close()
             self.parts.ownership.release()
 
-    def _write(self) -> None:
+    def _set(self, settings: Mapping[str, object]) -> None:
+        self._settings |= {name.replace("_", "."): value for name, value in settings.items()}
         self._file.write_text("".join(f"{name}={value}\n" for name, value in self._settings.items()))
 
     def _load(self) -> Configuration:

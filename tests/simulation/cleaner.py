@@ -184,7 +184,7 @@ class InlineEngine:
         files = RealFiles()
         vars(self._engine).update(
             _call=threading.local(), _session=InPlace(), _files=files, _reservations=Reservations(files),
-            _clock=clock, _send=self._received,
+            _clock=clock, send=self._received,
         )  # fmt: skip
         self._planned: Callable[[PlannedBytes], None] = lambda _: None
         self._reply: object = None

@@ -87,7 +87,7 @@ class Stage(ABC):
         """The world instead of this process's; everything is put back afterwards."""
         os.makedirs(f"{self.state}/topics.d")
         configured = structlog.get_config()
-        structlog.configure(processors=[self._log_event])
+        structlog.configure(processors=[self._log_event], cache_logger_on_first_use=False)
         try:
             with (
                 instead_of_the_machine(

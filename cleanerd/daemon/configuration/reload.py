@@ -54,7 +54,9 @@ class ReloadOutcome:
 
 
 class Reloader:
-    """Owner of the configuration that holds.
+    """Owner of the configuration that holds, `current`; `last` is the outcome of the last reload.
+
+    `last_success_ms`: when a configuration was last read and found good, the start of the daemon included.
 
     `load` reads all layers, `read_metadata` the metadata log alone; both raise what they like. `apply` puts a
     plan into effect, whole, or raises and leaves everything as it was. The new configuration is already the
@@ -69,30 +71,15 @@ class Reloader:
         apply: Callable[[ReloadPlan], None],
         clock: Clock,
     ) -> None:
-        self._current = configuration
+        self.current = configuration
         self._load = load
         self._read_metadata = read_metadata
         self._apply = apply
         self._clock = clock
         self._lock = threading.Lock()
-        self._last: ReloadOutcome | None = None
-        self._last_success_ms = clock.now_ms()
+        self.last: ReloadOutcome | None = None  # None before the first
+        self.last_success_ms = clock.now_ms()
         self._counts = Counter[ReloadStatus]()
-
-    @property
-    def current(self) -> Configuration:
-        """What holds now."""
-        return self._current
-
-    @property
-    def last(self) -> ReloadOutcome | None:
-        """Outcome of the last reload; None before the first."""
-        return self._last
-
-    @property
-    def last_success_ms(self) -> int:
-        """When a configuration was last read and found good, the start of the daemon included."""
-        return self._last_success_ms
 
     def count(self, status: ReloadStatus) -> int:
         """Reloads that ended so, since the start."""
@@ -102,10 +89,10 @@ class Reloader:
         """Read, check, apply. Never raises: whatever goes wrong is in the outcome, and the old holds."""
         with self._lock:
             outcome = self._attempt(trigger)
-            self._last = outcome
+            self.last = outcome
             self._counts[outcome.status] += 1
             if outcome.status is not ReloadStatus.REJECTED:
-                self._last_success_ms = outcome.at_ms
+                self.last_success_ms = outcome.at_ms
             return outcome
 
     def _attempt(self, trigger: ReloadTrigger) -> ReloadOutcome:
@@ -122,15 +109,15 @@ class Reloader:
         return ReloadOutcome(trigger, at_ms, ReloadStatus.ACCEPTED if plan else ReloadStatus.UNCHANGED, plan)
 
     def _refreshed(self) -> Configuration:
-        return self._current.with_metadata(self._read_metadata())
+        return self.current.with_metadata(self._read_metadata())
 
     def _try(self, read: Callable[[], Configuration]) -> tuple[ReloadPlan | None, tuple[str, ...]]:
         """Adopt what `read` returns: the plan, None for nothing to do; or the problems."""
-        old = self._current
+        old = self.current
         try:
             new = read()
             plan = plan_reload(old, new)
-            self._current = new
+            self.current = new
             if not plan.is_empty:
                 self._apply(plan)
         except BadConfiguration as error:
@@ -139,5 +126,5 @@ class Reloader:
             problems = (str(error) or repr(error),)
         else:
             return (None if plan.is_empty else plan), ()
-        self._current = old
+        self.current = old
         return None, problems

@@ -48,14 +48,14 @@ class _Planning:
     `tells_steps`: also what each step of a log came to.
     """
 
-    def __init__(self, send: "_Sender", call_id: int, *, tells_steps: bool) -> None:
-        self._send = send
+    def __init__(self, engine: "EngineProcess", call_id: int, *, tells_steps: bool) -> None:
+        self._engine = engine
         self._call_id = call_id
         self._tells_steps = tells_steps
 
     def planned(self, tp: TopicPartition, total_bytes: int) -> None:
         """One more log of the job."""
-        self._send(PlannedBytes(self._call_id, tp, total_bytes))
+        self._engine.send(PlannedBytes(self._call_id, tp, total_bytes))
 
     def advanced(self, *_: object) -> None:
         """Tasks report to the daemon itself."""
@@ -63,22 +63,10 @@ class _Planning:
     def step(self, step: Step) -> None:
         """A step of a log is done."""
         if self._tells_steps:
-            self._send(StepDone(self._call_id, step))
+            self._engine.send(StepDone(self._call_id, step))
 
     def finished(self, result: LogResult) -> None:
         """Results travel with the reply."""
-
-
-class _Sender:
-    """The engine's end of the pipe, for all threads."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._mutex = threading.Lock()
-
-    def __call__(self, message: PlannedBytes | StepDone | SparkJob | EngineReply) -> None:
-        with self._mutex:
-            self._connection.send(message)
 
 
 class EngineProcess:
@@ -86,7 +74,7 @@ class EngineProcess:
 
     def __init__(self, connection: Connection, place: SparkPlace) -> None:
         self._connection = connection
-        self._send = _Sender(connection)
+        self._sending = threading.Lock()
         self._call = threading.local()  # which call a thread works at
         self._session = LazySpark(place.master, dict(place.conf), self._observe, makes_archive=True)
         self._files = RealFiles()
@@ -115,15 +103,20 @@ class EngineProcess:
         except (EOFError, ConnectionError) as error:
             return error
 
+    def send(self, message: PlannedBytes | StepDone | SparkJob | EngineReply) -> None:
+        """To the daemon, from any thread."""
+        with self._sending:
+            self._connection.send(message)
+
     def _observe(self, is_running: bool) -> None:
-        self._send(SparkJob(self._call.id, is_running))
+        self.send(SparkJob(self._call.id, is_running))
 
     def _answer(self, call: EngineCall) -> None:
         self._call.id = call.id
         value = attempt(lambda: self._do(call), call.task.log_dir)
         if isinstance(value, InternalError) and len(call.task.partitions) > 1:
             value = JobFailed(str(value))
-        self._send(EngineReply(call.id, value))
+        self.send(EngineReply(call.id, value))
 
     def _do(self, call: EngineCall) -> object:
         task = call.task
@@ -142,7 +135,7 @@ class EngineProcess:
         request = replace(
             _request(task), force=task.force, horizons=task.horizons, jobs_at_once=task.jobs_at_once
         )
-        progress = _Planning(self._send, call_id, tells_steps=task.config.log_level == "debug")
+        progress = _Planning(self, call_id, tells_steps=task.config.log_level == "debug")
         with task.reporter.examining() as tell:
 
             def pace_of(tp: TopicPartition) -> Pace:

@@ -146,10 +146,6 @@ class Inventory:
         known = self.facts(log)
         return known.contents.staged.bytes if known is not None and known.contents.staged is not None else 0
 
-    def errors(self) -> dict[LogId, str]:
-        """Partition directories that cannot be read, and why."""
-        return {entry.log: entry.error for entry in self.entries() if entry.error is not None}
-
     def facts(self, log: LogId) -> ListedLog | None:
         """What is known of a log, None if it does not exist."""
         entry = self.entry(log)

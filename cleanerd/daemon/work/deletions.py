@@ -109,13 +109,6 @@ class PendingDeletions:
                     found[path] = known
             self._deleted_logs.update(found)
 
-    @property
-    def next_due_ms(self) -> int | None:
-        """When the next file or log is due, None when none waits; in the past as long as a lock keeps one."""
-        with self._mutex:
-            waiting = (*self._waiting.values(), *self._deleted_logs.values())
-        return min((one.due_ms for one in waiting), default=None)
-
     def due(self, now_ms: int) -> tuple[str, ...]:
         """Files whose time has come, those included that a lock keeps."""
         with self._mutex:
