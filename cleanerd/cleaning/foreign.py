@@ -3,8 +3,8 @@
 Where the cluster's metadata log is at hand, a log must be of a topic in it. A broker's directory without one (a ZooKeeper
 broker's, a restored volume) says nothing of its topics: with Kafka's defaults a compacted one would be deleted after a
 week, and under a policy for all, compaction would take from a deleted one all but the newest record of each key, and all
-records without a key. There somebody has to set the policy of the topic. Of a log that the metadata log does not
-know, only a command line that names it does.
+records without a key. There its broker is asked, or somebody has to set the policy of the topic. Of a log that the metadata
+log does not know, only a command line that names it does.
 
 A log of which a part is in remote storage is left to its broker. `__consumer_offsets` is left alone where the broker may not
 be able to load it when it has been compacted (rule A.8), until `topics.d` or the command line gives its cleanup.policy.
@@ -33,6 +33,7 @@ from cleanerd.storage.topic_id import why_not_of_cluster
 _ELSEWHERE = ("confluent.tier.enable", "diskless.enable", "inkless.enable")
 """Settings of topics with which other brokers keep records outside of their log directories."""
 _SAID_BY_OPERATOR = (Layer.COMMAND_LINE, Layer.TOPIC_FILE)
+_SAID_BY_NOBODY = (Layer.DEFAULT, Layer.BROKER)  # of a topic that is not known
 _CONSUMER_OFFSETS = "__consumer_offsets"
 _COORDINATORS_MENDED = {"4.0": "4.0.2", "4.1": "4.1.2", "4.2": "4.2.1"}
 """By release, the first whose group coordinator loads what a cleaning has left (rule A.8)."""
@@ -41,14 +42,21 @@ _COORDINATORS_MENDED = {"4.0": "4.0.2", "4.1": "4.1.2", "4.2": "4.2.1"}
 def why_foreign(log_dir: LogDir, tp: TopicPartition, configuration: Configuration) -> str | None:
     """Why a log must be left alone, None for those that are ours to clean. Raises OSError."""
     topic = tp.topic
-    is_known = configuration.metadata is not None or "cleanup.policy" in configuration.own_texts(topic)
-    if log_dir.is_kafka and not is_known:
+    if log_dir.is_kafka and not is_known(topic, configuration):
         return (
             f"{log_dir.path} is a broker's and has no metadata log: how {topic} is configured is not known; "
             f"set its cleanup.policy in topics.d, or with --topic-set {topic}:cleanup.policy=..."
         )
     not_of_cluster = why_not_of_cluster(log_dir.partition(tp), topic, configuration.metadata)
     return not_of_cluster or _why_elsewhere(topic, configuration) or _why_not_loaded(topic, configuration)
+
+
+def is_known(topic: str, configuration: Configuration) -> bool:
+    """Whether anybody has said how a topic of a broker is configured: an operator, the metadata log, the broker itself."""
+    metadata = configuration.metadata
+    if metadata is not None and (metadata.is_whole or topic in metadata.topic_ids):
+        return True
+    return "cleanup.policy" in configuration.own_texts(topic)
 
 
 def _why_elsewhere(topic: str, configuration: Configuration) -> str | None:
@@ -111,7 +119,7 @@ class _Word:
     def __init__(self, log_dir: LogDir, configuration: Configuration) -> None:
         self._log_dir = log_dir
         self._configuration = configuration
-        self._is_without_metadata = configuration.metadata is None
+        self._is_without_metadata = configuration.metadata is None or not configuration.metadata.is_whole
         self._compacted = log_dir.checkpoints().cleaner.keys()
         self._is_zookeepers = self._is_without_metadata and self._read_is_zookeepers()
 
@@ -122,12 +130,12 @@ class _Word:
             is_named = is_named or "cleanup.policy" in self._configuration.own_texts(tp.topic)
             return is_named and layer is Layer.COMMAND_LINE
         if is_named:
-            return layer is not Layer.DEFAULT
+            return layer not in _SAID_BY_NOBODY
         return layer is Layer.COMMAND_LINE and self._is_for_all(tp)
 
     def advice(self, tp: TopicPartition) -> str:
         """What else would do for a log that is not covered."""
-        is_said = self._is_without_metadata and self._layer(tp) is not Layer.DEFAULT
+        is_said = self._is_without_metadata and self._layer(tp) not in _SAID_BY_NOBODY
         return f", or name it with --topic {tp.topic}" if is_said else ""
 
     def _layer(self, tp: TopicPartition) -> Layer:

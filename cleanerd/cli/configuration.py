@@ -1,20 +1,23 @@
 """From the options to a resolved configuration.
 
 Two steps: the static layers name the log directories; the metadata log that is found there adds what
-the cluster sets for topics and brokers.
+the cluster sets for topics and brokers. Where there is none, the live broker is asked.
 """
 
+import contextlib
 import os
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.cleaning.foreign import left_alone
 from cleanerd.config.load import Configuration, examine, resolve
-from cleanerd.config.model import TopicConfig
+from cleanerd.config.model import CleanerdConfig, ClusterMetadata, TopicConfig
 from cleanerd.config.settings import Layer
 from cleanerd.config.sources import read_sources
+from cleanerd.daemon.configuration.answers import ask_brokers, ask_cluster
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.errors import BadUsage, CleanerdError, guarded
@@ -39,10 +42,12 @@ def load(
     arguments: Namespace,
     warn: Callable[[str], None],
     named: frozenset[str] | None = None,
+    *,
+    is_daemon: bool = False,
 ) -> Loaded:
     """Resolve the options. Raises `BadConfiguration`, `BadUsage`, or what `find_metadata` raises.
 
-    `named`: the topics that a one-shot was given; None for a daemon, which nobody gives any.
+    `named`: the topics that a one-shot was given; None for none. A daemon asks brokers itself.
     """
     files = RealFiles()
     sources = read_sources(arguments.config, arguments.set, arguments.topic_set)
@@ -50,10 +55,11 @@ def load(
     if not (arguments.log_dir or arguments.config or _names_log_dirs(configuration)):
         raise BadUsage("which logs? give the broker's --config FILE, or --log-dir DIR")
     log_dirs = _log_dirs(arguments.log_dir, configuration.broker.log_dirs)
-    metadata = find_metadata(files, log_dirs, configuration.broker.metadata_log_dir)
+    metadata = _metadata(files, log_dirs, configuration.broker, asks=not is_daemon)
     if metadata is not None:
         configuration = resolve(sources, metadata)
-    for warning in (*configuration.warnings, *_unknown_topics(files, log_dirs, configuration, named)):
+    unknown = () if is_daemon else _unknown_topics(files, log_dirs, configuration, named)
+    for warning in (*configuration.warnings, *unknown):
         warn(warning)
     return Loaded(configuration, log_dirs)
 
@@ -81,18 +87,30 @@ def topic_configs(
         warn(f"what is configured for topics is not known: {error}")
         return None
     try:
-        found = find_metadata(RealFiles(), log_dirs, configuration.broker.metadata_log_dir)
+        found = _metadata(RealFiles(), log_dirs, configuration.broker)
         return configuration.with_metadata(found).topic
     except CleanerdError as error:
         warn(f"what the cluster overrides for topics is not known: {error}")
         return configuration.topic
 
 
+def _metadata(
+    files: Files, log_dirs: Sequence[str], config: CleanerdConfig, *, asks: bool = True
+) -> ClusterMetadata | None:
+    """Of the metadata log or, where there is none, the live broker's or cluster's answer. Raises as `find_metadata`."""
+    found = find_metadata(files, log_dirs, config.metadata_log_dir)
+    if found is not None or not asks:
+        return found
+    with contextlib.closing(LiveBrokers(files, SystemClock(), lambda: config)) as brokers:
+        return ask_brokers(brokers, files, log_dirs) or ask_cluster(config, files, log_dirs)
+
+
 def _unknown_topics(
     files: Files, log_dirs: Iterable[str], configuration: Configuration, named: frozenset[str] | None
 ) -> Iterator[str]:
     """That a broker's directories have no metadata log, and which topics are left alone; `named`: see `left_alone`."""
-    if configuration.metadata is not None:
+    metadata = configuration.metadata
+    if metadata is not None and metadata.is_whole:
         return
 
     def unknown(path: str) -> set[str] | None:
@@ -109,7 +127,7 @@ def _unknown_topics(
     topics = sorted(set().union(*brokers))
     more = f" and {len(topics) - _SHOWN} more" if len(topics) > _SHOWN else ""
     left = f"; until their cleanup.policy is set, these are left alone: {', '.join(topics[:_SHOWN])}{more}"
-    if brokers:
+    if topics or (brokers and metadata is None):
         yield f"{_NO_METADATA}{left if topics else ''}"
 
 
@@ -148,7 +166,7 @@ def diagnose(arguments: Namespace) -> Diagnosis:
         directories[os.path.abspath(broker.metadata_log_dir)] = None
     unusable = [problem for directory in directories for problem in _directory_problems(directory)]
     try:
-        metadata = find_metadata(files, log_dirs, broker.metadata_log_dir)
+        metadata = _metadata(files, log_dirs, broker)
     except CleanerdError as error:
         unusable.append(str(error))
     else:

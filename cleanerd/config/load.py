@@ -3,7 +3,8 @@
 Precedence of a broker key, highest first (rule 7.22 with cleanerd's own layers around it):
 
 1. command line (`--set`)
-2. metadata log, BROKER record of this node; 3. metadata log, BROKER record "" (dynamic keys only)
+2. metadata log, BROKER record of this node; 3. metadata log, BROKER record "" (dynamic keys only), or, where there is no
+   metadata log, what the broker answers that holds for topics without values of their own
 4. environment, but for `KAFKA_LOG_DIR` where the config file names log directories: many images keep the directory of the
    application logs in that variable
 5. config file
@@ -13,7 +14,7 @@ Precedence of a topic key (spec disk F4):
 
 1. command line (`--topic-set`)
 2. topic file
-3. metadata log, TOPIC record
+3. metadata log, TOPIC record; where there is no metadata log, what the broker answers, but for retention by time and size
 4. the first broker synonym that any of the layers above sets
 5. default
 
@@ -29,7 +30,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from cleanerd.config.keys import BROKER_KEYS, MS_PER_UNIT, TOPIC_KEYS
-from cleanerd.config.model import DEDUPE, CleanerdConfig, KraftMetadata, TopicConfig, TopicDefaults
+from cleanerd.config.model import DEDUPE, CleanerdConfig, ClusterMetadata, TopicConfig, TopicDefaults
 from cleanerd.config.settings import (
     DEFAULT,
     Key,
@@ -50,6 +51,8 @@ MIN_DEDUPE_BYTES_PER_THREAD = 1_048_576
 _LOG_DIRS = ("log.dirs", "log.dir")
 _OWN_RATIO = "cleanerd.min.cleanable.dirty.ratio"
 _LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
+_RETENTION = ("retention.ms", "retention.bytes")
+_LEFT_TO_BROKER = Origin(Layer.BROKER, "deletion by time and size is left to the broker")
 SettingsByKey = Mapping[str, Setting]
 Layers = ChainMap[str, Text]
 """Texts by key; `maps` are the layers, highest precedence first."""
@@ -65,7 +68,7 @@ class Configuration:
 
     broker: CleanerdConfig
     broker_settings: SettingsByKey = field(repr=False)
-    metadata: KraftMetadata | None = field(repr=False)  # None: no cluster to know topics from
+    metadata: ClusterMetadata | None = field(repr=False)  # None: no cluster to know topics from
     _sources: Sources = field(repr=False)
     _broker_texts: Texts = field(repr=False)  # that `broker_settings` are parsed from
     _topic_defaults: SettingsByKey = field(repr=False)
@@ -126,7 +129,7 @@ class Configuration:
         """Values that were written for just this topic, by key."""
         return dict(self._topics.get(topic, {}))
 
-    def with_metadata(self, metadata: KraftMetadata | None) -> "Configuration":
+    def with_metadata(self, metadata: ClusterMetadata | None) -> "Configuration":
         """The same other layers beside this metadata log. Raises `BadConfiguration`."""
         return resolve(self._sources, metadata)
 
@@ -179,7 +182,7 @@ class Configuration:
                 _check_lags(self.topic_settings(topic), f"topic {topic}: ", problems)
 
 
-def resolve(sources: Sources, metadata: KraftMetadata | None = None) -> Configuration:
+def resolve(sources: Sources, metadata: ClusterMetadata | None = None) -> Configuration:
     """Resolve all layers. Raises `BadConfiguration` with every problem found."""
     configuration, problems = examine(sources, metadata)
     if problems:
@@ -187,7 +190,7 @@ def resolve(sources: Sources, metadata: KraftMetadata | None = None) -> Configur
     return configuration
 
 
-def examine(sources: Sources, metadata: KraftMetadata | None = None) -> tuple[Configuration, list[str]]:
+def examine(sources: Sources, metadata: ClusterMetadata | None = None) -> tuple[Configuration, list[str]]:
     """Resolve all layers as far as they go: every problem, and what holds if bad values were not there.
 
     With a problem, the configuration is good for nothing but looking for more of them.
@@ -232,7 +235,7 @@ def _settings(settings: Settings, layers: Layers) -> Iterator[tuple[str, Setting
             yield name, Setting(value, layers[name].origin if is_set else DEFAULT)
 
 
-def _broker_layers(sources: Sources, metadata: KraftMetadata | None) -> Layers:
+def _broker_layers(sources: Sources, metadata: ClusterMetadata | None) -> Layers:
     """The texts that hold."""
     environment = dict(sources.environment)
     if not sources.config_file.keys().isdisjoint(_LOG_DIRS):
@@ -242,22 +245,24 @@ def _broker_layers(sources: Sources, metadata: KraftMetadata | None) -> Layers:
     return Layers(static.maps[0], *dynamic, *static.maps[1:])
 
 
-def _dynamic_layers(metadata: KraftMetadata, static: Texts) -> list[dict[str, Text]]:
+def _dynamic_layers(metadata: ClusterMetadata, static: Texts) -> list[dict[str, Text]]:
     """BROKER records that concern this node; keys outside the dynamic set have no effect (rule 7.21)."""
     return [_dynamic_layer(metadata, node) for node in (*_node_ids(metadata, static), "")]
 
 
-def _node_ids(metadata: KraftMetadata, static: Texts) -> list[str]:
+def _node_ids(metadata: ClusterMetadata, static: Texts) -> list[str]:
     """Id of this node, if known: node.id, else broker.id, else whose directory the metadata log lies in."""
     named = [static[name].strip() for name in ("node.id", "broker.id") if name in static]
     found = [str(metadata.node_id)] if metadata.node_id is not None else []
     return (named + found)[:1]
 
 
-def _dynamic_layer(metadata: KraftMetadata, resource: str) -> dict[str, Text]:
-    origin = Origin(Layer.METADATA, f'BROKER "{resource}" in {metadata.directory}')
+def _dynamic_layer(metadata: ClusterMetadata, resource: str) -> dict[str, Text]:
+    origin = _origin(metadata, f'BROKER "{resource}"')
     records = metadata.broker_configs.get(resource, {})
     dynamic = {name for name, key in BROKER_KEYS.items() if key.scope is Scope.RELOADABLE}
+    if not metadata.is_whole:
+        dynamic.difference_update(*(TOPIC_KEYS[name].synonyms for name in _RETENTION))
     return {name: Text(text, origin) for name, text in records.items() if name in dynamic}
 
 
@@ -296,7 +301,7 @@ def _converted(key: Key, synonym: str, setting: Setting, problems: list[str]) ->
     return Setting(key.default, DEFAULT)
 
 
-def _topic_layers(sources: Sources, metadata: KraftMetadata | None) -> dict[str, Layers]:
+def _topic_layers(sources: Sources, metadata: ClusterMetadata | None) -> dict[str, Layers]:
     """Texts of every topic that is mentioned."""
     records = _topic_records(metadata) if metadata else {}
     layers = (sources.command_line_topics, sources.topic_files, records)
@@ -304,13 +309,25 @@ def _topic_layers(sources: Sources, metadata: KraftMetadata | None) -> dict[str,
     return {topic: Layers(*(dict(layer[topic]) for layer in layers if topic in layer)) for topic in topics}
 
 
-def _topic_records(metadata: KraftMetadata) -> dict[str, Texts]:
-    """TOPIC records; keys that only a newer Kafka knows have no effect."""
+def _topic_records(metadata: ClusterMetadata) -> dict[str, Texts]:
+    """TOPIC records; keys that only a newer Kafka knows have no effect.
+
+    An answer is no reason to delete by time or size: while its broker lives it does that itself, and may do it otherwise
+    when it is back.
+    """
+    left = {} if metadata.is_whole else dict.fromkeys(_RETENTION, Text("-1", _LEFT_TO_BROKER))
     records: dict[str, Texts] = {}
     for topic, values in metadata.topic_configs.items():
-        origin = Origin(Layer.METADATA, f'TOPIC "{topic}" in {metadata.directory}')
-        records[topic] = {name: Text(text, origin) for name, text in values.items() if name in TOPIC_KEYS}
+        origin = _origin(metadata, f'TOPIC "{topic}"')
+        own = {name: Text(text, origin) for name, text in values.items() if name in TOPIC_KEYS}
+        records[topic] = own | left
     return records
+
+
+def _origin(metadata: ClusterMetadata, record: str) -> Origin:
+    if metadata.is_whole:
+        return Origin(Layer.METADATA, f"{record} in {metadata.directory}")
+    return Origin(Layer.BROKER, record)
 
 
 def _check_lags(settings: SettingsByKey, where: str, problems: list[str]) -> None:

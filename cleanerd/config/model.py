@@ -8,7 +8,7 @@ of 8C that cleanerd leaves alone stand in `keys.IGNORED_BROKER_KEYS`, each with 
 process borders (Spark tasks) freely. A topic key that has no value of its own takes that of the first of its broker
 synonyms that is set (8B, 8.N4): so milliseconds beat minutes beat hours. `TopicDefaults` has those synonyms.
 
-`KraftMetadata` is what the cluster's metadata log contributes.
+`ClusterMetadata` is what the cluster's metadata log contributes, or a broker's answer.
 """
 
 from collections.abc import Iterator, Mapping
@@ -137,7 +137,8 @@ class CleanerdConfig(Settings):
     broker_cleaner_grace_ms: Annotated[Long, at_least(0), Key("cleanerd.broker.cleaner.grace.ms",
         "How long a log is left to a live broker's own cleaner that is seen at work; 0: not at all.")] = 900_000
     kafka_bootstrap_servers: Annotated[Words, _SERVERS, Key("cleanerd.kafka.bootstrap.servers",
-        "Brokers to ask for what only the cluster can do (mute); empty: none.")] = ()
+        "Brokers to ask for what only the cluster can do (mute), and for the settings of topics where there is no metadata "
+        "log and no broker that lives in the log directories answers; empty: none.")] = ()
     kafka_client_config: Annotated[Str, matching("(/.+)?", "an absolute path or nothing"),
         Key("cleanerd.kafka.client.config",
         "Properties file of the Kafka client: security.protocol, sasl.*, ssl.*; empty: none.")] = ""
@@ -328,17 +329,20 @@ TopicDefaults: type[Settings] = create_model(
 
 
 @dataclass(frozen=True, slots=True)
-class KraftMetadata:
-    """The configuration in the metadata log (spec disk F4).
+class ClusterMetadata:
+    """What the cluster has configured: by its metadata log (spec disk F4), or by what a broker answers where there is none.
 
-    `broker_configs` is keyed by node id as text, "" being the cluster-wide default. `node_id` is the owner of
-    the log directory that the metadata log was found in, by `meta.properties`. `release` is the one as which
-    that node was last started, major and minor number; None: not known.
+    `topic_ids` has all topics that are known, with None for one without an id. `broker_configs` is keyed by node id as text,
+    "" being the cluster-wide default; of an answer, the values that hold in the broker for topics without their own.
+    `node_id` is the owner of the log directory that the metadata log was found in, by `meta.properties`. `release` is the
+    one as which that node was last started, major and minor number; None: not known. `is_whole`: a topic that is not here
+    does not exist, which an answer cannot say.
     """
 
-    topic_ids: Mapping[str, UUID]
+    topic_ids: Mapping[str, UUID | None]
     topic_configs: Mapping[str, Mapping[str, str]]
     broker_configs: Mapping[str, Mapping[str, str]]
     directory: str = ""
     node_id: int | None = None
     release: str | None = None
+    is_whole: bool = True

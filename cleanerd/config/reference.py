@@ -16,12 +16,12 @@ from cleanerd.config.values import DOUBLE_MAX, UNLIMITED
 _HEAD = """# Configuration reference
 
 Made from `cleanerd/config/model.py` by `cleanerd config reference`; a test compares the two. Where a value can come from,
-highest first: the command line; `topics.d/<topic>.properties`; the cluster's metadata log; the environment; the config
-file; the default. `cleanerd config show --origin` tells which it was. A variable that differs from the config file is a
-warning. `KAFKA_LOG_DIR` gives way to a config file that names log directories: many images keep the directory of the
-application logs in it. `dedupe` in a `cleanup.policy` is an old name of `compact`. *Reload*: the daemon takes a new value
-while it runs; otherwise a reload that changes the key is refused as a whole. *No effect*: the value is checked and shown,
-and nothing in cleanerd depends on it.
+highest first: the command line; `topics.d/<topic>.properties`; the cluster's metadata log or, without one, the broker's
+answer; the environment; the config file; the default. `cleanerd config show --origin` tells which it was. A variable that
+differs from the config file is a warning. `KAFKA_LOG_DIR` gives way to a config file that names log directories: many images
+keep the directory of the application logs in it. `dedupe` in a `cleanup.policy` is an old name of `compact`. *Reload*: the
+daemon takes a new value while it runs; otherwise a reload that changes the key is refused as a whole. *No effect*: the value
+is checked and shown, and nothing in cleanerd depends on it.
 """
 
 _SPARK_CONF = f"""

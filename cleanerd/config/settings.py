@@ -41,6 +41,7 @@ class Layer(Enum):
     COMMAND_LINE = "command line"
     TOPIC_FILE = "topic file"
     METADATA = "metadata log"
+    BROKER = "broker's answer"
     ENVIRONMENT = "environment"
     CONFIG_FILE = "config file"
     DEFAULT = "default"

@@ -7,8 +7,9 @@ are secrets: they are in no message, log line or answer.
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple, Self
+from uuid import UUID
 
 import javaproperties
 
@@ -19,6 +20,15 @@ _TIMEOUT_MS = 10_000
 _TAKEN_S, _TAKEN_TRIES = 0.5, 20  # pause between questions, and how many more than one
 _JAAS = re.compile(r'(username|password)="((?:[^"\\]|\\.)*)"')
 _DYNAMIC = "DYNAMIC_TOPIC_CONFIG"
+
+
+class AnsweredTopic(NamedTuple):
+    """A topic: the values that hold, and the names of those that are its own. `topic_id` None: its broker knows of none."""
+
+    name: str
+    topic_id: UUID | None
+    values: Mapping[str, str]
+    own: Collection[str]
 
 
 class KafkaAdmin:
@@ -61,6 +71,26 @@ class KafkaAdmin:
             topic: entry["value"] if entry["config_source"] == _DYNAMIC else None
             for topic, entry in told.items()
         }
+
+    def topics(self, names: Iterable[str]) -> list[AnsweredTopic]:
+        """Those of these topics that the cluster has."""
+        from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415
+
+        described = self._ask(lambda: self._client.describe_topics(sorted(names)))
+        ids = {topic["name"]: topic.get("topic_id") for topic in described if not topic["error_code"]}
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in ids]
+        found = self._ask(lambda: self._client.describe_configs(resources, config_filter="all"))
+        configs = found.get("topic", {})
+        return [
+            AnsweredTopic(
+                name,
+                topic_id if isinstance(topic_id, UUID) and topic_id.int else None,
+                {key: entry["value"] for key, entry in configs[name].items() if entry["value"] is not None},
+                frozenset(key for key, entry in configs[name].items() if entry["config_source"] == _DYNAMIC),
+            )
+            for name, topic_id in ids.items()
+            if configs.get(name)
+        ]
 
     def _values(self, topics: Iterable[str], key: str) -> dict[str, Any]:
         from kafka.admin import ConfigResource, ConfigResourceType  # noqa: PLC0415

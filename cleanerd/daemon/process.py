@@ -11,19 +11,22 @@ USR1     stacks of all threads to stderr
 =======  ==========================================================================
 """
 
+import contextlib
 import faulthandler
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import TracebackType
 
 import structlog
 
 from cleanerd import __version__
+from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.config.load import Configuration
-from cleanerd.config.model import CleanerdConfig, KraftMetadata
+from cleanerd.config.model import CleanerdConfig, ClusterMetadata
 from cleanerd.config.reload import ReloadPlan
 from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.api.control_server import ControlServer
@@ -41,10 +44,11 @@ from cleanerd.daemon.store import Store
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.daemon.telemetry import log_setup as logs
 from cleanerd.daemon.work.mutes import Mutes
-from cleanerd.env.clock import SystemClock
+from cleanerd.daemon.work.topic_answers import ClusterNews, TopicAnswers
+from cleanerd.env.clock import Clock, SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.env.host import user_name
-from cleanerd.errors import Fatal
+from cleanerd.errors import BadConfiguration, Fatal, attempt
 from cleanerd.format.names import CLUSTER_METADATA_TOPIC
 from cleanerd.storage.metadata_tail import MetadataTail
 
@@ -69,7 +73,7 @@ class Daemon:
         log_dirs: tuple[str, ...],
         config_file: str | None,
         load: Callable[[], Configuration],
-        read_metadata: Callable[[], KraftMetadata | None],
+        read_metadata: Callable[[], ClusterMetadata | None],
         warnings: Iterable[str] = (),
     ) -> None:
         config, clock = configuration.broker, SystemClock()
@@ -82,15 +86,14 @@ class Daemon:
         self._reload_wanted = threading.Event()
         self._history = _open_history(config.state_dir, config.history_max_bytes)
         self._mutes = Mutes(self._history, clock, lambda: self._reloader.current)
+        self._answers = TopicAnswers(self._history, RealFiles(), clock, log_dirs)
         self._reloader = Reloader(
-            configuration.with_mutes(self._mutes.ratios()),
-            lambda: load().with_mutes(self._mutes.ratios()),
-            read_metadata,
+            self._first(configuration, clock),
+            lambda: self._whole(load()),
+            lambda: read_metadata() or self._answers.held,
             self._apply,
             clock,
         )
-        metadata = dict.fromkeys([config.metadata_log_dir, *log_dirs])
-        self._tail = MetadataTail(RealFiles(), [f"{path}/{CLUSTER_METADATA_TOPIC}-0" for path in metadata])
         self._refreshing = threading.Lock()
         self._parts = build_parts(
             lambda: self._reloader.current,
@@ -106,9 +109,34 @@ class Daemon:
         self._parts.metrics.read_with(lambda: scraped_metrics.read(self._parts, self._crew, self._reloader))
         self._control = Control(self._parts, self._crew, self._reloader, self._mutes)
         self._status_line = StatusLine(self._parts, self._reloader)
-        self._watcher = ConfigWatcher(
-            config_file, [config.metadata_log_dir, *log_dirs], self._reload, clock=clock
-        )
+        self._news = self._cluster_news(quickly=True)
+        self._watcher = ConfigWatcher(config_file, self._cluster_news(), self._reload, clock=clock)
+
+    def _first(self, configuration: Configuration, clock: Clock) -> Configuration:
+        """What the daemon starts with: a broker is asked where there is no metadata log."""
+        if configuration.metadata is None:
+            config = configuration.broker
+            with contextlib.closing(LiveBrokers(RealFiles(), clock, lambda: config)) as brokers:
+                attempt(partial(self._answers.ask, brokers, config), ", ".join(self._answers.log_dirs))
+        try:
+            return self._whole(configuration)
+        except (
+            BadConfiguration
+        ) as error:  # by what the broker answered: asked again, it is a reload that is refused
+            _log.warning("configuration_warning", reason=str(error))
+            return configuration.with_mutes(self._mutes.ratios())
+
+    def _whole(self, configuration: Configuration) -> Configuration:
+        """With what is in no file."""
+        if configuration.metadata is None:
+            configuration = configuration.with_metadata(self._answers.held)
+        return configuration.with_mutes(self._mutes.ratios())
+
+    def _cluster_news(self, *, quickly: bool = False) -> ClusterNews:
+        parts = self._parts
+        roots = dict.fromkeys([parts.configuration().broker.metadata_log_dir, *parts.log_dirs])
+        tail = MetadataTail(RealFiles(), [f"{path}/{CLUSTER_METADATA_TOPIC}-0" for path in roots])
+        return ClusterNews(tail, self._answers, parts.brokers, parts.configuration, quickly=quickly)
 
     def run(self) -> int:
         """Run until a signal to stop; the exit code. Raises Fatal when it cannot start."""
@@ -179,9 +207,9 @@ class Daemon:
         self._supervisor.apply(plan)
 
     def _refresh(self) -> None:
-        """Take in what the metadata log has got since the last look: before a commit, ahead of the watcher."""
+        """Take in what the cluster has said since the last look: before a commit, ahead of the watcher."""
         with self._refreshing:
-            if self._tail.has_news():
+            if self._news.has_news():
                 self._reload(ReloadTrigger.METADATA)
 
     def _reload(self, trigger: ReloadTrigger) -> bool:

@@ -7,7 +7,7 @@ events   one `HistoryEvent` as JSON, with its time,  with synchronous=NORMAL: a 
          topic and partition to search by            never the file
 samples  size and dirt of a log (by a hash of its    the same; at most a fourth of the file, the oldest go first
          directory; 0: of all logs) at an instant
-state    (kind, key) -> JSON object                  the same, but with synchronous=FULL for holds and mutes
+state    (kind, key) -> JSON object                  the same, but with synchronous=FULL for all but failures
 =======  ==========================================  =================================================================
 
 State is kept in memory too, which is what readers get. The daemon never stops because of this file: a damaged one is moved
@@ -36,7 +36,8 @@ from cleanerd.daemon.values.sample import SizeSample
 HOLD = "hold"
 MUTE = "mute"
 MOVING = "moving"
-_DURABLE = {HOLD, MUTE, MOVING}
+ANSWER, ANSWERED = "answer", "answered"
+_DURABLE = {HOLD, MUTE, MOVING, ANSWER, ANSWERED}
 """Kinds of state that are on stable storage when `put` or `delete` answers True."""
 
 _SCHEMA = """

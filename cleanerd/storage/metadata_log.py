@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Iterator
 from uuid import UUID
 
-from cleanerd.config.model import KraftMetadata
+from cleanerd.config.model import ClusterMetadata
 from cleanerd.env.files import Files
 from cleanerd.errors import BadUsage, CorruptFile, DirOffline, SourceChanged
 from cleanerd.format.batch import BatchHeader, Record, decode_batch, iterate_batches, parse_header
@@ -57,7 +57,7 @@ _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _Batch = tuple[int, BatchHeader, list[Record]]  # position in the file first
 
 
-def find_metadata(files: Files, log_dirs: Iterable[str], metadata_log_dir: str) -> KraftMetadata | None:
+def find_metadata(files: Files, log_dirs: Iterable[str], metadata_log_dir: str) -> ClusterMetadata | None:
     """The metadata that `log_dirs` live by: in one of them, else in a `metadata_log_dir` of the same cluster.
 
     None where there is none. Raises: `BadUsage` for directories of different nodes; as `read_metadata` else. A directory
@@ -96,7 +96,7 @@ def _may_hide_metadata(files: Files, log_dir: str, *, is_brokers: bool) -> bool:
         return is_brokers
 
 
-def read_metadata(files: Files, directory: str, node_id: int | None = None) -> KraftMetadata:
+def read_metadata(files: Files, directory: str, node_id: int | None = None) -> ClusterMetadata:
     """Read a metadata log, also a live one.
 
     Raises: `CorruptFile` for unreadable bytes or a gap, `DirOffline` for a system error (snapshots have mode
@@ -110,7 +110,7 @@ def read_metadata(files: Files, directory: str, node_id: int | None = None) -> K
         except OSError as error:
             raise _offline(directory, error) from error
         release = None if node_id is None else image.releases.get(node_id)
-        return KraftMetadata(
+        return ClusterMetadata(
             image.topic_ids(), image.topic_configs, image.broker_configs, directory, node_id, release
         )
     raise SourceChanged(f"{directory}: files vanished during each of {ATTEMPTS_MAX} readings")

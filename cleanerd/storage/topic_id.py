@@ -7,7 +7,7 @@ old id belongs to no topic any more: the broker removes it, cleanerd leaves it a
 from dataclasses import dataclass
 from uuid import UUID
 
-from cleanerd.config.model import KraftMetadata
+from cleanerd.config.model import ClusterMetadata
 from cleanerd.errors import SourceChanged
 from cleanerd.format.errors import FormatError
 from cleanerd.format.names import PARTITION_METADATA
@@ -52,8 +52,8 @@ def read_topic_id(partition: PartitionDir) -> str | None:
         ) from problem
 
 
-def why_not_of_cluster(partition: PartitionDir, topic: str, metadata: KraftMetadata | None) -> str | None:
-    """Why a partition directory of `topic` must be left alone; None: it is the cluster's, or there is none.
+def why_not_of_cluster(partition: PartitionDir, topic: str, metadata: ClusterMetadata | None) -> str | None:
+    """Why a partition directory of `topic` must be left alone; None: it is the cluster's, or there is none. Raises OSError.
 
     A topic that the metadata log does not know has no configuration either: the defaults would be retention
     by time, whatever the topic was.
@@ -61,7 +61,9 @@ def why_not_of_cluster(partition: PartitionDir, topic: str, metadata: KraftMetad
     if metadata is None:
         return None
     expected = metadata.topic_ids.get(topic)
-    if expected is None:
+    if not metadata.is_whole and not partition.files.exists(partition.path_of(PARTITION_METADATA)):
+        return None  # no broker with ZooKeeper takes it for a stray one
+    if expected is None and metadata.is_whole:
         return (
             f"{partition.path}: expected a topic of the cluster, found none named {topic} in its metadata log"
         )

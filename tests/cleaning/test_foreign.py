@@ -8,7 +8,7 @@ import pytest
 
 from cleanerd.cleaning.foreign import left_alone, why_foreign
 from cleanerd.config.load import resolve
-from cleanerd.config.model import KraftMetadata
+from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.sources import read_sources
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
@@ -48,7 +48,7 @@ def alone(  # what is left alone
     assignments: Sequence[tuple[str, str]] = (),
     topics: Sequence[tuple[str, str, str]] = (),
     named: Sequence[str] | None = (),
-    metadata: KraftMetadata | None = None,
+    metadata: ClusterMetadata | None = None,
 ) -> set[str]:
     config = Path(log_dir).parent / "server.properties"
     config.write_text(file)
@@ -106,6 +106,27 @@ def test_a_log_without_a_topic_id_is_of_no_topic_of_a_kraft_broker(tmp_path: Pat
     assert alone(log_dir, file="log.cleanup.policy=compact\n") == {*TOPICS}
 
 
+def test_what_the_broker_answers_is_known(tmp_path: Path) -> None:
+    """Of that topic, by its id; of another of its name, and of topics that it does not know, it says nothing."""
+    ids = {"orders": OURS, "plain": OTHERS}
+    log_dir = directory(tmp_path / "logs", ids=ids)
+    compact = {"cleanup.policy": "compact"}
+
+    def answer(*topics: str) -> ClusterMetadata:
+        own = dict.fromkeys(topics, compact)
+        return ClusterMetadata(dict.fromkeys(topics, OURS), own, {"": compact}, is_whole=False)
+
+    assert alone(log_dir, named=None, metadata=answer("orders")) == {"plain"}
+    assert alone(log_dir, named=["plain"], metadata=answer("orders")) == {"plain"}
+    assert alone(log_dir, named=None, metadata=answer("orders", "plain")) == {"plain"}
+    own = [("plain", "cleanup.policy", "compact")]
+    assert alone(log_dir, named=None, topics=own, metadata=answer("orders")) == set()
+    log_dir = directory(tmp_path / "old", ids={"plain": OURS})  # as of a release that writes no topic ids
+    assert alone(log_dir, named=None, metadata=answer("orders", "plain")) == set()
+    nameless = ClusterMetadata({"plain": None}, {"plain": compact}, {}, is_whole=False)
+    assert alone(log_dir, named=None, metadata=nameless) == {"orders"}
+
+
 def test_in_a_directory_of_no_broker_everything_is_known(tmp_path: Path) -> None:
     """What holds for its logs is what the user configured, or Kafka's defaults."""
     log_dir = directory(tmp_path / "logs", None, dict.fromkeys(TOPICS, OURS))
@@ -115,7 +136,7 @@ def test_in_a_directory_of_no_broker_everything_is_known(tmp_path: Path) -> None
 
 def test_what_the_cluster_does_not_have_is_taken_only_by_name_and_policy(tmp_path: Path) -> None:
     """It is left of a topic that was deleted: what the cluster says of the topic of that name is not about it."""
-    metadata = KraftMetadata({"orders": OURS, "plain": OURS}, {"plain": {"cleanup.policy": "compact"}}, {})
+    metadata = ClusterMetadata({"orders": OURS, "plain": OURS}, {"plain": {"cleanup.policy": "compact"}}, {})
     log_dir = directory(tmp_path / "logs", META_PROPERTIES, {"orders": OURS, "plain": OTHERS})
     assert alone(log_dir, metadata=metadata) == {"plain"}
     assert alone(log_dir, assignments=[COMPACT], metadata=metadata) == {"plain"}
@@ -139,11 +160,11 @@ def test_what_lies_elsewhere_in_part_is_left_alone(tmp_path: Path, settings: dic
     log_dir = directory(tmp_path / "logs", META_PROPERTIES, dict.fromkeys(TOPICS, OURS))
     ids = dict.fromkeys(TOPICS, OURS)
     plain = {"cleanup.policy": "compact", "remote.storage.enable": "false", "diskless.enable": "false"}
-    metadata = KraftMetadata(ids, {"orders": settings, "plain": plain}, {})
+    metadata = ClusterMetadata(ids, {"orders": settings, "plain": plain}, {})
     assert alone(log_dir, metadata=metadata, named=None) == {"orders"}
     tiered = settings | {"cleanup.policy": "delete"}
     is_kafkas = "remote.storage.enable" in settings
-    metadata = KraftMetadata(ids, {"orders": tiered, "plain": plain}, {})
+    metadata = ClusterMetadata(ids, {"orders": tiered, "plain": plain}, {})
     assert alone(log_dir, metadata=metadata, named=None) == (set() if is_kafkas else {"orders"})
 
 
@@ -167,7 +188,7 @@ def test_a8_what_the_broker_may_be_unable_to_load_is_left_alone_until_somebody_s
     log_dir = LogDir.at(RealFiles(), place, SystemClock())
 
     def why(release: str | None, *said: tuple[str, str, str]) -> str | None:
-        metadata = KraftMetadata(ids, policies, {}, release=release)
+        metadata = ClusterMetadata(ids, policies, {}, release=release)
         return why_foreign(log_dir, tp, resolve(read_sources(None, (), said), metadata))
 
     assert f"last started as Kafka {release}, whose group coordinator" in str(why(release))

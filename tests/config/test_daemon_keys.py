@@ -7,7 +7,7 @@ import pytest
 from cleanerd.cli.main import main
 from cleanerd.config.keys import BROKER_KEYS
 from cleanerd.config.load import resolve
-from cleanerd.config.model import KraftMetadata
+from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.reload import plan_reload
 from cleanerd.config.sources import environment_variable, read_sources
 from cleanerd.config.values import ValueType
@@ -102,7 +102,7 @@ def test_variables_by_their_whole_names(
 def test_records_of_the_metadata_log_set_what_may_change_at_run_time() -> None:
     """7.22 for keys of ours: one `kafka-configs` call for all machines; not what needs a restart."""
     records = {"cleanerd.scan.interval.ms": "5", "cleanerd.state.dir": "/elsewhere"}
-    broker = resolve(read_sources(), KraftMetadata({}, {}, {"": records}, "/m")).broker
+    broker = resolve(read_sources(), ClusterMetadata({}, {}, {"": records}, "/m")).broker
     assert (broker.scan_interval_ms, broker.state_dir) == (5, "/var/lib/cleanerd")
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cleanerd.config.load import Configuration, resolve
-from cleanerd.config.model import KraftMetadata
+from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.sources import read_sources
 from cleanerd.errors import BadConfiguration
 
@@ -19,7 +19,7 @@ HOUR_MS = 3_600_000
 def configured(
     broker: Mapping[str, str] | None = None,
     topics: Mapping[str, Mapping[str, str]] | None = None,
-    metadata: KraftMetadata | None = None,
+    metadata: ClusterMetadata | None = None,
 ) -> Configuration:
     topic_assignments = [
         (topic, key, value) for topic, texts in (topics or {}).items() for key, value in texts.items()
@@ -30,7 +30,7 @@ def configured(
 def problems_of(
     broker: Mapping[str, str] | None = None,
     topics: Mapping[str, Mapping[str, str]] | None = None,
-    metadata: KraftMetadata | None = None,
+    metadata: ClusterMetadata | None = None,
 ) -> list[str]:
     with pytest.raises(BadConfiguration) as caught:
         configured(broker, topics, metadata)
@@ -41,8 +41,8 @@ def kraft(
     topics: Mapping[str, Mapping[str, str]] | None = None,
     brokers: Mapping[str, Mapping[str, str]] | None = None,
     node_id: int | None = None,
-) -> KraftMetadata:
-    return KraftMetadata({}, topics or {}, brokers or {}, "/m", node_id)
+) -> ClusterMetadata:
+    return ClusterMetadata({}, topics or {}, brokers or {}, "/m", node_id)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,9 @@ def test_precedence_of_topic_layers(tmp_path: Path) -> None:
     topic_file.write_text("delete.retention.ms=2\n")
     records = kraft({"t": {"delete.retention.ms": "3"}}, {"": {"log.cleaner.delete.retention.ms": "4"}})
 
-    def value(*overrides: tuple[str, str, str], metadata: KraftMetadata | None = records) -> tuple[int, str]:
+    def value(
+        *overrides: tuple[str, str, str], metadata: ClusterMetadata | None = records
+    ) -> tuple[int, str]:
         settings = resolve(read_sources(str(path), (), overrides), metadata).topic_settings("t")
         return settings["delete.retention.ms"].value, settings["delete.retention.ms"].origin.layer.value
 
@@ -376,3 +378,27 @@ def test_dedupe_is_an_old_name_of_compact() -> None:
         "cleanup.policy: dedupe is an old name of compact (command line: --topic-set t:cleanup.policy)",
     )
     assert problems_of(topics={"t": {"cleanup.policy": "dedup"}})
+
+
+def test_a_brokers_answer_stands_where_a_metadata_log_would(tmp_path: Path) -> None:
+    """Each value says where it comes from; retention by time and size is nobody's but the broker's."""
+    (tmp_path / "topics.d").mkdir()
+    (tmp_path / "topics.d" / "named.properties").write_text("retention.ms=7\n")
+    config = tmp_path / "server.properties"
+    config.write_text("log.cleaner.delete.retention.ms=1\nlog.cleaner.min.compaction.lag.ms=1\n")
+    own = {"cleanup.policy": "compact,delete", "retention.ms": "1000", "of.a.newer.kafka": "x"}
+    brokers = {"log.cleaner.delete.retention.ms": "5000", "log.cleaner.min.compaction.lag.ms": "3"}
+    brokers["log.retention.ms"] = "1000"
+    answer = ClusterMetadata(
+        {"t": None, "named": None}, {"t": own, "named": own}, {"": brokers}, is_whole=False
+    )
+    command_line = [("log.cleaner.min.compaction.lag.ms", "2")]
+    found = resolve(read_sources(str(config), command_line), answer)
+    shown = {key: (one.value, str(one.origin)) for key, one in found.topic_settings("t").items()}
+    left = "broker's answer: deletion by time and size is left to the broker"
+    assert shown["cleanup.policy"] == (("compact", "delete"), 'broker\'s answer: TOPIC "t"')
+    assert shown["retention.ms"] == shown["retention.bytes"] == (-1, left)
+    assert shown["delete.retention.ms"] == (5000, 'broker\'s answer: BROKER ""')
+    assert shown["min.compaction.lag.ms"] == (2, "command line: --set log.cleaner.min.compaction.lag.ms")
+    assert found.topic("named").retention_ms == 7
+    assert found.topic("unknown").retention_ms == 168 * HOUR_MS

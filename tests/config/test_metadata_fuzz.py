@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cleanerd.config.model import KraftMetadata
+from cleanerd.config.model import ClusterMetadata
 from cleanerd.errors import CleanerdError
 from tests.storage.test_metadata_log import (
     OTHER_ID,
@@ -60,7 +60,7 @@ LAST = {"log": LOG[-1], "log after a snapshot": LOG[3]}
 Said = tuple[dict[str, object], dict[str, dict[str, str]]]
 
 
-def said(metadata: KraftMetadata) -> Said:
+def said(metadata: ClusterMetadata) -> Said:
     return dict(metadata.topic_ids), {name: dict(found) for name, found in metadata.topic_configs.items()}
 
 

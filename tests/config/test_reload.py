@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cleanerd.config.keys import BROKER_KEYS
 from cleanerd.config.load import Configuration
-from cleanerd.config.model import KraftMetadata
+from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.reload import CLEANER_KEYS, ReloadPlan, plan_reload
 from cleanerd.config.settings import Scope
 from cleanerd.errors import BadConfiguration
@@ -31,8 +31,8 @@ def kraft(
     topics: Mapping[str, Texts] | None = None,
     cluster: Texts | None = None,
     ids: Mapping[str, UUID] | None = None,
-) -> KraftMetadata:
-    return KraftMetadata(ids or {}, topics or {}, {"": cluster or {}}, "/m", 1)
+) -> ClusterMetadata:
+    return ClusterMetadata(ids or {}, topics or {}, {"": cluster or {}}, "/m", 1)
 
 
 def planned(old: Texts, new: Texts) -> ReloadPlan:
@@ -246,6 +246,16 @@ def test_a_vanished_metadata_log_is_refused() -> None:
     (problem,) = refusals(old, configured())
     assert problem == "/m: expected the cluster's metadata log, found none"
     assert plan_reload(configured(), old).topics.keys() == {"t"}
+    answer = ClusterMetadata({"t": None}, {"t": {"cleanup.policy": "compact"}}, {}, is_whole=False)
+    assert refusals(old, configured(metadata=answer)) == [problem]
+
+
+def test_an_answer_that_holds_no_longer_is_taken_back() -> None:
+    """Its topics are left alone then; what was being compacted is stopped."""
+    own = {"t": {"cleanup.policy": "compact"}}
+    old = configured(metadata=ClusterMetadata({"t": UUID(int=1)}, own, {}, is_whole=False))
+    plan = plan_reload(old, configured(metadata=ClusterMetadata({}, {}, {}, is_whole=False)))
+    assert (plan.compact_removed, plan.topic_ids) == ({"t"}, {"t"})
 
 
 def test_with_metadata_keeps_the_other_layers() -> None:

@@ -14,7 +14,7 @@ import pytest
 from watchdog.observers.api import BaseObserver
 
 from cleanerd.config.load import Configuration, resolve
-from cleanerd.config.model import KraftMetadata
+from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.reload import ReloadPlan
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.configuration.reload import Reloader, ReloadTrigger
@@ -22,7 +22,9 @@ from cleanerd.daemon.configuration.watch import SETTLE_S, ConfigWatcher
 from cleanerd.env.clock import SystemClock
 from cleanerd.env.files import RealFiles
 from cleanerd.format.batch import Record, encode_batch, iterate_batches
+from cleanerd.format.names import CLUSTER_METADATA_TOPIC
 from cleanerd.storage.metadata_log import find_metadata
+from cleanerd.storage.metadata_tail import MetadataTail
 
 LONG_S = 600.0
 """A pause between two looks that no test lives to see: what is seen, inotify told."""
@@ -58,6 +60,10 @@ def reloads() -> Reloads:
     return Reloads()
 
 
+def tail(*log_dirs: str) -> MetadataTail:
+    return MetadataTail(RealFiles(), [f"{log_dir}/{CLUSTER_METADATA_TOPIC}-0" for log_dir in log_dirs])
+
+
 @contextmanager
 def watching(
     reloads: Reloads, config_file: Path | None, *log_dirs: Path, **arguments: object
@@ -65,7 +71,7 @@ def watching(
     """A watcher that has done the reloads that it begins with."""
     watcher = ConfigWatcher(
         str(config_file) if config_file else None,
-        [str(log_dir) for log_dir in log_dirs],
+        tail(*map(str, log_dirs)),
         reloads,
         **{"poll_s": LONG_S, **arguments},  # type: ignore[arg-type]
     )
@@ -196,7 +202,7 @@ def test_a_change_since_the_configuration_was_read_is_seen(
     """Nobody knows of one: the first look is a reload, of files and of a metadata log."""
     log_dir = tmp_path / "logs"
     append(log_dir, NO_OP)
-    watcher = ConfigWatcher(str(config), ["/nowhere", str(log_dir)], reloads, poll_s=LONG_S)
+    watcher = ConfigWatcher(str(config), tail("/nowhere", str(log_dir)), reloads, poll_s=LONG_S)
     watcher.start()
     try:
         assert [reloads.next()[0], reloads.next()[0]] == [ReloadTrigger.FILES, ReloadTrigger.METADATA]
@@ -287,7 +293,7 @@ def test_stop_does_not_wait_for_the_next_look(config: Path, reloads: Reloads) ->
 
 def test_a_watcher_that_was_never_started_stops(config: Path, reloads: Reloads) -> None:
     """A daemon may fail between the two."""
-    ConfigWatcher(str(config), [], reloads).stop()
+    ConfigWatcher(str(config), tail(), reloads).stop()
 
 
 def test_files_and_metadata_log_reach_the_daemon(config: Path, tmp_path: Path) -> None:
@@ -297,7 +303,7 @@ def test_files_and_metadata_log_reach_the_daemon(config: Path, tmp_path: Path) -
     config.write_text(f"log.dirs={log_dir}\n")
     plans: queue.Queue[ReloadPlan] = queue.Queue()
 
-    def metadata() -> KraftMetadata | None:
+    def metadata() -> ClusterMetadata | None:
         return find_metadata(RealFiles(), [str(log_dir)], str(log_dir))
 
     def load() -> Configuration:
@@ -305,7 +311,7 @@ def test_files_and_metadata_log_reach_the_daemon(config: Path, tmp_path: Path) -
 
     reloader = Reloader(load(), load, metadata, plans.put, SystemClock())
     watcher = ConfigWatcher(
-        str(config), [str(log_dir)], lambda trigger: not reloader.reload(trigger).problems, poll_s=0.02
+        str(config), tail(str(log_dir)), lambda trigger: not reloader.reload(trigger).problems, poll_s=0.02
     )
     watcher.start()
     try:

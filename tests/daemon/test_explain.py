@@ -132,8 +132,9 @@ def test_a_log_of_an_unknown_topic_has_neither_policy_nor_date(daemon: DaemonPro
     (planned,) = daemon.ask("retention", "unknown-0", "--dry-run")["retention"]
     assert (planned["outcome"], planned["segments"], planned["next_ms"]) == ("skipped", 0, None)
     assert "is not known" in planned["reason"]
-    warned = [event["reason"] for event in daemon.events() if event["event"] == "configuration_warning"]
-    assert any(reason.endswith("these are left alone: unknown") for reason in warned)
+    (left,) = (event for event in daemon.events() if event["event"] == "topics_unknown")
+    assert (left["count"], left["topics"]) == (1, ["unknown"])
+    assert left["reason"] == "a broker's without a metadata log; cleanerd.commit.live is off"
 
 
 def test_a_clean_log_may_be_rolled(daemon: DaemonProcess) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from cleanerd.config.model import KraftMetadata
+from cleanerd.config.model import ClusterMetadata
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.format.names import CLEANERD_LOCK, META_PROPERTIES, PARTITION_METADATA
@@ -45,7 +45,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def scanner_of(world: World, files: Files) -> Scanner:
     """Of a cluster that has the topics of `world`."""
-    metadata = KraftMetadata(dict.fromkeys(TOPICS, TOPIC_ID), {}, {})
+    metadata = ClusterMetadata(dict.fromkeys(TOPICS, TOPIC_ID), {}, {})
     configuration = replace(world.reloader.current, metadata=metadata)
     return Scanner(replace(world.parts, files=files, configuration=lambda: configuration))
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from cleanerd.config.load import Configuration, resolve
-from cleanerd.config.model import KraftMetadata
+from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.reload import ReloadPlan
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadStatus, ReloadTrigger
@@ -20,8 +20,8 @@ COMPACT, DELETE = ({"t": {"cleanup.policy": policy}} for policy in ("compact", "
 TOPIC_ID = UUID(int=7)
 
 
-def kraft(topics: dict[str, dict[str, str]]) -> KraftMetadata:
-    return KraftMetadata({"t": TOPIC_ID}, topics, {}, "/m", 1)
+def kraft(topics: dict[str, dict[str, str]]) -> ClusterMetadata:
+    return ClusterMetadata({"t": TOPIC_ID}, topics, {}, "/m", 1)
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Daemon:
     """A config file, a metadata log that is whatever the test says, and a record of what was applied."""
 
     path: Path
-    metadata: Callable[[], KraftMetadata | None] = lambda: None
+    metadata: Callable[[], ClusterMetadata | None] = lambda: None
     applied: list[ReloadPlan] = field(default_factory=list)
     refuse: bool = False
     reloader: Reloader = field(init=False)
@@ -125,7 +125,7 @@ def test_a_vanished_or_unreadable_file_keeps_the_old(daemon: Daemon) -> None:
     assert "No such file" in daemon.reload().problems[0]
     daemon.path.write_text("log.cleaner.backoff.ms=5\n")
 
-    def offline() -> KraftMetadata:
+    def offline() -> ClusterMetadata:
         raise DirOffline("/m: cannot be read: Input/output error")
 
     daemon.metadata = offline

@@ -14,7 +14,7 @@ import pytest
 
 from cleanerd.cleaning.retain import Retained
 from cleanerd.config.load import Configuration, resolve
-from cleanerd.config.model import KraftMetadata, TopicConfig
+from cleanerd.config.model import ClusterMetadata, TopicConfig
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import ListedLog
@@ -196,9 +196,9 @@ def test_1_32_a_move_of_another_topic_of_the_same_name_is_left_alone(tmp_path: P
     assert len(list(future.glob("*.log"))) == 3
 
 
-def cluster(topic_id: int) -> KraftMetadata:
+def cluster(topic_id: int) -> ClusterMetadata:
     """One that knows the topic under this id."""
-    return KraftMetadata({"t": UUID(int=topic_id)}, {}, {})
+    return ClusterMetadata({"t": UUID(int=topic_id)}, {}, {})
 
 
 def test_nothing_begins_where_a_broker_is_coming(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cleanerd.config.load import Configuration, resolve
-from cleanerd.config.model import KraftMetadata
+from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadTrigger
@@ -100,5 +100,5 @@ class World:
         return resolve(read_sources(str(self._file)))
 
 
-def _no_metadata() -> KraftMetadata | None:
+def _no_metadata() -> ClusterMetadata | None:
     return None

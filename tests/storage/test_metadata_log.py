@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanerd.config.model import KraftMetadata
+from cleanerd.config.model import ClusterMetadata
 from cleanerd.env.files import READ_MAX_BYTES, RealFiles
 from cleanerd.errors import BadUsage, CorruptFile, DirOffline, SourceChanged
 from cleanerd.format.batch import Record, encode_batch
@@ -95,7 +95,7 @@ def log(directory: Path, **files: bytes) -> Path:
     return directory
 
 
-def read(directory: Path) -> KraftMetadata:
+def read(directory: Path) -> ClusterMetadata:
     return read_metadata(RealFiles(), str(directory))
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cleanerd.config.load import Configuration
-from cleanerd.config.model import KraftMetadata
+from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.reload import ReloadPlan, plan_reload
 from cleanerd.env.clock import Clock
 from cleanerd.errors import BadConfiguration
@@ -67,7 +67,7 @@ class Reloader:
         self,
         configuration: Configuration,
         load: Callable[[], Configuration],
-        read_metadata: Callable[[], KraftMetadata | None],
+        read_metadata: Callable[[], ClusterMetadata | None],
         apply: Callable[[ReloadPlan], None],
         clock: Clock,
     ) -> None:

@@ -13,7 +13,8 @@ has no policy.
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Protocol
 
 from watchdog.events import (
     DirCreatedEvent,
@@ -33,9 +34,6 @@ from watchdog.observers.api import BaseObserver, ObservedWatch
 from cleanerd.config.sources import topic_directory
 from cleanerd.daemon.configuration.reload import ReloadTrigger
 from cleanerd.env.clock import Clock, SystemClock
-from cleanerd.env.files import RealFiles
-from cleanerd.format.names import CLUSTER_METADATA_TOPIC
-from cleanerd.storage.metadata_tail import MetadataTail
 
 SETTLE_S = 0.2
 POLL_S = 5.0
@@ -58,19 +56,26 @@ _LINKS_MAX = 40
 _Fingerprint = tuple[tuple[str, int, int, int, int], ...]
 
 
+class News(Protocol):
+    """What the cluster has configured: its metadata log (`storage.metadata_tail`), or what its brokers answer."""
+
+    def has_news(self) -> bool:
+        """Whether something that matters may have come since the last call. Never raises."""
+        ...
+
+
 class ConfigWatcher:
     """Calls `reload(trigger)`, which returns whether the reload was adopted, when there may be something new.
 
     Begins with one reload of files and metadata log, as far as they are there: what happened since the
-    configuration was read is not known. One of `log_dirs` may hold a metadata log; the first that does counts.
-    `reload` must not raise; it runs in the watcher's own thread. A metadata log that was refused is tried
-    again, with growing pauses.
+    configuration was read is not known. `reload` must not raise; it runs in the watcher's own thread. What was refused of
+    `metadata` is tried again, with growing pauses.
     """
 
     def __init__(
         self,
         config_file: str | None,
-        log_dirs: Sequence[str],
+        metadata: News,
         reload: Callable[[ReloadTrigger], bool],
         *,
         clock: Clock | None = None,
@@ -78,9 +83,7 @@ class ConfigWatcher:
         observer: Callable[[], BaseObserver] = Observer,
     ) -> None:
         self._config_file = config_file
-        self._tail = MetadataTail(
-            RealFiles(), [os.path.join(log_dir, f"{CLUSTER_METADATA_TOPIC}-0") for log_dir in log_dirs]
-        )
+        self._metadata = metadata
         self._reload = reload
         self._clock = clock or SystemClock()
         self._poll_s = poll_s
@@ -132,7 +135,7 @@ class ConfigWatcher:
         if self._stopping.is_set() or now_s < self._metadata_due_s:
             return
         self._metadata_due_s = now_s + self._poll_s
-        if not (self._tail.has_news() or self._retry_s):
+        if not (self._metadata.has_news() or self._retry_s):
             return
         adopted = self._reload(ReloadTrigger.METADATA)
         self._retry_s = 0.0 if adopted else min(max(2 * self._retry_s, self._poll_s), RETRY_MAX_S)

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from cleanerd.cleaning.foreign import why_foreign
+from cleanerd.cleaning.foreign import is_known, why_foreign
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.inventory.inventory import ScanReport
 from cleanerd.daemon.inventory.watch import LogDirWatcher
@@ -24,6 +24,8 @@ from cleanerd.storage.log_dir import LogDir, Owner, futures, why_two_copies
 _NEW_FOR_S = 60.0
 """A broker creates a partition before it writes its topic id, and before we have read of the topic: for so long that is
 nothing to warn of."""
+
+_SHOWN = 5
 
 _log = structlog.get_logger("cleanerd")
 
@@ -103,6 +105,7 @@ class Scanner(Duty):
         configuration, ignored = parts.configuration(), parts.obstacles.ignored
         judged = list(logs)
         twice = self._twice(judged)
+        unknown: dict[str, set[str]] = {}
         for log in judged:
             is_named = self._is_named(
                 log, configuration
@@ -116,7 +119,16 @@ class Scanner(Duty):
             is_told = ignored.get(log) == str(reason) and log not in self._new_since_s
             ignored[log] = str(reason)
             if not is_told and not self._may_be_new(log, is_named=is_named):
-                _log.warning("ignored", **log.fields(), reason=str(reason))
+                if reason == foreign and not is_known(log.topic_partition.topic, configuration):
+                    unknown.setdefault(log.log_dir, set()).add(log.topic_partition.topic)
+                else:
+                    _log.warning("ignored", **log.fields(), reason=str(reason))
+        for log_dir, topics in unknown.items():
+            why = parts.brokers.known_refusal(log_dir) or "no broker answers about its topics"
+            _log.warning(
+                "topics_unknown", log_dir=log_dir, count=len(topics), topics=sorted(topics)[:_SHOWN],
+                reason=f"a broker's without a metadata log; {why}",
+            )  # fmt: skip
         for failure in parts.failures.all():
             if parts.failures.changed(failure.log, parts.stamp(failure.log)):
                 _log.info("tried_again", **failure.log.fields(), reason="it changed")
@@ -147,6 +159,8 @@ class Scanner(Duty):
         metadata = configuration.metadata
         if metadata is None:
             return True
+        if not metadata.is_whole:
+            return log.topic_partition.topic in metadata.topic_ids
         path = os.path.join(log.directory, names.PARTITION_METADATA)
         is_there = guarded(partial(self._parts.files.exists, path), path) is True
         return is_there and log.topic_partition.topic in metadata.topic_ids

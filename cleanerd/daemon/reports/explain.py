@@ -86,7 +86,11 @@ def _about_daemon(parts: Parts, log: LogId) -> list[Fact]:
         policy = "empty: nothing goes but what lies below the log start offset"
     elif not config.compact:
         policy += ", without compact: retention only"
-    facts = [Fact(name="cleanup.policy", value=policy, blocks=not config.compact, rule="1.3")]
+    origin = parts.configuration().topic_settings(log.topic_partition.topic)["cleanup.policy"].origin
+    facts = [
+        Fact(name="cleanup.policy", value=policy, blocks=not config.compact, rule="1.3"),
+        Fact(name="set by", value=str(origin)),
+    ]
     status = parts.states.state(log).status
     held = [hold for hold in parts.states.holds() if hold.matches(log.topic_partition)]
     state = "; ".join([_STATES[status], *(_hold(hold) for hold in held)])

@@ -156,10 +156,13 @@ _row("leftovers_not_read", "warning", ("directory", "reason"),
      "A directory could not be searched for retired files that wait to be deleted.",
      "Look at the directory; the next start tries again.")
 _row("ignored", "warning", (*_LOG, "reason"),
-     "A log is left alone: it does not belong to the cluster, nothing says how its topic is configured, or it lies in two "
-     "log directories.",
-     "Remove the directory if it is a stray one, or one of the two; set the `cleanup.policy` of an unknown topic in "
-     "`topics.d`.")
+     "A log is left alone: it does not belong to the cluster, or it lies in two log directories.",
+     "Remove the directory if it is a stray one, or one of the two.")
+_row("topics_unknown", "warning", ("log_dir", "count", "topics", "reason"),
+     "So many topics of a broker's log directory are left alone, since nothing says how they are configured; the first "
+     "of them by name. One line for each log directory, at the start and when there are more.",
+     "Have the broker asked (`cleanerd.commit.live=auto`, or `cleanerd.kafka.bootstrap.servers`), or set their "
+     "`cleanup.policy` in `topics.d`.")
 _row("tried_again", "info", (*_LOG, "reason"), "An uncleanable or failed log changed and will be retried.")
 _row("checkpoint_reset", "warning", (*_LOG, "offset"),
      "The first dirty offset of a log lay below its start or beyond its end, and is the log start offset now; or it was "

@@ -1,0 +1,188 @@
+"""What a broker has answered about its topics, kept for when it does not answer (architecture 2).
+
+Kept is also when each topic was last in an answer. An answer holds until the broker has lived on for `_UNSEEN_MS` without
+repeating it, which its `.lock` and its checkpoint files show: what it has learned since is not known. So it holds as well
+while the broker is down, and over a restart of the daemon; but not if the broker was at work while the daemon was not.
+"""
+
+import math
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.config.load import Configuration
+from cleanerd.config.model import CleanerdConfig, ClusterMetadata
+from cleanerd.daemon.configuration.answers import ask_brokers, ask_cluster
+from cleanerd.daemon.store import ANSWER, ANSWERED, Store
+from cleanerd.env.clock import Clock
+from cleanerd.env.files import Files
+from cleanerd.errors import DirOffline, attempt
+from cleanerd.format import names
+from cleanerd.format.uuid_text import parse_uuid, render_uuid
+from cleanerd.storage.lock import probe
+from cleanerd.storage.metadata_tail import MetadataTail
+
+_UNSEEN_MS = 60_000
+_JUST_S = 1.0
+"""Each log of a job is committed by itself. A policy without compact refuses a live broker's agent, whatever we know."""
+_SAVE_TIMES_S = 15.0
+_ASK_CLUSTER_S = 30.0
+_KEY = "topics"
+_WRITTEN_BY_BROKERS = (names.REPLICATION_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT)
+"""And by nobody else: every 5 s and every minute by default, and when a broker ends."""
+
+
+class TopicAnswers:
+    """Of the broker of some log directories that have no metadata log; thread-safe."""
+
+    def __init__(self, store: Store, files: Files, clock: Clock, log_dirs: Sequence[str]) -> None:
+        self._store = store
+        self._files = files
+        self._clock = clock
+        self.log_dirs = log_dirs
+        self._mutex = threading.Lock()
+        self._answer = self._saved = store.all(ANSWER, _parsed).get(_KEY)
+        self._answered_ms = store.all(ANSWERED, _times).get(_KEY, {})  # by topic
+        self._times_saved_s = self._asked_s = self._cluster_asked_s = -math.inf
+        self.held = self._holds()
+        """What holds, as of the last `ask`; None as long as nothing was ever answered."""
+
+    def ask(self, brokers: LiveBrokers, config: CleanerdConfig, *, quickly: bool = False) -> None:
+        """Ask again; `quickly`: only who answers at once, which the cluster may not, and not if that was just done."""
+        with self._mutex:
+            asked_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
+            if quickly and now_s - self._asked_s < _JUST_S:
+                return
+            self._asked_s = now_s
+            found = ask_brokers(brokers, self._files, self.log_dirs)
+            if found is None and not quickly:
+                found = self._ask_cluster(config)
+            if found is not None:
+                self._take(found, asked_ms)
+            self.held = self._holds()
+            if found is not None:
+                self._save()
+
+    def _ask_cluster(self, config: CleanerdConfig) -> ClusterMetadata | None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._cluster_asked_s < _ASK_CLUSTER_S:
+            return None
+        self._cluster_asked_s = now_s
+        return ask_cluster(config, self._files, self.log_dirs)
+
+    def _take(self, found: ClusterMetadata, asked_ms: int) -> None:
+        """A topic that is not in it may be one whose log its broker has not opened yet."""
+        self._answered_ms |= dict.fromkeys(found.topic_ids, asked_ms)
+        before = self._answer
+        if before is not None:
+            ids, configs = (
+                {**before.topic_ids, **found.topic_ids},
+                {**before.topic_configs, **found.topic_configs},
+            )
+            found = replace(found, topic_ids=ids, topic_configs=configs)
+        self._answer = found
+
+    def _holds(self) -> ClusterMetadata | None:
+        if self._answer is None:
+            return None
+        lived_ms = self._lived_ms()
+        topics = {
+            topic
+            for topic in self._answer.topic_ids
+            if lived_ms - self._answered_ms.get(topic, 0) <= _UNSEEN_MS
+        }
+        return _only(self._answer, topics)
+
+    def _lived_ms(self) -> int:
+        """When the broker showed the last sign of life."""
+        signs = [0]
+        for log_dir in self.log_dirs:
+            if self._is_owned(log_dir):
+                return self._clock.now_ms()
+            for name in _WRITTEN_BY_BROKERS:
+                try:
+                    signs.append(self._files.stat(f"{log_dir}/{name}").mtime_ms)
+                except OSError:
+                    continue
+        return max(signs)
+
+    def _is_owned(self, log_dir: str) -> bool:
+        try:
+            pid = probe(log_dir)
+        except DirOffline:
+            return False
+        return pid is not None and pid != os.getpid()
+
+    def _save(self) -> None:
+        """The times behind the answers: a power failure between the two leaves what is taken for older than it is."""
+        assert self.held is not None
+        self._answer, topics = self.held, self.held.topic_ids
+        self._answered_ms = {topic: ms for topic, ms in self._answered_ms.items() if topic in topics}
+        now_s = self._clock.monotonic_s()
+        if self._answer != self._saved:
+            self._store.put(ANSWER, _KEY, _rendered(self._answer))
+        if self._answer != self._saved or now_s - self._times_saved_s >= _SAVE_TIMES_S:
+            self._store.put(ANSWERED, _KEY, self._answered_ms)
+            self._times_saved_s = now_s
+        self._saved = self._answer
+
+
+class ClusterNews:
+    """Whether the metadata log has news or, where there is none, the broker. Not for several threads."""
+
+    def __init__(
+        self,
+        tail: MetadataTail,
+        answers: TopicAnswers,
+        brokers: LiveBrokers,
+        configuration: Callable[[], Configuration],
+        *,
+        quickly: bool = False,
+    ) -> None:
+        self._tail = tail
+        self._answers = answers
+        self._brokers = brokers
+        self._configuration = configuration
+        self._quickly = quickly
+
+    def has_news(self) -> bool:
+        """As `configuration.watch.News`."""
+        current, answers = self._configuration(), self._answers
+        if current.metadata is None or not current.metadata.is_whole:
+            ask = partial(answers.ask, self._brokers, current.broker, quickly=self._quickly)
+            attempt(ask, ", ".join(answers.log_dirs))
+            if answers.held != current.metadata:
+                return True
+        return self._tail.has_news()
+
+
+def _rendered(answer: ClusterMetadata) -> dict[str, Any]:
+    ids = {topic: None if found is None else render_uuid(found) for topic, found in answer.topic_ids.items()}
+    return {"ids": ids, "own": answer.topic_configs, "broker": answer.broker_configs}
+
+
+def _parsed(state: Mapping[str, Any]) -> ClusterMetadata:
+    """Raises ValueError, TypeError, KeyError for what is no answer."""
+    ids = {topic: None if text is None else parse_uuid(text) for topic, text in dict(state["ids"]).items()}
+    own, broker = _texts(state["own"]), _texts(state["broker"])
+    return ClusterMetadata(ids, {topic: own[topic] for topic in ids}, broker, is_whole=False)
+
+
+def _texts(state: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    return {
+        name: {key: str(text) for key, text in dict(texts).items()} for name, texts in dict(state).items()
+    }
+
+
+def _times(state: Mapping[str, Any]) -> dict[str, int]:
+    return {topic: int(at_ms) for topic, at_ms in state.items()}
+
+
+def _only(answer: ClusterMetadata, topics: Set[str]) -> ClusterMetadata:
+    ids = {topic: found for topic, found in answer.topic_ids.items() if topic in topics}
+    configs = {topic: found for topic, found in answer.topic_configs.items() if topic in topics}
+    return replace(answer, topic_ids=ids, topic_configs=configs)
