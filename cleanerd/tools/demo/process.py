@@ -6,7 +6,7 @@ the cleaning does not have to share an interpreter with the traffic.
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
@@ -21,21 +21,6 @@ from cleanerd.tools.demo.topics import TOPICS, Feed
 
 _WRITE_PAUSE_S = 0.05
 _ROUNDS_PER_ROLL = 20
-
-
-class Extent(NamedTuple):
-    """How much of a log there is."""
-
-    records: int
-    size_bytes: int
-    segments: int
-
-
-class DemoState(NamedTuple):
-    """How far the traffic is: base offset of the active segment by topic, and reads to the end of a log."""
-
-    active_base_offsets: Mapping[str, int]
-    reads: int
 
 
 class Verdict(NamedTuple):
@@ -60,15 +45,15 @@ class Traffic:
         self._reads = 0
         self._problems: list[str] = []
 
-    def write(self, number: int, scale: float) -> Extent:
-        """Write the first batches of a topic, and roll."""
+    def write(self, number: int, scale: float) -> tuple[int, int, int]:
+        """Write the first batches of a topic, and roll; records, bytes and segments of the log."""
         feed = self._feeds[number]
         for _ in range(max(round(feed.topic.batches * scale), 1)):
             feed.send_batch(self._clock.now_ms())
         feed.roll(self._clock.now_ms())
         names = [str(SegmentFileName(base, FileKind.LOG)) for base in live_bases(feed.directory)]
         sizes = [os.path.getsize(os.path.join(feed.directory, name)) for name in names]
-        return Extent(feed.records, sum(sizes), len(sizes))
+        return feed.records, sum(sizes), len(sizes)
 
     def go_on(self) -> None:
         """Start both threads."""
@@ -91,11 +76,13 @@ class Traffic:
     def _complain(self, feed: Feed, problems: Iterator[str] | tuple[str, ...]) -> None:
         self._problems += [f"{feed.topic.name}: {problem}" for problem in problems]
 
-    def state(self) -> DemoState:
-        """How far it is now."""
-        return DemoState(
-            {feed.topic.name: feed.writer.active_base_offset for feed in self._feeds}, self._reads
-        )
+    def reads(self) -> int:
+        """How often a log was read to its end."""
+        return self._reads
+
+    def active_base_offsets(self) -> dict[str, int]:
+        """Base offset of the active segment by topic."""
+        return {feed.topic.name: feed.writer.active_base_offset for feed in self._feeds}
 
     def stop(self) -> None:
         """Stop both threads. Raises what ended one of them early."""

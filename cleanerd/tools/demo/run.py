@@ -117,8 +117,8 @@ class Demo:
         _tell("1. Write three logs in Kafka's format, with cleanerd.tools.client (no Kafka is needed):")
         started_s = self._clock.monotonic_s()
         for number, topic in enumerate(TOPICS):
-            extent = self._traffic.write(number, scale)
-            much = f"{extent.records:9,} records {size(extent.size_bytes):>8} in {extent.segments:2} segments"
+            records, size_bytes, segments = self._traffic.write(number, scale)
+            much = f"{records:9,} records {size(size_bytes):>8} in {segments:2} segments"
             _tell(f"   {topic.name:17} {much}   {topic.about}")
         _tell(f"   {self._clock.monotonic_s() - started_s:.1f} s")
 
@@ -139,12 +139,11 @@ class Demo:
         takes longer than delete.retention.ms may miss a tombstone.
         """
         deadline_s = self._clock.monotonic_s() + _PATIENCE_S
-        reads = self._traffic.state().reads + 2 * len(TOPICS)
+        reads = self._traffic.reads() + 2 * len(TOPICS)
         while self._clock.monotonic_s() < deadline_s:
-            state = self._traffic.state()
-            if state.reads >= reads and all(
+            if self._traffic.reads() >= reads and all(
                 base_offset > cleaned_to.get(topic, 0)
-                for topic, base_offset in state.active_base_offsets.items()
+                for topic, base_offset in self._traffic.active_base_offsets().items()
             ):
                 return
             threading.Event().wait(_POLL_S)
@@ -165,8 +164,7 @@ class Demo:
             shown = self._problems[:_PROBLEMS_SHOWN]
             output.say("\n  ".join([f"THE DEMO FAILED, {len(self._problems)} problems:", *shown]))
             return 1
-        reads = self._traffic.state().reads
-        _tell(f"\nNo key was lost: {keys:,} keys checked, {reads:,} reads while cleaning.")
+        _tell(f"\nNo key was lost: {keys:,} keys checked, {self._traffic.reads():,} reads while cleaning.")
         return 0
 
 

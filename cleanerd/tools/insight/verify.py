@@ -76,7 +76,11 @@ def verify(
             check_partition(log, mine)
         except Exception as error:  # noqa: BLE001 - one log's trouble is its own
             log.add("not_judged", log.directory, -1, "", defect(error))
-        _add_up(report, mine)
+        report.segments += len(mine)
+        for segment in mine:
+            report.batches += segment.batches
+            report.records += segment.records
+            report.bytes_read += segment.bytes_read
     compare_log_dirs(found_dirs, logs)
     report.findings += [finding for found in found_dirs for finding in found.findings]
     report.findings += [finding for log in logs for finding in log.findings]
@@ -96,14 +100,6 @@ def _listed(facts: DirFacts, topic_partition: TopicPartition, directory: str) ->
 
 def _order(finding: Finding) -> tuple[object, ...]:
     return finding.log_dir, finding.topic, finding.partition, finding.path, finding.position, finding.code
-
-
-def _add_up(report: VerifyReport, segments: Sequence[SegmentReport]) -> None:
-    report.segments += len(segments)
-    for segment in segments:
-        report.batches += segment.batches
-        report.records += segment.records
-        report.bytes_read += segment.bytes_read
 
 
 def _killed(task: SegmentTask) -> SegmentReport | None:
