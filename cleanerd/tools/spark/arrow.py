@@ -1,18 +1,20 @@
-"""Columns of `insight.records` as Arrow record batches; keys, values and headers are not copied."""
+"""Parts of logs, columns of `insight.records`, as Arrow record batches; keys, values and headers are not copied."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cleanerd.errors import SourceChanged
 from cleanerd.format.codecs import Codec
 from cleanerd.format.head import CODEC_MASK, CONTROL, TRANSACTIONAL
 from cleanerd.kernels.tables import Table
-from cleanerd.tools.insight.records import Binary, Columns, HeaderLists
+from cleanerd.tools.insight.live import read_part
+from cleanerd.tools.insight.records import BATCH, HEADERS, KEY, VALUE, Binary, Columns, HeaderLists, LogRange
 
-from .options import COLUMN_TYPES, HEADERS_TYPE
+from .options import COLUMN_TYPES, HEADERS_TYPE, Options
 
 _US_PER_MS = 1000
 _CODECS = pa.array([codec.name.lower() for codec in Codec])
@@ -27,6 +29,28 @@ TYPES: Mapping[str, pa.DataType] = {
     HEADERS_TYPE: pa.list_(_HEADER),
 }
 """Spark's name of a type to what Spark wants in an Arrow batch."""
+
+
+def batches_of(part: LogRange | None, options: Options, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Record batches of one part, which `split` made; of None, which is what Spark makes of no parts at all, nothing.
+
+    Raises `CorruptFile`; `SourceChanged` for records that were deleted meanwhile, unless that is allowed.
+    """
+    if part is None:
+        return
+    columns = {name for name in (KEY, VALUE, HEADERS) if name in names}
+    if any(name.startswith("_") for name in names):
+        columns.add(BATCH)
+    found = read_part(
+        part, options.isolation, columns=columns, on_corrupt=options.on_corrupt,
+        with_control=options.with_control,
+    )  # fmt: skip
+    try:
+        for some in found:
+            yield record_batch(some, names, part.topic, part.partition)
+    except SourceChanged:
+        if options.fail_on_data_loss:
+            raise
 
 
 def record_batch(columns: Columns, names: Sequence[str], topic: str, partition: int) -> pa.RecordBatch:

@@ -60,7 +60,6 @@ class StagedPartition:
         self.directory = os.path.join(options.path, deleted_dir_name(tp, job + secrets.token_hex(8)))
         os.mkdir(self.directory)
         self._segment: NewSegment | None = None
-        self._written: list[NewSegment] = []
         self.end_offset = 0
         self._first_offset = -1
         self._appended = self._read_back = 0

@@ -10,8 +10,8 @@ from cleanerd.errors import BadUsage
 from cleanerd.tools.insight.live import open_settled
 from cleanerd.tools.insight.records import LogRange, split
 
+from .arrow import batches_of
 from .options import COLUMN_TYPES, Options, parse_options
-from .reading import batches_of
 from .stream import SegmentsStreamReader
 from .write import SegmentsWriter
 from .write_options import parse_write_options

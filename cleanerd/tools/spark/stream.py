@@ -22,8 +22,8 @@ from cleanerd.format.names import TopicPartition
 from cleanerd.tools.insight.live import open_settled, readable_offsets
 from cleanerd.tools.insight.records import LogRange, split
 
+from .arrow import batches_of
 from .options import EARLIEST, LATEST, Options
-from .reading import batches_of
 
 _Offsets = dict[TopicPartition, int]
 _Position = dict[str, dict[str, int]]
@@ -128,7 +128,7 @@ class SegmentsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return split(log, self._options.max_bytes)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Record batches of one part. Raises as `reading.batches_of`."""
+        """Record batches of one part. Raises as `arrow.batches_of`."""
         return batches_of(partition.value, self._options, self._columns)
 
 
