@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cleanerd.format.meta_properties import parse_meta_properties
+from cleanerd.format.names import META_PROPERTIES
 from tests.broker.kafka import KafkaBroker
 from tests.broker.live import COMPACT, EVENTS, Journal, fixed_ports, records
 from tests.broker.releases import SWITCH, releases
@@ -135,6 +137,8 @@ def test_the_cluster_is_asked_where_no_agent_may_be(place: Place) -> None:
 
 def test_without_an_answer_the_daemon_says_in_one_line_what_it_leaves(place: Place) -> None:
     """But a one-shot that may ask cleans what is to be compacted."""
+    owner = parse_meta_properties((place.logs / META_PROPERTIES).read_bytes())
+    assert (owner.version, owner.node_id) == (0, 1)
     place.write()
     words = ["clean", f"--log-dir={place.logs}", "--set=cleanerd.commit.live=auto", "-o", "json"]
     rows = {row["topic"]: row for row in json.loads(cleanerd(*words))["results"]}
