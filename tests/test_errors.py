@@ -1,12 +1,14 @@
-"""Which of our errors an OSError is."""
+"""Which of our errors an OSError is; errors that cross process borders."""
 
 import errno
 import os
+import pickle
 from pathlib import Path
 
 import pytest
 
 from cleanerd.errors import CleanerdError, LogUncleanable, SourceChanged, guarded
+from cleanerd.format.errors import FormatError
 
 
 @pytest.mark.parametrize(
@@ -40,3 +42,9 @@ def test_an_error_of_an_open_descriptor_is_about_the_log(tmp_path: Path) -> None
 
     assert str(guarded(fail, f"{tmp_path}/a-0")) == f"{tmp_path}/a-0: stale"
     assert isinstance(guarded(fail, f"{tmp_path}/a-0"), SourceChanged)
+
+
+def test_a_format_error_keeps_position_expected_and_found() -> None:
+    error = pickle.loads(pickle.dumps(FormatError(7, "a", "b")))
+    assert (error.position, error.expected, error.found) == (7, "a", "b")
+    assert str(error) == "at byte 7: expected a, found b"

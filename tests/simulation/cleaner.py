@@ -171,9 +171,6 @@ class InPlace(InProcess):
     def context(self) -> "InPlace":
         return self
 
-    def cores(self) -> int:
-        return 1
-
 
 class InlineEngine:
     """`daemon.engine.client.Engine`, the engine being called."""

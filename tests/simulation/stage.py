@@ -122,11 +122,11 @@ class Stage(ABC):
         if not self.actor:
             return
         self.directories.fail_if_offline(operation, path)
+        self.digest.update(f"{operation} {path.replace(self.disk.root, '')}\n".encode())
         if operation in LOOKS:
             if self.actor == "daemon" and (operation == "look" or self.directories.is_of_partition(path)):
                 self._maybe_fail(operation, path, (errno.EIO,))
             return
-        self.digest.update(f"{operation} {path.replace(self.disk.root, '')}\n".encode())
         self.counts["operations"] += 1
         self._die_if_due(f"{operation} {path}")
         if self.actor == "daemon":

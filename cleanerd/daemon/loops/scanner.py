@@ -194,7 +194,7 @@ class Scanner(Duty):
             back = [log for log in parts.inventory.logs() if log.log_dir in report.back_online]
         others = map(parts.inventory.twins, (*report.appeared, *report.vanished, *back))
         twins = [twin for some in others for twin in some if parts.inventory.facts(twin) is not None]
-        self.judge({*report.appeared, *report.changed, *self._new_since_s, *back, *twins})
+        self.judge(sorted({*report.appeared, *report.changed, *self._new_since_s, *back, *twins}))
         self._stop_unwanted()
         for log_dir in self._online():
             owner = parts.ownership.owner(log_dir)
