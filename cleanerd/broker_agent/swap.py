@@ -25,6 +25,8 @@ step  what is done                                                what a kill, o
 8     the broker's cleaner goes on with the log                   -
 ====  ==========================================================  =====================================================
 
+`tests/broker_agent/test_swap_faults.py` stops at each step, for a kill of either process and for a power failure.
+
 From step 1 on the group has no manifest: what lies there from step 3 on is the broker's, as if its own cleaner had been
 interrupted, and cleanerd's recovery leaves it to the broker. A kill of cleanerd ends nothing that has begun.
 

@@ -156,6 +156,12 @@ class World:
             assert not offsets & self._gone[topic, node], (topic, node)
             self._gone[topic, node] = set(written) - offsets
 
+    def has_forgotten(self, node: int, topic: str, offset: int) -> bool:
+        """Whether the log starts at this offset or above, and no segment is left that ends below."""
+        log = self.live(node, topic)
+        behind = [segment.base_offset for segment in log.segments[1:]]
+        return log.log_start_offset >= offset and all(base > offset for base in behind)
+
     def is_cleaned(self, node: int, topic: str) -> bool:
         """Whether nothing but the active segment is left for a cleaner."""
         checkpoint = offset_checkpoint(self.home(node, topic).parent / "cleaner-offset-checkpoint")
@@ -238,7 +244,7 @@ def delete_half(world: World, node: int, topic: str) -> None:
     ]
     offset = kept[len(kept) // 2]
     delete_records(world.admin, topic, offset)
-    wait_until(lambda: world.live(node, topic).log_start_offset >= offset, PATIENCE_S)
+    wait_until(lambda: world.has_forgotten(node, topic, offset), PATIENCE_S)
 
 
 def set_policy(world: World, node: int, topic: str, *, policy: str) -> None:

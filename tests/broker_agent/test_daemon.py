@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from cleanerd.broker_agent.leases import lease
+from cleanerd.format.names import TopicPartition
+from cleanerd.storage.partition_dir import PartitionDir
 from tests.broker.live import DAEMON, PATIENCE_S
-from tests.broker.swapping import TOPIC, Swapping
+from tests.broker.swapping import FILES, TOPIC, Swapping
 from tests.daemon.processes import DaemonProcess, running, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
@@ -46,3 +49,25 @@ def test_results_are_swapped_as_they_come(swapping: Swapping, daemon: DaemonProc
     assert {"swap"} <= ways <= {"swap", "lock"}, "with the lock while no broker lived"
     assert not [event for event in events if event["outcome"] in {"failed", "uncleanable"}]
     assert [line for line in swapping.complaints() if "ERROR" in line] == []
+
+
+def test_explain_reports_what_keeps_the_brokers_own_cleaner_from_a_log(
+    swapping: Swapping, daemon: DaemonProcess
+) -> None:
+    """A lease here; a move, a truncation or a deletion that hangs looks the same."""
+
+    def brokers_cleaner() -> str | None:
+        (found,) = daemon.ask("explain", f"{TOPIC}-0")["explanations"]
+        facts = {fact["name"]: fact["value"] for fact in found["facts"]}
+        return facts.get("broker's cleaner")
+
+    log = PartitionDir(FILES, str(swapping.directory())), TopicPartition(TOPIC, 0)
+    session = swapping.session()
+
+    def is_kept() -> bool:
+        lease(session, "a test", [log], 60_000)  # again where the broker's cleaner was at it
+        return brokers_cleaner() == "is kept from this log (LogCleaningPaused)"
+
+    wait_until(is_kept, PATIENCE_S, daemon.output)
+    assert lease(session, "a test", [], 60_000) == {}
+    wait_until(lambda: brokers_cleaner() is None, PATIENCE_S, daemon.output)
