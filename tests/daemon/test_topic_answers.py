@@ -15,10 +15,11 @@ from cleanerd.config.sources import read_sources
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.work.topic_answers import ClusterNews, TopicAnswers
 from cleanerd.env.files import RealFiles
-from cleanerd.format.names import META_PROPERTIES, REPLICATION_CHECKPOINT, TopicPartition
+from cleanerd.format.names import LOCK, META_PROPERTIES, REPLICATION_CHECKPOINT, TopicPartition
 from cleanerd.format.uuid_text import render_uuid
 from cleanerd.storage.metadata_tail import MetadataTail
 from cleanerd.storage.topic_id import LiveIdentity
+from tests.cleaning.logs import lock_of_another
 from tests.daemon.inventories import HandClock
 
 A, B = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -118,6 +119,20 @@ def test_what_a_broker_may_have_learned_since_makes_it_void(place: Place) -> Non
     found = place.ask()
     assert found is not None
     assert found.topic_configs == {"orders": {"cleanup.policy": "delete"}}
+
+
+def test_a_broker_that_starts_has_time_to_answer(place: Place) -> None:
+    """Results that wait for it are not dropped meanwhile; but once it has ended, what it did counts."""
+    place.ask()
+    place.broker.topics = None
+    with lock_of_another(place.log_dir / LOCK):
+        place.clock.advance(2 * MINUTE_MS)
+        place.broker_writes()
+        assert place.held() == {"orders"}
+    assert place.held() == set()
+    with lock_of_another(place.log_dir / LOCK):
+        place.clock.advance(2 * MINUTE_MS)
+        assert place.held() == set()
 
 
 def test_answers_that_repeat_themselves_are_kept_as_recent(place: Place) -> None:

@@ -27,6 +27,9 @@ from cleanerd.storage.lock import probe
 from cleanerd.storage.metadata_tail import MetadataTail
 
 _UNSEEN_MS = 60_000
+_ASKED_AGAIN_MS = 120_000
+"""A broker that refused while it started is asked again after a minute. Beside one that lives nothing changes but by itself,
+and its agent looks at the policy once more: so its answer may wait for that, and results that are staged as well."""
 _JUST_S = 1.0
 """Each log of a job is committed by itself. A policy without compact refuses a live broker's agent, whatever we know."""
 _SAVE_TIMES_S = 15.0
@@ -98,11 +101,11 @@ class TopicAnswers:
         return _only(self._answer, topics)
 
     def _lived_ms(self) -> int:
-        """When the broker showed the last sign of life."""
+        """When the broker showed the last sign of life; of one that lives, when it should have answered."""
         signs = [0]
         for log_dir in self.log_dirs:
             if self._is_owned(log_dir):
-                return self._clock.now_ms()
+                return self._clock.now_ms() - _ASKED_AGAIN_MS
             for name in _WRITTEN_BY_BROKERS:
                 try:
                     signs.append(self._files.stat(f"{log_dir}/{name}").mtime_ms)
