@@ -238,12 +238,17 @@ class Committer:
         Each step is taken in all of them, then all are synced, which a file system with a journal does at once, and their
         checkpoint is written once. No group but the first of a log is begun later than `HOLD_S` after the first ones: the
         rest waits, and its result is TimeUp. What goes wrong with one log is its own. Never raises for a log.
+
+        The first dirty offset of a log that waits is written again as it was found. A group that joins clean and dirty
+        segments is as new as the last of them: once it is in place, its log would pass for one that a broker has truncated,
+        and lose its entry when those of the others are written (`storage.checkpoints`).
         """
         ends_s = self._clock.monotonic_s() + HOLD_S
         around = self.look_around(logs)
         done: dict[TopicPartition, Committed] = dict.fromkeys(logs)
         ends: dict[TopicPartition, int] = {}
-        under_way = {tp: self._steps(tp, lock, around, ends_s) for tp in logs}
+        found_at: dict[TopicPartition, int] = {}
+        under_way = {tp: self._steps(tp, lock, around, ends_s, found_at) for tp in logs}
         while under_way:
             for tp, steps in list(under_way.items()):
                 found = guarded(partial(next, steps, _Ended(None)), self._directory(tp))
@@ -259,13 +264,21 @@ class Committer:
                 if failure is not None:
                     done[tp] = from_os_error(failure, directory)
                     del under_way[tp]
-        error = guarded(partial(self._log_dir.record_cleaned, ends), self._log_dir.path)
+        waiting = {tp: at for tp, at in found_at.items() if ends and isinstance(done[tp], LockHeld)}
+        error = guarded(partial(self._log_dir.record_cleaned, waiting | ends), self._log_dir.path)
         return done if error is None else done | dict.fromkeys(ends, error)
 
     def _steps(
-        self, tp: TopicPartition, lock: LogDirLock, around: Around | CleanerdError, ends_s: float
+        self,
+        tp: TopicPartition,
+        lock: LogDirLock,
+        around: Around | CleanerdError,
+        ends_s: float,
+        found_at: dict[TopicPartition, int],
     ) -> "Iterator[_Ended | None]":
-        """The commit of a log; at every yield of None its directory has to be synced."""
+        """The commit of a log; at every yield of None its directory has to be synced. `found_at` gets its first dirty
+        offset, which is what it was when the cleaning was planned.
+        """
         partition = self._log_dir.partition(tp)
         self._make_way(lock)
         try:
@@ -275,6 +288,8 @@ class Committer:
             raise
         if not groups:
             return
+        if groups[0].checkpoint is not None:
+            found_at[tp] = groups[0].checkpoint
         for group in groups:
             self._make_way(lock)
             if group is not groups[0] and self._clock.monotonic_s() >= ends_s:

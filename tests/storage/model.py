@@ -165,6 +165,7 @@ def stage(
     *,
     is_last: bool = True,
     moves_checkpoint: bool = True,
+    checkpoint: int | None = None,
 ) -> StagedGroup:
     """Write the staged files of a group and declare them, as a cleaning does."""
     sources = []
@@ -188,6 +189,7 @@ def stage(
         leader_epochs=tuple(e for e in ((0, 0), (3, 20)) if e[1] < rewrite.next_base),
         is_last=is_last,
         moves_checkpoint=moves_checkpoint,
+        checkpoint=checkpoint,
     )
     write_manifest(PartitionDir(files, directory), group)
     return group
