@@ -76,8 +76,9 @@ def test_version_stands_in_one_place() -> None:
     """Others take it from there, or are compared with it here."""
     assert "version" in PROJECT["dynamic"]
     assert cleanerd.__version__ not in (ROOT / "Dockerfile").read_text()
-    tags = re.findall(r"image: cleanerd:(\S+)", (ROOT / "etc/kubernetes/statefulset.yaml").read_text())
-    assert tags
+    manifests = [path.read_text() for path in (ROOT / "etc/kubernetes").rglob("*.yaml")]
+    tags = re.findall(r"image: cleanerd:(\S+)", "\n".join(manifests))
+    assert len(tags) == 3
     assert set(tags) == {cleanerd.__version__}
     assert f"\n## [{cleanerd.__version__}] - " in (ROOT / "CHANGELOG.md").read_text()
 

@@ -31,7 +31,7 @@ infra_image = "{pause}"
 START_BROKER = """#!/bin/sh
 set -eu
 java() {
-  exec /opt/java/bin/java -Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -cp '/opt/kafka/libs/*' "$@"
+  exec /opt/java/bin/java -Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 ${KAFKA_OPTS-} -cp '/opt/kafka/libs/*' "$@"
 }
 told=$(java kafka.docker.KafkaDockerWrapper setup --default-configs-dir /etc/kafka/docker \\
   --mounted-configs-dir /mnt/shared/config --final-configs-dir /opt/kafka/config 2>&1) ||
@@ -131,7 +131,10 @@ def build_broker(store: Store, name: str) -> None:
     for file, text in {"run": START_BROKER, "log4j2.yaml": LOG4J, "tools-log4j2.yaml": LOG4J}.items():
         (etc / file).write_text(text)
         (etc / file).chmod(0o755)
-    store.buildah("copy", "-q", "--from", IMAGE, container, "/opt/java", "/opt/java")
+    java = store.directory / "java"  # a whole one: that of cleanerd's image loads no agents
+    jlink = need("jlink", "openjdk-17-jdk-headless")
+    run(jlink, "--output", java, "--add-modules", "java.se,jdk.unsupported", timeout_s=120)
+    store.buildah("copy", "-q", container, java, "/opt/java")
     store.buildah("copy", "-q", container, kafka_libs(), "/opt/kafka/libs")
     store.buildah("copy", "-q", container, etc, "/etc/kafka/docker")
     for command in (f"mkdir -p {BROKERS_DIRECTORIES}", f"chown 1000:1000 {BROKERS_DIRECTORIES}"):

@@ -14,11 +14,11 @@ import pytest
 from cleanerd.format.names import META_PROPERTIES
 from tests.cleaning.logs import assert_settled, newest, write_logs
 from tests.daemon.processes import wait_until
-from tests.operate.pod import Pod
+from tests.operate.pod import POD, Pod
 from tests.operate.side_by_side import SOON_S
 from tests.operate.stack import Stack
 from tests.operate.store import IMAGE, Store, build_broker, built
-from tests.operate.test_manifests import COMPOSE, STATEFULSET, documents
+from tests.operate.test_manifests import COMPOSE, STATEFULSET, documents, kustomized
 from tests.operate.tools import missing, need
 
 UNKNOWN_UID = 4711  # not in /etc/passwd of the image
@@ -177,6 +177,29 @@ def test_a_pod_whose_broker_is_first_commits_in_the_next_gap_and_ends_in_order(p
     pod.assert_order_of_start()
     pod.assert_in_place()
     pod.assert_nothing_is_lost()
+
+
+@needs_operate
+@pytest.mark.timeout(900)
+def test_a_pod_whose_broker_brings_the_agent_has_results_swapped_in(
+    with_broker: Store, tmp_path: Path
+) -> None:
+    """Containers that see nothing of each other but the volume of the logs."""
+    overlay = "resources: [../base]\ncomponents: [../base/live]\n"
+    pod = Pod(with_broker, tmp_path, kustomized(tmp_path, overlay))
+    try:
+        pod.run(f"{POD}-agent")
+        wait_until(lambda: not pod.is_running(f"{POD}-agent"), SOON_S, pod.say)
+        pod.start()
+        began = pod.began(pod.kafka)
+        pod.create()
+        pod.write()
+        wait_until(lambda: pod.outcomes() == ["committed"], CLEANED_S, pod.say)
+        pod.assert_in_place()
+        pod.assert_nothing_is_lost()
+        assert pod.began(pod.kafka) == began
+    finally:
+        pod.remove()
 
 
 @needs_operate

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cleanerd import broker_agent
 from cleanerd.cli import main
 from cleanerd.cli.ctl import parser as ctl_parser
 from cleanerd.config.sources import read_sources
@@ -17,7 +18,10 @@ from tests.broker.releases import newest_release
 from tests.operate.tools import ROOT, missing, need, run
 
 COMPOSE = ROOT / "etc" / "compose.yaml"
-STATEFULSET = ROOT / "etc" / "kubernetes" / "statefulset.yaml"
+COMPOSE_LIVE = ROOT / "etc" / "compose.live.yaml"
+KUBERNETES = ROOT / "etc" / "kubernetes"
+STATEFULSET = KUBERNETES / "statefulset.yaml"
+SAMPLES = (COMPOSE, COMPOSE_LIVE, STATEFULSET, KUBERNETES / "live" / "kustomization.yaml")
 OVERLAY = """resources: [../base]
 namespace: streaming
 images:
@@ -38,7 +42,7 @@ def test_dockerfile_is_clean_for_hadolint() -> None:
 
 def test_images_are_named_without_a_registry() -> None:
     named = r"^(?:ARG BASE=|\s*image: )(?:\$\{\w+:-)?([^}\s]+)"
-    for path in (ROOT / "Dockerfile", COMPOSE, STATEFULSET):
+    for path in (ROOT / "Dockerfile", *SAMPLES):
         found = re.findall(named, path.read_text(), re.MULTILINE)
         assert found
         for image in found:
@@ -88,13 +92,8 @@ def test_kubernetes_manifest_is_valid_against_the_schemas() -> None:
 
 def test_the_manifest_is_a_base_for_kustomize(tmp_path: Path) -> None:
     """As it is, and below an overlay that names other images, a namespace and a smaller volume."""
-    base = tmp_path / "base"
-    shutil.copytree(STATEFULSET.parent, base)
-    overlay = tmp_path / "overlay"
-    overlay.mkdir()
-    (overlay / "kustomization.yaml").write_text(OVERLAY)
-    kubectl = need("kubectl", "kubernetes-client")
-    plain, changed = (valid(run(kubectl, "kustomize", path).stdout) for path in (base, overlay))
+    changed = kustomized(tmp_path, OVERLAY)
+    plain = valid(run(need("kubectl", "kubernetes-client"), "kustomize", tmp_path / "base").stdout)
     by_kind = {document["kind"]: document for document in documents(STATEFULSET)}
     assert {document["kind"]: document for document in plain} == by_kind
     assert {document["metadata"]["namespace"] for document in changed} == {"streaming"}
@@ -104,6 +103,62 @@ def test_the_manifest_is_a_base_for_kustomize(tmp_path: Path) -> None:
     assert images == ["images.example/cleanerd:7"] * 2 + ["apache/kafka:4.2.1"]
     claim = stateful["spec"]["volumeClaimTemplates"][0]["spec"]
     assert claim["resources"]["requests"]["storage"] == "10Gi"
+
+
+def kustomized(directory: Path, overlay: str) -> list[dict[str, Any]]:
+    """What becomes of the base, a copy, below an overlay."""
+    shutil.copytree(KUBERNETES, directory / "base")
+    (directory / "overlay").mkdir()
+    (directory / "overlay" / "kustomization.yaml").write_text(overlay)
+    kubectl = need("kubectl", "kubernetes-client")
+    return valid(run(kubectl, "kustomize", directory / "overlay").stdout)
+
+
+def test_kubernetes_brings_the_agent_into_the_broker(tmp_path: Path) -> None:
+    """By a component: the jar of the image that cleans, a volume that the broker can only read, and the same user."""
+    changed = kustomized(tmp_path, OVERLAY.replace("namespace:", "components: [../base/live]\nnamespace:"))
+    (before,) = (document for document in documents(STATEFULSET) if document["kind"] == "StatefulSet")
+    (after,) = (document for document in changed if document["kind"] == "StatefulSet")
+    before, after = (document["spec"]["template"]["spec"] for document in (before, after))
+    of_the_base = {container["name"]: container for container in before["initContainers"]}
+    containers = {container["name"]: container for container in after["initContainers"]}
+    assert containers.keys() - of_the_base.keys() == {"agent"}
+    agent, sidecar, (kafka,) = containers["agent"], containers["cleanerd"], after["containers"]
+    assert agent["image"] == sidecar["image"]
+    assert agent["securityContext"] == of_the_base["cleanerd"]["securityContext"]
+    assert after["securityContext"] == before["securityContext"]
+    assert sidecar["env"] == [{"name": "CLEANERD_COMMIT_LIVE", "value": "auto"}]
+    (mount,) = agent["volumeMounts"]
+    assert {**mount, "readOnly": True} in kafka["volumeMounts"]
+    assert mount["name"] in {volume["name"] for volume in after["volumes"]}
+    options = {variable["name"]: variable["value"] for variable in kafka["env"]}
+    assert options.keys() == {"CLUSTER_ID", "KAFKA_OPTS"}
+    is_copied_to(mount["mountPath"], agent["command"], options["KAFKA_OPTS"], seen=mount["mountPath"])
+
+
+def test_compose_brings_the_agent_into_the_broker() -> None:
+    """As the base has it: the same image, user and confinement, and a volume that the broker can only read."""
+    services, before = documents(COMPOSE_LIVE)[0]["services"], documents(COMPOSE)[0]["services"]
+    agent, kafka = services["agent"], services["kafka"]
+    for key in ("image", "user", "read_only", "cap_drop", "security_opt"):
+        assert agent[key] == before["cleanerd"][key]
+    assert services["cleanerd"]["environment"] == {"CLEANERD_COMMIT_LIVE": "auto"}
+    assert kafka["depends_on"] == {"agent": {"condition": "service_completed_successfully"}}
+    (written,), (read,) = agent["volumes"], kafka["volumes"]
+    (name, place), (same, seen, mode) = written.split(":"), read.split(":")
+    assert (name, mode) == (same, "ro")
+    assert f" {place}" in (ROOT / "Dockerfile").read_text(), "else a new volume is root's"
+    is_copied_to(place, agent["entrypoint"], kafka["environment"]["KAFKA_OPTS"], seen=seen)
+
+
+def is_copied_to(place: str, command: list[str], options: str, *, seen: str) -> None:
+    """The jar of this package, and the broker is told where it sees it."""
+    shell, c, script = command
+    copy, *_, jar, target = script.split()
+    assert (shell, c, copy, target) == ("sh", "-c", "cp", place)
+    assert options == f"-javaagent:{seen}/{Path(jar).name}"
+    package = Path(broker_agent.__file__).parent.relative_to(ROOT)
+    assert jar == f"/opt/cleanerd/lib/python3.*/site-packages/{package}/cleanerd-agent.jar"
 
 
 def test_samples_name_a_release_that_is_tested() -> None:

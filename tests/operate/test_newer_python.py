@@ -1,4 +1,4 @@
-"""Debian 13 with its own Python, 3.13: what the README does there, and tests of each layer.
+"""Debian 13 with its own Python, 3.13: the package and what the README does there, and tests of each layer.
 
 All other tests run with the oldest Python.
 """
@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.operate.roots import TREE, Root, copy_tree, mount
+from tests.operate.test_install import is_ready_to_start
 from tests.operate.tools import need, run
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
 
 SUITE = "trixie", "3.13"
 OF_THE_HOST = ("/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs/ca-certificates.crt")
+CACHE = "unset PIP_CONSTRAINT; export PIP_CACHE_DIR=/srv/cache"
 INSTALL = "pip install --quiet --constraint constraints.txt -e '.[jre,test]'"
 TESTS = (
     "tests/policy tests/format tests/kernels/test_cases_cleaning.py tests/storage/test_commit.py "
@@ -24,10 +26,10 @@ TESTS = (
 )
 
 
-@pytest.fixture
-def debian(tmp_path: Path) -> Iterator[Root]:
-    debootstrap, root = need("debootstrap", "debootstrap"), tmp_path / "debian"
-    packages = "--include=python3,python3-venv"
+@pytest.fixture(scope="module")
+def debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
+    debootstrap, root = need("debootstrap", "debootstrap"), tmp_path_factory.mktemp("debian")
+    packages = "--include=python3,python3-venv,systemd"
     run(debootstrap, "--variant=minbase", packages, SUITE[0], root, timeout_s=600)
     for name in OF_THE_HOST:
         (root / name[1:]).parent.mkdir(parents=True, exist_ok=True)
@@ -46,11 +48,22 @@ def debian(tmp_path: Path) -> Iterator[Root]:
             run("umount", "--recursive", "--lazy", root / place, check=False)
 
 
-def test_it_is_installed_shown_and_tested(debian: Root) -> None:
+def test_the_package_is_installed_and_shown(debian: Root) -> None:
+    """With its units, for the Python of this Debian, and a Java runtime of its own."""
+    debian(f"{CACHE}; /{TREE}/etc/debian/build.sh")
+    assert "systemctl enable --now cleanerd" in debian(f"dpkg -i /{TREE}/dist/cleanerd_*.deb").stdout
+    is_ready_to_start(debian)
+    assert f"python3 (>= {SUITE[1]})" in debian("dpkg-query -W -f='${Depends}' cleanerd").stdout
+    debian("mkdir -p /etc/kafka /srv/logs; echo log.dirs=/srv/logs >/etc/kafka/server.properties")
+    checked = debian("cleanerd config check --config /etc/kafka/server.properties 2>&1").stdout
+    assert "the configuration is valid" in checked
+    assert "No key was lost" in debian("cleanerd demo").stdout
+    debian("dpkg -P cleanerd")
+    assert not debian.has("/usr/lib/systemd/system/cleanerd.service")
+
+
+def test_it_is_installed_from_the_tree_and_tested(debian: Root) -> None:
     assert debian("python3 --version").stdout.startswith(f"Python {SUITE[1]}.")
-    debian(
-        f"cd /{TREE}; unset PIP_CONSTRAINT; python3 -m venv .venv; PIP_CACHE_DIR=/srv/cache .venv/bin/{INSTALL}"
-    )
-    assert "No key was lost" in debian(f"/{TREE}/.venv/bin/cleanerd demo").stdout
+    debian(f"{CACHE}; cd /{TREE}; python3 -m venv .venv; .venv/bin/{INSTALL}")
     said = debian(f"cd /{TREE}; .venv/bin/pytest -q -p no:cacheprovider {TESTS}").stdout
     assert " passed" in said.splitlines()[-1]

@@ -26,7 +26,7 @@ VERIFIED_WITH = (
     "/opt/cleanerd/bin/cleanerd",
     "/opt/cleanerd/bin/cleanerctl",
     "/usr/bin/timeout",
-    "/bin/kill",
+    "/bin/sh",
     "/bin/broker",
 )
 
