@@ -41,6 +41,7 @@ public final class Listener implements Runnable {
     public void run() {
         try {
             Iterable dirs = logDirs();
+            peerOption = peerOption();
             Selector selector = Selector.open();
             for (Object dir : dirs) {
                 try {
@@ -73,6 +74,14 @@ public final class Listener implements Runnable {
                 }
             }
             Thread.sleep(LOOK_MS);
+        }
+    }
+
+    private static SocketOption peerOption() {
+        try {
+            return (SocketOption) Class.forName("jdk.net.ExtendedSocketOptions").getField("SO_PEERCRED").get(null);
+        } catch (Exception error) {
+            throw new IllegalStateException("it takes Java 16 or later with the module jdk.net: " + error);
         }
     }
 
@@ -136,9 +145,6 @@ public final class Listener implements Runnable {
 
     /** The user of this JVM, or root. Until the socket has its mode another one may have come in. */
     private boolean isKnown(SocketChannel peer, Path path) throws Exception {
-        if (peerOption == null) {
-            peerOption = (SocketOption) Class.forName("jdk.net.ExtendedSocketOptions").getField("SO_PEERCRED").get(null);
-        }
         Object principal = peer.getOption(peerOption);
         String user = ((Principal) principal.getClass().getMethod("user", new Class[0]).invoke(principal, new Object[0])).getName();
         return user.equals("root") || user.equals(Files.getOwner(path, new java.nio.file.LinkOption[0]).getName());
