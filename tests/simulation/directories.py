@@ -16,7 +16,6 @@ import shutil
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from cleanerd.daemon.values.log_id import LogId
 from cleanerd.format import names
 from cleanerd.format.checkpoint import parse_offset_checkpoint
 from cleanerd.format.errors import FormatError
@@ -110,9 +109,9 @@ class Directories:
     def note_unseen_moves(self, daemon: "Cleanerd") -> None:
         """Logs that their broker moves to a directory that fails now, and of which the daemon does not know that."""
         for log in self._stage.logs:
-            if log.future is not None and self.of(log.future) in self.offline:
-                known = daemon.parts.inventory.moving_to(LogId(log.log_dir, log.tp))
-                log.is_move_unseen = log.is_move_unseen or known is None
+            target = self.of(log.future) if log.future is not None else None
+            if target in self.offline and log.tp not in daemon.parts.inventory.futures(target):
+                log.is_move_unseen = True
 
     # -- before every operation
 
