@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter
 
 from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.broker_agent.swap import Swapped
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.engine.client import Engine
@@ -107,7 +108,13 @@ def build_parts(
     """
     life = Life(clock.monotonic_s())
     metrics = Metrics(log_dirs, clock)
-    brokers = LiveBrokers(files, clock, lambda: configuration().broker, metrics.asked_to_swap)
+    brokers_cleaner = BrokersCleaner(files)
+
+    def asked_to_swap(log_dir: str, answer: Swapped) -> None:
+        metrics.asked_to_swap(log_dir, answer)
+        brokers_cleaner.asked_to_swap(log_dir, answer)
+
+    brokers = LiveBrokers(files, clock, lambda: configuration().broker, asked_to_swap)
     inventory = Inventory(files, clock, brokers)
     deletions = PendingDeletions(files, clock)
     due_logs = DueLogs(inventory, clock, configuration)
@@ -124,7 +131,7 @@ def build_parts(
     leases = CleanerLeases(brokers, inventory, files, clock)
     conditions = Conditions(
         inventory=inventory, due_logs=due_logs, states=states, failures=failures, ownership=ownership,
-        configuration=configuration, clock=clock, obstacles=obstacles, brokers_cleaner=BrokersCleaner(files),
+        configuration=configuration, clock=clock, obstacles=obstacles, brokers_cleaner=brokers_cleaner,
         leases=leases, ways=(ways := Ways(ownership, brokers)),
     )  # fmt: skip
     commits = Commits(

@@ -38,8 +38,7 @@ class Place:
         create_topics(self.broker.admin(), TOPICS)
         self.journal = Journal(self.broker.bootstrap)
         (root / "daemon").mkdir()
-        # The first swap writes a checkpoint, which looks as if the broker's cleaner were at work.
-        settings = {"cleanerd.spark.idle.timeout.ms": "600000", "cleanerd.broker.cleaner.grace.ms": "0"}
+        settings = {"cleanerd.spark.idle.timeout.ms": "600000"}
         self.daemon = DaemonProcess(root / "daemon", [self.logs], settings, topics={})
 
     def write(self) -> None:

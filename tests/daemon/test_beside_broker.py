@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cleanerd.broker_agent.swap import Swapped
 from cleanerd.cleaning.result import SUPERSEDED, LogResult
 from cleanerd.daemon.api.verbs import clean
 from cleanerd.daemon.reports.explain import _cleaned_next_by
@@ -72,6 +73,22 @@ def test_a_log_is_left_to_a_brokers_cleaner_that_is_seen_at_work(world: World) -
     assert job.state == "queued"
     world.clock.advance(2000)
     assert world.parts.conditions.of(log).obstacle is None
+
+
+def test_a_brokers_cleaner_that_is_off_is_waited_for_by_nobody(world: World) -> None:
+    """The checkpoint of a log that was swapped in is then our own entry."""
+    bring_closed_segments(world, "one-0")
+    scan(world)
+    cleaner = world.parts.conditions.brokers_cleaner
+    cleaner.asked_to_swap(
+        str(world.a), Swapped("swapped", "", (), str(world.a / "three-0"), has_cleaner=False)
+    )
+    write_cleaner_checkpoint(world.a, {"three-0": 1})
+    scan(world)
+    assert world.parts.conditions.of(world.log("one")).obstacle is None
+    cleaner.look(str(world.a), 4711)
+    write_cleaner_checkpoint(world.a, {"three-0": 2})
+    assert cleaner.is_at_work(str(world.a)), "of the next broker nothing is known yet"
 
 
 @pytest.mark.parametrize(

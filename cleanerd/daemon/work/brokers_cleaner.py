@@ -2,11 +2,13 @@
 
 Configuration is not enough: Kafka 5 ignores log.cleaner.enable, and a cleaner thread that died goes unnoticed. But
 while a broker owns a log directory only the broker writes `cleaner-offset-checkpoint` there, and its cleaner does so after
-every log. So a checkpoint file that is another one than when this owner was first seen means a cleaner that works.
+every log. So a checkpoint file that is another one than when this owner was first seen means a cleaner that works,
+unless the broker has answered that its cleaner is off: then whoever swaps writes that file.
 """
 
 import os
 
+from cleanerd.broker_agent.swap import Swapped
 from cleanerd.env.files import Files, FileStat
 from cleanerd.format.names import CLEANER_OFFSET_CHECKPOINT
 
@@ -17,18 +19,26 @@ class BrokersCleaner:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._first_seen: dict[str, tuple[int, FileStat | None]] = {}
+        self._is_off: set[str] = set()  # in the broker that owns the log directory
 
     def look(self, log_dir: str, owner: int | None) -> None:
         """A process, 0 for one that the kernel does not name, owns the log directory now; None: none does."""
         if owner is None:
             self._first_seen.pop(log_dir, None)
+            self._is_off.discard(log_dir)
         elif self._first_seen.get(log_dir, (None, None))[0] != owner:
             self._first_seen[log_dir] = (owner, self._checkpoint(log_dir))
+            self._is_off.discard(log_dir)
+
+    def asked_to_swap(self, log_dir: str, answer: Swapped) -> None:
+        """What the broker that owns the log directory has answered."""
+        if not answer.has_cleaner:
+            self._is_off.add(log_dir)
 
     def is_at_work(self, log_dir: str) -> bool:
         """Whether the broker that owns the log directory has cleaned a log since it was first seen there."""
         seen = self._first_seen.get(log_dir)
-        return seen is not None and self._checkpoint(log_dir) != seen[1]
+        return seen is not None and log_dir not in self._is_off and self._checkpoint(log_dir) != seen[1]
 
     def _checkpoint(self, log_dir: str) -> FileStat | None:
         try:
