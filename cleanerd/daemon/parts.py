@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pydantic import TypeAdapter
 
 from cleanerd.broker_agent.brokers import LiveBrokers
-from cleanerd.broker_agent.swap import Swapped
 from cleanerd.cleaning.throttle import Throttle
 from cleanerd.config.load import Configuration
 from cleanerd.daemon.engine.client import Engine
@@ -109,12 +108,8 @@ def build_parts(
     life = Life(clock.monotonic_s())
     metrics = Metrics(log_dirs, clock)
     brokers_cleaner = BrokersCleaner(files)
-
-    def asked_to_swap(log_dir: str, answer: Swapped) -> None:
-        metrics.asked_to_swap(log_dir, answer)
-        brokers_cleaner.asked_to_swap(log_dir, answer)
-
-    brokers = LiveBrokers(files, clock, lambda: configuration().broker, asked_to_swap)
+    answered = (metrics.asked_to_swap, brokers_cleaner.asked_to_swap)
+    brokers = LiveBrokers(files, clock, lambda: configuration().broker, *answered)
     inventory = Inventory(files, clock, brokers)
     deletions = PendingDeletions(files, clock)
     due_logs = DueLogs(inventory, clock, configuration)

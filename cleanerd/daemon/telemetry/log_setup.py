@@ -10,6 +10,8 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 _PRIORITIES = {"critical": 2, "exception": 3, "error": 3, "warning": 4, "info": 6, "debug": 7}
 """sd-daemon(3), by the method that was called."""
+_PROCESSORS: list[Processor] = []
+"""One list for good: loggers that were used before keep it, and what it holds then."""
 
 
 def configure(log_format: str, level: str, stream: IO[str] = sys.stderr) -> None:
@@ -30,12 +32,13 @@ def configure(log_format: str, level: str, stream: IO[str] = sys.stderr) -> None
         else structlog.processors.JSONRenderer()
     )
     last: list[Processor] = [renderer, *([_priority] if _is_journal(stream) else [])]
+    _PROCESSORS[:] = (
+        structlog.stdlib.filter_by_level,
+        *shared,
+        structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+    )
     structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
+        processors=_PROCESSORS,
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
