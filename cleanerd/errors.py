@@ -28,7 +28,7 @@ class CleanerdError(Exception):
 
 
 class Aborted(CleanerdError):
-    """This work was told to stop."""
+    """This work was asked to stop."""
 
 
 class Retryable(CleanerdError):
@@ -44,7 +44,7 @@ class PolicyChanged(SourceChanged):
 
 
 class LockHeld(Retryable):
-    """Another process holds the lock of the log directory; `pid` is the holder where the kernel tells."""
+    """Another process holds the lock of the log directory; `pid` is the holder where the kernel names it."""
 
     def __init__(self, message: str, pid: int | None = None) -> None:
         super().__init__(message)

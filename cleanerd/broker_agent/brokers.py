@@ -118,7 +118,7 @@ class LiveBrokers:
         return self.report(log_dir).reason
 
     def report(self, log_dir: str) -> BrokerReport:
-        """What there is to say of the broker in a log directory."""
+        """The broker in a log directory, and whether it can be asked."""
         try:
             session = self._session(log_dir)
         except (NoWayIn, DirOffline) as error:
@@ -137,7 +137,7 @@ class LiveBrokers:
         self, log_dir: LogDir, wanted: Iterable[TopicPartition] | None = None
     ) -> Checkpoints | None:
         """The offsets that the live broker of a log directory goes by; None where none can be asked: then what is in its
-        checkpoint files counts, which tells later, and for the first half minute of a broker's life nothing.
+        checkpoint files counts: it is older, and for the first half minute of a broker's life there is none.
 
         To be read before the logs are scanned. `wanted`: of which logs, None for all. Raises CorruptFile, OSError.
         """

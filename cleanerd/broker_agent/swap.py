@@ -33,7 +33,7 @@ interrupted, and cleanerd's recovery leaves it to the broker. A kill of cleanerd
 Steps 4 to 6 are the broker's own operation, with its guarantee for a power failure: it relies on a file system that keeps
 the order of renames in a directory, as ext4, XFS, Btrfs and ZFS do. The new files were synced when they were staged.
 
-Inode, size and time tell that the staged `.log` is the one that verification read, as at every commit. A digest would have
+Inode, size and time prove that the staged `.log` is the one that verification read, as at every commit. A digest would have
 the broker read each byte again: 1.1 s for a GiB that is cached, 15 s for one that is not (CRC32C, on a busy machine), where
 a swap takes milliseconds. What decays on the disk in between fails the CRC of its batch, at the next cleaning as at a fetch.
 

@@ -52,7 +52,7 @@ def why_foreign(log_dir: LogDir, tp: TopicPartition, configuration: Configuratio
 
 
 def is_known(topic: str, configuration: Configuration) -> bool:
-    """Whether anybody has said how a topic of a broker is configured: an operator, the metadata log, the broker itself."""
+    """Whether the settings of a topic are known: from an operator, the metadata log or the broker itself."""
     metadata = configuration.metadata
     if metadata is not None and (metadata.is_whole or topic in metadata.topic_ids):
         return True

@@ -150,7 +150,7 @@ class Diagnosis:
 
 def diagnose(arguments: Namespace) -> Diagnosis:
     """Look at everything: values, names, directories, the metadata log. A default directory of which a file that cannot be
-    read may say something else is not looked at.
+    read may differ is not looked at.
 
     Raises: `BadUsage` for directories that make no sense together.
     """

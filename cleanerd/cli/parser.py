@@ -16,7 +16,7 @@ _OF_TOPICS = ("--topic", "--topic-set")
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what it does in a sentence, then arguments and options, then `examples` and `more`."""
+    """A sentence on what it does, then arguments and options, then `examples` and `more`."""
 
     def __init__(
         self,

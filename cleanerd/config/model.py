@@ -336,7 +336,7 @@ class ClusterMetadata:
     "" being the cluster-wide default; of an answer, the values that hold in the broker for topics without their own.
     `node_id` is the owner of the log directory that the metadata log was found in, by `meta.properties`. `release` is the
     one as which that node was last started, major and minor number; None: not known. `is_whole`: a topic that is not here
-    does not exist, which an answer cannot say.
+    does not exist, which cannot be concluded from an answer.
     """
 
     topic_ids: Mapping[str, UUID | None]

@@ -103,7 +103,7 @@ def build_parts(
     """All of them, with what connects them.
 
     `recovering` is called after each partition directory that was recovered, so that a slow start can report progress.
-    `refresh` takes in what the cluster has said about its topics since the configuration was read.
+    `refresh` reads what the cluster has configured for its topics since the configuration was read.
     """
     life = Life(clock.monotonic_s())
     metrics = Metrics(log_dirs, clock)

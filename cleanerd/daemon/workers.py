@@ -45,7 +45,7 @@ class Duty(ABC):
 
     @abstractmethod
     def step(self) -> bool:
-        """One round; whether there was anything to do. It returns soon after the daemon is told to stop."""
+        """One round; whether there was anything to do. It returns soon after the daemon is asked to stop."""
 
     @abstractmethod
     def pause_s(self) -> float:
@@ -171,7 +171,7 @@ class Workers:
                 self._workers[-1].start()
 
     def stop(self) -> None:
-        """Tell all of them."""
+        """Stop all of them."""
         for worker in self.all():
             worker.stop()
 

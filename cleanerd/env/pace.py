@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 Pace = Callable[[int], None]
-"""Told how many bytes were read since it was last called; returns when they are paid for. Raises Aborted. Thread-safe."""
+"""Called with how many bytes were read since the last call; returns when they are paid for. Raises Aborted. Thread-safe."""
 
 
 def unpaced(_: int) -> None:

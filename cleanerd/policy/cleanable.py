@@ -5,7 +5,7 @@
     log start        first dirty        first uncleanable       log end
         |---- clean ------|---- cleanable -----|--- uncleanable ----|
 
-Below the first dirty offset each record was once judged by a cleaning. A checkpoint tells that of what there was when it was
+Below the first dirty offset each record was once judged by a cleaning. That holds for what there was when the checkpoint was
 written, so a segment below it that was written later is dirty again, and all that follow it (`lowered_checkpoint`).
 
 The upper bound never passes the last stable offset, the active segment, the first segment that is younger than

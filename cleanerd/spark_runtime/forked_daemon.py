@@ -96,7 +96,7 @@ def hand_over(address: str) -> bool:
     socket.send_fds(connection, [_LENGTH.pack(len(about))], range(_STREAMS))
     connection.sendall(about)
     devnull = os.open(os.devnull, os.O_RDWR)
-    for stream in range(_STREAMS):  # what the JVM says, and when it is gone, is for the other one
+    for stream in range(_STREAMS):  # what the JVM sends, and its end, is for the other process
         os.dup2(devnull, stream)
     connection.recv(1)
     return True

@@ -339,7 +339,7 @@ def _keep_workers(context: SparkContext, ended: threading.Event) -> None:
     Spark ends them all once none has had anything to do for a minute (`PythonWorkerFactory`), and no setting says otherwise.
     """
     while not ended.wait(_KEPT_S):
-        # In a thread of its own, with which its connection to the JVM goes. Where the session has ended its jobs tell why.
+        # In a thread of its own, with which its connection to the JVM goes. Where the session has ended, its jobs know why.
         begin(lambda: context.parallelize([0], 1).mapPartitions(list).count()).exception()
 
 

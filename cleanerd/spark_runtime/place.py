@@ -4,7 +4,7 @@ A part begins where the one before it ends, and how large a part is shows when i
 what it encodes, reports its size, asks where it begins, and is answered when the sizes of all parts before it are known.
 
 No task waits for ever: Spark starts the tasks of a job in order and, on one machine, repeats none. So of the parts whose
-size is not known, the first is being encoded, or its task has failed and says so, or its process is gone and with it the
+size is not known, the first is being encoded, or its task has failed and reports it, or its process is gone and with it the
 job. On a cluster tasks are repeated, and several machines must not write to one file: there, parts are files of their own.
 """
 

@@ -231,7 +231,7 @@ def may_lease(log_dir: str) -> bool:
 
 
 def is_open_elsewhere(path: str) -> bool:
-    """Whether another process has a file open, or it cannot be told that none has: the kernel gives no lease then.
+    """Whether another process has a file open, or it cannot be known that none has: the kernel gives no lease then.
 
     Raises OSError.
     """

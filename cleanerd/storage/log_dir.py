@@ -77,7 +77,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a log directory says of logs in it that are to be committed: why some must be left alone (`LogDir.elsewhere`),
+    """What a log directory shows about logs that are to be committed: why some must be left alone (`LogDir.elsewhere`),
     and the high watermarks that a broker left. One that lives compares with its own: there are none then.
     """
 

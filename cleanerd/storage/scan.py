@@ -155,7 +155,7 @@ def scan_partition(
     """Look at one partition directory, whatever its name; None when it holds no segment.
 
     Raises CorruptFile, OSError; SourceChanged while segments are being exchanged: half of a log may hide behind such names;
-    and when it is not the log any more of which a live broker has told the bounds.
+    and when it is no longer the log whose bounds a live broker reported.
 
     `first_batch_timestamps` costs a read per segment and is only needed with max.compaction.lag.ms. With the `staged` groups
     of a cleaning the log is what their commit would make of it.

@@ -1,4 +1,4 @@
-"""What a verb is: a file in `verbs/` that says what the daemon does, and how cleanerctl asks for it and shows the answer.
+"""What a verb is: a file in `verbs/`: what the daemon does, how cleanerctl asks for it, and how it shows the answer.
 
 ===================  ============================================================================================
 made from it         by

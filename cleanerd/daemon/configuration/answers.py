@@ -1,4 +1,4 @@
-"""What a broker says of its topics, where there is no metadata log: a ZooKeeper cluster has none on disk.
+"""What a broker reports about its topics, where there is no metadata log: a ZooKeeper cluster has none on disk.
 
 1. The agent in the broker that lives in the log directories (`cleanerd.commit.live`): what that broker itself goes by.
 2. Else, where `cleanerd.kafka.bootstrap.servers` is set, any broker of the cluster.

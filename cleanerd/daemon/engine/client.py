@@ -128,7 +128,7 @@ class _Child:
             future.set_exception(EngineDied("the engine ended in the middle of the work"))
 
     def has_ended(self) -> bool:
-        """Tell the process to end, which may take its time; whether it has by now. One that takes too long is killed."""
+        """Ask the process to end; return whether it has by now. One that takes too long is killed."""
         now_s = self._clock.monotonic_s()
         if self._told_s is None:
             self._told_s = now_s

@@ -43,7 +43,7 @@ _CALLS_AT_ONCE = 64  # more than workers; an explanation does not wait for a cle
 
 
 class _Planning:
-    """Tells the daemon which logs the tasks of a job will report about, before the first of them does.
+    """Reports to the daemon which logs the tasks of a job are about, before the first task reports.
 
     `tells_steps`: also what each step of a log came to.
     """

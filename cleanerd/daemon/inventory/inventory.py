@@ -72,7 +72,7 @@ class _LogDir:
     offsets: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     checkpoints_read: int = 0  # how often the files above, or what follows, were found to be others
     live: dict[str, LiveLog] | None = (
-        None  # what its broker says of its logs, by name; None where none can be asked
+        None  # what its broker reports about its logs, by name; None where none can be asked
     )
     entries: dict[str, Entry] = field(default_factory=dict)
     futures: frozenset[TopicPartition] = frozenset()  # replicas on their way here
@@ -152,7 +152,7 @@ class Inventory:
         return entry.known if entry else None
 
     def live(self, log: LogId) -> LiveLog | None:
-        """What a live broker said of a log at the last scan, None where none could be asked."""
+        """What a live broker reported about a log at the last scan, None where none could be asked."""
         with self._mutex:
             place = self._dirs.get(log.log_dir)
             return (place.live or {}).get(str(log.topic_partition)) if place else None

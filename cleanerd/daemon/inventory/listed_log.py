@@ -103,7 +103,7 @@ class Offsets:
     checkpoint: int | None
     is_outdated: bool = False  # the entry in the file is higher, and older than segments below it
     unlisted: tuple[str, ...] = ()  # `Checkpoints.unlisted`
-    last_stable: int | None = None  # as far as a live broker tells, no higher than the high watermark
+    last_stable: int | None = None  # as a live broker reports it, no higher than the high watermark
 
 
 @dataclass(frozen=True, slots=True)

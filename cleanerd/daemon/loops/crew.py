@@ -64,7 +64,7 @@ class Crew:
             parts.work_bell.ring()
 
     def stop(self) -> None:
-        """Tell all of them to end; they do so after the step that is under way."""
+        """Ask all of them to end; they do so after the step that is under way."""
         self.cleaners.workers.stop()
         for keeper in self._keepers:
             keeper.stop()

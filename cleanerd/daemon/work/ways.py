@@ -11,7 +11,7 @@ from cleanerd.storage.log_dir import Owner
 @dataclass(frozen=True, slots=True)
 class Way:
     """lock: it is free, or a writer lets go of it in a moment; swap: by the live broker; restart: when that broker, which
-    cannot be asked for this `reason`, has stopped. `pid`: of who holds the lock, 0 where the kernel does not tell.
+    cannot be asked for this `reason`, has stopped. `pid`: of who holds the lock, 0 where the kernel does not name it.
     """
 
     committed_by: Literal["lock", "swap", "restart"]

@@ -92,7 +92,7 @@ class IndexPacer:
 
 @dataclass(slots=True)
 class SegmentScan:
-    """A segment as its `.log` says it is: where its batches end, and what its indexes hold up to there.
+    """A segment by its `.log`: where its batches end, and what its indexes hold up to there.
 
     `damage` is what stands at `size_bytes` instead of a batch, if anything does.
     """

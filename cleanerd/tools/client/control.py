@@ -20,7 +20,7 @@ _ANSWER_S = 10.0  # longer than it is asked to wait
 class DaemonControl:
     """A running `cleanerd`, asked through its control socket. When nothing listens there, nothing cleans.
 
-    `owner` is who the hold is said to belong to. A cleaning that is aborted has `timeout_ms` to stop.
+    `owner` is whose hold it is. A cleaning that is aborted has `timeout_ms` to stop.
     """
 
     def __init__(

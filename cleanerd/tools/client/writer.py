@@ -85,7 +85,7 @@ class LogWriter:
 
     `start_offset` is where a new log starts.
 
-    Raises: `CorruptFile` for a damaged tail without `options.repair`, and for a checkpoint that may say something of an
+    Raises: `CorruptFile` for a damaged tail without `options.repair`, and for a checkpoint that may speak of an
     earlier log of this name; `LockHeld`; before anything was changed. After an `OSError` the writer takes nothing
     more: open the log again.
     """

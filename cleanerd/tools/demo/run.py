@@ -80,7 +80,7 @@ class Demo:
         self._problems: list[str] = []
 
     def play(self, scale: float) -> int:
-        """Tell and do everything; returns the exit code."""
+        """Run the demo and report each step; return the exit code."""
         with ThreadPoolExecutor(max_workers=1) as pool:
             warm = pool.submit(self._warm_up)
             self._write(scale)

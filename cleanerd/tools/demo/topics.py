@@ -81,7 +81,7 @@ class Latest:
 
 
 class Truth:
-    """What was committed to one log: told by its writer, asked from any thread."""
+    """What was committed to one log: noted by its writer, read by any thread."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()  # guards what follows

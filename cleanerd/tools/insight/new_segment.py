@@ -96,7 +96,7 @@ class NewSegment:
         self._log.close()
 
     def write_aborted(self) -> None:
-        """The transaction index, if there is anything to say."""
+        """Write the transaction index, if there are aborted transactions."""
         if self.aborted:
             self._write(FileKind.TXN_INDEX, render_txn_index(self.aborted))
             self._kinds.append(FileKind.TXN_INDEX)

@@ -1,6 +1,6 @@
 """One partition directory: what lies in it, and its segments against each other and against the checkpoints.
 
-`list_partition` looks at names and small files and says which segments to read; `check_partition` puts together what was
+`list_partition` looks at names and small files and returns which segments to read; `check_partition` puts together what was
 read. Between them the segments are checked, in any order and anywhere.
 """
 

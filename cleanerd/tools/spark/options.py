@@ -100,7 +100,7 @@ _NAMES = (
 class Bound:
     """Where to start or to end: a time for all partitions, times of some, offsets of some, of the others `otherwise`.
 
-    The first of them that says something counts.
+    The first that is set counts.
     """
 
     timestamp_ms: int | None

@@ -2,7 +2,7 @@
 
 A task stages each partition in a directory of its own beside the final one, named as a broker names a log that it deletes
 (`orders-3.<32 digits>-delete`): whatever dies, the next start of a broker removes what was left. The digits begin with those
-of the job. Every segment is read back, and everything in there is synced, before the task says that it is done.
+of the job. Every segment is read back, and everything in there is synced, before the task reports that it is done.
 
 Commit, by the driver, under `.lock`:
 

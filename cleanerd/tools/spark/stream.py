@@ -58,7 +58,7 @@ class SegmentsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._ends({})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What `maxOffsetsPerTrigger` says."""
+        """The value of `maxOffsetsPerTrigger`."""
         limit = self._options.max_offsets
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
