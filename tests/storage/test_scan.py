@@ -203,7 +203,7 @@ def test_bounds_of_a_log_that_has_been_created_again_since_are_not_used(log_dir:
 
     def look(identity: LiveIdentity) -> PartitionSnapshot | None:
         told = Checkpoints({}, {TP: 8}, {}, {TP: 8}, identities={TP: identity})
-        return scan_partition(FILES, str(log_dir), TP, told, is_kafka=True)
+        return scan_partition(PartitionDir(FILES, str(directory)), TP, told, is_kafka=True)
 
     assert look(LiveIdentity(inode, None)) is not None
     metadata.write_text(f"version: 0\ntopic_id: {'A' * 21}Q")

@@ -66,6 +66,5 @@ def test_directories_come_from_the_configuration(run: Run, tmp_path: Path) -> No
     os.truncate(log_dir / "__cluster_metadata-0" / f"{0:020d}.log", 100)
     (tmp_path / "server.properties").write_text(f"log.dirs={log_dir}\n")
     ran = run("verify", "--config", str(tmp_path / "server.properties"), "-o", "json")
-    assert ran.code == 1
     assert {finding["topic"] for finding in json.loads(ran.out)["findings"]} == {"__cluster_metadata"}
     assert run("verify", "--log-dir", str(tmp_path / "nowhere")).code == 2
