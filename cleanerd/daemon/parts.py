@@ -117,12 +117,13 @@ def build_parts(
     recoveries = Recoveries(events, deletions, metrics, recovering)
     # Also those that are configured and not cleaned here: a replica may be on its way to one of them.
     brokers_dirs = tuple(dict.fromkeys((*log_dirs, *configuration().broker.log_dirs)))
-    ownership = Ownership(files, clock, brokers_dirs, recoveries)
+    jobs = Jobs(clock)
+    ownership = Ownership(files, clock, brokers_dirs, recoveries, jobs)
     obstacles = Obstacles()
     held = store.all(HOLD, TypeAdapter(Hold).validate_python).values()
     states = PartitionStates(clock, held, obstacles)
     wanted = Wanted(states, files, clock, configuration, refresh, inventory)
-    failures, jobs = Failures(store), Jobs(clock)
+    failures = Failures(store)
     leases = CleanerLeases(brokers, inventory, files, clock)
     conditions = Conditions(
         inventory=inventory, due_logs=due_logs, states=states, failures=failures, ownership=ownership,

@@ -301,9 +301,12 @@ class LogDir:
 
     # -- what an interrupted commit left ------------------------------------------------------------------------
 
-    def recover(self, names: Iterable[str]) -> Iterator[Recovered]:
+    def recover(
+        self, names: Iterable[str], is_under_way: Callable[[str], bool] = lambda _: False
+    ) -> Iterator[Recovered]:
         """Finish or undo what was interrupted in partition directories; a broker that waits for the lock goes first.
 
+        Those that are `is_under_way` are left out: a cleaning writes there, and has dropped what it found.
         Raises LockHeld when another process owns the directory, DirOffline. What goes wrong with one log is its own.
         """
         left = list(names)
@@ -312,7 +315,9 @@ class LogDir:
             with self.lock() as lock:
                 ends_s = self.clock.monotonic_s() + HOLD_S
                 while left and self.clock.monotonic_s() < ends_s and not lock.is_wanted:
-                    done.append(self._recovered(left.pop(0)))
+                    name = left.pop(0)
+                    if not is_under_way(name):
+                        done.append(self._recovered(name))
                 pause_s = pause_after(lock, HOLD_S)
             yield from done
             if not left:

@@ -198,7 +198,7 @@ def test_a_recovery_that_a_broker_interrupts_goes_on_where_it_was(
     """Its restarts may each leave time for a few logs only."""
     asked = []
 
-    def one_at_a_time(_: LogDir, names: list[str]) -> Iterator[Recovered]:
+    def one_at_a_time(_: LogDir, names: list[str], __: object) -> Iterator[Recovered]:
         asked.append(sorted(names))
         if names:
             yield Recovered(asked[-1][0], None, ())
@@ -209,13 +209,31 @@ def test_a_recovery_that_a_broker_interrupts_goes_on_where_it_was(
     parts = world.parts
     recoveries = Recoveries(parts.events, parts.deletions, parts.metrics, lambda: None)
     monkeypatch.setattr(recoveries, "record", lambda _, one: told.append(one.name))
-    ours = ownership.Ownership(RealFiles(), world.clock, (), recoveries)
+    ours = ownership.Ownership(RealFiles(), world.clock, (), recoveries, parts.jobs)
     world.parts.ownership.release()
     ours.take([str(world.a)])
     assert [ours.recover(str(world.a)) for _ in range(5)] == [False, False, False, True, True]
     assert asked == [["one-0", "three-0", "two-0"], ["three-0", "two-0"], ["two-0"], []]
     assert told == ["one-0", "three-0", "two-0"]
     ours.release()
+
+
+def test_a_recovery_leaves_what_is_being_cleaned_for_the_next_time(world: World) -> None:
+    """A broker stops while a job writes: what was interrupted in other logs is recovered, the parts of the job stay."""
+    ours = world.parts.ownership
+    ours.release()
+    ours.take([str(world.a)])
+    parts = {name: world.a / name / f"{0:020}.part.cleanerd" for name in ("one-0", "two-0")}
+    for path in parts.values():
+        path.touch()
+    job = world.parts.jobs.request([world.log("one")], force=True)
+    assert world.parts.schedule.next() is job
+    assert ours.recover(str(world.a))
+    assert [name for name, path in parts.items() if path.exists()] == ["one-0"]
+    world.parts.states.done_cleaning(world.log("one"))
+    world.parts.jobs.end(job, (), None)
+    assert ours.recover(str(world.a))
+    assert not parts["one-0"].exists()
 
 
 def test_a_job_that_was_requested_before_begins_when_the_broker_has_come(world: World) -> None:

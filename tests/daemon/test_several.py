@@ -9,6 +9,7 @@ from cleanerd.daemon.store import Store
 from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.work.deletions import PendingDeletions
+from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.recoveries import Recoveries
 from cleanerd.env.clock import SystemClock
@@ -38,7 +39,9 @@ def test_the_lock_of_a_second_directory_is_not_taken_while_the_first_is_refused(
     clock = SystemClock()
     events = EventLog(Store(str(tmp_path / "store"), max_bytes=10**6), clock)
     deletions, metrics = PendingDeletions(RealFiles(), clock), Metrics([], clock)
-    ownership = Ownership(RealFiles(), clock, (), Recoveries(events, deletions, metrics, lambda: None))
+    ownership = Ownership(
+        RealFiles(), clock, (), Recoveries(events, deletions, metrics, lambda: None), Jobs(clock)
+    )
     with (
         lock_of_another(tmp_path / "a" / names.CLEANERD_LOCK) as pid,
         pytest.raises(Fatal, match=f"process {pid}"),

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import structlog
 
+from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.recoveries import Recoveries
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
@@ -31,13 +32,16 @@ _log = structlog.get_logger("cleanerd")
 class Ownership:
     """The directories of one daemon; thread-safe."""
 
-    def __init__(self, files: Files, clock: Clock, log_dirs: Sequence[str], recoveries: Recoveries) -> None:
+    def __init__(
+        self, files: Files, clock: Clock, log_dirs: Sequence[str], recoveries: Recoveries, jobs: Jobs
+    ) -> None:
         self._files = files
         self._clock = clock
         self._log_dirs = log_dirs
         self._yielding: dict[str, float] = {}  # until when, by log directory
         self._owned: set[str] = set()  # log directories that another process had at the last look
         self._recoveries = recoveries
+        self._jobs = jobs
         self._mutex = threading.Lock()
         self._locks: dict[str, LogDirLock] = {}
         self._unrecovered: dict[str, set[str]] = {}  # log directories, with what was recovered there so far
@@ -82,21 +86,23 @@ class Ownership:
     def recover(self, log_dir: str) -> bool:
         """Recover every partition directory unless that was done; False while another process owns the log directory.
 
-        Once it is free again this goes on where it was: a broker's start may leave time for a part of it only.
+        Once it is free again this goes on where it was: a broker's start may leave time for a part of it only. What is being
+        cleaned when a broker stops is left for the next call: a cleaning has dropped what lay there before it.
         """
         with self._mutex:
             if log_dir not in self._unrecovered:
                 return log_dir in self._locks
             assert log_dir in self._locks, "recovered by who keeps other cleanerds out"
         try:
-            self._recover_all(self.at(log_dir))
+            is_done = self._recover_all(self.at(log_dir))
         except LockHeld:
             return False
         except (CleanerdError, OSError) as error:
             _log.warning("recovery_postponed", log_dir=log_dir, reason=str(error))
             return False
-        with self._mutex:
-            self._unrecovered.pop(log_dir, None)
+        if is_done:
+            with self._mutex:
+                self._unrecovered.pop(log_dir, None)
         return True
 
     def owner_of(self, log_dir: str) -> int | None:
@@ -168,12 +174,18 @@ class Ownership:
         self._locks.pop(log_dir).__exit__(None, None, None)
         self._unrecovered.pop(log_dir, None)
 
-    def _recover_all(self, log_dir: LogDir) -> None:
-        """Raises LockHeld, DirOffline, OSError."""
+    def _recover_all(self, log_dir: LogDir) -> bool:
+        """Whether nothing is left. Raises LockHeld, DirOffline, OSError."""
+
+        def is_under_way(name: str) -> bool:
+            logs = (log for job in self._jobs.running() for log in job.logs)
+            return any((log.log_dir, str(log.topic_partition)) == (log_dir.path, name) for log in logs)
+
         done = self._unrecovered.get(log_dir.path, set())
         listed = [name for name in self._files.list_names(log_dir.path) if name not in done]
         found = [(name, parse_partition_dir(name)) for name in listed]
         current = [name for name, parsed in found if parsed is not None and parsed[1] is DirKind.CURRENT]
-        for one in log_dir.recover(current):
+        for one in log_dir.recover(current, is_under_way):
             done.add(one.name)
             self._recoveries.record(log_dir.path, one)
+        return done.issuperset(current)

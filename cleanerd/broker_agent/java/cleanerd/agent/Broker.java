@@ -374,6 +374,11 @@ final class Broker {
         Shape.call(replaceSegments, log, takesSwapFlag ? new Object[] {lists[0], lists[1], Boolean.FALSE} : lists);
     }
 
+    /** Whether an operation on a log was refused because the broker has closed it, as it does when it stops. */
+    boolean isClosed(Throwable error) {
+        return storageException.isInstance(error) && String.valueOf(error.getMessage()).endsWith("is already closed");
+    }
+
     /**
      * What the broker's own cleaner does when it cannot finish what it has begun. A KafkaStorageException is the broker's
      * word that it has done so, or that it has closed the log to stop, and then nothing was begun.

@@ -114,6 +114,10 @@ final class Swap {
             try {
                 broker.replaceSegments(log, Collections.singletonList(created), old);
             } catch (Throwable error) {
+                if (broker.isClosed(error)) { // it looks before it renames anything
+                    deleteCleaned(base);
+                    throw Refused.later("the broker stops: " + error.getMessage());
+                }
                 broker.markOffline(log, "cleanerd: the segments of " + directory + " could not be replaced", error);
                 throw new IOException("the broker failed while it replaced segments: " + error, error);
             }
@@ -135,10 +139,14 @@ final class Swap {
             }
             return broker.openCleaned(log, base);
         } catch (Throwable error) {
-            for (String kind : KINDS) {
-                Files.deleteIfExists(directory.resolve(name(base, kind, ".cleaned")));
-            }
+            deleteCleaned(base);
             throw new IOException("the new segment " + base + " could not be opened: " + error, error);
+        }
+    }
+
+    private void deleteCleaned(long base) throws IOException {
+        for (String kind : KINDS) {
+            Files.deleteIfExists(directory.resolve(name(base, kind, ".cleaned")));
         }
     }
 
