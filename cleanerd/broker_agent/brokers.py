@@ -11,7 +11,7 @@ from cleanerd.env.clock import Clock
 from cleanerd.env.files import Files
 from cleanerd.errors import DirOffline, LockHeld, NoWayIn
 from cleanerd.format.names import TopicPartition
-from cleanerd.storage.lock import probe
+from cleanerd.storage.lock import other_holder
 from cleanerd.storage.log_dir import LogDir
 from cleanerd.storage.partition_dir import PartitionDir
 from cleanerd.storage.scan import Checkpoints
@@ -101,8 +101,8 @@ class LiveBrokers:
         """Raises NoWayIn, DirOffline."""
         if self._config().commit_live == "off":
             raise NoWayIn(_OFF)
-        pid = probe(log_dir)
-        if pid is None or pid == os.getpid():
+        pid = other_holder(log_dir)
+        if pid is None:
             raise NoWayIn(f"{log_dir}: no broker lives in it")
         with self._mutex:
             found = self._sessions.get(pid or log_dir)

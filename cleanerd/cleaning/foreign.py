@@ -54,7 +54,7 @@ def why_foreign(log_dir: LogDir, tp: TopicPartition, configuration: Configuratio
 def is_known(topic: str, configuration: Configuration) -> bool:
     """Whether the settings of a topic are known: from an operator, the metadata log or the broker itself."""
     metadata = configuration.metadata
-    if metadata is not None and (metadata.is_whole or topic in metadata.topic_ids):
+    if configuration.has_metadata_log or (metadata is not None and topic in metadata.topic_ids):
         return True
     return "cleanup.policy" in configuration.own_texts(topic)
 
@@ -119,7 +119,7 @@ class _Word:
     def __init__(self, log_dir: LogDir, configuration: Configuration) -> None:
         self._log_dir = log_dir
         self._configuration = configuration
-        self._is_without_metadata = configuration.metadata is None or not configuration.metadata.is_whole
+        self._is_without_metadata = not configuration.has_metadata_log
         self._compacted = log_dir.checkpoints().cleaner.keys()
         self._is_zookeepers = self._is_without_metadata and self._read_is_zookeepers()
 

@@ -110,7 +110,7 @@ def _unknown_topics(
 ) -> Iterator[str]:
     """That a broker's directories have no metadata log, and which topics are left alone; `named`: see `left_alone`."""
     metadata = configuration.metadata
-    if metadata is not None and metadata.is_whole:
+    if configuration.has_metadata_log:
         return
 
     def unknown(path: str) -> set[str] | None:

@@ -121,6 +121,11 @@ class Configuration:
                 yield f"cleanup.policy: {DEDUPE} is an old name of compact ({text.origin})"
 
     @property
+    def has_metadata_log(self) -> bool:
+        """Whether it is known which topics there are: what a broker answers does not say."""
+        return self.metadata is not None and self.metadata.is_whole
+
+    @property
     def topics(self) -> frozenset[str]:
         """Topics that have values of their own."""
         return frozenset(topic for topic, texts in self._topics.items() if texts)

@@ -131,7 +131,7 @@ def _threads(changes: Iterable[Change]) -> Iterator[str]:
 
 
 def _vanished(old: Configuration, new: Configuration) -> Iterator[str]:
-    if old.metadata and old.metadata.is_whole and not (new.metadata and new.metadata.is_whole):
+    if old.metadata and old.has_metadata_log and not new.has_metadata_log:
         yield f"{old.metadata.directory}: expected the cluster's metadata log, found none"
 
 

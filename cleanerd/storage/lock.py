@@ -149,6 +149,12 @@ def pause_after(lock: LogDirLock, held_s: float) -> float:
     return 0.0 if lock.is_leased else _SHARE * held_s
 
 
+def other_holder(log_dir: str) -> int | None:
+    """As `probe` of `.lock`, None also where this process holds it. Raises `DirOffline`."""
+    pid = probe(log_dir)
+    return None if pid == os.getpid() else pid
+
+
 def probe(log_dir: str, name: str = names.LOCK) -> int | None:
     """Return who holds the lock, without taking it.
 

@@ -32,7 +32,7 @@ from cleanerd.policy.cleanable import usable_checkpoint
 
 from .checkpoints import clean_up_to, read_checkpoints, read_offsets, update_cleaner_checkpoint
 from .generation import check_generation
-from .lock import HOLD_S, LogDirLock, pause_after, probe
+from .lock import HOLD_S, LogDirLock, other_holder, pause_after
 from .partition_dir import PartitionDir
 from .recover import recover
 from .scan import Checkpoints, PartitionSnapshot, is_kafka_dir, read_bounds, scan_partition
@@ -109,7 +109,7 @@ class LogDir:
     @property
     def owner(self) -> Owner:
         """The owner by `.lock`; our own process counts as nobody. Raises DirOffline."""
-        is_held = probe(self.path) not in (None, os.getpid())
+        is_held = other_holder(self.path) is not None
         if self.is_kafka:
             return Owner.LIVE_BROKER if is_held else Owner.STOPPED_BROKER
         return Owner.WRITER if is_held else Owner.NOBODY

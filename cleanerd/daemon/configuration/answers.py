@@ -15,9 +15,9 @@ from cleanerd.config.model import CleanerdConfig, ClusterMetadata
 from cleanerd.daemon.kafka_admin import AnsweredTopic, KafkaAdmin
 from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, ClusterRefused, guarded
-from cleanerd.format import names
 from cleanerd.format.names import DirKind, TopicPartition, parse_partition_dir
 from cleanerd.format.uuid_text import parse_uuid
+from cleanerd.storage.scan import is_kafka_dir
 
 
 def answer_of(topics: Iterable[AnsweredTopic]) -> ClusterMetadata:
@@ -60,7 +60,7 @@ def _one_of_each_topic(files: Files, log_dir: str) -> list[TopicPartition] | Non
     """A log of each topic in a broker's directory; None for one that is no broker's, or does not work."""
 
     def look() -> list[TopicPartition] | None:
-        if not files.exists(f"{log_dir}/{names.META_PROPERTIES}"):
+        if not is_kafka_dir(files, log_dir):
             return None
         parsed = filter(None, map(parse_partition_dir, files.list_names(log_dir)))
         return list({tp.topic: tp for tp, kind in parsed if kind is DirKind.CURRENT}.values())

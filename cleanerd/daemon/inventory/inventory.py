@@ -40,7 +40,7 @@ from cleanerd.format.names import (
 from cleanerd.storage.checkpoints import LOG_DIR_CHECKPOINTS, read_offsets
 from cleanerd.storage.log_dir import futures
 from cleanerd.storage.partition_dir import PartitionDir
-from cleanerd.storage.scan import Checkpoints
+from cleanerd.storage.scan import Checkpoints, is_kafka_dir
 
 _SETTLED_AFTER_MS = 2_000  # the coarsest clock of a file system in use
 
@@ -268,7 +268,7 @@ class Inventory:
 
     def _read_root(self, place: _LogDir) -> None:
         """Read what has changed of the files of a log directory. Raises OSError, CorruptFile."""
-        is_kafka = self._files.exists(os.path.join(place.path, names.META_PROPERTIES))
+        is_kafka = is_kafka_dir(self._files, place.path)
         if is_kafka != place.is_kafka:
             place.is_kafka = is_kafka
             place.checkpoints_read += 1

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import structlog
 
+from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.recoveries import Recoveries
 from cleanerd.env.clock import Clock
@@ -19,7 +20,7 @@ from cleanerd.env.files import Files
 from cleanerd.errors import CleanerdError, DirOffline, Fatal, LockHeld, guarded
 from cleanerd.format import names
 from cleanerd.format.names import DirKind, parse_partition_dir
-from cleanerd.storage.lock import LogDirLock, may_lease, probe
+from cleanerd.storage.lock import LogDirLock, may_lease, other_holder
 from cleanerd.storage.log_dir import LogDir, Owner
 from cleanerd.storage.no_log_dir import why_no_log_dir
 
@@ -108,10 +109,10 @@ class Ownership:
     def owner_of(self, log_dir: str) -> int | None:
         """Pid of the process that holds `.lock` (0: the kernel does not name it), None when it is free or ours."""
         try:
-            pid = probe(log_dir)
+            pid = other_holder(log_dir)
         except DirOffline:
             return None
-        if pid is None or pid == os.getpid():
+        if pid is None:
             if log_dir in self._owned:
                 self._owned.discard(log_dir)
                 self._let_restart(log_dir)
@@ -177,15 +178,19 @@ class Ownership:
     def _recover_all(self, log_dir: LogDir) -> bool:
         """Whether nothing is left. Raises LockHeld, DirOffline, OSError."""
 
-        def is_under_way(name: str) -> bool:
-            logs = (log for job in self._jobs.running() for log in job.logs)
-            return any((log.log_dir, str(log.topic_partition)) == (log_dir.path, name) for log in logs)
+        def is_under_way(name: str) -> bool:  # asked for each directory anew: a job may begin meanwhile
+            log = logs[name]
+            return any(log in job.logs for job in self._jobs.running())
 
         done = self._unrecovered.get(log_dir.path, set())
         listed = [name for name in self._files.list_names(log_dir.path) if name not in done]
         found = [(name, parse_partition_dir(name)) for name in listed]
-        current = [name for name, parsed in found if parsed is not None and parsed[1] is DirKind.CURRENT]
-        for one in log_dir.recover(current, is_under_way):
+        logs = {
+            name: LogId(log_dir.path, parsed[0])
+            for name, parsed in found
+            if parsed is not None and parsed[1] is DirKind.CURRENT
+        }
+        for one in log_dir.recover(list(logs), is_under_way):
             done.add(one.name)
             self._recoveries.record(log_dir.path, one)
-        return done.issuperset(current)
+        return done >= logs.keys()

@@ -6,7 +6,6 @@ while the broker is down, and over a restart of the daemon; but not if the broke
 """
 
 import math
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
@@ -23,7 +22,7 @@ from cleanerd.env.files import Files
 from cleanerd.errors import DirOffline, attempt
 from cleanerd.format import names
 from cleanerd.format.uuid_text import parse_uuid, render_uuid
-from cleanerd.storage.lock import probe
+from cleanerd.storage.lock import other_holder
 from cleanerd.storage.metadata_tail import MetadataTail
 
 _UNSEEN_MS = 60_000
@@ -115,10 +114,9 @@ class TopicAnswers:
 
     def _is_owned(self, log_dir: str) -> bool:
         try:
-            pid = probe(log_dir)
+            return other_holder(log_dir) is not None
         except DirOffline:
             return False
-        return pid is not None and pid != os.getpid()
 
     def _save(self) -> None:
         """The times behind the answers: a power failure between the two leaves what is taken for older than it is."""
@@ -155,7 +153,7 @@ class ClusterNews:
     def has_news(self) -> bool:
         """As `configuration.watch.News`."""
         current, answers = self._configuration(), self._answers
-        if current.metadata is None or not current.metadata.is_whole:
+        if not current.has_metadata_log:
             ask = partial(answers.ask, self._brokers, current.broker, quickly=self._quickly)
             attempt(ask, ", ".join(answers.log_dirs))
             if answers.held != current.metadata:
