@@ -36,6 +36,7 @@ class RateLimit(Enum):
     TOTAL = "total"  # reads plus writes: log.cleaner.io.max.bytes.per.second
     READ = "read"  # cleanerd.io.max.read.bytes.per.second
     WRITE = "write"  # cleanerd.io.max.write.bytes.per.second
+    PRESSURE = "pressure"  # reads plus writes, by what the neighbours leave (`daemon/loops/pacer.py`)
 
 
 class Throttle:
@@ -52,6 +53,13 @@ class Throttle:
         rates = {RateLimit.TOTAL: total, RateLimit.READ: read, RateLimit.WRITE: write}
         if not all(rate > 0 for rate in rates.values()):
             raise ValueError(f"limits must be above 0 bytes per second, found {total}, {read}, {write}")
+        self._set(rates)
+
+    def set_pressure(self, rate: float) -> None:
+        """The same for the limit that follows the neighbours, which no other change touches."""
+        self._set({RateLimit.PRESSURE: rate})
+
+    def _set(self, rates: dict[RateLimit, float]) -> None:
         with self._changed:
             now_s = self._clock.monotonic_s()
             for limit, rate in rates.items():
@@ -81,6 +89,7 @@ class Throttle:
             RateLimit.TOTAL: read_bytes + written_bytes,
             RateLimit.READ: read_bytes,
             RateLimit.WRITE: written_bytes,
+            RateLimit.PRESSURE: read_bytes + written_bytes,
         }
         with self._changed:
             now_s = self._clock.monotonic_s()
@@ -98,6 +107,13 @@ class Throttle:
         """Seconds that all callers together waited so far, by the limit that was furthest behind."""
         with self._changed:
             return {limit: account.waited_s for limit, account in self._accounts.items()}
+
+    def paid_bytes(self) -> float:
+        """Reads plus writes of all callers together since the start, without what the slowest limit has still to earn."""
+        with self._changed:
+            now_s = self._clock.monotonic_s()
+            unpaid = max(account.unpaid(now_s) for account in self._accounts.values())
+            return self._accounts[RateLimit.TOTAL].spent - unpaid
 
     def _wait_for(self, due: "dict[RateLimit, _Charge]") -> bool:
         """Wait a little for the slowest of these, or return False because all are paid. The lock is held."""
@@ -131,7 +147,7 @@ class _Account:
         self.waited_s = 0.0
         self.rate = math.inf
         self._earned = 0.0
-        self._spent = 0.0
+        self.spent = 0.0
         self._earned_at_s = now_s
         self._waiting = deque[_Charge]()  # in the order of their marks, without what is earned
 
@@ -144,8 +160,8 @@ class _Account:
     def spend(self, size: int, now_s: float, *, is_urgent: bool) -> _Charge:
         """Charge `size` bytes more, behind all others, or, if they are urgent, behind all that are."""
         self._earn(now_s)
-        self._spent += size
-        charge = _Charge(size, self._spent, is_urgent)
+        self.spent += size
+        charge = _Charge(size, self.spent, is_urgent)
         later = [one for one in self._waiting if not one.is_urgent] if is_urgent else []
         for one in later:
             charge.mark -= one.size
@@ -160,12 +176,17 @@ class _Account:
         self._earn(now_s)
         return (charge.mark - self._earned) / self.rate
 
+    def unpaid(self, now_s: float) -> float:
+        """Bytes spent that are still to be earned."""
+        self._earn(now_s)
+        return max(self.spent - self._earned, 0.0)
+
     def _earn(self, now_s: float) -> None:
         if self.rate == math.inf:
-            self._earned = self._spent
+            self._earned = self.spent
         else:
             gained = self.rate * (now_s - self._earned_at_s)
-            self._earned = min(self._earned + gained, self._spent + self.rate * BURST_S)
+            self._earned = min(self._earned + gained, self.spent + self.rate * BURST_S)
         self._earned_at_s = now_s
         while self._waiting and self._waiting[0].mark <= self._earned:
             self._waiting.popleft()

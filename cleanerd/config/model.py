@@ -111,6 +111,9 @@ class CleanerdConfig(Settings):
         "Limit on reads alone; a number or `unlimited`.")] = DOUBLE_MAX
     io_max_write_bytes_per_second: Annotated[Rate, more_than(0), Key("cleanerd.io.max.write.bytes.per.second",
         "Limit on writes alone; a number or `unlimited`.")] = DOUBLE_MAX
+    throttle_pressure_max_percent: Annotated[Int, between(0, 100), Key("cleanerd.throttle.pressure.max.percent",
+        "The daemon moves fewer bytes while tasks of this machine wait for I/O, or for a CPU, for more than this share of "
+        "the time (PSI); 0: never, for cleaning is among what waits, and how much is too much depends on the machine.")] = 0
     spark_idle_timeout_ms: Annotated[Long, at_least(0), Key("cleanerd.spark.idle.timeout.ms",
         "Idle time after which Spark is stopped and its memory given back.")] = 60_000
     scan_interval_ms: Annotated[Long, at_least(1), Key("cleanerd.scan.interval.ms",

@@ -31,6 +31,7 @@ _UNITS = {
     "hours": "hours",
     "bytes": "bytes",
     "ratio": "ratio",
+    "percent": "percent",
     "second": "bytes/s",
 }
 

@@ -6,13 +6,14 @@ ms, rates bytes per second and worker.
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 _L = TypeVar("_L")
 
 NEVER_MS = 2**63 - 1
+_GRACE_MIN_MS, _GRACE_MAX_MS, _GRACE_SHARE = 60_000, 3_600_000, 100
 _RATE_STEPS = 60
 _RATE_FACTOR_MAX = 2**20
 
@@ -44,6 +45,22 @@ class Planned(Generic[_L]):
 def duration_ms(size_bytes: int, bytes_per_s: float) -> int:
     """How long a worker takes for so much."""
     return math.ceil(size_bytes * 1000 / bytes_per_s)
+
+
+def grace_ms(max_compaction_lag_ms: int) -> int:
+    """How long after its deadline a log may wait for others: 1 % of the lag, a minute at least, an hour at most."""
+    return min(max(_GRACE_MIN_MS, max_compaction_lag_ms // _GRACE_SHARE), _GRACE_MAX_MS)
+
+
+def needed_bytes_per_s(works: Iterable[Work[_L]], now_ms: int) -> float:
+    """The least rate, of all workers together, with which all of these are done in time; `math.inf` if one is late."""
+    needed, size_bytes = 0.0, 0
+    for work in sorted(works, key=lambda work: work.deadline_ms):
+        if work.deadline_ms <= now_ms:
+            return math.inf
+        size_bytes += work.size_bytes
+        needed = max(needed, size_bytes * 1000 / (work.deadline_ms - now_ms))
+    return needed
 
 
 def plan(

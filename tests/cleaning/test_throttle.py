@@ -127,6 +127,7 @@ LIMITED: dict[RateLimit, Callable[[int, int], int]] = {
     RateLimit.TOTAL: lambda r, w: r + w,
     RateLimit.READ: lambda r, w: r,
     RateLimit.WRITE: lambda r, w: w,
+    RateLimit.PRESSURE: lambda r, w: r + w,
 }
 
 RATES = st.sampled_from([math.inf, 1e5, 1e6, 2e7])
@@ -139,12 +140,12 @@ STEP = st.tuples(
 
 @settings(deadline=None, max_examples=60)
 @given(
-    rates=st.tuples(RATES, RATES, RATES),
+    rates=st.tuples(RATES, RATES, RATES, RATES),
     callers=st.lists(st.lists(STEP, min_size=1, max_size=10), min_size=1, max_size=4),
     urgent=st.integers(0, 2),
 )
 def test_no_interval_sees_more_than_its_share(
-    rates: tuple[float, float, float], callers: list[list[tuple[int, int, float]]], urgent: int
+    rates: tuple[float, float, float, float], callers: list[list[tuple[int, int, float]]], urgent: int
 ) -> None:
     """For every limit: bytes <= rate x interval + max(rate x BURST_S, largest charge), some callers being urgent.
 
@@ -152,6 +153,7 @@ def test_no_interval_sees_more_than_its_share(
     """
     simulation = Simulation()
     simulation.throttle.set_limits(total=rates[0], read=rates[1], write=rates[2])
+    simulation.throttle.set_pressure(rates[3])
     book = Book(simulation)
 
     def caller(number: int, steps: list[tuple[int, int, float]]) -> None:
@@ -305,11 +307,34 @@ def test_reads_and_writes_have_limits_of_their_own() -> None:
     simulation.run(lambda: caller("writer", 0, 2 * MB), lambda: caller("reader", 10 * MB, 0))
     assert done_s == pytest.approx({"reader": 1.0, "writer": 2.0}, abs=0.002)
     assert throttle.waited_s() == pytest.approx(
-        {RateLimit.TOTAL: 0, RateLimit.READ: 1, RateLimit.WRITE: 2}, abs=0.002
+        {RateLimit.TOTAL: 0, RateLimit.READ: 1, RateLimit.WRITE: 2, RateLimit.PRESSURE: 0}, abs=0.002
     )
     throttle.set_limits(total=3 * MB)
     caller("both", 2 * MB, 1 * MB)
     assert throttle.waited_s()[RateLimit.TOTAL] == pytest.approx(1, abs=0.002)
+
+
+def test_the_limit_by_pressure_and_the_others_leave_each_other_alone() -> None:
+    """The lower one holds; what was paid grows with the rate, and not with what waits to be paid."""
+    simulation = Simulation()
+    throttle = simulation.throttle
+    throttle.set_limits(total=2 * MB)
+    throttle.set_pressure(1 * MB)
+    paid = []
+
+    def observer() -> None:
+        for _ in range(3):
+            simulation.sleep(1)
+            paid.append(throttle.paid_bytes())
+        throttle.set_limits(total=4 * MB)
+        assert throttle.limits()[RateLimit.PRESSURE] == 1 * MB
+        throttle.set_pressure(100 * MB)
+
+    simulation.run(lambda: throttle.charge(8 * MB, 12 * MB, never), observer)
+    assert paid == pytest.approx([1 * MB, 2 * MB, 3 * MB], rel=0.01)
+    assert simulation.now_s == pytest.approx(1000 + 3 + (20 - 3 * 2) / 4, abs=0.06)
+    simulation.now_s += 3600
+    assert throttle.paid_bytes() == 20 * MB, "idleness pays nothing"
 
 
 def test_idleness_saves_up_300_ms_at_most() -> None:

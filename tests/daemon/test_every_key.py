@@ -153,6 +153,12 @@ def rate(limit: RateLimit) -> Callable[[Running], object]:
     return lambda running: running.parts.throttle.limits()[limit]
 
 
+def paced(running: Running) -> int | None:
+    """The share of the time that the limit which follows the neighbours goes by."""
+    running.crew.pacer.step()
+    return running.crew.pacer.view.max_percent if running.crew.pacer.view else None
+
+
 def pause_s(thread: str) -> Callable[[Running], object]:
     """How long a thread of the daemon pauses when it has nothing to do."""
     return lambda running: next(one for one in running.crew._keepers if one.name == thread).duty.pause_s()
@@ -336,6 +342,7 @@ EFFECTS: dict[str, Effect] = {
     "log.cleaner.io.max.bytes.per.second": Effect(rate(RateLimit.TOTAL), "5e9", math.inf, 5e9),
     "cleanerd.io.max.read.bytes.per.second": Effect(rate(RateLimit.READ), "6e9", math.inf, 6e9),
     "cleanerd.io.max.write.bytes.per.second": Effect(rate(RateLimit.WRITE), "7e9", math.inf, 7e9),
+    "cleanerd.throttle.pressure.max.percent": Effect(paced, "30", None, 30),
     "log.cleaner.dedupe.buffer.size": Effect(budget, "10000000", 120_795_955, 9_000_000),
     "log.cleaner.io.buffer.load.factor": Effect(budget, "0.5", 120_795_955, 67_108_864),
     "log.cleaner.backoff.ms": Effect(pause_s("cleanerd-retention"), "4000", 15.0, 4.0),

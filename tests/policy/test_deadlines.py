@@ -6,7 +6,16 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanerd.policy.deadlines import NEVER_MS, Work, duration_ms, enough_bytes_per_s, plan, ratio_reached_ms
+from cleanerd.policy.deadlines import (
+    NEVER_MS,
+    Work,
+    duration_ms,
+    enough_bytes_per_s,
+    grace_ms,
+    needed_bytes_per_s,
+    plan,
+    ratio_reached_ms,
+)
 
 RATE = 1000.0  # bytes a second: one a millisecond
 works = st.lists(
@@ -108,3 +117,35 @@ def test_when_a_dirty_ratio_is_reached(
         slack = max(1.0, (at_ms - now_ms) * 1e-6, at_ms * 1e-12)
         assert not exceeds(at_ms - 2 - slack)
         assert exceeds(at_ms + slack) or math.isclose(ratio, 1)
+
+
+@given(works.map(at_once))
+def test_what_is_needed_is_the_least_rate_with_which_all_are_done_in_time(found: list[Work]) -> None:
+    """All workers share it, so the earliest deadline first is the best there is."""
+    needed = needed_bytes_per_s(found, 0)
+    ordered = sorted(found, key=lambda one: one.deadline_ms)
+    done = list(itertools.accumulate(one.size_bytes for one in ordered))
+
+    def is_enough(rate: float) -> bool:
+        return all(size * 1000 <= rate * one.deadline_ms for size, one in zip(done, ordered, strict=True))
+
+    assert is_enough(needed * 1.000001)
+    assert not found or not is_enough(needed * 0.999)
+
+
+@given(st.floats(0.1, 4), st.integers(10, 2000), st.integers(1, 10**12))
+def test_who_moves_what_is_needed_is_in_time_whatever_the_estimate(
+    error: float, intervals: int, size_bytes: int
+) -> None:
+    """The estimate stays as it is while the log is cleaned, and so the rate rises; a log that is late has no limit."""
+    left, deadline_ms = size_bytes * error, intervals * 2000
+    for now_ms in range(0, deadline_ms, 2000):
+        left -= 2 * needed_bytes_per_s([Work("t-0", size_bytes, 0, deadline_ms)], now_ms)
+        if left <= 0:
+            break
+    assert left <= 0 or error > math.log(intervals)
+    assert needed_bytes_per_s([Work("t-0", 1, 0, 5), Work("t-1", 1, 0, 500)], 5) == math.inf
+
+
+def test_the_grace_is_a_hundredth_of_the_lag_from_a_minute_to_an_hour() -> None:
+    assert [grace_ms(lag_ms) for lag_ms in (1, 10_000_000, 10**12)] == [60_000, 100_000, 3_600_000]

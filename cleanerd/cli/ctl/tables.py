@@ -102,6 +102,12 @@ def rate(bytes_per_s: float | None) -> str:
     return "unlimited" if bytes_per_s is None else f"{size(round(bytes_per_s))}/s"
 
 
+def io_limit(throttle: Row) -> str:
+    """The limit on reads plus writes that holds."""
+    limits = (throttle["limits"]["io_bytes_per_s"], (throttle["pressure"] or {}).get("bytes_per_s"))
+    return rate(min(filter(None, limits), default=None))
+
+
 def _yes_or_no(answer: bool) -> str:
     return "yes" if answer else "NO"
 
@@ -298,10 +304,11 @@ def _wrapped(head: str, value: str, indent: int | None = None) -> list[str]:
 
 
 def _throttle(throttle: Row) -> str:
-    limits = throttle["limits"]
+    limits, pressure = throttle["limits"], throttle["pressure"]
     return _lines(
         [
             ("Reads and writes", rate(limits["io_bytes_per_s"])),
+            *([("Pressure", f"{rate(pressure['bytes_per_s'])}: {pressure['reason']}")] if pressure else ()),
             ("Reads", f"{rate(limits['read_bytes_per_s'])}, now {rate(throttle['read_bytes_per_s'])}"),
             ("Writes", f"{rate(limits['write_bytes_per_s'])}, now {rate(throttle['write_bytes_per_s'])}"),
             ("Waited", duration(throttle["waited_s"])),
@@ -320,7 +327,7 @@ def _reload(reload: Row) -> str:
 
 
 def _status(status: Row) -> str:
-    configuration = status["configuration"]
+    configuration, pressure = status["configuration"], status["throttle"]["pressure"]
     counts = status["logs_by_state"]
     states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts.get(state))
     loaded = f"{'loaded' if configuration['applied'] else 'REFUSED'} {instant(configuration['time_ms'])}"
@@ -336,7 +343,10 @@ def _status(status: Row) -> str:
             ("Logs", states or "none"),
             ("Workers", f"{status['workers_busy']} of {status['workers_total']} busy"),
             ("Spark", "running" if status["spark_session_up"] else "not running"),
-            ("Throttle", rate(status["throttle"]["limits"]["io_bytes_per_s"])),
+            (
+                "Throttle",
+                io_limit(status["throttle"]) + (f"; pressure: {pressure['reason']}" if pressure else ""),
+            ),
             ("Configuration", loaded),
             *(("  problem", printable(problem)) for problem in configuration["problems"]),
             *(("Warning", printable(warning)) for warning in status["warnings"]),

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.text import Text
 
-from cleanerd.cli.ctl.tables import Row, rate, shortened
+from cleanerd.cli.ctl.tables import Row, io_limit, rate, shortened
 from cleanerd.cli.tables import colour, printable
 from cleanerd.daemon.values.severity import STATES
 from cleanerd.units import clock_time, duration, reasons, size
@@ -105,7 +105,7 @@ def _head(document: Mapping[str, Any], look: Look, now_ms: int) -> list[Text]:
     first.append("ready", "green") if status["ready"] else first.append("STARTING", "bold yellow")
     first.append(clock_time(now_ms).rjust(max(look.width - len(first), 10)))
     spark = "Spark up" if status["spark_session_up"] else "Spark not started"
-    limit = rate(throttle["limits"]["io_bytes_per_s"])
+    limit = io_limit(throttle)
     read, written = rate(throttle["read_bytes_per_s"]), rate(throttle["write_bytes_per_s"])
     workers = f"{status['workers_busy']} of {status['workers_total']} workers busy"
     lines = [first, Text("  ".join((workers, spark, f"throttle {limit}: {read} read, {written} written")))]

@@ -6,7 +6,7 @@ lost at any time. Every method may be called by any thread.
 """
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from cleanerd.config.load import Configuration
@@ -18,6 +18,7 @@ from cleanerd.daemon.inventory.urgency import FOREVER_MS, DirtyEstimate, Due, Du
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import Clock
 from cleanerd.format.names import FileKind, segment_path
+from cleanerd.policy.deadlines import Work, grace_ms
 from cleanerd.storage.scan import first_batch_timestamp_ms
 
 IsFree = Callable[[LogId], bool]
@@ -125,6 +126,22 @@ class DueLogs:
         """The most that may be cleanable of a log; None if it is not compacted, does not exist or cannot be read."""
         entry = self._inventory.entry(log)
         return self._estimate(entry, self._clock.now_ms(), self._configuration()) if entry else None
+
+    def with_deadline(self, is_hindered: Callable[[LogId], object]) -> Iterator[Work[LogId]]:
+        """Logs of topics with max.compaction.lag.ms that are due, being cleaned or not, unless they are hindered.
+
+        `size_bytes`: at most what their cleaning moves: all is read twice and written once.
+        """
+        now_ms, configuration = self._clock.now_ms(), self._configuration()
+        for entry in self._online():
+            lag_ms = configuration.topic(entry.log.topic_partition.topic).max_compaction_lag_ms
+            found = self._estimate(entry, now_ms, configuration) if lag_ms < FOREVER_MS else None
+            if found is None or found.deadline_ms >= FOREVER_MS or is_hindered(entry.log):
+                continue
+            due, _ = self._due(entry, found, now_ms)
+            if due is not None and due.reason is not DueReason.HORIZON:
+                size_bytes = 3 * (due.range.clean_bytes + due.range.cleanable_bytes)
+                yield Work(entry.log, size_bytes, now_ms, _sum_ms(found.deadline_ms, grace_ms(lag_ms)))
 
     def _online(self) -> list[Entry]:
         return [entry for entries in self._inventory.online_entries().values() for entry in entries]

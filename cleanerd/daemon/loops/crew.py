@@ -8,6 +8,7 @@ cleanerd-scanner      inventory: when the watcher saw something, and every clean
 cleanerd-committer    staged results whose directory became free
 cleanerd-retention    log.retention.check.interval.ms for logs that are not compacted, the backoff for the others
 cleanerd-left-installs  what an earlier version has left of installs by reassignment
+cleanerd-pacer        the limit on I/O that follows the pressure of the machine
 cleanerd-housekeeper  deletions that are due, holds that expire, an idle engine, history
 """
 
@@ -16,6 +17,7 @@ from cleanerd.daemon.loops.cleaners import Cleaners
 from cleanerd.daemon.loops.committer import Committer
 from cleanerd.daemon.loops.housekeeper import Housekeeper
 from cleanerd.daemon.loops.left_installs import LeftInstalls
+from cleanerd.daemon.loops.pacer import Pacer
 from cleanerd.daemon.loops.retainer import Retainer
 from cleanerd.daemon.loops.scanner import Scanner
 from cleanerd.daemon.parts import Parts
@@ -28,9 +30,10 @@ class Crew:
         self._parts = parts
         self.scanner = Scanner(parts)
         self.cleaners = Cleaners(parts, self.scanner)
+        self.pacer = Pacer(parts)
         keepers = (
             self.scanner, Committer(parts, self.scanner), Retainer(parts, self.scanner), LeftInstalls(parts),
-            Housekeeper(parts),
+            Housekeeper(parts), self.pacer,
         )  # fmt: skip
         self._keepers = [keeper.worker for keeper in keepers]
 

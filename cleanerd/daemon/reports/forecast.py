@@ -23,14 +23,13 @@ from cleanerd.policy.deadlines import (
     Work,
     duration_ms,
     enough_bytes_per_s,
+    grace_ms,
     plan,
     ratio_reached_ms,
 )
 
 ASSUMED_BYTES_PER_S = 50e6
 """Of a worker, before it has cleaned anything."""
-_GRACE_MIN_MS, _GRACE_MAX_MS = 60_000, 3_600_000
-_GRACE_SHARE = 100  # of max.compaction.lag.ms
 _EVENTS = 200
 _WHAT_IF_MAX = 8  # logs; a whole directory would be read from the history for more
 _CLEANINGS: tuple[HistoryEventKind, ...] = ("cleaning",)
@@ -102,8 +101,8 @@ def _size_bytes(estimate: DirtyEstimate) -> int:
 def _latest_ms(estimate: DirtyEstimate, size_bytes: int, rate: float) -> int:
     if estimate.deadline_ms >= FOREVER_MS:
         return NEVER_MS
-    grace_ms = min(max(_GRACE_MIN_MS, estimate.config.max_compaction_lag_ms // _GRACE_SHARE), _GRACE_MAX_MS)
-    return min(estimate.deadline_ms + duration_ms(size_bytes, rate) + grace_ms, NEVER_MS)
+    wait_ms = grace_ms(estimate.config.max_compaction_lag_ms)
+    return min(estimate.deadline_ms + duration_ms(size_bytes, rate) + wait_ms, NEVER_MS)
 
 
 def _enough(waiting: Estimates, now_ms: int, workers: int, rate: float) -> float | None:

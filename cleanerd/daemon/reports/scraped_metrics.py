@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from cleanerd import __version__
-from cleanerd.cleaning.throttle import RateLimit
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus
 from cleanerd.daemon.inventory.entry import Entry
 from cleanerd.daemon.loops.crew import Crew
@@ -18,7 +17,6 @@ from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.condition import Condition
 from cleanerd.env.space import space_of
 
-_LIMITS = {RateLimit.TOTAL: "total", RateLimit.READ: "read", RateLimit.WRITE: "write"}
 _PARTITIONS_MAX = 500
 """More series than that are a burden for Prometheus."""
 ByLog = dict[LogId, Condition]
@@ -51,7 +49,9 @@ def _process(parts: Parts, crew: Crew) -> Iterator[MetricSample]:
     yield table.HISTORY_LOST, (), parts.store.lost_events
     yield table.DEDUPE_BYTES, (), config.dedupe_buffer_size_bytes * config.io_buffer_load_factor
     for limit, rate in parts.throttle.limits().items():
-        yield table.IO_LIMIT, (_LIMITS[limit],), rate
+        yield table.IO_LIMIT, (limit.value,), rate
+    for resource, percent in (crew.pacer.view.percents if crew.pacer.view else {}).items():
+        yield table.PRESSURE, (resource,), percent / 100
 
 
 def _workers(parts: Parts, crew: Crew) -> dict[str, int]:

@@ -176,10 +176,26 @@ class ThrottleChange(ThrottleLimits):
         return ThrottleLimits(**(limits.model_dump() | self.model_dump(exclude_unset=True)))
 
 
+class PressureView(View):
+    """What the neighbours leave: `bytes_per_s` of reads plus writes, None for all.
+
+    `percents`: share of the last seconds in which some task of the machine waited, by resource; empty where not known.
+    """
+
+    max_percent: int
+    percents: Mapping[str, float] = Field(default_factory=dict)
+    bytes_per_s: Rate | None = None
+    reason: str
+
+
 class ThrottleView(View):
-    """Limits in force, rates measured lately, and for how long tasks have been kept waiting since the start."""
+    """Limits as set, rates measured lately, and for how long tasks have been kept waiting since the start.
+
+    `pressure`: of cleanerd.throttle.pressure.max.percent, None where that is 0; the lowest limit holds.
+    """
 
     limits: ThrottleLimits
+    pressure: PressureView | None = None
     read_bytes_per_s: float
     write_bytes_per_s: float
     waited_s: float
