@@ -36,7 +36,7 @@ def cold_ranges(fd: int, file_bytes: int) -> Ranges:
     """
     ranges: list[tuple[int, int]] = []
     for start, length in _stored(fd, file_bytes):
-        resident = _resident(fd, start, length)
+        resident = resident_pages(fd, start, length)
         per_block = _BLOCK_BYTES // mmap.PAGESIZE
         for at in range(0, len(resident), per_block):
             if b"\1" in resident[at : at + per_block]:
@@ -65,8 +65,8 @@ def _stored(fd: int, file_bytes: int) -> Iterator[tuple[int, int]]:
         start = -(-end // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-def _resident(fd: int, start: int, length: int) -> bytes | bytearray:
-    """A byte a page, zero for one that is not cached; empty where that cannot be known."""
+def resident_pages(fd: int, start: int, length: int) -> bytes | bytearray:
+    """One for each page that is cached, zero for one that is not; empty where that cannot be known. `start` is a page's."""
     pages = bytearray(-(-length // mmap.PAGESIZE))
     address = _libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, fd, start)
     if address == _FAILED:

@@ -68,7 +68,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     except ValueError as error:
         parser.error(str(error))
     if given.quick:
-        given.workloads = [one for one in given.workloads if one.has_index or given.workload]
+        given.workloads = [one for one in given.workloads if one.name == one.data_name or given.workload]
     given.rounds = given.rounds or (_QUICK_ROUNDS if given.quick else 3)
     usual = _QUICK_SCALE if given.quick else 1
     given.scale = float(usual if given.scale is None else given.scale)
@@ -132,12 +132,12 @@ def _measure(workload: Workload, given: argparse.Namespace) -> Row:
             if given.against:
                 tree = archived(given.against, given.cache)
                 sides.append(enter(Cleanerd(tree.name[:7], tree, built, work, dedupe_bytes)))
-            elif not given.alone and not workload.is_cold:
+            elif not given.alone and not workload.is_command:
                 sides.append(enter(Kafka(built, work, given.cache, given.rounds, dedupe_bytes)))
             ours = enter(Cleanerd(OURS, ROOT, built, work, dedupe_bytes))
             floor = enter(Floor(built, work))
             rounds = measured_rounds([*sides, ours], floor, built, given.rounds)
-            more = _more(ours, given) if not workload.is_cold else {}
+            more = _more(ours, given) if not workload.is_command else {}
             return Row.of(built, rounds, **more)
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""The clients of a busy day: `python -m tests.bench.day_load produce|consume` as processes of their own, until SIGTERM.
+"""The clients of a busy day: `python -m tests.bench.day_load produce|consume|reread` as processes of their own.
 
-The producer pauses, as it does at first, until SIGUSR2, and again after SIGUSR1.
+Each works until SIGTERM. The producer pauses, as it does at first, until SIGUSR2, and again after SIGUSR1.
 
 Traffic is the same whenever the seed is: skewed updates of a window of keys for each partition, which moves on: a new key
 comes, and the oldest goes with a tombstone. The loop is open: each record has a time at which it is due, whatever became of
@@ -24,6 +24,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 TOPICS = ("orders", "carts", "prices", "sessions")
 VALUE_BYTES = 1_000
+SERVED = "served"
+"""The topic that is read again and again, and its partitions; one is read every so many seconds, if it is quick enough."""
+SERVED_PARTITIONS, REREAD_S = 64, 0.25
 NEW_KEYS = 0.02
 """Share of records that bring a new key."""
 
@@ -49,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.day_load", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("what", choices=("produce", "consume"))
+    parser.add_argument("what", choices=("produce", "consume", "reread"))
     parser.add_argument("bootstrap")
     parser.add_argument("output", type=Path, help="where what was measured goes at the end")
     for name, default in asdict(Traffic()).items():
@@ -62,8 +65,10 @@ def main() -> None:
     options.output.with_suffix(".ready").touch()
     if options.what == "produce":
         produce(options, stopping, working)
-    else:
+    elif options.what == "consume":
         consume(options, stopping)
+    else:
+        reread(options, stopping)
 
 
 def records(options: argparse.Namespace) -> Iterator[tuple[str, int, bytes, bool]]:
@@ -184,6 +189,25 @@ def consume(options: argparse.Namespace, stopping: threading.Event) -> None:
                 errors += not message.error().retriable()
     client.close()
     options.output.with_suffix(".json").write_text(json.dumps({"consumed": count, "consumer_errors": errors}))
+
+
+def reread(options: argparse.Namespace, stopping: threading.Event) -> None:
+    """Read partition after partition of `SERVED`; `<output>.npy`: when each began (s), and how long it took (ms)."""
+    client = Consumer({"bootstrap.servers": options.bootstrap, "group.id": "reread", "log_level": 0})
+    places = [TopicPartition(SERVED, partition, 0) for partition in range(SERVED_PARTITIONS)]
+    ends = [client.get_watermark_offsets(place, timeout=60)[1] for place in places]
+    began_s, took_ms = list[float](), list[float]()
+    while not stopping.wait(max(began_s[-1] + REREAD_S - time.monotonic(), 0) if began_s else 0):
+        place, end, offset = places[len(began_s) % len(places)], ends[len(began_s) % len(places)], 0
+        began_s.append(time.monotonic())
+        client.assign([place])
+        while offset < end and not stopping.is_set():
+            for message in client.consume(500, 0.5):
+                offset = message.offset() + 1 if message.error() is None else offset
+        took_ms.append(1000 * (time.monotonic() - began_s[-1]))
+    client.close()
+    np.save(options.output.with_suffix(".npy"), np.array([began_s, took_ms]).T)
+    options.output.with_suffix(".json").write_text(json.dumps({"reread": len(began_s)}))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 from confluent_kafka.admin import NewTopic
 
 from tests.bench.processes import Meter
-from tests.bench.sides import WARM_UP, Round, copy_logs, empty_logs, read_through, write_checkpoint
+from tests.bench.sides import WARM_UP, Round, copy_logs, empty_logs, place, write_checkpoint
 from tests.bench.workloads import Built
 from tests.broker.kafka import KafkaBroker
 from tests.broker.releases import current_release
@@ -71,47 +71,55 @@ class Kafka:
     name = "Kafka"
 
     def __init__(self, built: Built, work: Path, cache: Path, rounds: int, dedupe_bytes: int) -> None:
-        self._built = built
+        self.built = built
         self._work, self._cache = work / "kafka", cache
-        self._log_dir = self._work / "logs"
+        self.log_dir = self._work / "logs"
         self._numbers = [WARM_UP, *range(rounds)]
-        settings = {**_SETTINGS, "log.cleaner.dedupe.buffer.size": str(dedupe_bytes)}
-        self._broker = KafkaBroker(
-            self._work / "broker", [self._log_dir], settings, jvm_options=_AS_IN_PRODUCTION
+        settings = {
+            **_SETTINGS,
+            "log.cleaner.dedupe.buffer.size": str(dedupe_bytes),
+            **built.workload.kafka,
+        }
+        self.broker = KafkaBroker(
+            self._work / "broker", [self.log_dir], settings, jvm_options=_AS_IN_PRODUCTION
         )
 
     def __enter__(self) -> "Kafka":
         self._create_topics()
         for number in self._numbers:
             self._fill(number)
-        write_checkpoint(self._log_dir, {_topic(number): self._built for number in self._numbers})
-        self._broker.start()
-        self._signal(signal.SIGSTOP)
+        write_checkpoint(self.log_dir, {_topic(number): self.built for number in self._numbers})
+        self.broker.start()
+        self.signal(signal.SIGSTOP)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._broker.pid is not None:
-            self._broker.kill()  # its logs are thrown away
+        if self.broker.pid is not None:
+            self.broker.kill()  # its logs are thrown away
         shutil.rmtree(self._work, ignore_errors=True)
 
     def prepare(self, number: int) -> None:
         """Every round has been copied before the start: a broker adopts no directory later."""
-        read_through(path for directory in self.cleaned(number) for path in directory.glob("*.log"))
+        place(self.built, (path for directory in self.cleaned(number) for path in directory.glob("*.log")))
 
     def run(self, number: int) -> Round:
-        """Let the topic of the round go and wait for its end."""
-        assert self._broker.pid is not None
-        ends = {f"{_topic(number)}-{i}": log.end for i, log in enumerate(self._built.logs)}
-        self._signal(signal.SIGCONT)
-        with Meter(self._broker.pid) as meter:
-            alter_config(self._broker.admin(), _topic(number), {"min.cleanable.dirty.ratio": "0.0"})
-            span = self._wait(ends)
-        self._signal(signal.SIGSTOP)
-        seconds = (span.ended_ms - span.began_ms) / 1000
+        """A cleaning of the broker, which is stopped before and after."""
+        assert self.broker.pid is not None
+        self.signal(signal.SIGCONT)
+        with Meter(self.broker.pid) as meter:
+            seconds = self.clean(number)
+        self.signal(signal.SIGSTOP)
         return Round(seconds, meter.cpu_seconds, meter.peak_rss_bytes)
 
+    def clean(self, number: int) -> float:
+        """Let the topic of the round go and wait for its end; seconds of the cleaner."""
+        ends = {f"{_topic(number)}-{i}": log.end for i, log in enumerate(self.built.logs)}
+        alter_config(self.broker.admin(), _topic(number), {"min.cleanable.dirty.ratio": "0.0"})
+        span = self._wait(ends)
+        return (span.ended_ms - span.began_ms) / 1000
+
     def cleaned(self, number: int) -> list[Path]:
-        return [self._log_dir / f"{_topic(number)}-{i}" for i in range(len(self._built.logs))]
+        return [self.log_dir / f"{_topic(number)}-{i}" for i in range(len(self.built.logs))]
 
     def drop(self, number: int) -> None:
         """The bytes; the names stay, because the broker lives."""
@@ -119,16 +127,16 @@ class Kafka:
 
     def _wait(self, ends: dict[str, int]) -> Span:
         deadline_s = time.monotonic() + _PATIENCE_S
-        while (span := find_span(self._broker.messages(), ends)) is None:
+        while (span := find_span(self.broker.messages(), ends)) is None:
             if time.monotonic() > deadline_s:
                 raise RuntimeError(f"the broker's cleaner has not cleaned {', '.join(ends)}")
-            self._broker.poll()
+            self.broker.poll()
             time.sleep(_POLL_S)  # noqa: TID251  # real time is what is measured
         return span
 
     def _create_topics(self) -> None:
         """A log directory of a broker that knows the topics; made once, then copied. Its partitions are to be replaced."""
-        logs = [len(self._built.logs)] * len(self._numbers)
+        logs = [len(self.built.logs)] * len(self._numbers)
         origin = self._cache / f"kafka-{current_release().version}" / "-".join(map(str, logs))
         if not origin.exists():
             unfinished = origin.with_name(f"{origin.name}.{os.getpid()}")
@@ -141,7 +149,7 @@ class Kafka:
                 for created in admin.create_topics(topics).values():
                     created.result(TIMEOUT_S)
             unfinished.rename(origin)
-        shutil.copytree(origin, self._log_dir)
+        shutil.copytree(origin, self.log_dir)
 
     def _fill(self, number: int) -> None:
         """Put the logs of a round in the place of the empty ones, each under the id of its topic."""
@@ -149,13 +157,13 @@ class Kafka:
         for directory in self.cleaned(number):
             shutil.rmtree(directory)
         for directory, content in zip(
-            copy_logs(self._built, self._log_dir, _topic(number)), metadata, strict=True
+            copy_logs(self.built, self.log_dir, _topic(number)), metadata, strict=True
         ):
             (directory / "partition.metadata").write_bytes(content)
 
-    def _signal(self, number: int) -> None:
-        assert self._broker.pid is not None
-        os.kill(self._broker.pid, number)
+    def signal(self, number: int) -> None:
+        assert self.broker.pid is not None
+        os.kill(self.broker.pid, number)
 
 
 def _topic(number: int) -> str:

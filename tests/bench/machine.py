@@ -20,7 +20,7 @@ def describe(given: argparse.Namespace) -> dict[str, str]:
         "memory": f"{memory.total / 2**30:.0f} GiB, {memory.available / 2**30:.0f} GiB available at the beginning",
         "system": f"Linux {platform.release().split('-')[0]}, Python {platform.python_version()}, {_java()}",
         "file system": _file_system(given.cache),
-        "pages": "input in the page cache; as much memory as twice the input was touched right before each round",
+        "pages": "input in the page cache, of cold workloads on the disk; twice as much memory was touched before a round",
         "cleanerd": _git("rev-parse", "--short", "HEAD")
         + (" with changes" if _git("status", "--porcelain") else ""),
         "rounds": f"{given.rounds}, after a warm-up; seed {given.seed}; scale {Fraction(given.scale)}",

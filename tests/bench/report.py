@@ -119,10 +119,11 @@ def whole(rows: Sequence[Row], machine: Mapping[str, str]) -> str:
     about = "\n".join(f"- {name}: {value}" for name, value in machine.items())
     loud = ", ".join(f"{row.name} {row.others_cpu:.1f}" for row in rows)
     parts = [
-        comparison(rows),
-        f"Cores that other processes of the machine kept busy meanwhile, on average: {loud}.",
         "CPU seconds and peak memory (resident pages of all processes, shared ones counted in each):",
         costs(rows),
+        "Time:",
+        comparison(rows),
+        f"Cores that other processes of the machine kept busy meanwhile, on average: {loud}.",
         "Phases of cleanerd, seconds / CPU seconds of all processes (several logs: sum over jobs and logs, which overlap):",
         phases(rows),
         *(profile(row) for row in rows if row.hot),

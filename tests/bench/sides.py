@@ -1,6 +1,7 @@
 """Who cleans, each a fresh copy of the same bytes: Kafka's own cleaner, a version of cleanerd, and the floor under both.
 
-A side prepares a round outside of its time: the copy is on the disk and in the page cache when the time begins.
+A side prepares a round outside of its time: the copy is on the disk when the time begins, and in the page cache unless the
+workload is cold.
 """
 
 import json
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from cleanerd.env.page_cache import drop
 from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.format.names import CLEANER_OFFSET_CHECKPOINT, TopicPartition
 from tests.bench.processes import Meter
@@ -97,8 +99,20 @@ def read_through(paths: Iterable[Path]) -> None:
             os.close(fd)
 
 
+def evict(paths: Iterable[Path]) -> None:
+    """Take what is on the disk of files out of the page cache."""
+    for path in paths:
+        with path.open("rb") as file:
+            drop(file.fileno(), ((0, path.stat().st_size),))
+
+
+def place(built: Built, paths: Iterable[Path]) -> None:
+    """Have files where a round of the workload finds them: in the page cache, or on the disk alone."""
+    (evict if built.workload.is_cold else read_through)(paths)
+
+
 class Cleanerd:
-    """A version of cleanerd, its session warm; of a cold workload the command, from its start to its end."""
+    """A version of cleanerd, its session warm; or the command, from its start to its end."""
 
     def __init__(self, name: str, tree: Path, built: Built, work: Path, dedupe_bytes: int) -> None:
         self.name = name
@@ -116,7 +130,7 @@ class Cleanerd:
         return self._worker.pid
 
     def __enter__(self) -> "Cleanerd":
-        if not self._built.workload.is_cold:
+        if not self._built.workload.is_command:
             self._worker = subprocess.Popen(
                 [sys.executable, "-m", "tests.bench.worker"],
                 cwd=ROOT, env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -135,12 +149,12 @@ class Cleanerd:
         log_dir = self._log_dir(number)
         copied = copy_logs(built, log_dir, TOPIC)
         write_checkpoint(log_dir, {TOPIC: built})
-        read_through(path for directory in copied for path in directory.glob("*.log"))
+        place(built, (path for directory in copied for path in directory.glob("*.log")))
 
     def run(self, number: int, *, count_cpu: bool = False) -> Round:
         """Wall seconds of `clean_once`, everything included."""
         if self._worker is None:
-            return self._run_cold(number)
+            return self._run_command(number)
         with Meter(self.pid) as meter:
             answer = self._ask(number, count_cpu=count_cpu)
         assert set(answer["outcomes"]) == {"committed"}, answer["outcomes"]
@@ -171,7 +185,7 @@ class Cleanerd:
             raise RuntimeError(f"{self.name} ended with {self._worker.wait()}; what it said is above")
         return dict(json.loads(answer))
 
-    def _run_cold(self, number: int) -> Round:
+    def _run_command(self, number: int) -> Round:
         command = "import sys; from cleanerd.cli.main import main; sys.exit(main())"
         policy = ["--topic-set", f"{TOPIC}:cleanup.policy=compact", "--force", "-o", "json"]
         arguments = ["clean", "--log-dir", str(self._log_dir(number)), *policy]
@@ -212,7 +226,7 @@ class Floor:
         self._sizes = [size for size in (path.stat().st_size for path in found) if size]
 
     def prepare(self, number: int) -> None:
-        read_through(self._built.log_files())
+        place(self._built, self._built.log_files())
 
     def run(self, number: int) -> Round:
         inputs, data = self._built.log_files(), bytes(_BUFFER_BYTES)

@@ -11,6 +11,9 @@ from cleanerd.format.batch import decode_batch, iterate_batches
 from cleanerd.format.codecs import Codec
 from cleanerd.format.offset_index import parse_offset_index
 from tests.bench.contents import contents
+from tests.bench.neighbours import resident_bytes
+from tests.bench.processes import PAGE_BYTES
+from tests.bench.sides import place
 from tests.bench.workloads import WORKLOADS, Built, Workload, build
 
 SCALE = 1 / 1024
@@ -77,6 +80,29 @@ def test_what_is_clean_fills_segments_of_its_own_with_every_key_once(tmp_path: P
     ]
     assert len(keys) == len(set(keys)) == log.clean_end
     assert 0 < log.records - log.survivors < 0.05 * log.records
+
+
+@pytest.mark.parametrize("name", [name for name in WORKLOADS if "-" in name])
+def test_a_variant_has_the_bytes_of_its_workload(name: str, tmp_path: Path) -> None:
+    plain = build(tiny(WORKLOADS[name].data_name), 1, tmp_path)
+    times = {path: path.stat().st_mtime_ns for path in plain.log_files()}
+    variant = build(tiny(name), 1, tmp_path)
+    assert variant.workload.name == name
+    assert {path: path.stat().st_mtime_ns for path in variant.log_files()} == times, "made once for both"
+
+
+@pytest.mark.parametrize(("name", "share"), [("W1", 1), ("W1-cold", 0)])
+def test_a_round_finds_a_log_in_the_page_cache_or_on_the_disk_alone(
+    name: str, share: int, tmp_path: Path
+) -> None:
+    built = build(tiny(name), 1, tmp_path)
+    built.copy(0, tmp_path / "copy")
+    files = list((tmp_path / "copy").glob("*.log"))
+    place(built, files)
+    if resident_bytes(files) and share == 0:
+        pytest.skip("a file system without a page cache of its own (tmpfs)")
+    pages = sum(-(-path.stat().st_size // PAGE_BYTES) for path in files)
+    assert resident_bytes(files) == share * pages * PAGE_BYTES
 
 
 def test_a_copy_has_the_same_bytes_and_times_and_no_index_if_so_asked(tmp_path: Path) -> None:

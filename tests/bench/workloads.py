@@ -1,13 +1,14 @@
 """The workloads W1 to W8, and their logs on disk: made from a seed once, then kept.
 
-`W1-noindex` has the bytes of `W1` without `.index` files, as on a restored volume; a broker rebuilds them when it starts.
+A variant has the bytes of the workload before the hyphen. `W1-noindex` has no `.index` files, as on a restored volume; a
+broker rebuilds them when it starts. `W1-cold` is read from the disk. `W5-memory` and `W6-threads` give more to Kafka.
 """
 
 import json
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -19,14 +20,15 @@ from tests.synthetic import Shape, write_log
 VERSION = 1
 """Of the bytes that a seed makes: raised with every change of them, or old ones would be found in a cache."""
 _META = "workload.json"
-_NO_INDEX = "-noindex"
+_NO_INDEX, _COLD = "-noindex", "-cold"
 
 
 @dataclass(frozen=True)
 class Workload:
     """`logs` equal logs of `records` records each, the first `shape.distinct_records` of which are cleaned already.
 
-    `is_cold`: what is measured is one run of the command, from its start to its end.
+    `is_command`: what is measured is one run of the command, from its start to its end. `kafka`: settings of the broker
+    that is measured beside it.
     """
 
     name: str
@@ -34,20 +36,30 @@ class Workload:
     records: int
     shape: Shape
     logs: int = 1
-    is_cold: bool = False
+    is_command: bool = False
+    kafka: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_index(self) -> bool:
         return not self.name.endswith(_NO_INDEX)
 
     @property
+    def is_cold(self) -> bool:
+        """Whether a round finds the log on the disk, not in the page cache."""
+        return self.name.endswith(_COLD)
+
+    @property
     def data_name(self) -> str:
-        """Name of the workload with the same bytes and all indexes."""
-        return self.name.removesuffix(_NO_INDEX)
+        """Name of the workload with the same bytes that is no variant."""
+        return self.name.partition("-")[0]
+
+    def variant(self, suffix: str, title: str, kafka: Mapping[str, str] | None = None) -> "Workload":
+        """The same bytes under other conditions."""
+        return replace(self, name=self.name + suffix, title=f"{self.title}, {title}", kafka=kafka or {})
 
     def scaled(self, scale: float) -> "Workload":
-        """The same with fewer records and keys; of many logs, fewer logs; a cold start stays what it is."""
-        if self.is_cold or scale == 1:
+        """The same with fewer records and keys; of many logs, fewer logs; that of a command stays what it is."""
+        if self.is_command or scale == 1:
             return self
         title = f"{Fraction(scale).limit_denominator(9999)} of: {self.title}"
         if self.logs > 1:
@@ -94,15 +106,25 @@ _ALL = (
         _small(40_000_000, distinct=_CLEAN),
     ),
     Workload(
-        "W8", "cold start of the command, one log of 2 MB", 16_000, _small(4_000), is_cold=True
+        "W8", "cold start of the command, one log of 2 MB", 16_000, _small(4_000), is_command=True
     ),
 )  # fmt: skip
 
+_MORE_MEMORY = {"log.cleaner.dedupe.buffer.size": str(512 << 20)}
+"""Beside which a broker of 1 GiB of heap takes as much memory as cleanerd."""
+_VARIANTS: Mapping[str, Sequence[tuple[str, str, Mapping[str, str]]]] = {
+    "W1": ((_NO_INDEX, "no .index", {}), (_COLD, "read from the disk", {})),
+    "W2": ((_COLD, "read from the disk", {}),),
+    "W3": ((_NO_INDEX, "no .index", {}),),
+    "W4": ((_NO_INDEX, "no .index", {}),),
+    "W5": (("-memory", "Kafka with a dedupe buffer of 512 MiB", _MORE_MEMORY),),
+    "W6": (("-threads", "Kafka with two cleaner threads", {"log.cleaner.threads": "2"}),),
+    "W7": ((_COLD, "read from the disk", {}),),
+}
 WORKLOADS = {
     workload.name: workload
     for one in _ALL
-    for workload in (one, replace(one, name=one.name + _NO_INDEX, title=f"{one.title}, no .index"))
-    if workload.has_index or one.name in {"W1", "W3", "W4"}
+    for workload in (one, *(one.variant(*how) for how in _VARIANTS.get(one.name, ())))
 }
 
 
@@ -165,7 +187,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 def build(workload: Workload, seed: int, cache: Path) -> Built:
     """The workload, made unless a run before this one has made it. The same seed makes the same bytes."""
-    content = asdict(replace(workload, name=workload.data_name, title=""))
+    content = asdict(replace(workload, name=workload.data_name, title="", kafka={}))
     directory = cache / f"v{VERSION}-seed{seed}" / f"{workload.data_name}-{workload.logs}x{workload.records}"
     expected = json.loads(json.dumps(content))
     if directory.exists():
