@@ -4,7 +4,7 @@ numba's own files are made for one process at a time: it numbers the signatures 
 changes and writes, so two processes that compile at the same time (tasks of one job do) may give two signatures one
 number, and each then finds the code of the other. And a file that lost its end when the power failed makes every later
 call raise until it is deleted. Here the name of a file follows from its signature, and what is not whole is compiled
-again.
+again. And processes of one machine take turns to compile, so that each kernel is compiled by one of them.
 """
 
 import contextlib
@@ -13,12 +13,15 @@ import hashlib
 import os
 import pickle
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.serialize import dumps
+
+from cleanerd.env.turns import machine_turn
 
 from .compiled import version
 
@@ -33,11 +36,54 @@ class KernelCache(FunctionCache):
         stamp = f"{version()} checked" if cpu_target.target_context.enable_boundscheck else version()
         self._cache_file: _Files = _Files(self.cache_path, self._impl.filename_base, stamp)
 
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The compiled code, or None: then it is to be compiled here, within `compiling`."""
+        found = super().load_overload(sig, target_context)
+        if found is None and _turn.take():
+            found = super().load_overload(
+                sig, target_context
+            )  # another process may have compiled it meanwhile
+        return found
+
     def signatures(self) -> list[Any]:
         """Those whose code is kept for this processor."""
         codegen = cpu_target.target_context.codegen()
         kept = self._cache_file.keys()
         return [key[0] for key in kept if key == self._index_key(key[0], codegen)]
+
+
+class _Turn:
+    """To compile on this machine, from the first kernel that is not kept to the end of the outermost `compiling`."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._is_taken = False
+        self._held = contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """While a kernel is loaded or compiled, and with it those that it calls."""
+        with global_compiler_lock:  # of this process
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._is_taken = False
+                    self._held.close()
+
+    def take(self) -> bool:
+        """Wait for it; False if this process has it, or is not `compiling`."""
+        if self._is_taken or self._depth == 0:
+            return False
+        self._held.enter_context(machine_turn("kernels"))
+        self._is_taken = True
+        return True
+
+
+_turn = _Turn()
+compiling = _turn.compiling
 
 
 class _Files(IndexDataCacheFile):

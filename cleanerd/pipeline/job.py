@@ -1,19 +1,18 @@
 """Steps 4 to 7 of a cleaning as steps of an executor: which block goes where (architecture 4).
 
-Five physical plans for one logical plan:
+Four physical plans for one logical plan:
 
 small log      Up to 16 MiB in one group: one task does all of it (`small_log`).
 map-side       The dirty records of the job fit the dedupe budget, and there are clean ones. Fingerprints of the dirty ones
                come to this process, which resolves them; the sets of keys are shared, and clean chunks look their keys up:
                nothing there supersedes (`policy.winner`).
 in one pass    The same, but clean chunks are looked up when they are rewritten, and read once (`one_pass`).
-through files  Else every block goes to where its bucket is resolved, within the budget, and one bit a record comes back. Any
-               number of keys, one pass. On one machine blocks lie in files, and a bucket is a task of a step of its own.
-by shuffle     The same where tasks have no files in common: Spark brings the blocks of a bucket together.
+through files  Else blocks lie in files of the hosts that made them, and a bucket is a task of a step of its own: it reads
+               all of its blocks, within the budget, and one bit a record comes back (`Executor.exchange`). Any number of
+               keys, one pass.
 
-Through files or by shuffle is the executor's choice (`Executor.exchange`). All plans answer with the same bits in the same
-order, so what follows the resolve step is common. One log's damaged chunk or failing disk is an answer, not an exception:
-other logs of the job go on.
+All plans answer with the same bits in the same order, so what follows the resolve step is common. One log's damaged chunk or
+failing disk is an answer, not an exception: other logs of the job go on.
 """
 
 from collections import defaultdict
@@ -28,7 +27,7 @@ from cleanerd.format.names import FileKind, Suffix, segment_path
 from cleanerd.kernels.fingerprint import MAX_BUCKETS
 from cleanerd.kernels.newest import key_set
 from cleanerd.kernels.tables import KeySet
-from cleanerd.policy.winner import FINGERPRINT_BYTES, KEY_BYTES
+from cleanerd.policy.winner import KEY_BYTES
 from cleanerd.spark_runtime.channel import Reporter
 from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.messages import Phase
@@ -56,7 +55,6 @@ BUCKET_RECORDS = 1 << 18
 _BLOCKS_MAX = 1 << 17
 """Of a log, one for each chunk and bucket: each costs this process half a kilobyte. Where there would be more, buckets are
 larger, as far as the budget allows all cores together."""
-_PARTITION_BYTES = 8 << 20
 
 ChunkOf = tuple[int, int]
 """(log number, chunk number)"""
@@ -103,8 +101,7 @@ class Pipeline:
         """Index and resolve. `keys[i]` is the fingerprint key of log i, fresh for every cleaning."""
         fits = sum(log.dirty_records_max for log in logs) <= self._budget.records
         # Without a clean section nothing is looked up: then files bring the blocks together on all cores, and not on one.
-        is_worth_it = any(log.has_clean for log in logs) or not self._executor.shares_files
-        if fits and is_worth_it:
+        if fits and any(log.has_clean for log in logs):
             return self._index_map_side(logs, keys, in_one_pass=True)
         return self._index_by_bucket(logs, keys)
 
@@ -270,8 +267,7 @@ class Pipeline:
         ]
         contexts, tasks = [log_context(log, ()) for log in indexed], _index_tasks(indexed, dirty=None)
         step = TaskStep(tasks, index_together, lambda: nullcontext((contexts, self._reporter)), self._begun)
-        buckets = sum(log.buckets for log in indexed)
-        found, resolved = self._executor.exchange(step, resolve_bucket, buckets, self._partitions(indexed))
+        found, resolved = self._executor.exchange(step, resolve_bucket)
         summaries = {(task.log, task.chunk): one for task, one in zip(tasks, found, strict=True)}
         of_log: dict[int, list[ResolvedBucket]] = defaultdict(list)
         for one in resolved:
@@ -284,13 +280,6 @@ class Pipeline:
         with_few_blocks = log.records_max * len(log.chunks) // _BLOCKS_MAX
         wanted = min(with_few_blocks, self._budget.records // self._executor.cores)
         return min(max(BUCKET_RECORDS, wanted), self._budget.records)
-
-    def _partitions(self, logs: Sequence[IndexedLog]) -> int:
-        """As few as hold their blocks within the budget (or _PARTITION_BYTES), but some for every core."""
-        buckets = sum(log.buckets for log in logs)
-        size = FINGERPRINT_BYTES * sum(log.work.records_max for log in logs)
-        fitting = -(-size // max(self._budget.bytes // 2, _PARTITION_BYTES))
-        return min(max(fitting, 2 * self._executor.cores), buckets)
 
     def _run(
         self,

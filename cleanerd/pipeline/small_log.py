@@ -1,7 +1,8 @@
 """Steps 4 to 7 for a small log: all of it in one task.
 
 Two Spark jobs, with an answer of each chunk to the driver between them, cost more than such a log itself, and a broker has
-hundreds of them. What one task knows of it is all there is to know: it resolves here, and goes on.
+hundreds of them. What one task knows of it is all there is to know: it resolves here, and goes on. Where Spark repeats it on
+another machine, it begins with a new file.
 """
 
 from collections.abc import Callable
@@ -28,8 +29,8 @@ _T = TypeVar("_T")
 
 
 def is_small(work: LogWork, budget_bytes: int) -> bool:
-    """Whether one task may take the log: little to read, one group to write in place, and its keys within the budget."""
-    is_little = work.in_place and 0 < work.size_bytes <= SMALL_LOG_BYTES
+    """Whether one task may take the log: little to read, one group to write, and its keys within the budget."""
+    is_little = 0 < work.size_bytes <= SMALL_LOG_BYTES
     fits = work.groups == 1 and work.records_max * KEY_BYTES <= budget_bytes
     return is_little and fits and not work.recodes  # such a log may grow, and no room is reserved for that
 

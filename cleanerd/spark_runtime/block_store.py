@@ -9,7 +9,7 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,20 @@ class StoredBytes(NamedTuple):
         return stored
 
 
-Shipped = Bytes | StoredBytes
+class Stored(Protocol):
+    """Bytes that lie somewhere else."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many."""
+        ...
+
+    def load(self) -> Bytes:
+        """The bytes. Raises OSError, EOFError."""
+        ...
+
+
+Shipped = Bytes | Stored
 """What travels for the bytes of an array; `load` has them again."""
 Put = Callable[[Bytes], Shipped]
 """What a task ships them with."""
@@ -47,7 +60,7 @@ Put = Callable[[Bytes], Shipped]
 
 def load(shipped: Shipped) -> Bytes:
     """The bytes. Raises OSError, EOFError."""
-    return shipped.load() if isinstance(shipped, StoredBytes) else shipped
+    return shipped if isinstance(shipped, np.ndarray) else shipped.load()
 
 
 @contextlib.contextmanager
@@ -57,7 +70,7 @@ def travelling() -> Iterator[Put]:
 
 
 @contextlib.contextmanager
-def block_file(directory: str) -> Iterator[Put]:
+def block_file(directory: str) -> Iterator[Callable[[Bytes], StoredBytes]]:
     """Bytes go to a file of one task, and can be loaded when it is left. Raises OSError."""
     with contextlib.ExitStack() as stack:
         file: BinaryIO | None = None

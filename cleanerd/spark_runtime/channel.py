@@ -50,14 +50,17 @@ _M = TypeVar("_M", bound=Message)
 
 def driver_host(spark_master: str) -> str:
     """Address at which the tasks of a Spark master reach this machine: the one that it is reached from itself."""
-    found = re.fullmatch(r"spark://([^:,/]+|\[[^]]+\]):(\d+).*", spark_master)
+    found = re.fullmatch(r"spark://([^:,/]+|\[[^]]+\]):\d+.*", spark_master)
     if spark_master.startswith("local"):
         return "127.0.0.1"
     if found is None:
         return socket.gethostbyname(socket.gethostname())
-    family, _, _, _, address = socket.getaddrinfo(
-        found[1].strip("[]"), int(found[2]), type=socket.SOCK_DGRAM
-    )[0]
+    return address_towards(found[1].strip("[]"))
+
+
+def address_towards(host: str) -> str:
+    """Address of this machine on its way to another one. Raises OSError."""
+    family, _, _, _, address = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(address)  # sends nothing, but chooses the way
         return str(probe.getsockname()[0])

@@ -5,8 +5,7 @@ A step is one function for many tasks. Between the two executors this differs, a
                   Local                                               Cluster
 tasks             a free process takes one from a file (`task_queue`) Spark hands out rows
 what they share   a file that workers map (`shared_value`)            a broadcast
-large answers     files of the session (`block_store`)                travel through Spark
-`exchange`        two steps                                           Spark's shuffle
+large answers     files of the session (`block_store`)                files of the hosts (`host_blocks`)
 a job             lasts for several steps (`resident_job`)            one for each step
 new segments      parts go to one file: no task is repeated           a file for each part
 """
@@ -16,7 +15,7 @@ import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +26,8 @@ from pyspark import SparkContext
 
 from cleanerd.errors import JobFailed
 
-from .block_store import block_file, scratch_directory, travelling
+from .block_store import Put, block_file, scratch_directory, travelling
+from .host_blocks import drop, host_block_file, new_name, server_here
 from .resident_job import Answers, ResidentJob, Residents, TaskStep, answer_all
 from .shared_value import SharedFile
 from .task_queue import TURN_BYTES, TaskQueue, spark_tasks, turns
@@ -75,22 +75,41 @@ class Executor(ABC):
         """The answers, in the order of the tasks. Raises JobFailed, OSError."""
         if not step.tasks:
             return []
-        answers = sorted(self._answers(step), key=itemgetter(0))
-        assert [number for number, _ in answers] == list(range(len(step.tasks))), (
-            "every task is answered once"
-        )
-        return [answer for _, answer in answers]
+        return _in_order(self._answers(step), len(step.tasks))
 
     @abstractmethod
     def _answers(self, step: TaskStep) -> Answers: ...
 
-    @abstractmethod
-    def exchange(self, step: TaskStep, merge: Merge, keys: int, partitions: int) -> Exchanged:
-        """What `merge` makes of the values of each key.
+    def exchange(self, step: TaskStep, merge: Merge) -> Exchanged:
+        """What `merge` makes of the values of each key: a step, whose values lie in files, and one with a task for each key.
 
-        `step` answers a task with (answer, {key: value}); keys are numbers below `keys`. A value has `size_bytes`, as a task
-        has. Where Spark shuffles, values of so many `partitions` are merged at a time. Raises JobFailed, OSError.
+        `step` answers a task with (answer, {key: value}). A value has `size_bytes`, as a task has. Raises JobFailed,
+        OSError.
         """
+        try:
+            return self._exchange(step, merge)
+        except _ValuesGone:
+            return self._exchange(step, merge)
+
+    def _exchange(self, step: TaskStep, merge: Merge) -> Exchanged:
+        """Raises _ValuesGone if values were lost, with a session or an executor, between its steps."""
+        answers: list[Any] = []
+        values: dict[int, list[Any]] = defaultdict(list)
+        with ExitStack() as stack:
+            for answer, mine in self._kept(step, stack):
+                answers.append(answer)
+                for key, value in mine.items():
+                    values[key].append(value)
+            tasks = [_MergeTask(members) for members in values.values()]
+            merged = self.run(TaskStep(tasks, partial(_merge_each, merge), step.shared, step.begun))
+        for one in merged:
+            if isinstance(one, _ValuesGone):
+                raise one
+        return answers, merged
+
+    @abstractmethod
+    def _kept(self, step: TaskStep, stack: ExitStack) -> list[Any]:
+        """`run`, but what is `put` can be loaded by another step, until `stack` is left."""
 
     def together(self, size_bytes: int, tasks: int) -> AbstractContextManager[None]:  # noqa: ARG002
         """While this lasts steps over so many bytes in so many tasks share a job, where that pays."""
@@ -146,35 +165,14 @@ class Local(Executor):
             step.begun()
             return [(number, step.take(answer)) for number, answer in answers.collect()]
 
-    def exchange(self, step: TaskStep, merge: Merge, keys: int, partitions: int) -> Exchanged:  # noqa: ARG002
-        """A step, whose values lie in files, and a step with a task for each key."""
-        try:
-            return self._exchange(step, merge)
-        except _ValuesGone:
-            return self._exchange(step, merge)
+    def _kept(self, step: TaskStep, stack: ExitStack) -> list[Any]:
+        def beside(directory: str) -> str:
+            """It outlives the step, and belongs to the same session."""
+            path = tempfile.mkdtemp(dir=os.path.dirname(directory))
+            stack.callback(shutil.rmtree, path, ignore_errors=True)
+            return path
 
-    def _exchange(self, step: TaskStep, merge: Merge) -> Exchanged:
-        """Raises _ValuesGone if the session was lost between its steps."""
-        answers: list[Any] = []
-        values: dict[int, list[Any]] = defaultdict(list)
-        with ExitStack() as stack:
-
-            def beside(directory: str) -> str:
-                """It outlives the step, and belongs to the same session."""
-                path = tempfile.mkdtemp(dir=os.path.dirname(directory))
-                stack.callback(shutil.rmtree, path, ignore_errors=True)
-                return path
-
-            for answer, mine in self.run(replace(step, blocks_in=beside)):
-                answers.append(answer)
-                for key, value in mine.items():
-                    values[key].append(value)
-            tasks = [_MergeTask(members) for members in values.values()]
-            merged = self.run(TaskStep(tasks, partial(_merge_each, merge), step.shared, step.begun))
-        for one in merged:
-            if isinstance(one, _ValuesGone):
-                raise one
-        return answers, merged
+        return self.run(replace(step, blocks_in=beside))
 
 
 class Cluster(Executor):
@@ -183,47 +181,47 @@ class Cluster(Executor):
     shares_files = False
 
     def _answers(self, step: TaskStep) -> Answers:
-        def job(spark: SparkContext) -> Answers:
+        return [(number, step.take(answer)) for number, answer, _ in self._job(step, travelling, _nothing)]
+
+    def _kept(self, step: TaskStep, stack: ExitStack) -> list[Any]:
+        if not step.tasks:
+            return []
+        name = new_name()
+        found = self._job(step, partial(host_block_file, name), server_here)
+        stack.callback(drop, name, {server for _, _, server in found})
+        return _in_order([(number, answer) for number, answer, _ in found], len(step.tasks))
+
+    def _job(
+        self, step: TaskStep, blocks: Callable[[], AbstractContextManager[Put]], about: Callable[[], _T]
+    ) -> list[tuple[int, Any, _T]]:
+        """Each answer with its number and what `about` knows where it was made."""
+
+        def job(spark: SparkContext) -> list[tuple[int, Any, _T]]:
             with step.shared() as value:
                 do, shared = step.do, spark.broadcast(value)
-                answers = self._rows(spark, step).mapPartitions(
-                    lambda rows: answer_all(rows, do, shared, travelling)
+                size_bytes = sum(task.size_bytes for task in step.tasks)
+                count = spark_tasks(len(step.tasks), size_bytes, _ROWS_PER_CORE * self.cores, self.cores)
+                answers = spark.parallelize(list(enumerate(step.tasks)), count).mapPartitions(
+                    lambda rows: ((*one, about()) for one in answer_all(iter(rows), do, shared, blocks))
                 )
                 step.begun()
-                return [(number, step.take(answer)) for number, answer in answers.collect()]
+                return list(answers.collect())
 
         return self._session.run(job)
 
-    def _rows(self, spark: SparkContext, step: TaskStep) -> Any:
-        size_bytes = sum(task.size_bytes for task in step.tasks)
-        count = spark_tasks(len(step.tasks), size_bytes, _ROWS_PER_CORE * self.cores, self.cores)
-        return spark.parallelize(list(enumerate(step.tasks)), count)
 
-    def exchange(self, step: TaskStep, merge: Merge, keys: int, partitions: int) -> Exchanged:
-        """One job with a shuffle: each partition holds a run of keys."""
-        if not step.tasks:
-            return [], []
+def _nothing() -> None:
+    return None
 
-        def job(spark: SparkContext) -> list[tuple[int | None, Any]]:
-            with step.shared() as value:
-                do, shared = step.do, spark.broadcast(value)
-                spread = self._rows(spark, step).mapPartitions(
-                    lambda rows: _spread(answer_all(rows, do, shared, travelling), keys, partitions)
-                )
-                merged = spread.partitionBy(partitions, lambda partition: partition).mapPartitions(
-                    lambda rows: _merged(rows, merge, shared)
-                )
-                step.begun()
-                return list(merged.collect())
 
-        found = self._session.run(job)
-        numbered = sorted((row for row in found if row[0] is not None), key=itemgetter(0))
-        assert len(numbered) == len(step.tasks), "every task is answered once"
-        return [answer for _, answer in numbered], [merged for number, merged in found if number is None]
+def _in_order(answers: Answers, count: int) -> list[Any]:
+    answers = sorted(answers, key=itemgetter(0))
+    assert [number for number, _ in answers] == list(range(count)), "every task is answered once"
+    return [answer for _, answer in answers]
 
 
 class _ValuesGone(JobFailed):
-    """Values that an earlier step left in files went with their session."""
+    """Values that an earlier step left in files went with their session, or their executor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,26 +242,3 @@ def _merge_each(merge: Merge, tasks: Iterator[_MergeTask], shared: Any, _: objec
             yield merge(task.values, shared)
         except (OSError, EOFError) as error:
             yield _ValuesGone(str(error))
-
-
-def _spread(answers: Iterable[tuple[int, Any]], keys: int, partitions: int) -> Iterator[tuple[int, Any]]:
-    """(partition, row): an answer with its number, or values by key; a row for each partition that gets any."""
-    for number, (answer, values) in answers:
-        yield 0, (number, answer)
-        shares: dict[int, dict[int, Any]] = defaultdict(dict)
-        for key, value in values.items():
-            shares[key * partitions // keys][key] = value
-        yield from shares.items()
-
-
-def _merged(rows: Iterable[tuple[int, Any]], merge: Merge, shared: Any) -> Iterator[tuple[int | None, Any]]:
-    """Answers with their numbers pass through; what is merged has none."""
-    values: dict[int, list[Any]] = defaultdict(list)
-    for _, row in rows:
-        if isinstance(row, Mapping):
-            for key, value in row.items():
-                values[key].append(value)
-        else:
-            yield row
-    for key in list(values):
-        yield None, merge(values.pop(key), shared.value)

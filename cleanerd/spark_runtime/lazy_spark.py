@@ -25,9 +25,11 @@ from cleanerd.env.cache import cache_directory
 from cleanerd.env.host import passed_on
 from cleanerd.errors import Fatal, JobFailed
 
+from .channel import driver_host
 from .class_archive import ClassArchive
 from .executor import Cluster, Executor, Local
 from .forked_daemon import ADDRESS, ForkedDaemon
+from .host_blocks import DRIVER
 from .java import find_java_home
 from .jvm import Jvm, begin
 from .pyspark_privates import SETTINGS, is_stopped, stop
@@ -36,6 +38,9 @@ from .resident_job import JvmLost, Residents
 _T = TypeVar("_T")
 
 _LOGGING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
+# It moves blocks and computes nothing: the optimizing compiler costs it 0.5 s of CPU a job and gives nothing back, and of
+# more room for new objects than they need it would use all, 100 MiB.
+_JVM = "-XX:+UseSerialGC -Xmn32m -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 _SETTINGS = {
     "spark.app.name": "cleanerd",
     "spark.ui.enabled": "false",
@@ -43,14 +48,9 @@ _SETTINGS = {
     "spark.driver.memory": "1g",
     **SETTINGS,
     "spark.scheduler.mode": "FAIR",  # a small log does not wait for all tasks of a large one
-    "spark.shuffle.compress": "false",
-    "spark.shuffle.spill.compress": "false",
     "spark.broadcast.compress": "false",
-    "spark.shuffle.checksum.enabled": "false",  # only ever explains a block that does not decompress
-    # The JVM moves blocks and computes nothing: the optimizing compiler costs it 0.5 s of CPU a job and gives nothing back,
-    # and of more room for new objects than they need it would use all, 100 MiB.
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -Xmn32m -XX:TieredStopAtLevel=1 -XX:-UsePerfData "
-    f"-Dlog4j2.configurationFile=file:{_LOGGING}",
+    "spark.driver.extraJavaOptions": f"{_JVM} -Dlog4j2.configurationFile=file:{_LOGGING}",
+    "spark.executor.extraJavaOptions": _JVM,
     # The worker frees and takes MiBs all the time: glibc would give each back to the kernel and fault it in again. What it
     # holds of a part (`part_file.HELD_BYTES`) and frees at once has to be less than what is trimmed.
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(64 << 20),
@@ -316,6 +316,9 @@ class LazySpark:
         conf.set("spark.executorEnv.PYTHONPATH", passed_on(os.environ)["PYTHONPATH"])
         if self.master.startswith("local"):
             conf.set("spark.driver.bindAddress", "127.0.0.1").set("spark.driver.host", "127.0.0.1")
+        if not self.is_one_machine:
+            with contextlib.suppress(OSError):  # a master of an unknown name, which Spark reports
+                conf.set(f"spark.executorEnv.{DRIVER}", driver_host(self.master))
         for name, value in self._settings.items():
             conf.set(name, value)
         if daemon is not None:

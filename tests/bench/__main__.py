@@ -50,6 +50,14 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     rival = parser.add_mutually_exclusive_group()
     rival.add_argument("--against", metavar="COMMIT", help="cleanerd as of this commit in the place of Kafka")
     rival.add_argument("--alone", action="store_true", help="cleanerd beside the floor only")
+    add(
+        "--cluster",
+        type=int,
+        default=0,
+        metavar="N",
+        help="in Kafka's place cleanerd, of that commit if one is named, "
+        "on a standalone Spark with N workers of one core",
+    )
     add("--cores", type=int, help="cores that everything runs on (default: all)")
     add("--profile", action="store_true", help="one more round under py-spy: which functions compute")
     add("--seed", type=int, default=1)
@@ -129,9 +137,10 @@ def _measure(workload: Workload, given: argparse.Namespace) -> Row:
         with contextlib.ExitStack() as stack:
             enter = stack.enter_context
             sides: list[Side] = []
-            if given.against:
-                tree = archived(given.against, given.cache)
-                sides.append(enter(Cleanerd(tree.name[:7], tree, built, work, dedupe_bytes)))
+            if given.against or given.cluster:
+                tree = archived(given.against, given.cache) if given.against else ROOT
+                name = tree.name[:7] if given.against else "cluster"
+                sides.append(enter(Cleanerd(name, tree, built, work, dedupe_bytes, given.cluster)))
             elif not given.alone and not workload.is_command:
                 sides.append(enter(Kafka(built, work, given.cache, given.rounds, dedupe_bytes)))
             ours = enter(Cleanerd(OURS, ROOT, built, work, dedupe_bytes))

@@ -19,7 +19,7 @@ from cleanerd.env.page_cache import drop
 from cleanerd.format.checkpoint import render_offset_checkpoint
 from cleanerd.format.names import CLEANER_OFFSET_CHECKPOINT, TopicPartition
 from tests.bench.processes import Meter
-from tests.bench.worker import TOPIC
+from tests.bench.worker import TOPIC, WORKERS
 from tests.bench.workloads import Built
 
 ROOT = Path(__file__).parent.parent.parent
@@ -112,15 +112,20 @@ def place(built: Built, paths: Iterable[Path]) -> None:
 
 
 class Cleanerd:
-    """A version of cleanerd, its session warm; or the command, from its start to its end."""
+    """A version of cleanerd, its session warm; or the command, from its start to its end.
 
-    def __init__(self, name: str, tree: Path, built: Built, work: Path, dedupe_bytes: int) -> None:
+    Its session is local, or on a standalone Spark with so many `workers` of one core.
+    """
+
+    def __init__(
+        self, name: str, tree: Path, built: Built, work: Path, dedupe_bytes: int, workers: int = 0
+    ) -> None:
         self.name = name
         self._built = built
         self._work = work / name
         self._dedupe_bytes = dedupe_bytes
         path = os.pathsep.join([str(tree), str(ROOT)])
-        self._environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+        self._environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", WORKERS: str(workers)}
         self._worker: subprocess.Popen[str] | None = None
 
     @property

@@ -3,6 +3,7 @@
 `python -P -m tests.bench.worker`: the answer to {"log_dir", "dedupe_bytes", "count_cpu"} is {"seconds", "phases",
 "outcomes"}. With `count_cpu` the phases are told in CPU seconds of all processes instead of seconds; "settings", if there
 are any, are more keys of a broker. An argument names a file: while it is there, nothing leaves the page cache.
+With CLEANERD_BENCH_WORKERS=N the session is on a standalone Spark with so many workers of one core.
 """
 
 import json
@@ -11,7 +12,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
@@ -25,8 +28,10 @@ from cleanerd.spark_runtime.lazy_spark import LazySpark
 from cleanerd.spark_runtime.spark_master import spark_master
 from tests.bench.processes import ProcessTree
 from tests.cleaning.silent import Silent
+from tests.spark_runtime.standalone import standalone
 
 TOPIC = "bench"
+WORKERS = "CLEANERD_BENCH_WORKERS"
 _COMMON = tuple(name for name in JOB_PHASES if name != "examine")
 """Phases that all logs of a job go through together; the examination is not in a result of `clean_once`."""
 
@@ -96,15 +101,19 @@ def _keep_cache_while(path: Path) -> None:
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # nothing else may get among the answers
-    session = LazySpark(spark_master(resolve(read_sources()).broker))
-    if sys.argv[1:]:
-        _keep_cache_while(Path(sys.argv[1]))
-        session.fork()
-    try:
+    with ExitStack() as stack:
+        master = spark_master(resolve(read_sources()).broker)
+        workers = int(os.environ.get(WORKERS, "0"))
+        if workers:
+            directory = Path(stack.enter_context(TemporaryDirectory()))
+            master, _ = stack.enter_context(standalone(directory, workers))
+        session = LazySpark(master)
+        stack.callback(session.stop)
+        if sys.argv[1:]:
+            _keep_cache_while(Path(sys.argv[1]))
+            session.fork()
         for line in sys.stdin:
             print(json.dumps(clean(session, json.loads(line))), file=answers, flush=True)
-    finally:
-        session.stop()
 
 
 if __name__ == "__main__":

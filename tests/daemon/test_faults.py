@@ -30,7 +30,7 @@ from tests.daemon import processes, test_at_work
 from tests.daemon.processes import ROOT, DaemonProcess, running, wait_until
 from tests.daemon.test_at_work import in_the_middle
 from tests.daemon.test_process import committed, descendants
-from tests.daemon.test_standalone_cluster import CLEANED_S, WORKERS, standalone
+from tests.daemon.test_standalone_cluster import CLEANED_S, WORKERS
 from tests.daemon.tracing import (
     PATIENCE_S,
     RENAMES,
@@ -42,6 +42,7 @@ from tests.daemon.tracing import (
     staged_files,
     traced,
 )
+from tests.spark_runtime.standalone import standalone
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 

@@ -4,14 +4,17 @@ import errno
 import hashlib
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numba.core import config
+from numba.core.errors import TypingError
 
+from cleanerd.env.turns import machine_turn
 from cleanerd.kernels import kernel_cache, native
 from cleanerd.kernels.native import JIT, load_kept, njit
 
@@ -127,6 +130,38 @@ def test_a_full_disk_costs_no_result(directory: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "replace", full)
     assert [loaded_by_a_new_process() for _ in range(2)] == [0, 0]
     assert files(directory) == []
+
+
+def test_a_kernel_that_another_process_has_compiled_meanwhile_is_loaded(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take turns, so that each is compiled once on a machine."""
+    loaded_by_a_new_process()
+    (file,) = files(directory)
+    content = file.read_bytes()
+    file.unlink()
+    turns = []
+
+    @contextmanager
+    def turn(name: str) -> Iterator[None]:
+        turns.append(name)
+        file.write_bytes(content)  # it had the turn before
+        yield
+        turns.append("given back")
+
+    monkeypatch.setattr(kernel_cache, "machine_turn", turn)
+    assert loaded_by_a_new_process() == 1
+    assert turns == ["kernels", "given back"]
+    assert loaded_by_a_new_process() == 1
+    assert len(turns) == 2, "what is kept needs no turn"
+
+
+def test_a_kernel_that_cannot_be_compiled_gives_the_turn_back() -> None:
+    with pytest.raises(TypingError):
+        njit(**JIT)(twice)(None)
+    assert kernel_cache._turn._depth == 0
+    with machine_turn("kernels"):  # would wait for ever
+        pass
 
 
 def test_what_is_kept_can_be_loaded_before_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
