@@ -23,13 +23,11 @@ from cleanerd.daemon.configuration.reload import ReloadStatus
 from cleanerd.daemon.loops.cleanings import Cleanings
 from cleanerd.daemon.telemetry import log_setup as logs
 from cleanerd.daemon.telemetry.event_table import BOUND, EVENTS, Event
-from cleanerd.daemon.telemetry.events_reference import render_logs_reference
 from cleanerd.daemon.values.job import Job
 from cleanerd.daemon.values.models import HistoryEventKind
 from tests.cleaning.logs import segment, write_logs
 from tests.daemon.processes import DaemonProcess, running, wait_until
 from tests.operate.scrape import Scrape, get, parse
-from tests.operate.tools import ROOT
 from tests.operate.world import World
 
 PACKAGE = Path(cleanerd.__file__).parent
@@ -142,11 +140,6 @@ def test_nothing_below_the_daemon_logs() -> None:
         r"structlog|logging\.(debug|info|warning|error|exception|critical|log)\b|getLogger\((?!\"py4j\")[^)]"
     )
     assert [path for path in below if logs.search(path.read_text())] == []
-
-
-def test_committed_reference_is_current() -> None:
-    """`render_logs_reference()` makes etc/reference/logs.md."""
-    assert (ROOT / "etc/reference/logs.md").read_text().rstrip() == render_logs_reference().rstrip()
 
 
 @pytest.mark.parametrize("event", [e for e in EVENTS.values() if e.outcomes], ids=lambda event: event.name)

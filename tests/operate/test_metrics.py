@@ -24,7 +24,6 @@ from cleanerd.daemon.reports import scraped_metrics
 from cleanerd.daemon.telemetry import metric_table as table
 from cleanerd.daemon.telemetry.metric_table import METRICS, Metric, MetricKind
 from cleanerd.daemon.telemetry.metrics import Metrics, cause_of
-from cleanerd.daemon.telemetry.metrics_reference import render_metrics_reference
 from cleanerd.daemon.values.models import ThrottleChange
 from cleanerd.daemon.work.holds import Hold
 from cleanerd.env.clock import SystemClock
@@ -46,7 +45,6 @@ from tests.daemon.test_beside_broker import stage
 from tests.operate.late_logs import MORE_SCENARIOS
 from tests.operate.scrape import get, has_moved, parse
 from tests.operate.story import MOVED_BY_STORY
-from tests.operate.tools import ROOT
 from tests.operate.world import World
 
 Scenario = Callable[[World], None]
@@ -347,11 +345,6 @@ def test_vocabulary_is_that_of_the_code() -> None:
     errors = (*ours, SparkFailed, VerificationFailed)
     assert {cause_of(error.__name__) for error in errors} == set(table.CAUSES) - {"other"}
     assert cause_of("Surprise") == cause_of(None) == "other"
-
-
-def test_committed_reference_is_current() -> None:
-    """`render_metrics_reference()` makes etc/reference/metrics.md."""
-    assert (ROOT / "etc/reference/metrics.md").read_text().rstrip() == render_metrics_reference().rstrip()
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)

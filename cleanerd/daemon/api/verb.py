@@ -6,7 +6,7 @@ made from it         by
 route, OpenAPI       `routes.Route`: parameters and answer are those of the function, its first paragraph the summary
 command, its help    `cli.ctl.parser`
 request              `asking`: arguments of the command go to the parameters of their names
-cleanerctl(1)        `cli.ctl.manual`
+cleanerctl(1)        `tests.references`
 ===================  ============================================================================================
 
 cleanerctl imports every verb and has to start in well under 100 ms. So a verb takes what it needs of the daemon from

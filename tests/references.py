@@ -1,0 +1,147 @@
+"""What is made from tables in the code: `python -m tests.references` writes it, and tests compare it."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from cleanerd.cli.ctl.parser import PUBLIC
+from cleanerd.config.reference import render_reference
+from cleanerd.daemon.api.verb import Argument, Verb
+from cleanerd.daemon.telemetry.event_table import BOUND, EVENTS, Event
+from cleanerd.daemon.telemetry.metric_table import METRICS, Metric, When
+from tests.operate.tools import ROOT
+
+_METRICS_HEAD = """# Metrics reference
+
+Made from `cleanerd/daemon/telemetry/metric_table.py`; a test compares the two. `log_dir` is a log directory as it
+is configured. Counters begin with 0 when the daemon starts, also those of which nothing has happened yet, and a
+reload of the configuration changes nothing about that. All of it passes `promtool check metrics`. Beside these there are the
+`process_*` and `python_*` metrics of the daemon itself, without its engine.
+"""
+_SECTIONS = {
+    When.ALWAYS: "## Always there",
+    When.PER_PARTITION: "## Partitions that the configuration names",
+}
+_NOTES = {
+    When.PER_PARTITION: "Only for topics that match `cleanerd.metrics.per.partition.topics`; no more than 500 partitions.",
+}
+
+
+def render_metrics_reference() -> str:
+    """etc/reference/metrics.md."""
+    lines = [_METRICS_HEAD]
+    for when, title in _SECTIONS.items():
+        lines += [title, "", *([_NOTES[when], ""] if when in _NOTES else [])]
+        lines += ["| metric | type | labels | meaning | moves |", "|---|---|---|---|---|"]
+        lines += [_metric_line(metric) for metric in METRICS if metric.when is when]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _metric_line(metric: Metric) -> str:
+    labels = ", ".join(_labels(metric)) or "none"
+    return f"| `{metric.name}` | {metric.kind.value} | {labels} | {metric.doc} | {metric.moves} |"
+
+
+def _labels(metric: Metric) -> Iterator[str]:
+    for label in metric.labels:
+        values = ", ".join(f"`{value}`" for value in metric.values.get(label, ()))
+        yield f"`{label}`: {values}" if values else f"`{label}`"
+
+
+_LOGS_HEAD = """# Log reference
+
+Made from `cleanerd/daemon/telemetry/event_table.py`; a test compares the two, and the table with the code. The daemon
+writes one line for each event to standard error: JSON, or text for people on a terminal (`cleanerd.log.format`), from the
+level of `cleanerd.log.level` on. Under journald each line has its priority: debug 7, info 6, warning 4, error 3. No
+record and no batch has a line.
+
+Every line has `event`, `level` and `timestamp` (UTC). Of events with an `outcome`, fields that are not known or do not apply
+are left out. `reason` is for people and says what was expected, found, and where. An `event` that is not in this table is a
+library's own text.
+
+## Context
+
+Lines that are logged while a worker is at work on a job have these too:
+"""
+_EVENTS_TABLE = ("| event | level | fields | meaning | what to do |", "|---|---|---|---|---|")
+
+
+def render_logs_reference() -> str:
+    """etc/reference/logs.md."""
+    lines = [_LOGS_HEAD, "| field | |", "|---|---|"]
+    lines += [f"| `{name}` | {doc} |" for name, doc in BOUND.items()]
+    lines += ["", "## Events", "", *_EVENTS_TABLE]
+    lines += [_event_line(event) for event in EVENTS.values()]
+    return "\n".join([*lines, ""])
+
+
+def _event_line(event: Event) -> str:
+    fields = ", ".join(f"`{field}`" for field in event.fields) or "none"
+    return f"| `{event.name}` | {_level(event)} | {fields} | {event.doc}{_outcomes(event)} | {event.to_do} |"
+
+
+def _level(event: Event) -> str:
+    if set(event.outcomes) == set(event.loud) != set():
+        return "warning"
+    return f"{event.level}; warning: {', '.join(event.loud)}" if event.loud else event.level
+
+
+def _outcomes(event: Event) -> str:
+    found = ", ".join(f"`{outcome}`" for outcome in event.outcomes)
+    return f" Outcomes: {found}." if found else ""
+
+
+_QUERIES = r""".SS Queries
+Each of these but
+.B top
+takes
+.BI \-\-watch\~ time
+to repeat it at that interval.
+"""
+
+
+def render_verbs_reference() -> str:
+    """Of etc/man/cleanerctl.1 what lies between `.SS Queries` and `.SH OPTIONS`, as man(1) reads it."""
+    looks = [verb for verb in PUBLIC if verb.is_look or verb.name == "top"]
+    actions = [verb for verb in PUBLIC if verb not in looks]
+    return f"{_QUERIES}{_entries(looks)}.SS Actions\n{_entries(actions)}"
+
+
+def _entries(verbs: Sequence[Verb]) -> str:
+    return "".join(
+        f".TP\n{_bold(verb.name)}{''.join(map(_argument, verb.arguments))}\n{_text(verb.manual)}\n"
+        for verb in verbs
+    )
+
+
+def _argument(argument: Argument) -> str:
+    name, value = argument.names[0], str(argument.settings.get("metavar", "")).lower()
+    if not name.startswith("-"):
+        shown = f"\\fI{value}\\fP"
+        return f" [{shown}]" if argument.settings.get("nargs") == "?" else f" {shown}"
+    return f" [{_bold(name)} \\fI{value}\\fP]" if value else f" [{_bold(name)}]"
+
+
+def _text(text: str) -> str:
+    return re.sub(r"`([^`]+)`", lambda found: _bold(found[1]), text)
+
+
+def _bold(text: str) -> str:
+    return "\\fB" + text.replace("-", "\\-") + "\\fP"
+
+
+def made() -> dict[str, str]:
+    """The files by their paths in the repository, as the tables make them."""
+    page = (ROOT / "etc/man/cleanerctl.1").read_text()
+    before, rest = page[: page.index(".SS Queries")], page[page.index(".SH OPTIONS") :]
+    return {
+        "etc/reference/configuration.md": render_reference().rstrip() + "\n",
+        "etc/reference/metrics.md": render_metrics_reference().rstrip() + "\n",
+        "etc/reference/logs.md": render_logs_reference().rstrip() + "\n",
+        "etc/man/cleanerctl.1": before + render_verbs_reference() + rest,
+    }
+
+
+if __name__ == "__main__":
+    for path, text in made().items():
+        (ROOT / path).write_text(text)
