@@ -58,8 +58,8 @@ class AuditEntry:
         return " ".join(words) + (f": {self.problem}" if self.problem else "")
 
 
-class ControlServer:
-    """Serves verbs on a socket in threads of its own, from `start` to `stop`."""
+class ControlServer(HttpServer):
+    """Serves verbs."""
 
     def __init__(
         self,
@@ -71,23 +71,17 @@ class ControlServer:
         limits: RequestLimits | None = None,
         own_uid: int,
     ) -> None:
-        limits, self._clock = limits or RequestLimits(), control.parts.clock
+        super().__init__(listening.socket, "control", limits or RequestLimits(), control.parts.clock)
         self._routes = routes_of(verbs)
         document = json.dumps(openapi.document(self._routes)).encode()
         self._listening = listening
         self._control = control
         self._pages: Mapping[str, Page] = {"/openapi.json": lambda _: Answer(document), **(pages or {})}
-        self._max_body_bytes = limits.max_body_bytes
         self._own_uid = own_uid
-        self._server = HttpServer(listening.socket, self, "control", limits, self._clock)
 
-    def start(self) -> None:
-        """Begin to answer."""
-        self._server.start()
-
-    def stop(self, drain_s: float) -> None:
+    def stop(self, drain_s: float = 0.0) -> None:
         """Stop accepting, wait up to `drain_s` for requests in progress, remove the socket."""
-        self._server.stop(drain_s)
+        super().stop(drain_s)
         self._listening.close()
 
     def answer(self, request: Request, began_s: float) -> Answer:
@@ -102,7 +96,7 @@ class ControlServer:
         except Exception:  # noqa: BLE001  # the boundary of a request
             _log.exception("request_failed", server="control", request=f"{request.method} {request.path}")
             answer = self.error(500, "internal", "internal error; the daemon's log says more")
-        self._control.parts.metrics.requested(verb, answer.status, self._clock.monotonic_s() - began_s)
+        self._control.parts.metrics.requested(verb, answer.status, self.clock.monotonic_s() - began_s)
         return answer
 
     def error(self, status: int, code: str, message: str) -> Answer:
@@ -176,8 +170,8 @@ class ControlServer:
         length = request.headers.get("content-length", "0")
         if not (length.isascii() and length.isdecimal()):
             raise Invalid("Content-Length is not a number")
-        if int(length[:20]) > self._max_body_bytes:
-            _refuse(413, "too_large", f"the body may have {self._max_body_bytes} bytes")
+        if int(length[:20]) > self.limits.max_body_bytes:
+            _refuse(413, "too_large", f"the body may have {self.limits.max_body_bytes} bytes")
         body = request.body.read(int(length))
         if len(body) < int(length):
             raise UnreadableRequest(None)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -83,60 +83,45 @@ class UnreadableRequest(Exception):
         self.status = status
 
 
-class Site(Protocol):
-    """What a server serves."""
+class HttpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    """Serves on a socket in threads of its own, from `start` to `stop`: what a subclass answers."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(
+        self, listening: socket.socket, name: str, limits: RequestLimits, clock: Clock | None = None
+    ) -> None:
+        """`name`: of its thread, and in its log."""
+        socketserver.BaseServer.__init__(self, "", _Connection)
+        self.socket, self.name, self.limits, self.clock = listening, name, limits, clock or SystemClock()
+        self._changed = threading.Condition()
+        self._silent: dict[socket.socket, bool] = {}  # connections by age; whether they have yet to ask
+        self._stop_receiver, self._stop_sender = socket.socketpair()
+        self._accepting = threading.Thread(target=self._accept_until_stopped, name=name, daemon=True)
+        listening.setblocking(False)
 
     def answer(self, request: Request, began_s: float) -> Answer:
         """The answer to a request; may raise UnreadableRequest. `began_s`: when its connection came, by the clock."""
-        ...
+        raise NotImplementedError
 
     def error(self, status: int, code: str, message: str) -> Answer:
         """The answer to what is no request, or does not come in."""
-        ...
-
-
-class HttpServer:
-    """Serves a site on a socket in threads of its own, from `start` to `stop`."""
-
-    def __init__(
-        self,
-        listening: socket.socket,
-        site: Site,
-        name: str,
-        limits: RequestLimits | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        """`name`: of its thread, and in its log."""
-        self._server = _Server(listening, site, name, limits or RequestLimits(), clock or SystemClock())
-        self._accepting = threading.Thread(target=self._server.accept_until_stopped, name=name, daemon=True)
+        raise NotImplementedError
 
     def start(self) -> None:
         """Begin to answer."""
         self._accepting.start()
 
-    def stop(self, drain_s: float) -> None:
+    def stop(self, drain_s: float = 0.0) -> None:
         """Stop accepting and wait up to `drain_s` for requests in progress. The socket stays open."""
-        self._server.stop_accepting()
+        self._stop_sender.close()
         self._accepting.join()
-        self._server.drain(drain_s)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._silent, drain_s)
 
-
-class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(
-        self, listening: socket.socket, site: Site, name: str, limits: RequestLimits, clock: Clock
-    ) -> None:
-        socketserver.BaseServer.__init__(self, "", _Connection)
-        self.socket, self.site, self.name, self.limits, self.clock = listening, site, name, limits, clock
-        self._changed = threading.Condition()
-        self._silent: dict[socket.socket, bool] = {}  # connections by age; whether they have yet to ask
-        self._stop_receiver, self._stop_sender = socket.socketpair()
-        listening.setblocking(False)
-
-    def accept_until_stopped(self) -> None:
-        """Take connections; wakes for them and for `stop_accepting` only."""
+    def _accept_until_stopped(self) -> None:
+        """Take connections; wakes for them and for `stop` only."""
         ready, stopped = select.poll(), select.poll()
         ready.register(self.socket, select.POLLIN)
         for poll in (ready, stopped):
@@ -152,15 +137,6 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
                 continue
             self.process_request(connection, "")
 
-    def stop_accepting(self) -> None:
-        """Make `accept_until_stopped` return."""
-        self._stop_sender.close()
-
-    def drain(self, timeout_s: float) -> None:
-        """Wait until no request is in progress any more."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._silent, timeout_s)
-
     def process_request(self, request: Any, client_address: Any) -> None:
         """Give a connection its thread, or turn it away."""
         try:
@@ -169,7 +145,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         except RuntimeError:  # no thread to be had
             self._forget(request)
         with contextlib.suppress(OSError):
-            _send(request, self.site.error(503, "busy", "too many connections; try again"), 0.0)
+            _send(request, self.error(503, "busy", "too many connections; try again"), 0.0)
         self.shutdown_request(request)
         return None
 
@@ -243,7 +219,7 @@ class _Incoming(io.RawIOBase):
 class _Connection(BaseHTTPRequestHandler):
     """One connection: reads a request within its limits, answers it, ends."""
 
-    server: _Server
+    server: HttpServer
 
     def setup(self) -> None:
         """No writing yet; reading within limits."""
@@ -261,15 +237,13 @@ class _Connection(BaseHTTPRequestHandler):
                 path, _, query = self.path.partition("?")
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 request = Request(self.command, path, query, headers, self.connection, self.rfile)
-                self.answer = self.server.site.answer(request, self.began_s)
+                self.answer = self.server.answer(request, self.began_s)
         except UnreadableRequest as unreadable:
             if unreadable.status is not None:
                 self.send_error(unreadable.status)
         except Exception:  # noqa: BLE001  # the boundary of a request
             _log.exception("request_failed", server=self.server.name, request=repr(self.raw_requestline))
-            self.answer = self.server.site.error(
-                500, "internal", "internal error; the daemon's log says more"
-            )
+            self.answer = self.server.error(500, "internal", "internal error; the daemon's log says more")
 
     def finish(self) -> None:
         """Send the answer, if the client is still there."""
@@ -285,7 +259,7 @@ class _Connection(BaseHTTPRequestHandler):
         """Answer to a request that is not even HTTP, or not within the limits."""
         status = HTTPStatus(code)
         text = message or status.description or status.phrase
-        self.answer = self.server.site.error(code, status.name.lower(), text)
+        self.answer = self.server.error(code, status.name.lower(), text)
 
     def handle_expect_100(self) -> bool:
         """Never ask a client to go on: requests are small, and it goes on by itself."""

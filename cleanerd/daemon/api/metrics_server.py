@@ -54,8 +54,8 @@ def _yes_or_no(is_so: bool, yes: str, no: str) -> Answer:
     return Answer(f"{yes if is_so else no}\n".encode(), 200 if is_so else 503, _TEXT)
 
 
-class MetricsServer:
-    """Serves pages at `host:port` (IPv6 in brackets; port 0: any) in threads of its own, from `start` to `stop`."""
+class MetricsServer(HttpServer):
+    """Serves pages at `host:port` (IPv6 in brackets; port 0: any)."""
 
     def __init__(
         self,
@@ -65,27 +65,24 @@ class MetricsServer:
         clock: Clock | None = None,
     ) -> None:
         """Raises BadConfiguration when the address cannot be listened on."""
+        super().__init__(_listen(listen), "metrics", limits or RequestLimits(answer_s=10.0), clock)
         self._pages = pages
-        self._socket = _listen(listen)
-        self._server = HttpServer(
-            self._socket, self, "metrics", limits or RequestLimits(answer_s=10.0), clock
-        )
 
     @property
     def address(self) -> str:
         """Where it listens, with the port that was chosen."""
-        host, port = self._socket.getsockname()[:2]
+        host, port = self.socket.getsockname()[:2]
         return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
 
     def start(self) -> None:
         """Begin to answer."""
-        self._server.start()
+        super().start()
         _log.info("metrics_listening", address=self.address)
 
-    def stop(self) -> None:
+    def stop(self, drain_s: float = 0.0) -> None:
         """Stop accepting; requests in progress end by themselves."""
-        self._server.stop(0.0)
-        self._socket.close()
+        super().stop(drain_s)
+        self.socket.close()
 
     def answer(self, request: Request, began_s: float) -> Answer:  # noqa: ARG002
         """A page, or 404."""
