@@ -5,7 +5,7 @@ with `.lock` held, and the writer holds `.lock` while it changes the log. So by 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from cleanerd.daemon.api import client as ctl
 from cleanerd.errors import Retryable
@@ -66,3 +66,8 @@ class DaemonControl:
         except ctl.ControlError as error:
             raise Retryable(f"{self._socket_path}: {error}") from error
         return str(answer["hold"]["id"])
+
+
+def stopped(control: DaemonControl | None, topic_partition: TopicPartition) -> AbstractContextManager[None]:
+    """As `DaemonControl.stopped`; None: no daemon is asked."""
+    return nullcontext() if control is None else control.stopped(topic_partition)

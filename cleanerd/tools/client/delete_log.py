@@ -21,13 +21,12 @@ import os
 import shutil
 import threading
 import uuid
-from contextlib import nullcontext
 
 from cleanerd.env.files import Files, RealFiles
 from cleanerd.format.names import TopicPartition, deleted_dir_name
 from cleanerd.storage.checkpoints import forget_partition, read_checkpoints, update_cleaner_checkpoint
 from cleanerd.storage.lock import LogDirLock
-from cleanerd.tools.client.control import DaemonControl
+from cleanerd.tools.client.control import DaemonControl, stopped
 from cleanerd.tools.client.writer import LOCK_WAIT_S
 
 _REAL_FILES = RealFiles()
@@ -53,7 +52,7 @@ def delete_log(
     directory = os.path.join(log_dir, str(topic_partition))
     renamed = os.path.join(log_dir, deleted_dir_name(topic_partition, uuid.uuid4().hex))
     lock = LogDirLock(log_dir, wait_s=lock_wait_s, wait=threading.Event().wait)
-    with control.stopped(topic_partition) if control else nullcontext(), lock:
+    with stopped(control, topic_partition), lock:
         files.list_names(directory)  # there must be one
         if topic_partition in read_checkpoints(files, log_dir).cleaner:
             update_cleaner_checkpoint(files, log_dir, {topic_partition: None})

@@ -16,7 +16,7 @@ import os
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -43,7 +43,7 @@ from cleanerd.tools.client.active_segment import (
     check_batch,
     scan_segment,
 )
-from cleanerd.tools.client.control import DaemonControl
+from cleanerd.tools.client.control import DaemonControl, stopped
 from cleanerd.tools.client.truncate import (
     Truncation,
     finish_truncation,
@@ -229,7 +229,7 @@ class LogWriter:
     def _truncating(self, *, is_cleaner_involved: bool) -> Iterator[None]:
         """The steps of `truncate` that come before and after the block."""
         control = self._options.control if is_cleaner_involved else None
-        with control.stopped(self._topic_partition) if control else nullcontext(), self._lock():
+        with stopped(control, self._topic_partition), self._lock():
             assert self._is_usable, "the writer is closed, or failed before"
             prepare_truncation(self._files, self._log_dir, self._topic_partition)
             yield
