@@ -40,19 +40,12 @@ class BrokerReport:
 
 
 class LiveBrokers:
-    """Thread-safe. Each of `answered` is called with the log directory of each swap, and the answer."""
+    """Thread-safe."""
 
-    def __init__(
-        self,
-        files: Files,
-        clock: Clock,
-        config: Callable[[], CleanerdConfig],
-        *answered: Callable[[str, Swapped], None],
-    ) -> None:
+    def __init__(self, files: Files, clock: Clock, config: Callable[[], CleanerdConfig]) -> None:
         self._files = files
         self._clock = clock
         self._config = config
-        self._answered = answered
         self._mutex = threading.Lock()
         self._sessions: dict[int | str, Session] = {}  # by pid; by log directory where that cannot be seen
         self._refused: dict[tuple[str, int], tuple[float, str]] = {}  # until when, and why
@@ -68,8 +61,6 @@ class LiveBrokers:
                 break
             threading.Event().wait(_BUSY_S)
             answer = swap.by(self._session(log_dir))
-        for listener in self._answered:
-            listener(log_dir, answer)
         return answer
 
     def describe(self, log_dir: str, wanted: Iterable[TopicPartition] | None = None) -> tuple[LiveLog, ...]:

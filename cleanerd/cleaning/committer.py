@@ -97,6 +97,9 @@ class CommitHost:
         SourceChanged drops the result; Aborted leaves it waiting; anything else is what went wrong with the log.
         """
 
+    def answered(self, answer: Swapped) -> None:
+        """A live broker was asked to swap. Must not raise."""
+
     def swapped(self, tp: TopicPartition, group: StagedGroup) -> None:
         """A group has taken the place of its sources. Must not raise."""
 
@@ -220,9 +223,11 @@ class Committer:
     def _ask(self, swap: Swap, brokers: LiveBrokers) -> Swapped:
         """The broker's answer. Raises LockHeld when there is none: it may have ended, and the lock may be free."""
         try:
-            return brokers.swap(self._log_dir.path, swap)
+            answer = brokers.swap(self._log_dir.path, swap)
         except NoWayIn as error:
             raise LockHeld(f"{swap.partition.path}: {error}") from error
+        self._host.answered(answer)
+        return answer
 
     def _finish_swap(self, swap: Swap, answer: Swapped) -> None:
         """Raises what the answer means. A broker without a cleaner writes no checkpoint, and none but we do."""
@@ -246,16 +251,15 @@ class Committer:
         ends_s = self._clock.monotonic_s() + HOLD_S
         around = self.look_around(logs)
         done: dict[TopicPartition, Committed] = dict.fromkeys(logs)
-        ends: dict[TopicPartition, int] = {}
-        found_at: dict[TopicPartition, int] = {}
-        under_way = {tp: self._steps(tp, lock, around, ends_s, found_at) for tp in logs}
+        first_dirty: dict[TopicPartition, int] = {}
+        under_way = {tp: self._steps(tp, lock, around, ends_s) for tp in logs}
         while under_way:
             for tp, steps in list(under_way.items()):
                 found = guarded(partial(next, steps, _Ended(None)), self._directory(tp))
                 if found is not None:
-                    done[tp] = found.round_end if isinstance(found, _Ended) else found
-                    if isinstance(found, _Ended) and found.round_end is not None and found.moves_checkpoint:
-                        ends[tp] = found.round_end
+                    done[tp] = found.done if isinstance(found, _Ended) else found
+                    if isinstance(found, _Ended) and found.first_dirty_offset is not None:
+                        first_dirty[tp] = found.first_dirty_offset
                     del under_way[tp]
             synced = [self._directory(tp) for tp in under_way]
             for tp, directory, failure in zip(
@@ -264,21 +268,16 @@ class Committer:
                 if failure is not None:
                     done[tp] = from_os_error(failure, directory)
                     del under_way[tp]
-        waiting = {tp: at for tp, at in found_at.items() if ends and isinstance(done[tp], LockHeld)}
-        error = guarded(partial(self._log_dir.record_cleaned, waiting | ends), self._log_dir.path)
-        return done if error is None else done | dict.fromkeys(ends, error)
+        moved = [tp for tp in first_dirty if not isinstance(done[tp], LockHeld)]
+        error = guarded(
+            partial(self._log_dir.record_cleaned, first_dirty if moved else {}), self._log_dir.path
+        )
+        return done if error is None else done | dict.fromkeys(moved, error)
 
     def _steps(
-        self,
-        tp: TopicPartition,
-        lock: LogDirLock,
-        around: Around | CleanerdError,
-        ends_s: float,
-        found_at: dict[TopicPartition, int],
+        self, tp: TopicPartition, lock: LogDirLock, around: Around | CleanerdError, ends_s: float
     ) -> "Iterator[_Ended | None]":
-        """The commit of a log; at every yield of None its directory has to be synced. `found_at` gets its first dirty
-        offset, which is what it was when the cleaning was planned.
-        """
+        """The commit of a log; at every yield of None its directory has to be synced."""
         partition = self._log_dir.partition(tp)
         self._make_way(lock)
         try:
@@ -288,12 +287,14 @@ class Committer:
             raise
         if not groups:
             return
-        if groups[0].checkpoint is not None:
-            found_at[tp] = groups[0].checkpoint
         for group in groups:
-            self._make_way(lock)
-            if group is not groups[0] and self._clock.monotonic_s() >= ends_s:
-                raise TimeUp("the rest of its groups is committed in a moment", None)
+            try:
+                self._make_way(lock)
+                if group is not groups[0] and self._clock.monotonic_s() >= ends_s:
+                    raise TimeUp("the rest of its groups is committed in a moment", None)
+            except LockHeld as held:
+                yield _Ended(held, groups[0].checkpoint)
+                return
             try:
                 yield from commit_steps(partition, group, live)
             except FileNotFoundError as error:  # past step 0, which looked: for recovery, not stale
@@ -302,7 +303,8 @@ class Committer:
                 discard_staged(partition)
                 raise
             self._host.swapped(tp, group)
-        yield _Ended(groups[-1].round_end, groups[-1].moves_checkpoint)
+        round_end = groups[-1].round_end
+        yield _Ended(round_end, round_end if groups[-1].moves_checkpoint else None)
 
     def _make_way(self, lock: LogDirLock) -> None:
         """Raise LockHeld when another process has taken the lock file away or waits for it: a broker that starts.
@@ -355,7 +357,10 @@ class Committer:
         watch, done = Stopwatch(self._clock), dict[TopicPartition, Committed]()
         if staged:
             with watch.phase("commit"):
-                done = self.commit([_weighed(result) for result in staged])
+                sizes = ((one.topic_partition, one.bytes_before) for one in staged)
+                done = self.commit(
+                    [Weighed.of(tp, freed_bytes=0, segments=1, replaced_bytes=n) for tp, n in sizes]
+                )
             watch.phase_seconds = {name: s / len(staged) for name, s in watch.phase_seconds.items()}
         settled = []
         for result in results:
@@ -468,14 +473,10 @@ class Committer:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """The last thing that `_steps` yields; the end of the cleaned range, None when nothing was staged."""
+    """The last thing that `_steps` yields. `first_dirty_offset`: to be recorded, of a log that waits as it was found."""
 
-    round_end: int | None
-    moves_checkpoint: bool = True
-
-
-def _weighed(result: LogResult) -> Weighed:
-    return Weighed.of(result.topic_partition, freed_bytes=0, segments=1, replaced_bytes=result.bytes_before)
+    done: Committed
+    first_dirty_offset: int | None = None
 
 
 def has_result(log_dir: LogDir, tp: TopicPartition) -> bool:

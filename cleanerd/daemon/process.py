@@ -37,7 +37,7 @@ from cleanerd.daemon.api.verbs import VERBS
 from cleanerd.daemon.configuration.reload import Reloader, ReloadStatus, ReloadTrigger
 from cleanerd.daemon.configuration.watch import ConfigWatcher
 from cleanerd.daemon.notify import ServiceManager
-from cleanerd.daemon.parts import build_parts
+from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports import scraped_metrics
 from cleanerd.daemon.reports.status_line import StatusLine
 from cleanerd.daemon.store import Store
@@ -95,7 +95,7 @@ class Daemon:
             clock,
         )
         self._refreshing = threading.Lock()
-        self._parts = build_parts(
+        self._parts = Parts(
             lambda: self._reloader.current,
             log_dirs,
             self._history,

@@ -44,12 +44,8 @@ class Duty(ABC):
     """What a thread does again and again."""
 
     @abstractmethod
-    def step(self) -> bool:
-        """One round; whether there was anything to do. It returns soon after the daemon is asked to stop."""
-
-    @abstractmethod
-    def pause_s(self) -> float:
-        """How long it pauses when there was nothing to do (7.2)."""
+    def step(self) -> float:
+        """One round; how long to pause then (7.2), in seconds. It returns soon after the daemon is asked to stop."""
 
 
 class Worker:
@@ -132,11 +128,10 @@ class Worker:
             self.is_busy = True
             self.beat()
             try:
-                worked = self.duty.step()
+                pause_s = self.duty.step()
             finally:
                 self.is_busy = False
-            if not worked:
-                self._bell.wait(seen, self.duty.pause_s())
+            self._bell.wait(seen, pause_s)
 
 
 class Workers:

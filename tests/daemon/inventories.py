@@ -123,13 +123,13 @@ class Fixture:
         return {entry.log: entry.error for entry in self.inventory.entries() if entry.error is not None}
 
     def due(self) -> list[Due]:
-        return self.due_logs.due(self.is_free)
+        return list(self.due_logs.look(self.is_free).due)
 
     def due_names(self) -> list[str]:
         return [str(due.log) for due in self.due()]
 
     def next_due_in_ms(self) -> int | None:
-        at_ms = self.due_logs.next_due_ms(self.is_free)
+        at_ms = self.due_logs.look(self.is_free).next_ms(self.is_free)
         return None if at_ms is None else at_ms - self.clock.now_ms()
 
     def log(self, name: str, log_dir: Path | None = None) -> LogId:

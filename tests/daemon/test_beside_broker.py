@@ -66,7 +66,7 @@ def test_a_log_is_left_to_a_brokers_cleaner_that_is_seen_at_work(world: World) -
     condition = world.parts.conditions.of(log)
     assert condition.state == "dirty"
     assert "left to the broker's own cleaner" in str(condition.obstacle)
-    assert world.parts.schedule.next() is None
+    assert world.parts.schedule.next().job is None
     world.clock.advance(GRACE_MS - 1000)
     assert world.parts.conditions.of(log).obstacle is not None
     (job,) = clean.clean(world.control, "one", force=False)
@@ -79,7 +79,7 @@ def test_a_brokers_cleaner_that_is_off_is_waited_for_by_nobody(world: World) -> 
     """The checkpoint of a log that was swapped in is then our own entry."""
     bring_closed_segments(world, "one-0")
     scan(world)
-    cleaner = world.parts.conditions.brokers_cleaner
+    cleaner = world.parts.brokers_cleaner
     cleaner.asked_to_swap(
         str(world.a), Swapped("swapped", "", (), str(world.a / "three-0"), has_cleaner=False)
     )
@@ -106,7 +106,7 @@ def test_what_the_brokers_cleaner_will_not_take_is_cleaned(world: World, setting
     write_cleaner_checkpoint(world.a, {"three-0": 1})
     scan(world)
     assert world.parts.conditions.of(world.log("one")).obstacle is None
-    assert world.parts.schedule.next() is not None
+    assert world.parts.schedule.next().job is not None
 
 
 def superseded(log: LogId) -> LogResult:
@@ -120,13 +120,13 @@ def test_being_second_is_no_failure(world: World) -> None:
     scan(world)
     daemon = world.daemon
     for _ in range(2 * daemon.parts.configuration().broker.retry_max):
-        job = daemon.parts.schedule.next()
+        job = daemon.parts.schedule.next().job
         assert job is not None
         for log in job.logs:
             daemon.crew.cleaners.cleanings.cleaned(job, log, superseded(log))
             daemon.parts.states.done_cleaning(log)
         daemon.parts.jobs.end(job, [SUPERSEDED], None)
-        assert daemon.parts.schedule.next() is None, "not in a circle"
+        assert daemon.parts.schedule.next().job is None, "not in a circle"
         world.clock.advance(RETRY_MS)
     assert daemon.parts.failures.all() == []
     after = world.scrape()
@@ -189,7 +189,7 @@ def test_what_is_thrown_away_is_counted(world: World) -> None:
     scan(world)
     log, daemon = world.log("one"), world.daemon
     waiting = sum(path.stat().st_size for path in (world.a / "one-0").glob("*.cleanerd"))
-    daemon.crew.cleaners.work(Job("request", [log], force=False), _Nothing())  # type: ignore[arg-type]
+    daemon.crew.cleaners.work(Job("request", [log], force=False), 0.0, _Nothing())  # type: ignore[arg-type]
     assert world.scrape().total("cleanerd_staged_wasted_bytes_total") == waiting
     assert world.parts.states.try_start_all([log])
     world.parts.commits.told(log, SourceChanged("stale"), "lock")

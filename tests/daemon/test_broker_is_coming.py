@@ -175,7 +175,7 @@ def test_without_leases_a_broker_that_ended_has_a_minute_to_start_again(world: W
     with lock_of_another(lock):
         assert ownership.owner_of(str(world.a))
     with without_leases(lock):
-        assert ownership.yielding([str(world.a), str(world.b)]) == {str(world.a)}
+        assert [ownership.is_yielding(str(path)) for path in (world.a, world.b)] == [True, False]
         world.clock.advance(59_000)
         assert ownership.is_yielding(str(world.a))
         world.clock.advance(1_000)
@@ -209,7 +209,7 @@ def test_a_recovery_that_a_broker_interrupts_goes_on_where_it_was(
     parts = world.parts
     recoveries = Recoveries(parts.events, parts.deletions, parts.metrics, lambda: None)
     monkeypatch.setattr(recoveries, "record", lambda _, one: told.append(one.name))
-    ours = ownership.Ownership(RealFiles(), world.clock, (), recoveries, parts.jobs)
+    ours = ownership.Ownership(RealFiles(), world.clock, (), recoveries, parts.jobs, parts.brokers)
     world.parts.ownership.release()
     ours.take([str(world.a)])
     assert [ours.recover(str(world.a)) for _ in range(5)] == [False, False, False, True, True]
@@ -227,7 +227,7 @@ def test_a_recovery_leaves_what_is_being_cleaned_for_the_next_time(world: World)
     for path in parts.values():
         path.touch()
     job = world.parts.jobs.request([world.log("one")], force=True)
-    assert world.parts.schedule.next() is job
+    assert world.parts.schedule.next().job is job
     assert ours.recover(str(world.a))
     assert [name for name, path in parts.items() if path.exists()] == ["one-0"]
     world.parts.states.done_cleaning(world.log("one"))
@@ -240,9 +240,9 @@ def test_a_job_that_was_requested_before_begins_when_the_broker_has_come(world: 
     """Or when it has not, within its time."""
     job = world.parts.jobs.request([world.log("one")], force=True)
     world.parts.ownership.yield_to_broker(str(world.a))
-    assert world.parts.schedule.next() is None
+    assert world.parts.schedule.next().job is None
     with lock_of_another(world.a / names.LOCK):
-        assert world.parts.schedule.next() is job
+        assert world.parts.schedule.next().job is job
     world.parts.states.done_cleaning(world.log("one"))
 
 

@@ -161,7 +161,7 @@ def test_a_log_that_is_not_to_be_changed_is_not(
     assert contents(directory) == before
     Retainer(world.parts, world.daemon.crew.scanner).step()
     assert contents(directory) == before
-    job = world.parts.schedule.next()
+    job = world.parts.schedule.next().job
     assert job is None or log not in job.logs or condition is ignored_since_the_last_scan
 
 
@@ -172,7 +172,7 @@ def test_a_log_that_is_free_is_changed(world: Stage, verb: str) -> None:
     log, directory = free(world)
     before = contents(directory)
     assert outcome(world, verb, log) <= {"dropped", "deleted", "done"}
-    job = world.parts.schedule.next()
+    job = world.parts.schedule.next().job
     assert (contents(directory) != before) == (verb != "clean")
     assert verb != "clean" or (job is not None and job.trigger == "request" and log in job.logs)
 
@@ -183,7 +183,7 @@ def test_a_request_for_a_log_that_is_ignored_since_comes_to_an_end(world: Stage)
     (view,) = clean.clean(control, "one", force=True)
     (world.a / names.META_PROPERTIES).write_text(META_PROPERTIES)
     world.scan()
-    assert world.parts.schedule.next() is None
+    assert world.parts.schedule.next().job is None
     ended = jobs.job(control, view.id)
     assert (ended.state, ended.outcome) == ("done", "skipped")
     assert "is a broker's and has no metadata log" in str(ended.reason)

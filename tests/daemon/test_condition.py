@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from cleanerd.cleaning.result import LogResult
 from cleanerd.daemon.api.refusals import Conflict
 from cleanerd.daemon.api.verbs import clean, explain, status
-from cleanerd.daemon.parts import build_parts
+from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports.log_views import log_views
 from cleanerd.daemon.reports.status_line import StatusLine
 from cleanerd.daemon.values.log_id import LogId
@@ -150,7 +150,7 @@ def test_2_10_nor_is_a_result_committed_while_the_way_leads_to_a_directory_that_
         (log_dir / META_PROPERTIES).write_text(BROKER)
     (world.b / f"few-0.{'0' * 32}-future").mkdir()
     parts, one = world.parts, (str(world.a),)
-    other = build_parts(parts.configuration, one, parts.store, parts.files, parts.clock)
+    other = Parts(parts.configuration, one, parts.store, parts.files, parts.clock)
     assert other.ownership.at(str(world.a)).elsewhere([TopicPartition("few", 0)]) == {
         TopicPartition("few", 0): f"its broker moves it to {world.b}"
     }

@@ -369,8 +369,8 @@ def test_a_look_for_reserved_topics_costs_nothing_for_the_others(three: Fixture)
     """It is had after each commit, beside any number of other logs."""
     asked: list[str] = []
     three.due_logs.reserve(["log25"], 60_000)
-    found = three.due_logs.due(lambda log: not asked.append(log.topic_partition.topic), reserved_only=True)
-    assert [one.log.topic_partition.topic for one in found] == asked == ["log25"]
+    found = three.due_logs.look(lambda log: not asked.append(log.topic_partition.topic), reserved_only=True)
+    assert [one.log.topic_partition.topic for one in found.due] == asked == ["log25"]
 
 
 def test_wait_of_a_reserved_topic_begins_anew_when_it_was_served(three: Fixture) -> None:

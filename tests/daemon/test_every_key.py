@@ -26,6 +26,7 @@ from cleanerd.config.settings import Scope
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.configuration.reload import ReloadStatus, ReloadTrigger
 from cleanerd.daemon.engine.calls import CleanCall
+from cleanerd.daemon.inventory.due_logs import Look
 from cleanerd.daemon.kafka_admin import KafkaAdmin
 from cleanerd.daemon.loops.housekeeper import Housekeeper
 from cleanerd.daemon.process import Daemon
@@ -105,7 +106,7 @@ class Running:
         """The partition directory, after the engine has cleaned it."""
         self.scan()
         requested = self.parts.jobs.request([log], force=True)
-        job = self.parts.schedule.next()
+        job = self.parts.schedule.next().job
         assert job is requested
         cleanings = self.crew.cleaners.cleanings
         replace(cleanings, engine=engine or cleanings.engine).run(job)
@@ -160,18 +161,22 @@ def paced(running: Running) -> int | None:
 
 
 def pause_s(thread: str) -> Callable[[Running], object]:
-    """How long a thread of the daemon pauses when it has nothing to do."""
-    return lambda running: next(one for one in running.crew._keepers if one.name == thread).duty.pause_s()
+    """How long a thread of the daemon pauses after a round."""
+    return lambda running: next(one for one in running.crew._keepers if one.name == thread).duty.step()
 
 
 def is_due(running: Running) -> bool:
-    return running.t in [one.log for one in running.parts.schedule._all_due() if one.late_s is None]
+    return running.t in [one.log for one in look(running).due if one.late_s is None]
+
+
+def look(running: Running) -> Look:
+    return running.parts.due_logs.look(running.parts.schedule._is_free())
 
 
 def is_first(running: Running) -> bool:
     """Whether the log goes before all others as one of a reserved topic that has waited too long."""
-    running.parts.schedule._all_due()
-    return any(one.late_s is not None for one in running.parts.schedule._all_due())
+    look(running)
+    return any(one.late_s is not None for one in look(running).due)
 
 
 def obstacle(running: Running) -> str | None:
@@ -190,7 +195,7 @@ def no_room(running: Running) -> bool:
 
 def grace(running: Running) -> bool:
     """Whether a log is left to the cleaner of a live broker, which is at work."""
-    cleaner = type(running.parts.conditions.brokers_cleaner)
+    cleaner = type(running.parts.brokers_cleaner)
     with pytest.MonkeyPatch.context() as patched, lock_of_another(running.log_dir / names.LOCK):
         patched.setattr(cleaner, "is_at_work", lambda *_: True)
         running.scan()

@@ -4,6 +4,7 @@ import errno
 import os
 import uuid
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,7 +48,9 @@ def scanner_of(world: World, files: Files) -> Scanner:
     """Of a cluster that has the topics of `world`."""
     metadata = ClusterMetadata(dict.fromkeys(TOPICS, TOPIC_ID), {}, {})
     configuration = replace(world.reloader.current, metadata=metadata)
-    return Scanner(replace(world.parts, files=files, configuration=lambda: configuration))
+    parts = copy(world.parts)
+    parts.files, parts.configuration = files, lambda: configuration
+    return Scanner(parts)
 
 
 def test_a_topic_id_that_is_written_while_it_is_looked_for_is_found_by_the_next_look(world: World) -> None:

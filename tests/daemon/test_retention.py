@@ -18,7 +18,7 @@ from cleanerd.config.model import ClusterMetadata, TopicConfig
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.inventory.inventory import Inventory
 from cleanerd.daemon.inventory.listed_log import ListedLog
-from cleanerd.daemon.parts import build_parts
+from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.retention import whose_turn
@@ -44,7 +44,7 @@ class Passes:
         self.log = LogId(str(log_dir), TP)
         self.configuration = configured(policy, broker or {})
         store = Store(str(log_dir.parent / "store"), max_bytes=10**6)
-        parts = build_parts(lambda: self.configuration, (str(log_dir),), store, RealFiles(), CLOCK)
+        parts = Parts(lambda: self.configuration, (str(log_dir),), store, RealFiles(), CLOCK)
         self.states, self.pending, self.ownership = parts.states, parts.deletions, parts.ownership
         self.inventory, self.retention = parts.inventory, parts.retention
         self.retained: list[Retained | None] = []  # None: the pass failed

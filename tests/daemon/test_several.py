@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from cleanerd.broker_agent.brokers import LiveBrokers
+from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.telemetry.metrics import Metrics
@@ -39,9 +41,9 @@ def test_the_lock_of_a_second_directory_is_not_taken_while_the_first_is_refused(
     clock = SystemClock()
     events = EventLog(Store(str(tmp_path / "store"), max_bytes=10**6), clock)
     deletions, metrics = PendingDeletions(RealFiles(), clock), Metrics([], clock)
-    ownership = Ownership(
-        RealFiles(), clock, (), Recoveries(events, deletions, metrics, lambda: None), Jobs(clock)
-    )
+    recoveries = Recoveries(events, deletions, metrics, lambda: None)
+    brokers = LiveBrokers(RealFiles(), clock, CleanerdConfig.of)
+    ownership = Ownership(RealFiles(), clock, (), recoveries, Jobs(clock), brokers)
     with (
         lock_of_another(tmp_path / "a" / names.CLEANERD_LOCK) as pid,
         pytest.raises(Fatal, match=f"process {pid}"),

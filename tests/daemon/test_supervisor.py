@@ -43,7 +43,7 @@ def set_policy(world: World, topic: str, policy: str) -> None:
 
 
 def next_logs(world: World) -> list[str]:
-    job = world.parts.schedule.next()
+    job = world.parts.schedule.next().job
     return [] if job is None else [str(log) for log in job.logs]
 
 
@@ -132,7 +132,7 @@ def test_requested_job_waits_for_its_log_and_goes_before_what_is_due(world: Worl
     job = world.parts.jobs.request([asked], force=True)
     assert sorted(next_logs(world)) == ["three-0", "two-0"], "a paused log stops nobody else"
     world.parts.states.resume(asked)
-    assert world.parts.schedule.next() is job
+    assert world.parts.schedule.next().job is job
 
 
 def test_cleanerds_own_switch_and_ratio_win_over_the_brokers(world: World) -> None:
@@ -154,7 +154,7 @@ def test_jobs_side_by_side_share_the_memory_for_keys(world: World) -> None:
             calls.append(call)
             return [LogResult.of(tp, call.log_dir) for tp in call.partitions]
 
-    job = world.parts.schedule.next()
+    job = world.parts.schedule.next().job
     assert job is not None
     engine: Any = Recorder()
     replace(world.daemon.crew.cleaners.cleanings, engine=engine).run(job)

@@ -20,11 +20,8 @@ class Step(Duty):
 
     do: Callable[[], bool]
 
-    def step(self) -> bool:
-        return self.do()
-
-    def pause_s(self) -> float:
-        return LIMIT_S
+    def step(self) -> float:
+        return 0.0 if self.do() else LIMIT_S
 
 
 def test_bell_that_rings_between_look_and_wait_is_heard() -> None:

@@ -9,7 +9,7 @@ from cleanerd.config.model import ClusterMetadata
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.api.control import Control
 from cleanerd.daemon.configuration.reload import Reloader, ReloadOutcome, ReloadTrigger
-from cleanerd.daemon.parts import build_parts
+from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.reports import scraped_metrics
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.supervisor import Supervisor
@@ -53,9 +53,7 @@ class World:
             self._load(), self._load, _no_metadata, lambda p: self.daemon.apply(p), self.clock
         )
         log_dirs = (str(self.a), str(self.b))
-        self.parts = build_parts(
-            lambda: self.reloader.current, log_dirs, self.history, RealFiles(), self.clock
-        )
+        self.parts = Parts(lambda: self.reloader.current, log_dirs, self.history, RealFiles(), self.clock)
         self.daemon = Supervisor(self.parts)
         mutes = Mutes(self.history, self.clock, self.parts.configuration)
         self.control = Control(self.parts, self.daemon.crew, self.reloader, mutes)

@@ -30,10 +30,10 @@ from cleanerd.config.load import Configuration, resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.configuration.reload import Reloader
 from cleanerd.daemon.engine.calls import CleanCall, EngineCall, EngineReply, PlannedBytes
-from cleanerd.daemon.engine.client import EngineDied
+from cleanerd.daemon.engine.client import CallHost, EngineDied
 from cleanerd.daemon.engine.process import EngineProcess
 from cleanerd.daemon.loops import cleanings
-from cleanerd.daemon.parts import Parts, build_parts
+from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.supervisor import Supervisor
 from cleanerd.env import files as env_files
@@ -183,17 +183,17 @@ class InlineEngine:
             _call=threading.local(), _session=InPlace(), _files=files, _reservations=Reservations(files),
             _clock=clock, send=self._received,
         )  # fmt: skip
-        self._planned: Callable[[PlannedBytes], None] = lambda _: None
+        self._host = CallHost()
         self._reply: object = None
 
     def _received(self, message: object) -> None:
         if isinstance(message, PlannedBytes):
-            self._planned(message)
+            self._host.told(message)
         elif isinstance(message, EngineReply):
             self._reply = message.value
 
-    def clean(self, task: CleanCall, planned: Callable[[PlannedBytes], None], _: object) -> list[LogResult]:
-        self._planned = planned
+    def clean(self, task: CleanCall, host: CallHost) -> list[LogResult]:
+        self._host = host
         try:
             self._engine._answer(EngineCall(1, task))
         except EngineKilled as error:
@@ -228,13 +228,11 @@ class Cleanerd:
 
         self.reloader = Reloader(load(), load, lambda: None, lambda plan: self.supervisor.apply(plan), clock)
         history = Store(f"{state}/history.sqlite", max_bytes=1 << 26)
-        parts = build_parts(lambda: self.reloader.current, log_dirs, history, RealFiles(), clock)
-        throttle = Throttle(clock, lambda _, seconds: clock.pass_s(seconds))
-        self.parts: Parts = replace(
-            parts,
-            engine=InlineEngine(clock), express_engine=InlineEngine(clock), throttle=throttle,
-            commits=replace(parts.commits, pause=clock.pass_s),
-        )  # fmt: skip
+        parts = Parts(lambda: self.reloader.current, log_dirs, history, RealFiles(), clock)
+        parts.engine, parts.express_engine = InlineEngine(clock), InlineEngine(clock)
+        parts.throttle = Throttle(clock, lambda _, seconds: clock.pass_s(seconds))
+        parts.commits = replace(parts.commits, pause=clock.pass_s)
+        self.parts = parts
         self.supervisor = Supervisor(self.parts)
         crew = self.supervisor.crew
         crew.start = lambda _: None  # type: ignore[method-assign]  # no threads

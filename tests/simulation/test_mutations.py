@@ -14,7 +14,7 @@ import pytest
 
 from cleanerd.cleaning import choose
 from cleanerd.cleaning.plan import plan_cleaning
-from cleanerd.daemon.work.schedule import Schedule
+from cleanerd.daemon.work.schedule import Next, Schedule
 from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.kernels.tables import Producers
 from cleanerd.pipeline import index, job, rewrite, small_log, tasks, whole_log
@@ -183,5 +183,5 @@ def test_it_finds_a_hold_that_is_not_obeyed(monkeypatch: Patch) -> None:
 
 
 def test_it_finds_what_waits_for_ever(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(Schedule, "next", lambda _: None)
+    monkeypatch.setattr(Schedule, "next", lambda _: Next(None))
     found("something waits for ever")

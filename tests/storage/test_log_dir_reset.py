@@ -10,7 +10,7 @@ import pytest
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.inventory.inventory import Inventory
-from cleanerd.daemon.parts import build_parts
+from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.store import Store
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.env.clock import FixedNow, SystemClock
@@ -92,7 +92,7 @@ def test_1_7_the_daemon_resets_it_although_nothing_is_to_be_cleaned(
     clock = FixedNow(10_000)
     configuration = resolve(read_sources(None, [], [("t", "cleanup.policy", "compact")]))
     store = Store(str(tmp_path / "store"), max_bytes=10**6)
-    parts = build_parts(lambda: configuration, (str(tmp_path),), store, FILES, clock)
+    parts = Parts(lambda: configuration, (str(tmp_path),), store, FILES, clock)
     inventory, states, retention = parts.inventory, parts.states, parts.retention
     inventory.scan([str(tmp_path)])
     known = inventory.facts(LogId(str(tmp_path), TP))

@@ -30,7 +30,6 @@ from cleanerd.env.host import passed_on
 from cleanerd.errors import JobFailed
 from cleanerd.spark_runtime.spark_master import SparkPlace
 
-ProgressHook = Callable[[PlannedBytes | StepDone], None]
 _POLL_S = 0.5
 _ENDING_S = 60.0  # a JVM that leaves an archive of its classes takes seconds
 _ABORT_PATIENCE_S = 15.0  # in which the tasks of a job that is to stop report, if they are alive
@@ -42,6 +41,17 @@ class EngineDied(JobFailed):
 
 class EngineStalled(JobFailed):
     """The tasks of a Spark job did not report for too long; the engine process was ended, nothing was committed."""
+
+
+class CallHost:
+    """For whom the engine works: what is reported and asked meanwhile, from several threads. This one goes on to the end."""
+
+    def told(self, news: PlannedBytes | StepDone) -> None:
+        """A log is planned, or got on."""
+
+    def is_aborted(self) -> bool:
+        """Whether a log of the call is to stop: its tasks are waited for no longer than they take to hear of it."""
+        return False
 
 
 class _Child:
@@ -64,19 +74,19 @@ class _Child:
         self._connection = Connection(ours.detach())
         self._connection.send(place)  # not an argument: every user of the machine can read those
         self._mutex = threading.Lock()
-        self._calls: dict[int, tuple[Future[Any], ProgressHook]] = {}
+        self._calls: dict[int, tuple[Future[Any], CallHost]] = {}
         self._closed = False
         self._told_s: float | None = None  # when it was asked to end
         threading.Thread(target=self._read, name="cleanerd-engine-reader", daemon=True).start()
 
-    def call(self, call: EngineCall, planned: ProgressHook) -> "Future[Any]":
+    def call(self, call: EngineCall, host: CallHost) -> "Future[Any]":
         """Send a call. The future raises EngineDied when the process ends before it has answered."""
         future: Future[Any] = Future()
         with self._mutex:
             if self._closed:
                 future.set_exception(EngineDied("the engine has ended"))
                 return future
-            self._calls[call.id] = (future, planned)
+            self._calls[call.id] = (future, host)
             try:
                 self._connection.send(call)
             except OSError:
@@ -110,7 +120,7 @@ class _Child:
                     with self._mutex:
                         found = self._calls.get(message.call_id)
                     if found is not None:
-                        found[1](message)
+                        found[1].told(message)
                 elif isinstance(message, SparkJob):
                     (self._in_spark.add if message.is_running else self._in_spark.discard)(message.call_id)
                 elif isinstance(message, EngineReply):
@@ -187,12 +197,10 @@ class Engine:
         self.starts = 0
         self.stalled: str | None = None  # why the last cleaning was ended, until one comes through
 
-    def clean(
-        self, task: CleanCall, planned: ProgressHook, is_aborted: Callable[[], bool]
-    ) -> list[LogResult]:
+    def clean(self, task: CleanCall, host: CallHost) -> list[LogResult]:
         """Examine, clean and stage; blocks. Raises EngineDied, EngineStalled, other errors of a job, Fatal without Java."""
         try:
-            results = self._call(task, planned, is_aborted)
+            results = self._call(task, host)
         except EngineStalled as error:
             self.stalled = str(error)
             raise
@@ -202,7 +210,7 @@ class Engine:
 
     def examine(self, task: ExamineCall) -> LogResult:
         """What a cleaning would find; blocks, but needs no Spark session."""
-        result = self._call(task, lambda _: None, lambda: False)
+        result = self._call(task, CallHost())
         assert isinstance(result, LogResult)
         return result
 
@@ -212,12 +220,12 @@ class Engine:
             if child is not None:
                 child.beat()
 
-    def _call(self, task: ExamineCall, planned: ProgressHook, is_aborted: Callable[[], bool]) -> object:
+    def _call(self, task: ExamineCall, host: CallHost) -> object:
         with self._mutex:
             child = self._current()
-            future = child.call(EngineCall(next(self._ids), task), planned)
+            future = child.call(EngineCall(next(self._ids), task), host)
         try:
-            value = self._await(child, future, is_aborted)
+            value = self._await(child, future, host)
         finally:
             self._idle_since_s = self._clock.monotonic_s()
         if isinstance(value, Exception):
@@ -235,13 +243,13 @@ class Engine:
             self.starts += 1
         return self._child
 
-    def _await(self, child: _Child, future: "Future[object]", is_aborted: Callable[[], bool]) -> object:
+    def _await(self, child: _Child, future: "Future[object]", host: CallHost) -> object:
         while True:
             try:
                 return future.result(_POLL_S)
             except TimeoutError:
                 silent_s = child.silent_s
-                if silent_s >= self.stall_limit_s or (silent_s >= _ABORT_PATIENCE_S and is_aborted()):
+                if silent_s >= self.stall_limit_s or (silent_s >= _ABORT_PATIENCE_S and host.is_aborted()):
                     child.kill()
                     raise EngineStalled(
                         f"no task of Spark has reported for {silent_s:.0f} s; the engine was ended"

@@ -6,8 +6,8 @@ lost at any time. Every method may be called by any thread.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from cleanerd.config.load import Configuration
 from cleanerd.config.model import TopicConfig
@@ -22,6 +22,19 @@ from cleanerd.policy.deadlines import Work, grace_ms
 from cleanerd.storage.scan import first_batch_timestamp_ms
 
 IsFree = Callable[[LogId], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Logs that are `due`, most urgent first; and `later`: when time alone may make one due that is not, or late."""
+
+    due: Sequence[Due]
+    later: Sequence[tuple[int, LogId]]
+
+    def next_ms(self, is_free: IsFree) -> int | None:
+        """When another look may find more, None if it will not. It may be early (look again), never late."""
+        by_time = sorted(self.later, key=lambda one: one[0])
+        return next((at_ms for at_ms, log in by_time if is_free(log)), None)
 
 
 class DueLogs:
@@ -40,51 +53,35 @@ class DueLogs:
         """From now on logs of these topics that have been due for so long go before all others."""
         self._reserved_topics, self._reserved_max_wait_s = frozenset(topics), max_wait_ms / 1000
 
-    def due(self, is_free: IsFree, *, reserved_only: bool = False) -> list[Due]:
-        """Compacted logs that may be worth a visit, most urgent first; `reserved_only`: those of reserved topics.
+    def look(self, is_free: IsFree, *, reserved_only: bool = False) -> Look:
+        """Compacted logs that may be worth a visit, and when others may be; `reserved_only`: those of reserved topics.
 
         Reserved topics that waited too long; logs past max.compaction.lag.ms, earliest deadline first; the highest dirty
         ratio (1.21, 1.23 with cleanerd's deviation); expired delete horizons. Logs that `is_free` refuses are left out.
         """
         now_ms, now_s, configuration = self._clock.now_ms(), self._clock.monotonic_s(), self._configuration()
-        found = []
+        due_now: list[Due] = []
+        later: list[tuple[int, LogId]] = []
         for entry in self._online():
             if reserved_only and entry.log.topic_partition.topic not in self._reserved_topics:
                 continue
-            due, basis = self._due(entry, self._estimate(entry, now_ms, configuration), now_ms)
+            visits, found = entry.visits, self._estimate(entry, now_ms, configuration)
+            due, basis = self._due(entry, found, now_ms)
             if due is None:
-                entry.visits.due_since_s = None
-                continue
-            if entry.visits.due_since_s is None:
-                entry.visits.due_since_s = now_s
-            if is_free(entry.log):
-                entry.visits.offered = basis
+                visits.due_since_s = None
+                instants = [] if found is None else [found.next_change_ms(now_ms), visits.examined_until_ms]
+                if found is not None and found.clean_range.clean_bytes:
+                    instants.append(visits.horizon_ms)
+            else:
+                if visits.due_since_s is None:
+                    visits.due_since_s = now_s
                 left_s = self._left_s(entry, now_s)
-                found.append(due if left_s > 0 else replace(due, late_s=-left_s))
-        return sorted(found, key=lambda due: due.urgency)
-
-    def next_due_ms(self, is_free: IsFree) -> int | None:
-        """When time alone may make `due` return a log that it does not return now, or call one late; None if it will not.
-
-        It may be early (the log is not due after all, ask again), never late.
-        """
-        now_ms, configuration = self._clock.now_ms(), self._configuration()
-        instants = [FOREVER_MS]
-        for entry in self._online():
-            found = self._estimate(entry, now_ms, configuration)
-            if found is None:
-                continue
-            own = [FOREVER_MS]
-            if self._due(entry, found, now_ms)[0] is None:
-                horizon_ms = entry.visits.horizon_ms if found.clean_range.clean_bytes else FOREVER_MS
-                own = [found.next_change_ms(now_ms), horizon_ms, entry.visits.examined_until_ms]
-            elif entry.visits.due_since_s is not None:
-                left_s = self._left_s(entry, self._clock.monotonic_s())
-                own = [now_ms + math.ceil(min(left_s * 1000, FOREVER_MS))]
-            if min(own) < FOREVER_MS and is_free(entry.log):
-                instants += own
-        earliest_ms = min(at for at in instants if at > now_ms)
-        return earliest_ms if earliest_ms < FOREVER_MS else None
+                instants = [now_ms + math.ceil(min(left_s * 1000, FOREVER_MS))]
+                if is_free(entry.log):
+                    visits.offered = basis
+                    due_now.append(due if left_s > 0 else replace(due, late_s=-left_s))
+            later += [(at, entry.log) for at in instants if now_ms < at < FOREVER_MS]
+        return Look(sorted(due_now, key=lambda due: due.urgency), later)
 
     def note_examined(self, log: LogId, until_ms: int | None) -> None:
         """An exact examination of what `due` offered found nothing to do.

@@ -22,10 +22,10 @@ class Cleaners:
         usual, urgent = _Usual(self, parts, self.cleanings), _Express(self, parts, express)
         self.workers = Workers(usual, urgent, parts.work_bell, parts.clock)
 
-    def work(self, job: Job | None, cleanings: Cleanings) -> bool:
-        """Do a job; whether the next one may begin at once."""
+    def work(self, job: Job | None, pause_s: float, cleanings: Cleanings) -> float:
+        """Do a job, after which the next one may begin at once; `pause_s` where there is none."""
         if job is None:
-            return False
+            return pause_s
         parts, job.worker = self._parts, self.workers.current()
         for log in job.logs:
             parts.metrics.wasted(log.log_dir, parts.inventory.staged_bytes(log))
@@ -36,7 +36,7 @@ class Cleaners:
             job.worker = None
         unbind_contextvars(*job.fields())  # not after an error: the line about the dead thread names its job
         self._scanner.refresh()
-        return not parts.life.stopping.is_set()
+        return parts.configuration().broker.round_pause_s if parts.life.stopping.is_set() else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +47,13 @@ class _Usual(Duty):
     parts: Parts
     cleanings: Cleanings
 
-    def step(self) -> bool:
-        return self.cleaners.work(self.parts.schedule.next(), self.cleanings)
-
-    def pause_s(self) -> float:
-        return self.parts.schedule.pause_s()
+    def step(self) -> float:
+        return self.cleaners.work(*self.parts.schedule.next(), self.cleanings)
 
 
 class _Express(_Usual):
     """Reserved topics that have waited too long."""
 
-    def step(self) -> bool:
-        return self.cleaners.work(self.parts.schedule.next_express(), self.cleanings)
-
-    def pause_s(self) -> float:
-        return self.parts.configuration().broker.round_pause_s
+    def step(self) -> float:
+        pause_s = self.parts.configuration().broker.round_pause_s
+        return self.cleaners.work(self.parts.schedule.next_express(), pause_s, self.cleanings)

@@ -17,7 +17,7 @@ from cleanerd.cleaning.result import SUPERSEDED, LogResult
 from cleanerd.cleaning.roll import roll
 from cleanerd.config.model import CleanerdConfig
 from cleanerd.daemon.engine.calls import CleanCall, PlannedBytes, StepDone
-from cleanerd.daemon.engine.client import Engine
+from cleanerd.daemon.engine.client import CallHost, Engine
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.telemetry.step_log import log_step
 from cleanerd.daemon.values.job import Job
@@ -36,6 +36,57 @@ from cleanerd.storage.staged import discard_staged
 
 _EXAMINED_FOR_MS = 60_000
 """An exact examination may find what the files do not show, like an open transaction: look again then."""
+
+
+@dataclass(frozen=True, slots=True)
+class _JobCall(CallHost):
+    """A call of the engine about logs of a job, and what its tasks report. `first`: how many logs were planned before it."""
+
+    parts: Parts
+    engine: Engine
+    job: Job
+    logs: Sequence[LogId]
+    is_urgent: bool
+    first: int
+
+    def told(self, news: PlannedBytes | StepDone) -> None:
+        """Plans are for the tasks' reports, steps for the log."""
+        log_dir = self.logs[0].log_dir
+        if isinstance(news, StepDone):
+            log_step(log_dir, news.step)
+        else:
+            self.parts.jobs.plan(self.job, LogId(log_dir, news.topic_partition), news.total_bytes)
+
+    def is_aborted(self) -> bool:
+        """Whether a log is to stop."""
+        return any(map(self.parts.states.is_aborted, self.logs))
+
+    def answer(self, moved: Moved) -> ReportAnswer:
+        """Count work on a log, and make it wait for the throttle. Must not raise."""
+        is_planned, jobs, metrics = moved.phase is not Phase.EXAMINE, self.parts.jobs, self.parts.metrics
+        log = jobs.planned_log(self.job, self.first + moved.log) if is_planned else self.logs[moved.log]
+        if log is None:
+            return STOP
+        phase, read_bytes, written_bytes = moved.phase.name.lower(), moved.read_bytes, moved.written_bytes
+        if moved.phase in (Phase.INDEX, Phase.REWRITE):  # what a job is known to have to read and write
+            jobs.advance(self.job, phase, read_bytes, written_bytes, moved.records)
+        self._live()
+        metrics.moved(log.log_dir, phase, read_bytes, written_bytes)
+
+        def is_to_stop() -> bool:
+            self._live()  # a task that waits for the throttle does not hang
+            return self.parts.states.is_aborted(log)
+
+        with metrics.throttled(self.job.id, log.log_dir):
+            self.parts.throttle.charge(read_bytes, written_bytes, is_to_stop, is_urgent=self.is_urgent)
+        return STOP if self.parts.states.is_aborted(log) else GO_ON
+
+    def _live(self) -> None:
+        """Tasks of the job report, so worker and engine are alive."""
+        worker = self.job.worker  # None as soon as the job has ended
+        if worker is not None:
+            worker.beat()
+        self.engine.beat()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,20 +200,9 @@ class Cleanings:
         """Have the engine clean logs of a job. Raises JobFailed."""
         log_dir, configuration = logs[0].log_dir, self.parts.configuration()
         assert all(log.log_dir == log_dir for log in logs), "one call is for one log directory"
-        watch, first = Stopwatch(self.parts.clock), len(job.planned)
-
-        def told(news: PlannedBytes | StepDone) -> None:
-            if isinstance(news, StepDone):
-                log_step(log_dir, news.step)
-            else:
-                self.parts.jobs.plan(job, LogId(log_dir, news.topic_partition), news.total_bytes)
-
-        def answer(moved: Moved) -> ReportAnswer:
-            is_planned = moved.phase is not Phase.EXAMINE
-            log = self.parts.jobs.planned_log(job, first + moved.log) if is_planned else logs[moved.log]
-            return STOP if log is None else self._answer(job, log, moved)
-
-        with Channel(answer, driver_host(spark_master(configuration.broker))) as channel:
+        watch = Stopwatch(self.parts.clock)
+        host = _JobCall(self.parts, self.engine, job, logs, self.is_urgent, len(job.planned))
+        with Channel(host.answer, driver_host(spark_master(configuration.broker))) as channel:
             partitions = tuple(log.topic_partition for log in logs)
             call = CleanCall(
                 log_dir=log_dir,
@@ -179,10 +219,7 @@ class Cleanings:
                 jobs_at_once=jobs_at_once(configuration.broker),
             )
             try:
-                return _with_examination(
-                    self.engine.clean(call, told, lambda: any(map(self.parts.states.is_aborted, logs))),
-                    watch.seconds,
-                )
+                return _with_examination(self.engine.clean(call, host), watch.seconds)
             except CleanerdError as error:
                 self._discard(logs)
                 if all(map(self.parts.states.is_aborted, logs)):  # the engine was stopped
@@ -198,29 +235,6 @@ class Cleanings:
         )
         return None if isinstance(found, CleanerdError) else found
 
-    def _answer(self, job: Job, log: LogId, moved: Moved) -> ReportAnswer:
-        """Count work on a log, and make it wait for the throttle. Must not raise."""
-        phase, read_bytes, written_bytes = moved.phase.name.lower(), moved.read_bytes, moved.written_bytes
-        if moved.phase in (Phase.INDEX, Phase.REWRITE):  # what a job is known to have to read and write
-            self.parts.jobs.advance(job, phase, read_bytes, written_bytes, moved.records)
-        self._live(job)
-        self.parts.metrics.moved(log.log_dir, phase, read_bytes, written_bytes)
-
-        def is_to_stop() -> bool:
-            self._live(job)  # a task that waits for the throttle does not hang
-            return self.parts.states.is_aborted(log)
-
-        with self.parts.metrics.throttled(job.id, log.log_dir):
-            self.parts.throttle.charge(read_bytes, written_bytes, is_to_stop, is_urgent=self.is_urgent)
-        return STOP if self.parts.states.is_aborted(log) else GO_ON
-
-    def _live(self, job: Job) -> None:
-        """Tasks of the job report, so worker and engine are alive."""
-        worker = job.worker  # None as soon as the job has ended
-        if worker is not None:
-            worker.beat()
-        self.engine.beat()
-
     def _settle(self, log: LogId, result: LogResult) -> LogResult:
         """Commit what is staged, record what is unchanged."""
         if result.outcome not in ("staged", "unchanged"):
@@ -231,8 +245,9 @@ class Cleanings:
         log_dir = attempt(functools.partial(self.parts.ownership.at, log.log_dir), log.directory)
         if isinstance(log_dir, CleanerdError):
             return result.failed(log_dir)
-        host = JobHost(log.log_dir, self.parts.wanted, self.parts.metrics)
-        (settled,) = Committer(log_dir, host, brokers=self.parts.brokers).settle([result])
+        parts = self.parts
+        host = JobHost(log.log_dir, parts.wanted, parts.metrics, parts.brokers_cleaner)
+        (settled,) = Committer(log_dir, host, brokers=parts.brokers).settle([result])
         took = settled.phase_seconds.items() - result.phase_seconds.items()
         self.parts.metrics.phases_took(dict(took))
         return settled

@@ -13,7 +13,7 @@ class Committer(Duty):
         self._scanner = scanner
         self.worker = Worker("cleanerd-committer", self, parts.commit_bell, parts.clock)
 
-    def step(self) -> bool:
+    def step(self) -> float:
         """One round."""
         parts = self._parts
         staged = parts.inventory.staged()
@@ -24,13 +24,9 @@ class Committer(Duty):
         if waiting:
             parts.commits.try_all(waiting, self._goes_on)
             self._scanner.refresh()
-        return False
+        config = parts.configuration().broker
+        is_waiting = bool(parts.inventory.staged())
+        return (config.staged_commit_interval_ms if is_waiting else config.scan_interval_ms) / 1000
 
     def _goes_on(self, log_dir: str) -> bool:
         return not (self._parts.life.stopping.is_set() or self._parts.ownership.is_yielding(log_dir))
-
-    def pause_s(self) -> float:
-        """Until the next round."""
-        config = self._parts.configuration().broker
-        is_waiting = bool(self._parts.inventory.staged())
-        return (config.staged_commit_interval_ms if is_waiting else config.scan_interval_ms) / 1000

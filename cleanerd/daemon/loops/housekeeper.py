@@ -24,7 +24,7 @@ class Housekeeper(Duty):
         self._sampler = Sampler(parts)
         self.worker = Worker("cleanerd-housekeeper", self, Bell(), parts.clock)
 
-    def step(self) -> bool:
+    def step(self) -> float:
         """One round."""
         now_ms = self._parts.clock.now_ms()
         self._delete(now_ms)
@@ -33,15 +33,12 @@ class Housekeeper(Duty):
         self._stop_idle_engines()
         self._sampler.take(now_ms)
         self._prune_history(now_ms)
-        return False
-
-    def pause_s(self) -> float:
-        """Until the next round."""
         return _PAUSE_S
 
     def _delete(self, now_ms: int) -> None:
         parts = self._parts
-        deleted = Deleted() if parts.ownership.yielding(parts.log_dirs) else parts.deletions.run_due(now_ms)
+        is_coming = any(map(parts.ownership.is_yielding, parts.log_dirs))  # a broker
+        deleted = Deleted() if is_coming else parts.deletions.run_due(now_ms)
         if deleted.files or deleted.failures:
             failures = {path: str(error) for path, error in deleted.failures.items()}
             _log.info("deleted_files", files=deleted.files, bytes=deleted.bytes, failures=failures or None)

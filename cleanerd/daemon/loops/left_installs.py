@@ -158,11 +158,7 @@ class LeftInstalls(Duty):
         self._told: dict[str, str] = {}
         self.worker = Worker("cleanerd-left-installs", self, Bell(), parts.clock)
 
-    def pause_s(self) -> float:
-        """Until the next round."""
-        return _PAUSE_S if self._since_s else _IDLE_S
-
-    def step(self) -> bool:
+    def step(self) -> float:
         """One round."""
         for log_dir in self._parts.log_dirs:
             area = _Area(self._parts.files, log_dir)
@@ -173,7 +169,7 @@ class LeftInstalls(Duty):
             except (CorruptFile, OSError) as error:
                 if self._is_news(log_dir, str(error)):
                     _log.warning("install_unreadable", log_dir=log_dir, reason=str(error))
-        return False
+        return _PAUSE_S if self._since_s else _IDLE_S
 
     def _is_news(self, log_dir: str, reason: str) -> bool:
         is_news, self._told[log_dir] = self._told.get(log_dir) != reason, reason

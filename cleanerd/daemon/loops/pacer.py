@@ -57,13 +57,13 @@ class Pacer(Duty):
         self.view: PressureView | None = None
         self.worker = Worker("cleanerd-pacer", self, Bell(), parts.clock)
 
-    def step(self) -> bool:
+    def step(self) -> float:
         """One round."""
         parts = self._parts
         max_percent = parts.configuration().broker.throttle_pressure_max_percent
         if not max_percent:
             self._let_go(None)
-            return False
+            return _EVERY_S
         try:
             waited_us = {name: _waited_us(parts.files, name) for name in _RESOURCES}
         except (OSError, ValueError) as error:
@@ -71,15 +71,11 @@ class Pacer(Duty):
             if self.view is None or self.view.reason != reason:
                 _log.warning("pressure_unknown", reason=str(error))
             self._let_go(PressureView(max_percent=max_percent, reason=reason))
-            return False
+            return _EVERY_S
         now = _Counters(parts.clock.monotonic_s(), waited_us, parts.throttle.paid_bytes())
         if self._before is not None and now.at_s > self._before.at_s:
             self._follow(self._before, now, max_percent)
         self._before = now
-        return False
-
-    def pause_s(self) -> float:
-        """Until the next round."""
         return _EVERY_S
 
     def _follow(self, before: _Counters, now: _Counters, max_percent: int) -> None:

@@ -15,7 +15,7 @@ class Retainer(Duty):
         self._retained_s = parts.clock.monotonic_s()
         self.worker = Worker("cleanerd-retention", self, Bell(), parts.clock)
 
-    def step(self) -> bool:
+    def step(self) -> float:
         """One round."""
         parts, now_s = self._parts, self._parts.clock.monotonic_s()
         configuration = parts.configuration()
@@ -29,8 +29,4 @@ class Retainer(Duty):
         if logs:
             parts.retention.run(logs)
             self._scanner.refresh()
-        return False
-
-    def pause_s(self) -> float:
-        """Until the next round."""
-        return self._parts.configuration().broker.round_pause_s
+        return parts.configuration().broker.round_pause_s

@@ -45,11 +45,6 @@ class Scanner(Duty):
         self.watcher = LogDirWatcher(parts.log_dirs, self._seen_change)
         self.worker = Worker("cleanerd-scanner", self, self._bell, parts.clock)
 
-    @property
-    def since_scan_s(self) -> float:
-        """How long ago the last full scan began."""
-        return self._parts.clock.monotonic_s() - self._scanned_s
-
     def scan(self) -> None:
         """A full scan."""
         parts = self._parts
@@ -199,7 +194,7 @@ class Scanner(Duty):
         for log_dir in self._online():
             owner = parts.ownership.owner(log_dir)
             if owner not in (Owner.NOBODY, Owner.WRITER):
-                parts.conditions.brokers_cleaner.look(log_dir, parts.ownership.owner_of(log_dir))
+                parts.brokers_cleaner.look(log_dir, parts.ownership.owner_of(log_dir))
         parts.obstacles.full = parts.commits.full_dirs(parts.log_dirs, parts.configuration().broker)
         with parts.progressed:
             parts.progressed.notify_all()
@@ -226,20 +221,17 @@ class Scanner(Duty):
             _log.info("log_dir_online", log_dir=log_dir)
         self._told_offline = frozenset(offline)
 
-    def step(self) -> bool:
+    def step(self) -> float:
         """One round."""
-        if self.since_scan_s < self.pause_s():
+        interval_s = self._parts.configuration().broker.scan_interval_ms / 1000
+        if self._parts.clock.monotonic_s() - self._scanned_s < interval_s:
             self.refresh()
-            return False
+            return interval_s
         for failure in self._parts.failures.all():
             # A file that is repaired in place does not change its directory.
             self._parts.inventory.touch_log(failure.log)
         self.scan()
-        return False
-
-    def pause_s(self) -> float:
-        """Until the next round."""
-        return self._parts.configuration().broker.scan_interval_ms / 1000
+        return interval_s
 
     def _seen_change(self, log_dir: str, name: str | None) -> None:
         if name == names.LOCK:  # whose it was does not matter

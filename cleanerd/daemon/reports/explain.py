@@ -98,7 +98,7 @@ def _about_daemon(parts: Parts, log: LogId) -> list[Fact]:
     obstacle = parts.conditions.of(log).obstacle
     if obstacle is not None and not any(fact.blocks for fact in facts):
         facts.append(Fact(name="in the way", value=obstacle, blocks=True))
-    facts.append(Fact(name="result", value=str(parts.ways.of(log.log_dir))))
+    facts.append(Fact(name="result", value=str(parts.ownership.way(log.log_dir))))
     return facts
 
 
@@ -134,7 +134,7 @@ def _cleaned_next_by(parts: Parts, log: LogId) -> str:
     ) or condition.state == "cleaning":
         return "cleanerd, as soon as a worker is free"
     if condition.state == "staged":
-        return f"cleanerd: {parts.ways.of(log.log_dir)}"
+        return f"cleanerd: {parts.ownership.way(log.log_dir)}"
     if condition.state not in ("dirty", "clean"):
         return "neither cleaner, until that changes"
     if condition.obstacle is not None:

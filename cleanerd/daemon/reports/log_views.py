@@ -35,10 +35,7 @@ def _log_view(parts: Parts, log: LogId, condition: Condition) -> LogView:
         first_uncleanable_offset=bound.first_uncleanable_offset if bound else None,
         dirty_ratio=None if bound is None else 0.0 if bound.is_empty else bound.dirty_ratio,
         dirty_ratio_exact=bound is not None and bound.is_empty,
-        clean_bytes=sizes.get("clean"),
-        cleanable_bytes=sizes.get("cleanable"),
-        uncleanable_bytes=sizes.get("uncleanable"),
-        active_bytes=sizes.get("active"),
+        **sizes,
         dirty_since_ms=_dirty_since(known, bound) if known is not None and bound is not None else None,
         next_due_ms=failure.retry_at_ms if failure else None,
         next_due_why="retry" if failure and failure.retry_at_ms else None,
@@ -58,10 +55,10 @@ def _sizes(known: ListedLog, bound: CleanableRange) -> dict[str, int]:
         if segment.facts.base_offset >= bound.first_uncleanable_offset
     )
     return {
-        "clean": contents.size_bytes - contents.active_bytes - uncleanable - bound.cleanable_bytes,
-        "cleanable": bound.cleanable_bytes,
-        "uncleanable": uncleanable,
-        "active": contents.active_bytes,
+        "clean_bytes": contents.size_bytes - contents.active_bytes - uncleanable - bound.cleanable_bytes,
+        "cleanable_bytes": bound.cleanable_bytes,
+        "uncleanable_bytes": uncleanable,
+        "active_bytes": contents.active_bytes,
     }
 
 

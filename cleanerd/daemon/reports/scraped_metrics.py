@@ -88,7 +88,7 @@ def _log_dir(
     if entries is None or not is_online:
         return
     is_auto = parts.configuration().broker.commit_live == "auto"
-    yield table.RESULTS_WAIT, (log_dir,), is_auto and parts.ways.of(log_dir).committed_by == "restart"
+    yield table.RESULTS_WAIT, (log_dir,), is_auto and parts.ownership.way(log_dir).committed_by == "restart"
     yield table.UNCLEANABLE_BYTES, (log_dir,), uncleanable_bytes
     yield from _sums(parts, log_dir, entries)
     with contextlib.suppress(OSError):  # the next scan takes it offline

@@ -1,5 +1,7 @@
 """What the control API shows of log directories, holds, reloads and mutes."""
 
+from dataclasses import asdict
+
 from cleanerd.daemon.configuration.reload import ReloadOutcome, ReloadStatus
 from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.models import HoldView, LogDirView, MuteView, ReloadView
@@ -10,16 +12,8 @@ from cleanerd.env.space import space_of
 
 def hold_view(parts: Parts, hold: Hold) -> HoldView:
     """A hold and the logs that match it now."""
-    logs = [str(log) for log in parts.inventory.logs() if hold.matches(log.topic_partition)]
-    return HoldView(
-        id=hold.id,
-        pattern=hold.pattern,
-        owner=hold.owner,
-        reason=hold.reason,
-        created_ms=hold.created_ms,
-        expires_ms=hold.expires_ms,
-        logs=tuple(logs),
-    )
+    logs = (str(log) for log in parts.inventory.logs() if hold.matches(log.topic_partition))
+    return HoldView(**asdict(hold), logs=tuple(logs))
 
 
 def log_dir_view(parts: Parts, log_dir: str) -> LogDirView:
@@ -33,7 +27,7 @@ def log_dir_view(parts: Parts, log_dir: str) -> LogDirView:
             staged = parts.commits.staged_bytes(log_dir)
         except OSError as error:
             reason = str(error)
-    way = parts.ways.of(log_dir)
+    way = parts.ownership.way(log_dir)
     return LogDirView(
         path=log_dir,
         online=reason is None,

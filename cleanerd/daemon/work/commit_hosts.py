@@ -4,11 +4,13 @@ from dataclasses import dataclass
 
 import structlog
 
+from cleanerd.broker_agent.swap import Swapped
 from cleanerd.cleaning import steps
 from cleanerd.cleaning.committer import CommitHost, Turn
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.telemetry.step_log import log_step
 from cleanerd.daemon.values.log_id import LogId
+from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
 from cleanerd.daemon.work.wanted import Wanted
 from cleanerd.errors import CleanerdError
 from cleanerd.format.names import TopicPartition
@@ -24,10 +26,16 @@ class JobHost(CommitHost):
     log_dir: str
     wanted: Wanted
     metrics: Metrics
+    brokers_cleaner: BrokersCleaner
 
     def check(self, tp: TopicPartition, round_end: int) -> None:
         """As everything is configured and held now."""
         self.wanted.check(LogId(self.log_dir, tp), round_end)
+
+    def answered(self, answer: Swapped) -> None:
+        """Counts it, and notes whether that broker has a cleaner."""
+        self.metrics.asked_to_swap(self.log_dir, answer)
+        self.brokers_cleaner.asked_to_swap(self.log_dir, answer)
 
     def swapped(self, tp: TopicPartition, group: StagedGroup) -> None:
         """Counts what was swapped."""

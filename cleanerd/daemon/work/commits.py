@@ -18,6 +18,7 @@ from cleanerd.daemon.telemetry.event_log import EventLog
 from cleanerd.daemon.telemetry.metrics import Metrics
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.values.models import CommitView
+from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
 from cleanerd.daemon.work.commit_hosts import JobHost
 from cleanerd.daemon.work.ownership import Ownership
 from cleanerd.daemon.work.states import PartitionStates
@@ -48,6 +49,7 @@ class Commits:
     metrics: Metrics
     wanted: Wanted
     brokers: LiveBrokers
+    brokers_cleaner: BrokersCleaner
     pause: Callable[[float], object]
 
     def staged_bytes(self, log_dir: str) -> int:
@@ -103,7 +105,9 @@ class Commits:
         if isinstance(log_dir, CleanerdError):
             return views + _waiting(free, str(log_dir))
 
-        host = _WaitingHost(path, self.wanted, self.metrics, self, goes_on, is_kafka=log_dir.is_kafka)
+        host = _WaitingHost(
+            path, self.wanted, self.metrics, self.brokers_cleaner, self, goes_on, is_kafka=log_dir.is_kafka
+        )
         batch = [weighed(log, self.inventory.facts(log)) for log in free]
         done = Committer(log_dir, host, brokers=self.brokers).commit(batch)
         views += host.answers.values()

@@ -31,8 +31,7 @@ from cleanerd.daemon.work.brokers_cleaner import BrokersCleaner
 from cleanerd.daemon.work.cleaner_leases import CleanerLeases
 from cleanerd.daemon.work.failures import Failures
 from cleanerd.daemon.work.ownership import Ownership
-from cleanerd.daemon.work.states import Obstacles, PartitionStates
-from cleanerd.daemon.work.ways import Ways
+from cleanerd.daemon.work.states import PartitionStates
 from cleanerd.env.clock import Clock
 from cleanerd.policy.lifecycle import Status
 from cleanerd.policy.staging import pays_again
@@ -68,10 +67,8 @@ class Conditions:
     ownership: Ownership
     configuration: Callable[[], Configuration]
     clock: Clock
-    obstacles: Obstacles
     brokers_cleaner: BrokersCleaner
     leases: CleanerLeases
-    ways: Ways
 
     def broker_cleans(self, log: LogId) -> bool:
         """Whether the cleaner of the broker that owns the log directory is at work, and not kept from the log."""
@@ -93,7 +90,7 @@ class Conditions:
         return lambda log: self._of(log, owner_of).obstacle
 
     def _of(self, log: LogId, owner_of: _OwnerOf) -> Condition:
-        barred, offline = self.obstacles.barred(log), self.obstacles.offline.get(log.log_dir)
+        barred, offline = self.states.obstacles.barred(log), self.states.obstacles.offline.get(log.log_dir)
         if barred is not None:
             return Condition("ignored" if offline is None else "offline", offline or barred, barred)
         status = self.states.state(log).status
@@ -119,7 +116,7 @@ class Conditions:
             owner = owner_of(log.log_dir)
             has_aged = owner is not None and is_compacted and self._has_aged(known)
             obstacle = None if has_aged else "a result is staged and waits for its commit"
-            way = None if owner is None else str(self.ways.of(log.log_dir))
+            way = None if owner is None else str(self.ownership.way(log.log_dir))
             return Condition("staged", way, obstacle, yields_to_requests=True)
         if not is_compacted:
             return Condition(
@@ -167,7 +164,7 @@ class Conditions:
             return Condition(state, reason, f"{log.log_dir}: a broker is about to start")
         if not self.configuration().broker.log_cleaner_enable:
             return Condition(state, reason, "cleaning is off: log.cleaner.enable is false")
-        full = self.obstacles.full.get(log.log_dir)
+        full = self.states.obstacles.full.get(log.log_dir)
         if full is not None:
             return Condition(state, reason, full)
         if failure is not None and self.failures.blocks(log, now_ms):

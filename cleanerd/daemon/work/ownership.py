@@ -8,10 +8,13 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import structlog
 
+from cleanerd.broker_agent.brokers import LiveBrokers
 from cleanerd.daemon.values.log_id import LogId
 from cleanerd.daemon.work.jobs import Jobs
 from cleanerd.daemon.work.recoveries import Recoveries
@@ -30,12 +33,41 @@ BROKER_START_S = 60.0
 _log = structlog.get_logger("cleanerd")
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Which way results take effect in a log directory now, for all who show it: `cleaning.committer` takes it.
+
+    lock: it is free, or a writer lets go of it in a moment; swap: by the live broker; restart: when that broker, which
+    cannot be asked for this `reason`, has stopped. `pid`: of who holds the lock, 0 where the kernel does not name it.
+    """
+
+    committed_by: Literal["lock", "swap", "restart"]
+    pid: int | None = None
+    reason: str | None = None
+
+    def __str__(self) -> str:
+        """What becomes of a result."""
+        if self.committed_by == "lock":
+            return "it is committed when .lock is free"
+        process = f"process {self.pid or 'unknown'}, a running broker,"
+        if self.committed_by == "swap":
+            return f"{process} swaps it in"
+        return f"it waits until {process} stops ({self.reason})"
+
+
 class Ownership:
     """The directories of one daemon; thread-safe."""
 
     def __init__(
-        self, files: Files, clock: Clock, log_dirs: Sequence[str], recoveries: Recoveries, jobs: Jobs
+        self,
+        files: Files,
+        clock: Clock,
+        log_dirs: Sequence[str],
+        recoveries: Recoveries,
+        jobs: Jobs,
+        brokers: LiveBrokers,
     ) -> None:
+        self._brokers = brokers
         self._files = files
         self._clock = clock
         self._log_dirs = log_dirs
@@ -60,6 +92,14 @@ class Ownership:
         if self.is_yielding(path):
             return Owner.BROKER_COMING
         return Owner.STOPPED_BROKER if is_kafka else Owner.NOBODY
+
+    def way(self, path: str) -> Way:
+        """Which way results take effect there, by what is known, without asking a broker: swap also before the first try."""
+        pid = self.owner_of(path)
+        if self.owner(path) is not Owner.LIVE_BROKER:
+            return Way("lock", pid)
+        reason = self._brokers.known_refusal(path)
+        return Way("swap" if reason is None else "restart", pid, reason)
 
     def take(self, log_dirs: Sequence[str]) -> dict[str, str]:
         """Take what can be taken and let go of the rest; returns why a directory is out of reach."""
@@ -129,10 +169,6 @@ class Ownership:
         """Whether a broker is expected to take `.lock`, and has not."""
         self.owner_of(log_dir)
         return self._yielding.get(log_dir, -math.inf) > self._clock.monotonic_s()
-
-    def yielding(self, log_dirs: Iterable[str]) -> set[str]:
-        """Those of these log directories to which a broker is coming."""
-        return set(filter(self.is_yielding, log_dirs))
 
     def _let_restart(self, log_dir: str) -> None:
         """A broker has ended. Where its restart would not wait for our lock, it gets the time for one."""

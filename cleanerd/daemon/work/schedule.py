@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cleanerd.cleaning.batching import in_jobs
 from cleanerd.config.load import Configuration
@@ -23,6 +24,13 @@ _TRIGGERS: dict[DueReason, JobTrigger] = {
 }
 
 
+class Next(NamedTuple):
+    """A job. Without one, `pause_s`: how long there will be none if nothing happens, log.cleaner.backoff.ms at most."""
+
+    job: Job | None
+    pause_s: float = 0.0
+
+
 @dataclass
 class Schedule:
     """Hands out jobs whose logs are in progress from that moment on."""
@@ -35,22 +43,25 @@ class Schedule:
     ownership: Ownership
     clock: Clock
 
-    def next(self) -> Job | None:
-        """The most urgent job that may start, None when there is none."""
-        return self._requested() or self._due(self._all_due())
+    def next(self) -> Next:
+        """The most urgent job that may start."""
+        job = self._requested()
+        if job is not None:
+            return Next(job)
+        is_free = self._is_free()
+        look = self.due_logs.look(is_free)
+        job = self._due(look.due)
+        if job is not None:
+            return Next(job)
+        backoff_ms, next_ms = self.configuration().broker.backoff_ms, look.next_ms(is_free)
+        if next_ms is not None:
+            backoff_ms = min(backoff_ms, max(next_ms - self.clock.now_ms(), 10))
+        return Next(None, backoff_ms / 1000)
 
     def next_express(self) -> Job | None:
         """The same, of reserved topics that have been due for too long only (they come first among those due)."""
-        due = self._all_due(reserved_only=True)
+        due = self.due_logs.look(self._is_free(), reserved_only=True).due
         return self._due([one for one in due[:1] if one.late_s is not None])
-
-    def pause_s(self) -> float:
-        """How long there will be nothing new if nothing happens: log.cleaner.backoff.ms, or less if time is up before."""
-        backoff_ms = self.configuration().broker.backoff_ms
-        next_ms = self.due_logs.next_due_ms(self._is_free())
-        if next_ms is not None:
-            backoff_ms = min(backoff_ms, max(next_ms - self.clock.now_ms(), 10))
-        return backoff_ms / 1000
 
     def _requested(self) -> Job | None:
         job = self.jobs.next_requested()
@@ -70,9 +81,6 @@ class Schedule:
             self.states.done_cleaning(log)
         self.jobs.postpone(job)
         return None
-
-    def _all_due(self, *, reserved_only: bool = False) -> list[Due]:
-        return self.due_logs.due(self._is_free(), reserved_only=reserved_only)
 
     def _due(self, due: list[Due]) -> Job | None:
         if not due:

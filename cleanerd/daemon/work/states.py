@@ -83,9 +83,9 @@ class PartitionStates:
     A time limit is in seconds of `clock`, None for none.
     """
 
-    def __init__(self, clock: Clock, holds: Iterable[Hold] = (), obstacles: Obstacles | None = None) -> None:
+    def __init__(self, clock: Clock, holds: Iterable[Hold] = ()) -> None:
         self._clock = clock
-        self.obstacles = obstacles or Obstacles()
+        self.obstacles = Obstacles()
         self._changed = threading.Condition()  # guards what follows
         self._states: dict[LogId, CleaningState] = {}  # without holds; absent: none
         self._claims: dict[LogId, _Claim] = {}  # only of aborted logs

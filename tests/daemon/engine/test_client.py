@@ -11,7 +11,7 @@ import pytest
 from cleanerd.config.load import resolve
 from cleanerd.config.sources import read_sources
 from cleanerd.daemon.engine.calls import CleanCall, ExamineCall
-from cleanerd.daemon.engine.client import Engine, EngineDied, EngineStalled
+from cleanerd.daemon.engine.client import CallHost, Engine, EngineDied, EngineStalled
 from cleanerd.env.clock import SystemClock
 from cleanerd.format.head import CRC_AT
 from cleanerd.format.names import TopicPartition
@@ -61,7 +61,9 @@ def clean(engine: Engine, log_dir: Path, channel: Channel, *, aborted: bool = Fa
         str(log_dir), (tp,), CONFIGURATION.broker, topics,
         force=True, horizons=False, reporter=channel.reporter, is_owned=False, jobs_at_once=1,
     )  # fmt: skip
-    (result,) = engine.clean(call, lambda _: None, lambda: aborted)
+    host = CallHost()
+    host.is_aborted = lambda: aborted
+    (result,) = engine.clean(call, host)
     return result.outcome
 
 
