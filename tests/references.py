@@ -109,9 +109,14 @@ def render_verbs_reference() -> str:
 
 def _entries(verbs: Sequence[Verb]) -> str:
     return "".join(
-        f".TP\n{_bold(verb.name)}{''.join(map(_argument, verb.arguments))}\n{_text(verb.manual)}\n"
+        f".TP\n{_bold(verb.name)}{''.join(map(_argument, verb.arguments))}\n{_text(_manual(verb))}\n"
         for verb in verbs
     )
+
+
+def _manual(verb: Verb) -> str:
+    """What it does: the text behind the first sentence, where there is one."""
+    return (verb.doc or "").partition("\n\n")[2].strip() or verb.sentence
 
 
 def _argument(argument: Argument) -> str:

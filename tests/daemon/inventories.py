@@ -123,7 +123,7 @@ class Fixture:
         return {entry.log: entry.error for entry in self.inventory.entries() if entry.error is not None}
 
     def due(self) -> list[Due]:
-        return list(self.due_logs.look(self.is_free).due)
+        return self.due_logs.look(self.is_free).due
 
     def due_names(self) -> list[str]:
         return [str(due.log) for due in self.due()]

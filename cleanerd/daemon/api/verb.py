@@ -114,8 +114,3 @@ class Verb(NamedTuple):
     def help(self) -> str:
         """What it does, for a list of verbs."""
         return self.sentence[:1].lower() + self.sentence[1:].rstrip(".")
-
-    @property
-    def manual(self) -> str:
-        """What it does, for cleanerctl(1)."""
-        return (self.doc or "").partition("\n\n")[2].strip() or self.sentence

@@ -6,7 +6,7 @@ lost at any time. Every method may be called by any thread.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from cleanerd.config.load import Configuration
@@ -28,8 +28,8 @@ IsFree = Callable[[LogId], bool]
 class Look:
     """Logs that are `due`, most urgent first; and `later`: when time alone may make one due that is not, or late."""
 
-    due: Sequence[Due]
-    later: Sequence[tuple[int, LogId]]
+    due: list[Due]
+    later: list[tuple[int, LogId]]
 
     def next_ms(self, is_free: IsFree) -> int | None:
         """When another look may find more, None if it will not. It may be early (look again), never late."""

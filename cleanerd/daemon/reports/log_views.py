@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from cleanerd.cleaning.throttle import RateLimit, Throttle
 from cleanerd.daemon.inventory.listed_log import ListedLog
@@ -46,7 +47,7 @@ def _log_view(parts: Parts, log: LogId, condition: Condition) -> LogView:
     )
 
 
-def _sizes(known: ListedLog, bound: CleanableRange) -> dict[str, int]:
+def _sizes(known: ListedLog, bound: CleanableRange) -> dict[str, Any]:
     """Bytes by what they are to the cleaner; they add up to the size of the log."""
     contents = known.contents
     uncleanable = sum(
