@@ -16,7 +16,7 @@ from cleanerd.tools.client.producer import Producer
 from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter, WriterOptions
 from cleanerd.tools.spark import partition_files
-from tests.sim.counted import CountedFiles
+from tests.sim.counted import CountedFiles, StoppingFiles
 from tests.storage import kill9_child
 from tests.storage.kill9_child import FILES, TP
 from tests.tools.spark.test_write import batch, row, some
@@ -88,22 +88,10 @@ def _is_one_of_them(log_dir: Path, before: Records) -> None:
 # -- a recovery -------------------------------------------------------------------------------------------------
 
 
-class _Stops(CountedFiles):
-    """Real files; what is called after so many operations fails."""
-
-    def __init__(self, operations: int) -> None:
-        self.left = operations
-
-    def count(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise InterruptedError
-
-
 def begin_commit(log_dir: Path, turn: int) -> None:
     """Stop a cleaning: its operations are some 190, staging included; from 90 on it commits."""
     try:
-        kill9_child.clean(str(log_dir), _Stops(90 + turn * 7 % 100))
+        kill9_child.clean(str(log_dir), StoppingFiles(90 + turn * 7 % 100))
     except InterruptedError:
         return
 

@@ -7,7 +7,7 @@ from cleanerd.cli.ctl.parser import PUBLIC
 from cleanerd.config.reference import render_reference
 from cleanerd.daemon.api.verb import Argument, Verb
 from cleanerd.daemon.telemetry.event_table import BOUND, EVENTS, Event
-from cleanerd.daemon.telemetry.metric_table import METRICS, Metric, When
+from cleanerd.daemon.telemetry.metric_table import METRICS, Metric
 from tests.operate.tools import ROOT
 
 _METRICS_HEAD = """# Metrics reference
@@ -17,23 +17,26 @@ is configured. Counters begin with 0 when the daemon starts, also those of which
 reload of the configuration changes nothing about that. All of it passes `promtool check metrics`. Beside these there are the
 `process_*` and `python_*` metrics of the daemon itself, without its engine.
 """
-_SECTIONS = {
-    When.ALWAYS: "## Always there",
-    When.PER_PARTITION: "## Partitions that the configuration names",
-}
-_NOTES = {
-    When.PER_PARTITION: "Only for topics that match `cleanerd.metrics.per.partition.topics`; no more than 500 partitions.",
-}
+_METRICS_TABLE = ("| metric | type | labels | meaning | moves |", "|---|---|---|---|---|")
+_PER_PARTITION = (
+    "Only for topics that match `cleanerd.metrics.per.partition.topics`; no more than 500 partitions."
+)
 
 
 def render_metrics_reference() -> str:
     """etc/reference/metrics.md."""
-    lines = [_METRICS_HEAD]
-    for when, title in _SECTIONS.items():
-        lines += [title, "", *([_NOTES[when], ""] if when in _NOTES else [])]
-        lines += ["| metric | type | labels | meaning | moves |", "|---|---|---|---|---|"]
-        lines += [_metric_line(metric) for metric in METRICS if metric.when is when]
-        lines.append("")
+    usual = [_metric_line(metric) for metric in METRICS if "topic" not in metric.labels]
+    named = [_metric_line(metric) for metric in METRICS if "topic" in metric.labels]
+    lines = [_METRICS_HEAD, "## Always there", "", *_METRICS_TABLE, *usual, ""]
+    lines += [
+        "## Partitions that the configuration names",
+        "",
+        _PER_PARTITION,
+        "",
+        *_METRICS_TABLE,
+        *named,
+        "",
+    ]
     return "\n".join(lines)
 
 

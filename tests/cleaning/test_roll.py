@@ -18,7 +18,7 @@ from cleanerd.tools.client.reader import read_records
 from cleanerd.tools.client.writer import LogWriter
 from tests.cleaning.logs import clean, lock_of_another, newest
 from tests.cleaning.retained import NOW_MS, TP, bases, offsets, segment_path, stop_broker, write_log
-from tests.sim.counted import CountedFiles
+from tests.sim.counted import StoppingFiles
 
 
 def roll(log_dir: Path, files: Files | None = None) -> None:
@@ -102,18 +102,6 @@ def test_nor_one_whose_writer_was_killed_before_the_time_index_was_complete(tmp_
     assert bases(tmp_path) == [0, 5, 10]
 
 
-class _Stops(CountedFiles):
-    """Real files; what is called after so many operations is not done. `done`: what was, by name of its file."""
-
-    def __init__(self, operations: int) -> None:
-        self.left = operations
-
-    def count(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise InterruptedError
-
-
 def test_stopped_anywhere_the_log_is_as_it_was_or_rolled_and_can_be_rolled_again(tmp_path: Path) -> None:
     """Steps 1 to 3; what a power cut does to step 3, `tests/storage/test_roll.py` tries on the simulated disk."""
     found = set[bool]()
@@ -123,7 +111,7 @@ def test_stopped_anywhere_the_log_is_as_it_was_or_rolled_and_can_be_rolled_again
         stop_broker(log_dir, 15)
         before = contents(log_dir)
         try:
-            roll(log_dir, _Stops(operations))
+            roll(log_dir, StoppingFiles(operations))
         except InterruptedError:
             after = contents(log_dir)
             assert {name: after[name] for name in before} == before

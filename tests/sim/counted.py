@@ -16,6 +16,18 @@ class CountedFiles(RealFiles, ABC):
         """A change is about to be made; whoever raises here prevents it."""
 
 
+class StoppingFiles(CountedFiles):
+    """What is called after so many operations fails."""
+
+    def __init__(self, operations: int) -> None:
+        self.left = operations
+
+    def count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise InterruptedError
+
+
 def _counted(name: str) -> Any:
     real = getattr(RealFiles, name)
 

@@ -100,13 +100,6 @@ class EventLog:
 
 
 _MEASURES = (
-    "seconds",
-    "phase_seconds",
-    "bytes_read",
-    "bytes_before",
-    "bytes_after",
-    "records_read",
-    "records_kept",
-    "removed",
-    "committed_by",
-)
+    "seconds", "phase_seconds", "bytes_read", "bytes_before", "bytes_after", "records_read", "records_kept",
+    "removed", "committed_by",
+)  # fmt: skip

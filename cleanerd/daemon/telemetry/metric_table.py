@@ -18,17 +18,9 @@ from cleanerd.policy.verdicts import REMOVED_VERDICTS
 
 OUTCOMES = ("committed", "staged", "unchanged", "skipped", SUPERSEDED, "failed", "aborted")
 CAUSES = (
-    "corrupt_file",
-    "dir_offline",
-    "engine_died",
-    "fatal",
-    "log_uncleanable",
-    "no_space",
-    "source_changed",
-    "spark_failed",
-    "verification_failed",
-    "other",
-)
+    "corrupt_file", "dir_offline", "engine_died", "fatal", "log_uncleanable", "no_space", "source_changed",
+    "spark_failed", "verification_failed", "other",
+)  # fmt: skip
 """Classes of errors that end a cleaning."""
 SWAP_OUTCOMES = ("swapped", "changed", "busy", "later", "starting", "failed")
 STATES: tuple[str, ...] = get_args(LogState)
@@ -41,13 +33,6 @@ class MetricKind(Enum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
-
-
-class When(Enum):
-    """On which condition a metric is there at all; the value is for people."""
-
-    ALWAYS = "always"
-    PER_PARTITION = "for topics named by `cleanerd.metrics.per.partition.topics`"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +50,6 @@ class Metric:
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     buckets: tuple[float, ...] = ()
     is_read: bool = False
-    when: When = When.ALWAYS
 
 
 METRICS: list[Metric] = []
@@ -98,10 +82,9 @@ def _read(
     moves: str,
     *,
     kind: MetricKind = MetricKind.GAUGE,
-    when: When = When.ALWAYS,
     **values: tuple[str, ...],
 ) -> Metric:
-    return _row(Metric(name, kind, tuple(labels.split()), doc, moves, values, is_read=True, when=when))
+    return _row(Metric(name, kind, tuple(labels.split()), doc, moves, values, is_read=True))
 
 
 # fmt: off
@@ -277,11 +260,11 @@ CONTROL_SECONDS = _histogram("cleanerd_control_request_duration_seconds", "metho
 
 _PARTITION = "log_dir topic partition"
 PARTITION_RATIO = _read("cleanerd_partition_dirty_ratio", _PARTITION, "Dirty ratio of a log (upper bound).",
-                        "like cleanerd_max_dirty_ratio", when=When.PER_PARTITION)
+                        "like cleanerd_max_dirty_ratio")
 PARTITION_BYTES = _read("cleanerd_partition_dirty_bytes", _PARTITION, "Cleanable bytes of a log (upper bound).",
-                        "like cleanerd_cleanable_bytes", when=When.PER_PARTITION)
+                        "like cleanerd_cleanable_bytes")
 PARTITION_CLEANED = _read("cleanerd_partition_last_clean_timestamp_seconds", _PARTITION, "Time of the last cleaning.",
-                          "like cleanerd_last_clean_success_timestamp_seconds", when=When.PER_PARTITION)
+                          "like cleanerd_last_clean_success_timestamp_seconds")
 PARTITIONS_DROPPED = _read("cleanerd_partition_metrics_dropped", "",
                            "Partitions that were configured but have no series: there are more than 500.",
                            "with new partitions and with the configuration")

@@ -56,7 +56,15 @@ class HistoryEvent(View):
     committed_by: Literal["lock", "swap"] | None = None
 
 
-class LogView(View):
+class LogRef(View):
+    """A log that a verb applied to."""
+
+    topic: str
+    partition: int
+    log_dir: str
+
+
+class LogView(LogRef):
     """What the daemon knows of a log. `dirty_ratio` is an upper bound until `dirty_ratio_exact`.
 
     Of a log that is compacted, `clean_bytes`, `cleanable_bytes`, `uncleanable_bytes` (closed segments that may not be
@@ -64,9 +72,6 @@ class LogView(View):
     `dirty_since_ms`: largest timestamp of the oldest closed segment that is dirty. `policy` is `unknown` where the topic is.
     """
 
-    topic: str
-    partition: int
-    log_dir: str
     state: LogState
     policy: str
     size_bytes: int
@@ -119,23 +124,12 @@ class HoldView(View):
     logs: tuple[str, ...] = ()
 
 
-class CommitView(View):
+class CommitView(LogRef):
     """What became of a staged result. `waiting`: for the lock of the log directory; `held`: for the end of a hold."""
 
-    topic: str
-    partition: int
-    log_dir: str
     outcome: Literal["committed", "waiting", "held", "dropped", "nothing", "failed"]
     reason: str | None = None
     lock_owner_pid: int | None = None
-
-
-class LogRef(View):
-    """A log that a verb applied to."""
-
-    topic: str
-    partition: int
-    log_dir: str
 
 
 class Fact(View):
@@ -147,12 +141,9 @@ class Fact(View):
     rule: str | None = None
 
 
-class Explanation(View):
+class Explanation(LogRef):
     """Why a log is or is not cleaned now."""
 
-    topic: str
-    partition: int
-    log_dir: str
     decision: str
     facts: tuple[Fact, ...]
 
@@ -259,26 +250,20 @@ class StatusView(View):
     muted: tuple[MuteView, ...] = ()
 
 
-class DeletedRecords(View):
+class DeletedRecords(LogRef):
     """A log after delete-records: where it starts now and what went with it."""
 
-    topic: str
-    partition: int
-    log_dir: str
     log_start_offset: int
     segments_deleted: int
     bytes_deleted: int
 
 
-class RetentionView(View):
+class RetentionView(LogRef):
     """What a retention pass did to a log, or would do: `breaches` are the limits that the segments which go breach.
 
     `kept` is why the oldest segment that stays is still there; `next_ms` from when on retention.ms takes it.
     """
 
-    topic: str
-    partition: int
-    log_dir: str
     outcome: Literal["planned", "deleted", "nothing", "skipped", "failed"]
     reason: str | None = None
     segments: int = 0
@@ -300,7 +285,7 @@ class WhatIf(View):
     max_bytes: int
 
 
-class LogForecast(View):
+class LogForecast(LogRef):
     """What is to come for a log. `due_ms`: from when on it is worth a cleaning, None for never as far as is known.
 
     `removable_bytes`: what a cleaning removes if it leaves as much as the last one did; None if there was none.
@@ -308,9 +293,6 @@ class LogForecast(View):
     `is_late`: it ends after that, its own duration and a grace of 1 % of the lag (a minute at least, an hour at most).
     """
 
-    topic: str
-    partition: int
-    log_dir: str
     size_bytes: int
     cleanable_bytes: int
     removable_bytes: int | None = None

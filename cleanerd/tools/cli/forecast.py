@@ -32,19 +32,9 @@ from cleanerd.units import size
 
 _KEYS_MAX = 1 << 18
 FIELDS = (
-    "topic",
-    "partition",
-    "log_dir",
-    "is_due",
-    "dirty_ratio",
-    "bytes_before",
-    "bytes_to_read",
-    "end_offset",
-    "removable_records",
-    "removable_bytes",
-    "peak_extra_bytes",
-    "reason",
-)
+    "topic", "partition", "log_dir", "is_due", "dirty_ratio", "bytes_before", "bytes_to_read", "end_offset",
+    "removable_records", "removable_bytes", "peak_extra_bytes", "reason",
+)  # fmt: skip
 LogRow = dict[str, object]
 
 

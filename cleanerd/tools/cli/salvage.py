@@ -24,16 +24,9 @@ if TYPE_CHECKING:
     from cleanerd.tools.insight.salvage import SalvageReport
 
 FIELDS = (
-    "source",
-    "output",
-    "segments",
-    "batches",
-    "records",
-    "bytes_kept",
-    "bytes_lost",
-    "end_offset",
+    "source", "output", "segments", "batches", "records", "bytes_kept", "bytes_lost", "end_offset",
     "open_transactions",
-)
+)  # fmt: skip
 
 
 def run(arguments: Namespace) -> int:

@@ -30,18 +30,9 @@ if TYPE_CHECKING:
     from cleanerd.tools.insight.verify import VerifyReport
 
 FINDING_FIELDS = (
-    "code",
-    "severity",
-    "meaning",
-    "log_dir",
-    "topic",
-    "partition",
-    "path",
-    "position",
-    "expected",
-    "found",
+    "code", "severity", "meaning", "log_dir", "topic", "partition", "path", "position", "expected", "found",
     "remedy",
-)
+)  # fmt: skip
 
 
 def run(arguments: Namespace) -> int:
