@@ -9,7 +9,7 @@ locked or changed; of a broker's directory nothing is read above the checkpointe
 """
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -337,16 +337,14 @@ def _superseded_ages(tally: Tally, today: int) -> tuple[AgeBand, ...]:
     return _ages(today - used, rows["superseded_records"], rows["superseded_bytes"])
 
 
-def _ints(row: np.void, *names: str) -> Iterator[int]:
-    return (int(row[name]) for name in names)
-
-
 def _hot_keys(table: TopTable) -> tuple[HotKey, ...]:
     rows = table.rows
     return tuple(
         HotKey(
             table.name(at),
-            *_ints(rows[at], "name_length", "records", "bytes"),
+            int(rows["name_length"][at]),
+            int(rows["records"][at]),
+            int(rows["bytes"][at]),
             max(int(rows["bytes"][at] - rows["newest_bytes"][at]), 0),
         )
         for at in table.largest(_TOP, rows["bytes"])
@@ -356,7 +354,9 @@ def _hot_keys(table: TopTable) -> tuple[HotKey, ...]:
 def _prefixes(table: TopTable) -> tuple[Prefix, ...]:
     rows = table.rows
     return tuple(
-        Prefix(table.name(at), *_ints(rows[at], "records", "bytes", "wasted_bytes"))
+        Prefix(
+            table.name(at), int(rows["records"][at]), int(rows["bytes"][at]), int(rows["wasted_bytes"][at])
+        )
         for at in table.largest(_TOP, rows["bytes"])
     )
 
@@ -364,9 +364,9 @@ def _prefixes(table: TopTable) -> tuple[Prefix, ...]:
 def _days(tally: Tally) -> tuple[Day, ...]:
     used = np.flatnonzero(tally.days["records"])
     return tuple(
-        Day(day or -1, *_ints(tally.days[day], "records", "bytes", "keys", "superseded_bytes"))
+        Day(day or -1, *(int(tally.days[name][day]) for name in ("records", "bytes", "keys", "superseded_bytes")))
         for day in used.tolist()
-    )
+    )  # fmt: skip
 
 
 def _largest(tally: Tally) -> tuple[LargeRecord, ...]:
@@ -374,9 +374,11 @@ def _largest(tally: Tally) -> tuple[LargeRecord, ...]:
     by_size: Sequence[int] = np.argsort(-rows["expanded_bytes"], kind="stable").tolist()
     return tuple(
         LargeRecord(
-            *_ints(rows[at], "offset", "timestamp"),
+            int(rows["offset"][at]),
+            int(rows["timestamp"][at]),
             tally.large_name(at),
-            *_ints(rows[at], "expanded_bytes", "bytes"),
+            int(rows["expanded_bytes"][at]),
+            int(rows["bytes"][at]),
         )
         for at in by_size
         if rows["expanded_bytes"][at]
