@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from cleanerd.daemon.api.verb import Reply
 from cleanerd.daemon.api.verbs import throttle as throttle_verb
 from cleanerd.daemon.configuration.reload import ReloadStatus
 from cleanerd.daemon.loops.pacer import Pacer
+from cleanerd.daemon.parts import Parts
 from cleanerd.daemon.values.models import PressureView, ThrottleChange
 from cleanerd.env.clock import Clock
 from cleanerd.env.files import READ_MAX_BYTES, RealFiles
@@ -50,13 +51,20 @@ class Kernel(RealFiles):
         return (f"some {LINE.format(total_us)}" + f"full {LINE.format(total_us // 2)}").encode()
 
 
+def pacer_of(parts: Parts, kernel: Kernel) -> Pacer:
+    """One that reads what this kernel counts."""
+    parts = copy(parts)
+    parts.files = kernel
+    return Pacer(parts)
+
+
 class Paced:
     """A world whose pacer a test steps."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.kernel = Kernel(world.clock)
-        world.daemon.crew.pacer = self.pacer = Pacer(replace(world.parts, files=self.kernel))
+        world.daemon.crew.pacer = self.pacer = pacer_of(world.parts, self.kernel)
         self.throttle = world.parts.throttle
 
     def steps(self, count: int = 1, *, moved_bytes: int = 0, **percents: float) -> None:
@@ -65,7 +73,7 @@ class Paced:
         for _ in range(count):
             self.throttle.charge(moved_bytes, 0, lambda: True)
             self.world.clock.advance(2000)
-            assert not self.pacer.step()
+            assert self.pacer.step() == 2.0
 
     @property
     def limit(self) -> float:
@@ -191,7 +199,7 @@ def test_a_real_cleaning_slows_down_under_pressure_and_comes_through_after_it(tm
     running = Running(tmp_path)
     parts = running.parts
     kernel = Kernel(parts.clock)
-    pacer = Pacer(replace(parts, files=kernel))
+    pacer = pacer_of(parts, kernel)
     write_log(running.log_dir / "big-0", 40_000, Shape(keys=900, segment_bytes=1 << 20))
     parts.throttle.set_limits(total=MB)  # it would take 10 s
     thread = threading.Thread(target=running.cleaned, args=(running.log("big"),))
@@ -200,7 +208,7 @@ def test_a_real_cleaning_slows_down_under_pressure_and_comes_through_after_it(tm
         wait_until(lambda: parts.throttle.paid_bytes() > 0, 300)
         running.set({"cleanerd.throttle.pressure.max.percent": "10"})
         kernel.percents["io"] = 100
-        wait_until(lambda: pacer.step() or _limit(parts.throttle) == FLOOR_BYTES_PER_S, 20)
+        wait_until(lambda: pacer.step() and _limit(parts.throttle) == FLOOR_BYTES_PER_S, 20)
         paid_bytes, at_s = parts.throttle.paid_bytes(), parts.clock.monotonic_s()
         wait_until(lambda: parts.clock.monotonic_s() - at_s > 2, 20)
         passed_s = parts.clock.monotonic_s() - at_s
@@ -209,7 +217,7 @@ def test_a_real_cleaning_slows_down_under_pressure_and_comes_through_after_it(tm
         assert thread.is_alive()
         kernel.percents["io"] = 0
         parts.throttle.set_limits()
-        wait_until(lambda: pacer.step() or _limit(parts.throttle) == math.inf, 20)
+        wait_until(lambda: pacer.step() and _limit(parts.throttle) == math.inf, 20)
         thread.join(60)
         assert not thread.is_alive()
         assert parts.throttle.waited_s()[RateLimit.PRESSURE] > 1
