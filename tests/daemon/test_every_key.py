@@ -156,7 +156,8 @@ def rate(limit: RateLimit) -> Callable[[Running], object]:
 
 def paced(running: Running) -> int | None:
     """The share of the time that the limit which follows the neighbours goes by."""
-    running.crew.pacer.step()
+    for _ in range(2):  # the first round has nothing to compare with
+        running.crew.pacer.step()
     return running.crew.pacer.view.max_percent if running.crew.pacer.view else None
 
 
